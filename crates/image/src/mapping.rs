@@ -1,0 +1,99 @@
+//! Mapping files to blocks: extents, or the classic block map of ext2 and ext3.
+//!
+//! Owns the choice between the two and the number of node blocks either needs. The bytes are made by
+//! [`ondisk::extent`] and [`ondisk::indirect`].
+
+use base::{BlockSize, Lblk, Pblk};
+use ondisk::extent::{self, Extent, MAX_WRITTEN_LEN, ROOT_ENTRIES, TreeShape};
+use ondisk::indirect::{self, DataExtent};
+
+use crate::space::Run;
+
+/// How the files of a file system are mapped.
+#[derive(Debug, Clone, Copy)]
+pub struct Mapper {
+    /// Block size.
+    pub block_size: BlockSize,
+    /// Extents, or block maps?
+    pub extents: bool,
+    /// Do nodes carry checksums?
+    pub csum: bool,
+}
+
+/// A file's blocks and the blocks of its tree.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FileMap {
+    /// Data, in logical order; none longer than an extent may be.
+    pub extents: Vec<Extent>,
+    /// Tree nodes or indirect blocks, in the order in which the encoder takes them.
+    pub nodes: Vec<Pblk>,
+}
+
+impl Mapper {
+    /// Joins logical runs (first block, length) with the physical runs that were allocated for them, in order.
+    ///
+    /// # Panics
+    /// When the two do not have the same number of blocks.
+    #[must_use]
+    pub fn zip(logical: &[(u64, u64)], physical: &[Run]) -> Vec<Extent> {
+        let mut extents: Vec<Extent> = Vec::with_capacity(physical.len().max(logical.len()));
+        let mut physical = physical.iter().copied();
+        let mut here = Run { start: 0, len: 0 };
+        for &(mut lblk, mut left) in logical {
+            while left > 0 {
+                if here.len == 0 {
+                    here = physical.next().expect("as many physical blocks as logical ones");
+                }
+                let len = left.min(here.len).min(MAX_WRITTEN_LEN.into());
+                extents.push(Extent { lblk: lblk as u32, len: len as u32, start: here.start, unwritten: false });
+                (lblk, left) = (lblk + len, left - len);
+                here = Run { start: here.start + len, len: here.len - len };
+            }
+        }
+        extents
+    }
+
+    /// Can a file of `blocks` blocks in one run do without nodes?
+    #[must_use]
+    pub fn is_simple(&self, blocks: u64) -> bool {
+        let most = if self.extents { u64::from(MAX_WRITTEN_LEN) * ROOT_ENTRIES as u64 } else { 12 };
+        blocks <= most
+    }
+
+    /// Blocks that the tree over these extents needs besides the inode.
+    #[must_use]
+    pub fn node_count(&self, extents: &[Extent]) -> u64 {
+        if self.extents {
+            TreeShape::for_extents(extents.len(), self.block_size).blocks() as u64
+        } else {
+            let runs = extents.iter().map(|e| (Lblk(e.lblk), e.len));
+            indirect::blocks_needed(self.block_size, runs).expect("runs are in order and within the map")
+        }
+    }
+
+    /// The 60 bytes of `i_block`, and each node with its block.
+    #[must_use]
+    pub fn encode(&self, map: &FileMap, inode_seed: u32) -> ([u8; 60], Vec<(Pblk, Vec<u8>)>) {
+        if self.extents {
+            let seed = self.csum.then_some(inode_seed);
+            let (root, nodes) = extent::encode_tree(&map.extents, self.block_size, &map.nodes, seed);
+            (root, map.nodes.iter().copied().zip(nodes).collect())
+        } else {
+            let data = map.extents.iter().map(|e| DataExtent {
+                lblk: Lblk(e.lblk),
+                pblk: Pblk(e.start),
+                len_blocks: e.len,
+            });
+            let map = indirect::encode(self.block_size, data, map.nodes.iter().copied())
+                .expect("runs are in order, and blocks below 2^32 without the 64bit feature");
+            (map.i_block, map.blocks)
+        }
+    }
+
+    /// `i_block` of a file that lies in one run and needs no nodes.
+    #[must_use]
+    pub fn encode_simple(&self, start: u64, blocks: u64) -> [u8; 60] {
+        let extents = if blocks == 0 { Vec::new() } else { Self::zip(&[(0, blocks)], &[Run { start, len: blocks }]) };
+        self.encode(&FileMap { extents, nodes: Vec::new() }, 0).0
+    }
+}

@@ -1,0 +1,571 @@
+//! The plan of a whole image: every inode's number, every file's blocks, before a byte is written.
+//!
+//! Owns the order of things on the device and all numbers that follow. Does **not** own reading sources or writing
+//! (see [`crate::write`]); it never sees a file's content, only its size and holes.
+//!
+//! Order on the device, behind the group metadata that [`crate::layout`] placed:
+//!
+//! ```text
+//! root, lost+found | resize inode | journal | quota | orphan file | directories | attributes | files in inode order
+//! ```
+//!
+//! Invariants
+//! 1. The plan depends on the tree and the choices alone: not on time, threads, or the order of reading.
+//! 2. Allocation goes forward only, so files are in one piece but where group metadata lies in between.
+//! 3. Every block of the plan is taken in `layout.space` exactly once.
+
+mod inodes;
+mod special;
+
+use std::collections::HashMap;
+
+use base::{Ino, Pblk};
+use ondisk::dirent::DirFormat;
+use ondisk::extent::Extent;
+use ondisk::filetype::FileType;
+use ondisk::htree::DxFormat;
+use ondisk::{Features, Geometry, Superblock};
+
+use crate::dirpack::{DirPacker, DirPlan, hash_of};
+use crate::layout::{Layout, NoRoom};
+use crate::mapping::{FileMap, Mapper};
+use crate::options::FormatOptions;
+use crate::sizing::Sized;
+use crate::space::Run;
+use crate::tree::{Content, NONE, ROOT, Sealed, Tree};
+use crate::xattrs::{XattrFault, XattrPlan, XattrSpace};
+
+pub use special::Special;
+
+/// A device number or a count that means "not there".
+const NO_BLOCK: u64 = u64::MAX;
+/// Tag of [`Plan::start_of`] values that index [`Plan::complex`].
+const COMPLEX: u64 = 1 << 63;
+/// Hard links that an inode may have.
+const LINKS_MAX: u32 = 65_000;
+
+/// Where the journal goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JournalPlace {
+    /// In the middle of the device, where mke2fs puts it.
+    Middle,
+    /// Before the files, so that an image can be cut right behind its last file.
+    Front,
+}
+
+/// Everything a plan is made from.
+#[derive(Debug)]
+pub struct Input<'t> {
+    /// The tree, links counted.
+    pub tree: &'t Tree,
+    /// Its order.
+    pub sealed: &'t Sealed,
+    /// The root's lost+found (node index), which gets inode 11.
+    pub lost_found: u32,
+    /// Choices.
+    pub options: &'t FormatOptions,
+    /// UUID of the file system.
+    pub uuid: [u8; 16],
+    /// Seed of directory hashes; `sealed` was ordered by it.
+    pub hash_seed: [u8; 16],
+    /// Time of creation, seconds since 1970.
+    pub time: u64,
+    /// Where the journal goes.
+    pub journal_place: JournalPlace,
+    /// Do unwritten blocks of the device read as zeros?
+    pub fresh_device: bool,
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanFault {
+    /// The device has too few blocks or inodes for the tree.
+    #[error("the tree does not fit")]
+    Full,
+    /// The metadata alone does not fit.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// Something in the tree cannot be stored in this file system.
+    #[error("{path}: {why}")]
+    Unfit {
+        /// Its path.
+        path: String,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// A choice does not work out.
+    #[error("{0}")]
+    Choice(String),
+}
+
+/// The plan.
+#[derive(Debug)]
+pub struct Plan<'t> {
+    /// The tree.
+    pub tree: &'t Tree,
+    /// Its order.
+    pub sealed: &'t Sealed,
+    /// The complete superblock.
+    pub superblock: Superblock,
+    /// Group metadata and everything that is taken.
+    pub layout: Layout,
+    /// Inode number of each node; 0 for unreachable ones.
+    pub ino_of: Vec<u32>,
+    /// Nodes by inode number, from [`Plan::first_tree_ino`] on.
+    pub by_ino: Vec<u32>,
+    /// The inode number of `by_ino[0]`.
+    pub first_tree_ino: u32,
+    start_of: Vec<u64>,
+    complex: Vec<FileMap>,
+    /// Directory plans, by directory index.
+    pub dirs: Vec<DirPlan>,
+    /// Attribute plan.
+    pub xattrs: XattrPlan,
+    /// What the attribute plan depends on.
+    pub xattr_space: XattrSpace,
+    xattr_block_of: HashMap<u32, u64>,
+    /// Inodes outside of the tree.
+    pub specials: Vec<Special>,
+    /// Blocks with fixed content: descriptors of special files, attribute blocks, tree nodes.
+    pub blocks: Vec<(Pblk, Vec<u8>)>,
+    /// Runs that must read as zeros (the journal's body).
+    pub zero_runs: Vec<Run>,
+    /// Maps files.
+    pub mapper: Mapper,
+    /// Packs directories.
+    pub packer: DirPacker,
+    /// Is the device known to read as zeros where nothing was written?
+    pub fresh_device: bool,
+    /// Are unused inode tables left for the kernel to zero?
+    pub lazy_tables: bool,
+    /// Node of lost+found.
+    pub lost_found: u32,
+    /// Times that inodes cannot hold, replaced by the nearest one.
+    pub clamped_times: u64,
+    cursor: Cursor,
+}
+
+/// Allocates forwards: blocks come in ascending order, and what was passed is never looked at again.
+#[derive(Debug, Default)]
+struct Cursor {
+    at: u64,
+    gap: Gap,
+}
+
+#[derive(Debug, Default)]
+struct Gap {
+    start: u64,
+    end: u64,
+}
+
+/// What needs to be known of a tree before its size can be found: blocks of directories, the attribute plan.
+#[derive(Debug, Clone)]
+pub struct Needs {
+    /// Directory plans, by directory index.
+    pub dirs: Vec<DirPlan>,
+    /// Attribute plan.
+    pub xattrs: XattrPlan,
+    /// What it depends on.
+    pub xattr_space: XattrSpace,
+    /// Inodes needed in all, reserved ones counted.
+    pub inodes: u64,
+    /// Data blocks at least: directories, files, symlinks, attributes.
+    pub blocks: u64,
+}
+
+/// The packer of a file system.
+pub(crate) fn packer_of(sb: &Superblock, geometry: &Geometry) -> Result<DirPacker, PlanFault> {
+    let hash = hash_of(sb).map_err(|broken| PlanFault::Choice(broken.to_string()))?;
+    let indexed = sb.features.has_compat(Features::DIR_INDEX);
+    Ok(DirPacker {
+        format: DirFormat::new(geometry.block_size, &sb.features, geometry.inodes()),
+        index: indexed.then(|| DxFormat::new(geometry.block_size, &sb.features)),
+        hash,
+        fs_seed: sb.fs_seed(),
+    })
+}
+
+/// Blocks that lost+found has at least: 16 KiB, two blocks, at most twelve, as mke2fs makes it.
+fn lost_found_blocks(block_size: u64) -> u32 {
+    (16_384 / block_size).clamp(2, 12) as u32
+}
+
+impl Needs {
+    /// Finds out what a tree needs in a file system like `sized` (whose size does not matter).
+    ///
+    /// # Errors
+    /// When something in the tree cannot be stored at all.
+    pub fn new(input: &Input<'_>, sized: &Sized) -> Result<Self, PlanFault> {
+        let (tree, sealed) = (input.tree, input.sealed);
+        let mut sb = sized.superblock.clone();
+        identify(&mut sb, input);
+        let geometry = &sized.geometry;
+        let bs = geometry.block_size;
+        let packer = packer_of(&sb, geometry)?;
+        let mut dirs = vec![DirPlan::default(); tree.dirs.len()];
+        let mut blocks = 0;
+        let unit = |blocks: u64| blocks.next_multiple_of(geometry.cluster_ratio());
+        for &node in &sealed.directories {
+            let dir = tree.nodes[node as usize].content;
+            let least = if node == input.lost_found { lost_found_blocks(bs.bytes()) } else { 1 };
+            let names = sealed.children_of(dir).iter().map(|&r| tree.name(&tree.records[r as usize]));
+            let plan = packer.plan(names, least).map_err(|e| unfit(tree, node, e.to_string()))?;
+            dirs[dir as usize] = plan;
+            blocks += unit(plan.blocks.into());
+        }
+        let mut users = vec![0; tree.xattr_sets.len()];
+        for node in reachable(sealed) {
+            users[tree.nodes[node as usize].xattrs as usize] += 1;
+        }
+        let xattr_space = XattrSpace::new(&sb.features, geometry.inode_size, bs, sb.fs_seed());
+        let xattrs = XattrPlan::new(&tree.xattr_sets, &users, &xattr_space).map_err(|(set, fault)| {
+            let node = reachable(sealed).find(|&n| tree.nodes[n as usize].xattrs == set).unwrap_or(ROOT);
+            unfit(tree, node, attribute_advice(&fault))
+        })?;
+        blocks += unit(1) * xattrs.copies.iter().map(|&c| u64::from(c)).sum::<u64>();
+        blocks += xattrs.large_values.iter().map(|v| unit(bs.blocks_for(v.bytes.len() as u64))).sum::<u64>();
+        for node in sealed.order.iter().copied() {
+            blocks += unit(data_blocks(tree, node, bs.bytes()));
+        }
+        // Inodes 1 to 10, orphan file, project quota, large values, and the tree but for the root (inode 2).
+        let inodes = 10 + 2 + xattrs.large_values.len() as u64 + sealed.order.len() as u64;
+        Ok(Self { dirs, xattrs, xattr_space, inodes, blocks })
+    }
+}
+
+fn attribute_advice(fault: &XattrFault) -> String {
+    fault.to_string()
+}
+
+/// All reachable nodes, the root first.
+fn reachable(sealed: &Sealed) -> impl Iterator<Item = u32> + '_ {
+    std::iter::once(ROOT).chain(sealed.order.iter().copied())
+}
+
+fn unfit(tree: &Tree, node: u32, why: impl Into<String>) -> PlanFault {
+    let path = tree.path(node);
+    let path = format!("/{}", crate::source::fault::ShownPath(&path));
+    PlanFault::Unfit { path, why: why.into() }
+}
+
+/// Blocks of data of a file or symlink, holes left out; 0 for everything else.
+fn data_blocks(tree: &Tree, node_index: u32, bs: u64) -> u64 {
+    let node = &tree.nodes[node_index as usize];
+    match node.file_type() {
+        FileType::Symlink if node.size >= 60 => 1,
+        FileType::Regular => match logical_runs(tree, node_index, bs, 1) {
+            LogicalRuns::Dense(blocks) => blocks,
+            LogicalRuns::Sparse(runs) => runs.iter().map(|&(_, len)| len).sum(),
+        },
+        _ => 0,
+    }
+}
+
+/// Where a file has data, in blocks.
+pub(crate) enum LogicalRuns {
+    /// Everywhere: so many blocks.
+    Dense(u64),
+    /// In these runs (first block, length).
+    Sparse(Vec<(u64, u64)>),
+}
+
+/// The logical blocks of a regular file that hold data, rounded to units of `ratio` blocks but not past its end.
+pub(crate) fn logical_runs(tree: &Tree, node_index: u32, bs: u64, ratio: u64) -> LogicalRuns {
+    let node = &tree.nodes[node_index as usize];
+    let byte_runs: Vec<(u64, u64)> = match tree.content(node) {
+        Content::Archive(payload) => match &payload.runs {
+            None => return LogicalRuns::Dense(node.size.div_ceil(bs)),
+            Some(runs) => runs.iter().map(|run| (run.file_offset, run.len)).collect(),
+        },
+        Content::Source(_) if node.sparse == NONE => return LogicalRuns::Dense(node.size.div_ceil(bs)),
+        Content::Source(_) => tree.sparse[node.sparse as usize].to_vec(),
+    };
+    let unit = bs * ratio;
+    let end_of_file = node.size.div_ceil(bs);
+    let mut runs: Vec<(u64, u64)> = Vec::with_capacity(byte_runs.len());
+    for (offset, len) in byte_runs {
+        let first = offset / unit * ratio;
+        let end = ((offset + len).div_ceil(unit) * ratio).min(end_of_file);
+        match runs.last_mut() {
+            Some(last) if last.0 + last.1 >= first => last.1 = last.1.max(end.saturating_sub(last.0)),
+            _ if end > first => runs.push((first, end - first)),
+            _ => {}
+        }
+    }
+    LogicalRuns::Sparse(runs)
+}
+
+fn identify(sb: &mut Superblock, input: &Input<'_>) {
+    sb.uuid = input.uuid;
+    sb.hash_seed = input.hash_seed;
+    if sb.features.has_incompat(Features::CSUM_SEED) {
+        sb.checksum_seed = base::checksum::crc32c(!0, &sb.uuid);
+    }
+    sb.mkfs_time = input.time;
+    sb.wtime = input.time;
+    sb.lastcheck = input.time;
+}
+
+impl<'t> Plan<'t> {
+    /// Plans the whole image for the size that `sized` says.
+    ///
+    /// # Errors
+    /// [`PlanFault::Full`] when it does not fit; others when it never would.
+    pub fn new(input: &Input<'t>, sized: &Sized, needs: &Needs) -> Result<Self, PlanFault> {
+        let mut superblock = sized.superblock.clone();
+        identify(&mut superblock, input);
+        let geometry = sized.geometry.clone();
+        if u64::from(geometry.inodes()) < needs.inodes {
+            return Err(PlanFault::Full);
+        }
+        let free = geometry.blocks.saturating_sub(u64::from(geometry.groups) * u64::from(geometry.itable_blocks()));
+        if free < needs.blocks {
+            return Err(PlanFault::Full);
+        }
+        let packer = packer_of(&superblock, &geometry)?;
+        let mapper = Mapper {
+            block_size: geometry.block_size,
+            extents: superblock.features.has_incompat(Features::EXTENTS),
+            csum: superblock.features.metadata_csum(),
+        };
+        let nodes = input.tree.nodes.len();
+        let mut plan = Self {
+            tree: input.tree,
+            sealed: input.sealed,
+            superblock,
+            layout: Layout::new(geometry)?,
+            ino_of: vec![0; nodes],
+            by_ino: Vec::with_capacity(input.sealed.order.len()),
+            first_tree_ino: 12,
+            start_of: vec![NO_BLOCK; nodes],
+            complex: Vec::new(),
+            dirs: needs.dirs.clone(),
+            xattrs: needs.xattrs.clone(),
+            xattr_space: needs.xattr_space,
+            xattr_block_of: HashMap::new(),
+            specials: Vec::new(),
+            blocks: Vec::new(),
+            zero_runs: Vec::new(),
+            mapper,
+            packer,
+            fresh_device: input.fresh_device,
+            lazy_tables: !input.fresh_device && input.options.lazy_itable_init.unwrap_or(true),
+            lost_found: input.lost_found,
+            clamped_times: 0,
+            cursor: Cursor::default(),
+        };
+        plan.place_directory(ROOT)?;
+        plan.place_directory(input.lost_found)?;
+        plan.settle_cursor();
+        plan.place_specials(input)?;
+        plan.number_inodes(input);
+        for i in 0..plan.sealed.directories.len() {
+            let node = plan.sealed.directories[i];
+            if node != ROOT && node != input.lost_found {
+                plan.place_directory(node)?;
+            }
+        }
+        plan.place_attributes()?;
+        for i in 0..plan.by_ino.len() {
+            plan.place_file(plan.by_ino[i])?;
+        }
+        plan.settle_cursor();
+        plan.check_links()?;
+        plan.finish_specials();
+        plan.count(input);
+        Ok(plan)
+    }
+
+    /// The numbers of the layout.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.layout.geometry
+    }
+
+    /// The block behind the last one that is taken.
+    #[must_use]
+    pub fn used_end(&self) -> u64 {
+        let blocks = self.geometry().blocks;
+        self.layout.space.taken_within(0, blocks).last().map_or(0, |run| run.end())
+    }
+
+    fn bs(&self) -> u64 {
+        self.geometry().block_size.bytes()
+    }
+
+    fn number_inodes(&mut self, input: &Input<'_>) {
+        let mut next = self.first_tree_ino + self.xattrs.large_values.len() as u32;
+        self.first_tree_ino = next;
+        self.ino_of[ROOT as usize] = Ino::ROOT.0;
+        for &node in &self.sealed.order {
+            if node == input.lost_found {
+                self.ino_of[node as usize] = Ino::FIRST.0;
+                continue;
+            }
+            self.ino_of[node as usize] = next;
+            self.by_ino.push(node);
+            next += 1;
+        }
+    }
+
+    /// Takes the next `len` blocks, in whole clusters: at least one run, in ascending order.
+    fn allocate(&mut self, len: u64) -> Result<Vec<Run>, PlanFault> {
+        let ratio = self.geometry().cluster_ratio();
+        let mut left = len.next_multiple_of(ratio);
+        let mut runs: Vec<Run> = Vec::with_capacity(1);
+        while left > 0 {
+            if self.cursor.at >= self.cursor.gap.end {
+                self.settle_cursor();
+                let from = self.cursor.gap.end;
+                let gap = self.layout.space.gap_at(from, self.geometry().blocks).ok_or(PlanFault::Full)?;
+                self.cursor = Cursor { at: gap.start, gap: Gap { start: gap.start, end: gap.end() } };
+            }
+            let part = left.min(self.cursor.gap.end - self.cursor.at);
+            runs.push(Run { start: self.cursor.at, len: part });
+            self.cursor.at += part;
+            left -= part;
+        }
+        Ok(runs)
+    }
+
+    /// Takes in the space what the cursor has passed, so that others can allocate too.
+    fn settle_cursor(&mut self) {
+        let Cursor { at, gap } = &mut self.cursor;
+        self.layout.space.take(gap.start, *at - gap.start);
+        gap.start = *at;
+    }
+
+    fn place_directory(&mut self, node: u32) -> Result<(), PlanFault> {
+        let blocks = u64::from(self.dirs[self.tree.nodes[node as usize].content as usize].blocks);
+        self.place(node, LogicalRuns::Dense(blocks))
+    }
+
+    fn place_file(&mut self, node_index: u32) -> Result<(), PlanFault> {
+        let node = &self.tree.nodes[node_index as usize];
+        let logical = match node.file_type() {
+            FileType::Symlink if node.size >= self.bs() => {
+                let why = format!("a symbolic link of {} bytes does not fit a block", node.size);
+                return Err(unfit(self.tree, node_index, why));
+            }
+            FileType::Symlink if node.size >= 60 => LogicalRuns::Dense(1),
+            FileType::Regular => {
+                let most = if self.mapper.extents {
+                    (1 << 32) - 1
+                } else {
+                    ondisk::indirect::max_blocks(self.geometry().block_size)
+                };
+                if node.size.div_ceil(self.bs()) > most {
+                    let why = format!("{} bytes are more than a file of this file system can hold", node.size);
+                    return Err(unfit(self.tree, node_index, why));
+                }
+                logical_runs(self.tree, node_index, self.bs(), self.geometry().cluster_ratio())
+            }
+            _ => return Ok(()),
+        };
+        self.place(node_index, logical)
+    }
+
+    /// Gives a node its blocks.
+    fn place(&mut self, node: u32, logical: LogicalRuns) -> Result<(), PlanFault> {
+        let dense = match logical {
+            LogicalRuns::Dense(0) => return Ok(()),
+            LogicalRuns::Dense(blocks) => [(0, blocks)].to_vec(),
+            LogicalRuns::Sparse(runs) if runs.is_empty() => return Ok(()),
+            LogicalRuns::Sparse(runs) => runs,
+        };
+        // A hole moves what follows by whole clusters only (logical_runs rounds), so clusters stay whole.
+        let blocks: u64 = dense.iter().map(|&(_, len)| len).sum();
+        let runs = self.allocate(blocks)?;
+        let simple = dense.len() == 1 && dense[0].0 == 0 && runs.len() == 1 && self.mapper.is_simple(blocks);
+        if simple {
+            self.start_of[node as usize] = runs[0].start;
+            return Ok(());
+        }
+        let extents = Mapper::zip(&dense, &runs);
+        let nodes = self.allocate_nodes(&extents)?;
+        self.start_of[node as usize] = COMPLEX | self.complex.len() as u64;
+        self.complex.push(FileMap { extents, nodes });
+        Ok(())
+    }
+
+    /// Blocks for a file's tree: each in a cluster of its own.
+    fn allocate_nodes(&mut self, extents: &[Extent]) -> Result<Vec<Pblk>, PlanFault> {
+        (0..self.mapper.node_count(extents)).map(|_| Ok(Pblk(self.allocate(1)?[0].start))).collect()
+    }
+
+    fn place_attributes(&mut self) -> Result<(), PlanFault> {
+        let large_inos: Vec<Ino> = (0..self.xattrs.large_values.len() as u32)
+            .map(|i| Ino(self.first_tree_ino - self.xattrs.large_values.len() as u32 + i))
+            .collect();
+        self.place_large_values(&large_inos)?;
+        let mut users: Vec<Vec<u32>> = vec![Vec::new(); self.xattrs.sets.len()];
+        if self.xattrs.copies.iter().all(|&copies| copies == 0) {
+            return Ok(());
+        }
+        for node in reachable(self.sealed) {
+            let set = self.tree.nodes[node as usize].xattrs as usize;
+            if self.xattrs.sets[set].needs_block() {
+                users[set].push(node);
+            }
+        }
+        for (set, users) in users.into_iter().enumerate() {
+            for sharers in users.chunks(crate::xattrs::SHARERS_MAX as usize) {
+                let place = Pblk(self.allocate(1)?[0].start);
+                let refcount = sharers.len() as u32;
+                let (space, seal) = (self.xattr_space, self.mapper.csum);
+                let block = self.xattrs.encode_block(set as u32, refcount, place, &large_inos, &space, seal);
+                self.blocks.push((place, block));
+                self.xattr_block_of.extend(sharers.iter().map(|&node| (node, place.0)));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_links(&self) -> Result<(), PlanFault> {
+        let many_subdirs = self.superblock.features.has_ro_compat(Features::DIR_NLINK);
+        for node in reachable(self.sealed) {
+            let links = self.tree.nodes[node as usize].links;
+            let is_dir = self.tree.nodes[node as usize].is_dir();
+            if links > LINKS_MAX && !is_dir {
+                let why = format!("{links} hard links are more than the {LINKS_MAX} that ext4 allows");
+                return Err(unfit(self.tree, node, why));
+            }
+            if links >= LINKS_MAX && is_dir && !many_subdirs {
+                let why = format!("{} subdirectories need the feature dir_nlink", links - 2);
+                return Err(unfit(self.tree, node, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// The extents of a node's data, if it has any.
+    #[must_use]
+    pub fn extents_of(&self, node: u32) -> Vec<Extent> {
+        match self.start_of[node as usize] {
+            NO_BLOCK => Vec::new(),
+            tagged if tagged & COMPLEX != 0 => self.complex[(tagged & !COMPLEX) as usize].extents.clone(),
+            start => Mapper::zip(
+                &[(0, self.dense_blocks(node))],
+                &[Run { start, len: self.dense_blocks(node) }],
+            ),
+        }
+    }
+
+    /// First block of a node whose data lies in one run from logical block 0 on; `None` for all others.
+    #[must_use]
+    pub fn simple_start(&self, node: u32) -> Option<u64> {
+        let start = self.start_of[node as usize];
+        (start & COMPLEX == 0).then_some(start)
+    }
+
+    /// Blocks of a node that has no holes.
+    #[must_use]
+    pub fn dense_blocks(&self, node_index: u32) -> u64 {
+        let node = &self.tree.nodes[node_index as usize];
+        match node.file_type() {
+            FileType::Directory => self.dirs[node.content as usize].blocks.into(),
+            FileType::Symlink => 1,
+            _ => node.size.div_ceil(self.bs()),
+        }
+    }
+}

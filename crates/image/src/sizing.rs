@@ -1,0 +1,361 @@
+//! From choices to numbers: the superblock's geometry fields for a device of so many blocks.
+//!
+//! Follows the rules of libext2fs (spec 07 section 6), so that dumpe2fs shows the same numbers for the same choices. Does
+//! **not** choose where anything lies (see [`crate::layout`]).
+
+use base::{BlockSize, Group};
+use ondisk::{Features, Geometry, Superblock, superblock};
+
+use crate::options::{FeatureFault, FormatOptions, Usage};
+
+/// What to do with a last group too small for mke2fs's taste (its own metadata and 50 blocks).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// Leave its blocks out of the file system, as mke2fs does.
+    Drop,
+    /// Keep whatever can hold its own metadata: the size was computed to be exact.
+    Keep,
+}
+
+/// Why no file system of this size and these choices exists.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SizingFault {
+    /// The features cannot be made.
+    #[error(transparent)]
+    Features(#[from] FeatureFault),
+    /// A number is outside of its limits.
+    #[error("{what} is {found}: {limits}")]
+    Limit {
+        /// The choice: "inode size", "blocks per group".
+        what: &'static str,
+        /// Its value.
+        found: u64,
+        /// What it may be.
+        limits: String,
+    },
+    /// The device cannot even hold the metadata.
+    #[error("{blocks} blocks of {block_size} bytes are too few: the metadata of the first group alone needs {needed}")]
+    TooSmall {
+        /// Blocks of the device.
+        blocks: u64,
+        /// Bytes per block.
+        block_size: u64,
+        /// Blocks needed at least.
+        needed: u64,
+    },
+}
+
+fn limit(what: &'static str, found: u64, limits: impl Into<String>) -> SizingFault {
+    SizingFault::Limit { what, found, limits: limits.into() }
+}
+
+/// The superblock with all numbers that follow from choices and size, and the geometry they make.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sized {
+    /// Everything but counts of free things, times and special inodes.
+    pub superblock: Superblock,
+    /// The same, for computing.
+    pub geometry: Geometry,
+    /// Groups per flex group (`-G`), 1 without flex_bg.
+    pub groups_per_flex: u32,
+}
+
+/// The block size that these choices mean for a device of `bytes` bytes.
+#[must_use]
+pub fn block_size(options: &FormatOptions, bytes: u64) -> BlockSize {
+    options.block_size.unwrap_or_else(|| options.usage.unwrap_or(Usage::for_size(bytes)).block_size())
+}
+
+/// Sizes a file system of `blocks` blocks. `inodes` overrides both `-N` and the ratio.
+///
+/// # Errors
+/// When features conflict, a number is out of its limits, or the device is too small.
+pub fn size(
+    options: &FormatOptions,
+    block_size: BlockSize,
+    blocks: u64,
+    inodes: Option<u64>,
+    tail: Tail,
+) -> Result<Sized, SizingFault> {
+    let features = options.resolve_features()?;
+    let mut sb = Superblock { features, rev_level: 1, ..Superblock::default() };
+    sb.log_block_size = block_size.log();
+    let ratio = cluster_ratio(options, &features, block_size)?;
+    sb.log_cluster_size = sb.log_block_size + ratio.trailing_zeros();
+    sb.first_data_block = u32::from(block_size == BlockSize::MIN && ratio == 1);
+    sb.blocks_count = blocks & !(ratio - 1);
+    if !features.has_incompat(Features::BIT64) && sb.blocks_count > u64::from(u32::MAX) {
+        return Err(limit("the number of blocks", blocks, "without the 64bit feature it is at most 2^32 - 1"));
+    }
+    if features.has_incompat(Features::BIT64) {
+        sb.desc_size = 64;
+    }
+    choose_inode_size(options, &mut sb, block_size)?;
+    choose_group_size(options, &mut sb, block_size, ratio)?;
+    let groups_per_flex = choose_flex(options, &mut sb)?;
+    choose_backups(options, &mut sb)?;
+    let usage = options.usage.unwrap_or(Usage::for_size(blocks * block_size.bytes()));
+    let wanted = inodes.or(options.inodes).unwrap_or_else(|| {
+        let ratio = options.inode_ratio.unwrap_or(usage.inode_ratio()).max(block_size.bytes());
+        sb.blocks_count * block_size.bytes() / ratio
+    });
+    let geometry = settle(options, &mut sb, wanted.max(1), tail)?;
+    fill_constants(options, &mut sb);
+    Ok(Sized { superblock: sb, geometry, groups_per_flex })
+}
+
+fn cluster_ratio(options: &FormatOptions, features: &Features, bs: BlockSize) -> Result<u64, SizingFault> {
+    if !features.has_ro_compat(Features::BIGALLOC) {
+        return Ok(1);
+    }
+    let cluster = options.cluster_size.unwrap_or(bs.bytes() * 16);
+    let legal = cluster.is_power_of_two() && cluster > bs.bytes() && cluster <= 512 << 20;
+    if !legal {
+        return Err(limit("the cluster size", cluster, "a power of two above the block size, at most 512 MiB"));
+    }
+    Ok(cluster / bs.bytes())
+}
+
+fn choose_inode_size(options: &FormatOptions, sb: &mut Superblock, bs: BlockSize) -> Result<(), SizingFault> {
+    let inode_size = options.inode_size.unwrap_or(256);
+    if !inode_size.is_power_of_two() || inode_size < 128 || u64::from(inode_size) > bs.bytes() {
+        return Err(limit("the inode size", inode_size.into(), format!("a power of two from 128 to {bs}")));
+    }
+    sb.inode_size = inode_size;
+    sb.first_ino = 11;
+    if inode_size > 128 {
+        sb.min_extra_isize = ondisk::inode::EXTRA_SIZE as u16;
+        sb.want_extra_isize = ondisk::inode::EXTRA_SIZE as u16;
+    } else {
+        for (bit, name) in [(Features::PROJECT, "project"), (Features::EXTRA_ISIZE, "extra_isize")] {
+            if sb.features.has_ro_compat(bit) && name == "project" {
+                return Err(limit("the inode size", 128, "the project feature needs at least 256"));
+            }
+        }
+        if sb.features.has_incompat(Features::INLINE_DATA) {
+            return Err(limit("the inode size", 128, "the inline_data feature needs at least 256"));
+        }
+    }
+    Ok(())
+}
+
+fn choose_group_size(
+    options: &FormatOptions,
+    sb: &mut Superblock,
+    bs: BlockSize,
+    ratio: u64,
+) -> Result<(), SizingFault> {
+    // A group's free count has 16 bits without the 64bit feature, so 64 KiB blocks cannot use all of their bitmap.
+    let most = (8 * bs.bytes()).min(65_528);
+    let clusters = match options.blocks_per_group {
+        None => most,
+        Some(blocks) => {
+            let clusters = u64::from(blocks) / ratio;
+            if clusters < 256 || clusters > most || !clusters.is_multiple_of(8) {
+                let limits = format!("a multiple of {} from {} to {}", 8 * ratio, 256 * ratio, most * ratio);
+                return Err(limit("blocks per group", blocks.into(), limits));
+            }
+            clusters
+        }
+    };
+    set_group_clusters(sb, clusters, ratio)
+}
+
+fn set_group_clusters(sb: &mut Superblock, clusters: u64, ratio: u64) -> Result<(), SizingFault> {
+    sb.clusters_per_group = clusters as u32;
+    sb.blocks_per_group = u32::try_from(clusters * ratio)
+        .map_err(|_| limit("blocks per group", clusters * ratio, "below 2^32: choose smaller clusters"))?;
+    Ok(())
+}
+
+fn choose_flex(options: &FormatOptions, sb: &mut Superblock) -> Result<u32, SizingFault> {
+    if !sb.features.has_incompat(Features::FLEX_BG) {
+        return Ok(1);
+    }
+    let groups = options.groups_per_flex.unwrap_or(16);
+    if !groups.is_power_of_two() {
+        return Err(limit("groups per flex group", groups.into(), "a power of two"));
+    }
+    sb.log_groups_per_flex = groups.trailing_zeros() as u8;
+    Ok(groups)
+}
+
+fn choose_backups(options: &FormatOptions, sb: &mut Superblock) -> Result<(), SizingFault> {
+    if sb.features.has_compat(Features::SPARSE_SUPER2) {
+        sb.backup_bgs = match options.num_backup_sb.unwrap_or(2) {
+            0 => [0, 0],
+            1 => [1, 0],
+            2 => [1, u32::MAX],
+            more => return Err(limit("the number of backup superblocks", more.into(), "0, 1 or 2")),
+        };
+    } else if options.num_backup_sb.is_some() {
+        return Err(limit("the number of backup superblocks", 0, "it can only be chosen with sparse_super2"));
+    }
+    Ok(())
+}
+
+/// Finds inodes per group, reserved descriptor blocks and the final number of blocks, going round until all agree.
+fn settle(
+    options: &FormatOptions,
+    sb: &mut Superblock,
+    wanted_inodes: u64,
+    tail: Tail,
+) -> Result<Geometry, SizingFault> {
+    let bs = sb.block_size().expect("the log was made from a block size");
+    let asked_backups = sb.backup_bgs;
+    let wants_resize = sb.features.has_compat(Features::RESIZE_INODE);
+    loop {
+        let fdb = u64::from(sb.first_data_block);
+        if sb.blocks_count <= fdb {
+            return Err(SizingFault::TooSmall { blocks: sb.blocks_count, block_size: bs.bytes(), needed: fdb + 1 });
+        }
+        let groups = (sb.blocks_count - fdb).div_ceil(sb.blocks_per_group.into());
+        let groups = u32::try_from(groups).map_err(|_| limit("the number of groups", groups, "below 2^32"))?;
+        if !fit_inodes(sb, wanted_inodes, groups, bs)? {
+            continue;
+        }
+        settle_backups(sb, asked_backups, groups);
+        sb.features.compat &= !Features::RESIZE_INODE;
+        sb.reserved_gdt_blocks = 0;
+        if wants_resize && !sb.features.has_incompat(Features::META_BG) {
+            sb.features.compat |= Features::RESIZE_INODE;
+            sb.reserved_gdt_blocks = reserved_gdt_blocks(options, sb, bs);
+        }
+        let geometry = geometry_of(sb)?;
+        if !geometry.meta_bg()
+            && u64::from(geometry.desc_blocks) + u64::from(geometry.reserved_gdt_blocks)
+                > u64::from(sb.blocks_per_group) * 3 / 4
+        {
+            // The table would fill most of every backup group: spread it over meta groups instead.
+            sb.features.incompat |= Features::META_BG;
+            continue;
+        }
+        let rest = (sb.blocks_count - fdb) % u64::from(sb.blocks_per_group);
+        let needed = tail_needs(&geometry, tail);
+        if rest == 0 || rest >= needed {
+            return Ok(geometry);
+        }
+        if groups == 1 {
+            return Err(SizingFault::TooSmall { blocks: sb.blocks_count, block_size: bs.bytes(), needed: fdb + needed });
+        }
+        sb.blocks_count = (sb.blocks_count - rest) & !(geometry.cluster_ratio() - 1);
+    }
+}
+
+fn geometry_of(sb: &Superblock) -> Result<Geometry, SizingFault> {
+    Geometry::new(sb).map_err(|broken| SizingFault::Limit {
+        what: broken.structure,
+        found: broken.found,
+        limits: format!("the rule is: {}", broken.rule),
+    })
+}
+
+/// Blocks that the last group must have to be worth keeping.
+#[must_use]
+pub fn tail_needs(geometry: &Geometry, tail: Tail) -> u64 {
+    let last = Group(geometry.groups - 1);
+    let head = geometry.group_head(last);
+    let own_head = u64::from(head.superblock.is_some()) + u64::from(head.descriptors.1) + u64::from(head.reserved.1);
+    match tail {
+        Tail::Drop => {
+            let copies = if geometry.has_super(last) {
+                1 + u64::from(geometry.desc_blocks) + u64::from(geometry.reserved_gdt_blocks)
+            } else {
+                0
+            };
+            let own = 2 + u64::from(geometry.itable_blocks()) + copies;
+            if geometry.groups == 1 { own } else { own + 50 }
+        }
+        // With flex_bg the tables lie in the flex group's first group; else they must be here.
+        Tail::Keep if geometry.flex_log > 0 && geometry.groups > 1 => own_head + 1,
+        Tail::Keep => own_head + 2 + u64::from(geometry.itable_blocks()) + 1,
+    }
+}
+
+/// Sets inodes per group; `false` when groups had to be made smaller and everything starts again.
+fn fit_inodes(sb: &mut Superblock, wanted: u64, groups: u32, bs: BlockSize) -> Result<bool, SizingFault> {
+    let inode_size = u64::from(sb.inode_size);
+    let per_block = bs.bytes() / inode_size;
+    let mut ipg = wanted.div_ceil(groups.into());
+    if ipg > 8 * bs.bytes() {
+        if sb.blocks_per_group >= 256 && sb.clusters_per_group > 264 {
+            let ratio = u64::from(sb.blocks_per_group / sb.clusters_per_group);
+            set_group_clusters(sb, u64::from(sb.clusters_per_group) - 8, ratio)?;
+            return Ok(false);
+        }
+        return Err(limit("the number of inodes", wanted, "more than the groups' inode bitmaps can count"));
+    }
+    ipg = ipg.min(65_536 - per_block);
+    // Fill the last block of each table, then keep a multiple of 8 for the bitmaps' sake.
+    ipg = ipg.div_ceil(per_block) * per_block;
+    ipg = ipg.max(8) & !7;
+    while ipg * u64::from(groups) > u64::from(u32::MAX) {
+        ipg -= 8;
+    }
+    if ipg < 8 || ipg * u64::from(groups) < 16 {
+        ipg = 16;
+    }
+    sb.inodes_per_group = ipg as u32;
+    sb.inodes_count = (ipg * u64::from(groups)) as u32;
+    Ok(true)
+}
+
+fn settle_backups(sb: &mut Superblock, asked: [u32; 2], groups: u32) {
+    if !sb.features.has_compat(Features::SPARSE_SUPER2) {
+        return;
+    }
+    let [mut first, mut second] = asked;
+    if first >= groups {
+        first = 0;
+    }
+    if second >= groups {
+        second = groups - 1;
+    }
+    if first == second {
+        second = 0;
+    }
+    if second != 0 && first > second {
+        (first, second) = (second, first);
+    }
+    sb.backup_bgs = [first, second];
+}
+
+/// Room for the descriptor table to grow online to 1024 times the size (or to `-E resize=`).
+fn reserved_gdt_blocks(options: &FormatOptions, sb: &Superblock, bs: BlockSize) -> u16 {
+    let per_block = bs.bytes() / sb.group_desc_size() as u64;
+    let (bpg, fdb) = (u64::from(sb.blocks_per_group), u64::from(sb.first_data_block));
+    let desc_blocks = (sb.blocks_count - fdb).div_ceil(bpg).div_ceil(per_block);
+    let most_blocks = match options.resize_blocks {
+        Some(blocks) => blocks,
+        None => (sb.blocks_count.saturating_mul(1024)).min(u64::from(u32::MAX)),
+    };
+    let wanted = most_blocks.saturating_sub(fdb).div_ceil(bpg).div_ceil(per_block).saturating_sub(desc_blocks);
+    wanted.min(bs.bytes() / 4) as u16
+}
+
+fn fill_constants(options: &FormatOptions, sb: &mut Superblock) {
+    let features = sb.features;
+    sb.state = superblock::STATE_CLEAN;
+    sb.errors = options.errors.unwrap_or(1);
+    sb.max_mnt_count = u16::MAX;
+    sb.def_hash_version = 1;
+    sb.flags = superblock::FLAG_SIGNED_HASH;
+    if options.test_fs {
+        sb.flags |= superblock::FLAG_TEST_FILESYS;
+    }
+    sb.default_mount_opts = 0xC; // user_xattr, acl
+    sb.raid_stride = options.stride;
+    sb.raid_stripe_width = options.stripe_width;
+    let percent = options.reserved_percent.unwrap_or(5.0);
+    sb.reserved_blocks_count = (sb.blocks_count as f64 * percent / 100.0) as u64;
+    if features.metadata_csum() {
+        sb.checksum_type = 1;
+    }
+    copy_text(&mut sb.volume_name, &options.label);
+    copy_text(&mut sb.last_mounted, &options.last_mounted);
+}
+
+fn copy_text(field: &mut [u8], text: &[u8]) {
+    let len = text.len().min(field.len());
+    field[..len].copy_from_slice(&text[..len]);
+}

@@ -1,0 +1,198 @@
+//! Finding the size: the smallest file system that holds the tree, or a check that a given size does.
+//!
+//! The plan is a function of the number of blocks, and it says where its last block is. Cutting the device right there
+//! makes a smaller file system, whose plan ends earlier or at the same place; the search goes down until nothing changes.
+//! Descriptor tables, inode tables and the journal shrink in steps, so the last steps are tried one by one.
+
+use base::BlockSize;
+
+use crate::options::{FormatOptions, JournalSize};
+use crate::plan::{Input, Needs, Plan, PlanFault};
+use crate::sizing::{self, Sized, SizingFault, Tail};
+
+/// Why no size was found.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SolveFault {
+    /// The choices do not make a file system.
+    #[error(transparent)]
+    Sizing(#[from] SizingFault),
+    /// The tree cannot be stored, at any size.
+    #[error(transparent)]
+    Plan(PlanFault),
+    /// The size given is too small.
+    #[error("the image needs {needed_bytes} bytes, and {given_bytes} were given")]
+    TooSmall {
+        /// Bytes given.
+        given_bytes: u64,
+        /// The exact size needed.
+        needed_bytes: u64,
+    },
+}
+
+/// Sizes below which the journal of mke2fs's rule gets smaller, in blocks.
+const JOURNAL_STEPS: [u64; 8] =
+    [2048, 32 << 10, 256 << 10, 512 << 10, 4 << 20, 8 << 20, 16 << 20, 32 << 20];
+
+struct Solver<'s, 't> {
+    input: &'s Input<'t>,
+    options: &'s FormatOptions,
+    block_size: BlockSize,
+    needs: Needs,
+}
+
+impl<'t> Solver<'_, 't> {
+    fn sized(&self, blocks: u64, inodes: u64) -> Result<Sized, SizingFault> {
+        sizing::size(self.options, self.block_size, blocks, Some(inodes), Tail::Keep)
+    }
+
+    /// A plan for exactly this many blocks; `None` when the tree does not fit.
+    fn attempt(&self, blocks: u64, inodes: u64) -> Result<Option<Plan<'t>>, SolveFault> {
+        let sized = match self.sized(blocks, inodes) {
+            Ok(sized) => sized,
+            Err(SizingFault::TooSmall { .. }) => return Ok(None),
+            Err(fault) => return Err(fault.into()),
+        };
+        // A tail too small for its own metadata was cut off: then it is not a file system of this size.
+        let whole = blocks & !(sized.geometry.cluster_ratio() - 1);
+        if sized.geometry.blocks != whole {
+            return Ok(None);
+        }
+        match Plan::new(self.input, &sized, &self.needs) {
+            Ok(plan) => Ok(Some(plan)),
+            Err(PlanFault::Full | PlanFault::NoRoom(_)) => Ok(None),
+            Err(fault) => Err(SolveFault::Plan(fault)),
+        }
+    }
+
+    /// The smallest number of blocks.
+    fn smallest(&self, inodes: u64) -> Result<u64, SolveFault> {
+        let tables = inodes * u64::from(self.options.inode_size.unwrap_or(256)) / self.block_size.bytes();
+        let mut guess = self.needs.blocks + tables + tables / 8 + 4096;
+        guess += guess / 32 + u64::from(jbd2_format::default_journal_blocks(guess).unwrap_or(0));
+        let mut best = loop {
+            if let Some(plan) = self.attempt(guess, inodes)? {
+                break self.descend(plan, inodes)?;
+            }
+            guess += guess / 8 + 1024;
+        };
+        // A smaller device may get a smaller journal and so fit what a larger one would not.
+        if self.options.journal_size == JournalSize::Auto {
+            for step in JOURNAL_STEPS.into_iter().rev().filter(|&step| step > 2048) {
+                if step <= best
+                    && let Some(plan) = self.attempt(step - 1, inodes)?
+                {
+                    best = self.descend(plan, inodes)?;
+                }
+            }
+        }
+        Ok(best)
+    }
+
+    /// From a plan that fits down to the smallest size that its kind of layout allows.
+    fn descend(&self, plan: Plan<'t>, inodes: u64) -> Result<u64, SolveFault> {
+        let mut fits = plan.geometry().blocks;
+        let mut next = plan.used_end();
+        drop(plan);
+        while next < fits {
+            match self.attempt(next, inodes)? {
+                Some(plan) => (fits, next) = (next, plan.used_end()),
+                None => return self.between(next, fits, inodes),
+            }
+        }
+        Ok(fits)
+    }
+
+    /// The smallest size above `fails` that fits, known to be at most `fits`: steps that double, then halve.
+    fn between(&self, mut fails: u64, mut fits: u64, inodes: u64) -> Result<u64, SolveFault> {
+        let mut step = 1;
+        while fails + step < fits {
+            if self.attempt(fails + step, inodes)?.is_some() {
+                fits = fails + step;
+                break;
+            }
+            fails += step;
+            step *= 2;
+        }
+        while fits - fails > 1 {
+            let middle = fails + (fits - fails) / 2;
+            if self.attempt(middle, inodes)?.is_some() {
+                fits = middle;
+            } else {
+                fails = middle;
+            }
+        }
+        Ok(fits)
+    }
+}
+
+/// What to make the size from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum SizeChoice {
+    /// The smallest, and this many percent on top for files to come.
+    Smallest {
+        /// Percent of blocks and inodes on top.
+        headroom_percent: f64,
+    },
+    /// Exactly this many bytes.
+    Bytes(u64),
+}
+
+/// Plans the tree for the size chosen. The image's length in bytes comes with the plan.
+///
+/// # Errors
+/// See [`SolveFault`].
+pub fn solve<'t>(
+    input: &Input<'t>,
+    block_size: BlockSize,
+    choice: SizeChoice,
+) -> Result<(Plan<'t>, u64), SolveFault> {
+    let options = input.options;
+    // Any size will do to find out what the tree needs; 2^20 blocks have room for every feature.
+    let sample = sizing::size(options, block_size, 1 << 20, Some(1 << 16), Tail::Keep)?;
+    let needs = Needs::new(input, &sample).map_err(SolveFault::Plan)?;
+    let solver = Solver { input, options, block_size, needs };
+    let least_inodes = solver.needs.inodes.max(options.inodes.unwrap_or(0));
+    match choice {
+        SizeChoice::Smallest { headroom_percent } => {
+            let blocks = solver.smallest(least_inodes)?;
+            if headroom_percent > 0.0 {
+                let grow = |n: u64| n + (n as f64 * headroom_percent / 100.0).ceil() as u64;
+                let inodes = grow(least_inodes);
+                let roomy = solver.smallest(inodes)?.max(grow(blocks));
+                for blocks in roomy..roomy + 1024 {
+                    if let Some(plan) = solver.attempt(blocks, inodes)? {
+                        return Ok((plan, blocks * block_size.bytes()));
+                    }
+                }
+            }
+            let plan = solver.attempt(blocks, least_inodes)?.ok_or(SolveFault::Plan(PlanFault::Full))?;
+            let blocks = plan.geometry().blocks;
+            Ok((plan, blocks * block_size.bytes()))
+        }
+        SizeChoice::Bytes(bytes) => {
+            let blocks = bytes / block_size.bytes();
+            let usage = options.usage.unwrap_or(crate::options::Usage::for_size(bytes));
+            let ratio = options.inode_ratio.unwrap_or(usage.inode_ratio()).max(block_size.bytes());
+            let usual = options.inodes.unwrap_or(bytes / ratio);
+            for inodes in [least_inodes.max(usual), least_inodes] {
+                // A last group too small to keep is left out, as everywhere else.
+                let kept = match solver.sized(blocks, inodes) {
+                    Ok(sized) => sized.geometry.blocks,
+                    Err(SizingFault::TooSmall { .. }) => continue,
+                    Err(fault) => return Err(fault.into()),
+                };
+                if let Some(plan) = solver.attempt(kept, inodes)? {
+                    return Ok((plan, bytes));
+                }
+            }
+            let needed = solver.smallest(least_inodes)?;
+            if needed <= blocks {
+                // It fits a smaller device, whose journal is smaller: make that file system inside of the size given.
+                if let Some(plan) = solver.attempt(needed, least_inodes)? {
+                    return Ok((plan, bytes));
+                }
+            }
+            Err(SolveFault::TooSmall { given_bytes: bytes, needed_bytes: needed * block_size.bytes() })
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Sources of trees: each reader walks its source once and hands over entries.
+
+pub(crate) mod acltext;
+pub mod entry;
+pub mod fault;
+pub mod oci;
+pub(crate) mod pax;
+pub mod spool;
+pub mod tar;

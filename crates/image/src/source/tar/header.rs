@@ -1,0 +1,271 @@
+//! One 512-byte tar header as v7, ustar, GNU and star write it.
+//!
+//! ```text
+//! offset  len  field                 offset  len  field
+//!      0  100  name                     257    6  magic: "ustar\0" POSIX, "ustar " GNU, else v7
+//!    100    8  mode                     263    2  version
+//!    108    8  uid                      265   64  user and group names (not used: an image has numbers)
+//!    116    8  gid                      329    8  device major
+//!    124   12  size                     337    8  device minor
+//!    136   12  mtime                    345  155  POSIX: prefix of the name      (star: 131)
+//!    148    8  checksum                 345   12  GNU: atime                     (star: 476)
+//!    156    1  typeflag                 357   12  GNU: ctime                     (star: 488)
+//!    157  100  link name                386   96  GNU: four sparse runs; 482: more follow; 483: 12 bytes real size
+//! ```
+//! Numbers are octal digits, or base-256 if the first byte has its top bit set (0x80 positive, 0xff negative).
+//!
+//! Source: POSIX.1-2017 pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format"; star(5).
+
+use crate::source::entry::Time;
+use crate::source::fault::{Rule, ShownPath};
+
+/// Size of a header and unit of everything else in an archive.
+pub(super) const BLOCK: usize = 512;
+
+/// One block of an archive.
+pub(super) type Block = [u8; BLOCK];
+
+/// Who wrote a header; decides what stands behind byte 257.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// Before POSIX: nothing stands there.
+    V7,
+    /// POSIX ustar, and pax on top of it.
+    Posix,
+    /// GNU tar's own format, and oldgnu.
+    Gnu,
+    /// star: ustar with a shorter prefix and two times.
+    Star,
+}
+
+/// A header whose checksum is right.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header<'a> {
+    block: &'a Block,
+    /// Who wrote it.
+    pub(super) dialect: Dialect,
+}
+
+impl<'a> Header<'a> {
+    /// Takes a block for a header if its checksum says so.
+    pub(super) fn verified(block: &'a Block) -> Option<Self> {
+        let stored = octal(&block[148..156])?;
+        let all: u32 = block.iter().map(|&b| u32::from(b)).sum();
+        let field: u32 = block[148..156].iter().map(|&b| u32::from(b)).sum();
+        // The checksum's own field counts as eight blanks.
+        let unsigned = u64::from(all - field + 8 * u32::from(b' '));
+        if stored != unsigned {
+            // Old tars summed signed bytes: each byte above 127 counts 256 less.
+            let high = block[..148].iter().chain(&block[156..]).filter(|&&b| b > 127).count() as u64;
+            if Some(stored) != unsigned.checked_sub(256 * high) {
+                return None;
+            }
+        }
+        let dialect = match &block[257..263] {
+            b"ustar\0" if &block[508..512] == b"tar\0" => Dialect::Star,
+            b"ustar\0" => Dialect::Posix,
+            b"ustar " => Dialect::Gnu,
+            _ => Dialect::V7,
+        };
+        Some(Self { block, dialect })
+    }
+
+    /// The type of entry.
+    pub(super) fn typeflag(&self) -> u8 {
+        self.block[156]
+    }
+
+    /// The name with its prefix.
+    pub(super) fn path(&self) -> Vec<u8> {
+        let name = self.text(0, 100);
+        let prefix = match self.dialect {
+            Dialect::Posix => self.text(345, 155),
+            Dialect::Star => self.text(345, 131),
+            Dialect::V7 | Dialect::Gnu => &[],
+        };
+        if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() }
+    }
+
+    /// The target of a hard or symbolic link.
+    pub(super) fn link_name(&self) -> &'a [u8] {
+        self.text(157, 100)
+    }
+
+    /// Permission bits.
+    pub(super) fn permissions(&self) -> Result<u16, Rule> {
+        // The upper bits repeat the type in some archives; a negative mode has no meaning.
+        Ok((self.number("mode", 100, 8)? & 0o7777) as u16)
+    }
+
+    /// Owner.
+    pub(super) fn uid(&self) -> Result<u32, Rule> {
+        self.small_number("uid", 108)
+    }
+
+    /// Group.
+    pub(super) fn gid(&self) -> Result<u32, Rule> {
+        self.small_number("gid", 116)
+    }
+
+    /// Bytes of content that follow.
+    pub(super) fn size(&self) -> Result<u64, Rule> {
+        self.unsigned("size", 124, 12)
+    }
+
+    /// Time of last change.
+    pub(super) fn mtime(&self) -> Result<Time, Rule> {
+        Ok(Time { seconds: self.number("mtime", 136, 12)?, nanos: 0 })
+    }
+
+    /// Times of last access and status change where GNU tar (incremental) or star put them.
+    ///
+    /// Other writers leave other things there, so what is no number is no time.
+    pub(super) fn atime_and_ctime(&self) -> (Option<Time>, Option<Time>) {
+        let (atime_at, ctime_at) = match self.dialect {
+            Dialect::Gnu => (345, 357),
+            Dialect::Star => (476, 488),
+            Dialect::V7 | Dialect::Posix => return (None, None),
+        };
+        let time = |at: usize| {
+            let field = &self.block[at..at + 12];
+            (field[0] != 0).then(|| numeric(field)).flatten().map(|seconds| Time { seconds, nanos: 0 })
+        };
+        (time(atime_at), time(ctime_at))
+    }
+
+    /// Device number's major half.
+    pub(super) fn dev_major(&self) -> Result<u32, Rule> {
+        self.small_number("devmajor", 329)
+    }
+
+    /// Device number's minor half.
+    pub(super) fn dev_minor(&self) -> Result<u32, Rule> {
+        self.small_number("devminor", 337)
+    }
+
+    /// Old GNU sparse: the (offset, length) pairs in the header, whether extension blocks follow, and the real size.
+    pub(super) fn old_sparse(&self) -> Result<(Vec<u64>, bool, u64), Rule> {
+        let mut map = Vec::new();
+        sparse_pairs(&self.block[386..482], &mut map)?;
+        Ok((map, self.block[482] != 0, self.unsigned("sparse size", 483, 12)?))
+    }
+
+    fn text(&self, at: usize, len: usize) -> &'a [u8] {
+        let field = &self.block[at..at + len];
+        &field[..field.iter().position(|&b| b == 0).unwrap_or(len)]
+    }
+
+    fn number(&self, name: &str, at: usize, len: usize) -> Result<i64, Rule> {
+        let field = &self.block[at..at + len];
+        numeric(field)
+            .ok_or_else(|| Rule::damaged(format!("the header's {name} field is \"{}\"", ShownPath(field))))
+    }
+
+    fn unsigned(&self, name: &str, at: usize, len: usize) -> Result<u64, Rule> {
+        let value = self.number(name, at, len)?;
+        u64::try_from(value).map_err(|_| Rule::damaged(format!("the header's {name} field is {value}")))
+    }
+
+    fn small_number(&self, name: &str, at: usize) -> Result<u32, Rule> {
+        let value = self.number(name, at, 8)?;
+        u32::try_from(value).map_err(|_| Rule::damaged(format!("the header's {name} field is {value}")))
+    }
+}
+
+/// An old GNU sparse extension block: adds its pairs to `map`, says whether another one follows.
+pub(super) fn old_sparse_extension(block: &Block, map: &mut Vec<u64>) -> Result<bool, Rule> {
+    sparse_pairs(&block[..504], map)?;
+    Ok(block[504] != 0)
+}
+
+/// Pairs of 12-byte numbers up to the first empty one.
+fn sparse_pairs(bytes: &[u8], map: &mut Vec<u64>) -> Result<(), Rule> {
+    for pair in bytes.chunks_exact(24) {
+        if pair[0] == 0 {
+            break;
+        }
+        for field in [&pair[..12], &pair[12..]] {
+            let value = numeric(field).and_then(|value| u64::try_from(value).ok());
+            map.push(value.ok_or_else(|| {
+                Rule::damaged(format!("the sparse map holds the number \"{}\"", ShownPath(field)))
+            })?);
+        }
+    }
+    Ok(())
+}
+
+/// A number field: octal or base-256. An empty field is 0.
+fn numeric(field: &[u8]) -> Option<i64> {
+    match field.first()? {
+        first @ 0x80.. => base256(*first, &field[1..]),
+        _ => octal(field).and_then(|value| i64::try_from(value).ok()),
+    }
+}
+
+/// Octal digits between blanks and NULs; whatever stands behind the first NUL or blank after them is ignored.
+fn octal(field: &[u8]) -> Option<u64> {
+    let start = field.iter().position(|&b| b != b' ' && b != 0).unwrap_or(field.len());
+    let digits = field[start..].iter().take_while(|&&b| b != b' ' && b != 0);
+    digits.copied().try_fold(0u64, |value, digit| {
+        let digit = matches!(digit, b'0'..=b'7').then(|| u64::from(digit - b'0'))?;
+        value.checked_mul(8)?.checked_add(digit)
+    })
+}
+
+/// Two's complement, big-endian; the top bit of the first byte is the mark, the next one the sign.
+fn base256(first: u8, rest: &[u8]) -> Option<i64> {
+    let negative = first & 0x40 != 0;
+    let first = if negative { first } else { first & 0x3f };
+    // The first byte sign-extends: 0xff stays -1, 0x80 becomes 0.
+    let mut value = i64::from(first as i8);
+    for &byte in rest {
+        value = value.checked_mul(256)?.checked_add(i64::from(byte))?;
+    }
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn octal_fields_take_blanks_and_nuls_around_digits() {
+        for (field, value) in [
+            (&b"0000644\0"[..], Some(0o644)),
+            (b"   644 \0", Some(0o644)),
+            (b"\0\0\0\0\0\0\0\0", Some(0)),
+            (b"        ", Some(0)),
+            (b"77777777", Some(0o77_777_777)),
+            (b"12\0rubb", Some(0o12)),
+            (b"0000648\0", None),
+            (b"-1\0\0\0\0\0\0", None),
+        ] {
+            assert_eq!(octal(field), value, "{field:?}");
+        }
+    }
+
+    #[test]
+    fn base256_has_signs_and_refuses_what_does_not_fit() {
+        assert_eq!(numeric(b"\x80\0\0\0\0\0\0\x05"), Some(5));
+        assert_eq!(numeric(b"\xff\xff\xff\xff\xff\xff\xff\xfe"), Some(-2));
+        assert_eq!(numeric(b"\x80\0\0\0\x01\0\0\0\0\0\0\0"), Some(1 << 56));
+        assert_eq!(numeric(b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff"), Some(i64::MAX));
+        assert_eq!(numeric(b"\x80\0\0\0\x80\0\0\0\0\0\0\0"), None);
+        assert_eq!(numeric(b"\xbf\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), None);
+        assert_eq!(numeric(b"\xff\xff\xff\xff\x80\0\0\0\0\0\0\0"), Some(i64::MIN));
+    }
+
+    #[test]
+    fn both_kinds_of_checksum_are_accepted_and_no_other() {
+        let mut block = [0u8; BLOCK];
+        block[..5].copy_from_slice(b"caf\xc3\xa9");
+        let unsigned: u32 = block.iter().map(|&b| u32::from(b)).sum::<u32>() + 256;
+        for sum in [unsigned, unsigned - 512] {
+            block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+            assert!(Header::verified(&block).is_some());
+        }
+        block[148..156].copy_from_slice(format!("{:06o}\0 ", unsigned + 1).as_bytes());
+        assert!(Header::verified(&block).is_none());
+        assert!(Header::verified(&[0; BLOCK]).is_none());
+    }
+}

@@ -1,0 +1,463 @@
+//! Where an archive's bytes come from: a regular file read at positions, or a stream read forwards, unpacked on the way.
+//!
+//! Owns: recognising compression by its first bytes, decompression, and the two ways of getting past content: a file is
+//! its own backing and content is stepped over without being read; a stream's content goes to the spool.
+//!
+//! ```text
+//! regular file, not compressed    pread windows over headers        payload = (the file, its offset)
+//! everything else                 worker thread: read -> unpack -> chunks of 256 KiB -> here -> spool
+//! ```
+//! The worker unpacks the next chunk while this side parses and the spool writes.
+//!
+//! Does **not** own: what the bytes mean.
+//!
+//! Source: RFC 1952 (gzip), RFC 8878 (zstd), the xz file format 1.1: magic bytes and concatenation.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use super::header::{BLOCK, Block, Header};
+use crate::source::spool::{AppendFault, Spool};
+
+/// Bytes per `pread` of a regular file: enough for the headers of a few small files in a row, little enough that
+/// content between the headers is mostly not read.
+const WINDOW_BYTES: usize = 8 << 10;
+/// Bytes per chunk that the worker hands over.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Chunks that the worker may be ahead.
+const CHUNKS_AHEAD: usize = 4;
+/// What an xz decoder may take; `xz -9` needs 65 MiB.
+const XZ_MEMORY_MAX: u64 = 256 << 20;
+/// How much of a plain stream is read behind the archive's end, so that its writer does not die of a broken pipe while
+/// it writes its last record. Bounded, or `/dev/zero` would be read for ever.
+const DRAIN_BYTES_MAX: u64 = 16 << 20;
+
+/// Where an archive comes from.
+pub enum TarInput {
+    /// A file by its path; a pipe or device is read as a stream.
+    Path(PathBuf),
+    /// Standard input; if it is a regular file, it is used like one, from its current position on.
+    Stdin,
+    /// Any reader, with a name for messages.
+    Reader {
+        /// Name for messages.
+        name: String,
+        /// The bytes; read by a thread of its own.
+        reader: Box<dyn Read + Send>,
+    },
+}
+
+impl std::fmt::Debug for TarInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Path(path) => f.debug_tuple("Path").field(path).finish(),
+            Self::Stdin => f.write_str("Stdin"),
+            Self::Reader { name, .. } => f.debug_tuple("Reader").field(name).finish(),
+        }
+    }
+}
+
+/// How an archive is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// gzip, one member or several.
+    Gzip,
+    /// Zstandard, one frame or several.
+    Zstd,
+    /// xz, one stream or several.
+    Xz,
+}
+
+impl Compression {
+    /// Name for people; empty for none.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+            Self::Xz => "xz",
+        }
+    }
+
+    /// Recognises the first bytes of an archive. `Err` names a compression that is known and not supported.
+    pub(super) fn of(first: &[u8]) -> Result<Self, &'static str> {
+        // A member's name may begin with any bytes: a right checksum says more than a magic number.
+        if first.first_chunk::<BLOCK>().is_some_and(|block| Header::verified(block).is_some()) {
+            return Ok(Self::None);
+        }
+        match first {
+            [0x1f, 0x8b, ..] => Ok(Self::Gzip),
+            // A frame, or a skippable frame as pzstd writes it first.
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Ok(Self::Zstd),
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Ok(Self::Xz),
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Err("bzip2"),
+            [b'L', b'Z', b'I', b'P', ..] => Err("lzip"),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Err("lz4"),
+            [0x5d, 0, 0, ..] => Err("lzma"),
+            [0x1f, 0x9d, ..] => Err("compress"),
+            [0x89, b'L', b'Z', b'O', ..] => Err("lzop"),
+            [b'P', b'K', 3, 4, ..] => Err("zip"),
+            _ => Ok(Self::None),
+        }
+    }
+}
+
+/// Content got past: where it is now, or how much of it there was.
+pub(super) enum Stored {
+    /// In this file at this offset.
+    At(Arc<File>, u64),
+    /// The archive ends within it.
+    Cut,
+}
+
+/// Why content could not be brought to where it can be read again.
+pub(super) enum InputFault {
+    /// Reading or unpacking the archive.
+    Read(io::Error),
+    /// Writing the spool.
+    Spool(crate::source::fault::SourceFault),
+}
+
+impl From<io::Error> for InputFault {
+    fn from(fault: io::Error) -> Self {
+        Self::Read(fault)
+    }
+}
+
+/// An archive's unpacked bytes with a position.
+pub(super) enum Input {
+    /// A regular file.
+    File(FileInput),
+    /// A stream.
+    Stream(StreamInput),
+}
+
+impl Input {
+    /// A regular file from `start` on.
+    pub(super) fn file(file: Arc<File>, start: u64, end: u64) -> Self {
+        Self::File(FileInput {
+            file,
+            at: start,
+            end,
+            window: vec![0; WINDOW_BYTES],
+            window_at: 0,
+            window_len: 0,
+        })
+    }
+
+    /// A stream that a worker reads and unpacks; `first` was read from it already.
+    pub(super) fn stream(
+        first: Vec<u8>,
+        rest: Box<dyn Read + Send>,
+        compression: Compression,
+    ) -> io::Result<Self> {
+        let (to_here, chunks) = sync_channel(CHUNKS_AHEAD);
+        let (give_back, empties) = sync_channel(CHUNKS_AHEAD + 2);
+        let raw = Cursor::new(first).chain(rest);
+        std::thread::Builder::new()
+            .name("unpack".into())
+            .spawn(move || unpack(raw, compression, &to_here, &empties))?;
+        Ok(Self::Stream(StreamInput {
+            chunks,
+            give_back,
+            chunk: Vec::new(),
+            used: 0,
+            at: 0,
+            ended: false,
+            compression,
+        }))
+    }
+
+    /// Bytes from the start of the unpacked archive; for a regular file, of the file.
+    pub(super) fn position(&self) -> u64 {
+        match self {
+            Self::File(input) => input.at,
+            Self::Stream(input) => input.at,
+        }
+    }
+
+    /// The next block; the number of bytes is below [`BLOCK`] only at the end.
+    pub(super) fn block(&mut self, block: &mut Block) -> io::Result<usize> {
+        match self {
+            Self::File(input) => input.block(block),
+            Self::Stream(input) => read_full(input, block),
+        }
+    }
+
+    /// The next block, without taking it; `None` if the archive ends before its end.
+    pub(super) fn peek(&mut self) -> io::Result<Option<Block>> {
+        let mut block = [0; BLOCK];
+        match self {
+            Self::File(input) => {
+                let at = input.at;
+                let got = input.block(&mut block)?;
+                input.at = at;
+                Ok((got == BLOCK).then_some(block))
+            }
+            Self::Stream(input) => input.peek(),
+        }
+    }
+
+    /// Adds the next `len` bytes to `bytes`; fewer at the end. Allocates only for what is really there.
+    pub(super) fn read(&mut self, bytes: &mut Vec<u8>, len: u64) -> io::Result<()> {
+        match self {
+            Self::File(input) => input.take(len).read_to_end(bytes)?,
+            Self::Stream(input) => input.take(len).read_to_end(bytes)?,
+        };
+        Ok(())
+    }
+
+    /// Steps over `len` bytes of content and says where they can be read from now on.
+    pub(super) fn store(&mut self, len: u64, spool: &mut Spool) -> Result<Stored, InputFault> {
+        match self {
+            Self::File(input) => {
+                let start = input.at;
+                Ok(if input.step(len) { Stored::At(Arc::clone(&input.file), start) } else { Stored::Cut })
+            }
+            Self::Stream(input) => match spool.append(input, len) {
+                Ok(start) => Ok(Stored::At(spool.file().map_err(InputFault::Spool)?, start)),
+                Err(AppendFault::Ended(_)) => Ok(Stored::Cut),
+                Err(AppendFault::Read(fault)) => Err(InputFault::Read(fault)),
+                Err(AppendFault::Write(fault)) => Err(InputFault::Spool(fault)),
+            },
+        }
+    }
+
+    /// Steps over `len` bytes; `false` if the archive ends before that.
+    pub(super) fn skip(&mut self, len: u64) -> io::Result<bool> {
+        match self {
+            Self::File(input) => Ok(input.step(len)),
+            Self::Stream(input) => Ok(io::copy(&mut input.take(len), &mut io::sink())? == len),
+        }
+    }
+
+    /// Reads a stream to its end, so that what stands there (checksums of the compression) is verified and its writer is
+    /// not cut off.
+    pub(super) fn drain(&mut self) -> io::Result<()> {
+        if let Self::Stream(input) = self {
+            let most = if input.compression == Compression::None { DRAIN_BYTES_MAX } else { u64::MAX };
+            io::copy(&mut input.take(most), &mut io::sink())?;
+        }
+        Ok(())
+    }
+}
+
+/// A regular file: a window of bytes read at once, moved only when something outside it is asked for.
+pub(super) struct FileInput {
+    file: Arc<File>,
+    at: u64,
+    end: u64,
+    window: Vec<u8>,
+    window_at: u64,
+    window_len: usize,
+}
+
+impl FileInput {
+    fn block(&mut self, block: &mut Block) -> io::Result<usize> {
+        let inside = self.at.checked_sub(self.window_at).and_then(|at| usize::try_from(at).ok());
+        if let Some(bytes) = inside.and_then(|at| self.window[..self.window_len].get(at..at + BLOCK)) {
+            block.copy_from_slice(bytes);
+            self.at += BLOCK as u64;
+            return Ok(BLOCK);
+        }
+        read_full(self, block)
+    }
+
+    /// `false` if the file ends within the next `len` bytes; the position is its end then.
+    fn step(&mut self, len: u64) -> bool {
+        match self.at.checked_add(len).filter(|&next| next <= self.end) {
+            Some(next) => {
+                self.at = next;
+                true
+            }
+            None => {
+                self.at = self.end;
+                false
+            }
+        }
+    }
+}
+
+impl Read for FileInput {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let window_end = self.window_at + self.window_len as u64;
+        if !(self.window_at..window_end).contains(&self.at) {
+            // The file may grow meanwhile; what is behind the end as it was at the start does not count.
+            let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
+            let wanted = left.min(self.window.len());
+            self.window_len = 0;
+            self.window_at = self.at;
+            self.window_len = self.file.read_at(&mut self.window[..wanted], self.at)?;
+        }
+        let inside = (self.at - self.window_at) as usize;
+        let got = (&self.window[inside..self.window_len]).read(buf)?;
+        self.at += got as u64;
+        Ok(got)
+    }
+}
+
+/// A stream's unpacked bytes, as the worker hands them over.
+pub(super) struct StreamInput {
+    chunks: Receiver<io::Result<Vec<u8>>>,
+    give_back: SyncSender<Vec<u8>>,
+    chunk: Vec<u8>,
+    used: usize,
+    at: u64,
+    ended: bool,
+    compression: Compression,
+}
+
+impl StreamInput {
+    /// The worker's next chunk; an empty one is its word for the end.
+    fn next_chunk(&mut self) -> io::Result<Vec<u8>> {
+        let chunk = self.chunks.recv().unwrap_or_else(|_| {
+            Err(io::Error::other("the thread that unpacks the archive stopped without a word"))
+        });
+        self.ended = chunk.as_ref().map_or(true, Vec::is_empty);
+        chunk
+    }
+
+    fn peek(&mut self) -> io::Result<Option<Block>> {
+        while self.chunk.len() - self.used < BLOCK && !self.ended {
+            // Rare (a hard link's header at a chunk's end): what is left moves to the front of the next chunk.
+            let next = self.next_chunk()?;
+            self.chunk.drain(..self.used);
+            self.chunk.extend_from_slice(&next);
+            self.used = 0;
+        }
+        Ok(self.chunk[self.used..].first_chunk().copied())
+    }
+}
+
+impl Read for StreamInput {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.used == self.chunk.len() && !self.ended && !buf.is_empty() {
+            let chunk = self.next_chunk()?;
+            let empty = std::mem::replace(&mut self.chunk, chunk);
+            self.used = 0;
+            // Nobody may want it any more; then the memory is freed here.
+            let _ = self.give_back.try_send(empty);
+        }
+        let got = (&self.chunk[self.used..]).read(buf)?;
+        self.used += got;
+        self.at += got as u64;
+        Ok(got)
+    }
+}
+
+/// Fills `buf`, less only at the end or before a fault.
+fn fill(reader: &mut (impl Read + ?Sized), buf: &mut [u8]) -> (usize, io::Result<()>) {
+    let mut filled = 0;
+    while filled < buf.len() {
+        match reader.read(&mut buf[filled..]) {
+            Ok(0) => break,
+            Ok(got) => filled += got,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return (filled, Err(e)),
+        }
+    }
+    (filled, Ok(()))
+}
+
+/// Fills `buf`, less only at the end.
+pub(in crate::source) fn read_full(reader: &mut (impl Read + ?Sized), buf: &mut [u8]) -> io::Result<usize> {
+    let (filled, outcome) = fill(reader, buf);
+    outcome.map(|()| filled)
+}
+
+type Raw = Chain<Cursor<Vec<u8>>, Box<dyn Read + Send>>;
+
+/// The worker: unpacks until the end, a fault, or until nobody listens any more.
+fn unpack(
+    raw: Raw,
+    compression: Compression,
+    to_here: &SyncSender<io::Result<Vec<u8>>>,
+    empties: &Receiver<Vec<u8>>,
+) {
+    let mut reader = match unpacker(raw, compression) {
+        Ok(reader) => reader,
+        Err(fault) => {
+            let _ = to_here.send(Err(fault));
+            return;
+        }
+    };
+    loop {
+        let mut chunk = empties.try_recv().unwrap_or_default();
+        chunk.resize(CHUNK_BYTES, 0);
+        let (filled, outcome) = fill(&mut reader, &mut chunk);
+        chunk.truncate(filled);
+        let is_last = filled == 0 && outcome.is_ok();
+        // What came before a fault goes ahead of it: messages then name the right entry.
+        if (filled > 0 || is_last) && to_here.send(Ok(chunk)).is_err() {
+            return;
+        }
+        if let Err(fault) = outcome {
+            let _ = to_here.send(Err(fault));
+            return;
+        }
+        if is_last {
+            return;
+        }
+    }
+}
+
+fn unpacker(raw: Raw, compression: Compression) -> io::Result<Box<dyn Read>> {
+    let buffered = BufReader::with_capacity(CHUNK_BYTES, raw);
+    Ok(match compression {
+        Compression::None => Box::new(buffered.into_inner()),
+        Compression::Gzip => {
+            Box::new(GzipMembers { member: Some(flate2::bufread::GzDecoder::new(buffered)) })
+        }
+        Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(buffered)?),
+        Compression::Xz => {
+            let stream =
+                liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_MAX, liblzma::stream::CONCATENATED)?;
+            Box::new(liblzma::bufread::XzDecoder::new_stream(buffered, stream))
+        }
+    })
+}
+
+/// gzip members one after another; zeros behind the last one are a tape's padding.
+struct GzipMembers<R> {
+    /// `None` only behind the last member.
+    member: Option<flate2::bufread::GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for GzipMembers<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let got = member.read(buf)?;
+            if got > 0 || buf.is_empty() {
+                return Ok(got);
+            }
+            // The member is complete and its checksum right; what follows?
+            let Some(mut rest) = self.member.take().map(flate2::bufread::GzDecoder::into_inner) else {
+                break;
+            };
+            let next = loop {
+                let bytes = rest.fill_buf()?;
+                let zeros = bytes.iter().take_while(|&&b| b == 0).count();
+                if zeros == 0 {
+                    break bytes.first().copied();
+                }
+                rest.consume(zeros);
+            };
+            match next {
+                None => break,
+                Some(0x1f) => self.member = Some(flate2::bufread::GzDecoder::new(rest)),
+                Some(_) => {
+                    let words = "bytes that are not gzip follow the end of the gzip data";
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+                }
+            }
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,357 @@
+//! Writing a planned image: every thread takes the next piece of the device and writes it with large writes.
+//!
+//! Owns the bytes of metadata (descriptors, bitmaps, inode tables, directories) and the copying of contents. Does **not**
+//! own any choice of place: the plan says where everything goes, so the threads need no locks and the bytes do not
+//! depend on how many there are.
+//!
+//! Order: contents, directories and tables in any order; the superblock last. Until then the image is not one.
+//!
+//! Invariants
+//! 1. Each block is written at most once.
+//! 2. On a fresh device, blocks that would be all zero are not written: holes stay holes.
+//! 3. A content that changed while it was read makes the whole build fail, with all such files listed.
+
+mod contents;
+mod groups;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use base::Ino;
+use device::{Device, DeviceFault};
+use ondisk::inode::inode_seed;
+
+use crate::dirpack::Name;
+use crate::plan::Plan;
+use crate::tree::ROOT;
+
+pub use contents::{Problem, SourceRoot};
+
+/// How far the writing has come; read by whoever draws a progress bar.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes of contents written so far.
+    pub bytes: AtomicU64,
+    /// Files written so far.
+    pub files: AtomicU64,
+}
+
+/// Why writing failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteFault {
+    /// The target refused.
+    #[error(transparent)]
+    Device(#[from] DeviceFault),
+    /// Files of the source could not be read, or changed meanwhile: all of them.
+    #[error("{} files could not be copied", .0.len())]
+    Problems(Vec<Problem>),
+    /// The work was cancelled.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// What was written.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Written {
+    /// Bytes handed to the device.
+    pub bytes: u64,
+    /// Files whose size changed while they were read, and which were padded or cut (only when that was allowed).
+    pub changed_files: u64,
+}
+
+/// How to write.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteOptions<'w> {
+    /// Threads, at least one.
+    pub threads: usize,
+    /// Pad or cut files that changed size while they were read, instead of failing.
+    pub tolerate_changes: bool,
+    /// Set by another thread to stop.
+    pub cancel: &'w AtomicBool,
+    /// Make everything durable at the end?
+    pub sync: bool,
+}
+
+/// What the threads share.
+struct Writer<'w, 't> {
+    plan: &'w Plan<'t>,
+    device: &'w dyn Device,
+    roots: &'w [SourceRoot],
+    options: WriteOptions<'w>,
+    progress: &'w Progress,
+    bytes: AtomicU64,
+    changed: AtomicU64,
+    problems: Mutex<Vec<Problem>>,
+    /// The first fault of the device; everyone stops.
+    fault: Mutex<Option<DeviceFault>>,
+    stop: AtomicBool,
+}
+
+/// One piece of work; pieces are taken in order.
+enum Job {
+    /// Contents of `plan.by_ino[start..end]`, one run on the device.
+    Files { start: u32, end: u32 },
+    /// Part of one large file: extents `first..` from a block on.
+    Part { node: u32, extent: ondisk::extent::Extent },
+    /// Directories `sealed.directories[start..end]`.
+    Directories { start: u32, end: u32 },
+    /// The inode table of a group.
+    Table { group: u32 },
+}
+
+/// Writes the whole image.
+///
+/// # Errors
+/// See [`WriteFault`]; the device then holds no file system.
+pub fn write(
+    plan: &Plan<'_>,
+    device: &dyn Device,
+    roots: &[SourceRoot],
+    options: WriteOptions<'_>,
+    progress: &Progress,
+) -> Result<Written, WriteFault> {
+    let writer = Writer {
+        plan,
+        device,
+        roots,
+        options,
+        progress,
+        bytes: AtomicU64::new(0),
+        changed: AtomicU64::new(0),
+        problems: Mutex::new(Vec::new()),
+        fault: Mutex::new(None),
+        stop: AtomicBool::new(false),
+    };
+    writer.invalidate_old()?;
+    let jobs = writer.jobs();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads.clamp(1, jobs.len().max(1)) {
+            scope.spawn(|| writer.work(&jobs, &next));
+        }
+    });
+    if let Some(fault) = writer.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take() {
+        return Err(fault.into());
+    }
+    if options.cancel.load(Ordering::Relaxed) {
+        return Err(WriteFault::Interrupted);
+    }
+    let mut problems = writer.problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !problems.is_empty() {
+        let mut list = std::mem::take(&mut *problems);
+        list.sort_by(|a, b| a.path.cmp(&b.path));
+        return Err(WriteFault::Problems(list));
+    }
+    writer.write_fixed_blocks()?;
+    writer.write_groups()?;
+    if options.sync {
+        device.flush()?;
+    }
+    writer.write_superblock()?;
+    if options.sync {
+        device.flush()?;
+    }
+    Ok(Written {
+        bytes: writer.bytes.load(Ordering::Relaxed),
+        changed_files: writer.changed.load(Ordering::Relaxed),
+    })
+}
+
+impl Writer<'_, '_> {
+    fn bs(&self) -> usize {
+        self.plan.geometry().block_size.len()
+    }
+
+    fn put(&self, block: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.device.write_at(block << self.plan.geometry().block_size.log2(), bytes)
+    }
+
+    /// On a device with old content: no superblock until the end, and zeros where the plan counts on them.
+    fn invalidate_old(&self) -> Result<(), DeviceFault> {
+        if self.plan.fresh_device {
+            return Ok(());
+        }
+        let log2 = self.plan.geometry().block_size.log2();
+        // The boot sectors and the superblock; a few KiB at the end may hold a RAID or GPT label, which is not ours.
+        self.device.zero_at(0, 4096.min(self.device.size_bytes()))?;
+        for run in &self.plan.zero_runs {
+            self.device.zero_at(run.start << log2, run.len << log2)?;
+        }
+        Ok(())
+    }
+
+    fn jobs(&self) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        self.plan_file_jobs(&mut jobs);
+        let directories = self.plan.sealed.directories.len() as u32;
+        let mut start = 0;
+        let mut blocks = 0;
+        for i in 0..directories {
+            let node = self.plan.sealed.directories[i as usize];
+            blocks += self.plan.dense_blocks(node);
+            if blocks as usize * self.bs() >= contents::BATCH_BYTES || i + 1 == directories {
+                jobs.push(Job::Directories { start, end: i + 1 });
+                (start, blocks) = (i + 1, 0);
+            }
+        }
+        jobs.extend((0..self.plan.geometry().groups).filter(|&g| self.table_in_use(g)).map(|group| Job::Table { group }));
+        jobs
+    }
+
+    fn work(&self, jobs: &[Job], next: &AtomicUsize) {
+        let mut copier = contents::Copier::new(self);
+        loop {
+            let stop = self.stop.load(Ordering::Relaxed) || self.options.cancel.load(Ordering::Relaxed);
+            let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !stop) else { return };
+            let done = match *job {
+                Job::Files { start, end } => copier.copy_files(start, end),
+                Job::Part { node, extent } => copier.copy_part(node, extent),
+                Job::Directories { start, end } => self.write_directories(start, end),
+                Job::Table { group } => self.write_table(group),
+            };
+            if let Err(fault) = done {
+                self.stop.store(true, Ordering::Relaxed);
+                self.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(fault);
+                return;
+            }
+        }
+    }
+
+    fn write_directories(&self, start: u32, end: u32) -> Result<(), DeviceFault> {
+        let (plan, tree) = (self.plan, self.plan.tree);
+        let mut batch = Batch::new(self);
+        for &node_index in &plan.sealed.directories[start as usize..end as usize] {
+            let dir = tree.nodes[node_index as usize].content;
+            let names = plan.sealed.children_of(dir).iter().map(|&record| {
+                let record = &tree.records[record as usize];
+                Name {
+                    ino: Ino(plan.ino_of[record.node as usize]),
+                    file_type: tree.nodes[record.node as usize].file_type(),
+                    bytes: tree.name(record),
+                }
+            });
+            let ino = Ino(plan.ino_of[node_index as usize]);
+            let parent = if node_index == ROOT { ROOT } else { plan.sealed.parents[dir as usize] };
+            let parent = Ino(plan.ino_of[parent as usize]);
+            let extents = plan.extents_of(node_index);
+            let mut places = extents.iter().flat_map(|e| e.start..e.start + u64::from(e.len));
+            plan.packer.encode(plan.dirs[dir as usize], ino, parent, names, &mut |block| {
+                batch.push(places.next().expect("planned as many blocks"), block)
+            })?;
+        }
+        batch.flush()
+    }
+
+    /// How many inodes of a group are in use: they come first.
+    fn inodes_in_use(&self, group: u32) -> u32 {
+        let ipg = self.plan.geometry().inodes_per_group;
+        self.plan.last_ino().saturating_sub(group * ipg).min(ipg)
+    }
+
+    fn table_in_use(&self, group: u32) -> bool {
+        self.inodes_in_use(group) > 0
+    }
+
+    /// Writes the used part of a group's inode table, and the tree blocks of its files.
+    fn write_table(&self, group: u32) -> Result<(), DeviceFault> {
+        let plan = self.plan;
+        let geometry = plan.geometry();
+        let inode_size = geometry.inode_size;
+        let fs_seed = plan.superblock.fs_seed();
+        let csum = plan.superblock.features.metadata_csum();
+        let place = plan.layout.places[group as usize];
+        let first = group * geometry.inodes_per_group + 1;
+        let used = self.inodes_in_use(group);
+        let mut batch = Batch::new(self);
+        let per_block = geometry.inodes_per_block();
+        let mut block = vec![0; self.bs()];
+        for block_index in 0..used.div_ceil(per_block) {
+            block.fill(0);
+            for slot in 0..per_block {
+                let ino = Ino(first + block_index * per_block + slot);
+                if ino.0 >= first + used {
+                    break;
+                }
+                let bytes = &mut block[slot as usize * inode_size..][..inode_size];
+                let Some(generation) = self.encode_inode(ino, bytes, &mut batch)? else { continue };
+                if csum {
+                    ondisk::inode::seal(bytes, inode_seed(fs_seed, ino, generation));
+                }
+            }
+            batch.push(place.inode_table + u64::from(block_index), &block)?;
+        }
+        batch.flush()
+    }
+
+    /// Encodes one inode without its checksum; its generation, or `None` for one that stays all zero.
+    fn encode_inode(&self, ino: Ino, bytes: &mut [u8], batch: &mut Batch<'_, '_, '_>) -> Result<Option<u32>, DeviceFault> {
+        let plan = self.plan;
+        let node = match ino.0 {
+            2 => ROOT,
+            11 => plan.lost_found,
+            n if n >= plan.first_tree_ino => plan.by_ino[(n - plan.first_tree_ino) as usize],
+            _ => {
+                return Ok(plan.specials.iter().find(|s| s.ino == ino).map(|special| {
+                    special.inode.encode(bytes);
+                    special.inode.generation
+                }));
+            }
+        };
+        let (inode, tree_blocks) = plan.inode_of(node);
+        inode.encode(bytes);
+        let set = plan.tree.nodes[node as usize].xattrs;
+        if set != 0 && !plan.xattrs.sets[set as usize].is_empty() {
+            plan.xattrs.encode_ibody(set, &mut bytes[inode.xattr_offset()..]);
+        }
+        for (place, block) in tree_blocks {
+            batch.push(place.0, &block)?;
+        }
+        Ok(Some(inode.generation))
+    }
+
+    fn write_fixed_blocks(&self) -> Result<(), DeviceFault> {
+        let mut order: Vec<usize> = (0..self.plan.blocks.len()).collect();
+        order.sort_by_key(|&i| self.plan.blocks[i].0);
+        let mut batch = Batch::new(self);
+        for i in order {
+            let (place, block) = &self.plan.blocks[i];
+            batch.push(place.0, block)?;
+        }
+        batch.flush()
+    }
+}
+
+/// Collects blocks that follow each other into large writes; on a fresh device, leaves out blocks of zeros.
+struct Batch<'b, 'w, 't> {
+    writer: &'b Writer<'w, 't>,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'b, 'w, 't> Batch<'b, 'w, 't> {
+    fn new(writer: &'b Writer<'w, 't>) -> Self {
+        Self { writer, start: 0, bytes: Vec::new() }
+    }
+
+    fn push(&mut self, block: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        if self.writer.plan.fresh_device && bytes.iter().all(|&b| b == 0) {
+            return Ok(());
+        }
+        let end = self.start + (self.bytes.len() / self.writer.bs()) as u64;
+        if block != end || self.bytes.len() + bytes.len() > contents::BATCH_BYTES {
+            self.flush()?;
+            self.start = block;
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), DeviceFault> {
+        if !self.bytes.is_empty() {
+            self.writer.put(self.start, &self.bytes)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+}

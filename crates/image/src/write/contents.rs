@@ -1,0 +1,339 @@
+//! Copying contents: many small files in one buffer and one write, large files in parts.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use device::DeviceFault;
+use ondisk::extent::Extent;
+use ondisk::filetype::FileType;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Job, Writer};
+use crate::source::entry::DataRun;
+use crate::tree::{Content, PayloadRecord, ROOT};
+
+/// Bytes that are read and written at once: large enough to make calls cheap, small enough to stay in a core's cache.
+pub(super) const BATCH_BYTES: usize = 1 << 20;
+
+/// A directory that contents are read from.
+#[derive(Debug)]
+pub struct SourceRoot {
+    /// The open directory.
+    pub dir: OwnedFd,
+    /// Its path, for messages.
+    pub path: PathBuf,
+}
+
+/// A file that could not be copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Path of the source file, escaped for printing.
+    pub path: String,
+    /// What is wrong.
+    pub why: String,
+    /// Did it change while it was read (rather than refuse)?
+    pub changed: bool,
+}
+
+impl Writer<'_, '_> {
+    /// Cuts all contents into jobs: rows of whole files up to [`BATCH_BYTES`], and parts of larger ones.
+    pub(super) fn plan_file_jobs(&self, jobs: &mut Vec<Job>) {
+        let plan = self.plan;
+        let bs = self.bs() as u64;
+        let batch_blocks = BATCH_BYTES as u64 / bs;
+        let mut row: Option<(u32, u64, u64)> = None; // first index, first block, end block
+        let close = |row: &mut Option<(u32, u64, u64)>, end: u32, jobs: &mut Vec<Job>| {
+            if let Some((start, _, _)) = row.take() {
+                jobs.push(Job::Files { start, end });
+            }
+        };
+        for (i, &node_index) in plan.by_ino.iter().enumerate() {
+            let i = i as u32;
+            let node = &plan.tree.nodes[node_index as usize];
+            if !matches!(node.file_type(), FileType::Regular | FileType::Symlink) {
+                continue;
+            }
+            match plan.simple_start(node_index) {
+                Some(start) if plan.dense_blocks(node_index) <= batch_blocks => {
+                    let end = start + plan.dense_blocks(node_index);
+                    match &mut row {
+                        Some((_, first, row_end)) if start == *row_end && end - *first <= batch_blocks => {
+                            *row_end = end;
+                        }
+                        _ => {
+                            close(&mut row, i, jobs);
+                            row = Some((i, start, end));
+                        }
+                    }
+                }
+                _ => {
+                    for extent in plan.extents_of(node_index) {
+                        let mut at = extent;
+                        while u64::from(at.len) > batch_blocks {
+                            let part = Extent { len: batch_blocks as u32, ..at };
+                            jobs.push(Job::Part { node: node_index, extent: part });
+                            at.lblk += part.len;
+                            at.start += u64::from(part.len);
+                            at.len -= part.len;
+                        }
+                        jobs.push(Job::Part { node: node_index, extent: at });
+                    }
+                }
+            }
+        }
+        close(&mut row, plan.by_ino.len() as u32, jobs);
+    }
+}
+
+/// One thread's buffer and its open directory.
+pub(super) struct Copier<'c, 'w, 't> {
+    writer: &'c Writer<'w, 't>,
+    buffer: Vec<u8>,
+    /// The directory opened last: (source, directory node).
+    dir: Option<((u32, u32), OwnedFd)>,
+    /// The large file opened last.
+    file: Option<(u32, File)>,
+}
+
+/// Why a content could not be had.
+enum Trouble {
+    Refused(io::Error),
+    Shrank,
+    Grew,
+}
+
+impl<'c, 'w, 't> Copier<'c, 'w, 't> {
+    pub(super) fn new(writer: &'c Writer<'w, 't>) -> Self {
+        Self { writer, buffer: vec![0; BATCH_BYTES.max(writer.bs())], dir: None, file: None }
+    }
+
+    /// Copies a row of whole files with one write.
+    pub(super) fn copy_files(&mut self, start: u32, end: u32) -> Result<(), DeviceFault> {
+        let plan = self.writer.plan;
+        let bs = self.writer.bs();
+        let mut first = None;
+        let mut filled = 0;
+        let mut files = 0;
+        for &node_index in &plan.by_ino[start as usize..end as usize] {
+            let node = &plan.tree.nodes[node_index as usize];
+            let regular = node.file_type() == FileType::Regular;
+            let Some(place) = plan.simple_start(node_index) else {
+                // Nothing to copy; but a file that was empty when it was planned may have grown.
+                files += u64::from(regular);
+                continue;
+            };
+            let is_content = regular || node.file_type() == FileType::Symlink;
+            if !is_content || plan.dense_blocks(node_index) as usize * bs > BATCH_BYTES {
+                continue;
+            }
+            first.get_or_insert(place);
+            let blocks = plan.dense_blocks(node_index) as usize;
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let target = &mut buffer[filled..filled + blocks * bs];
+            let (content, padding) = target.split_at_mut(node.size as usize);
+            padding.fill(0);
+            if regular {
+                self.read_whole(node_index, content);
+            } else {
+                content.copy_from_slice(plan.tree.symlink_target(node));
+            }
+            self.buffer = buffer;
+            filled += blocks * bs;
+            files += 1;
+        }
+        if let Some(first) = first {
+            self.writer.put(first, &self.buffer[..filled])?;
+        }
+        self.writer.progress.bytes.fetch_add(filled as u64, Ordering::Relaxed);
+        self.writer.progress.files.fetch_add(files, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Copies part of a large or sparse file.
+    pub(super) fn copy_part(&mut self, node_index: u32, extent: Extent) -> Result<(), DeviceFault> {
+        let plan = self.writer.plan;
+        let bs = self.writer.bs();
+        let node = &plan.tree.nodes[node_index as usize];
+        let len = extent.len as usize * bs;
+        let offset = u64::from(extent.lblk) * bs as u64;
+        let content_len = (node.size.saturating_sub(offset)).min(len as u64) as usize;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let (content, padding) = buffer[..len].split_at_mut(content_len);
+        padding.fill(0);
+        let is_last = offset + content_len as u64 == node.size;
+        let read = match plan.tree.content(node) {
+            Content::Archive(payload) => self.read_payload(payload, node.size, offset, content),
+            Content::Source(source) => self.read_part(node_index, source, offset, content, is_last),
+        };
+        if let Err(trouble) = read {
+            self.report(node_index, trouble);
+        }
+        let written = self.writer.put(extent.start, &buffer[..len]);
+        self.buffer = buffer;
+        written?;
+        self.writer.progress.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        self.writer.progress.files.fetch_add(u64::from(is_last), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads a whole file, or notes the problem and leaves zeros.
+    fn read_whole(&mut self, node_index: u32, content: &mut [u8]) {
+        let plan = self.writer.plan;
+        let node = &plan.tree.nodes[node_index as usize];
+        let read = match plan.tree.content(node) {
+            Content::Archive(payload) => self.read_payload(payload, node.size, 0, content),
+            Content::Source(source) => self.read_source(node_index, source, content),
+        };
+        if let Err(trouble) = read {
+            self.report(node_index, trouble);
+        }
+    }
+
+    fn report(&self, node_index: u32, trouble: Trouble) {
+        let plan = self.writer.plan;
+        let why = match trouble {
+            Trouble::Refused(error) => format!("cannot be read: {error}"),
+            Trouble::Shrank | Trouble::Grew if self.writer.options.tolerate_changes => {
+                self.writer.changed.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            Trouble::Shrank => "became shorter while it was read".to_owned(),
+            Trouble::Grew => "became longer while it was read".to_owned(),
+        };
+        let changed = why.starts_with("became");
+        let path = plan.tree.path(node_index);
+        let node = &plan.tree.nodes[node_index as usize];
+        let shown = crate::source::fault::ShownPath(&path).to_string();
+        let path = match plan.tree.content(node) {
+            Content::Source(source) => format!("{}/{shown}", self.writer.roots[source as usize].path.display()),
+            Content::Archive(_) => shown,
+        };
+        let problem = Problem { path, why, changed };
+        let mut problems = self.writer.problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
+    }
+
+    fn read_source(&mut self, node_index: u32, source: u32, content: &mut [u8]) -> Result<(), Trouble> {
+        let fd = self.open(node_index, source).map_err(|e| Trouble::Refused(e.into()))?;
+        let mut filled = 0;
+        // One byte more than planned would mean that the file has grown: ask for it in the same call.
+        let mut extra = [0u8; 1];
+        while filled <= content.len() {
+            let mut parts =
+                [io::IoSliceMut::new(&mut content[filled..]), io::IoSliceMut::new(&mut extra)];
+            match rustix::io::readv(&fd, &mut parts) {
+                Ok(0) if filled == content.len() => return Ok(()),
+                Ok(0) => {
+                    content[filled..].fill(0);
+                    return Err(Trouble::Shrank);
+                }
+                Ok(n) => filled += n,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Trouble::Refused(errno.into())),
+            }
+            // A short read right at the planned end needs no second call: the kernel had no more to give.
+            if filled == content.len() {
+                return Ok(());
+            }
+        }
+        Err(Trouble::Grew)
+    }
+
+    fn read_part(
+        &mut self,
+        node_index: u32,
+        source: u32,
+        offset: u64,
+        content: &mut [u8],
+        is_last: bool,
+    ) -> Result<(), Trouble> {
+        use std::os::unix::fs::FileExt;
+        if self.file.as_ref().is_none_or(|(node, _)| *node != node_index) {
+            let fd = self.open(node_index, source).map_err(|e| Trouble::Refused(e.into()))?;
+            self.file = Some((node_index, fd.into()));
+        }
+        let Some((_, file)) = &self.file else { return Ok(()) };
+        let mut filled = 0;
+        while filled < content.len() {
+            match file.read_at(&mut content[filled..], offset + filled as u64) {
+                Ok(0) => {
+                    content[filled..].fill(0);
+                    return Err(Trouble::Shrank);
+                }
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Trouble::Refused(error)),
+            }
+        }
+        if is_last {
+            let size = file.metadata().map_err(Trouble::Refused)?.len();
+            if size > offset + content.len() as u64 {
+                return Err(Trouble::Grew);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of an archived file; what no run covers is zeros.
+    fn read_payload(
+        &self,
+        payload: &PayloadRecord,
+        size: u64,
+        offset: u64,
+        content: &mut [u8],
+    ) -> Result<(), Trouble> {
+        use std::os::unix::fs::FileExt;
+        let file = &self.writer.plan.tree.backings[payload.backing as usize];
+        let dense = [DataRun { file_offset: 0, len: size, backing_offset: payload.offset }];
+        let runs = payload.runs.as_deref().unwrap_or(&dense);
+        if payload.runs.is_some() {
+            content.fill(0);
+        }
+        let end = offset + content.len() as u64;
+        for run in runs {
+            let (from, to) = (run.file_offset.max(offset), (run.file_offset + run.len).min(end));
+            if from < to {
+                let part = &mut content[(from - offset) as usize..(to - offset) as usize];
+                let backing_at = run.backing_offset + (from - run.file_offset);
+                file.read_exact_at(part, backing_at).map_err(|error| match error.kind() {
+                    io::ErrorKind::UnexpectedEof => Trouble::Shrank,
+                    _ => Trouble::Refused(error),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a file of a directory source, without following a symlink that may have taken its place.
+    fn open(&mut self, node_index: u32, source: u32) -> Result<OwnedFd, Errno> {
+        let tree = self.writer.plan.tree;
+        let record = &tree.records[tree.nodes[node_index as usize].record as usize];
+        let dir_node = tree.dirs[record.dir as usize].node;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        if self.dir.as_ref().is_none_or(|(key, _)| *key != (source, dir_node)) {
+            let root = self.writer.roots[source as usize].dir.as_fd();
+            let path = if dir_node == ROOT { b".".to_vec() } else { tree.path(dir_node) };
+            let opened = rustix::fs::openat(
+                root,
+                path.as_slice(),
+                OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
+            self.dir = Some(((source, dir_node), opened));
+        }
+        let Some((_, dir)) = &self.dir else { return Err(Errno::NOENT) };
+        let name = tree.name(record);
+        // Reading must not change what is read; NOATIME is for owners and root only.
+        match rustix::fs::openat(dir, name, flags | OFlags::NOATIME, Mode::empty()) {
+            Err(Errno::PERM) => rustix::fs::openat(dir, name, flags, Mode::empty()),
+            other => other,
+        }
+    }
+}
+

@@ -1,0 +1,282 @@
+//! Planning extended attributes: what goes into the inode, what into a shared block, what into an inode of its own.
+//!
+//! Each distinct set of attributes is planned once, however many inodes carry it.
+//!
+//! Invariants
+//! 1. An attribute goes into the inode if there is room, else into the set's block; a value that does not fit into a
+//!    block with the others goes into an EA inode, if the feature allows it.
+//! 2. A block is shared by at most 1024 inodes, the kernel's limit; a set with more users gets several copies.
+//! 3. Equal large values share one EA inode.
+//!
+//! Source: spec 07 section 10.
+
+use std::collections::HashMap;
+
+use base::checksum::crc32c;
+use base::{BlockSize, Ino, Pblk};
+use ondisk::Features;
+use ondisk::acl::Acl;
+use ondisk::inode::{BASE_SIZE, EXTRA_SIZE};
+use ondisk::xattr::{Attr, AttrValue, block_len, encode_block, encode_ibody, ibody_len, seal_block, split_name};
+
+use crate::source::entry::Xattr;
+
+/// Inodes that may share one attribute block.
+pub const SHARERS_MAX: u32 = 1024;
+/// Longest value of one attribute, in bytes.
+const VALUE_MAX: usize = 64 << 10;
+
+/// Why a set of attributes cannot be stored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum XattrFault {
+    /// The name has a prefix that ext4 does not know.
+    #[error("extended attribute \"{0}\" has no prefix that ext4 can store")]
+    UnknownPrefix(String),
+    /// The name behind the prefix is longer than 255 bytes.
+    #[error("extended attribute \"{0}\" has a name above 255 bytes")]
+    NameTooLong(String),
+    /// The value is a broken ACL.
+    #[error("extended attribute \"{name}\" is no POSIX ACL: {why}")]
+    BadAcl {
+        /// The attribute.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The attributes exceed inode and block, and the ea_inode feature is off.
+    #[error("extended attributes need {needed} bytes, and a block has {space}: add the feature ea_inode")]
+    TooLarge {
+        /// Bytes needed in a block.
+        needed: usize,
+        /// Bytes of a block.
+        space: usize,
+    },
+    /// A value is above 64 KiB, or the names alone exceed a block.
+    #[error("extended attributes are too large even for the ea_inode feature ({0} bytes)")]
+    FarTooLarge(usize),
+    /// The file system has no ext_attr feature.
+    #[error("extended attributes need the feature ext_attr")]
+    NoFeature,
+}
+
+/// A set whose names are split and whose ACLs are in disk form.
+#[derive(Debug, Clone)]
+struct DiskAttr {
+    index: u8,
+    name: Vec<u8>,
+    value: Vec<u8>,
+    /// Index into [`XattrPlan::large_values`] when the value has an inode of its own.
+    large: Option<u32>,
+}
+
+/// The plan for one set.
+#[derive(Debug, Clone, Default)]
+pub struct SetPlan {
+    in_inode: Vec<DiskAttr>,
+    in_block: Vec<DiskAttr>,
+}
+
+impl SetPlan {
+    /// Does this set need a block?
+    #[must_use]
+    pub fn needs_block(&self) -> bool {
+        !self.in_block.is_empty()
+    }
+
+    /// Has this set nothing at all?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.in_inode.is_empty() && self.in_block.is_empty()
+    }
+}
+
+/// A value that gets an inode of its own.
+#[derive(Debug, Clone)]
+pub struct LargeValue {
+    /// The value.
+    pub bytes: Vec<u8>,
+    /// Checksum under the file system's seed.
+    pub hash: u32,
+    /// Attribute blocks that refer to it.
+    pub references: u32,
+}
+
+/// The plan for all sets.
+#[derive(Debug, Clone, Default)]
+pub struct XattrPlan {
+    /// One per set, by its number.
+    pub sets: Vec<SetPlan>,
+    /// How many attribute blocks each set needs.
+    pub copies: Vec<u32>,
+    /// Values with inodes of their own.
+    pub large_values: Vec<LargeValue>,
+}
+
+/// What the plan depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct XattrSpace {
+    /// Bytes behind the inode's fixed fields.
+    pub ibody: usize,
+    /// Block size.
+    pub block_size: BlockSize,
+    /// Is ext_attr on?
+    pub ext_attr: bool,
+    /// Is ea_inode on?
+    pub ea_inode: bool,
+    /// Checksum seed of the file system.
+    pub fs_seed: u32,
+}
+
+impl XattrSpace {
+    /// The space that a file system offers.
+    #[must_use]
+    pub fn new(features: &Features, inode_size: usize, block_size: BlockSize, fs_seed: u32) -> Self {
+        Self {
+            ibody: inode_size.saturating_sub(BASE_SIZE + EXTRA_SIZE),
+            block_size,
+            ext_attr: features.has_compat(Features::EXT_ATTR),
+            ea_inode: features.has_incompat(Features::EA_INODE),
+            fs_seed,
+        }
+    }
+}
+
+impl XattrPlan {
+    /// Plans all sets; `users[set]` is the number of inodes that carry it.
+    ///
+    /// # Errors
+    /// The number of the first set that cannot be stored, and why.
+    pub fn new(sets: &[Vec<Xattr>], users: &[u32], space: &XattrSpace) -> Result<Self, (u32, XattrFault)> {
+        let mut plan = Self::default();
+        let mut large_ids = HashMap::new();
+        for (number, set) in sets.iter().enumerate() {
+            let used = users.get(number).copied().unwrap_or(0);
+            let set_plan = if used == 0 || set.is_empty() {
+                SetPlan::default()
+            } else {
+                plan.plan_set(set, space, &mut large_ids).map_err(|fault| (number as u32, fault))?
+            };
+            let copies = if set_plan.needs_block() { used.div_ceil(SHARERS_MAX) } else { 0 };
+            for attr in &set_plan.in_block {
+                if let Some(large) = attr.large {
+                    plan.large_values[large as usize].references += copies;
+                }
+            }
+            plan.sets.push(set_plan);
+            plan.copies.push(copies);
+        }
+        Ok(plan)
+    }
+
+    fn plan_set(
+        &mut self,
+        set: &[Xattr],
+        space: &XattrSpace,
+        large_ids: &mut HashMap<Vec<u8>, u32>,
+    ) -> Result<SetPlan, XattrFault> {
+        if !space.ext_attr {
+            return Err(XattrFault::NoFeature);
+        }
+        let mut attrs = set.iter().map(to_disk).collect::<Result<Vec<_>, _>>()?;
+        // Labels and ACLs are read on every access check: they get the inode's room first.
+        attrs.sort_by_key(|attr| (attr.index != 6, attr.index > 3, attr.index));
+        let mut plan = SetPlan::default();
+        for attr in attrs {
+            plan.in_inode.push(attr);
+            if ibody_len(&borrow(&plan.in_inode)) > space.ibody {
+                plan.in_block.extend(plan.in_inode.pop());
+            }
+        }
+        while block_len(&borrow(&plan.in_block)) > space.block_size.len() {
+            let needed = block_len(&borrow(&plan.in_block));
+            if !space.ea_inode {
+                return Err(XattrFault::TooLarge { needed, space: space.block_size.len() });
+            }
+            let largest = plan.in_block.iter_mut().filter(|a| a.large.is_none()).max_by_key(|a| a.value.len());
+            let Some(attr) = largest else { return Err(XattrFault::FarTooLarge(needed)) };
+            if attr.value.len() > VALUE_MAX || attr.value.is_empty() {
+                return Err(XattrFault::FarTooLarge(needed));
+            }
+            attr.large = Some(*large_ids.entry(attr.value.clone()).or_insert_with(|| {
+                let hash = crc32c(space.fs_seed, &attr.value);
+                self.large_values.push(LargeValue { bytes: attr.value.clone(), hash, references: 0 });
+                self.large_values.len() as u32 - 1
+            }));
+        }
+        Ok(plan)
+    }
+
+    /// Lengths in bytes of the values of a set that have inodes of their own.
+    pub fn large_lengths(&self, set: u32) -> impl Iterator<Item = u64> + '_ {
+        let attrs = self.sets.get(set as usize).map_or(&[][..], |plan| &plan.in_block);
+        attrs.iter().filter(|attr| attr.large.is_some()).map(|attr| attr.value.len() as u64)
+    }
+
+    /// Writes a set's in-inode part into the area behind an inode's fixed fields.
+    pub fn encode_ibody(&self, set: u32, area: &mut [u8]) {
+        let attrs = borrow(&self.sets[set as usize].in_inode);
+        encode_ibody(&attrs, area).expect("planned to fit the inode");
+    }
+
+    /// One copy of a set's block, sealed for its place. `large_inos[i]` is the inode of large value `i`.
+    #[must_use]
+    pub fn encode_block(
+        &self,
+        set: u32,
+        refcount: u32,
+        place: Pblk,
+        large_inos: &[Ino],
+        space: &XattrSpace,
+        seal: bool,
+    ) -> Vec<u8> {
+        let mut block = vec![0; space.block_size.len()];
+        let in_block = &self.sets[set as usize].in_block;
+        let mut attrs = borrow(in_block);
+        for (attr, planned) in attrs.iter_mut().zip(in_block) {
+            if let Some(large) = planned.large {
+                let value = &self.large_values[large as usize];
+                attr.value = AttrValue::Inode {
+                    ino: large_inos[large as usize],
+                    size: value.bytes.len() as u32,
+                    hash: value.hash,
+                };
+            }
+        }
+        encode_block(&attrs, refcount, &mut block).expect("planned to fit a block");
+        if seal {
+            seal_block(&mut block, space.fs_seed, place);
+        }
+        block
+    }
+}
+
+fn borrow(attrs: &[DiskAttr]) -> Vec<Attr<'_>> {
+    attrs
+        .iter()
+        .map(|attr| Attr {
+            index: attr.index,
+            name: &attr.name,
+            value: match attr.large {
+                None => AttrValue::Bytes(&attr.value),
+                // Only its size matters until its inode is known.
+                Some(_) => AttrValue::Inode { ino: Ino(0), size: attr.value.len() as u32, hash: 0 },
+            },
+        })
+        .collect()
+}
+
+fn to_disk(xattr: &Xattr) -> Result<DiskAttr, XattrFault> {
+    let shown = || String::from_utf8_lossy(&xattr.name).into_owned();
+    let (index, suffix) = split_name(&xattr.name).ok_or_else(|| XattrFault::UnknownPrefix(shown()))?;
+    if suffix.len() > 255 {
+        return Err(XattrFault::NameTooLong(shown()));
+    }
+    let value = if matches!(index, 2 | 3) {
+        Acl::from_xattr(&xattr.value)
+            .map_err(|broken| XattrFault::BadAcl { name: shown(), why: broken.to_string() })?
+            .to_disk()
+    } else {
+        xattr.value.clone()
+    };
+    Ok(DiskAttr { index, name: suffix.to_vec(), value, large: None })
+}

@@ -1,0 +1,161 @@
+//! The twelve bytes that begin every journal block except the logged ones, and the transaction id inside.
+//!
+//! ```text
+//! 0 magic C03B3998   4 block type   8 sequence (transaction id)
+//! ```
+
+use std::fmt;
+
+use base::Malformed;
+
+use crate::bytes::{be32, put};
+
+/// The first word of every journal block that is not a logged block.
+pub const MAGIC: u32 = 0xC03B_3998;
+
+/// A transaction id. It wraps at 2^32, so ids have no total order: compare with [`Tid::is_after`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Tid(pub u32);
+
+impl Tid {
+    /// The id of the next transaction.
+    #[must_use]
+    pub fn next(self) -> Tid {
+        Tid(self.0.wrapping_add(1))
+    }
+
+    /// Is this transaction younger than `other`? By signed difference, as jbd2 does: `Tid(0)` is after
+    /// `Tid(u32::MAX)`.
+    #[must_use]
+    pub fn is_after(self, other: Tid) -> bool {
+        self.0.wrapping_sub(other.0) as i32 > 0
+    }
+}
+
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a journal block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BlockType {
+    /// Lists the home places of the logged blocks that follow it.
+    Descriptor,
+    /// Ends a transaction: with this block on disk, the transaction happened.
+    Commit,
+    /// The journal superblock, first version: nothing after the error number.
+    SuperblockV1,
+    /// The journal superblock.
+    SuperblockV2,
+    /// Lists blocks whose older log copies must not be replayed.
+    Revoke,
+}
+
+impl BlockType {
+    /// The number on disk, 1 to 5.
+    #[must_use]
+    pub fn code(self) -> u32 {
+        match self {
+            Self::Descriptor => 1,
+            Self::Commit => 2,
+            Self::SuperblockV1 => 3,
+            Self::SuperblockV2 => 4,
+            Self::Revoke => 5,
+        }
+    }
+
+    /// The type with this number on disk.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Self> {
+        [Self::Descriptor, Self::Commit, Self::SuperblockV1, Self::SuperblockV2, Self::Revoke]
+            .into_iter()
+            .find(|kind| kind.code() == code)
+    }
+}
+
+/// The header of a journal block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// What the block is.
+    pub kind: BlockType,
+    /// The transaction it belongs to; 0 in the superblock.
+    pub tid: Tid,
+}
+
+impl Header {
+    /// Length in bytes.
+    pub const LEN: usize = 12;
+
+    /// Reads the header of `block`.
+    ///
+    /// A scan takes an error here as the end of the log, not as corruption: the block may be older than the journal.
+    ///
+    /// # Errors
+    /// Too short, another magic, or a type that is not 1 to 5.
+    pub fn decode(block: &[u8]) -> Result<Self, Malformed> {
+        const S: &str = "journal block header";
+        Malformed::unless(block.len() >= Self::LEN, S, "at least 12 bytes", block.len() as u64)?;
+        let magic = be32(block, 0);
+        Malformed::unless(magic == MAGIC, S, "magic is 0xC03B3998", magic)?;
+        let code = be32(block, 4);
+        let kind =
+            BlockType::from_code(code).ok_or(Malformed::new(S, "block type is between 1 and 5", code))?;
+        Ok(Self { kind, tid: Tid(be32(block, 8)) })
+    }
+
+    /// The twelve bytes of this header.
+    #[must_use]
+    pub fn encode(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        put(&mut bytes, 0, &MAGIC.to_be_bytes());
+        put(&mut bytes, 4, &self.kind.code().to_be_bytes());
+        put(&mut bytes, 8, &self.tid.0.to_be_bytes());
+        bytes
+    }
+
+    /// Reads the header of a block that must be of `kind`.
+    pub(crate) fn expect(
+        block: &[u8],
+        kind: BlockType,
+        structure: &'static str,
+        rule: &'static str,
+    ) -> Result<Tid, Malformed> {
+        let header = Self::decode(block)?;
+        Malformed::unless(header.kind == kind, structure, rule, header.kind.code())?;
+        Ok(header.tid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ids_compare_across_the_wrap() {
+        assert!(Tid(0).is_after(Tid(u32::MAX)));
+        assert!(!Tid(u32::MAX).is_after(Tid(0)));
+        assert!(!Tid(5).is_after(Tid(5)));
+        assert_eq!(Tid(u32::MAX).next(), Tid(0));
+    }
+
+    #[test]
+    fn a_header_survives_its_bytes() {
+        for code in 1..=5 {
+            let header = Header { kind: BlockType::from_code(code).unwrap(), tid: Tid(0x0102_0304) };
+            assert_eq!(Header::decode(&header.encode()), Ok(header));
+        }
+        assert_eq!(BlockType::from_code(0), None);
+        assert_eq!(BlockType::from_code(6), None);
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_any_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = Header::decode(&bytes);
+        }
+    }
+}

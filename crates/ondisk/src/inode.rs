@@ -1,0 +1,439 @@
+//! The inode: 128 bytes of old fields, then `extra_isize` bytes of newer ones, then room for extended attributes.
+//!
+//! Owns the fixed fields, timestamps, device numbers and the checksum. Does **not** own the content of `i_block`
+//! (see [`crate::extent`], [`crate::indirect`](mod@crate::indirect), inline data) nor the attribute area (see xattr).
+//!
+//! A field beyond byte 128 exists only where it lies wholly below `128 + extra_isize`; others read as zero.
+//!
+//! Source: spec 07 sections 4 and 7; kernel Documentation/filesystems/ext4/inodes.rst.
+
+use base::checksum::crc32c;
+use base::{Ino, Malformed};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::time::Timestamp;
+
+/// Bytes of the old part.
+pub const BASE_SIZE: usize = 128;
+/// `extra_isize` that all tools write today.
+pub const EXTRA_SIZE: usize = 32;
+
+/// Inode flags (`i_flags`).
+pub mod flags {
+    /// Writes are synchronous.
+    pub const SYNC: u32 = 0x8;
+    /// May not be changed.
+    pub const IMMUTABLE: u32 = 0x10;
+    /// May only be appended to.
+    pub const APPEND: u32 = 0x20;
+    /// Not to be dumped.
+    pub const NODUMP: u32 = 0x40;
+    /// Access times are not updated.
+    pub const NOATIME: u32 = 0x80;
+    /// Encrypted.
+    pub const ENCRYPT: u32 = 0x800;
+    /// The directory has a hash index.
+    pub const INDEX: u32 = 0x1000;
+    /// AFS.
+    pub const IMAGIC: u32 = 0x2000;
+    /// Data goes through the journal.
+    pub const JOURNAL_DATA: u32 = 0x4000;
+    /// Tails are not merged.
+    pub const NOTAIL: u32 = 0x8000;
+    /// Directory changes are synchronous.
+    pub const DIRSYNC: u32 = 0x1_0000;
+    /// Top of a directory hierarchy.
+    pub const TOPDIR: u32 = 0x2_0000;
+    /// `i_blocks` counts file-system blocks, not 512-byte units.
+    pub const HUGE_FILE: u32 = 0x4_0000;
+    /// Mapped by extents.
+    pub const EXTENTS: u32 = 0x8_0000;
+    /// Protected by fs-verity.
+    pub const VERITY: u32 = 0x10_0000;
+    /// Holds the value of a large extended attribute.
+    pub const EA_INODE: u32 = 0x20_0000;
+    /// Direct access.
+    pub const DAX: u32 = 0x200_0000;
+    /// Data lives in the inode.
+    pub const INLINE_DATA: u32 = 0x1000_0000;
+    /// Children inherit the project id.
+    pub const PROJINHERIT: u32 = 0x2000_0000;
+    /// Directory lookups ignore case.
+    pub const CASEFOLD: u32 = 0x4000_0000;
+
+    /// Names of the flags, as `lsattr -l` and debugfs people know them.
+    pub const NAMES: &[(u32, &str)] = &[
+        (SYNC, "sync"),
+        (IMMUTABLE, "immutable"),
+        (APPEND, "append"),
+        (NODUMP, "nodump"),
+        (NOATIME, "noatime"),
+        (ENCRYPT, "encrypt"),
+        (INDEX, "index"),
+        (IMAGIC, "imagic"),
+        (JOURNAL_DATA, "journal_data"),
+        (NOTAIL, "notail"),
+        (DIRSYNC, "dirsync"),
+        (TOPDIR, "topdir"),
+        (HUGE_FILE, "huge_file"),
+        (EXTENTS, "extents"),
+        (VERITY, "verity"),
+        (EA_INODE, "ea_inode"),
+        (DAX, "dax"),
+        (INLINE_DATA, "inline_data"),
+        (PROJINHERIT, "projinherit"),
+        (CASEFOLD, "casefold"),
+    ];
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawBase {
+    i_mode: U16,
+    i_uid: U16,
+    i_size_lo: U32,
+    i_atime: U32,
+    i_ctime: U32,
+    i_mtime: U32,
+    i_dtime: U32,
+    i_gid: U16,
+    i_links_count: U16,
+    i_blocks_lo: U32,
+    i_flags: U32,
+    i_version_lo: U32,
+    i_block: [u8; 60],
+    i_generation: U32,
+    i_file_acl_lo: U32,
+    i_size_high: U32,
+    i_obso_faddr: U32,
+    i_blocks_high: U16,
+    i_file_acl_high: U16,
+    i_uid_high: U16,
+    i_gid_high: U16,
+    i_checksum_lo: U16,
+    i_reserved: U16,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawExtra {
+    i_extra_isize: U16,
+    i_checksum_hi: U16,
+    i_ctime_extra: U32,
+    i_mtime_extra: U32,
+    i_atime_extra: U32,
+    i_crtime: U32,
+    i_crtime_extra: U32,
+    i_version_hi: U32,
+    i_projid: U32,
+}
+
+/// An inode's fixed fields in plain words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inode {
+    /// File type and permissions.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes, all 64 bits as they stand.
+    pub size: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Birth; zero where the inode has no room for it.
+    pub crtime: Timestamp,
+    /// Deletion time, or the next orphan's inode number.
+    pub dtime: u32,
+    /// Links.
+    pub links: u16,
+    /// `i_blocks`, 48 bits: 512-byte units, or file-system blocks with [`flags::HUGE_FILE`].
+    pub blocks: u64,
+    /// [`flags`].
+    pub flags: u32,
+    /// Change counter, or half of an EA inode's reference count.
+    pub version: u64,
+    /// The 60 bytes of `i_block`.
+    pub block: [u8; 60],
+    /// Generation, part of the checksum seed.
+    pub generation: u32,
+    /// Block of extended attributes, 48 bits; 0 is none.
+    pub file_acl: u64,
+    /// Obsolete, kept.
+    pub obso_faddr: u32,
+    /// Last halfword of the old part, kept.
+    pub reserved: u16,
+    /// Bytes of newer fields; 0 for a 128-byte inode.
+    pub extra_isize: u16,
+    /// Checksum as read: low half, and the high half where it exists.
+    pub checksum: u32,
+    /// Project id.
+    pub projid: u32,
+}
+
+impl Default for Inode {
+    fn default() -> Self {
+        Self::from_raw(&RawBase::new_zeroed(), &RawExtra::new_zeroed())
+    }
+}
+
+impl Inode {
+    /// Reads an inode from its `inode_size` bytes.
+    ///
+    /// # Errors
+    /// When there are fewer than 128 bytes, or `extra_isize` is not a multiple of 4 or reaches past the inode.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let Ok((raw, rest)) = RawBase::ref_from_prefix(bytes) else {
+            return Err(Malformed::new("inode", "has 128 bytes", bytes.len() as u64));
+        };
+        let mut extra = RawExtra::new_zeroed();
+        if rest.len() >= 4 {
+            let extra_isize = usize::from(u16::from_le_bytes([rest[0], rest[1]]));
+            let fits = extra_isize.is_multiple_of(4) && extra_isize <= rest.len();
+            Malformed::unless(
+                fits,
+                "inode",
+                "extra_isize is a multiple of 4 within the inode",
+                extra_isize as u64,
+            )?;
+            let present = extra_isize.clamp(2, EXTRA_SIZE.min(rest.len()));
+            extra.as_mut_bytes()[..present].copy_from_slice(&rest[..present]);
+        }
+        Ok(Self::from_raw(raw, &extra))
+    }
+
+    fn from_raw(raw: &RawBase, extra: &RawExtra) -> Self {
+        let halves = |lo: U16, hi: U16| u32::from(lo.get()) | u32::from(hi.get()) << 16;
+        Self {
+            mode: raw.i_mode.get(),
+            uid: halves(raw.i_uid, raw.i_uid_high),
+            gid: halves(raw.i_gid, raw.i_gid_high),
+            size: u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32,
+            atime: Timestamp::from_disk(raw.i_atime.get(), extra.i_atime_extra.get()),
+            ctime: Timestamp::from_disk(raw.i_ctime.get(), extra.i_ctime_extra.get()),
+            mtime: Timestamp::from_disk(raw.i_mtime.get(), extra.i_mtime_extra.get()),
+            crtime: Timestamp::from_disk(extra.i_crtime.get(), extra.i_crtime_extra.get()),
+            dtime: raw.i_dtime.get(),
+            links: raw.i_links_count.get(),
+            blocks: u64::from(raw.i_blocks_lo.get()) | u64::from(raw.i_blocks_high.get()) << 32,
+            flags: raw.i_flags.get(),
+            version: u64::from(raw.i_version_lo.get()) | u64::from(extra.i_version_hi.get()) << 32,
+            block: raw.i_block,
+            generation: raw.i_generation.get(),
+            file_acl: u64::from(raw.i_file_acl_lo.get()) | u64::from(raw.i_file_acl_high.get()) << 32,
+            obso_faddr: raw.i_obso_faddr.get(),
+            reserved: raw.i_reserved.get(),
+            extra_isize: extra.i_extra_isize.get(),
+            checksum: halves(raw.i_checksum_lo, extra.i_checksum_hi),
+            projid: extra.i_projid.get(),
+        }
+    }
+
+    /// Writes the fixed fields over the start of `out` (one inode's bytes). The rest of `out` is left alone.
+    ///
+    /// # Panics
+    /// When `out` is shorter than 128 bytes, or than `128 + extra_isize`: the caller chose the inode size.
+    pub fn encode(&self, out: &mut [u8]) {
+        let raw = RawBase {
+            i_mode: self.mode.into(),
+            i_uid: (self.uid as u16).into(),
+            i_size_lo: (self.size as u32).into(),
+            i_atime: self.atime.disk_base().into(),
+            i_ctime: self.ctime.disk_base().into(),
+            i_mtime: self.mtime.disk_base().into(),
+            i_dtime: self.dtime.into(),
+            i_gid: (self.gid as u16).into(),
+            i_links_count: self.links.into(),
+            i_blocks_lo: (self.blocks as u32).into(),
+            i_flags: self.flags.into(),
+            i_version_lo: (self.version as u32).into(),
+            i_block: self.block,
+            i_generation: self.generation.into(),
+            i_file_acl_lo: (self.file_acl as u32).into(),
+            i_size_high: ((self.size >> 32) as u32).into(),
+            i_obso_faddr: self.obso_faddr.into(),
+            i_blocks_high: ((self.blocks >> 32) as u16).into(),
+            i_file_acl_high: ((self.file_acl >> 32) as u16).into(),
+            i_uid_high: ((self.uid >> 16) as u16).into(),
+            i_gid_high: ((self.gid >> 16) as u16).into(),
+            i_checksum_lo: (self.checksum as u16).into(),
+            i_reserved: self.reserved.into(),
+        };
+        let (old_part, new_part) = out.split_at_mut(BASE_SIZE);
+        old_part.copy_from_slice(raw.as_bytes());
+        if new_part.len() < 4 {
+            return;
+        }
+        let extra = RawExtra {
+            i_extra_isize: self.extra_isize.into(),
+            i_checksum_hi: ((self.checksum >> 16) as u16).into(),
+            i_ctime_extra: self.ctime.disk_extra().into(),
+            i_mtime_extra: self.mtime.disk_extra().into(),
+            i_atime_extra: self.atime.disk_extra().into(),
+            i_crtime: self.crtime.disk_base().into(),
+            i_crtime_extra: self.crtime.disk_extra().into(),
+            i_version_hi: ((self.version >> 32) as u32).into(),
+            i_projid: self.projid.into(),
+        };
+        let present = usize::from(self.extra_isize).clamp(2, EXTRA_SIZE);
+        new_part[..present].copy_from_slice(&extra.as_bytes()[..present]);
+    }
+
+    /// Byte offset at which the in-inode attribute area starts.
+    #[must_use]
+    pub fn xattr_offset(&self) -> usize {
+        BASE_SIZE + usize::from(self.extra_isize)
+    }
+
+    /// Is this flag set?
+    #[must_use]
+    pub fn has_flag(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// A device node's major and minor number, from either of the two encodings in `i_block`.
+    #[must_use]
+    pub fn device(&self) -> (u32, u32) {
+        let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| self.block[i * 4 + k]));
+        match word(0) {
+            0 => {
+                let new = word(1);
+                ((new >> 8) & 0xFFF, (new & 0xFF) | ((new >> 12) & 0xFFF00))
+            }
+            old => ((old >> 8) & 0xFF, old & 0xFF),
+        }
+    }
+}
+
+/// `i_block` of a device node: the old 8+8-bit encoding where it fits, else the new 12+20-bit one; `None` when neither
+/// can hold the number.
+#[must_use]
+pub fn device_block(major: u32, minor: u32) -> Option<[u8; 60]> {
+    let mut block = [0u8; 60];
+    if major < 256 && minor < 256 && (major, minor) != (0, 0) {
+        block[0..4].copy_from_slice(&(major << 8 | minor).to_le_bytes());
+    } else if major < 1 << 12 && minor < 1 << 20 {
+        let new = (minor & 0xFF) | major << 8 | (minor & !0xFF) << 12;
+        block[4..8].copy_from_slice(&new.to_le_bytes());
+    } else {
+        return None;
+    }
+    Some(block)
+}
+
+/// The seed of every checksum that belongs to one inode: its own, its extent blocks', its directory blocks'.
+#[must_use]
+pub fn inode_seed(fs_seed: u32, ino: Ino, generation: u32) -> u32 {
+    crc32c(crc32c(fs_seed, &ino.0.to_le_bytes()), &generation.to_le_bytes())
+}
+
+const CHECKSUM_LO_AT: usize = 0x7C;
+const CHECKSUM_HI_AT: usize = 0x82;
+
+/// Has this inode a high half of the checksum?
+fn has_checksum_hi(bytes: &[u8]) -> bool {
+    bytes.len() > BASE_SIZE + 4 && u16::from_le_bytes([bytes[0x80], bytes[0x81]]) >= 4
+}
+
+/// The checksum of an inode's `inode_size` bytes; the stored checksum counts as zero.
+#[must_use]
+pub fn compute_checksum(bytes: &[u8], seed: u32) -> u32 {
+    let mut crc = crc32c(seed, &bytes[..CHECKSUM_LO_AT]);
+    crc = crc32c(crc, &[0, 0]);
+    if has_checksum_hi(bytes) {
+        crc = crc32c(crc, &bytes[CHECKSUM_LO_AT + 2..CHECKSUM_HI_AT]);
+        crc = crc32c(crc, &[0, 0]);
+        crc32c(crc, &bytes[CHECKSUM_HI_AT + 2..])
+    } else {
+        crc32c(crc, &bytes[CHECKSUM_LO_AT + 2..]) & 0xFFFF
+    }
+}
+
+/// Stores the checksum in an inode's `inode_size` bytes.
+pub fn seal(bytes: &mut [u8], seed: u32) {
+    let sum = compute_checksum(bytes, seed);
+    bytes[CHECKSUM_LO_AT..CHECKSUM_LO_AT + 2].copy_from_slice(&(sum as u16).to_le_bytes());
+    if has_checksum_hi(bytes) {
+        bytes[CHECKSUM_HI_AT..CHECKSUM_HI_AT + 2].copy_from_slice(&((sum >> 16) as u16).to_le_bytes());
+    }
+}
+
+/// Does the stored checksum fit an inode's `inode_size` bytes?
+#[must_use]
+pub fn verify(bytes: &[u8], seed: u32) -> bool {
+    if bytes.len() < BASE_SIZE {
+        return false;
+    }
+    let lo = u32::from(u16::from_le_bytes([bytes[CHECKSUM_LO_AT], bytes[CHECKSUM_LO_AT + 1]]));
+    let hi = if has_checksum_hi(bytes) {
+        u32::from(u16::from_le_bytes([bytes[CHECKSUM_HI_AT], bytes[CHECKSUM_HI_AT + 1]]))
+    } else {
+        0
+    };
+    compute_checksum(bytes, seed) == lo | hi << 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn fields_lie_where_the_format_puts_them() {
+        assert_eq!(size_of::<RawBase>(), BASE_SIZE);
+        assert_eq!(size_of::<RawExtra>(), EXTRA_SIZE);
+        assert_eq!(std::mem::offset_of!(RawBase, i_block), 0x28);
+        assert_eq!(std::mem::offset_of!(RawBase, i_checksum_lo), CHECKSUM_LO_AT);
+    }
+
+    #[test]
+    fn device_numbers_use_the_old_form_where_it_fits() {
+        for (major, minor) in [(1, 3), (8, 255), (259, 0), (0, 1), (0, 0), (4095, 1_048_575), (10, 256)] {
+            let inode = Inode { block: device_block(major, minor).unwrap(), ..Inode::default() };
+            assert_eq!(inode.device(), (major, minor));
+        }
+        assert_eq!(device_block(4096, 0), None);
+        assert_eq!(device_block(8, 1).unwrap()[0..2], [1, 8]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_inode_with_full_extra_fields_survives_a_round_trip(
+            mut bytes in proptest::collection::vec(any::<u8>(), 160),
+        ) {
+            bytes[0x80..0x82].copy_from_slice(&32u16.to_le_bytes());
+            let inode = Inode::decode(&bytes).unwrap();
+            let mut out = vec![0; 160];
+            inode.encode(&mut out);
+            prop_assert_eq!(&out, &bytes);
+        }
+
+        #[test]
+        fn decode_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Inode::decode(&bytes);
+            let _ = verify(&bytes, 1);
+        }
+
+        #[test]
+        fn sealed_inodes_verify(
+            size in prop::sample::select(vec![128usize, 256, 512]),
+            extra in prop::sample::select(vec![0u16, 4, 28, 32]),
+            seed in any::<u32>(),
+            flip in 0usize..124,
+        ) {
+            let mut bytes = vec![0x5A; size];
+            if size > 128 {
+                bytes[0x80..0x82].copy_from_slice(&extra.to_le_bytes());
+            }
+            seal(&mut bytes, seed);
+            prop_assert!(verify(&bytes, seed));
+            bytes[flip] ^= 4;
+            prop_assert!(!verify(&bytes, seed));
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Mounting an image by the kernel, the outside judge of everything that is not metadata consistency.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::tools::{command, is_root, output_of, run, story};
+
+/// An image mounted through a loop device; unmounted when dropped.
+#[derive(Debug)]
+pub struct LoopMount {
+    dir: TempDir,
+}
+
+/// The kernel or `mount` refused.
+#[derive(Debug, Clone)]
+pub struct MountError {
+    /// The command line, its exit status and all it printed.
+    pub text: String,
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for MountError {}
+
+impl LoopMount {
+    /// Mounts `image` as ext4 with `-o loop,OPTIONS` on a fresh directory: `"ro"`, `"ro,noload"`, `"rw"`.
+    ///
+    /// # Errors
+    /// What `mount` said. The usual reasons: not root, no free loop device, a block size above the page size, a
+    /// feature that this kernel does not know.
+    ///
+    /// # Panics
+    /// When no temporary directory can be made or `mount` cannot be started.
+    pub fn new(image: &Path, options: &str) -> Result<Self, MountError> {
+        let dir =
+            tempfile::Builder::new().prefix("extant-mount-").tempdir().expect("a directory to mount on");
+        let mut command = command("mount");
+        command.args(["-t", "ext4", "-o"]).arg(format!("loop,{options}")).arg(image).arg(dir.path());
+        let output = output_of(&mut command);
+        if output.status.success() {
+            Ok(Self { dir })
+        } else {
+            Err(MountError { text: story(&command, &output) })
+        }
+    }
+
+    /// Mounts read-only (`-o loop,ro`).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn read_only(image: &Path) -> Result<Self, MountError> {
+        Self::new(image, "ro")
+    }
+
+    /// Where the root of the file system is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for LoopMount {
+    fn drop(&mut self) {
+        // Something may still hold a file open for a moment (a scanner, a child that is going away): try again
+        // before falling back to a lazy unmount, which leaves the loop device busy until the last user is gone.
+        for attempt in 0..20 {
+            let output = output_of(command("umount").arg(self.dir.path()));
+            if output.status.success() {
+                return;
+            }
+            if attempt == 0 {
+                eprintln!("umount {}: {}", self.path().display(), String::from_utf8_lossy(&output.stderr));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let _ = command("umount").arg("-l").arg(self.dir.path()).status();
+    }
+}
+
+/// Can this process have the kernel mount `image` read-only?
+///
+/// Do not use it to skip a test: an image that is wrong cannot be mounted either. Ask
+/// [`kernel_mounts_block_size`] instead, which judges the machine and not the image.
+#[must_use]
+pub fn kernel_can_mount(image: &Path) -> bool {
+    LoopMount::read_only(image).is_ok()
+}
+
+/// Can this process have the kernel mount an ext4 of this block size (bytes)? Tried on one made by `mke2fs`.
+///
+/// # Panics
+/// When `mke2fs` or a temporary directory is missing.
+#[must_use]
+pub fn kernel_mounts_block_size(block_size: u64) -> bool {
+    if !is_root() {
+        return false;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let image = dir.path().join("probe.img");
+    let size = format!("{}K", (block_size * 1024).max(8 << 20) / 1024);
+    let block_size = block_size.to_string();
+    let fixed = ["-q", "-F", "-t", "ext4", "-O", "^has_journal", "-b", block_size.as_str()];
+    run("mke2fs", fixed.into_iter().map(OsStr::new).chain([image.as_os_str(), OsStr::new(&size)]));
+    kernel_can_mount(&image)
+}

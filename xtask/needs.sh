@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Functions for the scripts of this repository that install what is missing. To be sourced.
+set -euo pipefail
+
+# Debian keeps e2fsprogs out of an ordinary user's PATH; rustup puts cargo into a directory of its own.
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin:${CARGO_HOME:-${HOME:-}/.cargo}/bin"
+export PATH
+
+# say TEXT...: a line for the person, not for the pipe.
+say() {
+    printf '%s\n' "$*" >&2
+}
+
+# need_packages NAME...: installs the Debian packages among these that are missing.
+need_packages() {
+    local missing=() name
+    if ! command -v dpkg-query >/dev/null; then
+        say "note: not a Debian; these must be there: $*"
+        return
+    fi
+    for name in "$@"; do
+        if [[ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null || true)" != installed ]]; then
+            missing+=("$name")
+        fi
+    done
+    if ((${#missing[@]} == 0)); then
+        return
+    fi
+    local as_root=()
+    if ((EUID != 0)); then
+        if ! command -v sudo >/dev/null; then
+            say "note: missing packages, and neither root nor sudo to install them: ${missing[*]}"
+            return
+        fi
+        as_root=(sudo)
+    fi
+    say "installing: ${missing[*]}"
+    # The output matters only when something goes wrong.
+    local log
+    log="$(mktemp)"
+    if ! { "${as_root[@]}" apt-get -q update &&
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+            apt-get -q -y --no-install-recommends install "${missing[@]}"; } >"$log" 2>&1; then
+        cat -- "$log" >&2
+        rm -f -- "$log"
+        say "cannot install: ${missing[*]}"
+        return 1
+    fi
+    rm -f -- "$log"
+}
+
+# need_rust: cargo must be there.
+need_rust() {
+    if ! command -v cargo >/dev/null; then
+        say "cargo is missing: install Rust, see https://rustup.rs"
+        return 1
+    fi
+}
+
+# need_rust_components NAME...: adds parts of the toolchain that a minimal installation lacks.
+need_rust_components() {
+    local name
+    for name in "$@"; do
+        if ! cargo "${name/rustfmt/fmt}" --version >/dev/null 2>&1; then
+            say "adding Rust component: $name"
+            rustup component add "$name" >&2
+        fi
+    done
+}

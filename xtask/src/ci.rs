@@ -1,0 +1,82 @@
+//! `cargo xtask ci`: all checks, cheapest first, stopping at the first that fails.
+
+use std::process::Command;
+use std::time::Instant;
+
+use crate::{layers, tidy, workspace};
+
+/// A named check.
+struct Stage {
+    name: &'static str,
+    /// Gets the arguments after `--`.
+    run: fn(&[&str]) -> Result<(), String>,
+}
+
+/// In the order in which they run.
+const STAGES: &[Stage] = &[
+    Stage { name: "fmt", run: |_| cargo(&["fmt", "--all", "--check"]) },
+    Stage { name: "layers", run: |_| layers::run() },
+    Stage { name: "tidy", run: |_| tidy::run() },
+    Stage {
+        name: "clippy",
+        run: |_| cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    },
+    Stage {
+        name: "doc",
+        run: |_| {
+            let mut command = workspace::cargo();
+            command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+            succeed(command)
+        },
+    },
+    Stage { name: "test", run: test },
+];
+
+/// `cargo xtask ci [STAGE...] [-- ARGS...]`
+pub(crate) fn run(args: &[&str]) -> Result<(), String> {
+    let (names, rest) = match args.iter().position(|arg| *arg == "--") {
+        Some(place) => (&args[..place], &args[place + 1..]),
+        None => (args, &[][..]),
+    };
+    let all: Vec<&str> = STAGES.iter().map(|stage| stage.name).collect();
+    if let Some(name) = names.iter().find(|name| !all.contains(name)) {
+        return Err(format!("ci: no stage {name:?}; there are: {}", all.join(" ")));
+    }
+    let start = Instant::now();
+    let mut passed = Vec::new();
+    for stage in STAGES.iter().filter(|stage| names.is_empty() || names.contains(&stage.name)) {
+        println!("ci: {} ...", stage.name);
+        let begin = Instant::now();
+        let result = (stage.run)(rest);
+        let seconds = begin.elapsed().as_secs_f64();
+        if let Err(error) = result {
+            return Err(format!("{error}\nci: FAILED at {} after {seconds:.1} s", stage.name));
+        }
+        println!("ci: {} passed in {seconds:.1} s", stage.name);
+        passed.push(format!("{} {seconds:.0}", stage.name));
+    }
+    println!("ci: all passed in {:.0} s ({})", start.elapsed().as_secs_f64(), passed.join(", "));
+    Ok(())
+}
+
+/// The tests, in the profile `ci`: optimised, because they build large images, and with the checks of debug builds.
+fn test(rest: &[&str]) -> Result<(), String> {
+    let mut args = vec!["test", "--profile", "ci"];
+    // `-p PACKAGE` among the arguments takes the place of the whole workspace.
+    if !rest.iter().any(|arg| arg.starts_with("-p") || *arg == "--package") {
+        args.push("--workspace");
+    }
+    args.extend(rest);
+    cargo(&args)
+}
+
+fn cargo(args: &[&str]) -> Result<(), String> {
+    let mut command = workspace::cargo();
+    command.args(args);
+    succeed(command)
+}
+
+fn succeed(mut command: Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+}

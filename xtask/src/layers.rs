@@ -1,0 +1,235 @@
+//! Holds the order of the crates (`layers.toml`) against what they import.
+//!
+//! Rules
+//! 1. Every package of the workspace is named once in `layers.toml`, and every name there is a package.
+//! 2. A crate of the house imports crates of lower floors only; also for its tests and build scripts.
+//! 3. A crate named in `[only]` imports no crate of the house but those listed.
+//! 4. Crates in `outside.tests` are imported in `[dev-dependencies]` and by tools only, and import no crate of the
+//!    house. Crates in `outside.tools` are imported by nobody.
+//! 5. Every library and binary root says `#![forbid(unsafe_code)]`, but those of `unsafe-code.crates`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use crate::workspace::{self, Package};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Layers {
+    floor: Vec<Floor>,
+    #[serde(default)]
+    only: BTreeMap<String, Vec<String>>,
+    outside: Outside,
+    unsafe_code: UnsafeCode,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Floor {
+    name: String,
+    crates: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Outside {
+    tests: Vec<String>,
+    tools: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UnsafeCode {
+    crates: Vec<String>,
+}
+
+/// Where a crate stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place<'a> {
+    Floor(usize, &'a str),
+    Tests,
+    Tool,
+}
+
+/// `cargo xtask layers`
+pub(crate) fn run() -> Result<(), String> {
+    let layers: Layers = workspace::read_toml("layers.toml")?;
+    let packages = workspace::packages()?;
+    let mut faults = order_faults(&layers, &packages);
+    faults.extend(unsafe_faults(&layers, &packages)?);
+    if !faults.is_empty() {
+        return Err(format!("layers: {} fault(s)\n  {}", faults.len(), faults.join("\n  ")));
+    }
+    println!("layers: {} crates in order", packages.len());
+    Ok(())
+}
+
+/// Rules 1 to 4.
+fn order_faults(layers: &Layers, packages: &[Package]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut places: BTreeMap<&str, Place<'_>> = BTreeMap::new();
+    let floors = layers.floor.iter().enumerate().flat_map(|(height, floor)| {
+        floor.crates.iter().map(move |name| (name, Place::Floor(height, &floor.name)))
+    });
+    let tests = layers.outside.tests.iter().map(|name| (name, Place::Tests));
+    let tools = layers.outside.tools.iter().map(|name| (name, Place::Tool));
+    for (name, place) in floors.chain(tests).chain(tools) {
+        if places.insert(name, place).is_some() {
+            faults.push(format!("{name} is named twice in layers.toml"));
+        }
+    }
+    let known: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    let mentioned = places.keys().copied().chain(layers.only.keys().map(String::as_str));
+    for name in mentioned.filter(|name| !known.contains(name)).collect::<BTreeSet<_>>() {
+        faults.push(format!("{name} is named in layers.toml but is no crate of the workspace"));
+    }
+
+    for package in packages {
+        let name = package.name.as_str();
+        let Some(&place) = places.get(name) else {
+            faults.push(format!("{name} is not named in layers.toml: give it a floor"));
+            continue;
+        };
+        for dependency in package.dependencies.iter().filter(|d| known.contains(d.name.as_str())) {
+            let other = dependency.name.as_str();
+            // An unlisted crate has its own line.
+            let Some(&other_place) = places.get(other) else { continue };
+            let is_dev = dependency.kind.as_deref() == Some("dev");
+            if let Some(reason) = refusal(place, other_place, is_dev) {
+                faults.push(format!("{name} imports {other}: {reason}"));
+            } else if let (Some(allowed), Place::Floor(..)) = (layers.only.get(name), other_place)
+                && !allowed.iter().any(|name| name == other)
+            {
+                faults.push(format!("{name} imports {other}: [only] allows {}", allowed.join(", ")));
+            }
+        }
+    }
+    faults
+}
+
+/// Why a crate here must not import one there; `None` when it may.
+fn refusal(here: Place<'_>, there: Place<'_>, is_dev: bool) -> Option<String> {
+    match (here, there) {
+        (_, Place::Tool) => Some("nobody imports a tool".to_owned()),
+        (Place::Floor(..), Place::Tests) if !is_dev => {
+            Some("it is for tests: move it to [dev-dependencies]".to_owned())
+        }
+        (Place::Floor(height, name), Place::Floor(other_height, other_name)) if other_height >= height => {
+            Some(if height == other_height {
+                format!("both are on floor \"{name}\"")
+            } else {
+                format!("floor \"{other_name}\" is above floor \"{name}\"")
+            })
+        }
+        (Place::Tests, Place::Floor(..)) => Some("a judge must not stand on what it judges".to_owned()),
+        _ => None,
+    }
+}
+
+/// Rule 5.
+fn unsafe_faults(layers: &Layers, packages: &[Package]) -> Result<Vec<String>, String> {
+    let mut faults = Vec::new();
+    for package in packages.iter().filter(|package| !layers.unsafe_code.crates.contains(&package.name)) {
+        let is_root =
+            |kind: &String| matches!(kind.as_str(), "lib" | "bin" | "proc-macro" | "cdylib" | "staticlib");
+        for target in package.targets.iter().filter(|target| target.kind.iter().any(is_root)) {
+            let text = std::fs::read_to_string(&target.src_path)
+                .map_err(|error| format!("{}: {error}", target.src_path.display()))?;
+            if !forbids_unsafe(&text) {
+                let path = target.src_path.strip_prefix(workspace::root()).unwrap_or(&target.src_path);
+                faults.push(format!("{} lacks #![forbid(unsafe_code)]", path.display()));
+            }
+        }
+    }
+    Ok(faults)
+}
+
+fn forbids_unsafe(text: &str) -> bool {
+    text.lines().any(|line| line.trim_end() == "#![forbid(unsafe_code)]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::Dependency;
+
+    fn layers() -> Layers {
+        toml::from_str(
+            r#"
+            floor = [
+                { name = "ground", crates = ["base"] },
+                { name = "bytes", crates = ["left", "right"] },
+                { name = "roof", crates = ["top"] },
+            ]
+            [only]
+            top = ["base", "left"]
+            [outside]
+            tests = ["kit"]
+            tools = ["tool"]
+            [unsafe-code]
+            crates = []
+            "#,
+        )
+        .unwrap()
+    }
+
+    /// A package and its imports; `dev:NAME` is one for tests.
+    fn package(name: &str, imports: &[&str]) -> Package {
+        let dependency = |import: &&str| match import.strip_prefix("dev:") {
+            Some(name) => Dependency { name: name.to_owned(), kind: Some("dev".to_owned()) },
+            None => Dependency { name: (*import).to_owned(), kind: None },
+        };
+        let dependencies = imports.iter().map(dependency).collect();
+        Package { name: name.to_owned(), dependencies, targets: Vec::new() }
+    }
+
+    /// The faults when this package has these imports and all others are in order.
+    fn faults_with(name: &str, imports: &[&str]) -> Vec<String> {
+        let mut packages: Vec<Package> = ["base", "left", "right", "top", "kit", "tool"]
+            .iter()
+            .filter(|other| **other != name)
+            .map(|name| package(name, &["serde"]))
+            .collect();
+        packages.push(package(name, imports));
+        order_faults(&layers(), &packages)
+    }
+
+    #[test]
+    fn what_is_below_may_be_imported() {
+        assert_eq!(faults_with("left", &["base", "serde", "dev:kit"]), [""; 0]);
+        assert_eq!(faults_with("top", &["base", "left"]), [""; 0]);
+        assert_eq!(faults_with("tool", &["kit", "top"]), [""; 0]);
+    }
+
+    #[test]
+    fn each_rule_has_its_fault() {
+        let cases = [
+            ("left", "right", "left imports right: both are on floor \"bytes\""),
+            ("base", "top", "base imports top: floor \"roof\" is above floor \"ground\""),
+            ("base", "dev:left", "base imports left: floor \"bytes\" is above floor \"ground\""),
+            ("top", "right", "top imports right: [only] allows base, left"),
+            ("left", "kit", "left imports kit: it is for tests: move it to [dev-dependencies]"),
+            ("kit", "base", "kit imports base: a judge must not stand on what it judges"),
+            ("top", "tool", "top imports tool: nobody imports a tool"),
+            ("new", "base", "new is not named in layers.toml: give it a floor"),
+        ];
+        for (name, import, fault) in cases {
+            assert_eq!(faults_with(name, &[import]), [fault]);
+        }
+    }
+
+    #[test]
+    fn a_name_without_a_crate_is_a_fault() {
+        let packages = ["base", "left", "top", "kit", "tool"].map(|name| package(name, &[]));
+        let faults = order_faults(&layers(), &packages);
+        assert_eq!(faults, ["right is named in layers.toml but is no crate of the workspace"]);
+    }
+
+    #[test]
+    fn unsafe_is_forbidden_by_the_attribute_and_not_by_a_comment() {
+        assert!(forbids_unsafe("//! Doc.\n\n#![forbid(unsafe_code)]\n"));
+        assert!(!forbids_unsafe("//! #![forbid(unsafe_code)]\n"));
+        assert!(!forbids_unsafe("// #![forbid(unsafe_code)]\n"));
+    }
+}

@@ -1,0 +1,50 @@
+//! The project's own chores, run as `cargo xtask COMMAND`.
+//!
+//! Owns: the order of the checks (`ci`), the order of the crates (`layers`), the rules for text (`tidy`), the
+//! generator of benchmark trees (`maketree`).
+//!
+//! Does **not** own: the order itself (see `layers.toml`), the rules' numbers (see `xtask/tidy.toml`), what a tree
+//! looks like (see `testkit::trees`).
+
+#![forbid(unsafe_code)]
+
+mod ci;
+mod layers;
+mod maketree;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  ci [STAGE...] [-- ARGS...]  run the checks: fmt clippy layers tidy doc test (all, or those named, in this order);
+                              ARGS go to `cargo test`
+  layers                      hold layers.toml against the crates' dependencies
+  tidy                        text rules: file lengths, white space, links, scripts, forbidden words
+  maketree DIR N [SEED]       make DIR with N small files, the same for the same SEED (default 1)
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        ["ci", rest @ ..] => ci::run(rest),
+        ["layers"] => layers::run(),
+        ["tidy"] => tidy::run(),
+        ["maketree", rest @ ..] => maketree::run(rest),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => Err(format!("unknown command: {}\n\n{USAGE}", args.join(" "))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}

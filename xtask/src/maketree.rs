@@ -1,0 +1,24 @@
+//! `cargo xtask maketree`: a tree of very many small files for benchmarks.
+
+use std::path::Path;
+use std::time::Instant;
+
+/// `cargo xtask maketree DIR N [SEED]`; DIR must not exist or be empty.
+pub(crate) fn run(args: &[&str]) -> Result<(), String> {
+    let (dir, count, seed) = match args {
+        [dir, count] => (Path::new(dir), *count, "1"),
+        [dir, count, seed] => (Path::new(dir), *count, *seed),
+        _ => return Err("usage: cargo xtask maketree DIR N [SEED]".to_owned()),
+    };
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
+    let (count, seed) = (number(count)?, number(seed)?);
+    let fault = |error| format!("{}: {error}", dir.display());
+    std::fs::create_dir_all(dir).map_err(fault)?;
+    if std::fs::read_dir(dir).map_err(fault)?.next().is_some() {
+        return Err(format!("{} is not empty", dir.display()));
+    }
+    let start = Instant::now();
+    testkit::trees::many(dir, count, seed);
+    eprintln!("{count} files in {} after {:.1} s", dir.display(), start.elapsed().as_secs_f64());
+    Ok(())
+}
