@@ -52,7 +52,9 @@ impl Layout {
     /// # Errors
     /// When the device is too small for its own metadata.
     pub fn new(geometry: Geometry) -> Result<Self, NoRoom> {
-        let mut space = Space::new(geometry.cluster_ratio());
+        // Metadata is packed by blocks, also where files are allocated by clusters.
+        let mut space = Space::new(1);
+        space.take(0, geometry.first_data_block.into());
         if geometry.block_size == BlockSize::MIN && geometry.first_data_block == 0 {
             space.take(0, 1); // the boot block, inside the first cluster
         }
@@ -69,28 +71,33 @@ impl Layout {
         for group in 0..layout.geometry.groups {
             layout.place_group(group)?;
         }
+        layout.space = layout.space.in_units(layout.geometry.cluster_ratio());
         Ok(layout)
     }
 
     fn place_group(&mut self, group: u32) -> Result<(), NoRoom> {
         let table_len = u64::from(self.geometry.itable_blocks());
-        let before = |pick: fn(&GroupPlace) -> u64, places: &[GroupPlace]| {
-            (group > 0).then(|| pick(&places[group as usize - 1]))
+        let per_flex = self.geometry.groups_per_flex();
+        // The first group of a flex group leaves room for rows of bitmaps; each other one follows its neighbour.
+        let neighbour = (!group.is_multiple_of(per_flex)).then(|| self.places[group as usize - 1]);
+        let row = match self.geometry.groups - group {
+            1 => per_flex, // mke2fs leaves a whole row behind a lonely group
+            left => left.min(per_flex),
         };
-        let block_bitmap = before(|p| p.block_bitmap, &self.places);
-        let block_bitmap = self.place(group, block_bitmap.map(|b| b + 1), 1)?;
-        let inode_bitmap = before(|p| p.inode_bitmap, &self.places);
-        let inode_bitmap = self.place(group, inode_bitmap.map(|b| b + 1), 1)?;
-        let inode_table = before(|p| p.inode_table, &self.places);
-        let inode_table = self.place(group, inode_table.map(|b| b + table_len), table_len)?;
+        let row = u64::from(row);
+        let block_bitmap = self.place(group, neighbour.map(|n| n.block_bitmap + 1), 1)?;
+        let wish = neighbour.map_or(block_bitmap + row, |n| n.inode_bitmap + 1);
+        let inode_bitmap = self.place(group, Some(wish), 1)?;
+        let wish = neighbour.map_or(inode_bitmap + row, |n| n.inode_table + table_len);
+        let inode_table = self.place(group, Some(wish), table_len)?;
         self.places[group as usize] = GroupPlace { block_bitmap, inode_bitmap, inode_table };
         Ok(())
     }
 
-    /// Finds and takes `len` blocks for `group`, right behind its neighbour's of the same kind where it can.
-    fn place(&mut self, group: u32, neighbour_end: Option<u64>, len: u64) -> Result<u64, NoRoom> {
+    /// Finds and takes `len` blocks for `group`: with flex_bg at `wish` if they are free there.
+    fn place(&mut self, group: u32, wish: Option<u64>, len: u64) -> Result<u64, NoRoom> {
         let found = if self.geometry.flex_log > 0 {
-            self.find_in_flex(group, neighbour_end, len)
+            self.find_in_flex(group, wish, len)
         } else {
             self.find_in_group(group, len)
         };
@@ -105,12 +112,11 @@ impl Layout {
         self.space.find(start, end, len)
     }
 
-    fn find_in_flex(&self, group: u32, neighbour_end: Option<u64>, len: u64) -> Option<u64> {
+    fn find_in_flex(&self, group: u32, wish: Option<u64>, len: u64) -> Option<u64> {
         let geometry = &self.geometry;
         let per_flex = geometry.groups_per_flex();
         let first = group - group % per_flex;
-        if group != first
-            && let Some(at) = neighbour_end
+        if let Some(at) = wish
             && self.space.is_free(at, len)
             && at + len <= geometry.blocks
         {

@@ -10,7 +10,7 @@ use crate::plan::{Input, JournalPlace, Needs, Plan, PlanFault};
 use crate::sizing::{self, SizingFault, Tail};
 use crate::source::entry::{Metadata, Time};
 use crate::tree::{InsertFault, MergeRules, Sealed, Tree};
-use crate::write::{Progress, WriteFault, WriteOptions, Written, write};
+use crate::write::{NoMeter, WriteFault, WriteOptions, Written, write};
 
 /// Why there is no file system.
 #[derive(Debug, thiserror::Error)]
@@ -122,7 +122,7 @@ pub fn plan<'t>(input: &Input<'t>, bytes: u64) -> Result<Plan<'t>, MkfsFault> {
 pub fn write_plan(plan: &Plan<'_>, device: &dyn Device, sync: bool) -> Result<Written, MkfsFault> {
     let cancel = std::sync::atomic::AtomicBool::new(false);
     let options = WriteOptions { threads: 1, tolerate_changes: false, cancel: &cancel, sync };
-    Ok(write(plan, device, &[], options, &Progress::default())?)
+    Ok(write(plan, device, &[], options, &NoMeter)?)
 }
 
 /// Was a journal asked for but left out because the device is too small?

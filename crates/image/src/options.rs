@@ -286,9 +286,11 @@ impl FormatOptions {
             }
         }
         let asked = |name: &str, on: bool| {
-            self.features.iter().any(
-                |edit| matches!(edit, FeatureEdit::Set(feature, set) if feature.name == name && *set == on),
-            )
+            let last = self.features.iter().rev().find_map(|edit| match edit {
+                FeatureEdit::Set(feature, set) if feature.name == name => Some(*set),
+                _ => None,
+            });
+            last == Some(on)
         };
         for &(name, reason) in REFUSED {
             if Feature::by_name(name).is_some_and(|feature| features.has(feature)) {

@@ -19,7 +19,7 @@ mod special;
 
 use std::collections::HashMap;
 
-use base::{Ino, Pblk};
+use base::{Group, Ino, Pblk};
 use ondisk::dirent::DirFormat;
 use ondisk::extent::Extent;
 use ondisk::filetype::FileType;
@@ -142,6 +142,8 @@ pub struct Plan<'t> {
     pub lost_found: u32,
     /// Times that inodes cannot hold, replaced by the nearest one.
     pub clamped_times: u64,
+    /// Clusters that hold superblocks, descriptors, bitmaps and tables.
+    metadata_clusters: u64,
     cursor: Cursor,
 }
 
@@ -185,9 +187,10 @@ pub(crate) fn packer_of(sb: &Superblock, geometry: &Geometry) -> Result<DirPacke
     })
 }
 
-/// Blocks that lost+found has at least: 16 KiB, two blocks, at most twelve, as mke2fs makes it.
-fn lost_found_blocks(block_size: u64) -> u32 {
-    (16_384 / block_size).clamp(2, 12) as u32
+/// Blocks that lost+found has at least: 16 KiB, two blocks, at most twelve, as mke2fs makes it; with inline_data its
+/// first 60 bytes count as a block there.
+fn lost_found_blocks(block_size: u64, features: &Features) -> u32 {
+    (16_384 / block_size).clamp(2, 12) as u32 - u32::from(features.has_incompat(Features::INLINE_DATA))
 }
 
 impl Needs {
@@ -207,7 +210,7 @@ impl Needs {
         let unit = |blocks: u64| blocks.next_multiple_of(geometry.cluster_ratio());
         for &node in &sealed.directories {
             let dir = tree.nodes[node as usize].content;
-            let least = if node == input.lost_found { lost_found_blocks(bs.bytes()) } else { 1 };
+            let least = if node == input.lost_found { lost_found_blocks(bs.bytes(), &sb.features) } else { 1 };
             let names = sealed.children_of(dir).iter().map(|&r| tree.name(&tree.records[r as usize]));
             let plan = packer.plan(names, least).map_err(|e| unfit(tree, node, e.to_string()))?;
             dirs[dir as usize] = plan;
@@ -352,8 +355,13 @@ impl<'t> Plan<'t> {
             lazy_tables: !input.fresh_device && input.options.lazy_itable_init.unwrap_or(true),
             lost_found: input.lost_found,
             clamped_times: 0,
+            metadata_clusters: 0,
             cursor: Cursor::default(),
         };
+        let groups = 0..plan.geometry().groups;
+        let clusters: u64 = groups.clone().map(|g| u64::from(plan.geometry().group_clusters(Group(g)))).sum();
+        let free: u64 = groups.map(|g| u64::from(plan.layout.free_clusters(g))).sum();
+        plan.metadata_clusters = clusters - free + u64::from(plan.geometry().first_data_block);
         plan.place_directory(ROOT)?;
         plan.place_directory(input.lost_found)?;
         plan.settle_cursor();

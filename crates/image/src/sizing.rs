@@ -33,6 +33,14 @@ pub enum SizingFault {
         /// What it may be.
         limits: String,
     },
+    /// The groups of a device of this size cannot hold so many inodes.
+    #[error("{inodes} inodes are more than the inode bitmaps of {groups} groups can count")]
+    TooManyInodes {
+        /// Inodes wanted.
+        inodes: u64,
+        /// Groups of the device.
+        groups: u32,
+    },
     /// The device cannot even hold the metadata.
     #[error("{blocks} blocks of {block_size} bytes are too few: the metadata of the first group alone needs {needed}")]
     TooSmall {
@@ -277,13 +285,17 @@ fn fit_inodes(sb: &mut Superblock, wanted: u64, groups: u32, bs: BlockSize) -> R
     let inode_size = u64::from(sb.inode_size);
     let per_block = bs.bytes() / inode_size;
     let mut ipg = wanted.div_ceil(groups.into());
+    if ipg > 8 * bs.bytes() && sb.features.has_ro_compat(Features::BIGALLOC) {
+        // Large clusters make large groups; the bitmap bounds the inodes, and mke2fs makes fewer of them without a word.
+        ipg = 8 * bs.bytes();
+    }
     if ipg > 8 * bs.bytes() {
         if sb.blocks_per_group >= 256 && sb.clusters_per_group > 264 {
             let ratio = u64::from(sb.blocks_per_group / sb.clusters_per_group);
             set_group_clusters(sb, u64::from(sb.clusters_per_group) - 8, ratio)?;
             return Ok(false);
         }
-        return Err(limit("the number of inodes", wanted, "more than the groups' inode bitmaps can count"));
+        return Err(SizingFault::TooManyInodes { inodes: wanted, groups });
     }
     ipg = ipg.min(65_536 - per_block);
     // Fill the last block of each table, then keep a multiple of 8 for the bitmaps' sake.

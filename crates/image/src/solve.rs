@@ -33,6 +33,9 @@ pub enum SolveFault {
 const JOURNAL_STEPS: [u64; 8] =
     [2048, 32 << 10, 256 << 10, 512 << 10, 4 << 20, 8 << 20, 16 << 20, 32 << 20];
 
+/// No file system is larger, in blocks.
+const BLOCKS_MAX: u64 = 1 << 48;
+
 struct Solver<'s, 't> {
     input: &'s Input<'t>,
     options: &'s FormatOptions,
@@ -49,7 +52,7 @@ impl<'t> Solver<'_, 't> {
     fn attempt(&self, blocks: u64, inodes: u64) -> Result<Option<Plan<'t>>, SolveFault> {
         let sized = match self.sized(blocks, inodes) {
             Ok(sized) => sized,
-            Err(SizingFault::TooSmall { .. }) => return Ok(None),
+            Err(SizingFault::TooSmall { .. } | SizingFault::TooManyInodes { .. }) => return Ok(None),
             Err(fault) => return Err(fault.into()),
         };
         // A tail too small for its own metadata was cut off: then it is not a file system of this size.
@@ -74,6 +77,9 @@ impl<'t> Solver<'_, 't> {
                 break self.descend(plan, inodes)?;
             }
             guess += guess / 8 + 1024;
+            if guess > BLOCKS_MAX {
+                return Err(SolveFault::Plan(PlanFault::Full));
+            }
         };
         // A smaller device may get a smaller journal and so fit what a larger one would not.
         if self.options.journal_size == JournalSize::Auto {
@@ -178,7 +184,7 @@ pub fn solve<'t>(
                 // A last group too small to keep is left out, as everywhere else.
                 let kept = match solver.sized(blocks, inodes) {
                     Ok(sized) => sized.geometry.blocks,
-                    Err(SizingFault::TooSmall { .. }) => continue,
+                    Err(SizingFault::TooSmall { .. } | SizingFault::TooManyInodes { .. }) => continue,
                     Err(fault) => return Err(fault.into()),
                 };
                 if let Some(plan) = solver.attempt(kept, inodes)? {

@@ -39,6 +39,17 @@ impl Space {
         Self { taken: BTreeMap::new(), unit: unit.max(1) }
     }
 
+    /// The same blocks taken, from now on in units of `unit` blocks: a unit of which any block is taken is taken whole.
+    #[must_use]
+    pub fn in_units(&self, unit: u64) -> Self {
+        let mut coarse = Self::new(unit);
+        for (&start, &end) in &self.taken {
+            let (start, end) = coarse.widen(start, end);
+            coarse.take(start, end - start);
+        }
+        coarse
+    }
+
     /// Takes a run; parts of it may be taken already.
     pub fn take(&mut self, start: u64, len: u64) {
         if len == 0 {

@@ -27,13 +27,18 @@ use crate::tree::ROOT;
 
 pub use contents::{Problem, SourceRoot};
 
-/// How far the writing has come; read by whoever draws a progress bar.
-#[derive(Debug, Default)]
-pub struct Progress {
-    /// Bytes of contents written so far.
-    pub bytes: AtomicU64,
-    /// Files written so far.
-    pub files: AtomicU64,
+/// Is told how far the writing has come, by all threads.
+pub trait Meter: Sync {
+    /// So many more bytes and files of contents have been written.
+    fn wrote(&self, bytes: u64, files: u64);
+}
+
+/// A meter that nobody reads.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoMeter;
+
+impl Meter for NoMeter {
+    fn wrote(&self, _bytes: u64, _files: u64) {}
 }
 
 /// Why writing failed.
@@ -78,7 +83,7 @@ struct Writer<'w, 't> {
     device: &'w dyn Device,
     roots: &'w [SourceRoot],
     options: WriteOptions<'w>,
-    progress: &'w Progress,
+    meter: &'w dyn Meter,
     bytes: AtomicU64,
     changed: AtomicU64,
     problems: Mutex<Vec<Problem>>,
@@ -108,14 +113,14 @@ pub fn write(
     device: &dyn Device,
     roots: &[SourceRoot],
     options: WriteOptions<'_>,
-    progress: &Progress,
+    meter: &dyn Meter,
 ) -> Result<Written, WriteFault> {
     let writer = Writer {
         plan,
         device,
         roots,
         options,
-        progress,
+        meter,
         bytes: AtomicU64::new(0),
         changed: AtomicU64::new(0),
         problems: Mutex::new(Vec::new()),

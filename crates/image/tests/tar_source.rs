@@ -497,6 +497,15 @@ fn a_default_acl_on_a_file_is_left_out_with_a_warning() {
 }
 
 #[test]
+fn an_access_acl_decides_the_permission_bits() {
+    // The header says 644, as libarchive writes it; the kernel would show the mask as the group's bits.
+    let acl = b"user::rw-,user:7:rwx,group::r--,mask::rwx,other::---";
+    let records = pax(b'x', &[("SCHILY.acl.access", acl)]);
+    let all = walk_bytes(ended([records, member("f", b'0', b"")].concat())).unwrap();
+    assert_eq!(all.entry("f").metadata.permissions, 0o670);
+}
+
+#[test]
 fn refusals_say_where_what_and_what_to_do() {
     let good = member("good", b'0', b"hello");
     let then = |bad: Vec<u8>| ended([good.clone(), bad].concat());
@@ -764,46 +773,5 @@ proptest! {
             bytes[at] = value;
         }
         let _ = walk_bytes(bytes);
-    }
-}
-
-/// Prints how long a walk over a tar of /usr/share takes, plain and packed:
-/// `cargo test --release -p extant-image --test tar_source -- --ignored --nocapture speed`
-#[test]
-#[ignore = "a measurement"]
-fn speed_of_a_walk_over_usr_share() {
-    if !has("tar", "GNU") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let archive = dir.path().join("share.tar");
-    for format in ["gnu", "posix"] {
-        let made =
-            Command::new("tar").args(["--format", format, "-cf"]).arg(&archive).arg("/usr/share").output();
-        assert!(made.unwrap().status.success());
-        for round in 0..3 {
-            let start = std::time::Instant::now();
-            let all = walk(TarInput::Path(archive.clone())).unwrap();
-            let (ms, report) = (start.elapsed().as_secs_f64() * 1e3, all.report);
-            println!(
-                "{format} round {round}: {ms:.1} ms, {} entries, {} bytes",
-                report.entries, report.content_bytes
-            );
-        }
-    }
-    let bytes = fs::read(&archive).unwrap();
-    for compression in [Compression::None, Compression::Gzip, Compression::Zstd, Compression::Xz] {
-        let file = dir.path().join("packed");
-        fs::write(&file, packed(&bytes, compression)).unwrap();
-        let start = std::time::Instant::now();
-        let input = match compression {
-            Compression::None => {
-                TarInput::Reader { name: "stream".into(), reader: Box::new(File::open(&file).unwrap()) }
-            }
-            _ => TarInput::Path(file),
-        };
-        let all = walk(input).unwrap();
-        let ms = start.elapsed().as_secs_f64() * 1e3;
-        println!("stream {:?}: {ms:.1} ms, {} entries", compression, all.report.entries);
     }
 }

@@ -157,7 +157,7 @@ impl Plan<'_> {
         self.superblock.inodes_count = geometry.inodes();
         self.superblock.free_inodes_count = geometry.inodes() - self.last_ino();
         self.superblock.blocks_count = geometry.blocks;
-        let metadata = self.metadata_clusters();
+        let metadata = self.metadata_clusters;
         let journal: u64 = self.zero_runs.iter().map(|run| run.len).sum::<u64>();
         let journal = if journal > 0 { (journal + 1).div_ceil(ratio) } else { 0 };
         self.superblock.overhead_clusters = u32::try_from(metadata + journal).unwrap_or(u32::MAX);
@@ -174,27 +174,5 @@ impl Plan<'_> {
         }
         self.clamped_times = clamped;
         let _ = input;
-    }
-
-    /// Clusters that hold superblocks, descriptors, bitmaps and tables.
-    fn metadata_clusters(&self) -> u64 {
-        let geometry = self.geometry();
-        let mut space = crate::space::Space::new(geometry.cluster_ratio());
-        if geometry.first_data_block == 0 && geometry.block_size == base::BlockSize::MIN {
-            space.take(0, 1);
-        }
-        for group in 0..geometry.groups {
-            let head = geometry.group_head(Group(group));
-            if let Some(block) = head.superblock {
-                space.take(block.0, 1);
-            }
-            space.take(head.descriptors.0.0, head.descriptors.1.into());
-            space.take(head.reserved.0.0, head.reserved.1.into());
-            let place = &self.layout.places[group as usize];
-            space.take(place.block_bitmap, 1);
-            space.take(place.inode_bitmap, 1);
-            space.take(place.inode_table, geometry.itable_blocks().into());
-        }
-        space.taken_within(0, geometry.blocks).map(|run| run.len.div_ceil(geometry.cluster_ratio())).sum()
     }
 }

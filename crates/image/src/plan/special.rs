@@ -200,8 +200,9 @@ impl Plan<'_> {
         };
         let total = u64::from(len) + u64::from(fast_commit);
         let from = match input.journal_place {
-            JournalPlace::Front => geometry.first_data_block.into(),
-            JournalPlace::Middle => self.middle(),
+            // mke2fs, too, puts a journal without extents where files begin.
+            JournalPlace::Middle if self.mapper.extents => self.middle(),
+            _ => geometry.first_data_block.into(),
         };
         let size = total * bs.bytes();
         let (inode, numbers, runs) = self.special_file(Ino::JOURNAL, size, from, input.time)?;
@@ -241,7 +242,7 @@ impl Plan<'_> {
             group.saturating_sub(1)
         };
         let last = (group + 1).min(geometry.groups - 1);
-        let mut best = (first + 1).min(last);
+        let mut best = first;
         for candidate in first..=last {
             if self.layout.free_clusters(candidate) > self.layout.free_clusters(best) {
                 best = candidate;

@@ -75,6 +75,22 @@ pub(crate) fn to_xattr(text: &[u8], is_default: bool) -> Result<Option<Vec<u8>>,
     Ok(Some(bytes))
 }
 
+/// The nine permission bits that the kernel gives an inode when this access ACL is set on it: the group's are the mask's.
+/// `None` if the bytes are not the kernel's form of an ACL.
+///
+/// Archives differ in what their mode field says next to an ACL (GNU tar: the mask, libarchive: the owning group), so
+/// the ACL decides.
+pub(crate) fn permissions_of(xattr: &[u8]) -> Option<u16> {
+    let entries = xattr.strip_prefix(&VERSION.to_le_bytes())?;
+    let (entries, rest) = entries.as_chunks::<8>();
+    let find = |wanted: u16| {
+        let entry = entries.iter().find(|entry| entry[..2] == wanted.to_le_bytes())?;
+        Some(u16::from_le_bytes([entry[2], entry[3]]) & 7)
+    };
+    let bits = find(USER_OBJ)? << 6 | find(MASK).or_else(|| find(GROUP_OBJ))? << 3 | find(OTHER)?;
+    rest.is_empty().then_some(bits)
+}
+
 /// One entry: tag, id, permissions. The order of the tags' numbers is the order in which the kernel wants them.
 fn entry(piece: &[u8]) -> Result<(u16, u32, u16), Rule> {
     let malformed = || Rule::damaged(format!("an ACL has the entry \"{}\"", ShownPath(piece)));
@@ -199,6 +215,17 @@ mod tests {
         assert_eq!(to_xattr(text, false).unwrap(), None);
         assert_eq!(to_xattr(text, true).unwrap().unwrap().len(), 4 + 3 * 8);
         assert_eq!(to_xattr(b" \n,", true).unwrap(), None);
+    }
+
+    #[test]
+    fn an_access_acl_decides_the_permission_bits() {
+        let acl = to_xattr(b"user::rwx,user:7:rw-,group::---,mask::rw-,other::--x", false).unwrap().unwrap();
+        assert_eq!(permissions_of(&acl), Some(0o761));
+        let acl = to_xattr(b"user::rwx,group::r-x,other::---", true).unwrap().unwrap();
+        assert_eq!(permissions_of(&acl), Some(0o750));
+        for bad in [&b""[..], b"\x02\0\0\0", b"\x01\0\0\0\x01\0\0\0\0\0\0\0", &acl[..acl.len() - 1]] {
+            assert_eq!(permissions_of(bad), None);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! ... 512 zeros 512 zeros  (whatever follows is ignored)
 //! ```
 //! For a path, in this order: `GNU.sparse.name`, pax `path`, GNU long name, the header's name. All else: pax, then the
-//! header.
+//! header; but an access ACL decides the permission bits, as it does when the kernel is given one.
 //!
 //! Why not the `tar` crate: it does not hand over sparse maps (it reads holes as zeros, and knows the old GNU form
 //! only), has no global headers, no fractional or negative times, drops nothing and refuses nothing on its own, and
@@ -42,6 +42,7 @@ use self::header::{BLOCK, Block, Dialect, Header};
 pub(super) use self::input::read_full;
 pub use self::input::{Compression, TarInput};
 use self::input::{Input, InputFault, Stored};
+use super::acltext;
 use super::entry::{DataRun, Entry, Kind, Metadata, Payload, Xattr};
 use super::fault::{Rule, ShownPath, SourceFault, Warning};
 use super::pax::{Attributes, Globals, LOCAL_BYTES_MAX, SPARSE_RUNS_MAX};
@@ -641,8 +642,14 @@ impl TarReader {
             let file = self.path.clone().unwrap_or_else(|| self.archive.clone().into());
             return SourceFault::io("read", file, fault);
         }
-        let rule = format!("the {} data cannot be unpacked ({fault})", self.compression.name());
-        self.fault(path, Rule::new(rule, "the archive is cut off or damaged: fetch or create it again"))
+        let words = fault.to_string();
+        let advice = match words.contains("memory") {
+            // The decoders' limits: see `tar/input.rs`.
+            true => "unpack it first and give the plain archive",
+            false => "the archive is cut off or damaged: fetch or create it again",
+        };
+        let rule = format!("the {} data cannot be unpacked ({words})", self.compression.name());
+        self.fault(path, Rule::new(rule, advice))
     }
 
     fn warn(&self, warn: &mut dyn FnMut(Warning), path: &[u8], text: &str) {
@@ -684,8 +691,13 @@ fn metadata(member: &mut Member<'_>) -> Result<Metadata, Rule> {
     let attributes = &mut member.attributes;
     let (header_atime, header_ctime) = header.atime_and_ctime();
     let or = |said: Option<u32>, header: Result<u32, Rule>| said.map_or(header, Ok);
+    let mut permissions = header.permissions()?;
+    let access_acl = attributes.xattrs.iter().find(|xattr| xattr.name == b"system.posix_acl_access");
+    if let Some(bits) = access_acl.and_then(|acl| acltext::permissions_of(&acl.value)) {
+        permissions = permissions & !0o777 | bits;
+    }
     Ok(Metadata {
-        permissions: header.permissions()?,
+        permissions,
         uid: or(attributes.uid, header.uid())?,
         gid: or(attributes.gid, header.gid())?,
         mtime: attributes.mtime.map_or_else(|| header.mtime(), Ok)?,

@@ -148,8 +148,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         if let Some(first) = first {
             self.writer.put(first, &self.buffer[..filled])?;
         }
-        self.writer.progress.bytes.fetch_add(filled as u64, Ordering::Relaxed);
-        self.writer.progress.files.fetch_add(files, Ordering::Relaxed);
+        self.writer.meter.wrote(filled as u64, files);
         Ok(())
     }
 
@@ -175,8 +174,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         let written = self.writer.put(extent.start, &buffer[..len]);
         self.buffer = buffer;
         written?;
-        self.writer.progress.bytes.fetch_add(len as u64, Ordering::Relaxed);
-        self.writer.progress.files.fetch_add(u64::from(is_last), Ordering::Relaxed);
+        self.writer.meter.wrote(len as u64, u64::from(is_last));
         Ok(())
     }
 

@@ -1,0 +1,442 @@
+//! `extant build`: an image from directories, archives and OCI images.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{ArgMatches, Args, FromArgMatches};
+use image::build::{BuildFault, BuildOptions, BuildReport, Observer, Source, build};
+use image::exclude::Excludes;
+use image::idmap::{IdMap, Owner};
+use image::labels::FileContexts;
+use image::profile::Profile;
+use image::solve::{SizeChoice, SolveFault};
+use image::source::oci::Platform;
+use image::source::tar::TarInput;
+use image::write::{Meter, Problem, WriteFault};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+
+use crate::exit;
+use crate::mkfs::{FormatArgs, UuidChoice, format_uuid, random_uuid, source_date_epoch};
+use crate::sizes::{human, parse_size};
+
+/// How many problems a message lists.
+const PROBLEMS_SHOWN: usize = 50;
+
+const BUILD_HELP: &str = "\
+Sources are merged in the order given, later ones on top. The same sources make the same image, byte for byte: its UUID \
+and hash seed are derived from the tree, its time stamp is the newest file's (or SOURCE_DATE_EPOCH), and access, change \
+and birth times equal the modification time unless --times all is given.
+
+Examples:
+  extant build -o root.img --from rootfs/
+  extant build -o app.img --from base/ --tar overlay.tar.zst --headroom 20
+  extant build -o image.img --oci layout:latest
+  tar -c . | extant build -o tree.img --tar -";
+
+/// Make an image from directories, tar files and OCI images, later ones on top.
+#[derive(Debug, Args)]
+#[command(after_help = BUILD_HELP)]
+pub(crate) struct BuildArgs {
+    #[command(flatten)]
+    sources: SourceArgs,
+    /// The image to make.
+    #[arg(short, long, value_name = "IMAGE")]
+    output: PathBuf,
+    /// Size of the image: `auto` for the smallest that holds everything, or `512M`, `10G`.
+    #[arg(short, long, value_name = "SIZE", default_value = "auto")]
+    size: String,
+    /// Room for files to come, in percent of the smallest size.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_headroom)]
+    headroom: Option<f64>,
+    /// Features that a target can mount: debian-12, rhel-8, grub-2.06, ... (`help` lists them).
+    #[arg(short, long, value_name = "NAME")]
+    profile: Option<String>,
+    /// Give everything to this owner: UID:GID.
+    #[arg(long, value_name = "UID:GID")]
+    owner: Option<String>,
+    /// Change user ids: FROM:TO[:COUNT], or *:TO for all others; may be given several times.
+    #[arg(long, value_name = "MAP")]
+    uid_map: Vec<String>,
+    /// Change group ids, as --uid-map.
+    #[arg(long, value_name = "MAP")]
+    gid_map: Vec<String>,
+    /// SELinux labels by path, in file_contexts format.
+    #[arg(long, value_name = "FILE")]
+    file_contexts: Option<PathBuf>,
+    /// Leave out what matches: a name (`*.o`), or a path from the root of the source (`/var/cache`).
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+    /// Leave out what matches a line of this file.
+    #[arg(long, value_name = "FILE")]
+    exclude_from: Vec<PathBuf>,
+    /// Do not enter other file systems below a source directory.
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    /// Which times to store: only the modification time, or all that the source knows (then two builds differ as soon as
+    /// somebody reads the source).
+    #[arg(long, value_name = "WHICH", default_value = "mtime", value_parser = ["mtime", "all"])]
+    times: String,
+    /// Times later than SOURCE_DATE_EPOCH become SOURCE_DATE_EPOCH.
+    #[arg(long)]
+    clamp_mtime: bool,
+    /// Architecture to take from an OCI image that has several: amd64, arm64, arm/v7, ...
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<String>,
+    /// Threads; all cores if not given.
+    #[arg(short = 'j', long, value_name = "COUNT")]
+    threads: Option<usize>,
+    /// Pad or cut files that change while they are read, with a warning, instead of failing.
+    #[arg(long)]
+    tolerate_changes: bool,
+    /// Replace an existing image.
+    #[arg(short, long)]
+    force: bool,
+    /// Show what would be made, and make nothing.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Do not wait until everything is durable.
+    #[arg(long)]
+    no_sync: bool,
+    /// Report as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// Sources of all kinds, in the order of the command line.
+#[derive(Debug)]
+struct SourceArgs(Vec<(usize, SourceKind, PathBuf)>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SourceKind {
+    Dir,
+    Tar,
+    Oci,
+}
+
+const SOURCES: [(SourceKind, &str, &str, &str); 3] = [
+    (SourceKind::Dir, "from", "DIR", "Take the content of this directory"),
+    (SourceKind::Tar, "tar", "FILE", "Take a tar archive (plain, gzip, zstd, xz); - for standard input"),
+    (SourceKind::Oci, "oci", "LAYOUT[:TAG]", "Take all layers of an image in an OCI layout directory"),
+];
+
+impl FromArgMatches for SourceArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut all = Vec::new();
+        for (kind, id, _, _) in SOURCES {
+            let values = matches.get_many::<PathBuf>(id).into_iter().flatten();
+            let places = matches.indices_of(id).into_iter().flatten();
+            all.extend(places.zip(values).map(|(place, value)| (place, kind, value.clone())));
+        }
+        all.sort_by_key(|&(place, _, _)| place);
+        Ok(Self(all))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for SourceArgs {
+    fn augment_args(mut command: clap::Command) -> clap::Command {
+        for (_, id, value, help) in SOURCES {
+            let arg = clap::Arg::new(id)
+                .long(id)
+                .value_name(value)
+                .help(format!("{help}; may be given several times"))
+                .help_heading("Sources")
+                .action(clap::ArgAction::Append)
+                .value_parser(clap::value_parser!(PathBuf));
+            command = command.arg(arg);
+        }
+        command.group(clap::ArgGroup::new("source").args(SOURCES.map(|(_, id, _, _)| id)).required(true).multiple(true))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+fn parse_headroom(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if (0.0..=100_000.0).contains(&percent) => Ok(percent),
+        _ => Err("it is a percentage like 20 or 20%".to_owned()),
+    }
+}
+
+pub(crate) fn run(args: BuildArgs) -> ExitCode {
+    if args.profile.as_deref() == Some("help") {
+        for profile in Profile::all() {
+            println!("{:16} {}", profile.name, profile.describes);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let options = match options(&args) {
+        Ok(options) => options,
+        Err((code, message)) => return exit::fail(code, &message),
+    };
+    let sources = args.sources.0.iter().map(|(_, kind, path)| source(*kind, path)).collect();
+    let observer = Bar::new(args.quiet || args.json);
+    static CANCEL: AtomicBool = AtomicBool::new(false);
+    let started = Instant::now();
+    let result = build(&options, sources, &args.output, &observer, &CANCEL);
+    observer.finish();
+    match result {
+        Ok(report) => {
+            print_report(&args, &report, started.elapsed());
+            ExitCode::SUCCESS
+        }
+        Err(fault) => fail(&args, &fault),
+    }
+}
+
+/// A source as the command line names it.
+fn source(kind: SourceKind, path: &std::path::Path) -> Source {
+    match kind {
+        SourceKind::Dir => Source::Dir(path.to_owned()),
+        SourceKind::Tar if path.as_os_str() == "-" => Source::Tar(TarInput::Stdin),
+        SourceKind::Tar => Source::Tar(TarInput::Path(path.to_owned())),
+        SourceKind::Oci => {
+            let text = path.to_string_lossy();
+            // A directory of that very name wins; else what follows the last colon is a tag or digest.
+            match text.split_once(':') {
+                Some((layout, reference)) if !path.exists() => {
+                    Source::Oci { layout: layout.into(), reference: Some(reference.to_owned()) }
+                }
+                _ => Source::Oci { layout: path.to_owned(), reference: None },
+            }
+        }
+    }
+}
+
+fn options(args: &BuildArgs) -> Result<BuildOptions, (u8, String)> {
+    let usage = |message: String| (exit::USAGE_CODE, message);
+    let mut format = args.format.options().map_err(usage)?;
+    format.uuid = args.format.uuid().map(|choice| match choice {
+        UuidChoice::Given(uuid) => uuid,
+        UuidChoice::Random => random_uuid(),
+    });
+    // An image is filled once and mostly read: nothing is kept back unless asked for.
+    format.reserved_percent = format.reserved_percent.or(Some(0.0));
+    if let Some(name) = &args.profile {
+        let profile = Profile::by_name(name).ok_or_else(|| {
+            let names: Vec<&str> = Profile::all().iter().map(|profile| profile.name).collect();
+            usage(format!("no profile is called \"{name}\"; known are: {}", names.join(" ")))
+        })?;
+        format.feature_base = Some(profile.features);
+        format.block_size = format.block_size.or(profile.block_size);
+        format.inode_size = format.inode_size.or(profile.inode_size);
+    }
+    let size = match args.size.as_str() {
+        "auto" => SizeChoice::Smallest { headroom_percent: args.headroom.unwrap_or(0.0) },
+        _ if args.headroom.is_some() => {
+            return Err(usage("--headroom goes with --size auto; a given size has the room that it has".to_owned()));
+        }
+        text => SizeChoice::Bytes(parse_size(text).map_err(|why| usage(format!("--size: {why}")))?),
+    };
+    let epoch = source_date_epoch();
+    if args.clamp_mtime && epoch.is_none() {
+        return Err(usage("--clamp-mtime needs SOURCE_DATE_EPOCH in the environment".to_owned()));
+    }
+    Ok(BuildOptions {
+        format,
+        size,
+        time: epoch,
+        clamp_mtime: epoch.filter(|_| args.clamp_mtime),
+        keep_times: args.times == "all",
+        owner: match &args.owner {
+            Some(text) => Some(Owner::parse(text).map_err(|why| usage(format!("--owner: {why}")))?),
+            None => None,
+        },
+        uid_map: IdMap::parse(&args.uid_map).map_err(|why| usage(format!("--uid-map: {why}")))?,
+        gid_map: IdMap::parse(&args.gid_map).map_err(|why| usage(format!("--gid-map: {why}")))?,
+        file_contexts: file_contexts(args)?,
+        excludes: excludes(args)?,
+        one_file_system: args.one_file_system,
+        platform: args.arch.as_deref().map_or_else(Platform::host, Platform::linux),
+        threads: args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())).max(1),
+        tolerate_changes: args.tolerate_changes,
+        replace: args.force,
+        sync: !args.no_sync,
+        dry_run: args.dry_run,
+    })
+}
+
+fn read(path: &std::path::Path) -> Result<Vec<u8>, (u8, String)> {
+    std::fs::read(path).map_err(|error| (exit::SOURCE, format!("cannot read {}: {error}", path.display())))
+}
+
+fn file_contexts(args: &BuildArgs) -> Result<Option<FileContexts>, (u8, String)> {
+    let Some(path) = &args.file_contexts else { return Ok(None) };
+    FileContexts::parse(&read(path)?)
+        .map(Some)
+        .map_err(|fault| (exit::USAGE_CODE, format!("{}: {fault}", path.display())))
+}
+
+fn excludes(args: &BuildArgs) -> Result<Excludes, (u8, String)> {
+    let mut patterns: Vec<Vec<u8>> = args.exclude.iter().map(|p| p.clone().into_bytes()).collect();
+    for path in &args.exclude_from {
+        let text = read(path)?;
+        let lines = text.split(|&b| b == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+        patterns.extend(lines.map(<[u8]>::to_vec));
+    }
+    Excludes::new(&patterns).map_err(|fault| (exit::USAGE_CODE, format!("--exclude: {fault}")))
+}
+
+/// A progress bar on a terminal, nothing elsewhere.
+struct Bar {
+    bar: ProgressBar,
+    files: AtomicU64,
+    total_files: AtomicU64,
+}
+
+impl Bar {
+    fn new(hidden: bool) -> Self {
+        let bar = ProgressBar::no_length();
+        if hidden || !std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Self { bar, files: AtomicU64::new(0), total_files: AtomicU64::new(0) }
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Observer for Bar {
+    fn step(&self, name: &'static str) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
+        self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        self.bar.set_message(name);
+        self.bar.enable_steady_tick(Duration::from_millis(200));
+    }
+
+    fn writing(&self, total_bytes: u64, total_files: u64) {
+        self.total_files.store(total_files, Ordering::Relaxed);
+        if self.bar.is_hidden() {
+            return;
+        }
+        let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {binary_bytes_per_sec} ETA {eta}";
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        self.bar.set_style(style.progress_chars("=> "));
+        self.bar.set_length(total_bytes);
+    }
+}
+
+impl Meter for Bar {
+    fn wrote(&self, bytes: u64, files: u64) {
+        let done = self.files.fetch_add(files, Ordering::Relaxed) + files;
+        if !self.bar.is_hidden() {
+            self.bar.set_message(format!("{done}/{} files", self.total_files.load(Ordering::Relaxed)));
+            self.bar.inc(bytes);
+        }
+    }
+}
+
+fn print_report(args: &BuildArgs, report: &BuildReport, elapsed: Duration) {
+    let sb = &report.superblock;
+    for warning in &report.warnings {
+        eprintln!("extant: warning: {warning}");
+    }
+    if args.json {
+        let value = json!({
+            "image": args.output.display().to_string(),
+            "image_bytes": report.image_bytes,
+            "written_bytes": report.written_bytes,
+            "content_bytes": report.content_bytes,
+            "data_bytes": report.data_bytes,
+            "files": report.files,
+            "directories": report.directories,
+            "symlinks": report.symlinks,
+            "others": report.others,
+            "extra_links": report.extra_links,
+            "xattr_sets": report.xattr_sets,
+            "block_size": 1024u64 << sb.log_block_size,
+            "blocks": sb.blocks_count,
+            "free_blocks": sb.free_blocks_count,
+            "inodes": sb.inodes_count,
+            "free_inodes": sb.free_inodes_count,
+            "features": sb.features.names(),
+            "uuid": format_uuid(&sb.uuid),
+            "seconds": elapsed.as_secs_f64(),
+            "warnings": report.warnings,
+            "dry_run": args.dry_run,
+        });
+        println!("{value:#}");
+        return;
+    }
+    if args.quiet {
+        return;
+    }
+    let verb = if args.dry_run { "would be" } else { "is" };
+    println!("{} {verb} {} ({})", args.output.display(), human(report.image_bytes), report.image_bytes);
+    println!(
+        "  {} files, {} directories, {} symlinks, {} others, {} further links",
+        report.files, report.directories, report.symlinks, report.others, report.extra_links
+    );
+    println!(
+        "  {} of content, {} free, {} of {} inodes in use",
+        human(report.content_bytes),
+        human(sb.free_blocks_count * (1024u64 << sb.log_block_size)),
+        sb.inodes_count - sb.free_inodes_count,
+        sb.inodes_count
+    );
+    println!("  UUID {}", format_uuid(&sb.uuid));
+    if !args.dry_run {
+        let seconds = elapsed.as_secs_f64();
+        let rate = human((report.written_bytes as f64 / seconds.max(1e-9)) as u64);
+        println!("  {} written in {seconds:.2} s, {rate}/s", human(report.written_bytes));
+    }
+}
+
+/// Prints what went wrong and returns the code that the help documents.
+fn fail(args: &BuildArgs, fault: &BuildFault) -> ExitCode {
+    let code = match fault {
+        BuildFault::TargetExists(_) => exit::EXISTS,
+        BuildFault::Target { source, .. } if source.raw_os_error() == Some(28) => exit::NO_SPACE,
+        BuildFault::Target { .. } => exit::TARGET,
+        BuildFault::Source(_) | BuildFault::Insert { .. } | BuildFault::Ids(_) => exit::SOURCE,
+        BuildFault::Problems(problems) => {
+            list_problems(problems);
+            exit::SOURCE
+        }
+        BuildFault::Solve(SolveFault::TooSmall { .. }) => exit::TOO_SMALL,
+        BuildFault::Solve(SolveFault::Sizing(_)) => exit::USAGE_CODE,
+        BuildFault::Solve(SolveFault::Plan(_)) => exit::SOURCE,
+        BuildFault::Write(WriteFault::Device(fault)) if fault.os_error() == Some(28) => {
+            let message = format!("no space left for {}; nothing was left behind", args.output.display());
+            return exit::fail(exit::NO_SPACE, &message);
+        }
+        BuildFault::Write(WriteFault::Interrupted) => exit::INTERRUPTED,
+        BuildFault::Write(_) => exit::TARGET,
+    };
+    if args.json {
+        println!("{:#}", json!({ "error": fault.to_string(), "exit_code": code }));
+    }
+    exit::fail(code, fault)
+}
+
+fn list_problems(problems: &[Problem]) {
+    for problem in problems.iter().take(PROBLEMS_SHOWN) {
+        eprintln!("extant: {}: {}", problem.path, problem.why);
+    }
+    if problems.len() > PROBLEMS_SHOWN {
+        eprintln!("extant: ... and {} more", problems.len() - PROBLEMS_SHOWN);
+    }
+    if problems.iter().any(|problem| problem.changed) {
+        eprintln!("extant: build from a snapshot or a quiet tree, or allow it with --tolerate-changes");
+    }
+}

@@ -1,0 +1,39 @@
+//! Exit codes, one meaning each; `extant --help` lists them.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// The target could not be written.
+pub(crate) const TARGET: u8 = 1;
+/// The command line does not make sense.
+pub(crate) const USAGE_CODE: u8 = 2;
+/// A source could not be read, is damaged, or changed while it was read.
+pub(crate) const SOURCE: u8 = 3;
+/// The image is too small for the source.
+pub(crate) const TOO_SMALL: u8 = 5;
+/// The target exists already.
+pub(crate) const EXISTS: u8 = 6;
+/// No space left where the target is written.
+pub(crate) const NO_SPACE: u8 = 7;
+/// Not an ext4 image, or it cannot be read.
+pub(crate) const NOT_EXT4: u8 = 8;
+/// Interrupted by a signal.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// A usage error, as clap reports it.
+pub(crate) struct Usage;
+
+/// The usage error's code.
+pub(crate) const USAGE: Usage = Usage;
+
+impl From<Usage> for ExitCode {
+    fn from(_: Usage) -> Self {
+        ExitCode::from(USAGE_CODE)
+    }
+}
+
+/// Prints a message and returns its code.
+pub(crate) fn fail(code: u8, message: &dyn Display) -> ExitCode {
+    eprintln!("extant: {message}");
+    ExitCode::from(code)
+}

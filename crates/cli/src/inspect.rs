@@ -1,0 +1,276 @@
+//! `extant inspect`: what stands in an image, for people and for programs, from sound and from damaged images.
+//!
+//! ```text
+//! probe ─ which superblock to believe        page ─ text or JSON, printed as it is found
+//!   └ reader ─ blocks, descriptors, inodes   format ─ times, sizes, modes, names, checksums
+//!       ├ mapping ─ a file's nodes and runs
+//!       └ dirwalk ─ a directory's blocks, paths
+//! views: superblock groups free inode extents dir htree attributes journal orphans
+//! ```
+//!
+//! Owns: the command line of `inspect`, the order of things in a view, exit codes. Does **not** own: any layout (see
+//! `ondisk` and `jbd2-format`), any judgement of the whole file system (that is `check`).
+//!
+//! Invariants
+//! 1. The image is opened read-only.
+//! 2. No bytes make it panic, hang or take memory without bound: walks are bounded by the size of the device, and end
+//!    when thousands of structures are damaged.
+//! 3. Damage is said once, in one line, and never hides what can still be read.
+//!
+//! Exit codes: 0 sound as far as was looked; 2 the command line asks for what cannot be; 4 printed, but damage was seen;
+//! 8 cannot be read, or is no ext4 at all.
+
+mod attributes;
+mod dir;
+mod dirwalk;
+mod extents;
+mod format;
+mod free;
+mod groups;
+mod htree;
+mod inode;
+mod journal;
+mod logwalk;
+mod mapping;
+mod orphans;
+mod page;
+mod probe;
+mod reader;
+mod superblock;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use base::Group;
+use device::{Device, FileDevice, Window};
+
+use dirwalk::Target;
+use page::Page;
+use probe::{DamageLog, Probe};
+use reader::Reader;
+
+const EXIT_USAGE: u8 = 2;
+const EXIT_DAMAGED: u8 = 4;
+const EXIT_UNREADABLE: u8 = 8;
+
+/// The arguments of `extant inspect`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InspectArgs {
+    /// Image file or block device; IMG@OFFSET for a file system that begins OFFSET bytes into it (K, M, G and T are
+    /// powers of 1024)
+    #[arg(value_name = "IMG[@OFFSET]")]
+    image: OsString,
+
+    /// Print one JSON object instead of text
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    what: What,
+}
+
+/// What to look at.
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// The superblock: sizes, features, times, state, errors
+    Super,
+    /// All block groups, one line each
+    Groups,
+    /// One block group: its tables, flags and checksums
+    Group {
+        /// Number of the group, from 0
+        #[arg(value_name = "N")]
+        number: u32,
+    },
+    /// An inode's fields, and where it lies
+    Inode(TargetArg),
+    /// Where a file's blocks are: the extent tree, or the runs of a classic block map
+    Extents(TargetArg),
+    /// A directory's entries, block by block
+    Dir(TargetArg),
+    /// A directory's hash index: levels, fill, order
+    Htree(TargetArg),
+    /// An inode's extended attributes and ACLs
+    Xattr(TargetArg),
+    /// The journal: its superblock, and the transactions that wait to be replayed
+    Journal,
+    /// Inodes that wait to be deleted or truncated: the orphan list and the orphan file
+    Orphans,
+    /// Free space by the bitmaps, against what descriptors and superblock count
+    Free,
+}
+
+/// An inode by number or path.
+#[derive(Debug, clap::Args)]
+struct TargetArg {
+    /// Number of the inode, or path from the root of the image; symbolic links on the way are followed
+    #[arg(value_name = "INODE|PATH")]
+    target: OsString,
+}
+
+/// Why nothing, or not all, could be printed.
+#[derive(Debug)]
+pub(crate) enum InspectError {
+    /// The command line asks for something that this image does not have.
+    Usage(String),
+    /// The image cannot be read, or holds no ext4 file system.
+    Unreadable(String),
+    /// The output refuses what is printed.
+    Output(io::Error),
+}
+
+impl InspectError {
+    /// The exit code: 2 for usage, 8 for the rest.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) => EXIT_USAGE.into(),
+            Self::Unreadable(_) | Self::Output(_) => EXIT_UNREADABLE.into(),
+        }
+    }
+}
+
+impl fmt::Display for InspectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(why) | Self::Unreadable(why) => f.write_str(why),
+            Self::Output(error) => write!(f, "cannot print: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for InspectError {}
+
+/// Runs `extant inspect`: prints to standard output, and each damage as a line on standard error (in JSON: in the
+/// object).
+///
+/// # Errors
+/// See [`InspectError`]; its [`exit_code`](InspectError::exit_code) is the command's. A reader that goes away
+/// (`| head`) is no error.
+pub(crate) fn run(args: InspectArgs) -> Result<ExitCode, InspectError> {
+    let device = open(&args.image).map_err(|error| match error {
+        InspectError::Unreadable(why) => {
+            InspectError::Unreadable(format!("{}: {why}", Path::new(&args.image).display()))
+        }
+        other => other,
+    })?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let damage = match print(device, &args.what, args.json, &mut out) {
+        Ok(damage) => damage,
+        Err(InspectError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(InspectError::Unreadable(why)) => {
+            return Err(InspectError::Unreadable(format!("{}: {why}", Path::new(&args.image).display())));
+        }
+        Err(other) => return Err(other),
+    };
+    if damage.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !args.json {
+        let mut errors = io::stderr().lock();
+        for line in &damage {
+            // Standard error is the last resort: where it is gone, the exit code still tells.
+            let _ = writeln!(errors, "damaged: {line}");
+        }
+    }
+    Ok(EXIT_DAMAGED.into())
+}
+
+/// Prints one view of a device and returns the damage seen.
+fn print(
+    device: Box<dyn Device>,
+    what: &What,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<Vec<String>, InspectError> {
+    let damage = DamageLog::default();
+    let mut page = Page::new(out, json);
+    view(Probe::find(device, &damage)?, what, &mut page)?;
+    let lines = damage.into_lines();
+    page.finish(&lines).map_err(InspectError::Output)?;
+    Ok(lines)
+}
+
+/// One view. Whatever can fail fails before the first fact is printed.
+fn view(probe: Probe<'_>, what: &What, page: &mut Page<'_>) -> Result<(), InspectError> {
+    match what {
+        What::Super => {
+            superblock::show(&probe, page);
+            return Ok(());
+        }
+        What::Journal if probe.is_journal_device() => return journal::show_device(&probe, page),
+        _ => {}
+    }
+    let reader = Reader::new(probe)?;
+    match what {
+        What::Super => {}
+        What::Groups => groups::show_all(&reader, page),
+        What::Group { number } => groups::show_one(&reader, Group(*number), page)?,
+        What::Inode(arg) => inode::show(&reader, &arg.find(&reader)?, page),
+        What::Extents(arg) => extents::show(&reader, &arg.find(&reader)?, page)?,
+        What::Dir(arg) => dir::show(&reader, &arg.find(&reader)?, page)?,
+        What::Htree(arg) => htree::show(&reader, &arg.find(&reader)?, page)?,
+        What::Xattr(arg) => attributes::show(&reader, &arg.find(&reader)?, page),
+        What::Journal => journal::show(&reader, page)?,
+        What::Orphans => orphans::show(&reader, page),
+        What::Free => free::show(&reader, page),
+    }
+    Ok(())
+}
+
+impl TargetArg {
+    fn find(&self, reader: &Reader<'_>) -> Result<reader::FoundInode, InspectError> {
+        Target::parse(&self.target).resolve(reader)
+    }
+}
+
+/// Opens `IMG` or `IMG@OFFSET` for reading. A file whose name holds an `@` goes before an offset.
+fn open(image: &OsStr) -> Result<Box<dyn Device>, InspectError> {
+    let whole = PathBuf::from(image);
+    let (path, offset) = match split_offset(image) {
+        Some((path, offset)) if !whole.exists() => (path, offset),
+        _ => (whole, 0),
+    };
+    if path.is_dir() {
+        return Err(InspectError::Unreadable("is a directory, no image".to_owned()));
+    }
+    let device =
+        FileDevice::open(&path, false).map_err(|error| InspectError::Unreadable(error.to_string()))?;
+    if offset == 0 {
+        return Ok(Box::new(device));
+    }
+    match Window::from_offset(device, offset) {
+        Ok(window) => Ok(Box::new(window)),
+        Err(fault) => Err(InspectError::Usage(format!("@{offset}: {fault}"))),
+    }
+}
+
+/// `path@offset`; `None` when there is no offset that can be read.
+fn split_offset(image: &OsStr) -> Option<(PathBuf, u64)> {
+    let bytes = image.as_bytes();
+    let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > 0)?;
+    let offset = parse_offset(std::str::from_utf8(&bytes[at + 1..]).ok()?)?;
+    Some((PathBuf::from(OsStr::from_bytes(&bytes[..at])), offset))
+}
+
+/// `4096`, `0x1000`, `4K`, `1M`, `2G`, `1T`.
+fn parse_offset(text: &str) -> Option<u64> {
+    if let Some(hex) = text.strip_prefix("0x") {
+        return u64::from_str_radix(hex, 16).ok();
+    }
+    let (digits, shift) = match text.chars().last()?.to_ascii_uppercase() {
+        'K' => (&text[..text.len() - 1], 10),
+        'M' => (&text[..text.len() - 1], 20),
+        'G' => (&text[..text.len() - 1], 30),
+        'T' => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}

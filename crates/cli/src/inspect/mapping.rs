@@ -1,0 +1,356 @@
+//! Where a file's blocks are: the runs of extent trees and of classic block maps, told in order.
+//!
+//! Owns: the loop that reads the nodes. Does **not** own: the rules of a node (see [`ondisk::extent`] and
+//! [`ondisk::indirect`]), inline data.
+//!
+//! Invariants
+//! 1. A walk reads at most as many nodes as the device has blocks, and reports at most as many blocks as the file
+//!    system has: a file has no block twice, so more than that is damage and ends the walk.
+//! 2. A damaged node is noted and left out; the walk goes on behind it.
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use base::{Lblk, Pblk};
+use ondisk::extent::{self, Entries, Node, Walker};
+use ondisk::filetype::FileType;
+use ondisk::indirect;
+use ondisk::inode::{Inode, flags};
+
+use super::reader::{FoundInode, Reader};
+
+/// Runs that are kept for random access; a file in more pieces is cut off with a note.
+const RUNS_MAX: usize = 1 << 21;
+
+/// Blocks that follow each other in the file and on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) lblk: u64,
+    pub(super) pblk: u64,
+    pub(super) len: u64,
+    pub(super) unwritten: bool,
+}
+
+/// A node of a file's tree, as it is entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NodeFacts {
+    /// Its block; `None` for the root in the inode.
+    pub(super) block: Option<Pblk>,
+    /// Levels above it.
+    pub(super) level: u16,
+    /// Levels below it: 0 for a leaf (of extents, or of numbers of data blocks).
+    pub(super) depth: u16,
+    /// Entries in use.
+    pub(super) used: usize,
+    /// Room for entries.
+    pub(super) max: usize,
+    /// First logical block that it maps.
+    pub(super) lblk: u64,
+    /// Is its checksum right? `None` where it has none.
+    pub(super) checksum_is_right: Option<bool>,
+}
+
+/// What a walk tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Event {
+    Node(NodeFacts),
+    Run(Run),
+}
+
+/// How an inode keeps its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mapping {
+    /// An extent tree.
+    Extents,
+    /// Direct and indirect block numbers.
+    Indirect,
+    /// In the inode itself (feature inline_data).
+    Inline,
+    /// A symbolic link's target in `i_block`.
+    FastSymlink,
+    /// Devices, fifos and sockets have none.
+    Nothing,
+}
+
+impl Mapping {
+    pub(super) fn of(inode: &Inode) -> Self {
+        match FileType::from_mode(inode.mode) {
+            FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => Self::Nothing,
+            _ if inode.has_flag(flags::INLINE_DATA) => Self::Inline,
+            _ if inode.has_flag(flags::EXTENTS) => Self::Extents,
+            FileType::Symlink if inode.size < 60 => Self::FastSymlink,
+            _ => Self::Indirect,
+        }
+    }
+
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Extents => "extents",
+            Self::Indirect => "indirect",
+            Self::Inline => "inline",
+            Self::FastSymlink => "fast symlink",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
+/// Tells all nodes and runs of a file in logical order, until `each` breaks. Files without a map tell nothing.
+pub(super) fn walk(reader: &Reader<'_>, file: &FoundInode, each: &mut dyn FnMut(Event) -> ControlFlow<()>) {
+    let mut budget = Budget { reader, file, nodes: 0, blocks: 0 };
+    // Either way the walk is over: broken off by `each`, given up, or done.
+    let _ = match Mapping::of(&file.inode) {
+        Mapping::Extents => walk_extents(&mut budget, each),
+        Mapping::Indirect => walk_indirect(&mut budget, each),
+        _ => ControlFlow::Continue(()),
+    };
+}
+
+/// All runs of a file, for random access.
+pub(super) fn runs(reader: &Reader<'_>, file: &FoundInode) -> Vec<Run> {
+    let mut runs = Vec::new();
+    walk(reader, file, &mut |event| {
+        if let Event::Run(run) = event {
+            if runs.len() == RUNS_MAX {
+                reader.damage(format_args!("inode {}: only its first {RUNS_MAX} runs are looked at", file.ino));
+                return ControlFlow::Break(());
+            }
+            runs.push(run);
+        }
+        ControlFlow::Continue(())
+    });
+    runs
+}
+
+/// The physical block of a logical one.
+pub(super) fn find(runs: &[Run], lblk: u64) -> Option<Pblk> {
+    let run = runs.get(runs.partition_point(|run| run.lblk <= lblk).checked_sub(1)?)?;
+    let within = lblk - run.lblk;
+    (within < run.len).then(|| Pblk(run.pblk.saturating_add(within)))
+}
+
+/// The first bytes of a mapped file's content, `len_max` at most; holes and unwritten blocks read as zeros.
+pub(super) fn content(reader: &Reader<'_>, file: &FoundInode, len_max: u64) -> Vec<u8> {
+    let bs = reader.block_len();
+    let len = file.inode.size.min(len_max);
+    let blocks = len.div_ceil(bs);
+    let mut bytes = vec![0; len as usize];
+    walk(reader, file, &mut |event| {
+        let Event::Run(run) = event else { return ControlFlow::Continue(()) };
+        if run.lblk >= blocks {
+            return ControlFlow::Break(());
+        }
+        for i in 0..run.len.min(blocks - run.lblk) {
+            if run.unwritten {
+                break;
+            }
+            let target = ((run.lblk + i) * bs) as usize;
+            match reader.block(Pblk(run.pblk.saturating_add(i))) {
+                Ok(block) => {
+                    let part = block.len().min(bytes.len() - target);
+                    bytes[target..target + part].copy_from_slice(&block[..part]);
+                }
+                Err(fault) => reader.damage(format_args!("inode {}: {fault}", file.ino)),
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    bytes
+}
+
+/// Invariant 1.
+struct Budget<'r, 'd> {
+    reader: &'r Reader<'d>,
+    file: &'r FoundInode,
+    nodes: u64,
+    blocks: u64,
+}
+
+impl Budget<'_, '_> {
+    /// Reads a node's block. `None`: it cannot be read, which is noted.
+    fn node(&mut self, block: Pblk) -> ControlFlow<(), Option<Rc<[u8]>>> {
+        let ino = self.file.ino;
+        self.nodes += 1;
+        if self.nodes > self.reader.blocks_here() {
+            self.reader.damage(format_args!("inode {ino}: its map has more nodes than the device has blocks"));
+            return ControlFlow::Break(());
+        }
+        if self.reader.is_flooded() {
+            return ControlFlow::Break(());
+        }
+        let read = self.reader.block(block);
+        if let Err(fault) = &read {
+            self.reader.damage(format_args!("inode {ino}: a node of its map: {fault}"));
+        }
+        ControlFlow::Continue(read.ok())
+    }
+
+    /// Counts a run and checks its place. An impossible place is noted; the run is still told.
+    fn run(&mut self, run: &Run) -> ControlFlow<()> {
+        let (ino, total) = (self.file.ino, self.reader.geometry().blocks);
+        self.blocks = self.blocks.saturating_add(run.len);
+        if self.blocks > total {
+            self.reader.damage(format_args!("inode {ino}: maps more blocks than the file system has"));
+            return ControlFlow::Break(());
+        }
+        let inside = run.pblk.checked_add(run.len).is_some_and(|end| end <= total);
+        if !inside || run.pblk < u64::from(self.reader.geometry().first_data_block) {
+            self.reader.damage(format_args!(
+                "inode {ino}: logical block {} lies at block {}, outside the file system",
+                run.lblk, run.pblk
+            ));
+        }
+        if self.reader.is_flooded() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+fn node_facts(node: &Node, level: u16, block: Option<Pblk>) -> NodeFacts {
+    let (used, lblk) = match &node.entries {
+        Entries::Leaf(extents) => (extents.len(), extents.first().map_or(0, |first| first.lblk)),
+        Entries::Inner(indexes) => (indexes.len(), indexes.first().map_or(0, |first| first.lblk)),
+    };
+    NodeFacts {
+        block,
+        level,
+        depth: node.depth,
+        used,
+        max: node.max.into(),
+        lblk: lblk.into(),
+        checksum_is_right: None,
+    }
+}
+
+fn walk_extents(
+    budget: &mut Budget<'_, '_>,
+    each: &mut dyn FnMut(Event) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let (reader, file) = (budget.reader, budget.file);
+    let seed = reader.has_csum().then(|| reader.inode_seed(file.ino, &file.inode));
+    let mut walker = Walker::new(&file.inode.block, seed);
+    let root = Node::decode(&file.inode.block).ok();
+    if let Some(root) = &root {
+        each(Event::Node(node_facts(root, 0, None)))?;
+    }
+    let levels = root.map_or(0, |root| root.depth);
+    loop {
+        match walker.step() {
+            extent::Step::NeedBlock(block) => {
+                let bytes = budget.node(block)?;
+                if let Some(bytes) = &bytes
+                    && let Ok(node) = Node::decode(bytes)
+                {
+                    let mut facts = node_facts(&node, levels.saturating_sub(node.depth), Some(block));
+                    facts.checksum_is_right = seed.map(|seed| extent::verify(bytes, seed));
+                    each(Event::Node(facts))?;
+                }
+                walker.supply(bytes.as_deref());
+            }
+            extent::Step::Extent(extent) => {
+                let run = Run {
+                    lblk: extent.lblk.into(),
+                    pblk: extent.start,
+                    len: extent.len.into(),
+                    unwritten: extent.unwritten,
+                };
+                budget.run(&run)?;
+                each(Event::Run(run))?;
+            }
+            extent::Step::Damaged { block, fault } => {
+                let place = block.map_or("in the inode".to_owned(), |block| format!("in block {block}"));
+                reader.damage(format_args!("inode {}: extent node {place}: {fault}", file.ino));
+            }
+            extent::Step::Done => return ControlFlow::Continue(()),
+        }
+    }
+}
+
+fn walk_indirect(
+    budget: &mut Budget<'_, '_>,
+    each: &mut dyn FnMut(Event) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let block_size = budget.reader.geometry().block_size;
+    let end = indirect::max_blocks(block_size);
+    // The blocks on the way to the last answer, by the levels below them: the next answer mostly needs the same.
+    let mut path: [Option<(Pblk, Option<Rc<[u8]>>)>; 3] = [None, None, None];
+    let mut pending: Option<Run> = None;
+    let mut at = 0;
+    while at < end {
+        let mut step = indirect::lookup(&budget.file.inode.block, block_size, Lblk(at as u32)); // end is below 2^32
+        let mut levels = 0;
+        let len = loop {
+            match step {
+                indirect::Step::Hole { len_blocks } => break len_blocks,
+                indirect::Step::Mapped { pblk, len_blocks } => {
+                    let run = Run { lblk: at, pblk: pblk.0, len: len_blocks.into(), unwritten: false };
+                    pending = match pending.take() {
+                        Some(mut before) if follows(&before, &run) => {
+                            before.len += run.len;
+                            Some(before)
+                        }
+                        before => {
+                            tell(budget, each, before)?;
+                            Some(run)
+                        }
+                    };
+                    break len_blocks;
+                }
+                indirect::Step::NeedBlock { block, then } => {
+                    let depth = then.level().min(2) as usize;
+                    if path[depth].as_ref().is_none_or(|(known, _)| *known != block) {
+                        tell(budget, each, pending.take())?;
+                        let bytes = budget.node(block)?;
+                        if let Some(bytes) = &bytes {
+                            each(Event::Node(NodeFacts {
+                                block: Some(block),
+                                level: levels + 1,
+                                depth: depth as u16,
+                                used: indirect::entries(bytes).count(),
+                                max: bytes.len() / 4,
+                                lblk: at,
+                                checksum_is_right: None,
+                            }))?;
+                        }
+                        path[depth] = Some((block, bytes));
+                    }
+                    levels += 1;
+                    let known = path[depth].as_ref().and_then(|(_, bytes)| bytes.clone());
+                    step = match known.map(|bytes| then.resume(&bytes)) {
+                        Some(Ok(next)) => next,
+                        // All that hangs below a block that cannot be read is unknown; go on behind it.
+                        Some(Err(_)) | None => break below(block_size.bytes(), at, depth),
+                    };
+                }
+            }
+        };
+        at += u64::from(len.max(1));
+    }
+    tell(budget, each, pending)
+}
+
+/// Blocks from logical block `at` to the end of what the indirect block above it with `depth` levels below it maps.
+fn below(block_bytes: u64, at: u64, depth: usize) -> u32 {
+    let fan_out = block_bytes / 4;
+    let mut index = at.saturating_sub(12);
+    for levels in 1..3 {
+        let tree = fan_out.pow(levels);
+        if index < tree {
+            break;
+        }
+        index -= tree;
+    }
+    let reach = fan_out.pow(depth as u32 + 1); // at most 2^42
+    u32::try_from(reach - index % reach).unwrap_or(u32::MAX)
+}
+
+fn follows(before: &Run, run: &Run) -> bool {
+    before.lblk + before.len == run.lblk && before.pblk + before.len == run.pblk
+}
+
+fn tell(
+    budget: &mut Budget<'_, '_>,
+    each: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    run: Option<Run>,
+) -> ControlFlow<()> {
+    let Some(run) = run else { return ControlFlow::Continue(()) };
+    budget.run(&run)?;
+    each(Event::Run(run))
+}

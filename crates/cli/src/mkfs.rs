@@ -1,0 +1,410 @@
+//! `extant mkfs`: an empty file system.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base::BlockSize;
+use clap::Args;
+use device::{Device, FileDevice, NewFile};
+use image::mkfs::{EmptyTree, Identity, MkfsFault};
+use image::options::{FeatureEdit, FormatOptions, Generation, JournalSize, QuotaTypes, Usage};
+use image::plan::Plan;
+use image::write::WriteFault;
+use serde_json::json;
+
+use crate::exit;
+use crate::sizes::{human, parse_size};
+
+/// Options that say what kind of file system to make, shared by mkfs and build.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "File system")]
+pub(crate) struct FormatArgs {
+    /// Generation: ext2, ext3 or ext4.
+    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4", value_parser = parse_generation)]
+    generation: Generation,
+    /// Features to add or (with ^) leave out, as mke2fs names them: `^has_journal,bigalloc`; `none` clears all.
+    #[arg(short = 'O', long = "features", value_name = "LIST", value_parser = parse_features)]
+    features: Vec<Edits>,
+    /// Block size in bytes, 1024 to 65536.
+    #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_block_size)]
+    block_size: Option<BlockSize>,
+    /// Cluster size in bytes (feature bigalloc).
+    #[arg(short = 'C', long, value_name = "BYTES", value_parser = parse_size)]
+    cluster_size: Option<u64>,
+    /// Blocks per group.
+    #[arg(short = 'g', long, value_name = "BLOCKS")]
+    blocks_per_group: Option<u32>,
+    /// Groups per flex group, a power of two.
+    #[arg(short = 'G', long, value_name = "GROUPS")]
+    flex_groups: Option<u32>,
+    /// Bytes of device per inode.
+    #[arg(short = 'i', long, value_name = "BYTES", value_parser = parse_size)]
+    inode_ratio: Option<u64>,
+    /// Bytes per inode, a power of two from 128.
+    #[arg(short = 'I', long, value_name = "BYTES")]
+    inode_size: Option<u16>,
+    /// Number of inodes.
+    #[arg(short = 'N', long, value_name = "COUNT")]
+    inodes: Option<u64>,
+    /// Percentage of blocks kept for the super-user.
+    #[arg(short = 'm', long, value_name = "PERCENT", value_parser = parse_percent)]
+    reserved_percent: Option<f64>,
+    /// Label, at most 16 bytes.
+    #[arg(short = 'L', long, value_name = "TEXT", value_parser = parse_label)]
+    label: Option<String>,
+    /// Directory of the last mount, as recorded in the superblock.
+    #[arg(short = 'M', long, value_name = "DIR")]
+    last_mounted: Option<String>,
+    /// UUID, or `clear` for all zeros, `random`, `time`.
+    #[arg(short = 'U', long, value_name = "UUID", value_parser = parse_uuid_choice)]
+    uuid: Option<UuidChoice>,
+    /// What the kernel does on errors.
+    #[arg(short = 'e', long, value_name = "BEHAVIOUR", value_parser = ["continue", "remount-ro", "panic"])]
+    errors: Option<String>,
+    /// Journal options: `size=MEBIBYTES`.
+    #[arg(short = 'J', long = "journal", value_name = "OPTIONS", value_parser = parse_journal)]
+    journal: Option<u32>,
+    /// Extended options as mke2fs has them: stride=, stripe_width=, resize=, num_backup_sb=, mmp_update_interval=,
+    /// hash_seed=, root_owner=, quotatype=, orphan_file_size=, lazy_itable_init=, test_fs.
+    #[arg(short = 'E', long = "extended", value_name = "OPTIONS")]
+    extended: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Edits(Vec<FeatureEdit>);
+
+/// What `-U` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UuidChoice {
+    Given([u8; 16]),
+    Random,
+}
+
+impl FormatArgs {
+    /// The choices as the library knows them.
+    pub(crate) fn options(&self) -> Result<FormatOptions, String> {
+        let mut options = FormatOptions {
+            generation: self.generation,
+            features: self.features.iter().flat_map(|edits| edits.0.iter().copied()).collect(),
+            block_size: self.block_size,
+            cluster_size: self.cluster_size,
+            blocks_per_group: self.blocks_per_group,
+            groups_per_flex: self.flex_groups,
+            inode_ratio: self.inode_ratio,
+            inode_size: self.inode_size,
+            inodes: self.inodes,
+            reserved_percent: self.reserved_percent,
+            label: self.label.clone().unwrap_or_default().into_bytes(),
+            last_mounted: self.last_mounted.clone().unwrap_or_default().into_bytes(),
+            errors: self.errors.as_deref().map(|name| match name {
+                "continue" => 1,
+                "remount-ro" => 2,
+                _ => 3,
+            }),
+            journal_size: self.journal.map_or(JournalSize::Auto, JournalSize::MiB),
+            ..FormatOptions::default()
+        };
+        for list in &self.extended {
+            for word in list.split(',').filter(|word| !word.is_empty()) {
+                set_extended(&mut options, word)?;
+            }
+        }
+        Ok(options)
+    }
+
+    /// What `-U` asks for.
+    pub(crate) fn uuid(&self) -> Option<UuidChoice> {
+        self.uuid
+    }
+}
+
+fn set_extended(options: &mut FormatOptions, word: &str) -> Result<(), String> {
+    let (name, value) = word.split_once('=').unwrap_or((word, ""));
+    let number = || value.parse::<u64>().map_err(|_| format!("-E {name} needs a number, not \"{value}\""));
+    let narrow = |n: u64| u16::try_from(n).map_err(|_| format!("-E {name}={n} is above 65535"));
+    match name {
+        "stride" => options.stride = narrow(number()?)?,
+        "stripe_width" | "stripe-width" => {
+            options.stripe_width =
+                u32::try_from(number()?).map_err(|_| format!("-E {name} is above 4294967295"))?;
+        }
+        "resize" => options.resize_blocks = Some(number()?),
+        "num_backup_sb" => options.num_backup_sb = Some(number()?.min(255) as u8),
+        "mmp_update_interval" => options.mmp_interval = Some(narrow(number()?)?),
+        "hash_seed" => options.hash_seed = Some(parse_uuid(value)?),
+        "root_owner" => {
+            let ids = value.split_once(':').and_then(|(u, g)| Some((u.parse().ok()?, g.parse().ok()?)));
+            options.root_owner = Some(ids.ok_or_else(|| format!("-E root_owner needs UID:GID, not \"{value}\""))?);
+        }
+        "quotatype" => {
+            let mut types = QuotaTypes { user: false, group: false, project: Some(false) };
+            for kind in value.split(':') {
+                match kind {
+                    "usrquota" => types.user = true,
+                    "grpquota" => types.group = true,
+                    "prjquota" => types.project = Some(true),
+                    other => return Err(format!("-E quotatype: unknown type \"{other}\"")),
+                }
+            }
+            options.quota_types = types;
+        }
+        "orphan_file_size" => options.orphan_file_bytes = Some(parse_size(value)?),
+        "lazy_itable_init" => options.lazy_itable_init = Some(value.is_empty() || number()? != 0),
+        "test_fs" => options.test_fs = true,
+        // A new image reads as zeros everywhere, so these change nothing.
+        "lazy_journal_init" | "nodiscard" | "discard" | "assume_storage_prezeroed" => {}
+        _ => return Err(format!("-E {name} is not known")),
+    }
+    Ok(())
+}
+
+/// Make an empty file system, with mke2fs's options and defaults.
+#[derive(Debug, Args)]
+pub(crate) struct MkfsArgs {
+    /// Image file or block device.
+    image: PathBuf,
+    /// Size of a new image: `512M`, `10G`, `16T`. An existing file or block device keeps its own if none is given.
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+    /// How the file system will be used: floppy, small, default, big, huge, news, largefile, largefile4.
+    #[arg(short = 'T', long, value_name = "USAGE", value_parser = parse_usage)]
+    usage: Option<Usage>,
+    /// Replace whatever the file or device holds.
+    #[arg(short = 'F', long)]
+    force: bool,
+    /// Show what would be made, and make nothing.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Do not wait until everything is durable.
+    #[arg(long)]
+    no_sync: bool,
+    /// Report as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// Where the file system goes.
+enum Target {
+    New(NewFile),
+    Existing,
+}
+
+pub(crate) fn run(args: MkfsArgs) -> ExitCode {
+    let mut options = match args.format.options() {
+        Ok(options) => options,
+        Err(message) => return exit::fail(exit::USAGE_CODE, &message),
+    };
+    options.usage = args.usage;
+    let (existing, is_device) = match std::fs::metadata(&args.image) {
+        Ok(metadata) => (Some(metadata.len()), metadata.file_type().is_block_device()),
+        Err(_) => (None, false),
+    };
+    if existing.is_some_and(|len| len > 0 || is_device) && !args.force && !args.dry_run && !is_blank(&args.image) {
+        let hint = "it holds data; use --force to replace it";
+        return exit::fail(exit::EXISTS, &format!("{} exists already: {hint}", args.image.display()));
+    }
+    let bytes = match (args.size, existing) {
+        (Some(bytes), _) => bytes,
+        (None, Some(_)) => match FileDevice::open(&args.image, false) {
+            Ok(device) => device.size_bytes(),
+            Err(error) => return exit::fail(exit::TARGET, &format!("{}: {error}", args.image.display())),
+        },
+        (None, None) => return exit::fail(exit::USAGE_CODE, &"a new image needs --size"),
+    };
+    let identity = Identity {
+        uuid: match args.format.uuid() {
+            Some(UuidChoice::Given(uuid)) => uuid,
+            _ => random_uuid(),
+        },
+        hash_seed: options.hash_seed.unwrap_or_else(random_uuid),
+        time: now(),
+    };
+    let tree = EmptyTree::new(identity.time, options.root_owner.unwrap_or((0, 0)));
+    let input = tree.input(&options, identity, !is_device);
+    let plan = match image::mkfs::plan(&input, bytes) {
+        Ok(plan) => plan,
+        Err(fault) => return exit::fail(exit::USAGE_CODE, &fault),
+    };
+    let written = if args.dry_run {
+        0
+    } else {
+        match make(&args, &plan, bytes, is_device) {
+            Ok(written) => written,
+            Err((code, message)) => return exit::fail(code, &message),
+        }
+    };
+    report(&args, &options, &plan, written);
+    ExitCode::SUCCESS
+}
+
+/// Does a file hold nothing but zeros at its start? Then nobody will miss it.
+fn is_blank(path: &Path) -> bool {
+    let Ok(device) = FileDevice::open(path, false) else { return false };
+    let mut start = vec![0; device.size_bytes().min(128 << 10) as usize];
+    device.read_at(0, &mut start).is_ok() && start.iter().all(|&b| b == 0)
+}
+
+fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, is_device: bool) -> Result<u64, (u8, String)> {
+    let refused = |error: std::io::Error| (exit::TARGET, format!("{}: {error}", args.image.display()));
+    let (target, device) = if is_device {
+        let device = FileDevice::open(&args.image, true).map_err(refused)?;
+        if device.size_bytes() < bytes {
+            return Err((exit::USAGE_CODE, format!("the device has only {} bytes", device.size_bytes())));
+        }
+        (Target::Existing, device)
+    } else {
+        let new = NewFile::create(&args.image).map_err(refused)?;
+        new.file().set_len(bytes).map_err(refused)?;
+        let device = FileDevice::fresh(new.file().try_clone().map_err(refused)?).map_err(refused)?;
+        (Target::New(new), device)
+    };
+    let written = image::mkfs::write_plan(plan, &device, !args.no_sync).map_err(|fault| match fault {
+        MkfsFault::Write(WriteFault::Device(fault)) if fault.os_error() == Some(28) => {
+            (exit::NO_SPACE, format!("no space left for {}: {fault}", args.image.display()))
+        }
+        other => (exit::TARGET, other.to_string()),
+    })?;
+    if let Target::New(new) = target {
+        new.publish(true).map_err(refused)?;
+    }
+    Ok(written.bytes)
+}
+
+fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u64) {
+    let (sb, geometry) = (&plan.superblock, plan.geometry());
+    if image::mkfs::journal_was_dropped(options, plan) {
+        eprintln!("extant: the file system is too small for a journal; it has none");
+    }
+    if args.json {
+        let value = json!({
+            "image": args.image.display().to_string(),
+            "block_size": geometry.block_size.bytes(),
+            "blocks": sb.blocks_count,
+            "groups": geometry.groups,
+            "inodes": sb.inodes_count,
+            "free_blocks": sb.free_blocks_count,
+            "free_inodes": sb.free_inodes_count,
+            "reserved_blocks": sb.reserved_blocks_count,
+            "features": sb.features.names(),
+            "uuid": format_uuid(&sb.uuid),
+            "written_bytes": written,
+            "dry_run": args.dry_run,
+        });
+        println!("{value:#}");
+    } else if !args.quiet {
+        let verb = if args.dry_run { "would have" } else { "has" };
+        println!("{} {verb}", args.image.display());
+        println!("  {} blocks of {} bytes in {} groups", sb.blocks_count, geometry.block_size, geometry.groups);
+        println!("  {} inodes, {} reserved blocks", sb.inodes_count, sb.reserved_blocks_count);
+        println!("  features {}", sb.features);
+        println!("  UUID {}", format_uuid(&sb.uuid));
+        if !args.dry_run {
+            println!("  {} written", human(written));
+        }
+    }
+}
+
+/// Now, or what SOURCE_DATE_EPOCH says, in seconds since 1970.
+pub(crate) fn now() -> u64 {
+    source_date_epoch()
+        .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()))
+}
+
+/// SOURCE_DATE_EPOCH, if it is set to a number.
+pub(crate) fn source_date_epoch() -> Option<u64> {
+    std::env::var("SOURCE_DATE_EPOCH").ok()?.parse().ok()
+}
+
+/// A random UUID, version 4.
+pub(crate) fn random_uuid() -> [u8; 16] {
+    use std::io::Read;
+    let mut bytes = [0; 16];
+    let read = OpenOptions::new().read(true).open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));
+    if read.is_err() {
+        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+        bytes = (nanos ^ u128::from(std::process::id()) << 96).to_le_bytes();
+    }
+    image::build::as_uuid(bytes)
+}
+
+/// `01234567-89ab-cdef-0123-456789abcdef`
+pub(crate) fn format_uuid(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    [&hex[0..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32]].join("-")
+}
+
+fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
+    let hex: String = text.chars().filter(|&c| c != '-').collect();
+    let bad = || format!("\"{text}\" is not a UUID like 01234567-89ab-cdef-0123-456789abcdef");
+    if hex.len() != 32 || !hex.is_ascii() {
+        return Err(bad());
+    }
+    let mut uuid = [0; 16];
+    for (byte, pair) in uuid.iter_mut().zip(hex.as_bytes().chunks(2)) {
+        let pair = std::str::from_utf8(pair).map_err(|_| bad())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| bad())?;
+    }
+    Ok(uuid)
+}
+
+fn parse_uuid_choice(text: &str) -> Result<UuidChoice, String> {
+    match text {
+        "clear" => Ok(UuidChoice::Given([0; 16])),
+        "random" | "time" => Ok(UuidChoice::Random),
+        _ => parse_uuid(text).map(UuidChoice::Given),
+    }
+}
+
+fn parse_generation(text: &str) -> Result<Generation, String> {
+    match text {
+        "ext2" => Ok(Generation::Ext2),
+        "ext3" => Ok(Generation::Ext3),
+        "ext4" => Ok(Generation::Ext4),
+        _ => Err("it is ext2, ext3 or ext4".to_owned()),
+    }
+}
+
+fn parse_features(text: &str) -> Result<Edits, String> {
+    FeatureEdit::parse_list(text).map(Edits).map_err(|word| {
+        let known: Vec<&str> = ondisk::features::TABLE.iter().map(|feature| feature.name).collect();
+        format!("no feature is called \"{word}\"; known are: {}", known.join(" "))
+    })
+}
+
+fn parse_block_size(text: &str) -> Result<BlockSize, String> {
+    let bytes = parse_size(text)?;
+    BlockSize::from_bytes(bytes).ok_or_else(|| "it is a power of two from 1024 to 65536".to_owned())
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=50.0).contains(&percent) => Ok(percent),
+        _ => Err("it is a number from 0 to 50".to_owned()),
+    }
+}
+
+fn parse_label(text: &str) -> Result<String, String> {
+    if text.len() > 16 { Err(format!("{} bytes are more than 16", text.len())) } else { Ok(text.to_owned()) }
+}
+
+fn parse_usage(text: &str) -> Result<Usage, String> {
+    Usage::by_name(text)
+        .ok_or_else(|| "it is floppy, small, default, big, huge, news, largefile or largefile4".to_owned())
+}
+
+fn parse_journal(text: &str) -> Result<u32, String> {
+    match text.split_once('=') {
+        Some(("size", mib)) => mib.parse().map_err(|_| format!("\"{mib}\" is not a number of mebibytes")),
+        Some(("device", _)) => Err("external journals are not made yet".to_owned()),
+        _ => Err("only size=MEBIBYTES is known".to_owned()),
+    }
+}
+

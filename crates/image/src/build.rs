@@ -1,0 +1,573 @@
+//! From sources to an image: read everything, plan everything, write once, and only then give it its name.
+//!
+//! Owns the order of steps and what is told to the user. Each step consumes what the one before made:
+//!
+//! ```text
+//! sources --> tree --> labels, owners --> digest (UUID, hash seed) --> order --> plan --> write --> publish
+//! ```
+//!
+//! Invariants
+//! 1. The same sources and choices make the same bytes, on any machine and with any number of threads: nothing random
+//!    and no clock goes into the image (but for files dated in the future, which do not count for its time stamp).
+//! 2. Nothing appears under the target's name before it is complete.
+
+use std::cell::Cell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base::BlockSize;
+use device::{FileDevice, NewFile};
+use ondisk::acl::{Acl, AclTag};
+use ondisk::filetype::FileType;
+use ondisk::{Features, Superblock};
+
+use crate::dirpack::hash_of;
+use crate::exclude::Excludes;
+use crate::idmap::{IdMap, Owner};
+use crate::labels::FileContexts;
+use crate::options::FormatOptions;
+use crate::plan::{Input, JournalPlace, Plan};
+use crate::sizing::Sized;
+use crate::solve::{SizeChoice, SolveFault, solve};
+use crate::source::dir::{DirOptions, DirReport, identity_of, open_root, read_dir};
+use crate::source::entry::{Entry, Xattr};
+use crate::source::fault::{ShownPath, SourceFault};
+use crate::source::oci::{Platform, read_oci};
+use crate::source::spool::Spool;
+use crate::source::tar::{TarInput, read_tar};
+use crate::tree::{InsertFault, MergeRules, Placement, Tree};
+use crate::write::{Meter, Problem, SourceRoot, WriteFault, WriteOptions, write};
+
+/// One source of a tree.
+#[derive(Debug)]
+pub enum Source {
+    /// A directory.
+    Dir(PathBuf),
+    /// A tar archive.
+    Tar(TarInput),
+    /// An image in an OCI layout: the layout's directory, and a tag or digest.
+    Oci {
+        /// The layout's directory.
+        layout: PathBuf,
+        /// Tag or digest; `None` for the only image.
+        reference: Option<String>,
+    },
+}
+
+/// What to build, from what, and how.
+#[derive(Debug)]
+pub struct BuildOptions {
+    /// Choices about the file system. Its `uuid` and `hash_seed` come from the tree where they are `None`.
+    pub format: FormatOptions,
+    /// Size of the image.
+    pub size: SizeChoice,
+    /// Time stamp of the file system, seconds since 1970; from the tree where `None`.
+    pub time: Option<u64>,
+    /// Times in the tree above this one become this one (`SOURCE_DATE_EPOCH` with `--clamp-mtime`).
+    pub clamp_mtime: Option<u64>,
+    /// Keep atime, ctime and crtime of the sources; else they equal mtime.
+    pub keep_times: bool,
+    /// Everything belongs to this owner.
+    pub owner: Option<Owner>,
+    /// How user ids change.
+    pub uid_map: IdMap,
+    /// How group ids change.
+    pub gid_map: IdMap,
+    /// SELinux labels by path.
+    pub file_contexts: Option<FileContexts>,
+    /// What to leave out.
+    pub excludes: Excludes,
+    /// Do not enter other file systems below a source directory.
+    pub one_file_system: bool,
+    /// Platform of an OCI image.
+    pub platform: Platform,
+    /// Threads.
+    pub threads: usize,
+    /// Pad or cut files that change while they are read, instead of failing.
+    pub tolerate_changes: bool,
+    /// Replace an existing file.
+    pub replace: bool,
+    /// Wait until everything is durable.
+    pub sync: bool,
+    /// Plan only: nothing is written.
+    pub dry_run: bool,
+}
+
+/// What was built.
+#[derive(Debug, Clone)]
+pub struct BuildReport {
+    /// Length of the image in bytes.
+    pub image_bytes: u64,
+    /// Bytes written to it.
+    pub written_bytes: u64,
+    /// Superblock of the image.
+    pub superblock: Superblock,
+    /// Regular files, hard links counted once.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Devices, pipes and sockets.
+    pub others: u64,
+    /// Names beyond the first of each file.
+    pub extra_links: u64,
+    /// Bytes of files' contents, holes counted.
+    pub content_bytes: u64,
+    /// Data blocks of files in bytes.
+    pub data_bytes: u64,
+    /// Distinct sets of extended attributes.
+    pub xattr_sets: u64,
+    /// Things the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// Why nothing was built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildFault {
+    /// The target exists.
+    #[error("{0} exists already; use --force to replace it")]
+    TargetExists(String),
+    /// The target cannot be made or written.
+    #[error("cannot write {path}: {source}")]
+    Target {
+        /// The target.
+        path: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A source cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceFault),
+    /// An entry of a source cannot be merged with what is there.
+    #[error("{path}: {fault}")]
+    Insert {
+        /// Source and path.
+        path: String,
+        /// Why.
+        fault: InsertFault,
+    },
+    /// Files that could not be read or changed meanwhile.
+    #[error("{} of the source's files could not be read", .0.len())]
+    Problems(Vec<Problem>),
+    /// An owner has no place in the given map.
+    #[error("{0}")]
+    Ids(String),
+    /// The choices do not work out, the tree cannot be stored, or the size is too small.
+    #[error(transparent)]
+    Solve(#[from] SolveFault),
+    /// Writing failed.
+    #[error(transparent)]
+    Write(WriteFault),
+}
+
+impl From<WriteFault> for BuildFault {
+    fn from(fault: WriteFault) -> Self {
+        match fault {
+            WriteFault::Problems(problems) => Self::Problems(problems),
+            other => Self::Write(other),
+        }
+    }
+}
+
+/// Tells the caller how far a build is.
+pub trait Observer: Meter {
+    /// A new step begins: "reading", "planning", "writing".
+    fn step(&self, name: &'static str);
+    /// Writing begins: this many bytes and files of contents are to come.
+    fn writing(&self, total_bytes: u64, total_files: u64);
+}
+
+/// An image being made: where it goes, and what is known so far.
+struct Gathered {
+    tree: Tree,
+    roots: Vec<SourceRoot>,
+    warnings: Vec<String>,
+    problems: Vec<Problem>,
+}
+
+/// Builds an image at `target`.
+///
+/// # Errors
+/// See [`BuildFault`]; nothing is left behind then.
+pub fn build(
+    options: &BuildOptions,
+    sources: Vec<Source>,
+    target: &Path,
+    observer: &impl Observer,
+    cancel: &AtomicBool,
+) -> Result<BuildReport, BuildFault> {
+    let shown = target.display().to_string();
+    if !options.replace && !options.dry_run && target.symlink_metadata().is_ok() {
+        return Err(BuildFault::TargetExists(shown));
+    }
+    // Before the long work: can the target be made at all?
+    let new = if options.dry_run {
+        None
+    } else {
+        Some(NewFile::create(target).map_err(|source| BuildFault::Target { path: shown.clone(), source })?)
+    };
+    observer.step("reading");
+    let mut gathered = gather(options, sources, target)?;
+    if !gathered.problems.is_empty() {
+        gathered.problems.sort_by(|a, b| a.path.cmp(&b.path));
+        return Err(BuildFault::Problems(gathered.problems));
+    }
+    observer.step("planning");
+    let mut tree = gathered.tree;
+    map_owners(&mut tree, options)?;
+    tree.count_links();
+    let time = options.time.unwrap_or_else(|| newest_time(&tree));
+    if let Some(limit) = options.clamp_mtime {
+        clamp_times(&mut tree, limit);
+    }
+    let lost_found = crate::mkfs::ensure_lost_found(&mut tree, time)
+        .map_err(|fault| BuildFault::Insert { path: "/lost+found".to_owned(), fault })?;
+    if let Some(contexts) = &options.file_contexts {
+        label(&mut tree, contexts);
+    }
+    tree.count_links();
+    let digest = tree.digest();
+    let uuid = options.format.uuid.unwrap_or_else(|| as_uuid(derive(digest, b"uuid")));
+    let hash_seed = options.format.hash_seed.unwrap_or_else(|| as_uuid(derive(digest, b"hash seed")));
+    let block_size = options.format.block_size.unwrap_or(BlockSize::KIB4);
+    let sealed = tree.order(directory_hash(&options.format, block_size, hash_seed)?);
+    let input = Input {
+        tree: &tree,
+        sealed: &sealed,
+        lost_found,
+        options: &options.format,
+        uuid,
+        hash_seed,
+        time,
+        journal_place: JournalPlace::Front,
+        fresh_device: true,
+    };
+    let (plan, image_bytes) = solve(&input, block_size, options.size)?;
+    let mut report = survey(&plan, image_bytes);
+    report.warnings = std::mem::take(&mut gathered.warnings);
+    if plan.clamped_times > 0 {
+        let (count, bits) = (plan.clamped_times, plan.geometry().inode_size);
+        report.warnings.push(format!("{count} times do not fit an inode of {bits} bytes; the nearest were stored"));
+    }
+    let Some(new) = new else { return Ok(report) };
+    let refused = |source| BuildFault::Target { path: shown.clone(), source };
+    new.file().set_len(image_bytes).map_err(refused)?;
+    let device = FileDevice::fresh(new.file().try_clone().map_err(refused)?).map_err(refused)?;
+    observer.step("writing");
+    observer.writing(report.data_bytes, report.files);
+    let write_options = WriteOptions {
+        threads: options.threads,
+        tolerate_changes: options.tolerate_changes,
+        cancel,
+        sync: options.sync,
+    };
+    let written = write(&plan, &device, &gathered.roots, write_options, observer)?;
+    report.written_bytes = written.bytes;
+    if written.changed_files > 0 {
+        let text = format!("{} files changed while they were read; they were padded or cut", written.changed_files);
+        report.warnings.push(text);
+    }
+    new.publish(options.replace).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => BuildFault::TargetExists(shown.clone()),
+        _ => refused(error),
+    })?;
+    Ok(report)
+}
+
+/// The hash by which children are ordered: the one of the file system, if its directories are indexed.
+fn directory_hash(
+    format: &FormatOptions,
+    block_size: BlockSize,
+    hash_seed: [u8; 16],
+) -> Result<Option<(ondisk::hash::HashVersion, [u32; 4])>, BuildFault> {
+    let sample: Sized =
+        crate::sizing::size(format, block_size, 1 << 20, Some(1 << 16), crate::sizing::Tail::Keep)
+            .map_err(SolveFault::from)?;
+    let mut sb = sample.superblock;
+    sb.hash_seed = hash_seed;
+    let indexed = sb.features.has_compat(Features::DIR_INDEX);
+    Ok(if indexed { hash_of(&sb).ok() } else { None })
+}
+
+/// Reads all sources into one tree.
+fn gather(options: &BuildOptions, sources: Vec<Source>, target: &Path) -> Result<Gathered, BuildFault> {
+    let mut gathered =
+        Gathered { tree: Tree::new(), roots: Vec::new(), warnings: Vec::new(), problems: Vec::new() };
+    let spool_dir = match target.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let mut spool = Spool::new(spool_dir);
+    let mut layer = 0;
+    for source in sources {
+        match source {
+            Source::Dir(path) => gathered.add_dir(options, &path, layer, target)?,
+            Source::Tar(input) => gathered.add_tar(options, input, &mut spool, layer)?,
+            Source::Oci { layout, reference } => {
+                layer = gathered.add_oci(options, &layout, reference.as_deref(), &mut spool, layer)?;
+            }
+        }
+        layer += 1;
+    }
+    Ok(gathered)
+}
+
+fn rules(options: &BuildOptions, layer: u16, replace_directories: bool) -> MergeRules {
+    MergeRules { layer, replace_directories, keep_times: options.keep_times }
+}
+
+impl Gathered {
+    fn add_dir(
+        &mut self,
+        options: &BuildOptions,
+        path: &Path,
+        layer: u16,
+        target: &Path,
+    ) -> Result<(), BuildFault> {
+        let root = open_root(path).map_err(|errno| SourceFault::io("open directory", path, errno.into()))?;
+        let source = self.roots.len() as u32;
+        let dir_options = DirOptions {
+            source,
+            rules: rules(options, layer, false),
+            excludes: &options.excludes,
+            one_file_system: options.one_file_system,
+            skip: identity_of(&target.to_owned()),
+            threads: options.threads,
+            check_access: true,
+        };
+        let DirReport { mut problems, mut warnings } = read_dir(&mut self.tree, &root, &dir_options)
+            .map_err(|(entry, fault)| BuildFault::Insert {
+                path: format!("{}/{}", path.display(), ShownPath(&entry)),
+                fault,
+            })?;
+        self.problems.append(&mut problems);
+        self.warnings.append(&mut warnings);
+        self.roots.push(root);
+        Ok(())
+    }
+
+    fn add_tar(
+        &mut self,
+        options: &BuildOptions,
+        input: TarInput,
+        spool: &mut Spool,
+        layer: u16,
+    ) -> Result<(), BuildFault> {
+        let name = match &input {
+            TarInput::Path(path) => path.display().to_string(),
+            TarInput::Stdin => "standard input".to_owned(),
+            TarInput::Reader { name, .. } => name.clone(),
+        };
+        let (tree, warnings) = (&mut self.tree, &mut self.warnings);
+        let mut duplicates = 0u64;
+        let mut sink = |entry: Entry| {
+            if is_excluded(&options.excludes, &entry.path) {
+                return Ok(());
+            }
+            let path = entry.path.clone();
+            match tree.insert(entry, rules(options, layer, false)) {
+                Ok(placement) => {
+                    duplicates += u64::from(placement == Placement::Duplicate);
+                    Ok(())
+                }
+                Err(fault) => {
+                    Err(BuildFault::Insert { path: format!("{name}: {}", ShownPath(&path)), fault })
+                }
+            }
+        };
+        read_tar(input, spool, &mut sink, &mut |warning| warnings.push(warning.to_string()))?;
+        if duplicates > 0 {
+            self.warnings.push(format!("{name}: {duplicates} entries came twice; the later ones were taken"));
+        }
+        Ok(())
+    }
+
+    /// Adds all layers of an OCI image; the number of the last layer.
+    fn add_oci(
+        &mut self,
+        options: &BuildOptions,
+        layout: &Path,
+        reference: Option<&str>,
+        spool: &mut Spool,
+        first_layer: u16,
+    ) -> Result<u16, BuildFault> {
+        let (tree, warnings) = (&mut self.tree, &mut self.warnings);
+        let layer = Cell::new(first_layer);
+        let mut sink = |entry: Entry| {
+            if is_excluded(&options.excludes, &entry.path) {
+                return Ok(());
+            }
+            let path = entry.path.clone();
+            tree.insert(entry, rules(options, layer.get(), true)).map(|_| ()).map_err(|fault| {
+                BuildFault::Insert { path: format!("{}: {}", layout.display(), ShownPath(&path)), fault }
+            })
+        };
+        read_oci(
+            layout,
+            reference,
+            &options.platform,
+            spool,
+            &mut |number| layer.set(first_layer.saturating_add(number as u16)),
+            &mut sink,
+            &mut |warning| warnings.push(warning.to_string()),
+        )?;
+        Ok(layer.get())
+    }
+}
+
+/// Is a path of an archive excluded, itself or by one of its parents?
+fn is_excluded(excludes: &Excludes, path: &[u8]) -> bool {
+    if excludes.is_empty() || path.is_empty() {
+        return false;
+    }
+    let ends = path.iter().enumerate().filter(|&(_, &b)| b == b'/').map(|(i, _)| i);
+    ends.chain([path.len()]).any(|end| excludes.is_excluded(&path[..end]))
+}
+
+/// The newest mtime that is not in the future; files dated later do not count.
+fn newest_time(tree: &Tree) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs() as i64);
+    let times = tree.nodes.iter().filter(|node| node.links > 0).map(|node| node.mtime_seconds);
+    times.filter(|&seconds| seconds <= now).max().unwrap_or(0).max(0) as u64
+}
+
+fn clamp_times(tree: &mut Tree, limit: u64) {
+    for node in &mut tree.nodes {
+        if node.mtime_seconds >= limit as i64 {
+            (node.mtime_seconds, node.mtime_nanos) = (limit as i64, 0);
+        }
+    }
+    for times in &mut tree.times {
+        for time in [&mut times.atime, &mut times.ctime, &mut times.crtime] {
+            if time.seconds >= limit as i64 {
+                (time.seconds, time.nanos) = (limit as i64, 0);
+            }
+        }
+    }
+}
+
+/// Gives everything its owner in the image, in inodes and in ACLs.
+fn map_owners(tree: &mut Tree, options: &BuildOptions) -> Result<(), BuildFault> {
+    let (uids, gids) = (&options.uid_map, &options.gid_map);
+    if let Some(owner) = &options.owner {
+        for node in &mut tree.nodes {
+            (node.uid, node.gid) = (owner.uid, owner.gid);
+        }
+        return Ok(());
+    }
+    if uids.is_empty() && gids.is_empty() {
+        return Ok(());
+    }
+    for index in 0..tree.nodes.len() {
+        let node = &tree.nodes[index];
+        let mapped = uids
+            .apply(node.uid)
+            .map_err(|e| format!("--uid-map: {e}"))
+            .and_then(|uid| Ok((uid, gids.apply(node.gid).map_err(|e| format!("--gid-map: {e}"))?)));
+        match mapped {
+            Ok((uid, gid)) => (tree.nodes[index].uid, tree.nodes[index].gid) = (uid, gid),
+            Err(why) => {
+                let path = tree.path(index as u32);
+                return Err(BuildFault::Ids(format!("/{}: {why}", ShownPath(&path))));
+            }
+        }
+    }
+    for set in &mut tree.xattr_sets {
+        for xattr in set.iter_mut().filter(|xattr| xattr.name.starts_with(b"system.posix_acl_")) {
+            let Ok(mut acl) = Acl::from_xattr(&xattr.value) else { continue };
+            for entry in &mut acl.entries {
+                match &mut entry.tag {
+                    AclTag::User(id) => *id = uids.apply(*id).map_err(|e| BuildFault::Ids(format!("ACL: {e}")))?,
+                    AclTag::Group(id) => *id = gids.apply(*id).map_err(|e| BuildFault::Ids(format!("ACL: {e}")))?,
+                    _ => {}
+                }
+            }
+            xattr.value = acl.to_xattr();
+        }
+    }
+    Ok(())
+}
+
+/// Labels everything that the contexts name; what they do not name keeps what it has.
+fn label(tree: &mut Tree, contexts: &FileContexts) {
+    let mut known: std::collections::HashMap<(u32, Vec<u8>), u32> = std::collections::HashMap::new();
+    for index in 0..tree.nodes.len() as u32 {
+        let node = &tree.nodes[index as usize];
+        if node.links == 0 {
+            continue;
+        }
+        let (old, file_type) = (node.xattrs, node.file_type());
+        let mut path = vec![b'/'];
+        path.extend_from_slice(&tree.path(index));
+        let Some(context) = contexts.lookup(&path, file_type) else { continue };
+        let mut value = context.to_vec();
+        value.push(0);
+        let set = match known.get(&(old, value.clone())) {
+            Some(&set) => set,
+            None => {
+                let mut xattrs = tree.xattr_sets[old as usize].clone();
+                xattrs.retain(|xattr| xattr.name != b"security.selinux");
+                xattrs.push(Xattr { name: b"security.selinux".to_vec(), value: value.clone() });
+                let set = tree.intern_xattrs(xattrs);
+                known.insert((old, value), set);
+                set
+            }
+        };
+        tree.nodes[index as usize].xattrs = set;
+    }
+}
+
+/// A value that belongs to a tree's digest and nothing else.
+fn derive(digest: u128, purpose: &[u8]) -> [u8; 16] {
+    let mut bytes = digest.to_le_bytes().to_vec();
+    bytes.extend_from_slice(purpose);
+    xxhash_rust::xxh3::xxh3_128(&bytes).to_le_bytes()
+}
+
+/// Sets the version and variant bits of a UUID made from arbitrary bytes (version 8, by RFC 9562, for derived ones is the
+/// same to every reader; 4 is what all tools know).
+#[must_use]
+pub fn as_uuid(mut bytes: [u8; 16]) -> [u8; 16] {
+    bytes[6] = bytes[6] & 0x0F | 0x40;
+    bytes[8] = bytes[8] & 0x3F | 0x80;
+    bytes
+}
+
+fn survey(plan: &Plan<'_>, image_bytes: u64) -> BuildReport {
+    let mut report = BuildReport {
+        image_bytes,
+        written_bytes: 0,
+        superblock: plan.superblock.clone(),
+        files: 0,
+        directories: plan.sealed.directories.len() as u64,
+        symlinks: 0,
+        others: 0,
+        extra_links: 0,
+        content_bytes: 0,
+        data_bytes: 0,
+        xattr_sets: plan.xattrs.sets.iter().filter(|set| !set.is_empty()).count() as u64,
+        warnings: Vec::new(),
+    };
+    let bs = plan.geometry().block_size.bytes();
+    for &node_index in &plan.by_ino {
+        let node = &plan.tree.nodes[node_index as usize];
+        match node.file_type() {
+            FileType::Directory => continue,
+            FileType::Regular => {
+                report.files += 1;
+                report.content_bytes += node.size;
+                report.data_bytes += match plan.simple_start(node_index) {
+                    Some(_) => plan.dense_blocks(node_index) * bs,
+                    None => plan.extents_of(node_index).iter().map(|e| u64::from(e.len) * bs).sum(),
+                };
+            }
+            FileType::Symlink => report.symlinks += 1,
+            _ => report.others += 1,
+        }
+        report.extra_links += u64::from(node.links.saturating_sub(1));
+    }
+    report
+}

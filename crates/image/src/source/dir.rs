@@ -1,0 +1,464 @@
+//! A directory as a source: walked by several threads, straight into the tree.
+//!
+//! Each thread takes a directory, looks at everything in it, and adds it to the tree in one go. The order in which
+//! directories are finished does not matter: the tree is sorted later.
+//!
+//! Problems (unreadable files and directories) are collected, so that one run names them all.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use ondisk::filetype::FileType;
+use rustix::fs::{
+    Access, AtFlags, CWD, Mode, OFlags, RawDir, SeekFrom, Statx, StatxFlags, StatxTimestamp, llistxattr,
+};
+use rustix::io::Errno;
+
+use super::entry::{Metadata, Time, Xattr};
+use super::fault::ShownPath;
+use crate::exclude::Excludes;
+use crate::tree::{InsertFault, MergeRules, NONE, ROOT, Tree};
+use crate::write::{Problem, SourceRoot};
+
+/// What is asked of a walk.
+#[derive(Debug)]
+pub struct DirOptions<'o> {
+    /// Number of the source among the directories.
+    pub source: u32,
+    /// How entries meet those of earlier sources.
+    pub rules: MergeRules,
+    /// What to leave out.
+    pub excludes: &'o Excludes,
+    /// Do not enter other file systems.
+    pub one_file_system: bool,
+    /// Device and inode number of a file to leave out: the image of an earlier run, if it lies in the source.
+    pub skip: Option<(u64, u64)>,
+    /// Threads.
+    pub threads: usize,
+    /// Is data read later, so that unreadable files are to be named now?
+    pub check_access: bool,
+}
+
+/// What a walk found out besides the tree.
+#[derive(Debug, Default)]
+pub struct DirReport {
+    /// What could not be read.
+    pub problems: Vec<Problem>,
+    /// Things that were left out or changed, in words.
+    pub warnings: Vec<String>,
+}
+
+struct Job {
+    /// Index of the directory in the tree.
+    dir: u32,
+    /// Its path below the source's root, empty for the root.
+    path: Vec<u8>,
+}
+
+/// Directories that wait to be looked at.
+#[derive(Default)]
+struct Queue {
+    jobs: Vec<Job>,
+    /// Threads that may still add jobs.
+    busy: usize,
+}
+
+/// What the threads build together.
+struct Shared<'t> {
+    tree: &'t mut Tree,
+    /// Nodes of files with several links, by device and inode number.
+    linked: HashMap<(u64, u64), u32>,
+    report: DirReport,
+    fault: Option<(Vec<u8>, InsertFault)>,
+}
+
+struct Walk<'w, 't> {
+    root: &'w SourceRoot,
+    root_path: Vec<u8>,
+    root_device: u64,
+    options: &'w DirOptions<'w>,
+    is_root_user: bool,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    shared: Mutex<Shared<'t>>,
+}
+
+/// One thing found in a directory, before it is in the tree.
+struct Found {
+    name: Vec<u8>,
+    stat: Statx,
+    xattrs: Vec<Xattr>,
+    target: Vec<u8>,
+    /// Data runs of a file with holes.
+    sparse: Option<Vec<(u64, u64)>>,
+}
+
+/// Opens a source directory.
+///
+/// # Errors
+/// The system's reason.
+pub fn open_root(path: &Path) -> Result<SourceRoot, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(path, flags, Mode::empty())?;
+    Ok(SourceRoot { dir, path: path.to_owned() })
+}
+
+/// Walks a source directory into the tree.
+///
+/// # Errors
+/// The path and reason of the first entry that cannot be merged.
+pub fn read_dir(
+    tree: &mut Tree,
+    root: &SourceRoot,
+    options: &DirOptions<'_>,
+) -> Result<DirReport, (Vec<u8>, InsertFault)> {
+    let mut report = DirReport::default();
+    let stat = match rustix::fs::statx(&root.dir, "", AtFlags::EMPTY_PATH, wanted()) {
+        Ok(stat) => stat,
+        Err(errno) => {
+            report.problems.push(problem(root.path.as_os_str().as_bytes(), &errno.to_string()));
+            return Ok(report);
+        }
+    };
+    let root_path = root.path.as_os_str().as_bytes().to_vec();
+    let xattrs = read_xattrs(&root_path, true, &mut report);
+    tree.set_metadata(ROOT, &metadata(&stat, xattrs), options.rules);
+    let walk = Walk {
+        root,
+        root_path,
+        root_device: device(&stat),
+        options,
+        is_root_user: rustix::process::geteuid().is_root(),
+        queue: Mutex::new(Queue { jobs: vec![Job { dir: 0, path: Vec::new() }], busy: 0 }),
+        wake: Condvar::new(),
+        shared: Mutex::new(Shared { tree, linked: HashMap::new(), report, fault: None }),
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads.max(1) {
+            scope.spawn(|| walk.work());
+        }
+    });
+    let shared = walk.shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match shared.fault {
+        Some(fault) => Err(fault),
+        None => Ok(shared.report),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wanted() -> StatxFlags {
+    StatxFlags::BASIC_STATS | StatxFlags::BTIME
+}
+
+fn device(stat: &Statx) -> u64 {
+    u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)
+}
+
+fn time(stamp: &StatxTimestamp) -> Time {
+    Time { seconds: stamp.tv_sec, nanos: stamp.tv_nsec }
+}
+
+fn metadata(stat: &Statx, xattrs: Vec<Xattr>) -> Metadata {
+    let has_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    Metadata {
+        permissions: stat.stx_mode & 0o7777,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        mtime: time(&stat.stx_mtime),
+        atime: Some(time(&stat.stx_atime)),
+        ctime: Some(time(&stat.stx_ctime)),
+        crtime: has_btime.then(|| time(&stat.stx_btime)),
+        xattrs,
+    }
+}
+
+fn problem(path: &[u8], why: &str) -> Problem {
+    Problem { path: ShownPath(path).to_string(), why: why.to_owned(), changed: false }
+}
+
+impl Walk<'_, '_> {
+    fn work(&self) {
+        let mut names = Box::new([MaybeUninit::<u8>::uninit(); 64 << 10]);
+        let mut queue = lock(&self.queue);
+        loop {
+            if let Some(job) = queue.jobs.pop() {
+                queue.busy += 1;
+                drop(queue);
+                let more = self.scan(&job, &mut names[..]);
+                queue = lock(&self.queue);
+                queue.jobs.extend(more);
+                queue.busy -= 1;
+                self.wake.notify_all();
+            } else if queue.busy == 0 {
+                self.wake.notify_all();
+                return;
+            } else {
+                queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Looks at one directory; the directories in it.
+    fn scan(&self, job: &Job, names: &mut [MaybeUninit<u8>]) -> Vec<Job> {
+        let mut report = DirReport::default();
+        let found = match self.open_dir(&job.path) {
+            Ok(dir) => self.look(&dir, job, names, &mut report),
+            Err(errno) => {
+                report.problems.push(self.problem(&job.path, &format!("cannot be opened: {errno}")));
+                Vec::new()
+            }
+        };
+        let mut more = Vec::new();
+        let mut shared = lock(&self.shared);
+        shared.report.problems.append(&mut report.problems);
+        shared.report.warnings.append(&mut report.warnings);
+        for found in found {
+            if shared.fault.is_some() {
+                return Vec::new();
+            }
+            match self.add(&mut shared, job.dir, &found) {
+                Ok(Some(dir)) => more.push(Job { dir, path: join(&job.path, &found.name) }),
+                Ok(None) => {}
+                Err(fault) => shared.fault = Some((join(&job.path, &found.name), fault)),
+            }
+        }
+        more
+    }
+
+    fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let path = if path.is_empty() { b"." } else { path };
+        let root = self.root.dir.as_fd();
+        // Listing must not change what is listed; NOATIME is for owners and root only.
+        match rustix::fs::openat(root, path, flags | OFlags::NOATIME, Mode::empty()) {
+            Err(Errno::PERM) => rustix::fs::openat(root, path, flags, Mode::empty()),
+            other => other,
+        }
+    }
+
+    fn look(&self, dir: &OwnedFd, job: &Job, names: &mut [MaybeUninit<u8>], report: &mut DirReport) -> Vec<Found> {
+        let mut all = Vec::new();
+        let mut full_path = join(&self.root_path, &job.path);
+        if !full_path.ends_with(b"/") {
+            full_path.push(b'/');
+        }
+        let base_len = full_path.len();
+        let mut entries = RawDir::new(dir, names);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(errno) => {
+                    report.problems.push(self.problem(&job.path, &format!("cannot be listed: {errno}")));
+                    break;
+                }
+            };
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            if !self.options.excludes.is_empty() && self.options.excludes.is_excluded(&join(&job.path, name)) {
+                continue;
+            }
+            full_path.truncate(base_len);
+            full_path.extend_from_slice(name);
+            match self.look_at(dir.as_fd(), name, &full_path, report) {
+                Ok(found) => all.extend(found),
+                // Gone since it was listed: as if it had never been there.
+                Err(Errno::NOENT) => {}
+                Err(errno) => {
+                    report.problems.push(problem(&full_path, &format!("cannot be read: {errno}")));
+                }
+            }
+        }
+        all
+    }
+
+    fn look_at(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        full_path: &[u8],
+        report: &mut DirReport,
+    ) -> Result<Option<Found>, Errno> {
+        let stat = rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, wanted())?;
+        if self.options.one_file_system && device(&stat) != self.root_device {
+            return Ok(None);
+        }
+        if self.options.skip == Some((device(&stat), stat.stx_ino)) {
+            report.warnings.push(format!("{}: left out, it is the image itself", ShownPath(full_path)));
+            return Ok(None);
+        }
+        let file_type = FileType::from_mode(stat.stx_mode);
+        let mut found =
+            Found { name: name.to_vec(), stat, xattrs: Vec::new(), target: Vec::new(), sparse: None };
+        match file_type {
+            FileType::Symlink => {
+                found.target = rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes();
+                if found.target.is_empty() {
+                    return Err(Errno::INVAL);
+                }
+            }
+            FileType::Regular => {
+                let unreadable = self.options.check_access
+                    && !self.is_root_user
+                    && rustix::fs::accessat(dir, name, Access::READ_OK, AtFlags::EACCESS).is_err();
+                if unreadable {
+                    return Err(Errno::ACCESS);
+                }
+                if stat.stx_blocks.saturating_mul(512) < stat.stx_size {
+                    found.sparse = data_runs(dir, name, stat.stx_size)?;
+                }
+            }
+            _ => {}
+        }
+        found.xattrs = read_xattrs(full_path, false, report);
+        Ok(Some(found))
+    }
+
+    /// Adds one thing to the tree; the index of the directory, if it is one that is to be entered.
+    fn add(&self, shared: &mut Shared<'_>, dir: u32, found: &Found) -> Result<Option<u32>, InsertFault> {
+        let stat = &found.stat;
+        let rules = self.options.rules;
+        let file_type = FileType::from_mode(stat.stx_mode);
+        let key = (device(stat), stat.stx_ino);
+        let linked = stat.stx_nlink > 1 && file_type != FileType::Directory;
+        if linked && let Some(&node) = shared.linked.get(&key) {
+            shared.tree.add_link(dir, &found.name, node, rules)?;
+            return Ok(None);
+        }
+        let metadata = metadata(stat, found.xattrs.clone());
+        let mut node = shared.tree.bare_node(&metadata, file_type, rules);
+        match file_type {
+            FileType::Regular => {
+                node.size = stat.stx_size;
+                node.content = self.options.source;
+                if let Some(runs) = &found.sparse {
+                    node.sparse = shared.tree.sparse.len() as u32;
+                    shared.tree.sparse.push(runs.clone().into_boxed_slice());
+                }
+            }
+            FileType::Symlink => shared.tree.set_symlink_target(&mut node, &found.target)?,
+            FileType::CharDevice | FileType::BlockDevice => {
+                node.size = u64::from(stat.stx_rdev_major) << 32 | u64::from(stat.stx_rdev_minor);
+            }
+            _ => {}
+        }
+        debug_assert!(file_type == FileType::Regular || node.sparse == NONE);
+        let (node, _) = shared.tree.add_node(dir, &found.name, node, rules)?;
+        if linked {
+            shared.linked.insert(key, node);
+        }
+        Ok((file_type == FileType::Directory).then(|| shared.tree.nodes[node as usize].content))
+    }
+
+    fn problem(&self, path: &[u8], why: &str) -> Problem {
+        problem(&join(&self.root_path, path), why)
+    }
+}
+
+fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
+    path.extend_from_slice(dir);
+    if !dir.is_empty() && !dir.ends_with(b"/") && !name.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    path
+}
+
+/// Where a file has data; `None` when everywhere.
+fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<Option<Vec<(u64, u64)>>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break, // nothing but a hole from here on
+            Err(Errno::INVAL) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(start))?.min(size);
+        if start >= size || end <= start {
+            break;
+        }
+        runs.push((start, end - start));
+        at = end;
+    }
+    Ok((runs != [(0, size)]).then_some(runs))
+}
+
+/// The attributes of a file that an image can hold; `follow` for the root, which may be reached by a symlink.
+fn read_xattrs(path: &[u8], follow: bool, report: &mut DirReport) -> Vec<Xattr> {
+    let mut small = [0u8; 1024];
+    let list = |buffer: &mut [u8]| {
+        if follow { rustix::fs::listxattr(path, buffer) } else { llistxattr(path, buffer) }
+    };
+    let names = match list(&mut small[..]) {
+        Ok(0) => return Vec::new(),
+        Ok(len) => small[..len].to_vec(),
+        Err(Errno::RANGE) => {
+            let mut large = vec![0u8; 64 << 10];
+            match list(&mut large) {
+                Ok(len) => large[..len].to_vec(),
+                Err(_) => return Vec::new(),
+            }
+        }
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Vec::new(),
+        Err(errno) => {
+            report.problems.push(problem(path, &format!("attributes cannot be listed: {errno}")));
+            return Vec::new();
+        }
+    };
+    let mut xattrs = Vec::new();
+    for name in names.split(|&b| b == 0).filter(|name| !name.is_empty()) {
+        if ondisk::xattr::split_name(name).is_none() {
+            let shown = ShownPath(name).to_string();
+            report.warnings.push(format!("{}: attribute {shown} is left out: ext4 has no place for it", ShownPath(path)));
+            continue;
+        }
+        match read_xattr(path, name, follow) {
+            Ok(value) => xattrs.push(Xattr { name: name.to_vec(), value }),
+            Err(Errno::NODATA) => {}
+            Err(errno) => {
+                let why = format!("attribute {} cannot be read: {errno}", ShownPath(name));
+                report.problems.push(problem(path, &why));
+            }
+        }
+    }
+    xattrs
+}
+
+fn read_xattr(path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>, Errno> {
+    let mut value = vec![0u8; 256];
+    loop {
+        let got = if follow {
+            rustix::fs::getxattr(path, name, &mut value[..])
+        } else {
+            rustix::fs::lgetxattr(path, name, &mut value[..])
+        };
+        match got {
+            Ok(len) => {
+                value.truncate(len);
+                return Ok(value);
+            }
+            Err(Errno::RANGE) if value.len() < 64 << 10 => value.resize(64 << 10, 0),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Device and inode number of a file, as [`DirOptions::skip`] wants them.
+#[must_use]
+pub fn identity_of(path: &PathBuf) -> Option<(u64, u64)> {
+    let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::INO).ok()?;
+    Some((device(&stat), stat.stx_ino))
+}
