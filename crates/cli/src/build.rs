@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -186,16 +187,33 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
     };
     let sources = args.sources.0.iter().map(|(_, kind, path)| source(*kind, path)).collect();
     let observer = Bar::new(args.quiet || args.json);
-    static CANCEL: AtomicBool = AtomicBool::new(false);
+    let cancel = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // The first signal stops the work and cleans up; a second one ends the process at once.
+        let registered = signal_hook::flag::register_conditional_default(signal, Arc::clone(&cancel))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&cancel)));
+        if let Err(error) = registered {
+            return exit::fail(exit::TARGET, &format!("signals cannot be handled: {error}"));
+        }
+    }
     let started = Instant::now();
-    let result = build(&options, sources, &args.output, &observer, &CANCEL);
+    let result = build(&options, sources, &args.output, &observer, &cancel);
     observer.finish();
     match result {
-        Ok(report) => {
+        Ok(mut report) => {
+            advise(&args, &mut report);
             print_report(&args, &report, started.elapsed());
             ExitCode::SUCCESS
         }
         Err(fault) => fail(&args, &fault),
+    }
+}
+
+/// Adds what the user should know about the target of a profile.
+fn advise(args: &BuildArgs, report: &mut BuildReport) {
+    let Some(profile) = args.profile.as_deref().and_then(Profile::by_name) else { return };
+    for refusal in profile.refusals(report.superblock.features) {
+        report.warnings.push(format!("{}: {refusal}", profile.name));
     }
 }
 
@@ -286,8 +304,7 @@ fn excludes(args: &BuildArgs) -> Result<Excludes, (u8, String)> {
     let mut patterns: Vec<Vec<u8>> = args.exclude.iter().map(|p| p.clone().into_bytes()).collect();
     for path in &args.exclude_from {
         let text = read(path)?;
-        let lines = text.split(|&b| b == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
-        patterns.extend(lines.map(<[u8]>::to_vec));
+        patterns.extend(Excludes::lines(&text).map(<[u8]>::to_vec));
     }
     Excludes::new(&patterns).map_err(|fault| (exit::USAGE_CODE, format!("--exclude: {fault}")))
 }

@@ -127,10 +127,10 @@ pub(crate) enum InspectError {
 
 impl InspectError {
     /// The exit code: 2 for usage, 8 for the rest.
-    pub(crate) fn exit_code(&self) -> ExitCode {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) => EXIT_USAGE.into(),
-            Self::Unreadable(_) | Self::Output(_) => EXIT_UNREADABLE.into(),
+            Self::Usage(_) => EXIT_USAGE,
+            Self::Unreadable(_) | Self::Output(_) => EXIT_UNREADABLE,
         }
     }
 }

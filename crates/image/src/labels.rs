@@ -21,13 +21,15 @@
 //! | `-p` `-s` | fifos and sockets |
 //!
 //! Invariants
-//! 1. The expression must match the whole path.
-//! 2. A specification without meta characters (an exact path, `\.` included) wins over every one with them.
+//! 1. The expression must match the whole path. (libselinux ties only the outer ends of a bare `a|b`; here both
+//!    alternatives must match whole, as policies mean it.)
+//! 2. A specification without meta characters (an exact path, `\.` included) wins over every one with them; a class
+//!    like `\d` counts as one.
 //! 3. Among equals the last line wins; a line whose type does not fit does not take part.
 //! 4. A lookup reads each byte of the path once, however many specifications there are.
 //!
 //! How: exact paths live in a hash map. All expressions together are one automaton, whose deterministic states are made
-//! when a path first needs them (a trie in effect) and thrown away together when they exceed [`CACHE_BYTES`]. Threads
+//! when a path first needs them (a trie in effect) and thrown away together when they exceed 16 MiB. Threads
 //! take turns with a pool of such caches.
 //!
 //! Source: selabel_file(5), the manual of libselinux's file backend; pcre2pattern(3).

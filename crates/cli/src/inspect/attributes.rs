@@ -64,7 +64,8 @@ pub(super) fn show(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) 
 }
 
 fn print_block(reader: &Reader<'_>, file: &FoundInode, place: Pblk, block: &[u8], page: &mut Page<'_>) {
-    let damage = |what: String| reader.damage(format_args!("inode {}: attribute block {place}: {what}", file.ino));
+    let damage =
+        |what: String| reader.damage(format_args!("inode {}: attribute block {place}: {what}", file.ino));
     let checksum = reader.has_csum().then(|| xattr::verify_block(block, reader.sb().fs_seed(), place));
     if let Some(Err(fault)) = &checksum {
         damage(fault.to_string());
@@ -133,7 +134,12 @@ fn print_attr(reader: &Reader<'_>, file: &FoundInode, stored: &StoredAttr<'_>, p
 }
 
 /// A value that lives in an inode of its own, checked against the entry's hash.
-fn read_ea_inode(reader: &Reader<'_>, stored: &StoredAttr<'_>, ino: Ino, size: u32) -> Result<Vec<u8>, String> {
+fn read_ea_inode(
+    reader: &Reader<'_>,
+    stored: &StoredAttr<'_>,
+    ino: Ino,
+    size: u32,
+) -> Result<Vec<u8>, String> {
     let file = reader.inode(ino).map_err(|fault| fault.to_string())?;
     if !file.inode.has_flag(flags::EA_INODE) {
         return Err("is no inode for attribute values".to_owned());

@@ -103,7 +103,8 @@ pub(super) fn show(reader: &Reader<'_>, dir: &FoundInode, page: &mut Page<'_>) -
         if page.is_broken() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     page.close();
-    let code = hasher.and_then(|hasher| hasher.version).map_or(reader.sb().def_hash_version, HashVersion::code);
+    let code =
+        hasher.and_then(|hasher| hasher.version).map_or(reader.sb().def_hash_version, HashVersion::code);
     page.fact("hash", format!("{} ({code})", hash_name(code)), json!({"name": hash_name(code), "raw": code}));
     page.fact(
         "total",
@@ -144,7 +145,9 @@ fn kind_of(reader: &Reader<'_>, dir: &FoundInode, block: &DirBlock<'_>) -> Block
     match dx {
         Some(DxKind::Root) if block.lblk == 0 => BlockKind::IndexRoot,
         // An empty leaf looks alike, but it has no entries of the right limit.
-        Some(DxKind::Node) if block.lblk > 0 && format.decode_node(block.bytes).is_ok() => BlockKind::IndexNode,
+        Some(DxKind::Node) if block.lblk > 0 && format.decode_node(block.bytes).is_ok() => {
+            BlockKind::IndexNode
+        }
         _ => BlockKind::Leaf,
     }
 }
@@ -208,7 +211,10 @@ fn print_block(
             Ok(_) => {}
             Err(fault) => {
                 reader.damage(format_args!("inode {}: directory block {}: {fault}", dir.ino, block.lblk));
-                page.item(format_args!("(damaged from here on: {fault})"), json!({"damaged": fault.to_string()}));
+                page.item(
+                    format_args!("(damaged from here on: {fault})"),
+                    json!({"damaged": fault.to_string()}),
+                );
             }
         }
     }

@@ -58,7 +58,9 @@ impl Target {
         };
         if reader.geometry().inode_place(ino).is_none() {
             let last = reader.geometry().inodes();
-            return Err(InspectError::Usage(format!("there is no inode {ino}: they are numbered 1 to {last}")));
+            return Err(InspectError::Usage(format!(
+                "there is no inode {ino}: they are numbered 1 to {last}"
+            )));
         }
         reader.inode(ino).map_err(|fault| InspectError::Unreadable(format!("inode {ino}: {fault}")))
     }
@@ -112,6 +114,9 @@ pub(super) fn each_block(
             match InlineDir::decode(&dir.inode.block, value, dir.inode.size) {
                 Ok(inline) => {
                     for (lblk, (_, bytes)) in (0..).zip(inline.regions()) {
+                        if bytes.is_empty() {
+                            continue;
+                        }
                         if each(&DirBlock { lblk, pblk: None, bytes }).is_break() {
                             return;
                         }
@@ -145,7 +150,8 @@ fn each_mapped_block(
         for i in 0..run.len {
             let (lblk, pblk) = (run.lblk + i, Pblk(run.pblk.saturating_add(i)));
             if lblk >= end {
-                reader.damage(format_args!("inode {ino}: directory has blocks past its size, from {lblk} on"));
+                reader
+                    .damage(format_args!("inode {ino}: directory has blocks past its size, from {lblk} on"));
                 broken = true;
                 return ControlFlow::Break(());
             }

@@ -113,7 +113,9 @@ pub(super) fn escape(bytes: &[u8]) -> String {
                 '\n' => text.push_str("\\n"),
                 '\t' => text.push_str("\\t"),
                 '\r' => text.push_str("\\r"),
-                c if c.is_control() || is_invisible(c) => octal(c.encode_utf8(&mut [0; 4]).as_bytes(), &mut text),
+                c if c.is_control() || is_invisible(c) => {
+                    octal(c.encode_utf8(&mut [0; 4]).as_bytes(), &mut text)
+                }
                 c => text.push(c),
             }
         }
@@ -238,9 +240,13 @@ pub(super) fn range_text(first: u64, len: u64) -> String {
     }
 }
 
-/// `1 block`, `2 blocks`.
+/// `1 block`, `2 blocks`, `2 copies`.
 pub(super) fn count(number: u64, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+    match what.strip_suffix('y') {
+        _ if number == 1 => format!("{number} {what}"),
+        Some(stem) => format!("{number} {stem}ies"),
+        None => format!("{number} {what}s"),
+    }
 }
 
 /// `part` of `whole` in tenths of a percent, as `93.5%`.

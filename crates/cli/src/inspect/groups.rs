@@ -126,7 +126,15 @@ pub(super) fn show_all(reader: &Reader<'_>, page: &mut Page<'_>) {
     page.number("groups_count", geometry.groups);
     let heading = format!(
         "{:>7} {:>23} {:>9} {:>9} {:>7} {:>9} {:>12} {:>12} {:>25}  checksum  flags",
-        "group", "blocks", "free", "free ino", "dirs", "unused", "block bitmap", "inode bitmap", "inode table"
+        "group",
+        "blocks",
+        "free",
+        "free ino",
+        "dirs",
+        "unused",
+        "block bitmap",
+        "inode bitmap",
+        "inode table"
     );
     page.list("groups", Some(&heading));
     for number in 0..geometry.groups {
@@ -163,7 +171,10 @@ pub(super) fn show_all(reader: &Reader<'_>, page: &mut Page<'_>) {
             Err(fault) => {
                 reader.damage(format_args!("descriptor of group {group}: {fault}"));
                 let json = json!({"group": number, "first_block": start, "blocks": blocks, "descriptor": Value::Null});
-                page.item(format_args!("{number:>7} {:>23} descriptor: {fault}", range_text(start, blocks)), json);
+                page.item(
+                    format_args!("{number:>7} {:>23} descriptor: {fault}", range_text(start, blocks)),
+                    json,
+                );
             }
         }
     }

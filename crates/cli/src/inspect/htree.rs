@@ -70,7 +70,8 @@ pub(super) fn show(reader: &Reader<'_>, dir: &FoundInode, page: &mut Page<'_>) -
     let runs = mapping::runs(reader, dir);
     let dx = DxFormat::new(reader.geometry().block_size, &reader.sb().features);
     let unreadable = |why: String| InspectError::Unreadable(format!("index root of inode {ino}: {why}"));
-    let place = mapping::find(&runs, 0).ok_or_else(|| unreadable("logical block 0 is not mapped".to_owned()))?;
+    let place =
+        mapping::find(&runs, 0).ok_or_else(|| unreadable("logical block 0 is not mapped".to_owned()))?;
     let block = reader.block(place).map_err(|fault| unreadable(fault.to_string()))?;
     let root = dx.decode_root(&block).map_err(|fault| unreadable(fault.to_string()))?;
     let mut walk = Walk {
@@ -153,7 +154,14 @@ impl Walk<'_, '_> {
     /// All that hangs below an index block; `levels_left` is 0 where its children are leaves.
     ///
     /// The recursion is as deep as the index: two levels at most below the root.
-    fn below(&mut self, entries: &DxEntries<'_>, levels_left: u8, level: u8, range: Range, page: &mut Page<'_>) {
+    fn below(
+        &mut self,
+        entries: &DxEntries<'_>,
+        levels_left: u8,
+        level: u8,
+        range: Range,
+        page: &mut Page<'_>,
+    ) {
         let mut before = None;
         for at in 0..entries.len() {
             if page.is_broken() || self.reader.is_flooded() {
@@ -168,7 +176,10 @@ impl Walk<'_, '_> {
             }
             if at > 0 && (first & !1 < range.first & !1 || first > range.last) {
                 self.is_ordered = false;
-                self.damage(entry.block, format_args!("hash {first:#010x} is outside the range of the block above"));
+                self.damage(
+                    entry.block,
+                    format_args!("hash {first:#010x} is outside the range of the block above"),
+                );
             }
             before = Some(first);
             // The next child's first hash belongs here too if names of that hash continue from here.
@@ -182,6 +193,10 @@ impl Walk<'_, '_> {
                 self.is_ordered = false;
                 self.damage(entry.block, "is used twice");
                 continue;
+            }
+            if self.seen.len() as u64 > self.reader.blocks_here() {
+                self.damage(entry.block, "the index has more blocks than the device");
+                return;
             }
             let Some(pblk) = mapping::find(&self.runs, entry.block.0.into()) else {
                 self.damage(entry.block, "is not mapped");
@@ -210,23 +225,23 @@ impl Walk<'_, '_> {
     }
 
     fn leaf(&mut self, lblk: Lblk, pblk: Pblk, block: &[u8], level: u8, range: Range, page: &mut Page<'_>) {
-        let checksum =
-            self.reader.has_csum().then(|| match ondisk::dirent::verify_tail(block, self.seed) {
-                Ok(()) => true,
-                Err(fault) => {
-                    self.damage(lblk, fault);
-                    false
-                }
-            });
+        let checksum = self.reader.has_csum().then(|| match ondisk::dirent::verify_tail(block, self.seed) {
+            Ok(()) => true,
+            Err(fault) => {
+                self.damage(lblk, fault);
+                false
+            }
+        });
         let format = self.format;
         let (mut names, mut astray) = (0, 0u64);
         for entry in format.entries(block) {
             match entry {
                 Ok(entry) if entry.is_used() => {
                     names += 1;
-                    let inside = self.hasher.hash(&entry).is_none_or(|hash| {
-                        hash.hash >= range.first & !1 && hash.hash <= range.last
-                    });
+                    let inside = self
+                        .hasher
+                        .hash(&entry)
+                        .is_none_or(|hash| hash.hash >= range.first & !1 && hash.hash <= range.last);
                     astray += u64::from(!inside);
                 }
                 Ok(_) => {}

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::attributes;
 use super::dirwalk::{inline_value, symlink_target};
 use super::format::{
-    bytes_and_human, checksum_json, checksum_text, count, flags_json, flags_text, human, iso_time, json_bytes,
-    mode_letters, quote, super_time, time_json,
+    bytes_and_human, checksum_json, checksum_text, count, flags_json, flags_text, human, iso_time,
+    json_bytes, mode_letters, quote, super_time, time_json,
 };
 use super::mapping::{self, Event, Mapping};
 use super::page::Page;
@@ -22,7 +22,11 @@ pub(super) fn show(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) 
     let inode = &file.inode;
     let kind = FileType::from_mode(inode.mode);
     let role = role(reader, file.ino);
-    page.fact("inode", format!("{}{}", file.ino, role.map_or(String::new(), |role| format!(" ({role})"))), file.ino.0);
+    page.fact(
+        "inode",
+        format!("{}{}", file.ino, role.map_or(String::new(), |role| format!(" ({role})"))),
+        file.ino.0,
+    );
     page.json_only("role", role);
     page.fact("type", kind, kind.to_string());
     page.fact(
@@ -39,7 +43,7 @@ pub(super) fn show(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) 
     page.fact("size", bytes_and_human(inode.size), inode.size);
     blocks(reader, file, page);
     page.fact("flags", flags_text(inode.flags, flags::NAMES), flags_json(inode.flags, flags::NAMES));
-    times(file, page);
+    times(reader, file, page);
     page.fact("generation", format!("{:#010x}", inode.generation), inode.generation);
     page.fact("version", format!("{:#x}", inode.version), inode.version);
     page.number("extra_bytes", inode.extra_isize);
@@ -79,26 +83,37 @@ fn blocks(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) {
         true => ("file-system blocks", inode.blocks.saturating_mul(reader.block_len())),
         false => ("units of 512 bytes", inode.blocks.saturating_mul(512)),
     };
-    page.fact("blocks", format!("{} {unit} ({})", inode.blocks, human(bytes)), json!({"raw": inode.blocks, "bytes": bytes}));
+    page.fact(
+        "blocks",
+        format!("{} {unit} ({})", inode.blocks, human(bytes)),
+        json!({"raw": inode.blocks, "bytes": bytes}),
+    );
 }
 
-fn times(file: &FoundInode, page: &mut Page<'_>) {
+fn times(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) {
     let inode = &file.inode;
-    let has_room = |end: usize| file.raw.len() > BASE_SIZE && BASE_SIZE + usize::from(inode.extra_isize) >= end;
-    for (key, time) in
-        [("accessed", inode.atime), ("modified", inode.mtime), ("changed", inode.ctime)]
-    {
+    let has_room =
+        |end: usize| file.raw.len() > BASE_SIZE && BASE_SIZE + usize::from(inode.extra_isize) >= end;
+    for (key, time) in [("accessed", inode.atime), ("modified", inode.mtime), ("changed", inode.ctime)] {
         page.fact(key, iso_time(time), time_json(time));
     }
     match has_room(0x98) {
         true => page.fact("created", iso_time(inode.crtime), time_json(inode.crtime)),
         false => page.fact("created", "(the inode has no room for it)", Value::Null),
     }
-    match (inode.dtime, inode.links) {
-        (0, _) => page.fact("deleted", "no", Value::Null),
-        (raw, _) => {
+    match inode.dtime {
+        0 => page.fact("deleted", "no", Value::Null),
+        // The same field links the orphan list; no file was deleted in the first days of 1970.
+        next if reader.geometry().inode_place(Ino(next)).is_some() => {
+            page.fact(
+                "deleted",
+                format!("no; next on the orphan list: inode {next}"),
+                json!({"next_orphan": next}),
+            );
+        }
+        raw => {
             let (text, json) = super_time(raw.into());
-            page.fact("deleted", format!("{text} ({raw:#x}; on the orphan list: the next inode)"), json);
+            page.fact("deleted", text, json);
         }
     }
 }
@@ -126,11 +141,16 @@ fn content(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) {
     match mapping {
         Mapping::Extents | Mapping::Indirect => summary(reader, file, mapping, page),
         Mapping::Inline => {
-            let in_attribute = inline_value(reader, file).len();
+            let in_attribute = inline_value(reader, file).len() as u64;
+            let in_block = inode.size.min(60);
             page.fact(
                 "inline_data",
-                format!("60 bytes in i_block, {in_attribute} bytes in system.data"),
-                json!({"i_block_bytes": 60, "attribute_bytes": in_attribute}),
+                format!(
+                    "{} in i_block, {} in system.data",
+                    count(in_block, "byte"),
+                    count(in_attribute, "byte")
+                ),
+                json!({"i_block_bytes": in_block, "attribute_bytes": in_attribute}),
             );
         }
         Mapping::FastSymlink | Mapping::Nothing => {}
@@ -156,7 +176,8 @@ fn content(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) {
 
 /// The map in numbers.
 fn summary(reader: &Reader<'_>, file: &FoundInode, mapping: Mapping, page: &mut Page<'_>) {
-    let (mut runs, mut fragments, mut mapped, mut unwritten, mut nodes, mut depth) = (0u64, 0u64, 0, 0, 0u64, 0);
+    let (mut runs, mut fragments, mut mapped, mut unwritten, mut nodes, mut depth) =
+        (0u64, 0u64, 0, 0, 0u64, 0);
     let mut next = None;
     mapping::walk(reader, file, &mut |event| {
         match event {

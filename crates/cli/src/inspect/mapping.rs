@@ -111,7 +111,8 @@ pub(super) fn runs(reader: &Reader<'_>, file: &FoundInode) -> Vec<Run> {
     walk(reader, file, &mut |event| {
         if let Event::Run(run) = event {
             if runs.len() == RUNS_MAX {
-                reader.damage(format_args!("inode {}: only its first {RUNS_MAX} runs are looked at", file.ino));
+                reader
+                    .damage(format_args!("inode {}: only its first {RUNS_MAX} runs are looked at", file.ino));
                 return ControlFlow::Break(());
             }
             runs.push(run);
@@ -171,7 +172,8 @@ impl Budget<'_, '_> {
         let ino = self.file.ino;
         self.nodes += 1;
         if self.nodes > self.reader.blocks_here() {
-            self.reader.damage(format_args!("inode {ino}: its map has more nodes than the device has blocks"));
+            self.reader
+                .damage(format_args!("inode {ino}: its map has more nodes than the device has blocks"));
             return ControlFlow::Break(());
         }
         if self.reader.is_flooded() {

@@ -227,7 +227,8 @@ mod tests {
         let mut page = Page::new(&mut out, false);
         fill(&mut page);
         page.finish(&[]).unwrap();
-        let expected = "free blocks               5\nnames:\n  a\n  b\n    size                  1 byte\nnothing:\n";
+        let expected =
+            "free blocks               5\nnames:\n  a\n  b\n    size                  1 byte\nnothing:\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
@@ -238,7 +239,8 @@ mod tests {
         fill(&mut page);
         page.finish(&["it \"hurts\"".to_owned()]).unwrap();
         let value: Value = serde_json::from_slice(&out).unwrap();
-        let expected = json!({"free_blocks": 5, "names": ["a", {"size": 1}], "nothing": [], "damage": ["it \"hurts\""]});
+        let expected =
+            json!({"free_blocks": 5, "names": ["a", {"size": 1}], "nothing": [], "damage": ["it \"hurts\""]});
         assert_eq!(value, expected);
     }
 

@@ -109,10 +109,12 @@ impl<'d> Probe<'d> {
     /// [`InspectError::Unreadable`] when the device cannot be read, or holds no ext4 superblock in any usual place.
     pub(super) fn find(device: Box<dyn Device>, damage: &'d DamageLog) -> Result<Self, InspectError> {
         let primary = match read_super(&*device, superblock::OFFSET) {
-            Ok(bytes) => Superblock::decode(&bytes).map_err(|fault| fault.to_string()),
+            Ok(bytes) => Superblock::decode(&bytes).map_err(|fault| broken_rule(&fault)),
             // A device that ends before the superblock is no file system; one that fails to read may have backups.
             Err(fault @ DeviceFault::OutOfRange { .. }) => {
-                return Err(InspectError::Unreadable(format!("too small to be an ext4 file system: {fault}")));
+                return Err(InspectError::Unreadable(format!(
+                    "too small to be an ext4 file system: {fault}"
+                )));
             }
             Err(fault) => Err(fault.to_string()),
         };
@@ -134,7 +136,7 @@ impl<'d> Probe<'d> {
             (Ok(primary), None) => (primary, Origin::Primary),
             (Err(reason), None) => {
                 return Err(InspectError::Unreadable(format!(
-                    "no ext4 file system: {reason}; no backup superblock in the usual places"
+                    "no ext4 file system: the superblock {reason}; no backup superblock in the usual places"
                 )));
             }
         };
@@ -170,7 +172,7 @@ fn suspicion(sb: &Superblock) -> Option<String> {
     }
     let geometry = match Geometry::new(sb) {
         Ok(geometry) => geometry,
-        Err(fault) => return Some(format!("{} (found {:#x})", fault.rule, fault.found)),
+        Err(fault) => return Some(broken_rule(&fault)),
     };
     if !sb.verify() {
         return Some(format!("checksum {}", super_checksum(sb).text()));
@@ -184,6 +186,11 @@ fn suspicion(sb: &Superblock) -> Option<String> {
             geometry.inodes()
         )
     })
+}
+
+/// What is wrong, where it is said already that it is the superblock.
+fn broken_rule(fault: &Malformed) -> String {
+    format!("breaks the rule \"{}\" (found {:#x})", fault.rule, fault.found)
 }
 
 fn super_checksum(sb: &Superblock) -> Checksum {

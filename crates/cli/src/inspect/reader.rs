@@ -137,7 +137,9 @@ impl<'d> Reader<'d> {
             return Err(InspectError::Usage(why));
         }
         let geometry = probe.geometry.clone().map_err(|fault| {
-            InspectError::Unreadable(format!("only `super` can be shown, since the geometry is impossible: {fault}"))
+            InspectError::Unreadable(format!(
+                "only `super` can be shown, since the geometry is impossible: {fault}"
+            ))
         })?;
         let size = probe.device.size_bytes();
         if geometry.blocks > size / geometry.block_size.bytes() {
@@ -175,11 +177,6 @@ impl<'d> Reader<'d> {
     /// Has the file system checksums of metadata?
     pub(super) fn has_csum(&self) -> bool {
         self.sb().features.metadata_csum()
-    }
-
-    /// Is this feature of the incompat word on?
-    pub(super) fn has_incompat(&self, bit: u32) -> bool {
-        self.sb().features.has_incompat(bit)
     }
 
     /// Bytes per block, as a length.
@@ -242,7 +239,9 @@ impl<'d> Reader<'d> {
         if let Some((block, backup)) = self.backup_tables(group)
             && backup != tables
         {
-            self.damage(format_args!("descriptor of group {group}: the places in its backup in block {block} are used"));
+            self.damage(format_args!(
+                "descriptor of group {group}: the places in its backup in block {block} are used"
+            ));
             found.tables = backup;
         }
         Ok(found)
@@ -273,7 +272,9 @@ impl<'d> Reader<'d> {
         let meta_start = index.saturating_mul(per_block);
         let classic = index < self.geometry.classic_desc_blocks();
         let holders: Vec<u32> = match classic {
-            true => (1..self.geometry.groups).filter(|g| self.geometry.has_super(Group(*g))).take(4).collect(),
+            true => {
+                (1..self.geometry.groups).filter(|g| self.geometry.has_super(Group(*g))).take(4).collect()
+            }
             false => vec![meta_start.saturating_add(1), meta_start.saturating_add(per_block - 1)],
         };
         holders.into_iter().filter(|holder| *holder < self.geometry.groups).find_map(|holder| {
@@ -285,7 +286,8 @@ impl<'d> Reader<'d> {
             let block = head.descriptors.0.checked_add(within)?;
             let (desc, checksum) = self.descriptor_at(group, (block, at)).ok()?;
             let tables = Tables::of(&desc);
-            (checksum.is_none_or(Checksum::is_right) && tables.lie_inside(&self.geometry)).then_some((block, tables))
+            (checksum.is_none_or(Checksum::is_right) && tables.lie_inside(&self.geometry))
+                .then_some((block, tables))
         })
     }
 
@@ -295,10 +297,11 @@ impl<'d> Reader<'d> {
     /// # Errors
     /// There is no such inode, or the block of the table cannot be read.
     pub(super) fn inode(&self, ino: Ino) -> Result<FoundInode, ReadFault> {
-        let (group, index) = self
-            .geometry
-            .inode_place(ino)
-            .ok_or(Malformed::new("inode number", "is that of an inode of the file system", ino.0))?;
+        let (group, index) = self.geometry.inode_place(ino).ok_or(Malformed::new(
+            "inode number",
+            "is that of an inode of the file system",
+            ino.0,
+        ))?;
         let tables = self.descriptor(group)?.tables;
         let at = u64::from(index) * self.geometry.inode_size as u64;
         let block = tables

@@ -1,7 +1,6 @@
 //! `inspect … super`: every field of the superblock that says something, and the multiple-mount-protection block.
 
 use base::Pblk;
-use device::Device;
 use jbd2_format as jbd2;
 use ondisk::hash::HashVersion;
 use ondisk::mmp::{Mmp, MmpState};
@@ -10,13 +9,14 @@ use ondisk::{Features, Superblock};
 use serde_json::{Value, json};
 
 use super::format::{
-    bytes_and_human, checksum_json, checksum_text, count, escape, flags_json, flags_text, hex, human, json_bytes,
-    percent, super_time, text_field, uuid_fact,
+    bytes_and_human, checksum_json, checksum_text, count, escape, flags_json, flags_text, hex, human,
+    json_bytes, percent, super_time, text_field, uuid_fact,
 };
 use super::page::Page;
 use super::probe::{Origin, Probe};
 
-const STATES: &[(u32, &str)] = &[(1, "clean"), (2, "errors"), (4, "orphans being recovered"), (0x20, "fast commit replay")];
+const STATES: &[(u32, &str)] =
+    &[(1, "clean"), (2, "errors"), (4, "orphans being recovered"), (0x20, "fast commit replay")];
 const FLAGS: &[(u32, &str)] = &[
     (layout::FLAG_SIGNED_HASH, "signed_directory_hash"),
     (layout::FLAG_UNSIGNED_HASH, "unsigned_directory_hash"),
@@ -95,7 +95,11 @@ fn identity(sb: &Superblock, page: &mut Page<'_>) {
         3 => "panic",
         _ => "unknown",
     };
-    page.fact("on_errors", format!("{on_error} ({})", sb.errors), json!({"name": on_error, "raw": sb.errors}));
+    page.fact(
+        "on_errors",
+        format!("{on_error} ({})", sb.errors),
+        json!({"name": on_error, "raw": sb.errors}),
+    );
     let (text, json) = mount_options(sb.default_mount_opts);
     page.fact("default_mount_options", text, json);
     let options = until_nul(&sb.mount_opts);
@@ -150,11 +154,16 @@ fn sizes(probe: &Probe<'_>, page: &mut Page<'_>) {
     );
     page.fact(
         "overhead",
-        if sb.overhead_clusters == 0 { "not known".to_owned() } else { count(sb.overhead_clusters.into(), "cluster") },
+        if sb.overhead_clusters == 0 {
+            "not known".to_owned()
+        } else {
+            count(sb.overhead_clusters.into(), "cluster")
+        },
         sb.overhead_clusters,
     );
     let size = |log: u32| 1024u64.checked_shl(log).filter(|_| log < 32);
-    let size_text = |size: Option<u64>, log: u32| size.map_or(format!("impossible (log {log})"), bytes_and_human);
+    let size_text =
+        |size: Option<u64>, log: u32| size.map_or(format!("impossible (log {log})"), bytes_and_human);
     let (block, cluster) = (size(sb.log_block_size), size(sb.log_cluster_size));
     page.fact("block_size", size_text(block, sb.log_block_size), block);
     page.fact("cluster_size", size_text(cluster, sb.log_cluster_size), cluster);
@@ -178,7 +187,11 @@ fn layout_numbers(probe: &Probe<'_>, page: &mut Page<'_>) {
     page.number("blocks_per_group", sb.blocks_per_group);
     page.number("clusters_per_group", sb.clusters_per_group);
     page.number("inodes_per_group", sb.inodes_per_group);
-    page.fact("group_descriptor_size", format!("{} bytes", sb.group_desc_size()), sb.group_desc_size() as u64);
+    page.fact(
+        "group_descriptor_size",
+        format!("{} bytes", sb.group_desc_size()),
+        sb.group_desc_size() as u64,
+    );
     page.number("reserved_gdt_blocks", sb.reserved_gdt_blocks);
     if sb.features.has_incompat(Features::FLEX_BG) {
         let groups = 1u64.checked_shl(sb.log_groups_per_flex.into()).unwrap_or(0);
@@ -311,7 +324,11 @@ fn raid_and_mmp(probe: &Probe<'_>, page: &mut Page<'_>) {
                 MmpState::Mounted(sequence) => format!("mounted (sequence {sequence:#x})"),
                 MmpState::Unknown(sequence) => format!("unknown (sequence {sequence:#x})"),
             };
-            page.fact("state", state, json!({"sequence": mmp.sequence, "clean": mmp.state() == MmpState::Clean}));
+            page.fact(
+                "state",
+                state,
+                json!({"sequence": mmp.sequence, "clean": mmp.state() == MmpState::Clean}),
+            );
             let (text, json) = super_time(mmp.time);
             page.fact("updated", text, json);
             let (node, device) = (until_nul(&mmp.node_name), until_nul(&mmp.device_name));
@@ -322,7 +339,9 @@ fn raid_and_mmp(probe: &Probe<'_>, page: &mut Page<'_>) {
                 let checksum =
                     super::format::Checksum { stored: mmp.checksum, computed: mmp.computed_checksum(seed) };
                 if !checksum.is_right() {
-                    probe.damage.note(format_args!("multiple mount protection block: checksum {}", checksum.text()));
+                    probe
+                        .damage
+                        .note(format_args!("multiple mount protection block: checksum {}", checksum.text()));
                 }
                 page.fact("checksum", checksum.text(), checksum.json());
             }
@@ -338,7 +357,8 @@ fn raid_and_mmp(probe: &Probe<'_>, page: &mut Page<'_>) {
 fn read_mmp(probe: &Probe<'_>) -> Result<Mmp, String> {
     let block_size = probe.sb.block_size().map_err(|fault| fault.to_string())?;
     let inside = Some(Pblk(probe.sb.mmp_block)).filter(|block| block.0 < probe.sb.blocks_count);
-    let offset = inside.and_then(|block| block_size.offset_of(block)).ok_or("lies outside the file system")?;
+    let offset =
+        inside.and_then(|block| block_size.offset_of(block)).ok_or("lies outside the file system")?;
     let mut bytes = [0; Mmp::LEN];
     probe.device.read_at(offset, &mut bytes).map_err(|fault| fault.to_string())?;
     Mmp::decode(&bytes).map_err(|fault| fault.to_string())
