@@ -14,6 +14,7 @@ use image::idmap::{IdMap, Owner};
 use image::labels::FileContexts;
 use image::profile::Profile;
 use image::solve::{SizeChoice, SolveFault};
+use image::source::fault::SourceFault;
 use image::source::oci::Platform;
 use image::source::tar::TarInput;
 use image::write::{Meter, Problem, WriteFault};
@@ -425,6 +426,7 @@ fn fail(args: &BuildArgs, fault: &BuildFault) -> ExitCode {
         BuildFault::TargetExists(_) => exit::EXISTS,
         BuildFault::Target { source, .. } if source.raw_os_error() == Some(28) => exit::NO_SPACE,
         BuildFault::Target { .. } => exit::TARGET,
+        BuildFault::Source(SourceFault::Io { source, .. }) if source.raw_os_error() == Some(28) => exit::NO_SPACE,
         BuildFault::Source(_) | BuildFault::Insert { .. } | BuildFault::Ids(_) => exit::SOURCE,
         BuildFault::Problems(problems) => {
             list_problems(problems);

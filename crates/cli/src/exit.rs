@@ -15,8 +15,6 @@ pub(crate) const TOO_SMALL: u8 = 5;
 pub(crate) const EXISTS: u8 = 6;
 /// No space left where the target is written.
 pub(crate) const NO_SPACE: u8 = 7;
-/// Not an ext4 image, or it cannot be read.
-pub(crate) const NOT_EXT4: u8 = 8;
 /// Interrupted by a signal.
 pub(crate) const INTERRUPTED: u8 = 130;
 

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Command::Mkfs(args) => mkfs::run(*args),
         Command::Inspect(args) => match inspect::run(*args) {
             Ok(code) => code,
-            Err(error) => exit::fail(exit::NOT_EXT4, &error),
+            Err(error) => exit::fail(error.exit_code(), &error),
         },
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "extant", &mut std::io::stdout());

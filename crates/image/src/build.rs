@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::BlockSize;
@@ -210,7 +210,10 @@ pub fn build(
         Some(NewFile::create(target).map_err(|source| BuildFault::Target { path: shown.clone(), source })?)
     };
     observer.step("reading");
-    let mut gathered = gather(options, sources, target)?;
+    let mut gathered = gather(options, sources, target, cancel)?;
+    if cancel.load(Ordering::Relaxed) {
+        return Err(BuildFault::Write(WriteFault::Interrupted));
+    }
     if !gathered.problems.is_empty() {
         gathered.problems.sort_by(|a, b| a.path.cmp(&b.path));
         return Err(BuildFault::Problems(gathered.problems));
@@ -293,7 +296,12 @@ fn directory_hash(
 }
 
 /// Reads all sources into one tree.
-fn gather(options: &BuildOptions, sources: Vec<Source>, target: &Path) -> Result<Gathered, BuildFault> {
+fn gather(
+    options: &BuildOptions,
+    sources: Vec<Source>,
+    target: &Path,
+    cancel: &AtomicBool,
+) -> Result<Gathered, BuildFault> {
     let mut gathered =
         Gathered { tree: Tree::new(), roots: Vec::new(), warnings: Vec::new(), problems: Vec::new() };
     let spool_dir = match target.parent() {
@@ -304,7 +312,7 @@ fn gather(options: &BuildOptions, sources: Vec<Source>, target: &Path) -> Result
     let mut layer = 0;
     for source in sources {
         match source {
-            Source::Dir(path) => gathered.add_dir(options, &path, layer, target)?,
+            Source::Dir(path) => gathered.add_dir(options, &path, layer, target, cancel)?,
             Source::Tar(input) => gathered.add_tar(options, input, &mut spool, layer)?,
             Source::Oci { layout, reference } => {
                 layer = gathered.add_oci(options, &layout, reference.as_deref(), &mut spool, layer)?;
@@ -326,6 +334,7 @@ impl Gathered {
         path: &Path,
         layer: u16,
         target: &Path,
+        cancel: &AtomicBool,
     ) -> Result<(), BuildFault> {
         let root = open_root(path).map_err(|errno| SourceFault::io("open directory", path, errno.into()))?;
         let source = self.roots.len() as u32;
@@ -337,6 +346,7 @@ impl Gathered {
             skip: identity_of(&target.to_owned()),
             threads: options.threads,
             check_access: true,
+            cancel,
         };
         let DirReport { mut problems, mut warnings } = read_dir(&mut self.tree, &root, &dir_options)
             .map_err(|(entry, fault)| BuildFault::Insert {

@@ -1,4 +1,42 @@
-//! Plan and write ext4 images: an empty file system, or one filled from directories, archives and OCI layers.
+//! Plan and write ext4 images: an empty file system as mke2fs makes it, or one filled from directories, archives and OCI
+//! images.
+//!
+//! Everything is planned before a byte is written: the tree is read whole (names and metadata, no contents), every inode
+//! gets its number and every file its blocks, and only then do the threads copy, each its own part of the device.
+//!
+//! ```text
+//! source::{dir, tar, oci} --> tree --> solve (sizing, layout, plan) --> write --> device
+//! ```
+//!
+//! Does **not** own: on-disk layouts (see `ondisk` and `jbd2-format`), files and block devices (see `device`), the command
+//! line. Shares nothing with the engine that mounts file systems: it is a second witness of the format.
+//!
+//! Invariants
+//! 1. A plan depends on the tree and the choices alone, never on time, threads or the order of reading.
+//! 2. Nothing appears under the target's name before it is complete.
+//! 3. What cannot be stored exactly is an error that names the path, or a warning; nothing is dropped silently.
+//! 4. Memory grows with the number of names, not with the size of files or of the device.
+//!
+//! An empty file system in memory:
+//!
+//! ```
+//! use device::{Device, MemDevice};
+//! use image::mkfs::{self, EmptyTree, Identity};
+//! use image::options::FormatOptions;
+//!
+//! let device = MemDevice::new(64 << 20);
+//! let options = FormatOptions { label: b"scratch".to_vec(), ..FormatOptions::default() };
+//! let identity = Identity { uuid: [1; 16], hash_seed: [2; 16], time: 1_700_000_000 };
+//! let tree = EmptyTree::new(identity.time, (0, 0));
+//! let plan = mkfs::plan(&tree.input(&options, identity, true), device.size_bytes()).unwrap();
+//! mkfs::write_plan(&plan, &device, false).unwrap();
+//!
+//! let mut bytes = [0; 1024];
+//! device.read_at(ondisk::superblock::OFFSET, &mut bytes).unwrap();
+//! let sb = ondisk::Superblock::decode(&bytes).unwrap();
+//! assert!(sb.verify() && sb.label() == b"scratch");
+//! ```
+
 #![forbid(unsafe_code)]
 
 pub mod build;

@@ -380,7 +380,7 @@ impl<'t> Plan<'t> {
         plan.settle_cursor();
         plan.check_links()?;
         plan.finish_specials();
-        plan.count(input);
+        plan.count();
         Ok(plan)
     }
 

@@ -265,6 +265,9 @@ fn walk_extents(
     }
 }
 
+/// An indirect block and its bytes, if it could be read.
+type Visited = (Pblk, Option<Rc<[u8]>>);
+
 fn walk_indirect(
     budget: &mut Budget<'_, '_>,
     each: &mut dyn FnMut(Event) -> ControlFlow<()>,
@@ -272,7 +275,7 @@ fn walk_indirect(
     let block_size = budget.reader.geometry().block_size;
     let end = indirect::max_blocks(block_size);
     // The blocks on the way to the last answer, by the levels below them: the next answer mostly needs the same.
-    let mut path: [Option<(Pblk, Option<Rc<[u8]>>)>; 3] = [None, None, None];
+    let mut path: [Option<Visited>; 3] = [None, None, None];
     let mut pending: Option<Run> = None;
     let mut at = 0;
     while at < end {

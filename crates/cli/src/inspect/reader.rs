@@ -272,8 +272,14 @@ impl<'d> Reader<'d> {
         let meta_start = index.saturating_mul(per_block);
         let classic = index < self.geometry.classic_desc_blocks();
         let holders: Vec<u32> = match classic {
+            // The groups with backups are few and low, or named by the superblock (sparse_super2).
             true => {
-                (1..self.geometry.groups).filter(|g| self.geometry.has_super(Group(*g))).take(4).collect()
+                let named = self.sb().backup_bgs.into_iter().filter(|holder| *holder > 0);
+                (1..64)
+                    .chain(named)
+                    .filter(|holder| self.geometry.has_super(Group(*holder)))
+                    .take(4)
+                    .collect()
             }
             false => vec![meta_start.saturating_add(1), meta_start.saturating_add(per_block - 1)],
         };

@@ -1,13 +1,13 @@
 //! From nodes of the tree to inodes, and the counts of the superblock.
 
-use base::{Group, Ino, Pblk};
+use base::{Ino, Pblk};
 use ondisk::Features;
 use ondisk::extent::Extent;
 use ondisk::filetype::FileType;
 use ondisk::inode::{Inode, device_block, flags, inode_seed};
 use ondisk::time::Timestamp;
 
-use super::{COMPLEX, Input, LINKS_MAX, NO_BLOCK, Plan, reachable};
+use super::{COMPLEX, LINKS_MAX, NO_BLOCK, Plan, reachable};
 use crate::source::entry::Time;
 use crate::tree::NONE;
 
@@ -149,7 +149,7 @@ impl Plan<'_> {
     }
 
     /// Sets the counts of the superblock, and the feature bits that depend on what is in the tree.
-    pub(super) fn count(&mut self, input: &Input<'_>) {
+    pub(super) fn count(&mut self) {
         let geometry = self.geometry().clone();
         let ratio = geometry.cluster_ratio();
         let free_clusters: u64 = (0..geometry.groups).map(|g| u64::from(self.layout.free_clusters(g))).sum();
@@ -173,6 +173,5 @@ impl Plan<'_> {
             self.superblock.features.ro_compat |= Features::LARGE_FILE;
         }
         self.clamped_times = clamped;
-        let _ = input;
     }
 }

@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use ondisk::filetype::FileType;
@@ -41,6 +42,8 @@ pub struct DirOptions<'o> {
     pub threads: usize,
     /// Is data read later, so that unreadable files are to be named now?
     pub check_access: bool,
+    /// Set by another thread to stop.
+    pub cancel: &'o AtomicBool,
 }
 
 /// What a walk found out besides the tree.
@@ -188,6 +191,10 @@ impl Walk<'_, '_> {
         let mut names = Box::new([MaybeUninit::<u8>::uninit(); 64 << 10]);
         let mut queue = lock(&self.queue);
         loop {
+            if self.options.cancel.load(Ordering::Relaxed) {
+                self.wake.notify_all();
+                return;
+            }
             if let Some(job) = queue.jobs.pop() {
                 queue.busy += 1;
                 drop(queue);

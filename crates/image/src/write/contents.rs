@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use device::DeviceFault;
 use ondisk::extent::Extent;
 use ondisk::filetype::FileType;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Job, Writer};
@@ -45,10 +45,14 @@ impl Writer<'_, '_> {
         let plan = self.plan;
         let bs = self.bs() as u64;
         let batch_blocks = BATCH_BYTES as u64 / bs;
-        let mut row: Option<(u32, u64, u64)> = None; // first index, first block, end block
-        let close = |row: &mut Option<(u32, u64, u64)>, end: u32, jobs: &mut Vec<Job>| {
-            if let Some((start, _, _)) = row.take() {
-                jobs.push(Job::Files { start, end });
+        // The row being collected: first and end block. Its job begins where the last one ended, so that the jobs
+        // together pass every file, also those without blocks.
+        let mut row: Option<(u64, u64)> = None;
+        let mut covered = 0;
+        let mut close = |row: &mut Option<(u64, u64)>, end: u32, jobs: &mut Vec<Job>| {
+            if row.take().is_some() || end == plan.by_ino.len() as u32 {
+                jobs.push(Job::Files { start: covered, end });
+                covered = end;
             }
         };
         for (i, &node_index) in plan.by_ino.iter().enumerate() {
@@ -61,12 +65,12 @@ impl Writer<'_, '_> {
                 Some(start) if plan.dense_blocks(node_index) <= batch_blocks => {
                     let end = start + plan.dense_blocks(node_index);
                     match &mut row {
-                        Some((_, first, row_end)) if start == *row_end && end - *first <= batch_blocks => {
+                        Some((first, row_end)) if start == *row_end && end - *first <= batch_blocks => {
                             *row_end = end;
                         }
                         _ => {
                             close(&mut row, i, jobs);
-                            row = Some((i, start, end));
+                            row = Some((start, end));
                         }
                     }
                 }
@@ -123,7 +127,10 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
             let regular = node.file_type() == FileType::Regular;
             let Some(place) = plan.simple_start(node_index) else {
                 // Nothing to copy; but a file that was empty when it was planned may have grown.
-                files += u64::from(regular);
+                if regular && node.size == 0 {
+                    files += 1;
+                    self.check_empty(node_index);
+                }
                 continue;
             };
             let is_content = regular || node.file_type() == FileType::Symlink;
@@ -150,6 +157,22 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         }
         self.writer.meter.wrote(filled as u64, files);
         Ok(())
+    }
+
+    /// Notes the problem if a file that was planned as empty is not.
+    fn check_empty(&mut self, node_index: u32) {
+        let plan = self.writer.plan;
+        let Content::Source(source) = plan.tree.content(&plan.tree.nodes[node_index as usize]) else { return };
+        let name = plan.tree.name(&plan.tree.records[plan.tree.nodes[node_index as usize].record as usize]);
+        let size = self
+            .open_dir(node_index, source)
+            .and_then(|dir| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
+            .map(|stat| stat.st_size);
+        match size {
+            Ok(0) => {}
+            Ok(_) => self.report(node_index, Trouble::Grew),
+            Err(errno) => self.report(node_index, Trouble::Refused(errno.into())),
+        }
     }
 
     /// Copies part of a large or sparse file.
@@ -254,7 +277,13 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         use std::os::unix::fs::FileExt;
         if self.file.as_ref().is_none_or(|(node, _)| *node != node_index) {
             let fd = self.open(node_index, source).map_err(|e| Trouble::Refused(e.into()))?;
-            self.file = Some((node_index, fd.into()));
+            let file = File::from(fd);
+            // Behind the last data there may be a hole that no part reads: judge the size here.
+            let size = file.metadata().map_err(Trouble::Refused)?.len();
+            self.file = Some((node_index, file));
+            if size > self.writer.plan.tree.nodes[node_index as usize].size {
+                return Err(Trouble::Grew);
+            }
         }
         let Some((_, file)) = &self.file else { return Ok(()) };
         let mut filled = 0;
@@ -308,25 +337,27 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         Ok(())
     }
 
-    /// Opens a file of a directory source, without following a symlink that may have taken its place.
-    fn open(&mut self, node_index: u32, source: u32) -> Result<OwnedFd, Errno> {
+    /// The open directory that holds a node's name.
+    fn open_dir(&mut self, node_index: u32, source: u32) -> Result<BorrowedFd<'_>, Errno> {
         let tree = self.writer.plan.tree;
         let record = &tree.records[tree.nodes[node_index as usize].record as usize];
         let dir_node = tree.dirs[record.dir as usize].node;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         if self.dir.as_ref().is_none_or(|(key, _)| *key != (source, dir_node)) {
             let root = self.writer.roots[source as usize].dir.as_fd();
             let path = if dir_node == ROOT { b".".to_vec() } else { tree.path(dir_node) };
-            let opened = rustix::fs::openat(
-                root,
-                path.as_slice(),
-                OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-                Mode::empty(),
-            )?;
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let opened = rustix::fs::openat(root, path.as_slice(), flags, Mode::empty())?;
             self.dir = Some(((source, dir_node), opened));
         }
-        let Some((_, dir)) = &self.dir else { return Err(Errno::NOENT) };
-        let name = tree.name(record);
+        self.dir.as_ref().map(|(_, dir)| dir.as_fd()).ok_or(Errno::NOENT)
+    }
+
+    /// Opens a file of a directory source, without following a symlink that may have taken its place.
+    fn open(&mut self, node_index: u32, source: u32) -> Result<OwnedFd, Errno> {
+        let tree = self.writer.plan.tree;
+        let name = tree.name(&tree.records[tree.nodes[node_index as usize].record as usize]);
+        let dir = self.open_dir(node_index, source)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         // Reading must not change what is read; NOATIME is for owners and root only.
         match rustix::fs::openat(dir, name, flags | OFlags::NOATIME, Mode::empty()) {
             Err(Errno::PERM) => rustix::fs::openat(dir, name, flags, Mode::empty()),
@@ -334,4 +365,3 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         }
     }
 }
-
