@@ -160,7 +160,9 @@ impl Args for SourceArgs {
                 .value_parser(clap::value_parser!(PathBuf));
             command = command.arg(arg);
         }
-        command.group(clap::ArgGroup::new("source").args(SOURCES.map(|(_, id, _, _)| id)).required(true).multiple(true))
+        command.group(
+            clap::ArgGroup::new("source").args(SOURCES.map(|(_, id, _, _)| id)).required(true).multiple(true),
+        )
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -258,7 +260,9 @@ fn options(args: &BuildArgs) -> Result<BuildOptions, (u8, String)> {
     let size = match args.size.as_str() {
         "auto" => SizeChoice::Smallest { headroom_percent: args.headroom.unwrap_or(0.0) },
         _ if args.headroom.is_some() => {
-            return Err(usage("--headroom goes with --size auto; a given size has the room that it has".to_owned()));
+            return Err(usage(
+                "--headroom goes with --size auto; a given size has the room that it has".to_owned(),
+            ));
         }
         text => SizeChoice::Bytes(parse_size(text).map_err(|why| usage(format!("--size: {why}")))?),
     };
@@ -282,7 +286,10 @@ fn options(args: &BuildArgs) -> Result<BuildOptions, (u8, String)> {
         excludes: excludes(args)?,
         one_file_system: args.one_file_system,
         platform: args.arch.as_deref().map_or_else(Platform::host, Platform::linux),
-        threads: args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())).max(1),
+        threads: args
+            .threads
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+            .max(1),
         tolerate_changes: args.tolerate_changes,
         replace: args.force,
         sync: !args.no_sync,
@@ -426,7 +433,9 @@ fn fail(args: &BuildArgs, fault: &BuildFault) -> ExitCode {
         BuildFault::TargetExists(_) => exit::EXISTS,
         BuildFault::Target { source, .. } if source.raw_os_error() == Some(28) => exit::NO_SPACE,
         BuildFault::Target { .. } => exit::TARGET,
-        BuildFault::Source(SourceFault::Io { source, .. }) if source.raw_os_error() == Some(28) => exit::NO_SPACE,
+        BuildFault::Source(SourceFault::Io { source, .. }) if source.raw_os_error() == Some(28) => {
+            exit::NO_SPACE
+        }
         BuildFault::Source(_) | BuildFault::Insert { .. } | BuildFault::Ids(_) => exit::SOURCE,
         BuildFault::Problems(problems) => {
             list_problems(problems);

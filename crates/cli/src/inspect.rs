@@ -49,6 +49,7 @@ use std::process::ExitCode;
 
 use base::Group;
 use device::{Device, FileDevice, Window};
+use ondisk::Features;
 
 use dirwalk::Target;
 use page::Page;
@@ -192,8 +193,13 @@ fn print(
 ) -> Result<Vec<String>, InspectError> {
     let damage = DamageLog::default();
     let mut page = Page::new(out, json);
-    view(Probe::find(device, &damage)?, what, &mut page)?;
-    let lines = damage.into_lines();
+    let probe = Probe::find(device, &damage)?;
+    let waits = probe.sb.features.has_incompat(Features::RECOVER);
+    view(probe, what, &mut page)?;
+    let mut lines = damage.into_lines();
+    if waits && !lines.is_empty() {
+        lines.push("the journal was not replayed, which may settle some of this".to_owned());
+    }
     page.finish(&lines).map_err(InspectError::Output)?;
     Ok(lines)
 }

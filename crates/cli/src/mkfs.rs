@@ -137,7 +137,8 @@ fn set_extended(options: &mut FormatOptions, word: &str) -> Result<(), String> {
         "hash_seed" => options.hash_seed = Some(parse_uuid(value)?),
         "root_owner" => {
             let ids = value.split_once(':').and_then(|(u, g)| Some((u.parse().ok()?, g.parse().ok()?)));
-            options.root_owner = Some(ids.ok_or_else(|| format!("-E root_owner needs UID:GID, not \"{value}\""))?);
+            options.root_owner =
+                Some(ids.ok_or_else(|| format!("-E root_owner needs UID:GID, not \"{value}\""))?);
         }
         "quotatype" => {
             let mut types = QuotaTypes { user: false, group: false, project: Some(false) };
@@ -207,13 +208,19 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
         Ok(metadata) => (Some(metadata.len()), metadata.file_type().is_block_device()),
         Err(_) => (None, false),
     };
-    if existing.is_some_and(|len| len > 0 || is_device) && !args.force && !args.dry_run && !is_blank(&args.image) {
+    if existing.is_some_and(|len| len > 0 || is_device)
+        && !args.force
+        && !args.dry_run
+        && !is_blank(&args.image)
+    {
         let hint = "it holds data; use --force to replace it";
         return exit::fail(exit::EXISTS, &format!("{} exists already: {hint}", args.image.display()));
     }
     let bytes = match (args.size, existing) {
         (Some(bytes), _) => bytes,
         (None, Some(_)) => match FileDevice::open(&args.image, false) {
+            // Whole pages, as mke2fs does it: the page cache cannot hold the rest of a device.
+            Ok(device) if device.size_bytes() > 4096 => device.size_bytes() & !4095,
             Ok(device) => device.size_bytes(),
             Err(error) => return exit::fail(exit::TARGET, &format!("{}: {error}", args.image.display())),
         },
@@ -302,7 +309,10 @@ fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u6
     } else if !args.quiet {
         let verb = if args.dry_run { "would have" } else { "has" };
         println!("{} {verb}", args.image.display());
-        println!("  {} blocks of {} bytes in {} groups", sb.blocks_count, geometry.block_size, geometry.groups);
+        println!(
+            "  {} blocks of {} bytes in {} groups",
+            sb.blocks_count, geometry.block_size, geometry.groups
+        );
         println!("  {} inodes, {} reserved blocks", sb.inodes_count, sb.reserved_blocks_count);
         println!("  features {}", sb.features);
         println!("  UUID {}", format_uuid(&sb.uuid));
@@ -314,8 +324,9 @@ fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u6
 
 /// Now, or what SOURCE_DATE_EPOCH says, in seconds since 1970.
 pub(crate) fn now() -> u64 {
-    source_date_epoch()
-        .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()))
+    source_date_epoch().unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+    })
 }
 
 /// SOURCE_DATE_EPOCH, if it is set to a number.
@@ -407,4 +418,3 @@ fn parse_journal(text: &str) -> Result<u32, String> {
         _ => Err("only size=MEBIBYTES is known".to_owned()),
     }
 }
-

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{
-    EXISTS, NO_SPACE, SOURCE, TOO_SMALL, Tar, USAGE, assert_has, assert_names, build, debugfs_cat, debugfs_names,
-    extant, outcome, run, try_build, words,
+    EXISTS, NO_SPACE, SOURCE, TOO_SMALL, Tar, USAGE, assert_has, assert_names, build, debugfs_cat,
+    debugfs_names, extant, outcome, run, try_build, words,
 };
 use testkit::{e2fsck_clean, is_root, scratch};
 
@@ -81,7 +81,9 @@ fn public_binary(bench: &Bench) -> PathBuf {
 fn all_unreadable_files_are_named_in_one_run() {
     let bench = Bench::new();
     let tree = bench.tree();
-    for (path, mode) in [("a", 0o000), ("b/c", 0o200), ("fine", 0o644), ("b/also-fine", 0o444), ("d/e/f", 0o111)] {
+    for (path, mode) in
+        [("a", 0o000), ("b/c", 0o200), ("fine", 0o644), ("b/also-fine", 0o444), ("d/e/f", 0o111)]
+    {
         let path = tree.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, "x").unwrap();
@@ -271,7 +273,11 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn new(at: PathBuf) -> Option<Self> {
         std::fs::create_dir(&at).unwrap();
-        let mount = testkit::command("mount").args(["-t", "tmpfs", "-o", "size=4m", "none"]).arg(&at).output().unwrap();
+        let mount = testkit::command("mount")
+            .args(["-t", "tmpfs", "-o", "size=4m", "none"])
+            .arg(&at)
+            .output()
+            .unwrap();
         mount.status.success().then_some(Self(at))
     }
 }
@@ -461,8 +467,11 @@ fn what_the_format_cannot_hold_is_named_with_what_to_do() {
     let said = refuse(tar, "");
     assert_has(&said, "/big-xattr");
     assert_has(&said, "ea_inode");
-    tar.pax("GNU.sparse.major", "1").pax("GNU.sparse.minor", "0").pax("GNU.sparse.realsize", "20000000000000");
-    tar.pax("GNU.sparse.name", "far").file("far", [b"1\n19999999999999\n1\n".to_vec(), vec![0; 512 - 19], vec![1]].concat());
+    tar.pax("GNU.sparse.major", "1")
+        .pax("GNU.sparse.minor", "0")
+        .pax("GNU.sparse.realsize", "20000000000000");
+    tar.pax("GNU.sparse.name", "far")
+        .file("far", [b"1\n19999999999999\n1\n".to_vec(), vec![0; 512 - 19], vec![1]].concat());
     assert_has(&refuse(tar, "-t ext3"), "/far");
     for i in 0..65_001 {
         if i == 0 {
@@ -552,14 +561,23 @@ fn exact(source: &Path, options: &str) {
     }
     // And everything above is enough, also where a journal or a group more must be paid for.
     let mut sizes: Vec<u64> = (1..10).map(|n| smallest + n * block).collect();
-    sizes.extend([1000, 2048, 2049, 2100, 8192, 32_767, 32_768, 32_769, 33_000, 65_537].map(|blocks| blocks * block));
+    sizes.extend(
+        [1000, 2048, 2049, 2100, 8192, 32_767, 32_768, 32_769, 33_000, 65_537].map(|blocks| blocks * block),
+    );
     sizes.extend([smallest + 1, smallest + smallest / 10, smallest * 2, smallest * 3]);
     for size in sizes.into_iter().filter(|&size| size >= smallest) {
         try_build(&image, with(&["-n", "--size", &size.to_string()])).code(0);
     }
 }
 
-const OPTIONS: &[&str] = &["", "-b 1024", "-O bigalloc", "-t ext2", "-O ^flex_bg -b 1024", "-O quota,meta_bg,^resize_inode -b 2048"];
+const OPTIONS: &[&str] = &[
+    "",
+    "-b 1024",
+    "-O bigalloc",
+    "-t ext2",
+    "-O ^flex_bg -b 1024",
+    "-O quota,meta_bg,^resize_inode -b 2048",
+];
 
 #[test]
 fn the_size_of_a_small_image_is_exact() {
@@ -585,7 +603,10 @@ fn the_size_of_an_image_of_many_inodes_is_exact() {
 fn the_size_of_an_image_is_exact_around_the_steps_of_its_journal_and_groups() {
     let bench = Bench::new();
     // Sizes in KiB that end near 2,048 and 32,768 blocks of 1 or 4 KiB, and near the end of a group of either.
-    for kib in [600, 1500, 2000, 6500, 7000, 7400, 7800, 8000, 23_000, 27_000, 30_000, 32_000, 34_000, 122_000, 130_000] {
+    for kib in [
+        600, 1500, 2000, 6500, 7000, 7400, 7800, 8000, 23_000, 27_000, 30_000, 32_000, 34_000, 122_000,
+        130_000,
+    ] {
         let file = std::fs::File::create(bench.tree().join("file")).unwrap();
         // Data in memory only as far as it must be: every block once.
         file.set_len(0).unwrap();

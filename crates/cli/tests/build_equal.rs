@@ -152,7 +152,9 @@ fn trees_in_blocks_of_64_kib_equal_their_source() {
             assert!(!said.to_lowercase().contains("error"), "{said}");
             let mut copied = Manifest::of(&copy);
             for manifest in [&mut source, &mut copied] {
-                manifest.entries.retain(|_, e| matches!(e.kind, Kind::Regular | Kind::Directory | Kind::Symlink));
+                manifest
+                    .entries
+                    .retain(|_, e| matches!(e.kind, Kind::Regular | Kind::Directory | Kind::Symlink));
                 for (number, entry) in manifest.entries.values_mut().enumerate() {
                     entry.xattrs.clear();
                     entry.inode = (0, number as u64);
@@ -166,7 +168,8 @@ fn trees_in_blocks_of_64_kib_equal_their_source() {
                     entry.mtime.seconds = entry.mtime.seconds.clamp(0, i32::MAX.into());
                 }
             }
-            let options = DiffOptions { holes: Holes::Ignore, nanoseconds: false, ignore_root: true, ..options };
+            let options =
+                DiffOptions { holes: Holes::Ignore, nanoseconds: false, ignore_root: true, ..options };
             let lines = diff(&source, &copied, &options);
             assert!(lines.is_empty(), "{more}\n{}", lines.join("\n"));
             std::fs::remove_dir_all(&copy).unwrap();
@@ -188,7 +191,8 @@ fn times_that_a_small_inode_cannot_hold_are_told() {
     let image = scratch.path().join("image");
     let report = build(&image, args!["-I", "128", "--from", &tree]);
     e2fsck_clean(&image);
-    let warnings: Vec<&str> = report["warnings"].as_array().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
+    let warnings: Vec<&str> =
+        report["warnings"].as_array().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].starts_with("1 times do not fit an inode of 128 bytes"), "{warnings:?}");
     assert_has(&common::debugfs_stat(&image, "/2100"), "mtime: 0x7fffffff");
@@ -271,7 +275,8 @@ fn large_attributes_need_the_feature_ea_inode() {
             if is_root() {
                 let mount = LoopMount::read_only(&image).unwrap();
                 let copy = Manifest::of(mount.path());
-                let value = |path: &str, name: &str| copy.entries[path.as_bytes()].xattrs[name.as_bytes()].clone();
+                let value =
+                    |path: &str, name: &str| copy.entries[path.as_bytes()].xattrs[name.as_bytes()].clone();
                 assert!(value("a", "user.large") == large && value("b", "user.large") == large);
                 assert!(value("c", "user.large") == other && value("c", "user.small") == b"s");
                 assert!(value("d", "user.one") == large && value("d", "user.two") == other);
@@ -326,9 +331,18 @@ fn the_same_tree_makes_the_same_bytes() {
     same("of a relative path");
 
     let tar = scratch.path().join("x.tar");
-    for (order, options) in [("sorted", &["--sort=name"][..]), ("as listed", &[]), ("backwards", &["--no-recursion"])] {
+    for (order, options) in
+        [("sorted", &["--sort=name"][..]), ("as listed", &[]), ("backwards", &["--no-recursion"])]
+    {
         let mut command = testkit::command("tar");
-        command.args(["--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "--sparse", "--numeric-owner"]);
+        command.args([
+            "--format=posix",
+            "--xattrs",
+            "--xattrs-include=*",
+            "--acls",
+            "--sparse",
+            "--numeric-owner",
+        ]);
         command.args(options).arg("-cf").arg(&tar).arg("-C").arg(&tree);
         if order == "backwards" {
             // Children before their directories, and the last of several links as the first.
@@ -366,7 +380,9 @@ fn the_same_tree_makes_the_same_bytes() {
 fn backwards(root: &Path) -> Vec<u8> {
     let manifest = Manifest::of(root);
     let paths = manifest.entries.keys().rev();
-    paths.flat_map(|path| [if path.is_empty() { b".".as_slice() } else { b"./" }, path, b"\0"].concat()).collect()
+    paths
+        .flat_map(|path| [if path.is_empty() { b".".as_slice() } else { b"./" }, path, b"\0"].concat())
+        .collect()
 }
 
 /// SOURCE_DATE_EPOCH is the image's time stamp; with --clamp-mtime no time in it is later.
@@ -399,7 +415,8 @@ fn source_date_epoch_is_honoured() {
     let clamped = build_at("clamped", Some("1234567890"), &["--clamp-mtime"]);
     assert_has(&common::debugfs_stat(&clamped, "/new"), "mtime: 0x499602d2");
     assert_has(&common::debugfs_stat(&clamped, "/old"), "mtime: 0x35a4e900");
-    let refused = common::run(args!["build", "--clamp-mtime", "--from", &tree, "-o", scratch.path().join("x")]);
+    let refused =
+        common::run(args!["build", "--clamp-mtime", "--from", &tree, "-o", scratch.path().join("x")]);
     assert_has(refused.code(common::USAGE), "SOURCE_DATE_EPOCH");
 }
 

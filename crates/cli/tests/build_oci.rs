@@ -6,7 +6,9 @@ mod common;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use common::{SOURCE, Tar, assert_has, assert_names, build, debugfs_cat, debugfs_names, debugfs_stat, pack, try_build};
+use common::{
+    SOURCE, Tar, assert_has, assert_names, build, debugfs_cat, debugfs_names, debugfs_stat, pack, try_build,
+};
 use serde_json::{Value, json};
 use sha2::Digest;
 use testkit::{e2fsck_clean, scratch};
@@ -65,7 +67,8 @@ impl Layout {
     /// Adds an image of these layers, under a tag if one is given.
     fn add(&mut self, tag: Option<&str>, layers: &[Value]) {
         let config = self.blob(CONFIG, br#"{"architecture":"amd64","os":"linux"}"#);
-        let manifest = json!({ "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers });
+        let manifest =
+            json!({ "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers });
         let mut descriptor = self.blob(MANIFEST, manifest.to_string().as_bytes());
         if let Some(tag) = tag {
             descriptor["annotations"] = json!({ "org.opencontainers.image.ref.name": tag });
@@ -85,8 +88,16 @@ fn base() -> Tar<Vec<u8>> {
     let mut tar = Tar::in_memory();
     tar.dir("./").dir("./usr/").dir("./usr/bin/").file("./usr/bin/sh", "shell").symlink("./bin", "usr/bin");
     tar.dir("etc").file("etc/hosts", "base").file("etc/gone", "base").file("etc/kept", "base");
-    tar.dir("cache").file("cache/one", "1").file("cache/two", "2").dir("cache/deep").file("cache/deep/x", "x");
-    tar.file("was-file", "file").dir("was-dir").file("was-dir/inner", "inner").dir("tree").file("tree/leaf", "leaf");
+    tar.dir("cache")
+        .file("cache/one", "1")
+        .file("cache/two", "2")
+        .dir("cache/deep")
+        .file("cache/deep/x", "x");
+    tar.file("was-file", "file")
+        .dir("was-dir")
+        .file("was-dir/inner", "inner")
+        .dir("tree")
+        .file("tree/leaf", "leaf");
     tar
 }
 
@@ -135,8 +146,11 @@ fn layers_merge_by_the_rules_of_oci_however_they_are_packed() {
     let mut bytes = None;
     for packing in [["", "", ""], ["gz", "gz", "gz"], ["zst", "zst", "zst"], ["", "gz", "zst"]] {
         let mut layout = Layout::new();
-        let layers =
-            [layout.layer(packing[0], base()), layout.layer(packing[1], second()), layout.layer(packing[2], third())];
+        let layers = [
+            layout.layer(packing[0], base()),
+            layout.layer(packing[1], second()),
+            layout.layer(packing[2], third()),
+        ];
         layout.add(None, &layers);
         build(&layout.image(), args!["--oci", layout.dir()]);
         check(&layout.image());

@@ -6,8 +6,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use common::{
-    SOURCE, Tar, USAGE, assert_has, assert_names, build, debugfs_names, debugfs_stat, run, superblock_field, try_build,
-    words,
+    SOURCE, Tar, USAGE, assert_has, assert_names, build, debugfs_names, debugfs_stat, run, superblock_field,
+    try_build, words,
 };
 use testkit::{LoopMount, Manifest, debugfs, dumpe2fs, e2fsck_clean, is_root, scratch};
 
@@ -102,7 +102,8 @@ fn the_report_counts_what_is_in_the_image() {
     assert!(report["seconds"].as_f64().unwrap() > 0.0);
     assert_eq!(report["warnings"], serde_json::json!([]));
     assert_eq!(report["dry_run"], false);
-    let features: Vec<&str> = report["features"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
+    let features: Vec<&str> =
+        report["features"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
     let mut dumped: Vec<&str> = dump.field("Filesystem features").split_whitespace().collect();
     // dumpe2fs spells two of them otherwise.
     let mut features: Vec<&str> = features.into_iter().collect();
@@ -157,7 +158,10 @@ fn ids_are_mapped_in_inodes_and_in_acls() {
         tar.file(name, name);
     }
     tar.owner = (0, 0);
-    tar.pax("SCHILY.acl.access", "user::rwx,user:1000:rw-,user:5:r--,group::r-x,group:100:-w-,mask::rwx,other::r--");
+    tar.pax(
+        "SCHILY.acl.access",
+        "user::rwx,user:1000:rw-,user:5:r--,group::r-x,group:100:-w-,mask::rwx,other::r--",
+    );
     tar.pax("SCHILY.acl.default", "user::rwx,user:1001:rwx,group::r-x,mask::rwx,other::---");
     tar.dir("acl");
     let tar = tar.save(scratch.path().join("x.tar"));
@@ -172,12 +176,14 @@ fn ids_are_mapped_in_inodes_and_in_acls() {
     {
         let stat = debugfs_stat(&image, &format!("/{name}"));
         let words: Vec<&str> = stat.split_whitespace().collect();
-        let after = |label: &str| words[words.iter().position(|w| *w == label).unwrap() + 1].parse::<u32>().unwrap();
+        let after =
+            |label: &str| words[words.iter().position(|w| *w == label).unwrap() + 1].parse::<u32>().unwrap();
         assert_eq!([after("User:"), after("Group:")], owner, "{name}");
     }
     if is_root() {
         let mount = LoopMount::read_only(&image).unwrap();
-        let said = testkit::run("getfacl", ["-n".as_ref(), "-p".as_ref(), mount.path().join("acl").as_os_str()]);
+        let said =
+            testkit::run("getfacl", ["-n".as_ref(), "-p".as_ref(), mount.path().join("acl").as_os_str()]);
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         for line in ["user:101000:rw-", "user:100005:r--", "group:5000:-w-", "default:user:101001:rwx"] {
             assert_has(&said, line);
@@ -323,7 +329,8 @@ fn other_file_systems_below_a_source_are_left_out_on_demand() {
     }
     let bench = Bench::new();
     let below = bench.path("tree").join("etc");
-    let mounted = testkit::command("mount").args(["-t", "tmpfs", "none"]).arg(&below).status().unwrap().success();
+    let mounted =
+        testkit::command("mount").args(["-t", "tmpfs", "none"]).arg(&below).status().unwrap().success();
     if !mounted {
         eprintln!("no tmpfs can be mounted: skipped");
         return;
@@ -339,7 +346,10 @@ fn other_file_systems_below_a_source_are_left_out_on_demand() {
     let (_, names, _, names_without) = built.unwrap();
     assert_eq!(names, ["elsewhere"]);
     // The directory on which it is mounted belongs to the other file system as far as anyone can see.
-    assert!(names_without == ["bin", "fifo", "long-symlink", "lost+found", "usr", "var"] || names_without.len() == 7);
+    assert!(
+        names_without == ["bin", "fifo", "long-symlink", "lost+found", "usr", "var"]
+            || names_without.len() == 7
+    );
 }
 
 #[test]
@@ -389,7 +399,10 @@ fn room_to_grow_is_there_also_where_the_journal_grows() {
         for percent in ["0.5", "1", "3", "10"] {
             let roomy = build(&image, args!["-n", "--headroom", percent, "--from", &tree]);
             let wanted = plain as f64 * (1.0 + percent.parse::<f64>().unwrap() / 100.0);
-            assert!(roomy["image_bytes"].as_u64().unwrap() as f64 >= wanted, "{megabytes} MB + {percent}%: {roomy:#}");
+            assert!(
+                roomy["image_bytes"].as_u64().unwrap() as f64 >= wanted,
+                "{megabytes} MB + {percent}%: {roomy:#}"
+            );
         }
         build(&image, args!["--headroom", "1", "--from", &tree]);
         e2fsck_clean(&image);
@@ -417,6 +430,7 @@ fn every_profile_makes_what_it_promises() {
         // A small image has no journal, and what builds on one goes with it.
         let small = ["has_journal", "orphan_file"];
         let spelled = promised.features.names();
+        let spelled: Vec<&str> = spelled.iter().map(AsRef::as_ref).collect();
         for feature in spelled.iter().filter(|feature| !small.contains(feature)) {
             assert!(made.contains(feature), "{name}: {feature} is not in {made:?}");
         }
@@ -430,7 +444,9 @@ fn every_profile_makes_what_it_promises() {
     // A user's own choices come on top.
     bench.build("--profile rhel-8 -O ^64bit,large_dir -J size=4 --size 64M");
     let features = superblock_field(&bench.path("image"), "Filesystem features");
-    assert!(features.contains("large_dir") && !features.contains("64bit") && features.contains("has_journal"));
+    assert!(
+        features.contains("large_dir") && !features.contains("64bit") && features.contains("has_journal")
+    );
     bench.refused("--profile windows", USAGE, "no profile is called \"windows\"");
 }
 
@@ -438,7 +454,9 @@ fn every_profile_makes_what_it_promises() {
 fn help_and_usage_errors() {
     let help = run(["build", "--help"]);
     help.code(0);
-    for option in ["--from", "--tar", "--oci", "--owner", "--file-contexts", "--headroom", "--profile", "--json"] {
+    for option in
+        ["--from", "--tar", "--oci", "--owner", "--file-contexts", "--headroom", "--profile", "--json"]
+    {
         assert_has(&help.stdout, option);
     }
     run(["build"]).code(USAGE);

@@ -60,17 +60,23 @@ impl Device for FileDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
         DeviceFault::check_range("read", offset, buf.len(), self.size)?;
         let len = buf.len() as u64;
-        self.file
-            .read_exact_at(buf, offset)
-            .map_err(|source| DeviceFault::Io { what: "read", offset, len, source })
+        self.file.read_exact_at(buf, offset).map_err(|source| DeviceFault::Io {
+            what: "read",
+            offset,
+            len,
+            source,
+        })
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         DeviceFault::check_range("write", offset, bytes.len(), self.size)?;
         let len = bytes.len() as u64;
-        self.file
-            .write_all_at(bytes, offset)
-            .map_err(|source| DeviceFault::Io { what: "write", offset, len, source })
+        self.file.write_all_at(bytes, offset).map_err(|source| DeviceFault::Io {
+            what: "write",
+            offset,
+            len,
+            source,
+        })
     }
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
@@ -85,9 +91,12 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {
-        self.file
-            .sync_data()
-            .map_err(|source| DeviceFault::Io { what: "flush", offset: 0, len: self.size, source })
+        self.file.sync_data().map_err(|source| DeviceFault::Io {
+            what: "flush",
+            offset: 0,
+            len: self.size,
+            source,
+        })
     }
 
     fn is_fresh(&self) -> bool {

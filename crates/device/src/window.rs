@@ -17,7 +17,8 @@ impl<D: Device> Window<D> {
     /// When `offset` is past the end.
     pub fn from_offset(inner: D, offset: u64) -> Result<Self, DeviceFault> {
         let size = inner.size_bytes();
-        let len = size.checked_sub(offset).ok_or(DeviceFault::OutOfRange { what: "read", offset, len: 0, size })?;
+        let len =
+            size.checked_sub(offset).ok_or(DeviceFault::OutOfRange { what: "read", offset, len: 0, size })?;
         Ok(Self { inner, offset, len })
     }
 

@@ -28,7 +28,7 @@ use crate::exclude::Excludes;
 use crate::idmap::{IdMap, Owner};
 use crate::labels::FileContexts;
 use crate::options::FormatOptions;
-use crate::plan::{Input, JournalPlace, Plan};
+use crate::plan::{Input, Plan, Style};
 use crate::sizing::Sized;
 use crate::solve::{SizeChoice, SolveFault, solve};
 use crate::source::dir::{DirOptions, DirReport, identity_of, open_root, read_dir};
@@ -245,7 +245,7 @@ pub fn build(
         uuid,
         hash_seed,
         time,
-        journal_place: JournalPlace::Front,
+        style: Style::Packed,
         fresh_device: true,
     };
     let (plan, image_bytes) = solve(&input, block_size, options.size)?;
@@ -253,7 +253,9 @@ pub fn build(
     report.warnings = std::mem::take(&mut gathered.warnings);
     if plan.clamped_times > 0 {
         let (count, bits) = (plan.clamped_times, plan.geometry().inode_size);
-        report.warnings.push(format!("{count} times do not fit an inode of {bits} bytes; the nearest were stored"));
+        report
+            .warnings
+            .push(format!("{count} times do not fit an inode of {bits} bytes; the nearest were stored"));
     }
     let Some(new) = new else { return Ok(report) };
     let refused = |source| BuildFault::Target { path: shown.clone(), source };
@@ -270,7 +272,8 @@ pub fn build(
     let written = write(&plan, &device, &gathered.roots, write_options, observer)?;
     report.written_bytes = written.bytes;
     if written.changed_files > 0 {
-        let text = format!("{} files changed while they were read; they were padded or cut", written.changed_files);
+        let text =
+            format!("{} files changed while they were read; they were padded or cut", written.changed_files);
         report.warnings.push(text);
     }
     new.publish(options.replace).map_err(|error| match error.kind() {
@@ -490,8 +493,12 @@ fn map_owners(tree: &mut Tree, options: &BuildOptions) -> Result<(), BuildFault>
             let Ok(mut acl) = Acl::from_xattr(&xattr.value) else { continue };
             for entry in &mut acl.entries {
                 match &mut entry.tag {
-                    AclTag::User(id) => *id = uids.apply(*id).map_err(|e| BuildFault::Ids(format!("ACL: {e}")))?,
-                    AclTag::Group(id) => *id = gids.apply(*id).map_err(|e| BuildFault::Ids(format!("ACL: {e}")))?,
+                    AclTag::User(id) => {
+                        *id = uids.apply(*id).map_err(|e| BuildFault::Ids(format!("ACL: {e}")))?
+                    }
+                    AclTag::Group(id) => {
+                        *id = gids.apply(*id).map_err(|e| BuildFault::Ids(format!("ACL: {e}")))?
+                    }
                     _ => {}
                 }
             }

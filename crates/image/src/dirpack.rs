@@ -51,7 +51,11 @@ impl DirPacker {
     ///
     /// # Errors
     /// When the names need more leaves than an index can hold.
-    pub fn plan<'t>(&self, names: impl Iterator<Item = &'t [u8]>, min_blocks: u32) -> Result<DirPlan, TooLarge> {
+    pub fn plan<'t>(
+        &self,
+        names: impl Iterator<Item = &'t [u8]>,
+        min_blocks: u32,
+    ) -> Result<DirPlan, TooLarge> {
         let usable = self.format.usable_len();
         // Leaves hold names only; a directory without an index begins with "." and "..".
         let (mut leaves, mut used) = (1u64, 0);

@@ -47,11 +47,12 @@ pub struct NoRoom {
 }
 
 impl Layout {
-    /// Lays out all groups.
+    /// Lays out all groups. With `lonely_rows`, a flex group of a single group gets as much room for bitmaps as a whole
+    /// one would, as mke2fs does it.
     ///
     /// # Errors
     /// When the device is too small for its own metadata.
-    pub fn new(geometry: Geometry) -> Result<Self, NoRoom> {
+    pub fn new(geometry: Geometry, lonely_rows: bool) -> Result<Self, NoRoom> {
         // Metadata is packed by blocks, also where files are allocated by clusters.
         let mut space = Space::new(1);
         space.take(0, geometry.first_data_block.into());
@@ -69,19 +70,19 @@ impl Layout {
         let places = vec![GroupPlace::default(); geometry.groups as usize];
         let mut layout = Self { geometry, places, space };
         for group in 0..layout.geometry.groups {
-            layout.place_group(group)?;
+            layout.place_group(group, lonely_rows)?;
         }
         layout.space = layout.space.in_units(layout.geometry.cluster_ratio());
         Ok(layout)
     }
 
-    fn place_group(&mut self, group: u32) -> Result<(), NoRoom> {
+    fn place_group(&mut self, group: u32, lonely_rows: bool) -> Result<(), NoRoom> {
         let table_len = u64::from(self.geometry.itable_blocks());
         let per_flex = self.geometry.groups_per_flex();
         // The first group of a flex group leaves room for rows of bitmaps; each other one follows its neighbour.
         let neighbour = (!group.is_multiple_of(per_flex)).then(|| self.places[group as usize - 1]);
         let row = match self.geometry.groups - group {
-            1 => per_flex, // mke2fs leaves a whole row behind a lonely group
+            1 if lonely_rows => per_flex,
             left => left.min(per_flex),
         };
         let row = u64::from(row);

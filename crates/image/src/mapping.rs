@@ -45,7 +45,12 @@ impl Mapper {
                     here = physical.next().expect("as many physical blocks as logical ones");
                 }
                 let len = left.min(here.len).min(MAX_WRITTEN_LEN.into());
-                extents.push(Extent { lblk: lblk as u32, len: len as u32, start: here.start, unwritten: false });
+                extents.push(Extent {
+                    lblk: lblk as u32,
+                    len: len as u32,
+                    start: here.start,
+                    unwritten: false,
+                });
                 (lblk, left) = (lblk + len, left - len);
                 here = Run { start: here.start + len, len: here.len - len };
             }
@@ -93,7 +98,8 @@ impl Mapper {
     /// `i_block` of a file that lies in one run and needs no nodes.
     #[must_use]
     pub fn encode_simple(&self, start: u64, blocks: u64) -> [u8; 60] {
-        let extents = if blocks == 0 { Vec::new() } else { Self::zip(&[(0, blocks)], &[Run { start, len: blocks }]) };
+        let extents =
+            if blocks == 0 { Vec::new() } else { Self::zip(&[(0, blocks)], &[Run { start, len: blocks }]) };
         self.encode(&FileMap { extents, nodes: Vec::new() }, 0).0
     }
 }

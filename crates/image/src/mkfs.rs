@@ -2,11 +2,11 @@
 
 use base::BlockSize;
 use device::Device;
-use ondisk::filetype::FileType;
 use ondisk::Features;
+use ondisk::filetype::FileType;
 
 use crate::options::FormatOptions;
-use crate::plan::{Input, JournalPlace, Needs, Plan, PlanFault};
+use crate::plan::{Input, Needs, Plan, PlanFault, Style};
 use crate::sizing::{self, SizingFault, Tail};
 use crate::source::entry::{Metadata, Time};
 use crate::tree::{InsertFault, MergeRules, Sealed, Tree};
@@ -61,7 +61,12 @@ impl EmptyTree {
 
     /// A plan's input.
     #[must_use]
-    pub fn input<'t>(&'t self, options: &'t FormatOptions, identity: Identity, fresh_device: bool) -> Input<'t> {
+    pub fn input<'t>(
+        &'t self,
+        options: &'t FormatOptions,
+        identity: Identity,
+        fresh_device: bool,
+    ) -> Input<'t> {
         Input {
             tree: &self.tree,
             sealed: &self.sealed,
@@ -70,7 +75,7 @@ impl EmptyTree {
             uuid: identity.uuid,
             hash_seed: identity.hash_seed,
             time: identity.time,
-            journal_place: JournalPlace::Middle,
+            style: Style::LikeMke2fs,
             fresh_device,
         }
     }

@@ -228,10 +228,8 @@ pub fn default_features(generation: Generation) -> Features {
             features.compat |= Features::HAS_JOURNAL | Features::ORPHAN_FILE;
             features.incompat |=
                 Features::EXTENTS | Features::FLEX_BG | Features::BIT64 | Features::CSUM_SEED;
-            features.ro_compat |= Features::HUGE_FILE
-                | Features::METADATA_CSUM
-                | Features::DIR_NLINK
-                | Features::EXTRA_ISIZE;
+            features.ro_compat |=
+                Features::HUGE_FILE | Features::METADATA_CSUM | Features::DIR_NLINK | Features::EXTRA_ISIZE;
         }
     }
     features
@@ -296,6 +294,9 @@ impl FormatOptions {
             if Feature::by_name(name).is_some_and(|feature| features.has(feature)) {
                 return Err(FeatureFault::Unsupported { name, reason });
             }
+        }
+        if features.has_ro_compat(Features::QUOTA) && self.quota_types.project == Some(true) {
+            features.ro_compat |= Features::PROJECT;
         }
         // What follows from a feature's absence is dropped quietly unless it was asked for by name.
         if features.metadata_csum() {

@@ -44,13 +44,14 @@ const COMPLEX: u64 = 1 << 63;
 /// Hard links that an inode may have.
 const LINKS_MAX: u32 = 65_000;
 
-/// Where the journal goes.
+/// How things are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JournalPlace {
-    /// In the middle of the device, where mke2fs puts it.
-    Middle,
-    /// Before the files, so that an image can be cut right behind its last file.
-    Front,
+pub enum Style {
+    /// Every block where mke2fs would put it: the journal in the middle, room behind lonely bitmaps.
+    LikeMke2fs,
+    /// Nothing between the metadata and the files but the journal, so that an image can be cut right behind its last
+    /// file.
+    Packed,
 }
 
 /// Everything a plan is made from.
@@ -70,8 +71,8 @@ pub struct Input<'t> {
     pub hash_seed: [u8; 16],
     /// Time of creation, seconds since 1970.
     pub time: u64,
-    /// Where the journal goes.
-    pub journal_place: JournalPlace,
+    /// How things are laid out.
+    pub style: Style,
     /// Do unwritten blocks of the device read as zeros?
     pub fresh_device: bool,
 }
@@ -210,7 +211,8 @@ impl Needs {
         let unit = |blocks: u64| blocks.next_multiple_of(geometry.cluster_ratio());
         for &node in &sealed.directories {
             let dir = tree.nodes[node as usize].content;
-            let least = if node == input.lost_found { lost_found_blocks(bs.bytes(), &sb.features) } else { 1 };
+            let least =
+                if node == input.lost_found { lost_found_blocks(bs.bytes(), &sb.features) } else { 1 };
             let names = sealed.children_of(dir).iter().map(|&r| tree.name(&tree.records[r as usize]));
             let plan = packer.plan(names, least).map_err(|e| unfit(tree, node, e.to_string()))?;
             dirs[dir as usize] = plan;
@@ -321,7 +323,8 @@ impl<'t> Plan<'t> {
         if u64::from(geometry.inodes()) < needs.inodes {
             return Err(PlanFault::Full);
         }
-        let free = geometry.blocks.saturating_sub(u64::from(geometry.groups) * u64::from(geometry.itable_blocks()));
+        let free =
+            geometry.blocks.saturating_sub(u64::from(geometry.groups) * u64::from(geometry.itable_blocks()));
         if free < needs.blocks {
             return Err(PlanFault::Full);
         }
@@ -332,11 +335,14 @@ impl<'t> Plan<'t> {
             csum: superblock.features.metadata_csum(),
         };
         let nodes = input.tree.nodes.len();
+        // Without checksums of descriptors nothing says where a table's unused part begins: the kernel reads all of it.
+        let features = &superblock.features;
+        let can_be_lazy = features.metadata_csum() || features.has_ro_compat(Features::GDT_CSUM);
         let mut plan = Self {
             tree: input.tree,
             sealed: input.sealed,
             superblock,
-            layout: Layout::new(geometry)?,
+            layout: Layout::new(geometry, input.style == Style::LikeMke2fs)?,
             ino_of: vec![0; nodes],
             by_ino: Vec::with_capacity(input.sealed.order.len()),
             first_tree_ino: 12,
@@ -352,7 +358,7 @@ impl<'t> Plan<'t> {
             mapper,
             packer,
             fresh_device: input.fresh_device,
-            lazy_tables: !input.fresh_device && input.options.lazy_itable_init.unwrap_or(true),
+            lazy_tables: can_be_lazy && !input.fresh_device && input.options.lazy_itable_init.unwrap_or(true),
             lost_found: input.lost_found,
             clamped_times: 0,
             metadata_clusters: 0,
@@ -463,7 +469,8 @@ impl<'t> Plan<'t> {
                     ondisk::indirect::max_blocks(self.geometry().block_size)
                 };
                 if node.size.div_ceil(self.bs()) > most {
-                    let why = format!("{} bytes are more than a file of this file system can hold", node.size);
+                    let why =
+                        format!("{} bytes are more than a file of this file system can hold", node.size);
                     return Err(unfit(self.tree, node_index, why));
                 }
                 logical_runs(self.tree, node_index, self.bs(), self.geometry().cluster_ratio())
@@ -552,10 +559,9 @@ impl<'t> Plan<'t> {
         match self.start_of[node as usize] {
             NO_BLOCK => Vec::new(),
             tagged if tagged & COMPLEX != 0 => self.complex[(tagged & !COMPLEX) as usize].extents.clone(),
-            start => Mapper::zip(
-                &[(0, self.dense_blocks(node))],
-                &[Run { start, len: self.dense_blocks(node) }],
-            ),
+            start => {
+                Mapper::zip(&[(0, self.dense_blocks(node))], &[Run { start, len: self.dense_blocks(node) }])
+            }
         }
     }
 

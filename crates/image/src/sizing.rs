@@ -42,7 +42,9 @@ pub enum SizingFault {
         groups: u32,
     },
     /// The device cannot even hold the metadata.
-    #[error("{blocks} blocks of {block_size} bytes are too few: the metadata of the first group alone needs {needed}")]
+    #[error(
+        "{blocks} blocks of {block_size} bytes are too few: the metadata of the first group alone needs {needed}"
+    )]
     TooSmall {
         /// Blocks of the device.
         blocks: u64,
@@ -93,7 +95,11 @@ pub fn size(
     sb.first_data_block = u32::from(block_size == BlockSize::MIN && ratio == 1);
     sb.blocks_count = blocks & !(ratio - 1);
     if !features.has_incompat(Features::BIT64) && sb.blocks_count > u64::from(u32::MAX) {
-        return Err(limit("the number of blocks", blocks, "without the 64bit feature it is at most 2^32 - 1"));
+        return Err(limit(
+            "the number of blocks",
+            blocks,
+            "without the 64bit feature it is at most 2^32 - 1",
+        ));
     }
     if features.has_incompat(Features::BIT64) {
         sb.desc_size = 64;
@@ -104,9 +110,12 @@ pub fn size(
     choose_backups(options, &mut sb)?;
     let usage = options.usage.unwrap_or(Usage::for_size(blocks * block_size.bytes()));
     let wanted = inodes.or(options.inodes).unwrap_or_else(|| {
-        let ratio = options.inode_ratio.unwrap_or(usage.inode_ratio()).max(block_size.bytes());
+        // Every file takes a cluster, so more inodes than clusters would never be used.
+        let usual = usage.inode_ratio().max(ratio * block_size.bytes());
+        let ratio = options.inode_ratio.unwrap_or(usual).max(block_size.bytes());
         sb.blocks_count * block_size.bytes() / ratio
     });
+    sb.reserved_blocks_count = (blocks as f64 * options.reserved_percent.unwrap_or(5.0) / 100.0) as u64;
     let geometry = settle(options, &mut sb, wanted.max(1), tail)?;
     fill_constants(options, &mut sb);
     Ok(Sized { superblock: sb, geometry, groups_per_flex })
@@ -119,7 +128,11 @@ fn cluster_ratio(options: &FormatOptions, features: &Features, bs: BlockSize) ->
     let cluster = options.cluster_size.unwrap_or(bs.bytes() * 16);
     let legal = cluster.is_power_of_two() && cluster > bs.bytes() && cluster <= 512 << 20;
     if !legal {
-        return Err(limit("the cluster size", cluster, "a power of two above the block size, at most 512 MiB"));
+        return Err(limit(
+            "the cluster size",
+            cluster,
+            "a power of two above the block size, at most 512 MiB",
+        ));
     }
     Ok(cluster / bs.bytes())
 }
@@ -210,16 +223,31 @@ fn settle(
     tail: Tail,
 ) -> Result<Geometry, SizingFault> {
     let bs = sb.block_size().expect("the log was made from a block size");
+    let (asked_blocks, asked_reserved) = (sb.blocks_count, sb.reserved_blocks_count);
+    if let Some(most) = options.resize_blocks.filter(|&most| most <= asked_blocks) {
+        return Err(limit(
+            "the size to grow to",
+            most,
+            format!("more than the {asked_blocks} blocks that there are"),
+        ));
+    }
     let asked_backups = sb.backup_bgs;
     let wants_resize = sb.features.has_compat(Features::RESIZE_INODE);
     loop {
         let fdb = u64::from(sb.first_data_block);
         if sb.blocks_count <= fdb {
-            return Err(SizingFault::TooSmall { blocks: sb.blocks_count, block_size: bs.bytes(), needed: fdb + 1 });
+            return Err(SizingFault::TooSmall {
+                blocks: sb.blocks_count,
+                block_size: bs.bytes(),
+                needed: fdb + 1,
+            });
         }
         let groups = (sb.blocks_count - fdb).div_ceil(sb.blocks_per_group.into());
-        let groups = u32::try_from(groups).map_err(|_| limit("the number of groups", groups, "below 2^32"))?;
+        let groups =
+            u32::try_from(groups).map_err(|_| limit("the number of groups", groups, "below 2^32"))?;
         if !fit_inodes(sb, wanted_inodes, groups, bs)? {
+            // Smaller groups: the tail may be worth keeping now.
+            sb.blocks_count = asked_blocks;
             continue;
         }
         settle_backups(sb, asked_backups, groups);
@@ -244,9 +272,15 @@ fn settle(
             return Ok(geometry);
         }
         if groups == 1 {
-            return Err(SizingFault::TooSmall { blocks: sb.blocks_count, block_size: bs.bytes(), needed: fdb + needed });
+            return Err(SizingFault::TooSmall {
+                blocks: sb.blocks_count,
+                block_size: bs.bytes(),
+                needed: fdb + needed,
+            });
         }
         sb.blocks_count = (sb.blocks_count - rest) & !(geometry.cluster_ratio() - 1);
+        let share = u128::from(asked_reserved) * u128::from(sb.blocks_count) / u128::from(asked_blocks);
+        sb.reserved_blocks_count = share as u64;
     }
 }
 
@@ -263,7 +297,8 @@ fn geometry_of(sb: &Superblock) -> Result<Geometry, SizingFault> {
 pub fn tail_needs(geometry: &Geometry, tail: Tail) -> u64 {
     let last = Group(geometry.groups - 1);
     let head = geometry.group_head(last);
-    let own_head = u64::from(head.superblock.is_some()) + u64::from(head.descriptors.1) + u64::from(head.reserved.1);
+    let own_head =
+        u64::from(head.superblock.is_some()) + u64::from(head.descriptors.1) + u64::from(head.reserved.1);
     match tail {
         Tail::Drop => {
             let copies = if geometry.has_super(last) {
@@ -285,10 +320,6 @@ fn fit_inodes(sb: &mut Superblock, wanted: u64, groups: u32, bs: BlockSize) -> R
     let inode_size = u64::from(sb.inode_size);
     let per_block = bs.bytes() / inode_size;
     let mut ipg = wanted.div_ceil(groups.into());
-    if ipg > 8 * bs.bytes() && sb.features.has_ro_compat(Features::BIGALLOC) {
-        // Large clusters make large groups; the bitmap bounds the inodes, and mke2fs makes fewer of them without a word.
-        ipg = 8 * bs.bytes();
-    }
     if ipg > 8 * bs.bytes() {
         if sb.blocks_per_group >= 256 && sb.clusters_per_group > 264 {
             let ratio = u64::from(sb.blocks_per_group / sb.clusters_per_group);
@@ -326,7 +357,7 @@ fn settle_backups(sb: &mut Superblock, asked: [u32; 2], groups: u32) {
     if first == second {
         second = 0;
     }
-    if second != 0 && first > second {
+    if first > second {
         (first, second) = (second, first);
     }
     sb.backup_bgs = [first, second];
@@ -341,7 +372,8 @@ fn reserved_gdt_blocks(options: &FormatOptions, sb: &Superblock, bs: BlockSize) 
         Some(blocks) => blocks,
         None => (sb.blocks_count.saturating_mul(1024)).min(u64::from(u32::MAX)),
     };
-    let wanted = most_blocks.saturating_sub(fdb).div_ceil(bpg).div_ceil(per_block).saturating_sub(desc_blocks);
+    let wanted =
+        most_blocks.saturating_sub(fdb).div_ceil(bpg).div_ceil(per_block).saturating_sub(desc_blocks);
     wanted.min(bs.bytes() / 4) as u16
 }
 
@@ -358,8 +390,6 @@ fn fill_constants(options: &FormatOptions, sb: &mut Superblock) {
     sb.default_mount_opts = 0xC; // user_xattr, acl
     sb.raid_stride = options.stride;
     sb.raid_stripe_width = options.stripe_width;
-    let percent = options.reserved_percent.unwrap_or(5.0);
-    sb.reserved_blocks_count = (sb.blocks_count as f64 * percent / 100.0) as u64;
     if features.metadata_csum() {
         sb.checksum_type = 1;
     }

@@ -30,8 +30,7 @@ pub enum SolveFault {
 }
 
 /// Sizes below which the journal of mke2fs's rule gets smaller, in blocks.
-const JOURNAL_STEPS: [u64; 8] =
-    [2048, 32 << 10, 256 << 10, 512 << 10, 4 << 20, 8 << 20, 16 << 20, 32 << 20];
+const JOURNAL_STEPS: [u64; 8] = [2048, 32 << 10, 256 << 10, 512 << 10, 4 << 20, 8 << 20, 16 << 20, 32 << 20];
 
 /// No file system is larger, in blocks.
 const BLOCKS_MAX: u64 = 1 << 48;

@@ -200,7 +200,11 @@ impl Writer<'_, '_> {
                 (start, blocks) = (i + 1, 0);
             }
         }
-        jobs.extend((0..self.plan.geometry().groups).filter(|&g| self.table_in_use(g)).map(|group| Job::Table { group }));
+        jobs.extend(
+            (0..self.plan.geometry().groups)
+                .filter(|&g| self.table_in_use(g))
+                .map(|group| Job::Table { group }),
+        );
         jobs
     }
 
@@ -290,17 +294,24 @@ impl Writer<'_, '_> {
     }
 
     /// Encodes one inode without its checksum; its generation, or `None` for one that stays all zero.
-    fn encode_inode(&self, ino: Ino, bytes: &mut [u8], batch: &mut Batch<'_, '_, '_>) -> Result<Option<u32>, DeviceFault> {
+    fn encode_inode(
+        &self,
+        ino: Ino,
+        bytes: &mut [u8],
+        batch: &mut Batch<'_, '_, '_>,
+    ) -> Result<Option<u32>, DeviceFault> {
         let plan = self.plan;
         let node = match ino.0 {
             2 => ROOT,
             11 => plan.lost_found,
             n if n >= plan.first_tree_ino => plan.by_ino[(n - plan.first_tree_ino) as usize],
             _ => {
-                return Ok(plan.specials.iter().find(|s| s.ino == ino).map(|special| {
+                if let Some(special) = plan.specials.iter().find(|s| s.ino == ino) {
                     special.inode.encode(bytes);
-                    special.inode.generation
-                }));
+                    return Ok(Some(special.inode.generation));
+                }
+                // Reserved inodes are sealed although empty: the kernel verifies the boot loader's when asked for it.
+                return Ok((ino < Ino::FIRST).then_some(0));
             }
         };
         let (inode, tree_blocks) = plan.inode_of(node);

@@ -17,7 +17,9 @@ use base::{BlockSize, Ino, Pblk};
 use ondisk::Features;
 use ondisk::acl::Acl;
 use ondisk::inode::{BASE_SIZE, EXTRA_SIZE};
-use ondisk::xattr::{Attr, AttrValue, block_len, encode_block, encode_ibody, ibody_len, seal_block, split_name};
+use ondisk::xattr::{
+    Attr, AttrValue, block_len, encode_block, encode_ibody, ibody_len, seal_block, split_name,
+};
 
 use crate::source::entry::Xattr;
 
@@ -192,7 +194,8 @@ impl XattrPlan {
             if !space.ea_inode {
                 return Err(XattrFault::TooLarge { needed, space: space.block_size.len() });
             }
-            let largest = plan.in_block.iter_mut().filter(|a| a.large.is_none()).max_by_key(|a| a.value.len());
+            let largest =
+                plan.in_block.iter_mut().filter(|a| a.large.is_none()).max_by_key(|a| a.value.len());
             let Some(attr) = largest else { return Err(XattrFault::FarTooLarge(needed)) };
             if attr.value.len() > VALUE_MAX || attr.value.is_empty() {
                 return Err(XattrFault::FarTooLarge(needed));

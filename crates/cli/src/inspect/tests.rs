@@ -223,19 +223,19 @@ fn no_damage_to_an_image_with_checksums_makes_inspect_panic_or_hang() {
     let features =
         "metadata_csum,orphan_file,inline_data,ea_inode,quota,fast_commit,64bit,^resize_inode,meta_bg";
     let base = make_image("checksums.img", &["-t", "ext4", "-O", features]);
-    flip_everywhere("checksums", &base, 3000);
+    flip_everywhere("checksums", &base, 150);
 }
 
 #[test]
 fn no_damage_to_an_image_with_extents_but_no_checksums_makes_inspect_panic_or_hang() {
     let base = make_image("extents.img", &["-t", "ext4", "-O", "^metadata_csum,^64bit,large_dir"]);
-    flip_everywhere("extents", &base, 3000);
+    flip_everywhere("extents", &base, 150);
 }
 
 #[test]
 fn no_damage_to_an_image_with_block_maps_makes_inspect_panic_or_hang() {
     let base = make_image("maps.img", &["-t", "ext3"]);
-    flip_everywhere("maps", &base, 3000);
+    flip_everywhere("maps", &base, 150);
 }
 
 #[test]

@@ -13,46 +13,53 @@ use serde_json::Value;
 use testkit::{DiffOptions, LoopMount, Manifest, diff};
 
 /// Exit codes, as `extant --help` lists them.
-pub const USAGE: i32 = 2;
-pub const SOURCE: i32 = 3;
-pub const TOO_SMALL: i32 = 5;
-pub const EXISTS: i32 = 6;
-pub const NO_SPACE: i32 = 7;
+pub(crate) const USAGE: i32 = 2;
+pub(crate) const SOURCE: i32 = 3;
+pub(crate) const TOO_SMALL: i32 = 5;
+pub(crate) const EXISTS: i32 = 6;
+pub(crate) const NO_SPACE: i32 = 7;
 
 /// What a run of the binary left: its exit code (or 128 and the signal) and what it printed.
 #[derive(Debug)]
-pub struct Outcome {
-    pub line: String,
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Outcome {
+    pub(crate) line: String,
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Outcome {
     /// Insists on an exit code; what was printed as errors.
     #[track_caller]
-    pub fn code(&self, code: i32) -> &str {
-        assert!(self.code == code, "`{}` ended with {}, not {code}\n{}\n{}", self.line, self.code, self.stdout, self.stderr);
+    pub(crate) fn code(&self, code: i32) -> &str {
+        assert!(
+            self.code == code,
+            "`{}` ended with {}, not {code}\n{}\n{}",
+            self.line,
+            self.code,
+            self.stdout,
+            self.stderr
+        );
         &self.stderr
     }
 
     /// Insists on success and a JSON report.
     #[track_caller]
-    pub fn report(&self) -> Value {
+    pub(crate) fn report(&self) -> Value {
         self.code(0);
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("`{}`: {e}\n{}", self.line, self.stdout))
     }
 }
 
 /// The binary under test, with nothing in the environment that changes images.
-pub fn extant() -> Command {
+pub(crate) fn extant() -> Command {
     let mut command = testkit::command(env!("CARGO_BIN_EXE_extant"));
     command.env_remove("SOURCE_DATE_EPOCH").stdin(Stdio::null());
     command
 }
 
 /// Runs a prepared command to its end.
-pub fn outcome(command: &mut Command) -> Outcome {
+pub(crate) fn outcome(command: &mut Command) -> Outcome {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     outcome_of(command, output)
 }
@@ -65,23 +72,23 @@ fn outcome_of(command: &Command, output: Output) -> Outcome {
 }
 
 /// Runs the binary with these arguments.
-pub fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Outcome {
+pub(crate) fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Outcome {
     outcome(extant().args(args))
 }
 
 /// Runs `extant build --json -o IMAGE ARGS...` and returns its outcome.
-pub fn try_build<S: AsRef<OsStr>>(image: &Path, args: impl IntoIterator<Item = S>) -> Outcome {
+pub(crate) fn try_build<S: AsRef<OsStr>>(image: &Path, args: impl IntoIterator<Item = S>) -> Outcome {
     outcome(extant().args(["build", "--json", "--no-sync", "-o"]).arg(image).args(args))
 }
 
 /// Builds an image, insists on success, and returns the report.
 #[track_caller]
-pub fn build<S: AsRef<OsStr>>(image: &Path, args: impl IntoIterator<Item = S>) -> Value {
+pub(crate) fn build<S: AsRef<OsStr>>(image: &Path, args: impl IntoIterator<Item = S>) -> Value {
     try_build(image, args).report()
 }
 
 /// Builds an image from a tar archive that another thread writes into the binary's standard input.
-pub fn build_from_stream<S: AsRef<OsStr>>(
+pub(crate) fn build_from_stream<S: AsRef<OsStr>>(
     image: &Path,
     args: impl IntoIterator<Item = S>,
     write: impl FnOnce(&mut Tar<std::io::BufWriter<std::process::ChildStdin>>) + Send,
@@ -109,28 +116,30 @@ macro_rules! args {
 }
 
 /// A string of arguments, cut at blanks.
-pub fn words(text: &str) -> Vec<OsString> {
+pub(crate) fn words(text: &str) -> Vec<OsString> {
     text.split_whitespace().map(OsString::from).collect()
 }
 
 /// Insists that a directory holds exactly these names: no image, no temporary file of a failed build.
 #[track_caller]
-pub fn assert_names(dir: &Path, expected: &[&str]) {
-    let mut names: Vec<String> =
-        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+pub(crate) fn assert_names(dir: &Path, expected: &[&str]) {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     assert_eq!(names, expected);
 }
 
 /// Insists that a text contains another.
 #[track_caller]
-pub fn assert_has(text: &str, part: &str) {
+pub(crate) fn assert_has(text: &str, part: &str) {
     assert!(text.contains(part), "no {part:?} in:\n{text}");
 }
 
 /// Mounts an image by the kernel and insists that it equals its source. Without root, says so and does nothing.
 #[track_caller]
-pub fn assert_mounts_equal(image: &Path, source: &Manifest, options: &DiffOptions) {
+pub(crate) fn assert_mounts_equal(image: &Path, source: &Manifest, options: &DiffOptions) {
     if !testkit::is_root() {
         eprintln!("not root: {} is not mounted and compared", image.display());
         return;
@@ -141,55 +150,56 @@ pub fn assert_mounts_equal(image: &Path, source: &Manifest, options: &DiffOption
 }
 
 /// What `debugfs -R "stat PATH"` prints.
-pub fn debugfs_stat(image: &Path, path: &str) -> String {
+pub(crate) fn debugfs_stat(image: &Path, path: &str) -> String {
     testkit::debugfs(image, &format!("stat \"{path}\""))
 }
 
 /// The content of a small file of an image.
-pub fn debugfs_cat(image: &Path, path: &str) -> String {
+pub(crate) fn debugfs_cat(image: &Path, path: &str) -> String {
     testkit::debugfs(image, &format!("cat \"{path}\""))
 }
 
 /// The names in a directory of an image, sorted, without the dots.
-pub fn debugfs_names(image: &Path, path: &str) -> Vec<String> {
+pub(crate) fn debugfs_names(image: &Path, path: &str) -> Vec<String> {
     let listing = testkit::debugfs(image, &format!("ls -p \"{path}\""));
-    let names = listing.lines().filter_map(|line| line.split('/').nth(5)).filter(|name| !matches!(*name, "." | ".."));
+    let names =
+        listing.lines().filter_map(|line| line.split('/').nth(5)).filter(|name| !matches!(*name, "." | ".."));
     let mut names: Vec<String> = names.map(str::to_owned).collect();
     names.sort();
     names
 }
 
 /// A field of `dumpe2fs -h`, by its label.
-pub fn superblock_field(image: &Path, label: &str) -> String {
+pub(crate) fn superblock_field(image: &Path, label: &str) -> String {
     testkit::dumpe2fs(image).field(label).to_owned()
 }
 
 /// The second at which every entry of [`Tar`] was last changed, unless told otherwise: 2020-01-01.
-pub const TAR_TIME: i64 = 1_577_836_800;
+pub(crate) const TAR_TIME: i64 = 1_577_836_800;
 
 /// A tar archive being written, with exactly the headers that a test wants.
-pub struct Tar<W: Write> {
+pub(crate) struct Tar<W: Write> {
     out: W,
     /// Owner of the entries that follow.
-    pub owner: (u32, u32),
+    pub(crate) owner: (u32, u32),
     /// pax records of the next entry.
     records: Vec<u8>,
 }
 
 impl Tar<Vec<u8>> {
     /// An archive in memory.
-    pub fn in_memory() -> Self {
+    pub(crate) fn in_memory() -> Self {
         Self::new(Vec::new())
     }
 
     /// The whole archive with its end mark.
-    pub fn bytes(mut self) -> Vec<u8> {
+    pub(crate) fn bytes(mut self) -> Vec<u8> {
         self.out.extend_from_slice(&[0; 1024]);
         self.out
     }
 
     /// Writes the whole archive to a file and returns its path.
-    pub fn save(self, path: impl Into<PathBuf>) -> PathBuf {
+    pub(crate) fn save(self, path: impl Into<PathBuf>) -> PathBuf {
         let path = path.into();
         std::fs::write(&path, self.bytes()).unwrap();
         path
@@ -198,17 +208,17 @@ impl Tar<Vec<u8>> {
 
 impl<W: Write> Tar<W> {
     /// An archive written to `out`.
-    pub fn new(out: W) -> Self {
+    pub(crate) fn new(out: W) -> Self {
         Self { out, owner: (0, 0), records: Vec::new() }
     }
 
     /// Writes the end mark. A reader that has gone away is not this function's business: its exit code tells.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         let _ = self.out.write_all(&[0; 1024]).and_then(|()| self.out.flush());
     }
 
     /// A pax record for the next entry.
-    pub fn pax(&mut self, key: &str, value: impl AsRef<[u8]>) -> &mut Self {
+    pub(crate) fn pax(&mut self, key: &str, value: impl AsRef<[u8]>) -> &mut Self {
         let body = [b" ", key.as_bytes(), b"=", value.as_ref(), b"\n"].concat();
         // The length counts its own digits.
         let mut len = body.len() + 1;
@@ -221,7 +231,14 @@ impl<W: Write> Tar<W> {
     }
 
     /// One member: its type byte, mode, name, link name and content.
-    pub fn member(&mut self, kind: u8, mode: u32, name: &[u8], link: &[u8], content: &[u8]) -> &mut Self {
+    pub(crate) fn member(
+        &mut self,
+        kind: u8,
+        mode: u32,
+        name: &[u8],
+        link: &[u8],
+        content: &[u8],
+    ) -> &mut Self {
         if name.len() > 100 {
             self.pax("path", name);
         }
@@ -262,30 +279,30 @@ impl<W: Write> Tar<W> {
         self
     }
 
-    pub fn file(&mut self, name: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> &mut Self {
+    pub(crate) fn file(&mut self, name: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> &mut Self {
         self.member(b'0', 0o644, name.as_ref(), b"", content.as_ref())
     }
 
-    pub fn dir(&mut self, name: impl AsRef<[u8]>) -> &mut Self {
+    pub(crate) fn dir(&mut self, name: impl AsRef<[u8]>) -> &mut Self {
         self.member(b'5', 0o755, name.as_ref(), b"", b"")
     }
 
-    pub fn symlink(&mut self, name: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> &mut Self {
+    pub(crate) fn symlink(&mut self, name: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> &mut Self {
         self.member(b'2', 0o777, name.as_ref(), target.as_ref(), b"")
     }
 
-    pub fn link(&mut self, name: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> &mut Self {
+    pub(crate) fn link(&mut self, name: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> &mut Self {
         self.member(b'1', 0o644, name.as_ref(), target.as_ref(), b"")
     }
 }
 
 /// Removes a path or is told why not.
-pub fn remove(path: &Path) {
+pub(crate) fn remove(path: &Path) {
     std::fs::remove_file(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
 /// Packs bytes as the extension says: `gz`, `zst`, `xz`.
-pub fn pack(extension: &str, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn pack(extension: &str, bytes: &[u8]) -> Vec<u8> {
     match extension {
         "gz" => {
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

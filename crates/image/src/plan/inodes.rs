@@ -161,7 +161,8 @@ impl Plan<'_> {
         let journal: u64 = self.zero_runs.iter().map(|run| run.len).sum::<u64>();
         let journal = if journal > 0 { (journal + 1).div_ceil(ratio) } else { 0 };
         self.superblock.overhead_clusters = u32::try_from(metadata + journal).unwrap_or(u32::MAX);
-        let mut large = false;
+        // The resize inode's double indirect block alone makes it larger than 2 GiB.
+        let mut large = self.specials.iter().any(|special| special.inode.size >= 1 << 31);
         let mut clamped = 0;
         for node_index in reachable(self.sealed) {
             let node = &self.tree.nodes[node_index as usize];

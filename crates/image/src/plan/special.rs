@@ -12,7 +12,7 @@ use ondisk::quota::{QuotaEntry, QuotaFile, QuotaKind};
 use ondisk::time::Timestamp;
 use ondisk::{Features, orphan_file};
 
-use super::{Cursor, Input, JournalPlace, Plan, PlanFault, reachable};
+use super::{Cursor, Input, Plan, PlanFault, Style, reachable};
 use crate::mapping::{FileMap, Mapper};
 use crate::options::JournalSize;
 use crate::space::Run;
@@ -30,7 +30,12 @@ pub struct Special {
 }
 
 /// The length of the journal and of its fast-commit area, in blocks; `None` when the device is too small for one.
-fn journal_len(input: &Input<'_>, features: &Features, blocks: u64, bs: u64) -> Result<Option<(u32, u32)>, PlanFault> {
+fn journal_len(
+    input: &Input<'_>,
+    features: &Features,
+    blocks: u64,
+    bs: u64,
+) -> Result<Option<(u32, u32)>, PlanFault> {
     if !features.has_compat(Features::HAS_JOURNAL) {
         return Ok(None);
     }
@@ -43,7 +48,8 @@ fn journal_len(input: &Input<'_>, features: &Features, blocks: u64, bs: u64) -> 
         JournalSize::Auto => Ok(jbd2_format::default_journal_blocks(blocks).map(|len| (len, fast_commit))),
         JournalSize::MiB(mib) => {
             let len = (u64::from(mib) << 20) / bs;
-            let range = u64::from(jbd2_format::MIN_JOURNAL_BLOCKS)..=u64::from(jbd2_format::MAX_JOURNAL_BLOCKS);
+            let range =
+                u64::from(jbd2_format::MIN_JOURNAL_BLOCKS)..=u64::from(jbd2_format::MAX_JOURNAL_BLOCKS);
             if !range.contains(&len) {
                 return Err(PlanFault::Choice(format!(
                     "a journal of {mib} MiB is {len} blocks; it must have {} to {}",
@@ -59,8 +65,9 @@ fn journal_len(input: &Input<'_>, features: &Features, blocks: u64, bs: u64) -> 
 impl Plan<'_> {
     pub(super) fn place_specials(&mut self, input: &Input<'_>) -> Result<(), PlanFault> {
         let time = input.time;
+        self.place_bad_blocks_inode(time);
         if self.superblock.features.has_compat(Features::RESIZE_INODE) {
-            self.place_resize_inode(time)?;
+            self.place_resize_inode(input)?;
         }
         if self.superblock.features.has_incompat(Features::MMP) {
             self.place_mmp(input)?;
@@ -101,8 +108,10 @@ impl Plan<'_> {
         let blocks = self.geometry().block_size.blocks_for(size);
         let runs = self.take_blocks(from, blocks)?;
         let extents = Mapper::zip(&[(0, blocks)], &runs);
+        // The tree goes right in front of the data if there is room, else behind it.
+        let front = runs[0].start.saturating_sub(self.geometry().cluster_ratio());
         let nodes = (0..self.mapper.node_count(&extents))
-            .map(|_| Ok(Pblk(self.take_blocks(from, 1)?[0].start)))
+            .map(|_| Ok(Pblk(self.take_blocks(front, 1)?[0].start)))
             .collect::<Result<Vec<_>, PlanFault>>()?;
         let map = FileMap { extents, nodes };
         let (block, node_bytes) = self.mapper.encode(&map, inode_seed(self.superblock.fs_seed(), ino, 0));
@@ -127,11 +136,30 @@ impl Plan<'_> {
         Ok((inode, numbers, runs))
     }
 
-    fn place_resize_inode(&mut self, time: u64) -> Result<(), PlanFault> {
+    /// No bad blocks: an inode without mode or blocks that says only when it was made.
+    fn place_bad_blocks_inode(&mut self, time: u64) {
+        let stamp = Timestamp { seconds: time as i64, nanos: 0 };
+        let inode = Inode { atime: stamp, ctime: stamp, mtime: stamp, ..Inode::default() };
+        self.specials.push(Special { ino: Ino::BAD_BLOCKS, inode });
+    }
+
+    fn place_resize_inode(&mut self, input: &Input<'_>) -> Result<(), PlanFault> {
+        let time = input.time;
         let geometry = self.geometry().clone();
         let bs = geometry.block_size.bytes();
         let per_block = bs / 4;
-        let dind = self.take_blocks(geometry.first_data_block.into(), 1)?[0].start;
+        let from = match input.style {
+            // mke2fs looks behind the place that the table of a lonely group would have.
+            Style::LikeMke2fs => {
+                let (_, descriptors) = geometry.group_head(Group(0)).descriptors;
+                u64::from(descriptors)
+                    + u64::from(geometry.reserved_gdt_blocks)
+                    + u64::from(geometry.itable_blocks())
+                    + 3
+            }
+            Style::Packed => geometry.first_data_block.into(),
+        };
+        let dind = self.take_blocks(from, 1)?[0].start;
         let backups: Vec<u64> = (1..geometry.groups)
             .filter(|&g| geometry.has_super(Group(g)))
             .map(|g| geometry.group_head(Group(g)).reserved.0.0)
@@ -199,9 +227,9 @@ impl Plan<'_> {
             return Ok(());
         };
         let total = u64::from(len) + u64::from(fast_commit);
-        let from = match input.journal_place {
+        let from = match input.style {
             // mke2fs, too, puts a journal without extents where files begin.
-            JournalPlace::Middle if self.mapper.extents => self.middle(),
+            Style::LikeMke2fs if self.mapper.extents => self.middle(),
             _ => geometry.first_data_block.into(),
         };
         let size = total * bs.bytes();
@@ -236,7 +264,9 @@ impl Plan<'_> {
         let mut group = geometry.group_of(half).unwrap_or_default().0;
         let per_flex = geometry.groups_per_flex();
         let first = if geometry.flex_log > 0 && group > per_flex {
-            group &= !(per_flex - 1);
+            // The first groups of a flex group may be full of its tables.
+            let flex_start = group & !(per_flex - 1);
+            group = (flex_start..geometry.groups).find(|&g| self.layout.free_clusters(g) > 0).unwrap_or(0);
             group
         } else {
             group.saturating_sub(1)
@@ -254,7 +284,8 @@ impl Plan<'_> {
     fn place_quota_files(&mut self, input: &Input<'_>, next: &mut u32) -> Result<(), PlanFault> {
         let types = input.options.quota_types;
         let project = self.superblock.features.has_ro_compat(Features::PROJECT);
-        let project = types.project.unwrap_or(project);
+        // The feature brings its quota file, whatever other types were chosen.
+        let project = project || types.project == Some(true);
         for (kind, wanted) in
             [(QuotaKind::User, types.user), (QuotaKind::Group, types.group), (QuotaKind::Project, project)]
         {
@@ -314,7 +345,9 @@ impl Plan<'_> {
                 let blocks = bs.blocks_for(bytes).next_multiple_of(ratio);
                 if !(1..=orphan_file::MAX_BLOCKS).contains(&blocks) {
                     let most = orphan_file::MAX_BLOCKS;
-                    return Err(PlanFault::Choice(format!("an orphan file has 1 to {most} blocks, not {blocks}")));
+                    return Err(PlanFault::Choice(format!(
+                        "an orphan file has 1 to {most} blocks, not {blocks}"
+                    )));
                 }
                 blocks
             }

@@ -250,7 +250,13 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn look(&self, dir: &OwnedFd, job: &Job, names: &mut [MaybeUninit<u8>], report: &mut DirReport) -> Vec<Found> {
+    fn look(
+        &self,
+        dir: &OwnedFd,
+        job: &Job,
+        names: &mut [MaybeUninit<u8>],
+        report: &mut DirReport,
+    ) -> Vec<Found> {
         let mut all = Vec::new();
         let mut full_path = join(&self.root_path, &job.path);
         if !full_path.ends_with(b"/") {
@@ -270,7 +276,8 @@ impl Walk<'_, '_> {
             if name == b"." || name == b".." {
                 continue;
             }
-            if !self.options.excludes.is_empty() && self.options.excludes.is_excluded(&join(&job.path, name)) {
+            if !self.options.excludes.is_empty() && self.options.excludes.is_excluded(&join(&job.path, name))
+            {
                 continue;
             }
             full_path.truncate(base_len);
@@ -429,7 +436,10 @@ fn read_xattrs(path: &[u8], follow: bool, report: &mut DirReport) -> Vec<Xattr> 
     for name in names.split(|&b| b == 0).filter(|name| !name.is_empty()) {
         if ondisk::xattr::split_name(name).is_none() {
             let shown = ShownPath(name).to_string();
-            report.warnings.push(format!("{}: attribute {shown} is left out: ext4 has no place for it", ShownPath(path)));
+            report.warnings.push(format!(
+                "{}: attribute {shown} is left out: ext4 has no place for it",
+                ShownPath(path)
+            ));
             continue;
         }
         match read_xattr(path, name, follow) {

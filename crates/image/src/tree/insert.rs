@@ -44,7 +44,9 @@ pub enum InsertFault {
     #[error("the root must be a directory")]
     RootNotDirectory,
     /// Names and symlink targets exceed 4 GiB, or there are 2^32 - 1 files.
-    #[error("the tree is too large: names and symbolic links exceed 4 GiB, or there are more than 4294967293 entries")]
+    #[error(
+        "the tree is too large: names and symbolic links exceed 4 GiB, or there are more than 4294967293 entries"
+    )]
     TooLarge,
 }
 
@@ -209,8 +211,7 @@ impl Tree {
                 crtime: metadata.crtime.unwrap_or(metadata.mtime),
             });
         }
-        let xattrs =
-            if metadata.xattrs.is_empty() { 0 } else { self.intern_xattrs(metadata.xattrs.clone()) };
+        let xattrs = if metadata.xattrs.is_empty() { 0 } else { self.intern_xattrs(metadata.xattrs.clone()) };
         Node {
             size: 0,
             mtime_seconds: metadata.mtime.seconds,
@@ -312,7 +313,8 @@ impl Tree {
     }
 
     fn push_node(&mut self, mut node: Node) -> Result<u32, InsertFault> {
-        let index = u32::try_from(self.nodes.len()).ok().filter(|&i| i < NONE - 2).ok_or(InsertFault::TooLarge)?;
+        let index =
+            u32::try_from(self.nodes.len()).ok().filter(|&i| i < NONE - 2).ok_or(InsertFault::TooLarge)?;
         if node.is_dir() && node.content == NONE {
             node.content = self.dirs.len() as u32;
             self.dirs.push(Dir { node: index, first_child: NONE });
@@ -330,7 +332,8 @@ impl Tree {
     fn push_record(&mut self, dir: u32, name: &[u8], node: u32, layer: u16) -> Result<u32, InsertFault> {
         debug_assert!((1..=255).contains(&name.len()) && !name.contains(&b'/') && !name.contains(&0));
         let name_at = self.push_bytes(name)?;
-        let index = u32::try_from(self.records.len()).ok().filter(|&i| i < NONE).ok_or(InsertFault::TooLarge)?;
+        let index =
+            u32::try_from(self.records.len()).ok().filter(|&i| i < NONE).ok_or(InsertFault::TooLarge)?;
         let next = self.dirs[dir as usize].first_child;
         self.records.push(Record { dir, name_at, node, next, layer, name_len: name.len() as u8 });
         self.dirs[dir as usize].first_child = index;

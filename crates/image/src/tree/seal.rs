@@ -145,7 +145,8 @@ impl Tree {
                     None => 0,
                     Some((version, seed)) => {
                         let name = self.name(&self.records[record_index as usize]);
-                        dirhash(version, &seed, name).map_or(0, |h| u64::from(h.hash) << 32 | u64::from(h.minor))
+                        dirhash(version, &seed, name)
+                            .map_or(0, |h| u64::from(h.hash) << 32 | u64::from(h.minor))
                     }
                 };
                 keyed.push((key, record_index));

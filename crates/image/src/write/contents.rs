@@ -162,7 +162,9 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
     /// Notes the problem if a file that was planned as empty is not.
     fn check_empty(&mut self, node_index: u32) {
         let plan = self.writer.plan;
-        let Content::Source(source) = plan.tree.content(&plan.tree.nodes[node_index as usize]) else { return };
+        let Content::Source(source) = plan.tree.content(&plan.tree.nodes[node_index as usize]) else {
+            return;
+        };
         let name = plan.tree.name(&plan.tree.records[plan.tree.nodes[node_index as usize].record as usize]);
         let size = self
             .open_dir(node_index, source)
@@ -230,7 +232,9 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         let node = &plan.tree.nodes[node_index as usize];
         let shown = crate::source::fault::ShownPath(&path).to_string();
         let path = match plan.tree.content(node) {
-            Content::Source(source) => format!("{}/{shown}", self.writer.roots[source as usize].path.display()),
+            Content::Source(source) => {
+                format!("{}/{shown}", self.writer.roots[source as usize].path.display())
+            }
             Content::Archive(_) => shown,
         };
         let problem = Problem { path, why, changed };
@@ -246,8 +250,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         // One byte more than planned would mean that the file has grown: ask for it in the same call.
         let mut extra = [0u8; 1];
         while filled <= content.len() {
-            let mut parts =
-                [io::IoSliceMut::new(&mut content[filled..]), io::IoSliceMut::new(&mut extra)];
+            let mut parts = [io::IoSliceMut::new(&mut content[filled..]), io::IoSliceMut::new(&mut extra)];
             match rustix::io::readv(&fd, &mut parts) {
                 Ok(0) if filled == content.len() => return Ok(()),
                 Ok(0) => {

@@ -71,9 +71,9 @@ impl Writer<'_, '_> {
             if self.has_only_implied_blocks(group) {
                 desc.flags |= BLOCK_UNINIT;
             }
-            if plan.fresh_device || !plan.lazy_tables {
-                desc.flags |= INODE_ZEROED;
-            }
+        }
+        if plan.fresh_device || !plan.lazy_tables {
+            desc.flags |= INODE_ZEROED;
         }
         let fs_seed = plan.superblock.fs_seed();
         if !desc.has_flag(BLOCK_UNINIT) {
@@ -151,9 +151,12 @@ impl Writer<'_, '_> {
             let Some(block) = geometry.group_head(Group(group)).superblock else { continue };
             let mut copy = self.plan.superblock.clone();
             copy.block_group_nr = group as u16;
+            if group != 0 {
+                // Whoever needs a copy has lost the primary, and must check what else is lost.
+                copy.state &= !superblock::STATE_CLEAN;
+            }
             let bytes = copy.sealed();
-            let offset =
-                if group == 0 { superblock::OFFSET } else { block.0 << geometry.block_size.log2() };
+            let offset = if group == 0 { superblock::OFFSET } else { block.0 << geometry.block_size.log2() };
             self.bytes.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
             self.device.write_at(offset, &bytes)?;
         }
