@@ -232,6 +232,7 @@ pub fn build(
         label(&mut tree, contexts);
     }
     tree.count_links();
+    tree.order_xattr_sets();
     let digest = tree.digest();
     let uuid = options.format.uuid.unwrap_or_else(|| as_uuid(derive(digest, b"uuid")));
     let hash_seed = options.format.hash_seed.unwrap_or_else(|| as_uuid(derive(digest, b"hash seed")));

@@ -491,7 +491,9 @@ impl<'t> Plan<'t> {
         // A hole moves what follows by whole clusters only (logical_runs rounds), so clusters stay whole.
         let blocks: u64 = dense.iter().map(|&(_, len)| len).sum();
         let runs = self.allocate(blocks)?;
-        let simple = dense.len() == 1 && dense[0].0 == 0 && runs.len() == 1 && self.mapper.is_simple(blocks);
+        // A file that ends with a hole has fewer blocks than its size says.
+        let whole = dense == [(0, self.dense_blocks(node))];
+        let simple = whole && runs.len() == 1 && self.mapper.is_simple(blocks);
         if simple {
             self.start_of[node as usize] = runs[0].start;
             return Ok(());

@@ -139,7 +139,7 @@ impl Space {
         self.taken.range(first..to).filter_map(move |(&start, &end)| {
             let (start, end) = self.widen(start, end);
             let (start, end) = (start.max(from), end.min(to));
-            (end > start).then_some(Run { start, len: end - start })
+            (end > start).then(|| Run { start, len: end - start })
         })
     }
 

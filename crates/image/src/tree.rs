@@ -163,6 +163,8 @@ pub struct Tree {
     pub sparse: Vec<Box<[(u64, u64)]>>,
     /// Times besides mtime, where the source's are kept.
     pub times: Vec<ExtraTimes>,
+    /// Files of directory sources that another source gave a further name: the name by which they can be opened.
+    source_names: HashMap<u32, u32>,
     index: HashTable<u32>,
     xattr_ids: HashMap<Vec<Xattr>, u32>,
 }
@@ -228,6 +230,13 @@ impl Tree {
         }
         parts.reverse();
         parts.join(&b'/')
+    }
+
+    /// The name by which a file of a directory source can be opened there: not one that a later source gave it.
+    #[must_use]
+    pub fn source_record(&self, node: u32) -> &Record {
+        let own = self.nodes[node as usize].record;
+        &self.records[*self.source_names.get(&node).unwrap_or(&own) as usize]
     }
 
     /// The path of a name that is or would be in a directory.

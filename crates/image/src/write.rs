@@ -14,6 +14,7 @@
 mod contents;
 mod groups;
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -85,7 +86,8 @@ struct Writer<'w, 't> {
     options: WriteOptions<'w>,
     meter: &'w dyn Meter,
     bytes: AtomicU64,
-    changed: AtomicU64,
+    /// Nodes whose files changed while they were read.
+    changed: Mutex<HashSet<u32>>,
     problems: Mutex<Vec<Problem>>,
     /// The first fault of the device; everyone stops.
     fault: Mutex<Option<DeviceFault>>,
@@ -122,7 +124,7 @@ pub fn write(
         options,
         meter,
         bytes: AtomicU64::new(0),
-        changed: AtomicU64::new(0),
+        changed: Mutex::new(HashSet::new()),
         problems: Mutex::new(Vec::new()),
         fault: Mutex::new(None),
         stop: AtomicBool::new(false),
@@ -158,7 +160,7 @@ pub fn write(
     }
     Ok(Written {
         bytes: writer.bytes.load(Ordering::Relaxed),
-        changed_files: writer.changed.load(Ordering::Relaxed),
+        changed_files: writer.changed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len() as u64,
     })
 }
 

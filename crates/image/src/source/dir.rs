@@ -100,6 +100,16 @@ struct Found {
     sparse: Option<Vec<(u64, u64)>>,
 }
 
+/// What one thread found since it last added to the tree.
+#[derive(Default)]
+struct Batch {
+    found: Vec<Found>,
+    report: DirReport,
+}
+
+/// Entries that a thread holds back at most: enough to make taking the lock cheap.
+const BATCH: usize = 512;
+
 /// Opens a source directory.
 ///
 /// # Errors
@@ -214,21 +224,26 @@ impl Walk<'_, '_> {
 
     /// Looks at one directory; the directories in it.
     fn scan(&self, job: &Job, names: &mut [MaybeUninit<u8>]) -> Vec<Job> {
-        let mut report = DirReport::default();
-        let found = match self.open_dir(&job.path) {
-            Ok(dir) => self.look(&dir, job, names, &mut report),
-            Err(errno) => {
-                report.problems.push(self.problem(&job.path, &format!("cannot be opened: {errno}")));
-                Vec::new()
-            }
-        };
+        let mut batch = Batch::default();
         let mut more = Vec::new();
+        match self.open_dir(&job.path) {
+            Ok(dir) => self.look(&dir, job, names, &mut batch, &mut more),
+            Err(errno) => {
+                batch.report.problems.push(self.problem(&job.path, &format!("cannot be opened: {errno}")));
+            }
+        }
+        self.add_batch(job, &mut batch, &mut more);
+        more
+    }
+
+    /// Adds what was found so far to the tree, and the directories in it to `more`.
+    fn add_batch(&self, job: &Job, batch: &mut Batch, more: &mut Vec<Job>) {
         let mut shared = lock(&self.shared);
-        shared.report.problems.append(&mut report.problems);
-        shared.report.warnings.append(&mut report.warnings);
-        for found in found {
+        shared.report.problems.append(&mut batch.report.problems);
+        shared.report.warnings.append(&mut batch.report.warnings);
+        for found in batch.found.drain(..) {
             if shared.fault.is_some() {
-                return Vec::new();
+                return;
             }
             match self.add(&mut shared, job.dir, &found) {
                 Ok(Some(dir)) => more.push(Job { dir, path: join(&job.path, &found.name) }),
@@ -236,7 +251,6 @@ impl Walk<'_, '_> {
                 Err(fault) => shared.fault = Some((join(&job.path, &found.name), fault)),
             }
         }
-        more
     }
 
     fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
@@ -255,9 +269,9 @@ impl Walk<'_, '_> {
         dir: &OwnedFd,
         job: &Job,
         names: &mut [MaybeUninit<u8>],
-        report: &mut DirReport,
-    ) -> Vec<Found> {
-        let mut all = Vec::new();
+        batch: &mut Batch,
+        more: &mut Vec<Job>,
+    ) {
         let mut full_path = join(&self.root_path, &job.path);
         if !full_path.ends_with(b"/") {
             full_path.push(b'/');
@@ -268,7 +282,7 @@ impl Walk<'_, '_> {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(errno) => {
-                    report.problems.push(self.problem(&job.path, &format!("cannot be listed: {errno}")));
+                    batch.report.problems.push(self.problem(&job.path, &format!("cannot be listed: {errno}")));
                     break;
                 }
             };
@@ -282,16 +296,18 @@ impl Walk<'_, '_> {
             }
             full_path.truncate(base_len);
             full_path.extend_from_slice(name);
-            match self.look_at(dir.as_fd(), name, &full_path, report) {
-                Ok(found) => all.extend(found),
+            match self.look_at(dir.as_fd(), name, &full_path, &mut batch.report) {
+                Ok(found) => batch.found.extend(found),
                 // Gone since it was listed: as if it had never been there.
                 Err(Errno::NOENT) => {}
                 Err(errno) => {
-                    report.problems.push(problem(&full_path, &format!("cannot be read: {errno}")));
+                    batch.report.problems.push(problem(&full_path, &format!("cannot be read: {errno}")));
                 }
             }
+            if batch.found.len() >= BATCH {
+                self.add_batch(job, batch, more);
+            }
         }
-        all
     }
 
     fn look_at(

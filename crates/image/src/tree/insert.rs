@@ -116,6 +116,11 @@ impl Tree {
         }
         if let Kind::HardLink(target) = &kind {
             let node = self.find_link_target(target)?;
+            let Node { record, archived, .. } = self.nodes[node as usize];
+            if !archived {
+                // The new name is not one of the source that holds the content, and may outlive those that are.
+                self.source_names.entry(node).or_insert(record);
+            }
             let (dir, name) = self.make_parent(&path, &metadata, rules)?;
             return self.add_link(dir, &name, node, rules);
         }

@@ -92,7 +92,8 @@ impl Tree {
         }
     }
 
-    /// Counts links and lets every reachable node point to a live name of its own. Comes before
+    /// Counts links and lets every reachable node point to a live name of its own, the first by path where it has
+    /// several: in which order they were read must not show. Comes before
     /// [`digest`](Self::digest) and [`order`](Self::order).
     pub fn count_links(&mut self) {
         for node in &mut self.nodes {
@@ -115,11 +116,43 @@ impl Tree {
                 } else {
                     node.links += 1;
                 }
-                node.record = record_index;
+                let (is_first, other) = (node.links == 1 || node.is_dir(), node.record);
+                if is_first || self.comes_before(record_index, other) {
+                    self.nodes[record.node as usize].record = record_index;
+                }
             }
             let own = self.dirs[dir as usize].node;
             self.nodes[own as usize].links += subdirectories;
         }
+    }
+
+    /// Is the path of one record before that of another? The directories above must have their own records already.
+    fn comes_before(&self, one: u32, other: u32) -> bool {
+        let (one, other) = (&self.records[one as usize], &self.records[other as usize]);
+        if one.dir == other.dir {
+            return self.name(one) < self.name(other);
+        }
+        self.path_in(one.dir, self.name(one)) < self.path_in(other.dir, self.name(other))
+    }
+
+    /// Numbers attribute sets by their content instead of by the order in which they were met, and joins those that
+    /// have become equal. Comes after the last [`intern_xattrs`](Self::intern_xattrs).
+    pub fn order_xattr_sets(&mut self) {
+        let mut order: Vec<u32> = (0..self.xattr_sets.len() as u32).collect();
+        order.sort_by(|&a, &b| self.xattr_sets[a as usize].cmp(&self.xattr_sets[b as usize]));
+        let mut old_sets = std::mem::take(&mut self.xattr_sets);
+        let mut new_ids = vec![0; old_sets.len()];
+        for old in order {
+            let set = std::mem::take(&mut old_sets[old as usize]);
+            if self.xattr_sets.last() != Some(&set) {
+                self.xattr_sets.push(set);
+            }
+            new_ids[old as usize] = self.xattr_sets.len() as u32 - 1;
+        }
+        for node in &mut self.nodes {
+            node.xattrs = new_ids[node.xattrs as usize];
+        }
+        self.xattr_ids.clear();
     }
 
     /// Orders children and nodes. With a hash, children come in hash order, else by name.

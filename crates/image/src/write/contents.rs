@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 
 use device::DeviceFault;
 use ondisk::extent::Extent;
@@ -165,7 +164,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         let Content::Source(source) = plan.tree.content(&plan.tree.nodes[node_index as usize]) else {
             return;
         };
-        let name = plan.tree.name(&plan.tree.records[plan.tree.nodes[node_index as usize].record as usize]);
+        let name = plan.tree.name(plan.tree.source_record(node_index));
         let size = self
             .open_dir(node_index, source)
             .and_then(|dir| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
@@ -221,21 +220,22 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         let why = match trouble {
             Trouble::Refused(error) => format!("cannot be read: {error}"),
             Trouble::Shrank | Trouble::Grew if self.writer.options.tolerate_changes => {
-                self.writer.changed.fetch_add(1, Ordering::Relaxed);
+                let changed = &self.writer.changed;
+                changed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(node_index);
                 return;
             }
             Trouble::Shrank => "became shorter while it was read".to_owned(),
             Trouble::Grew => "became longer while it was read".to_owned(),
         };
         let changed = why.starts_with("became");
-        let path = plan.tree.path(node_index);
-        let node = &plan.tree.nodes[node_index as usize];
-        let shown = crate::source::fault::ShownPath(&path).to_string();
-        let path = match plan.tree.content(node) {
+        let shown = |path: &[u8]| crate::source::fault::ShownPath(path).to_string();
+        let path = match plan.tree.content(&plan.tree.nodes[node_index as usize]) {
             Content::Source(source) => {
-                format!("{}/{shown}", self.writer.roots[source as usize].path.display())
+                let record = plan.tree.source_record(node_index);
+                let path = plan.tree.path_in(record.dir, plan.tree.name(record));
+                format!("{}/{}", self.writer.roots[source as usize].path.display(), shown(&path))
             }
-            Content::Archive(_) => shown,
+            Content::Archive(_) => shown(&plan.tree.path(node_index)),
         };
         let problem = Problem { path, why, changed };
         let mut problems = self.writer.problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -278,17 +278,21 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         is_last: bool,
     ) -> Result<(), Trouble> {
         use std::os::unix::fs::FileExt;
+        // Whatever is found out about the size, the content is filled: the buffer still holds other files' bytes.
+        let mut judged = Ok(());
         if self.file.as_ref().is_none_or(|(node, _)| *node != node_index) {
             let fd = self.open(node_index, source).map_err(|e| Trouble::Refused(e.into()))?;
             let file = File::from(fd);
             // Behind the last data there may be a hole that no part reads: judge the size here.
             let size = file.metadata().map_err(Trouble::Refused)?.len();
             self.file = Some((node_index, file));
-            if size > self.writer.plan.tree.nodes[node_index as usize].size {
-                return Err(Trouble::Grew);
-            }
+            judged = match size.cmp(&self.writer.plan.tree.nodes[node_index as usize].size) {
+                std::cmp::Ordering::Less => Err(Trouble::Shrank),
+                std::cmp::Ordering::Equal => Ok(()),
+                std::cmp::Ordering::Greater => Err(Trouble::Grew),
+            };
         }
-        let Some((_, file)) = &self.file else { return Ok(()) };
+        let Some((_, file)) = &self.file else { return judged };
         let mut filled = 0;
         while filled < content.len() {
             match file.read_at(&mut content[filled..], offset + filled as u64) {
@@ -307,7 +311,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
                 return Err(Trouble::Grew);
             }
         }
-        Ok(())
+        judged
     }
 
     /// Reads bytes of an archived file; what no run covers is zeros.
@@ -343,7 +347,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
     /// The open directory that holds a node's name.
     fn open_dir(&mut self, node_index: u32, source: u32) -> Result<BorrowedFd<'_>, Errno> {
         let tree = self.writer.plan.tree;
-        let record = &tree.records[tree.nodes[node_index as usize].record as usize];
+        let record = tree.source_record(node_index);
         let dir_node = tree.dirs[record.dir as usize].node;
         if self.dir.as_ref().is_none_or(|(key, _)| *key != (source, dir_node)) {
             let root = self.writer.roots[source as usize].dir.as_fd();
@@ -358,7 +362,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
     /// Opens a file of a directory source, without following a symlink that may have taken its place.
     fn open(&mut self, node_index: u32, source: u32) -> Result<OwnedFd, Errno> {
         let tree = self.writer.plan.tree;
-        let name = tree.name(&tree.records[tree.nodes[node_index as usize].record as usize]);
+        let name = tree.name(tree.source_record(node_index));
         let dir = self.open_dir(node_index, source)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         // Reading must not change what is read; NOATIME is for owners and root only.
