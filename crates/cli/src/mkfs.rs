@@ -11,7 +11,7 @@ use clap::Args;
 use device::{Device, FileDevice, NewFile};
 use image::mkfs::{EmptyTree, Identity, MkfsFault};
 use image::options::{FeatureEdit, FormatOptions, Generation, JournalSize, QuotaTypes, Usage};
-use image::plan::Plan;
+use image::plan::{Plan, PlanFault};
 use image::write::WriteFault;
 use serde_json::json;
 
@@ -34,7 +34,7 @@ pub(crate) struct FormatArgs {
     /// Cluster size in bytes (feature bigalloc).
     #[arg(short = 'C', long, value_name = "BYTES", value_parser = parse_size)]
     cluster_size: Option<u64>,
-    /// Blocks per group.
+    /// Blocks per group; with bigalloc, clusters per group.
     #[arg(short = 'g', long, value_name = "BLOCKS")]
     blocks_per_group: Option<u32>,
     /// Groups per flex group, a power of two.
@@ -238,6 +238,10 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
     let input = tree.input(&options, identity, !is_device);
     let plan = match image::mkfs::plan(&input, bytes) {
         Ok(plan) => plan,
+        Err(MkfsFault::Plan(PlanFault::Full)) => {
+            let hint = "fewer inodes, a smaller journal or a larger size are needed";
+            return exit::fail(exit::USAGE_CODE, &format!("the metadata does not fit into {bytes} bytes: {hint}"));
+        }
         Err(fault) => return exit::fail(exit::USAGE_CODE, &fault),
     };
     let written = if args.dry_run {

@@ -127,7 +127,7 @@ fn an_archive_cut_anywhere_is_refused_or_warned_about() {
     tar.pax("mtime", "1.5").file("three", "3");
     let bytes = tar.bytes();
     // headers at 0, 512 (+2 blocks), 2048 (+1), 3072 (pax, +1), 4096 (+1), end mark at 5120
-    for cut in [100, 511, 513, 700, 1024, 1500, 2049, 2560, 2570, 3073, 3584, 3590, 4096, 4100, 4608, 4609] {
+    for cut in [100, 511, 513, 700, 1024, 1500, 2049, 2560, 2570, 3073, 3584, 3590, 4096, 4100, 4608] {
         let said = bench.refused_bytes(&bytes[..cut], SOURCE);
         assert!(said.contains("ends") || said.contains("cut"), "{cut}: {said}");
         for packing in ["gz", "zst", "xz"] {
@@ -135,7 +135,7 @@ fn an_archive_cut_anywhere_is_refused_or_warned_about() {
         }
     }
     // Between two members it may be whole: that cannot be known, so it is a warning.
-    for cut in [512, 2048, 3072, 5120] {
+    for cut in [512, 2048, 3072, 4609, 5120] {
         let path = bench.path("x.tar");
         std::fs::write(&path, &bytes[..cut]).unwrap();
         let report = build(&bench.image(), args!["--tar", &path]);
@@ -252,7 +252,7 @@ fn an_existing_image_is_replaced_on_demand_only_and_in_one_step() {
     assert_has(refused.code(EXISTS), "--force");
     assert_eq!(std::fs::read(bench.image()).unwrap(), b"somebody's file");
     // A failed build leaves the old one alone, too.
-    try_build(&bench.image(), args!["--force", "--size", "64K", "--from", bench.tree()]).code(TOO_SMALL);
+    try_build(&bench.image(), args!["--force", "--size", "40K", "--from", bench.tree()]).code(TOO_SMALL);
     assert_eq!(std::fs::read(bench.image()).unwrap(), b"somebody's file");
     let held = std::fs::File::open(bench.image()).unwrap();
     build(&bench.image(), args!["--force", "--from", bench.tree()]);

@@ -274,7 +274,7 @@ fn attributes_do_not_depend_on_the_order_of_reading() {
     let names: Vec<String> = (0..50).map(|i| format!("d{}/f{i:02}", i % 7)).collect();
     let archive = |order: &mut dyn Iterator<Item = usize>| {
         let mut tar = Tar::in_memory();
-        (0..7).for_each(|i| drop(tar.dir(format!("d{i}"))));
+        (0..7).for_each(|i| _ = tar.dir(format!("d{i}")));
         for i in order {
             // In a block, in an inode of its own, and equal for some.
             tar.pax("SCHILY.xattr.user.medium", vec![b'm' + (i % 9) as u8; 400]);
@@ -379,7 +379,7 @@ fn labels_uuids_and_room_to_grow() {
         assert!(roomy["free_inodes"].as_u64() >= plain["free_inodes"].as_u64());
     }
     bench.refused("--headroom 20 --size 10M", USAGE, "--headroom");
-    bench.refused("--headroom -1", USAGE, "headroom");
+    bench.refused("--headroom=-1", USAGE, "headroom");
     let given = bench.build("--size 20M");
     assert_eq!(bytes(&given), 20 << 20);
     assert_eq!(std::fs::metadata(&image).unwrap().len(), 20 << 20);
@@ -468,7 +468,7 @@ fn help_and_usage_errors() {
     bench.refused("-b 3000", USAGE, "3000");
     bench.refused("-b 131072", USAGE, "131072");
     bench.refused("-I 64", USAGE, "inode size");
-    bench.refused("--size 12Q", USAGE, "12Q");
+    bench.refused("--size 12Q", USAGE, "--size: unknown unit");
     bench.refused("-t ext5", USAGE, "ext5");
     bench.refused("-E nothing=1", USAGE, "nothing");
     assert_names(bench.scratch.path(), &["tree"]);

@@ -291,7 +291,7 @@ fn directory_hash(
     hash_seed: [u8; 16],
 ) -> Result<Option<(ondisk::hash::HashVersion, [u32; 4])>, BuildFault> {
     let sample: Sized =
-        crate::sizing::size(format, block_size, 1 << 20, Some(1 << 16), crate::sizing::Tail::Keep)
+        crate::sizing::size(format, block_size, 1 << 20, Some(1), crate::sizing::Tail::Keep)
             .map_err(SolveFault::from)?;
     let mut sb = sample.superblock;
     sb.hash_seed = hash_seed;

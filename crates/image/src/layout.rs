@@ -46,13 +46,22 @@ pub struct NoRoom {
     pub len: u64,
 }
 
+/// What the layout depends on besides the geometry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Habits {
+    /// A flex group of a single group gets as much room for bitmaps as a whole one would, as mke2fs does it.
+    pub lonely_rows: bool,
+    /// `-E stride`, in blocks, or 0. Without flex groups, the bitmaps of each group stand so much further behind its start
+    /// than those of the group before: else they would all lie on the same disk of a stripe.
+    pub stride: u64,
+}
+
 impl Layout {
-    /// Lays out all groups. With `lonely_rows`, a flex group of a single group gets as much room for bitmaps as a whole
-    /// one would, as mke2fs does it.
+    /// Lays out all groups.
     ///
     /// # Errors
     /// When the device is too small for its own metadata.
-    pub fn new(geometry: Geometry, lonely_rows: bool) -> Result<Self, NoRoom> {
+    pub fn new(geometry: Geometry, habits: Habits) -> Result<Self, NoRoom> {
         // Metadata is packed by blocks, also where files are allocated by clusters.
         let mut space = Space::new(1);
         space.take(0, geometry.first_data_block.into());
@@ -70,29 +79,47 @@ impl Layout {
         let places = vec![GroupPlace::default(); geometry.groups as usize];
         let mut layout = Self { geometry, places, space };
         for group in 0..layout.geometry.groups {
-            layout.place_group(group, lonely_rows)?;
+            layout.place_group(group, habits)?;
         }
         layout.space = layout.space.in_units(layout.geometry.cluster_ratio());
         Ok(layout)
     }
 
-    fn place_group(&mut self, group: u32, lonely_rows: bool) -> Result<(), NoRoom> {
+    fn place_group(&mut self, group: u32, habits: Habits) -> Result<(), NoRoom> {
         let table_len = u64::from(self.geometry.itable_blocks());
         let per_flex = self.geometry.groups_per_flex();
         // The first group of a flex group leaves room for rows of bitmaps; each other one follows its neighbour.
         let neighbour = (!group.is_multiple_of(per_flex)).then(|| self.places[group as usize - 1]);
         let row = match self.geometry.groups - group {
-            1 if lonely_rows => per_flex,
+            1 if habits.lonely_rows => per_flex,
             left => left.min(per_flex),
         };
         let row = u64::from(row);
-        let block_bitmap = self.place(group, neighbour.map(|n| n.block_bitmap + 1), 1)?;
+        let wish = if per_flex == 1 {
+            self.striped(group, table_len, habits.stride)
+        } else {
+            neighbour.map(|n| n.block_bitmap + 1)
+        };
+        let block_bitmap = self.place(group, wish, 1)?;
         let wish = neighbour.map_or(block_bitmap + row, |n| n.inode_bitmap + 1);
         let inode_bitmap = self.place(group, Some(wish), 1)?;
         let wish = neighbour.map_or(inode_bitmap + row, |n| n.inode_table + table_len);
-        let inode_table = self.place(group, Some(wish), table_len)?;
+        let inode_table = self.place(group, (per_flex > 1).then_some(wish), table_len)?;
         self.places[group as usize] = GroupPlace { block_bitmap, inode_bitmap, inode_table };
         Ok(())
+    }
+
+    /// Where a group without neighbours in a flex group should keep its bitmaps: behind the place of its table, and
+    /// further by the stride in each group.
+    fn striped(&self, group: u32, table_len: u64, stride: u64) -> Option<u64> {
+        if stride == 0 {
+            return None;
+        }
+        let start = self.geometry.group_start(Group(group)).0;
+        let last = start + u64::from(self.geometry.group_blocks(Group(group))) - 1;
+        let behind = self.space.find(start, last + 1, 1)? + table_len;
+        let shift = (stride * u64::from(group)).checked_rem((last + 1).checked_sub(behind)?)?;
+        (behind + shift < last).then_some(behind + shift)
     }
 
     /// Finds and takes `len` blocks for `group`: with flex_bg at `wish` if they are free there.
@@ -100,17 +127,18 @@ impl Layout {
         let found = if self.geometry.flex_log > 0 {
             self.find_in_flex(group, wish, len)
         } else {
-            self.find_in_group(group, len)
+            self.find_in_group(group, wish, len)
         };
         let start = found.ok_or(NoRoom { group, len })?;
         self.space.take(start, len);
         Ok(start)
     }
 
-    fn find_in_group(&self, group: u32, len: u64) -> Option<u64> {
+    /// The first free blocks of a group, from `wish` on if there are any.
+    fn find_in_group(&self, group: u32, wish: Option<u64>, len: u64) -> Option<u64> {
         let start = self.geometry.group_start(Group(group)).0;
         let end = start + u64::from(self.geometry.group_blocks(Group(group)));
-        self.space.find(start, end, len)
+        wish.and_then(|from| self.space.find(from, end, len)).or_else(|| self.space.find(start, end, len))
     }
 
     fn find_in_flex(&self, group: u32, wish: Option<u64>, len: u64) -> Option<u64> {

@@ -65,6 +65,26 @@ impl Mapper {
         blocks <= most
     }
 
+    /// How many blocks a file may be long. Without `huge_file` an inode counts its blocks, those of its map included, in
+    /// 32 bits of 512-byte sectors, and the kernel opens no file that could need more if it had no holes.
+    #[must_use]
+    pub fn file_blocks_max(&self, huge_file: bool) -> u64 {
+        let countable = u64::from(u32::MAX) >> (self.block_size.log2() - 9);
+        if self.extents {
+            return if huge_file { u64::from(u32::MAX) } else { countable };
+        }
+        let mappable = indirect::max_blocks(self.block_size);
+        let map_len = |blocks: u64| {
+            let dense = u32::try_from(blocks).ok().map(|len| (Lblk(0), len));
+            indirect::blocks_needed(self.block_size, dense).unwrap_or(0)
+        };
+        if huge_file || mappable + map_len(mappable) <= countable {
+            mappable
+        } else {
+            countable - map_len(countable.min(mappable))
+        }
+    }
+
     /// Blocks that the tree over these extents needs besides the inode.
     #[must_use]
     pub fn node_count(&self, extents: &[Extent]) -> u64 {

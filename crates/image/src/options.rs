@@ -134,7 +134,7 @@ pub struct FormatOptions {
     pub block_size: Option<BlockSize>,
     /// `-C`, in bytes; with bigalloc.
     pub cluster_size: Option<u64>,
-    /// `-g`, in blocks.
+    /// `-g`, in blocks; with bigalloc in clusters.
     pub blocks_per_group: Option<u32>,
     /// `-G`, in groups.
     pub groups_per_flex: Option<u32>,
@@ -306,6 +306,12 @@ impl FormatOptions {
                 return Err(FeatureFault::Conflict("metadata_csum_seed needs metadata_csum"));
             }
             features.incompat &= !Features::CSUM_SEED;
+        }
+        if self.journal_size != JournalSize::Auto {
+            if asked("has_journal", false) {
+                return Err(FeatureFault::Conflict("a journal size needs has_journal"));
+            }
+            features.compat |= Features::HAS_JOURNAL;
         }
         if !features.has_compat(Features::HAS_JOURNAL) {
             if asked("orphan_file", true) {

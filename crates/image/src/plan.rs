@@ -27,7 +27,7 @@ use ondisk::htree::DxFormat;
 use ondisk::{Features, Geometry, Superblock};
 
 use crate::dirpack::{DirPacker, DirPlan, hash_of};
-use crate::layout::{Layout, NoRoom};
+use crate::layout::{Habits, Layout, NoRoom};
 use crate::mapping::{FileMap, Mapper};
 use crate::options::FormatOptions;
 use crate::sizing::Sized;
@@ -342,7 +342,10 @@ impl<'t> Plan<'t> {
             tree: input.tree,
             sealed: input.sealed,
             superblock,
-            layout: Layout::new(geometry, input.style == Style::LikeMke2fs)?,
+            layout: Layout::new(
+                geometry,
+                Habits { lonely_rows: input.style == Style::LikeMke2fs, stride: input.options.stride.into() },
+            )?,
             ino_of: vec![0; nodes],
             by_ino: Vec::with_capacity(input.sealed.order.len()),
             first_tree_ino: 12,
@@ -463,14 +466,14 @@ impl<'t> Plan<'t> {
             }
             FileType::Symlink if node.size >= 60 => LogicalRuns::Dense(1),
             FileType::Regular => {
-                let most = if self.mapper.extents {
-                    (1 << 32) - 1
-                } else {
-                    ondisk::indirect::max_blocks(self.geometry().block_size)
-                };
+                let huge_file = self.superblock.features.has_ro_compat(Features::HUGE_FILE);
+                let most = self.mapper.file_blocks_max(huge_file);
                 if node.size.div_ceil(self.bs()) > most {
-                    let why =
+                    let mut why =
                         format!("{} bytes are more than a file of this file system can hold", node.size);
+                    if !huge_file && node.size.div_ceil(self.bs()) <= self.mapper.file_blocks_max(true) {
+                        why += " without the feature huge_file";
+                    }
                     return Err(unfit(self.tree, node_index, why));
                 }
                 logical_runs(self.tree, node_index, self.bs(), self.geometry().cluster_ratio())

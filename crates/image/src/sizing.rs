@@ -105,6 +105,9 @@ pub fn size(
         sb.desc_size = 64;
     }
     choose_inode_size(options, &mut sb, block_size)?;
+    if let Some(ratio) = options.inode_ratio.filter(|ratio| !(1024..=64 << 20).contains(ratio)) {
+        return Err(limit("the number of bytes per inode", ratio, "from 1024 to 64 MiB"));
+    }
     choose_group_size(options, &mut sb, block_size, ratio)?;
     let groups_per_flex = choose_flex(options, &mut sb)?;
     choose_backups(options, &mut sb)?;
@@ -112,8 +115,7 @@ pub fn size(
     let wanted = inodes.or(options.inodes).unwrap_or_else(|| {
         // Every file takes a cluster, so more inodes than clusters would never be used.
         let usual = usage.inode_ratio().max(ratio * block_size.bytes());
-        let ratio = options.inode_ratio.unwrap_or(usual).max(block_size.bytes());
-        sb.blocks_count * block_size.bytes() / ratio
+        sb.blocks_count * block_size.bytes() / options.inode_ratio.unwrap_or(usual)
     });
     sb.reserved_blocks_count = (blocks as f64 * options.reserved_percent.unwrap_or(5.0) / 100.0) as u64;
     let geometry = settle(options, &mut sb, wanted.max(1), tail)?;
@@ -170,11 +172,12 @@ fn choose_group_size(
     let most = (8 * bs.bytes()).min(65_528);
     let clusters = match options.blocks_per_group {
         None => most,
-        Some(blocks) => {
-            let clusters = u64::from(blocks) / ratio;
+        // As in mke2fs, the number counts clusters where there are any.
+        Some(units) => {
+            let clusters = u64::from(units);
             if clusters < 256 || clusters > most || !clusters.is_multiple_of(8) {
-                let limits = format!("a multiple of {} from {} to {}", 8 * ratio, 256 * ratio, most * ratio);
-                return Err(limit("blocks per group", blocks.into(), limits));
+                let what = if ratio == 1 { "blocks per group" } else { "clusters per group" };
+                return Err(limit(what, clusters, format!("a multiple of 8 from 256 to {most}")));
             }
             clusters
         }
@@ -245,7 +248,7 @@ fn settle(
         let groups = (sb.blocks_count - fdb).div_ceil(sb.blocks_per_group.into());
         let groups =
             u32::try_from(groups).map_err(|_| limit("the number of groups", groups, "below 2^32"))?;
-        if !fit_inodes(sb, wanted_inodes, groups, bs)? {
+        if !fit_inodes(sb, wanted_inodes, groups, bs, tail)? {
             // Smaller groups: the tail may be worth keeping now.
             sb.blocks_count = asked_blocks;
             continue;
@@ -316,7 +319,13 @@ pub fn tail_needs(geometry: &Geometry, tail: Tail) -> u64 {
 }
 
 /// Sets inodes per group; `false` when groups had to be made smaller and everything starts again.
-fn fit_inodes(sb: &mut Superblock, wanted: u64, groups: u32, bs: BlockSize) -> Result<bool, SizingFault> {
+fn fit_inodes(
+    sb: &mut Superblock,
+    wanted: u64,
+    groups: u32,
+    bs: BlockSize,
+    tail: Tail,
+) -> Result<bool, SizingFault> {
     let inode_size = u64::from(sb.inode_size);
     let per_block = bs.bytes() / inode_size;
     let mut ipg = wanted.div_ceil(groups.into());
@@ -331,7 +340,11 @@ fn fit_inodes(sb: &mut Superblock, wanted: u64, groups: u32, bs: BlockSize) -> R
     ipg = ipg.min(65_536 - per_block);
     // Fill the last block of each table, then keep a multiple of 8 for the bitmaps' sake.
     ipg = ipg.div_ceil(per_block) * per_block;
-    ipg = ipg.max(8) & !7;
+    // mke2fs goes down and may make fewer inodes than it was asked for; a computed number must not shrink.
+    ipg = match tail {
+        Tail::Drop => ipg.max(8) & !7,
+        Tail::Keep => ipg.next_multiple_of(8),
+    };
     while ipg * u64::from(groups) > u64::from(u32::MAX) {
         ipg -= 8;
     }

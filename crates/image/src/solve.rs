@@ -80,17 +80,53 @@ impl<'t> Solver<'_, 't> {
                 return Err(SolveFault::Plan(PlanFault::Full));
             }
         };
-        // A smaller device may get a smaller journal and so fit what a larger one would not.
-        if self.options.journal_size == JournalSize::Auto {
-            for step in JOURNAL_STEPS.into_iter().rev().filter(|&step| step > 2048) {
-                if step <= best
-                    && let Some(plan) = self.attempt(step - 1, inodes)?
-                {
-                    best = self.descend(plan, inodes)?;
+        // Going down ends where one block less does not fit; but below a step, where something that costs room goes
+        // away, the tree may fit again.
+        loop {
+            let steps = self.steps_below(best, inodes)?;
+            let mut lower = None;
+            for step in steps {
+                if let Some(plan) = self.attempt(step, inodes)? {
+                    lower = Some(self.descend(plan, inodes)?);
+                    break;
                 }
             }
+            match lower {
+                Some(blocks) => best = blocks,
+                None => return Ok(best),
+            }
         }
-        Ok(best)
+    }
+
+    /// Sizes below `blocks` at which a file system has less metadata than right above: the last with a smaller journal
+    /// (or none), and the last with a group less.
+    fn steps_below(&self, blocks: u64, inodes: u64) -> Result<Vec<u64>, SolveFault> {
+        let mut steps = Vec::new();
+        if self.options.journal_size == JournalSize::Auto {
+            steps.extend(JOURNAL_STEPS.iter().map(|step| step - 1).filter(|&step| step < blocks));
+        }
+        let geometry = self.sized(blocks, inodes)?.geometry;
+        let (first, group) = (u64::from(geometry.first_data_block), u64::from(geometry.blocks_per_group));
+        let borders = (blocks.saturating_sub(first + 1)) / group;
+        if borders > 0 {
+            steps.push(first + borders * group);
+        }
+        Ok(steps)
+    }
+
+    /// The smallest number of blocks from `from` on that fits.
+    fn at_least(&self, from: u64, inodes: u64) -> Result<u64, SolveFault> {
+        if self.attempt(from, inodes)?.is_some() {
+            return Ok(from);
+        }
+        let mut step = 1;
+        while self.attempt(from + step, inodes)?.is_none() {
+            step *= 2;
+            if from + step > BLOCKS_MAX {
+                return Err(SolveFault::Plan(PlanFault::Full));
+            }
+        }
+        self.between(from + step / 2, from + step, inodes)
     }
 
     /// From a plan that fits down to the smallest size that its kind of layout allows.
@@ -152,8 +188,8 @@ pub fn solve<'t>(
     choice: SizeChoice,
 ) -> Result<(Plan<'t>, u64), SolveFault> {
     let options = input.options;
-    // Any size will do to find out what the tree needs; 2^20 blocks have room for every feature.
-    let sample = sizing::size(options, block_size, 1 << 20, Some(1 << 16), Tail::Keep)?;
+    // Any size will do to find out what the tree needs; 2^20 blocks have room for every feature, and few inodes fit any group.
+    let sample = sizing::size(options, block_size, 1 << 20, Some(1), Tail::Keep)?;
     let needs = Needs::new(input, &sample).map_err(SolveFault::Plan)?;
     let solver = Solver { input, options, block_size, needs };
     let least_inodes = solver.needs.inodes.max(options.inodes.unwrap_or(0));
@@ -164,11 +200,10 @@ pub fn solve<'t>(
                 let grow = |n: u64| n + (n as f64 * headroom_percent / 100.0).ceil() as u64;
                 let inodes = grow(least_inodes);
                 let roomy = solver.smallest(inodes)?.max(grow(blocks));
-                for blocks in roomy..roomy + 1024 {
-                    if let Some(plan) = solver.attempt(blocks, inodes)? {
-                        return Ok((plan, blocks * block_size.bytes()));
-                    }
-                }
+                let plan = solver.attempt(solver.at_least(roomy, inodes)?, inodes)?;
+                let plan = plan.ok_or(SolveFault::Plan(PlanFault::Full))?;
+                let blocks = plan.geometry().blocks;
+                return Ok((plan, blocks * block_size.bytes()));
             }
             let plan = solver.attempt(blocks, least_inodes)?.ok_or(SolveFault::Plan(PlanFault::Full))?;
             let blocks = plan.geometry().blocks;

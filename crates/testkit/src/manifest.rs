@@ -283,13 +283,13 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     // XATTR_LIST_MAX and XATTR_SIZE_MAX of Linux.
     const MAX: usize = 65536;
     let fail = |what: &dyn fmt::Display, error| -> ! { panic!("{}: {what}: {error}", path.display()) };
-    let size = match rustix::fs::llistxattr(path, &mut [0u8; 0]) {
+    // The largest buffer at once: asked for the size with an empty one, rustix answers 0.
+    let mut names = vec![0u8; MAX];
+    let len = match rustix::fs::llistxattr(path, &mut names[..]) {
         Ok(0) | Err(Errno::OPNOTSUPP | Errno::ACCESS) => return BTreeMap::new(),
-        Ok(size) => size,
+        Ok(len) => len,
         Err(error) => fail(&"listxattr", error),
     };
-    let mut names = vec![0u8; size.max(MAX)];
-    let len = rustix::fs::llistxattr(path, &mut names[..]).unwrap_or_else(|error| fail(&"listxattr", error));
     let mut found = BTreeMap::new();
     for name in names[..len].split_inclusive(|&byte| byte == 0) {
         let name = CStr::from_bytes_with_nul(name).expect("split at its zero");

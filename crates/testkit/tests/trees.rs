@@ -79,6 +79,16 @@ fn as_root_in_memory_nothing_of_the_tree_is_missing() {
     let scratch = scratch();
     let report = trees::adversarial(scratch.path());
     assert_eq!(report.skipped, [""; 0]);
+    // And the judge sees it all.
+    let manifest = Manifest::of(scratch.path());
+    let names = |path: &str| manifest.entries[path.as_bytes()].xattrs.keys().map(|n| n.escape_ascii().to_string());
+    assert_eq!(
+        names("acls/both").collect::<Vec<_>>(),
+        ["system.posix_acl_access", "system.posix_acl_default", "user.and"]
+    );
+    assert_eq!(names("xattrs/every-namespace").collect::<Vec<_>>(), ["security.s", "trusted.t", "user.u"]);
+    assert_eq!(names("xattrs/symlink").collect::<Vec<_>>(), ["trusted.symlink"]);
+    assert_eq!(manifest.entries[&b"xattrs/large"[..]].xattrs[&b"user.large"[..]].len(), 3000);
 }
 
 #[test]

@@ -245,6 +245,11 @@ impl<W: Write> Tar<W> {
         if link.len() > 100 {
             self.pax("linkpath", link);
         }
+        for (key, id) in [("uid", self.owner.0), ("gid", self.owner.1)] {
+            if id > 0o7_777_777 {
+                self.pax(key, id.to_string());
+            }
+        }
         if !self.records.is_empty() {
             let records = std::mem::take(&mut self.records);
             self.block(b'x', 0o644, b"pax", b"", &records);
@@ -261,8 +266,8 @@ impl<W: Write> Tar<W> {
             header[at..at + len].copy_from_slice(format!("{value:0width$o}\0", width = len - 1).as_bytes());
         };
         field(100, 8, mode.into());
-        field(108, 8, self.owner.0.into());
-        field(116, 8, self.owner.1.into());
+        field(108, 8, (self.owner.0 & 0o7_777_777).into());
+        field(116, 8, (self.owner.1 & 0o7_777_777).into());
         field(124, 12, content.len() as u64);
         field(136, 12, TAR_TIME as u64);
         header[156] = kind;

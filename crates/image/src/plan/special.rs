@@ -152,10 +152,11 @@ impl Plan<'_> {
             // mke2fs looks behind the place that the table of a lonely group would have.
             Style::LikeMke2fs => {
                 let (_, descriptors) = geometry.group_head(Group(0)).descriptors;
-                u64::from(descriptors)
+                u64::from(geometry.first_data_block)
+                    + u64::from(descriptors)
                     + u64::from(geometry.reserved_gdt_blocks)
                     + u64::from(geometry.itable_blocks())
-                    + 3
+                    + 2
             }
             Style::Packed => geometry.first_data_block.into(),
         };

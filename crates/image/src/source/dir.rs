@@ -282,7 +282,10 @@ impl Walk<'_, '_> {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(errno) => {
-                    batch.report.problems.push(self.problem(&job.path, &format!("cannot be listed: {errno}")));
+                    batch
+                        .report
+                        .problems
+                        .push(self.problem(&job.path, &format!("cannot be listed: {errno}")));
                     break;
                 }
             };

@@ -22,7 +22,7 @@
 //! Invariants
 //! 1. Content of an uncompressed archive in a regular file is neither read nor copied; its payload is the archive.
 //! 2. Nothing is allocated because a header says so: names and records grow with the bytes that are really there, up to
-//!    a limit ([`NAME_BYTES_MAX`], `pax::LOCAL_BYTES_MAX`, `pax::SPARSE_RUNS_MAX`).
+//!    a limit (`NAME_BYTES_MAX`, `pax::LOCAL_BYTES_MAX`, `pax::SPARSE_RUNS_MAX`).
 //! 3. Every step consumes bytes, so the walk ends with the archive.
 //! 4. Whatever the bytes: an entry, a warning or a [`SourceFault`], never a panic.
 //!

@@ -40,6 +40,12 @@ pub enum InsertFault {
     /// A parent path goes through too many symlinks, or round in a circle.
     #[error("its parent path goes through more than {SYMLINKS_MAX} symbolic links")]
     SymlinkLoop,
+    /// A name has no byte, or more than 255, or a NUL or slash in it.
+    #[error("a name of {len} bytes is needed for it; names have 1 to 255 bytes, and no NUL or slash")]
+    BadName {
+        /// Length of the name.
+        len: usize,
+    },
     /// The root would become something else than a directory.
     #[error("the root must be a directory")]
     RootNotDirectory,
@@ -153,6 +159,8 @@ impl Tree {
                 node.record = existing.record;
                 self.nodes[record.node as usize] = node;
                 self.records[record_index as usize].layer = rules.layer;
+                // A directory that was implied by its children, or that an archive brings once per part, is no duplicate.
+                let placement = if placement == Placement::Duplicate { Placement::New } else { placement };
                 return Ok((record.node, placement));
             }
             self.refuse_over_directory(record, node.file_type(), rules)?;
@@ -335,7 +343,10 @@ impl Tree {
     }
 
     fn push_record(&mut self, dir: u32, name: &[u8], node: u32, layer: u16) -> Result<u32, InsertFault> {
-        debug_assert!((1..=255).contains(&name.len()) && !name.contains(&b'/') && !name.contains(&0));
+        // Sources check their names; but a parent may be implied by a symlink, whose target nobody has checked.
+        if !(1..=255).contains(&name.len()) || name.contains(&b'/') || name.contains(&0) {
+            return Err(InsertFault::BadName { len: name.len() });
+        }
         let name_at = self.push_bytes(name)?;
         let index =
             u32::try_from(self.records.len()).ok().filter(|&i| i < NONE).ok_or(InsertFault::TooLarge)?;
