@@ -290,9 +290,8 @@ fn directory_hash(
     block_size: BlockSize,
     hash_seed: [u8; 16],
 ) -> Result<Option<(ondisk::hash::HashVersion, [u32; 4])>, BuildFault> {
-    let sample: Sized =
-        crate::sizing::size(format, block_size, 1 << 20, Some(1), crate::sizing::Tail::Keep)
-            .map_err(SolveFault::from)?;
+    let sample: Sized = crate::sizing::size(format, block_size, 1 << 20, Some(1), crate::sizing::Tail::Keep)
+        .map_err(SolveFault::from)?;
     let mut sb = sample.superblock;
     sb.hash_seed = hash_seed;
     let indexed = sb.features.has_compat(Features::DIR_INDEX);

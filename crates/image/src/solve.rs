@@ -129,18 +129,19 @@ impl<'t> Solver<'_, 't> {
         self.between(from + step / 2, from + step, inodes)
     }
 
-    /// From a plan that fits down to the smallest size that its kind of layout allows.
+    /// From a plan that fits down to a size of which one block less does not fit.
     fn descend(&self, plan: Plan<'t>, inodes: u64) -> Result<u64, SolveFault> {
         let mut fits = plan.geometry().blocks;
-        let mut next = plan.used_end();
+        // A plan that ends at the device's end may still fit one block less: descriptors reserved for growth follow the
+        // size, and one of them may go.
+        let mut next = plan.used_end().min(fits - 1);
         drop(plan);
-        while next < fits {
+        loop {
             match self.attempt(next, inodes)? {
-                Some(plan) => (fits, next) = (next, plan.used_end()),
+                Some(plan) => (fits, next) = (next, plan.used_end().min(next - 1)),
                 None => return self.between(next, fits, inodes),
             }
         }
-        Ok(fits)
     }
 
     /// The smallest size above `fails` that fits, known to be at most `fits`: steps that double, then halve.

@@ -32,12 +32,24 @@ impl Plan<'_> {
             NO_BLOCK => self.sectors(0, xattr_blocks),
             tagged if tagged & COMPLEX != 0 => {
                 let map = &self.complex[(tagged & !COMPLEX) as usize];
-                let data: u64 = map.extents.iter().map(|e: &Extent| self.sectors(e.len.into(), 0)).sum();
-                data + self.sectors(0, map.nodes.len() as u64 + xattr_blocks)
+                self.sectors(self.blocks_in_clusters(&map.extents), map.nodes.len() as u64 + xattr_blocks)
             }
             _ => self.sectors(self.dense_blocks(node), xattr_blocks),
         };
         data + large
+    }
+
+    /// Blocks of all clusters that these extents touch. Two extents may lie in one cluster: none is longer than 32,768
+    /// blocks, clusters can be.
+    fn blocks_in_clusters(&self, extents: &[Extent]) -> u64 {
+        let ratio = self.geometry().cluster_ratio();
+        let (mut clusters, mut newest) = (0, None);
+        for extent in extents {
+            let (first, last) = (extent.start / ratio, (extent.start + u64::from(extent.len) - 1) / ratio);
+            clusters += last - first + 1 - u64::from(newest == Some(first));
+            newest = Some(last);
+        }
+        clusters * ratio
     }
 
     /// A node as an inode, and the blocks of its tree, if it has any beyond the inode.
