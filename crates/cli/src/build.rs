@@ -1,7 +1,7 @@
 //! `extant build`: an image from directories, archives and OCI images.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,7 +47,7 @@ pub(crate) struct BuildArgs {
     sources: SourceArgs,
     /// The image to make.
     #[arg(short, long, value_name = "IMAGE")]
-    output: PathBuf,
+    output: Option<PathBuf>,
     /// Size of the image: `auto` for the smallest that holds everything, or `512M`, `10G`.
     #[arg(short, long, value_name = "SIZE", default_value = "auto")]
     size: String,
@@ -75,7 +75,7 @@ pub(crate) struct BuildArgs {
     /// Leave out what matches a line of this file.
     #[arg(long, value_name = "FILE")]
     exclude_from: Vec<PathBuf>,
-    /// Do not enter other file systems below a source directory.
+    /// Do not enter other file systems below a source directory; where they are mounted stays an empty directory.
     #[arg(short = 'x', long)]
     one_file_system: bool,
     /// Which times to store: only the modification time, or all that the source knows (then two builds differ as soon as
@@ -160,9 +160,7 @@ impl Args for SourceArgs {
                 .value_parser(clap::value_parser!(PathBuf));
             command = command.arg(arg);
         }
-        command.group(
-            clap::ArgGroup::new("source").args(SOURCES.map(|(_, id, _, _)| id)).required(true).multiple(true),
-        )
+        command.group(clap::ArgGroup::new("source").args(SOURCES.map(|(_, id, _, _)| id)).multiple(true))
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -184,6 +182,12 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    let Some(output) = args.output.clone() else {
+        return exit::fail(exit::USAGE_CODE, &"build needs --output IMAGE");
+    };
+    if args.sources.0.is_empty() {
+        return exit::fail(exit::USAGE_CODE, &"build needs a source: --from DIR, --tar FILE or --oci LAYOUT");
+    }
     let options = match options(&args) {
         Ok(options) => options,
         Err((code, message)) => return exit::fail(code, &message),
@@ -200,15 +204,15 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
         }
     }
     let started = Instant::now();
-    let result = build(&options, sources, &args.output, &observer, &cancel);
+    let result = build(&options, sources, &output, &observer, &cancel);
     observer.finish();
     match result {
         Ok(mut report) => {
             advise(&args, &mut report);
-            print_report(&args, &report, started.elapsed());
+            print_report(&args, &output, &report, started.elapsed());
             ExitCode::SUCCESS
         }
-        Err(fault) => fail(&args, &fault),
+        Err(fault) => fail(&args, &output, &fault),
     }
 }
 
@@ -371,14 +375,14 @@ impl Meter for Bar {
     }
 }
 
-fn print_report(args: &BuildArgs, report: &BuildReport, elapsed: Duration) {
+fn print_report(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: Duration) {
     let sb = &report.superblock;
     for warning in &report.warnings {
         eprintln!("extant: warning: {warning}");
     }
     if args.json {
         let value = json!({
-            "image": args.output.display().to_string(),
+            "image": output.display().to_string(),
             "image_bytes": report.image_bytes,
             "written_bytes": report.written_bytes,
             "content_bytes": report.content_bytes,
@@ -396,6 +400,7 @@ fn print_report(args: &BuildArgs, report: &BuildReport, elapsed: Duration) {
             "free_inodes": sb.free_inodes_count,
             "features": sb.features.names(),
             "uuid": format_uuid(&sb.uuid),
+            "has_journal": sb.features.has_compat(ondisk::Features::HAS_JOURNAL),
             "seconds": elapsed.as_secs_f64(),
             "warnings": report.warnings,
             "dry_run": args.dry_run,
@@ -407,7 +412,7 @@ fn print_report(args: &BuildArgs, report: &BuildReport, elapsed: Duration) {
         return;
     }
     let verb = if args.dry_run { "would be" } else { "is" };
-    println!("{} {verb} {} ({})", args.output.display(), human(report.image_bytes), report.image_bytes);
+    println!("{} {verb} {} ({})", output.display(), human(report.image_bytes), report.image_bytes);
     println!(
         "  {} files, {} directories, {} symlinks, {} others, {} further links",
         report.files, report.directories, report.symlinks, report.others, report.extra_links
@@ -420,6 +425,9 @@ fn print_report(args: &BuildArgs, report: &BuildReport, elapsed: Duration) {
         sb.inodes_count
     );
     println!("  UUID {}", format_uuid(&sb.uuid));
+    if !sb.features.has_compat(ondisk::Features::HAS_JOURNAL) {
+        println!("  no journal (images below 2048 blocks get none; --size or --headroom makes room for one)");
+    }
     if !args.dry_run {
         let seconds = elapsed.as_secs_f64();
         let rate = human((report.written_bytes as f64 / seconds.max(1e-9)) as u64);
@@ -428,7 +436,7 @@ fn print_report(args: &BuildArgs, report: &BuildReport, elapsed: Duration) {
 }
 
 /// Prints what went wrong and returns the code that the help documents.
-fn fail(args: &BuildArgs, fault: &BuildFault) -> ExitCode {
+fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
     let code = match fault {
         BuildFault::TargetExists(_) => exit::EXISTS,
         BuildFault::Target { source, .. } if source.raw_os_error() == Some(28) => exit::NO_SPACE,
@@ -445,7 +453,7 @@ fn fail(args: &BuildArgs, fault: &BuildFault) -> ExitCode {
         BuildFault::Solve(SolveFault::Sizing(_)) => exit::USAGE_CODE,
         BuildFault::Solve(SolveFault::Plan(_)) => exit::SOURCE,
         BuildFault::Write(WriteFault::Device(fault)) if fault.os_error() == Some(28) => {
-            let message = format!("no space left for {}; nothing was left behind", args.output.display());
+            let message = format!("no space left for {}; nothing was left behind", output.display());
             return exit::fail(exit::NO_SPACE, &message);
         }
         BuildFault::Write(WriteFault::Interrupted) => exit::INTERRUPTED,

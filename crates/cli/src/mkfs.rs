@@ -240,7 +240,10 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
         Ok(plan) => plan,
         Err(MkfsFault::Plan(PlanFault::Full)) => {
             let hint = "fewer inodes, a smaller journal or a larger size are needed";
-            return exit::fail(exit::USAGE_CODE, &format!("the metadata does not fit into {bytes} bytes: {hint}"));
+            return exit::fail(
+                exit::USAGE_CODE,
+                &format!("the metadata does not fit into {bytes} bytes: {hint}"),
+            );
         }
         Err(fault) => return exit::fail(exit::USAGE_CODE, &fault),
     };

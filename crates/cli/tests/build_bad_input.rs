@@ -355,7 +355,7 @@ fn keep_growing(file: &std::fs::File, turn: u64) {
 }
 
 fn keep_shrinking(file: &std::fs::File, turn: u64) {
-    file.set_len(LARGE.saturating_sub(4096 * turn).max(1 << 20)).unwrap();
+    file.set_len(LARGE.saturating_sub(512 * turn).max(1 << 20)).unwrap();
 }
 
 /// A file changes size all the time; many others make sure that time passes between the look at it and its reading.
@@ -591,7 +591,7 @@ fn the_size_of_a_small_image_is_exact() {
 #[test]
 fn the_size_of_an_image_of_many_inodes_is_exact() {
     let bench = Bench::new();
-    for i in 0..9000 {
+    for i in 0..3000 {
         std::fs::write(bench.tree().join(format!("{i}")), "").unwrap();
     }
     for options in OPTIONS {
@@ -603,13 +603,7 @@ fn the_size_of_an_image_of_many_inodes_is_exact() {
 fn the_size_of_an_image_is_exact_around_the_steps_of_its_journal_and_groups() {
     let bench = Bench::new();
     // Sizes in KiB that end near 2,048 and 32,768 blocks of 1 or 4 KiB, and near the end of a group of either.
-    for kib in [
-        600, 1500, 2000, 6500, 7000, 7400, 7800, 8000, 23_000, 27_000, 30_000, 32_000, 34_000, 122_000,
-        130_000,
-    ] {
-        let file = std::fs::File::create(bench.tree().join("file")).unwrap();
-        // Data in memory only as far as it must be: every block once.
-        file.set_len(0).unwrap();
+    for kib in [600, 2000, 7000, 8000, 27_000, 32_000, 122_000, 130_000] {
         std::fs::write(bench.tree().join("file"), vec![1u8; kib << 10]).unwrap();
         for options in ["", "-b 1024"] {
             exact(&bench.tree(), options);

@@ -221,6 +221,9 @@ pub fn build(
     observer.step("planning");
     let mut tree = gathered.tree;
     map_owners(&mut tree, options)?;
+    if let Some((uid, gid)) = options.format.root_owner {
+        (tree.nodes[0].uid, tree.nodes[0].gid) = (uid, gid);
+    }
     tree.count_links();
     let time = options.time.unwrap_or_else(|| newest_time(&tree));
     if let Some(limit) = options.clamp_mtime {
@@ -316,9 +319,10 @@ fn gather(
     for source in sources {
         match source {
             Source::Dir(path) => gathered.add_dir(options, &path, layer, target, cancel)?,
-            Source::Tar(input) => gathered.add_tar(options, input, &mut spool, layer)?,
+            Source::Tar(input) => gathered.add_tar(options, input, &mut spool, layer, cancel)?,
             Source::Oci { layout, reference } => {
-                layer = gathered.add_oci(options, &layout, reference.as_deref(), &mut spool, layer)?;
+                layer =
+                    gathered.add_oci(options, &layout, reference.as_deref(), &mut spool, layer, cancel)?;
             }
         }
         layer += 1;
@@ -368,6 +372,7 @@ impl Gathered {
         input: TarInput,
         spool: &mut Spool,
         layer: u16,
+        cancel: &AtomicBool,
     ) -> Result<(), BuildFault> {
         let name = match &input {
             TarInput::Path(path) => path.display().to_string(),
@@ -377,6 +382,9 @@ impl Gathered {
         let (tree, warnings) = (&mut self.tree, &mut self.warnings);
         let mut duplicates = 0u64;
         let mut sink = |entry: Entry| {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(BuildFault::Write(WriteFault::Interrupted));
+            }
             if is_excluded(&options.excludes, &entry.path) {
                 return Ok(());
             }
@@ -406,10 +414,14 @@ impl Gathered {
         reference: Option<&str>,
         spool: &mut Spool,
         first_layer: u16,
+        cancel: &AtomicBool,
     ) -> Result<u16, BuildFault> {
         let (tree, warnings) = (&mut self.tree, &mut self.warnings);
         let layer = Cell::new(first_layer);
         let mut sink = |entry: Entry| {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(BuildFault::Write(WriteFault::Interrupted));
+            }
             if is_excluded(&options.excludes, &entry.path) {
                 return Ok(());
             }
@@ -544,8 +556,7 @@ fn derive(digest: u128, purpose: &[u8]) -> [u8; 16] {
     xxhash_rust::xxh3::xxh3_128(&bytes).to_le_bytes()
 }
 
-/// Sets the version and variant bits of a UUID made from arbitrary bytes (version 8, by RFC 9562, for derived ones is the
-/// same to every reader; 4 is what all tools know).
+/// Makes a UUID of arbitrary bytes by setting version and variant: version 4, the one that every tool knows.
 #[must_use]
 pub fn as_uuid(mut bytes: [u8; 16]) -> [u8; 16] {
     bytes[6] = bytes[6] & 0x0F | 0x40;

@@ -478,6 +478,16 @@ impl<'t> Plan<'t> {
                 }
                 logical_runs(self.tree, node_index, self.bs(), self.geometry().cluster_ratio())
             }
+            FileType::CharDevice | FileType::BlockDevice => {
+                let (major, minor) = ((node.size >> 32) as u32, node.size as u32);
+                if ondisk::inode::device_block(major, minor).is_none() {
+                    let why = format!(
+                        "device number {major}:{minor} is above the 4095:1048575 that an inode can hold"
+                    );
+                    return Err(unfit(self.tree, node_index, why));
+                }
+                return Ok(());
+            }
             _ => return Ok(()),
         };
         self.place(node_index, logical)

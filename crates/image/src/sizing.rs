@@ -55,6 +55,9 @@ pub enum SizingFault {
     },
 }
 
+/// Groups that are laid out at most: 2 PiB in blocks of 4 KiB. Each costs memory here, and time at every mount.
+const GROUPS_MAX: u64 = 1 << 24;
+
 fn limit(what: &'static str, found: u64, limits: impl Into<String>) -> SizingFault {
     SizingFault::Limit { what, found, limits: limits.into() }
 }
@@ -112,6 +115,9 @@ pub fn size(
     let groups_per_flex = choose_flex(options, &mut sb)?;
     choose_backups(options, &mut sb)?;
     let usage = options.usage.unwrap_or(Usage::for_size(blocks * block_size.bytes()));
+    if let Some(asked) = inodes.max(options.inodes).filter(|&asked| asked > u64::from(u32::MAX)) {
+        return Err(limit("the number of inodes", asked, "at most 4294967295"));
+    }
     let wanted = inodes.or(options.inodes).unwrap_or_else(|| {
         // Every file takes a cluster, so more inodes than clusters would never be used.
         let usual = usage.inode_ratio().max(ratio * block_size.bytes());
@@ -194,7 +200,12 @@ fn set_group_clusters(sb: &mut Superblock, clusters: u64, ratio: u64) -> Result<
 
 fn choose_flex(options: &FormatOptions, sb: &mut Superblock) -> Result<u32, SizingFault> {
     if !sb.features.has_incompat(Features::FLEX_BG) {
-        return Ok(1);
+        return match options.groups_per_flex {
+            None => Ok(1),
+            Some(groups) => {
+                Err(limit("groups per flex group", groups.into(), "it can only be chosen with flex_bg"))
+            }
+        };
     }
     let groups = options.groups_per_flex.unwrap_or(16);
     if !groups.is_power_of_two() {
@@ -246,8 +257,11 @@ fn settle(
             });
         }
         let groups = (sb.blocks_count - fdb).div_ceil(sb.blocks_per_group.into());
-        let groups =
-            u32::try_from(groups).map_err(|_| limit("the number of groups", groups, "below 2^32"))?;
+        if groups > GROUPS_MAX {
+            let limits = format!("at most {GROUPS_MAX}: choose larger blocks, or clusters (bigalloc)");
+            return Err(limit("the number of groups", groups, limits));
+        }
+        let groups = groups as u32;
         if !fit_inodes(sb, wanted_inodes, groups, bs, tail)? {
             // Smaller groups: the tail may be worth keeping now.
             sb.blocks_count = asked_blocks;

@@ -81,7 +81,8 @@ fn as_root_in_memory_nothing_of_the_tree_is_missing() {
     assert_eq!(report.skipped, [""; 0]);
     // And the judge sees it all.
     let manifest = Manifest::of(scratch.path());
-    let names = |path: &str| manifest.entries[path.as_bytes()].xattrs.keys().map(|n| n.escape_ascii().to_string());
+    let names =
+        |path: &str| manifest.entries[path.as_bytes()].xattrs.keys().map(|n| n.escape_ascii().to_string());
     assert_eq!(
         names("acls/both").collect::<Vec<_>>(),
         ["system.posix_acl_access", "system.posix_acl_default", "user.and"]

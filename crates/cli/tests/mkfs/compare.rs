@@ -1,13 +1,13 @@
 //! Two images side by side: what dumpe2fs prints about them, and every byte.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::SeekFrom;
-use testkit::{Dumpe2fs, debugfs, dumpe2fs};
+use testkit::{Dumpe2fs, debugfs, dumpe2fs, parse_dumpe2fs, run};
 
 use crate::sets::{Expected, Region};
 
@@ -20,10 +20,13 @@ const INODE_CHECKSUM: [Range<u64>; 2] = [0x7C..0x7E, 0x82..0x84];
 /// Time, host and device of an MMP block, and its checksum.
 const MMP_IGNORED: [Range<u64>; 2] = [0x08..0x70, 0x3FC..0x400];
 /// More differences than this are not worth printing.
-const LINES_MAX: usize = 12;
+const LINES_MAX: usize = 6;
+/// dumpe2fs takes seconds for so many groups, and whether they are equal can be seen from the bytes.
+const GROUPS_MANY: usize = 10_000;
 const CHUNK: u64 = 1 << 20;
 
-/// Byte ranges in which a difference is allowed: start to end, and the index of the expected difference if it is one.
+/// Byte ranges in which a difference is allowed, none of which overlap: start to end, and the index of the expected
+/// difference if it is one.
 #[derive(Default)]
 struct Allowed(BTreeMap<u64, (u64, Option<usize>)>);
 
@@ -34,55 +37,81 @@ impl Allowed {
 
     /// Is a difference at this byte allowed, and by which expected difference?
     fn find(&self, byte: u64) -> Option<Option<usize>> {
-        // Ranges may lie within others, never across: the innermost that still reaches the byte decides.
-        let mut before = self.0.range(..=byte).rev().take(64);
-        before.find(|(_, (end, _))| byte < *end).map(|(_, (_, expected))| *expected)
+        let (_, &(end, expected)) = self.0.range(..=byte).next_back()?;
+        (byte < end).then_some(expected)
+    }
+}
+
+/// What was found different.
+struct Findings<'f> {
+    expected: &'f [&'f Expected],
+    /// Which of the expected differences are there.
+    found: Vec<bool>,
+    /// The first of those that nobody expects.
+    lines: Vec<String>,
+    /// How many more there are.
+    more: usize,
+}
+
+impl Findings<'_> {
+    fn unexpected(&mut self, line: impl FnOnce() -> String) {
+        if self.lines.len() < LINES_MAX {
+            self.lines.push(line());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// A field of dumpe2fs, or `group`, differs.
+    fn field(&mut self, label: &str, line: impl FnOnce() -> String) {
+        match self.expected.iter().position(|expected| expected.fields.contains(&label)) {
+            Some(index) => self.found[index] = true,
+            None => self.unexpected(line),
+        }
     }
 }
 
 /// Compares the image of mke2fs with that of extant. Everything must be equal except for what is expected to differ, and
 /// each expected difference must be there.
 pub(crate) fn compare(theirs: &Path, ours: &Path, expected: &[&Expected]) -> Result<(), String> {
-    let (their_dump, our_dump) = (dumpe2fs(theirs), dumpe2fs(ours));
-    let mut found = vec![false; expected.len()];
-    let mut lines = Vec::new();
-    compare_fields(&their_dump, &our_dump, expected, &mut found, &mut lines);
+    let our_dump = dumpe2fs(ours);
+    let their_dump = if our_dump.groups.len() > GROUPS_MANY {
+        let mut header =
+            parse_dumpe2fs(&String::from_utf8_lossy(&run("dumpe2fs", [Path::new("-h"), theirs]).stdout));
+        header.groups.clone_from(&our_dump.groups);
+        header
+    } else {
+        dumpe2fs(theirs)
+    };
+    let found = vec![false; expected.len()];
+    let mut findings = Findings { expected, found, lines: Vec::new(), more: 0 };
+    compare_fields(&their_dump, &our_dump, &mut findings);
     let places = Places { dump: &our_dump, images: [theirs, ours] };
-    compare_bytes(theirs, ours, &places.allowed(expected), &mut found, &mut lines);
-    for (expected, _) in expected.iter().zip(found).filter(|(_, found)| !found) {
-        lines.push(format!("the expected difference \"{}\" is not there", expected.name));
+    compare_bytes(theirs, ours, &places.allowed(expected), &mut findings);
+    for (expected, _) in expected.iter().zip(findings.found).filter(|(_, found)| !found) {
+        findings.lines.push(format!("the expected difference \"{}\" is not there", expected.name));
     }
-    if lines.len() > LINES_MAX {
-        let more = lines.len() - LINES_MAX;
-        lines.truncate(LINES_MAX);
-        lines.push(format!("and {more} more"));
+    if findings.more > 0 {
+        findings.lines.push(format!("and {} more", findings.more));
     }
-    if lines.is_empty() { Ok(()) } else { Err(lines.join("\n")) }
+    if findings.lines.is_empty() { Ok(()) } else { Err(findings.lines.join("\n")) }
 }
 
-fn compare_fields(
-    theirs: &Dumpe2fs,
-    ours: &Dumpe2fs,
-    expected: &[&Expected],
-    found: &mut [bool],
-    lines: &mut Vec<String>,
-) {
-    let mut differs = |label: &str, text: String| match expected.iter().position(|e| e.fields.contains(&label)) {
-        Some(index) => found[index] = true,
-        None => lines.push(text),
-    };
-    let labels: std::collections::BTreeSet<&String> = theirs.fields.keys().chain(ours.fields.keys()).collect();
+fn compare_fields(theirs: &Dumpe2fs, ours: &Dumpe2fs, findings: &mut Findings<'_>) {
+    let labels: BTreeSet<&String> = theirs.fields.keys().chain(ours.fields.keys()).collect();
     for label in labels.into_iter().filter(|label| !FIELDS_IGNORED.contains(&label.as_str())) {
         let (their, our) = (theirs.fields.get(label), ours.fields.get(label));
         if their != our {
-            differs(label, format!("{label}: mke2fs {their:?}, extant {our:?}"));
+            findings.field(label, || format!("{label}: mke2fs {their:?}, extant {our:?}"));
         }
     }
     if theirs.groups.len() != ours.groups.len() {
-        differs("group", format!("mke2fs {} groups, extant {}", theirs.groups.len(), ours.groups.len()));
+        findings.field("group", || {
+            format!("mke2fs {} groups, extant {}", theirs.groups.len(), ours.groups.len())
+        });
     }
     for (their, our) in theirs.groups.iter().zip(&ours.groups).filter(|(their, our)| their != our) {
-        differs("group", format!("mke2fs {their:?}\nextant {our:?}"));
+        findings.field("group", || format!("mke2fs {their:?}\nextant {our:?}"));
     }
 }
 
@@ -95,7 +124,6 @@ struct Places<'p> {
 impl Places<'_> {
     fn allowed(&self, expected: &[&Expected]) -> Allowed {
         let mut allowed = Allowed::default();
-        // Larger ranges first: a smaller one that begins at the same byte must not replace the larger.
         for (index, expected) in expected.iter().enumerate() {
             for region in expected.regions {
                 self.add_region(*region, index, &mut allowed);
@@ -127,7 +155,8 @@ impl Places<'_> {
             Region::Blocks(ino) => {
                 for image in self.images {
                     let list = debugfs(image, &format!("blocks <{ino}>"));
-                    list.split_whitespace().for_each(|number| add(block(number.parse().expect("a block number"))));
+                    list.split_whitespace()
+                        .for_each(|number| add(block(number.parse().expect("a block number"))));
                 }
             }
             Region::Bitmaps => {
@@ -161,7 +190,7 @@ impl Places<'_> {
     }
 }
 
-fn compare_bytes(theirs: &Path, ours: &Path, allowed: &Allowed, found: &mut [bool], lines: &mut Vec<String>) {
+fn compare_bytes(theirs: &Path, ours: &Path, allowed: &Allowed, findings: &mut Findings<'_>) {
     let [theirs, ours] = [theirs, ours].map(|path| File::open(path).expect("made before"));
     let mut runs = data_runs(&theirs);
     runs.extend(data_runs(&ours));
@@ -175,7 +204,7 @@ fn compare_bytes(theirs: &Path, ours: &Path, allowed: &Allowed, found: &mut [boo
             read(&theirs, at, &mut their_bytes[..len]);
             read(&ours, at, &mut our_bytes[..len]);
             if their_bytes[..len] != our_bytes[..len] {
-                judge_chunk(at, &their_bytes[..len], &our_bytes[..len], allowed, found, lines);
+                judge_chunk(at, &their_bytes[..len], &our_bytes[..len], allowed, findings);
             }
             at += len as u64;
         }
@@ -183,20 +212,15 @@ fn compare_bytes(theirs: &Path, ours: &Path, allowed: &Allowed, found: &mut [boo
     }
 }
 
-fn judge_chunk(
-    start: u64,
-    theirs: &[u8],
-    ours: &[u8],
-    allowed: &Allowed,
-    found: &mut [bool],
-    lines: &mut Vec<String>,
-) {
+fn judge_chunk(start: u64, theirs: &[u8], ours: &[u8], allowed: &Allowed, findings: &mut Findings<'_>) {
     for (i, (their, our)) in theirs.iter().zip(ours).enumerate().filter(|(_, (their, our))| their != our) {
         let byte = start + i as u64;
         match allowed.find(byte) {
-            Some(Some(index)) => found[index] = true,
+            Some(Some(index)) => findings.found[index] = true,
             Some(None) => {}
-            None => lines.push(format!("byte {byte:#x}: mke2fs {their:#04x}, extant {our:#04x}")),
+            None => {
+                findings.unexpected(|| format!("byte {byte:#x}: mke2fs {their:#04x}, extant {our:#04x}"));
+            }
         }
     }
 }

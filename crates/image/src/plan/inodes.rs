@@ -179,8 +179,12 @@ impl Plan<'_> {
         for node_index in reachable(self.sealed) {
             let node = &self.tree.nodes[node_index as usize];
             large |= node.file_type() == FileType::Regular && node.size >= 1 << 31;
-            let time = Time { seconds: node.mtime_seconds, nanos: node.mtime_nanos };
-            clamped += u64::from(self.stamp(time).seconds != time.seconds);
+            let mut times = vec![Time { seconds: node.mtime_seconds, nanos: node.mtime_nanos }];
+            if node.times != NONE {
+                let extra = &self.tree.times[node.times as usize];
+                times.extend([extra.atime, extra.ctime, extra.crtime]);
+            }
+            clamped += times.iter().filter(|&&time| self.stamp(time).seconds != time.seconds).count() as u64;
         }
         if large {
             self.superblock.features.ro_compat |= Features::LARGE_FILE;

@@ -341,7 +341,8 @@ impl Plan<'_> {
         let bs = geometry.block_size;
         let ratio = geometry.cluster_ratio();
         let blocks = match input.options.orphan_file_bytes {
-            None => orphan_file::default_blocks(geometry.blocks, ratio as u32),
+            // mke2fs rounds up to whole clusters; where one alone is more than the kernel accepts, part of it must do.
+            None => orphan_file::default_blocks(geometry.blocks, ratio as u32).min(orphan_file::MAX_BLOCKS),
             Some(bytes) => {
                 let blocks = bs.blocks_for(bytes).next_multiple_of(ratio);
                 if !(1..=orphan_file::MAX_BLOCKS).contains(&blocks) {

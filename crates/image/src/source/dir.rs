@@ -34,7 +34,7 @@ pub struct DirOptions<'o> {
     pub rules: MergeRules,
     /// What to leave out.
     pub excludes: &'o Excludes,
-    /// Do not enter other file systems.
+    /// Leave out other file systems; the directories on which they are mounted stay, empty.
     pub one_file_system: bool,
     /// Device and inode number of a file to leave out: the image of an earlier run, if it lies in the source.
     pub skip: Option<(u64, u64)>,
@@ -98,6 +98,8 @@ struct Found {
     target: Vec<u8>,
     /// Data runs of a file with holes.
     sparse: Option<Vec<(u64, u64)>>,
+    /// A directory on which another file system is mounted that is not to be entered.
+    closed: bool,
 }
 
 /// What one thread found since it last added to the tree.
@@ -321,7 +323,9 @@ impl Walk<'_, '_> {
         report: &mut DirReport,
     ) -> Result<Option<Found>, Errno> {
         let stat = rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, wanted())?;
-        if self.options.one_file_system && device(&stat) != self.root_device {
+        let foreign = self.options.one_file_system && device(&stat) != self.root_device;
+        // An image of a running system needs its /proc and /sys as places to mount them on.
+        if foreign && FileType::from_mode(stat.stx_mode) != FileType::Directory {
             return Ok(None);
         }
         if self.options.skip == Some((device(&stat), stat.stx_ino)) {
@@ -329,8 +333,14 @@ impl Walk<'_, '_> {
             return Ok(None);
         }
         let file_type = FileType::from_mode(stat.stx_mode);
-        let mut found =
-            Found { name: name.to_vec(), stat, xattrs: Vec::new(), target: Vec::new(), sparse: None };
+        let mut found = Found {
+            name: name.to_vec(),
+            stat,
+            xattrs: Vec::new(),
+            target: Vec::new(),
+            sparse: None,
+            closed: foreign,
+        };
         match file_type {
             FileType::Symlink => {
                 found.target = rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes();
@@ -388,7 +398,8 @@ impl Walk<'_, '_> {
         if linked {
             shared.linked.insert(key, node);
         }
-        Ok((file_type == FileType::Directory).then(|| shared.tree.nodes[node as usize].content))
+        let enter = file_type == FileType::Directory && !found.closed;
+        Ok(enter.then(|| shared.tree.nodes[node as usize].content))
     }
 
     fn problem(&self, path: &[u8], why: &str) -> Problem {

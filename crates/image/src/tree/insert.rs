@@ -82,7 +82,7 @@ impl Tree {
     /// Puts one entry of a source into the tree.
     ///
     /// # Errors
-    /// See [`InsertFault`]; the tree is unchanged then.
+    /// See [`InsertFault`]; nothing but missing parents has been added then.
     pub fn insert(&mut self, entry: Entry, rules: MergeRules) -> Result<Placement, InsertFault> {
         let Entry { path, metadata, kind } = entry;
         if path.is_empty() {
@@ -103,7 +103,7 @@ impl Tree {
                 if let Some((dir, name)) = self.find_parent(&path)?
                     && let Some(record) = self.lookup(dir, &name)
                 {
-                    self.records[record as usize].node = NONE;
+                    self.remove_if_older(record, rules.layer);
                 }
                 return Ok(Placement::New);
             }
@@ -376,14 +376,19 @@ impl Tree {
     fn remove_older_children(&mut self, dir: u32, layer: u16) {
         let children: Vec<u32> = self.children(dir).collect();
         for record in children {
-            if self.records[record as usize].layer != layer {
-                self.records[record as usize].node = NONE;
-                continue;
-            }
-            let node = &self.nodes[self.records[record as usize].node as usize];
-            if node.is_dir() {
-                self.remove_older_children(node.content, layer);
-            }
+            self.remove_if_older(record, layer);
+        }
+    }
+
+    /// Removes what an earlier layer brought; what this layer touched stays, but loses its older children.
+    fn remove_if_older(&mut self, record: u32, layer: u16) {
+        if self.records[record as usize].layer != layer {
+            self.records[record as usize].node = NONE;
+            return;
+        }
+        let node = &self.nodes[self.records[record as usize].node as usize];
+        if node.is_dir() {
+            self.remove_older_children(node.content, layer);
         }
     }
 
