@@ -1,6 +1,8 @@
 //! `extant build`: an image from directories, archives and OCI images.
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use image::build::{BuildFault, BuildOptions, BuildReport, Observer, Source, buil
 use image::exclude::Excludes;
 use image::idmap::{IdMap, Owner};
 use image::labels::FileContexts;
+use image::plan::PlanFault;
 use image::profile::Profile;
 use image::solve::{SizeChoice, SolveFault};
 use image::source::fault::SourceFault;
@@ -231,13 +234,18 @@ fn source(kind: SourceKind, path: &std::path::Path) -> Source {
         SourceKind::Tar if path.as_os_str() == "-" => Source::Tar(TarInput::Stdin),
         SourceKind::Tar => Source::Tar(TarInput::Path(path.to_owned())),
         SourceKind::Oci => {
-            let text = path.to_string_lossy();
-            // A directory of that very name wins; else what follows the last colon is a tag or digest.
-            match text.split_once(':') {
-                Some((layout, reference)) if !path.exists() => {
-                    Source::Oci { layout: layout.into(), reference: Some(reference.to_owned()) }
-                }
-                _ => Source::Oci { layout: path.to_owned(), reference: None },
+            // The shortest directory before a colon is the layout; what follows is a tag or digest. A directory of the
+            // whole name wins.
+            let bytes = path.as_os_str().as_bytes();
+            let colons = bytes.iter().enumerate().filter(|&(_, &b)| b == b':').map(|(at, _)| at);
+            let layout_of = |at: usize| PathBuf::from(OsStr::from_bytes(&bytes[..at]));
+            let found = colons.clone().find(|&at| layout_of(at).is_dir()).or(colons.last());
+            match found.filter(|_| !path.exists()) {
+                Some(at) => Source::Oci {
+                    layout: layout_of(at),
+                    reference: Some(String::from_utf8_lossy(&bytes[at + 1..]).into_owned()),
+                },
+                None => Source::Oci { layout: path.to_owned(), reference: None },
             }
         }
     }
@@ -270,7 +278,7 @@ fn options(args: &BuildArgs) -> Result<BuildOptions, (u8, String)> {
         }
         text => SizeChoice::Bytes(parse_size(text).map_err(|why| usage(format!("--size: {why}")))?),
     };
-    let epoch = source_date_epoch();
+    let epoch = source_date_epoch().map_err(usage)?;
     if args.clamp_mtime && epoch.is_none() {
         return Err(usage("--clamp-mtime needs SOURCE_DATE_EPOCH in the environment".to_owned()));
     }
@@ -450,19 +458,25 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
             exit::SOURCE
         }
         BuildFault::Solve(SolveFault::TooSmall { .. }) => exit::TOO_SMALL,
-        BuildFault::Solve(SolveFault::Sizing(_)) => exit::USAGE_CODE,
+        BuildFault::Solve(SolveFault::Sizing(_) | SolveFault::Plan(PlanFault::Choice(_))) => exit::USAGE_CODE,
         BuildFault::Solve(SolveFault::Plan(_)) => exit::SOURCE,
-        BuildFault::Write(WriteFault::Device(fault)) if fault.os_error() == Some(28) => {
-            let message = format!("no space left for {}; nothing was left behind", output.display());
-            return exit::fail(exit::NO_SPACE, &message);
-        }
+        BuildFault::Write(WriteFault::Device(fault)) if fault.os_error() == Some(28) => exit::NO_SPACE,
         BuildFault::Write(WriteFault::Interrupted) => exit::INTERRUPTED,
         BuildFault::Write(_) => exit::TARGET,
     };
+    let message = match code {
+        exit::NO_SPACE => format!("no space left for {}; nothing was left behind", output.display()),
+        _ => fault.to_string(),
+    };
     if args.json {
-        println!("{:#}", json!({ "error": fault.to_string(), "exit_code": code }));
+        let mut value = json!({ "error": message, "exit_code": code });
+        if let BuildFault::Problems(problems) = fault {
+            let list = problems.iter().map(|p| json!({ "path": p.path, "why": p.why }));
+            value["problems"] = list.collect();
+        }
+        println!("{value:#}");
     }
-    exit::fail(code, fault)
+    exit::fail(code, &message)
 }
 
 fn list_problems(problems: &[Problem]) {

@@ -13,6 +13,7 @@ use image::mkfs::{EmptyTree, Identity, MkfsFault};
 use image::options::{FeatureEdit, FormatOptions, Generation, JournalSize, QuotaTypes, Usage};
 use image::plan::{Plan, PlanFault};
 use image::write::WriteFault;
+use ondisk::time::Timestamp;
 use serde_json::json;
 
 use crate::exit;
@@ -232,7 +233,10 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
             _ => random_uuid(),
         },
         hash_seed: options.hash_seed.unwrap_or_else(random_uuid),
-        time: now(),
+        time: match now() {
+            Ok(time) => time,
+            Err(message) => return exit::fail(exit::USAGE_CODE, &message),
+        },
     };
     let tree = EmptyTree::new(identity.time, options.root_owner.unwrap_or((0, 0)));
     let input = tree.input(&options, identity, !is_device);
@@ -269,7 +273,10 @@ fn is_blank(path: &Path) -> bool {
 fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, is_device: bool) -> Result<u64, (u8, String)> {
     let refused = |error: std::io::Error| (exit::TARGET, format!("{}: {error}", args.image.display()));
     let (target, device) = if is_device {
-        let device = FileDevice::open(&args.image, true).map_err(refused)?;
+        let device = FileDevice::open_exclusive(&args.image).map_err(|error| match error.raw_os_error() {
+            Some(16) => (exit::TARGET, format!("{} is mounted or in use", args.image.display())),
+            _ => refused(error),
+        })?;
         if device.size_bytes() < bytes {
             return Err((exit::USAGE_CODE, format!("the device has only {} bytes", device.size_bytes())));
         }
@@ -287,7 +294,7 @@ fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, is_device: bool) -> Result
         other => (exit::TARGET, other.to_string()),
     })?;
     if let Target::New(new) = target {
-        new.publish(true).map_err(refused)?;
+        new.publish(true, !args.no_sync).map_err(refused)?;
     }
     Ok(written.bytes)
 }
@@ -330,15 +337,21 @@ fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u6
 }
 
 /// Now, or what SOURCE_DATE_EPOCH says, in seconds since 1970.
-pub(crate) fn now() -> u64 {
-    source_date_epoch().unwrap_or_else(|| {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
-    })
+fn now() -> Result<u64, String> {
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
+    Ok(source_date_epoch()?.unwrap_or_else(clock))
 }
 
-/// SOURCE_DATE_EPOCH, if it is set to a number.
-pub(crate) fn source_date_epoch() -> Option<u64> {
-    std::env::var("SOURCE_DATE_EPOCH").ok()?.parse().ok()
+/// SOURCE_DATE_EPOCH, if it is set.
+pub(crate) fn source_date_epoch() -> Result<Option<u64>, String> {
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH").filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let seconds = text.to_str().and_then(|text| text.parse().ok());
+    let most = Timestamp::MAX_SECONDS as u64;
+    seconds.filter(|&seconds| seconds <= most).map(Some).ok_or_else(|| {
+        format!("SOURCE_DATE_EPOCH is {text:?}; it must be seconds since 1970, at most {most}")
+    })
 }
 
 /// A random UUID, version 4.

@@ -2,10 +2,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 
 use crate::{Device, DeviceFault, write_zeros};
 
@@ -24,6 +24,16 @@ impl FileDevice {
     /// When the system refuses to open it or to tell its size.
     pub fn open(path: &Path, writable: bool) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(writable).open(path)?;
+        Self::from_file(file, false)
+    }
+
+    /// Opens a block device for reading and writing that nobody else has mounted or claimed.
+    ///
+    /// # Errors
+    /// `EBUSY` when somebody has; else when the system refuses to open it or to tell its size.
+    pub fn open_exclusive(path: &Path) -> io::Result<Self> {
+        let exclusive = OFlags::EXCL.bits() as i32;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path)?;
         Self::from_file(file, false)
     }
 

@@ -24,8 +24,14 @@ impl NewFile {
     /// Starts a file that is to be called `target`.
     ///
     /// # Errors
-    /// When the directory does not exist or may not be written.
+    /// When the directory does not exist or may not be written, or the target exists and is no regular file.
     pub fn create(target: &Path) -> io::Result<Self> {
+        // A symlink stands for what it points to; anything but a regular file must not be replaced by one.
+        let target = &std::fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
+        if std::fs::symlink_metadata(target).is_ok_and(|metadata| !metadata.is_file()) {
+            let why = "there is something else than a regular file under this name";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         let dir = match target.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
@@ -47,11 +53,19 @@ impl NewFile {
         &self.file
     }
 
-    /// Gives the file its name. With `replace`, an existing file of that name is replaced in one step.
+    /// Gives the file its name. With `replace`, an existing file of that name is replaced in one step; with `durable`,
+    /// the name itself survives a power cut.
     ///
     /// # Errors
     /// `AlreadyExists` when there is one and `replace` is false; else the system's reason. Nothing is left behind.
-    pub fn publish(self, replace: bool) -> io::Result<()> {
+    pub fn publish(self, replace: bool, durable: bool) -> io::Result<()> {
+        let dir = self.target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = if durable { Some(File::open(dir)?) } else { None };
+        self.give_name(replace)?;
+        dir.map_or(Ok(()), |dir| dir.sync_all())
+    }
+
+    fn give_name(self, replace: bool) -> io::Result<()> {
         let Self { file, target, named } = self;
         if let Some(named) = named {
             return if replace {
@@ -107,7 +121,7 @@ mod tests {
         let new = NewFile::create(&target).unwrap();
         new.file().write_all(b"whole").unwrap();
         assert!(!target.exists());
-        new.publish(false).unwrap();
+        new.publish(false, true).unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), b"whole");
         drop(NewFile::create(&target).unwrap());
         assert_eq!(names(dir.path()), ["image"]);
@@ -118,12 +132,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("image");
         std::fs::write(&target, b"old").unwrap();
-        let refused = NewFile::create(&target).unwrap().publish(false).unwrap_err();
+        let refused = NewFile::create(&target).unwrap().publish(false, false).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&target).unwrap(), b"old");
         let new = NewFile::create(&target).unwrap();
         new.file().write_all(b"new").unwrap();
-        new.publish(true).unwrap();
+        new.publish(true, true).unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), b"new");
         assert_eq!(names(dir.path()), ["image"]);
     }

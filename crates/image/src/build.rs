@@ -220,6 +220,7 @@ pub fn build(
     }
     observer.step("planning");
     let mut tree = gathered.tree;
+    tree.count_links();
     map_owners(&mut tree, options)?;
     if let Some((uid, gid)) = options.format.root_owner {
         (tree.nodes[0].uid, tree.nodes[0].gid) = (uid, gid);
@@ -280,7 +281,7 @@ pub fn build(
             format!("{} files changed while they were read; they were padded or cut", written.changed_files);
         report.warnings.push(text);
     }
-    new.publish(options.replace).map_err(|error| match error.kind() {
+    new.publish(options.replace, options.sync).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => BuildFault::TargetExists(shown.clone()),
         _ => refused(error),
     })?;
@@ -486,8 +487,13 @@ fn map_owners(tree: &mut Tree, options: &BuildOptions) -> Result<(), BuildFault>
     if uids.is_empty() && gids.is_empty() {
         return Ok(());
     }
+    let mut used_sets = vec![false; tree.xattr_sets.len()];
     for index in 0..tree.nodes.len() {
         let node = &tree.nodes[index];
+        if node.links == 0 {
+            continue; // replaced, or cut off by a whiteout
+        }
+        used_sets[node.xattrs as usize] = true;
         let mapped = uids
             .apply(node.uid)
             .map_err(|e| format!("--uid-map: {e}"))
@@ -500,7 +506,7 @@ fn map_owners(tree: &mut Tree, options: &BuildOptions) -> Result<(), BuildFault>
             }
         }
     }
-    for set in &mut tree.xattr_sets {
+    for (set, _) in tree.xattr_sets.iter_mut().zip(used_sets).filter(|(_, used)| *used) {
         for xattr in set.iter_mut().filter(|xattr| xattr.name.starts_with(b"system.posix_acl_")) {
             let Ok(mut acl) = Acl::from_xattr(&xattr.value) else { continue };
             for entry in &mut acl.entries {

@@ -91,7 +91,7 @@ pub fn ensure_lost_found(tree: &mut Tree, time: u64) -> Result<u32, InsertFault>
         if tree.nodes[node as usize].is_dir() {
             return Ok(node);
         }
-        return Err(InsertFault::ParentNotDirectory { parent: "lost+found".to_owned() });
+        return Err(InsertFault::LostFoundTaken);
     }
     let rules = MergeRules { layer: u16::MAX, replace_directories: false, keep_times: false };
     let metadata = Metadata {

@@ -238,7 +238,7 @@ fn settle(
 ) -> Result<Geometry, SizingFault> {
     let bs = sb.block_size().expect("the log was made from a block size");
     let (asked_blocks, asked_reserved) = (sb.blocks_count, sb.reserved_blocks_count);
-    if let Some(most) = options.resize_blocks.filter(|&most| most <= asked_blocks) {
+    if let Some(most) = options.resize_blocks.filter(|&most| most <= asked_blocks && tail == Tail::Drop) {
         return Err(limit(
             "the size to grow to",
             most,

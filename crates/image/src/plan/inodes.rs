@@ -132,7 +132,7 @@ impl Plan<'_> {
     }
 
     /// The nearest time that an inode of this file system can hold.
-    fn stamp(&self, time: Time) -> Timestamp {
+    pub(super) fn stamp(&self, time: Time) -> Timestamp {
         let extra = self.superblock.want_extra_isize >= 32;
         Timestamp { seconds: time.seconds, nanos: time.nanos }.clamped(extra)
     }

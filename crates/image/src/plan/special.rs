@@ -15,6 +15,7 @@ use ondisk::{Features, orphan_file};
 use super::{Cursor, Input, Plan, PlanFault, Style, reachable};
 use crate::mapping::{FileMap, Mapper};
 use crate::options::JournalSize;
+use crate::source::entry::Time;
 use crate::space::Run;
 
 const REGULAR_0600: u16 = 0o100_600;
@@ -117,7 +118,7 @@ impl Plan<'_> {
         let (block, node_bytes) = self.mapper.encode(&map, inode_seed(self.superblock.fs_seed(), ino, 0));
         let node_count = node_bytes.len() as u64;
         self.blocks.extend(node_bytes);
-        let stamp = Timestamp { seconds: time as i64, nanos: 0 };
+        let stamp = self.stamp(Time { seconds: time as i64, nanos: 0 });
         let inode = Inode {
             mode: REGULAR_0600,
             size,
@@ -138,7 +139,7 @@ impl Plan<'_> {
 
     /// No bad blocks: an inode without mode or blocks that says only when it was made.
     fn place_bad_blocks_inode(&mut self, time: u64) {
-        let stamp = Timestamp { seconds: time as i64, nanos: 0 };
+        let stamp = self.stamp(Time { seconds: time as i64, nanos: 0 });
         let inode = Inode { atime: stamp, ctime: stamp, mtime: stamp, ..Inode::default() };
         self.specials.push(Special { ino: Ino::BAD_BLOCKS, inode });
     }
@@ -180,7 +181,7 @@ impl Plan<'_> {
             count += 1 + backups.len() as u64;
         }
         self.blocks.push((Pblk(dind), dind_block));
-        let stamp = Timestamp { seconds: time as i64, nanos: 0 };
+        let stamp = self.stamp(Time { seconds: time as i64, nanos: 0 });
         let mut block = [0; 60];
         block[52..56].copy_from_slice(&(dind as u32).to_le_bytes());
         let inode = Inode {

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use ondisk::filetype::FileType;
 use rustix::fs::{
-    Access, AtFlags, CWD, Mode, OFlags, RawDir, SeekFrom, Statx, StatxFlags, StatxTimestamp, llistxattr,
+    Access, AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Statx, StatxFlags, StatxTimestamp,
+    llistxattr,
 };
 use rustix::io::Errno;
 
@@ -85,6 +86,8 @@ struct Walk<'w, 't> {
     root_device: u64,
     options: &'w DirOptions<'w>,
     is_root_user: bool,
+    /// Can a directory be reached through /proc/self/fd?
+    has_proc: bool,
     queue: Mutex<Queue>,
     wake: Condvar,
     shared: Mutex<Shared<'t>>,
@@ -140,7 +143,7 @@ pub fn read_dir(
         }
     };
     let root_path = root.path.as_os_str().as_bytes().to_vec();
-    let xattrs = read_xattrs(&root_path, true, &mut report);
+    let xattrs = read_xattrs(&root_path, &root_path, true, &mut report);
     tree.set_metadata(ROOT, &metadata(&stat, xattrs), options.rules);
     let walk = Walk {
         root,
@@ -148,6 +151,7 @@ pub fn read_dir(
         root_device: device(&stat),
         options,
         is_root_user: rustix::process::geteuid().is_root(),
+        has_proc: rustix::fs::access("/proc/self/fd", Access::EXISTS).is_ok(),
         queue: Mutex::new(Queue { jobs: vec![Job { dir: 0, path: Vec::new() }], busy: 0 }),
         wake: Condvar::new(),
         shared: Mutex::new(Shared { tree, linked: HashMap::new(), report, fault: None }),
@@ -162,6 +166,49 @@ pub fn read_dir(
         Some(fault) => Err(fault),
         None => Ok(shared.report),
     }
+}
+
+/// Longest path that is handed to the system at once, below its own limit of 4095 bytes.
+const PATH_MAX: usize = 4000;
+
+/// Opens something below a directory without following any symlink on the way: what was scanned may have been replaced
+/// since, and a link out of the source must not bring in what is not there.
+pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut path = if path.is_empty() { b"." } else { path };
+    let mut reached: Option<OwnedFd> = None;
+    while path.len() > PATH_MAX {
+        let cut = path[..PATH_MAX].iter().rposition(|&b| b == b'/').ok_or(Errno::NAMETOOLONG)?;
+        let from = reached.as_ref().map_or(root, |fd| fd.as_fd());
+        reached = Some(open_short(from, &path[..cut], step)?);
+        path = &path[cut + 1..];
+    }
+    open_short(reached.as_ref().map_or(root, |fd| fd.as_fd()), path, flags)
+}
+
+fn open_short(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
+        // Old kernels and strict sandboxes have no openat2: go step by step.
+        Err(Errno::NOSYS | Errno::PERM) if !flags.contains(OFlags::NOATIME) || !has_openat2(root) => {
+            let mut parts = path.split(|&b| b == b'/').peekable();
+            let mut reached: Option<OwnedFd> = None;
+            while let Some(part) = parts.next() {
+                let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let flags = if parts.peek().is_some() { step } else { flags };
+                let from = reached.as_ref().map_or(root, |fd| fd.as_fd());
+                reached = Some(rustix::fs::openat(from, part, flags | OFlags::NOFOLLOW, Mode::empty())?);
+            }
+            reached.ok_or(Errno::NOENT)
+        }
+        other => other,
+    }
+}
+
+/// Does openat2 work at all here?
+fn has_openat2(root: BorrowedFd<'_>) -> bool {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::openat2(root, ".", flags, Mode::empty(), ResolveFlags::BENEATH).is_ok()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -256,12 +303,11 @@ impl Walk<'_, '_> {
     }
 
     fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let path = if path.is_empty() { b"." } else { path };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = self.root.dir.as_fd();
         // Listing must not change what is listed; NOATIME is for owners and root only.
-        match rustix::fs::openat(root, path, flags | OFlags::NOATIME, Mode::empty()) {
-            Err(Errno::PERM) => rustix::fs::openat(root, path, flags, Mode::empty()),
+        match open_beneath(root, path, flags | OFlags::NOATIME) {
+            Err(Errno::PERM) => open_beneath(root, path, flags),
             other => other,
         }
     }
@@ -279,6 +325,11 @@ impl Walk<'_, '_> {
             full_path.push(b'/');
         }
         let base_len = full_path.len();
+        // Attributes have no calls relative to a directory: reach it through its descriptor, so that neither a symlink
+        // put in the way nor a long path matters.
+        let by_descriptor = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
+        let mut xattr_path = if self.has_proc { by_descriptor } else { full_path.clone() };
+        let xattr_base_len = xattr_path.len();
         let mut entries = RawDir::new(dir, names);
         while let Some(entry) = entries.next() {
             let entry = match entry {
@@ -301,7 +352,9 @@ impl Walk<'_, '_> {
             }
             full_path.truncate(base_len);
             full_path.extend_from_slice(name);
-            match self.look_at(dir.as_fd(), name, &full_path, &mut batch.report) {
+            xattr_path.truncate(xattr_base_len);
+            xattr_path.extend_from_slice(name);
+            match self.look_at(dir.as_fd(), name, &full_path, &xattr_path, &mut batch.report) {
                 Ok(found) => batch.found.extend(found),
                 // Gone since it was listed: as if it had never been there.
                 Err(Errno::NOENT) => {}
@@ -320,6 +373,7 @@ impl Walk<'_, '_> {
         dir: BorrowedFd<'_>,
         name: &[u8],
         full_path: &[u8],
+        xattr_path: &[u8],
         report: &mut DirReport,
     ) -> Result<Option<Found>, Errno> {
         let stat = rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, wanted())?;
@@ -361,7 +415,7 @@ impl Walk<'_, '_> {
             }
             _ => {}
         }
-        found.xattrs = read_xattrs(full_path, false, report);
+        found.xattrs = read_xattrs(xattr_path, full_path, false, report);
         Ok(Some(found))
     }
 
@@ -440,8 +494,9 @@ fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<Option<Vec<(
     Ok((runs != [(0, size)]).then_some(runs))
 }
 
-/// The attributes of a file that an image can hold; `follow` for the root, which may be reached by a symlink.
-fn read_xattrs(path: &[u8], follow: bool, report: &mut DirReport) -> Vec<Xattr> {
+/// The attributes of a file that an image can hold; `follow` for the root, which may be reached by a symlink. Messages
+/// call it `shown`.
+fn read_xattrs(path: &[u8], shown: &[u8], follow: bool, report: &mut DirReport) -> Vec<Xattr> {
     let mut small = [0u8; 1024];
     let list = |buffer: &mut [u8]| {
         if follow { rustix::fs::listxattr(path, buffer) } else { llistxattr(path, buffer) }
@@ -458,17 +513,17 @@ fn read_xattrs(path: &[u8], follow: bool, report: &mut DirReport) -> Vec<Xattr> 
         }
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Vec::new(),
         Err(errno) => {
-            report.problems.push(problem(path, &format!("attributes cannot be listed: {errno}")));
+            report.problems.push(problem(shown, &format!("attributes cannot be listed: {errno}")));
             return Vec::new();
         }
     };
     let mut xattrs = Vec::new();
     for name in names.split(|&b| b == 0).filter(|name| !name.is_empty()) {
         if ondisk::xattr::split_name(name).is_none() {
-            let shown = ShownPath(name).to_string();
+            let attribute = ShownPath(name).to_string();
             report.warnings.push(format!(
-                "{}: attribute {shown} is left out: ext4 has no place for it",
-                ShownPath(path)
+                "{}: attribute {attribute} is left out: ext4 has no place for it",
+                ShownPath(shown)
             ));
             continue;
         }
@@ -477,7 +532,7 @@ fn read_xattrs(path: &[u8], follow: bool, report: &mut DirReport) -> Vec<Xattr> 
             Err(Errno::NODATA) => {}
             Err(errno) => {
                 let why = format!("attribute {} cannot be read: {errno}", ShownPath(name));
-                report.problems.push(problem(path, &why));
+                report.problems.push(problem(shown, &why));
             }
         }
     }

@@ -46,6 +46,9 @@ pub enum InsertFault {
         /// Length of the name.
         len: usize,
     },
+    /// The root has something else than a directory under a name that the file system needs.
+    #[error("lost+found must be a directory in ext4: leave it out with --exclude /lost+found")]
+    LostFoundTaken,
     /// The root would become something else than a directory.
     #[error("the root must be a directory")]
     RootNotDirectory,
@@ -374,22 +377,30 @@ impl Tree {
     }
 
     fn remove_older_children(&mut self, dir: u32, layer: u16) {
-        let children: Vec<u32> = self.children(dir).collect();
-        for record in children {
-            self.remove_if_older(record, layer);
+        // A stack of our own: an archive may be deeper than a thread's.
+        let mut directories = vec![dir];
+        while let Some(dir) = directories.pop() {
+            let children: Vec<u32> = self.children(dir).collect();
+            directories
+                .extend(children.into_iter().filter_map(|record| self.remove_record_if_older(record, layer)));
         }
     }
 
     /// Removes what an earlier layer brought; what this layer touched stays, but loses its older children.
     fn remove_if_older(&mut self, record: u32, layer: u16) {
+        if let Some(dir) = self.remove_record_if_older(record, layer) {
+            self.remove_older_children(dir, layer);
+        }
+    }
+
+    /// Removes a name that an earlier layer brought; else, if it is a directory, its children are to be looked at.
+    fn remove_record_if_older(&mut self, record: u32, layer: u16) -> Option<u32> {
         if self.records[record as usize].layer != layer {
             self.records[record as usize].node = NONE;
-            return;
+            return None;
         }
         let node = &self.nodes[self.records[record as usize].node as usize];
-        if node.is_dir() {
-            self.remove_older_children(node.content, layer);
-        }
+        node.is_dir().then_some(node.content)
     }
 
     /// The directory and last name of `path`, without making anything; `None` if a parent is not there.

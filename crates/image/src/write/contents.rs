@@ -12,8 +12,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Job, Writer};
+use crate::source::dir::open_beneath;
 use crate::source::entry::DataRun;
-use crate::tree::{Content, PayloadRecord, ROOT};
+use crate::tree::{Content, PayloadRecord};
 
 /// Bytes that are read and written at once: large enough to make calls cheap, small enough to stay in a core's cache.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
@@ -351,9 +352,8 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         let dir_node = tree.dirs[record.dir as usize].node;
         if self.dir.as_ref().is_none_or(|(key, _)| *key != (source, dir_node)) {
             let root = self.writer.roots[source as usize].dir.as_fd();
-            let path = if dir_node == ROOT { b".".to_vec() } else { tree.path(dir_node) };
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let opened = rustix::fs::openat(root, path.as_slice(), flags, Mode::empty())?;
+            let opened = open_beneath(root, &tree.path(dir_node), flags)?;
             self.dir = Some(((source, dir_node), opened));
         }
         self.dir.as_ref().map(|(_, dir)| dir.as_fd()).ok_or(Errno::NOENT)
