@@ -219,7 +219,7 @@ fn debugfs_shows_the_same_inodes() {
 #[test]
 fn a_planted_difference_is_found() {
     let dir = scratch();
-    let [theirs, ours] = make_both(&Set { size: "64M", args: "", expected: &[] }, dir.path()).unwrap();
+    let [theirs, ours] = make_both(&Set { size: "64M", args: "-t ext4", expected: &[] }, dir.path()).unwrap();
     assert_eq!(compare::compare(&theirs, &ours, &[]), Ok(()));
     let missing = compare::compare(&theirs, &ours, &[&sets::FAST_COMMIT_ALONE]).unwrap_err();
     assert!(missing.contains("is not there"), "{missing}");

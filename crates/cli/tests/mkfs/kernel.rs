@@ -52,7 +52,7 @@ fn the_kernel_writes_to_what_mkfs_made() {
     }
     let dir = scratch();
     let image = dir.path().join("kernel.img");
-    let content: Vec<u8> = (0..3_000_000_u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let content: Vec<u8> = (0..3_000_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
     for (size, args) in IMAGES {
         make(&image, &format!("-F -q -s {size} {args}"));
         let Some(mount) = mount(&image, size, args) else { continue };

@@ -4,8 +4,11 @@ use testkit::{Dumpe2fs, dumpe2fs, e2fsck_clean, scratch};
 
 use crate::make;
 
+/// What must be true of a file system.
+type Holds = fn(&Dumpe2fs) -> bool;
+
 /// Arguments, and what must be true of the file system that they make.
-const CHOICES: &[(&str, fn(&Dumpe2fs) -> bool)] = &[
+const CHOICES: &[(&str, Holds)] = &[
     // mke2fs makes groups of clusters smaller for nobody, and gives up: also when its own default asks for a few inodes more
     // than fit.
     ("-s 2G -O bigalloc -N 100000", |dump| dump.number("Inode count") >= 100_000),
