@@ -458,6 +458,7 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
             exit::SOURCE
         }
         BuildFault::Solve(SolveFault::TooSmall { .. }) => exit::TOO_SMALL,
+        BuildFault::Solve(SolveFault::Interrupted) => exit::INTERRUPTED,
         BuildFault::Solve(SolveFault::Sizing(_) | SolveFault::Plan(PlanFault::Choice(_))) => exit::USAGE_CODE,
         BuildFault::Solve(SolveFault::Plan(_)) => exit::SOURCE,
         BuildFault::Write(WriteFault::Device(fault)) if fault.os_error() == Some(28) => exit::NO_SPACE,

@@ -253,7 +253,7 @@ pub fn build(
         style: Style::Packed,
         fresh_device: true,
     };
-    let (plan, image_bytes) = solve(&input, block_size, options.size)?;
+    let (plan, image_bytes) = solve(&input, block_size, options.size, cancel)?;
     let mut report = survey(&plan, image_bytes);
     report.warnings = std::mem::take(&mut gathered.warnings);
     if plan.clamped_times > 0 {

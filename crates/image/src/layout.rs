@@ -62,6 +62,11 @@ impl Layout {
     /// # Errors
     /// When the device is too small for its own metadata.
     pub fn new(geometry: Geometry, habits: Habits) -> Result<Self, NoRoom> {
+        // Searching for room that cannot be there takes long on large devices: judge by the sum first.
+        let each = 2 + u64::from(geometry.itable_blocks());
+        if each * u64::from(geometry.groups) > geometry.blocks {
+            return Err(NoRoom { group: geometry.groups - 1, len: each });
+        }
         // Metadata is packed by blocks, also where files are allocated by clusters.
         let mut space = Space::new(1);
         space.take(0, geometry.first_data_block.into());

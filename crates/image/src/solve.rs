@@ -4,6 +4,8 @@
 //! makes a smaller file system, whose plan ends earlier or at the same place; the search goes down until nothing changes.
 //! Descriptor tables, inode tables and the journal shrink in steps, so the last steps are tried one by one.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use base::BlockSize;
 
 use crate::options::{FormatOptions, JournalSize};
@@ -19,6 +21,9 @@ pub enum SolveFault {
     /// The tree cannot be stored, at any size.
     #[error(transparent)]
     Plan(PlanFault),
+    /// The work was cancelled.
+    #[error("interrupted")]
+    Interrupted,
     /// The size given is too small.
     #[error("the image needs {needed_bytes} bytes, and {given_bytes} were given")]
     TooSmall {
@@ -40,6 +45,7 @@ struct Solver<'s, 't> {
     options: &'s FormatOptions,
     block_size: BlockSize,
     needs: Needs,
+    cancel: &'s AtomicBool,
 }
 
 impl<'t> Solver<'_, 't> {
@@ -49,6 +55,9 @@ impl<'t> Solver<'_, 't> {
 
     /// A plan for exactly this many blocks; `None` when the tree does not fit.
     fn attempt(&self, blocks: u64, inodes: u64) -> Result<Option<Plan<'t>>, SolveFault> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(SolveFault::Interrupted);
+        }
         let sized = match self.sized(blocks, inodes) {
             Ok(sized) => sized,
             Err(SizingFault::TooSmall { .. } | SizingFault::TooManyInodes { .. }) => return Ok(None),
@@ -179,7 +188,8 @@ pub enum SizeChoice {
     Bytes(u64),
 }
 
-/// Plans the tree for the size chosen. The image's length in bytes comes with the plan.
+/// Plans the tree for the size chosen. The image's length in bytes comes with the plan; `cancel`, set by another thread,
+/// ends the search.
 ///
 /// # Errors
 /// See [`SolveFault`].
@@ -187,12 +197,13 @@ pub fn solve<'t>(
     input: &Input<'t>,
     block_size: BlockSize,
     choice: SizeChoice,
+    cancel: &AtomicBool,
 ) -> Result<(Plan<'t>, u64), SolveFault> {
     let options = input.options;
     // Any size will do to find out what the tree needs; 2^20 blocks have room for every feature, and few inodes fit any group.
     let sample = sizing::size(options, block_size, 1 << 20, Some(1), Tail::Keep)?;
     let needs = Needs::new(input, &sample).map_err(SolveFault::Plan)?;
-    let solver = Solver { input, options, block_size, needs };
+    let solver = Solver { input, options, block_size, needs, cancel };
     let least_inodes = solver.needs.inodes.max(options.inodes.unwrap_or(0));
     match choice {
         SizeChoice::Smallest { headroom_percent } => {

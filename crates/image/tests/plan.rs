@@ -12,6 +12,9 @@ use image::source::entry::{DataRun, Entry, Kind, Metadata, Payload, Time, Xattr}
 use image::tree::{MergeRules, ROOT, Sealed, Tree};
 use proptest::prelude::*;
 
+/// Nobody cancels.
+static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
 /// One random entry: path numbers, size, holes, attribute size.
 #[derive(Debug, Clone)]
 struct Thing {
@@ -152,7 +155,7 @@ proptest! {
         let sealed = tree.order(None);
         let block_size = BlockSize::from_bytes(block_size).unwrap();
         let input = input(&tree, &sealed, lost_found, &options);
-        let (plan, bytes) = solve(&input, block_size, SizeChoice::Smallest { headroom_percent: 0.0 }).unwrap();
+        let (plan, bytes) = solve(&input, block_size, SizeChoice::Smallest { headroom_percent: 0.0 }, &NEVER).unwrap();
         let owners = owners(&plan);
         let blocks = plan.geometry().blocks;
         prop_assert_eq!(bytes, blocks * block_size.bytes());
@@ -162,8 +165,8 @@ proptest! {
         let first = u64::from(plan.geometry().first_data_block);
         prop_assert_eq!(plan.superblock.free_blocks_count, blocks - first - taken);
         // The size found fits as a given size, and nothing smaller does: the fault names the very same size.
-        solve(&input, block_size, SizeChoice::Bytes(bytes)).unwrap();
-        match solve(&input, block_size, SizeChoice::Bytes(bytes - block_size.bytes())) {
+        solve(&input, block_size, SizeChoice::Bytes(bytes), &NEVER).unwrap();
+        match solve(&input, block_size, SizeChoice::Bytes(bytes - block_size.bytes()), &NEVER) {
             Err(SolveFault::TooSmall { needed_bytes, .. }) => prop_assert_eq!(needed_bytes, bytes),
             other => prop_assert!(false, "{blocks} blocks, one less gave {:?}", other.map(|(plan, bytes)| (plan.geometry().clone(), bytes))),
         }
