@@ -237,9 +237,9 @@ fn source(kind: SourceKind, path: &std::path::Path) -> Source {
             // The shortest directory before a colon is the layout; what follows is a tag or digest. A directory of the
             // whole name wins.
             let bytes = path.as_os_str().as_bytes();
-            let colons = bytes.iter().enumerate().filter(|&(_, &b)| b == b':').map(|(at, _)| at);
+            let mut colons = bytes.iter().enumerate().filter(|&(_, &b)| b == b':').map(|(at, _)| at);
             let layout_of = |at: usize| PathBuf::from(OsStr::from_bytes(&bytes[..at]));
-            let found = colons.clone().find(|&at| layout_of(at).is_dir()).or(colons.last());
+            let found = colons.find(|&at| layout_of(at).is_dir()).or(bytes.iter().rposition(|&b| b == b':'));
             match found.filter(|_| !path.exists()) {
                 Some(at) => Source::Oci {
                     layout: layout_of(at),
