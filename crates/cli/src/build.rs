@@ -63,7 +63,7 @@ pub(crate) struct BuildArgs {
     /// Give everything to this owner: UID:GID.
     #[arg(long, value_name = "UID:GID")]
     owner: Option<String>,
-    /// Change user ids: FROM:TO[:COUNT], or *:TO for all others; may be given several times.
+    /// Change user ids: `FROM:TO[:COUNT]`, or `*:TO` for all others; may be given several times.
     #[arg(long, value_name = "MAP")]
     uid_map: Vec<String>,
     /// Change group ids, as --uid-map.

@@ -610,3 +610,82 @@ fn the_size_of_an_image_is_exact_around_the_steps_of_its_journal_and_groups() {
         }
     }
 }
+
+/// A device number that no inode can hold is refused by its path, not stored as another one.
+#[test]
+fn device_numbers_beyond_an_inode_are_refused() {
+    let dir = scratch();
+    let mut tar = Tar::in_memory();
+    tar.pax("SCHILY.devmajor", "5000").pax("SCHILY.devminor", "7").member(b'3', 0o600, b"null", b"", b"");
+    let archive = tar.save(dir.path().join("devices.tar"));
+    let outcome = try_build(&dir.path().join("image"), args!["--tar", archive]);
+    assert_has(outcome.code(SOURCE), "device number 5000:7");
+}
+
+/// An epoch that is no time is a usage error, not a silent zero.
+#[test]
+fn a_senseless_source_date_epoch_is_refused() {
+    let dir = scratch();
+    for epoch in ["abc", "-1", "18446744073709551615"] {
+        let mut command = extant();
+        command.env("SOURCE_DATE_EPOCH", epoch).arg("build").arg("--from").arg(dir.path());
+        command.arg("-o").arg(dir.path().join("image"));
+        assert_has(outcome(&mut command).code(USAGE), "SOURCE_DATE_EPOCH");
+    }
+}
+
+/// Something else than a directory under the name that e2fsck needs says what to do.
+#[test]
+fn lost_found_must_be_a_directory() {
+    let dir = scratch();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("lost+found"), "a file").unwrap();
+    let image = dir.path().join("image");
+    assert_has(try_build(&image, args!["--from", &tree]).code(SOURCE), "--exclude /lost+found");
+    build(&image, args!["--from", &tree, "--exclude", "/lost+found"]);
+    testkit::e2fsck_clean(&image);
+}
+
+/// A target that is no regular file is never replaced by one, whatever is forced.
+#[test]
+fn special_files_are_no_targets() {
+    let dir = scratch();
+    let fifo = dir.path().join("fifo");
+    testkit::run("mkfifo", [&fifo]);
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    try_build(&fifo, args!["--from", &tree, "--force"]).code(1);
+    let mut command = extant();
+    command.arg("mkfs").arg(&fifo).args(["--size", "16M", "--force"]);
+    outcome(&mut command).code(1);
+    use std::os::unix::fs::FileTypeExt;
+    assert!(fifo.symlink_metadata().unwrap().file_type().is_fifo());
+}
+
+/// A directory that becomes a symlink between the walk and the copy must not bring in files from outside the source.
+#[test]
+fn a_symlink_put_in_the_way_is_not_followed() {
+    let dir = scratch();
+    let (tree, secret) = (dir.path().join("tree"), dir.path().join("secret"));
+    for directory in [&tree.join("d"), &secret] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    std::fs::write(tree.join("d/file"), "public").unwrap();
+    std::fs::write(secret.join("file"), "secret").unwrap();
+    let image = dir.path().join("image");
+    // The archive comes after the directory was walked and before anything is copied.
+    let outcome = common::build_from_stream(&image, args!["--from", &tree], |tar| {
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        std::fs::rename(tree.join("d"), tree.join("old")).unwrap();
+        std::os::unix::fs::symlink(&secret, tree.join("d")).unwrap();
+        tar.file("more", "");
+    });
+    // The archive stands first on the command line: should it be read first, the walk saw the link, and that is fine.
+    if outcome.code != 0 {
+        assert_has(outcome.code(SOURCE), "d/file");
+        assert!(!image.exists());
+    } else {
+        assert!(!debugfs_cat(&image, "/d/file").contains("secret"));
+    }
+}

@@ -228,3 +228,41 @@ fn a_blob_that_is_not_what_its_digest_says_is_refused() {
     try_build(&layout.image(), args!["--oci", layout.scratch.path().join("nowhere")]).code(SOURCE);
     assert_names(layout.scratch.path(), &["layout"]);
 }
+
+/// A whiteout hides what lower layers brought, wherever it stands in its own layer's archive.
+#[test]
+fn a_whiteout_spares_its_own_layer() {
+    let mut layout = Layout::new();
+    let lower = {
+        let mut tar = Tar::in_memory();
+        tar.file("a", "old").dir("d").file("d/x", "old");
+        layout.layer("", tar)
+    };
+    let upper = {
+        let mut tar = Tar::in_memory();
+        tar.file("a", "new").file(".wh.a", "").dir("d").file("d/y", "new").file(".wh.d", "");
+        layout.layer("", tar)
+    };
+    layout.add(None, &[lower, upper]);
+    build(&layout.image(), [OsString::from("--oci"), layout.dir().into_os_string()]);
+    e2fsck_clean(&layout.image());
+    assert_eq!(debugfs_cat(&layout.image(), "/a"), "new");
+    let names = debugfs_names(&layout.image(), "/d");
+    assert!(names.iter().any(|name| name == "y") && !names.iter().any(|name| name == "x"), "{names:?}");
+}
+
+/// A layer may be deeper than a thread's stack.
+#[test]
+fn an_opaque_marker_over_a_very_deep_directory_is_no_trouble() {
+    let mut layout = Layout::new();
+    let layer = {
+        let mut tar = Tar::in_memory();
+        let deep = vec!["d"; 30_000].join("/");
+        tar.pax("path", &deep).dir("d").file(".wh..wh..opq", "");
+        layout.layer("", tar)
+    };
+    layout.add(None, &[layer]);
+    let image = layout.image();
+    let args = [OsString::from("--oci"), layout.dir().into_os_string(), OsString::from("-n")];
+    try_build(&image, args).code(0);
+}

@@ -239,7 +239,7 @@ pub struct Superblock {
     pub first_meta_bg: u32,
     /// Creation, seconds since 1970 (40 bits).
     pub mkfs_time: u64,
-    /// Backup of the journal inode: i_block[15], size high, size low.
+    /// Backup of the journal inode: the 15 words of `i_block`, size high, size low.
     pub jnl_blocks: [u32; 17],
     /// Extra inode bytes that every inode must have.
     pub min_extra_isize: u16,
