@@ -1,4 +1,4 @@
-//! Exit codes, one meaning each; `extant --help` lists them.
+//! Exit codes, one meaning each; `extant --help` lists them. Codes 4 and 8 are `inspect`'s and stand there.
 
 use std::fmt::Display;
 use std::process::ExitCode;

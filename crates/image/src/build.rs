@@ -383,22 +383,9 @@ impl Gathered {
         let (tree, warnings) = (&mut self.tree, &mut self.warnings);
         let mut duplicates = 0u64;
         let mut sink = |entry: Entry| {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(BuildFault::Write(WriteFault::Interrupted));
-            }
-            if is_excluded(&options.excludes, &entry.path) {
-                return Ok(());
-            }
-            let path = entry.path.clone();
-            match tree.insert(entry, rules(options, layer, false)) {
-                Ok(placement) => {
-                    duplicates += u64::from(placement == Placement::Duplicate);
-                    Ok(())
-                }
-                Err(fault) => {
-                    Err(BuildFault::Insert { path: format!("{name}: {}", ShownPath(&path)), fault })
-                }
-            }
+            let placement = merge(tree, entry, options, rules(options, layer, false), &name, cancel)?;
+            duplicates += u64::from(placement == Placement::Duplicate);
+            Ok::<(), BuildFault>(())
         };
         read_tar(input, spool, &mut sink, &mut |warning| warnings.push(warning.to_string()))?;
         if duplicates > 0 {
@@ -420,16 +407,8 @@ impl Gathered {
         let (tree, warnings) = (&mut self.tree, &mut self.warnings);
         let layer = Cell::new(first_layer);
         let mut sink = |entry: Entry| {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(BuildFault::Write(WriteFault::Interrupted));
-            }
-            if is_excluded(&options.excludes, &entry.path) {
-                return Ok(());
-            }
-            let path = entry.path.clone();
-            tree.insert(entry, rules(options, layer.get(), true)).map(|_| ()).map_err(|fault| {
-                BuildFault::Insert { path: format!("{}: {}", layout.display(), ShownPath(&path)), fault }
-            })
+            let rules = rules(options, layer.get(), true);
+            merge(tree, entry, options, rules, &layout.display().to_string(), cancel).map(|_| ())
         };
         read_oci(
             layout,
@@ -444,13 +423,29 @@ impl Gathered {
     }
 }
 
+/// Puts one entry of an archive into the tree, unless it is excluded; `name` is the archive's, for messages.
+fn merge(
+    tree: &mut Tree,
+    entry: Entry,
+    options: &BuildOptions,
+    rules: MergeRules,
+    name: &str,
+    cancel: &AtomicBool,
+) -> Result<Placement, BuildFault> {
+    if cancel.load(Ordering::Relaxed) {
+        return Err(BuildFault::Write(WriteFault::Interrupted));
+    }
+    if is_excluded(&options.excludes, &entry.path) {
+        return Ok(Placement::New);
+    }
+    let path = entry.path.clone();
+    tree.insert(entry, rules)
+        .map_err(|fault| BuildFault::Insert { path: format!("{name}: {}", ShownPath(&path)), fault })
+}
+
 /// Is a path of an archive excluded, itself or by one of its parents?
 fn is_excluded(excludes: &Excludes, path: &[u8]) -> bool {
-    if excludes.is_empty() || path.is_empty() {
-        return false;
-    }
-    let ends = path.iter().enumerate().filter(|&(_, &b)| b == b'/').map(|(i, _)| i);
-    ends.chain([path.len()]).any(|end| excludes.is_excluded(&path[..end]))
+    !excludes.is_empty() && !path.is_empty() && excludes.is_pruned(path)
 }
 
 /// The newest mtime that is not in the future; files dated later do not count.

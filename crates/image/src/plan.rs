@@ -33,11 +33,11 @@ use crate::options::FormatOptions;
 use crate::sizing::Sized;
 use crate::space::Run;
 use crate::tree::{Content, NONE, ROOT, Sealed, Tree};
-use crate::xattrs::{XattrFault, XattrPlan, XattrSpace};
+use crate::xattrs::{XattrPlan, XattrSpace};
 
 pub use special::Special;
 
-/// A device number or a count that means "not there".
+/// A block number that means "has no blocks".
 const NO_BLOCK: u64 = u64::MAX;
 /// Tag of [`Plan::start_of`] values that index [`Plan::complex`].
 const COMPLEX: u64 = 1 << 63;
@@ -225,7 +225,7 @@ impl Needs {
         let xattr_space = XattrSpace::new(&sb.features, geometry.inode_size, bs, sb.fs_seed());
         let xattrs = XattrPlan::new(&tree.xattr_sets, &users, &xattr_space).map_err(|(set, fault)| {
             let node = reachable(sealed).find(|&n| tree.nodes[n as usize].xattrs == set).unwrap_or(ROOT);
-            unfit(tree, node, attribute_advice(&fault))
+            unfit(tree, node, fault.to_string())
         })?;
         blocks += unit(1) * xattrs.copies.iter().map(|&c| u64::from(c)).sum::<u64>();
         blocks += xattrs.large_values.iter().map(|v| unit(bs.blocks_for(v.bytes.len() as u64))).sum::<u64>();
@@ -236,10 +236,6 @@ impl Needs {
         let inodes = 10 + 2 + xattrs.large_values.len() as u64 + sealed.order.len() as u64;
         Ok(Self { dirs, xattrs, xattr_space, inodes, blocks })
     }
-}
-
-fn attribute_advice(fault: &XattrFault) -> String {
-    fault.to_string()
 }
 
 /// All reachable nodes, the root first.

@@ -156,10 +156,8 @@ fn choose_inode_size(options: &FormatOptions, sb: &mut Superblock, bs: BlockSize
         sb.min_extra_isize = ondisk::inode::EXTRA_SIZE as u16;
         sb.want_extra_isize = ondisk::inode::EXTRA_SIZE as u16;
     } else {
-        for (bit, name) in [(Features::PROJECT, "project"), (Features::EXTRA_ISIZE, "extra_isize")] {
-            if sb.features.has_ro_compat(bit) && name == "project" {
-                return Err(limit("the inode size", 128, "the project feature needs at least 256"));
-            }
+        if sb.features.has_ro_compat(Features::PROJECT) {
+            return Err(limit("the inode size", 128, "the project feature needs at least 256"));
         }
         if sb.features.has_incompat(Features::INLINE_DATA) {
             return Err(limit("the inode size", 128, "the inline_data feature needs at least 256"));

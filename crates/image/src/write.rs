@@ -7,9 +7,10 @@
 //! Order: contents, directories and tables in any order; the superblock last. Until then the image is not one.
 //!
 //! Invariants
-//! 1. Each block is written at most once.
+//! 1. Each block is written at most once; on a device with old content, the first 4 KiB are zeroed before.
 //! 2. On a fresh device, blocks that would be all zero are not written: holes stay holes.
-//! 3. A content that changed while it was read makes the whole build fail, with all such files listed.
+//! 3. A content whose size changed while it was read makes the whole build fail, with all such files listed, unless
+//!    the caller tolerates changes.
 
 mod contents;
 mod groups;

@@ -61,7 +61,7 @@ pub enum XattrFault {
     NoFeature,
 }
 
-/// A set whose names are split and whose ACLs are in disk form.
+/// An attribute whose name is split and whose ACL, if it is one, is in disk form.
 #[derive(Debug, Clone)]
 struct DiskAttr {
     index: u8,

@@ -107,7 +107,7 @@ impl Plan<'_> {
         let links = if node.is_dir() && node.links >= LINKS_MAX { 1 } else { node.links as u16 };
         let sectors = self.sectors_of(node_index);
         let mut blocks = sectors;
-        if sectors > u64::from(u32::MAX) && sectors >= 1 << 48 {
+        if sectors >= 1 << 48 {
             inode_flags |= flags::HUGE_FILE;
             blocks = sectors / (self.geometry().block_size.bytes() / 512);
         }

@@ -134,8 +134,7 @@ impl Tree {
             return self.add_link(dir, &name, node, rules);
         }
         let (dir, name) = self.make_parent(&path, &metadata, rules)?;
-        let (node, archived) = self.node_of(&metadata, kind, rules)?;
-        debug_assert_eq!(archived, node.archived);
+        let node = self.node_of(&metadata, kind, rules)?;
         self.add_node(dir, &name, node, rules).map(|(_, placement)| placement)
     }
 
@@ -263,12 +262,7 @@ impl Tree {
         Ok(())
     }
 
-    fn node_of(
-        &mut self,
-        metadata: &Metadata,
-        kind: Kind,
-        rules: MergeRules,
-    ) -> Result<(Node, bool), InsertFault> {
+    fn node_of(&mut self, metadata: &Metadata, kind: Kind, rules: MergeRules) -> Result<Node, InsertFault> {
         let file_type = match &kind {
             Kind::Directory => FileType::Directory,
             Kind::File { .. } => FileType::Regular,
@@ -301,8 +295,7 @@ impl Tree {
             }
             _ => {}
         }
-        let archived = node.archived;
-        Ok((node, archived))
+        Ok(node)
     }
 
     fn backing_index(&mut self, backing: &Arc<std::fs::File>) -> u32 {
