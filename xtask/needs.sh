@@ -49,6 +49,14 @@ need_packages() {
     rm -f -- "$log"
 }
 
+# need_fuse_device: /dev/fuse gets the mode that udev gives it; small machines have no udev.
+need_fuse_device() {
+    if ((EUID == 0)) && [[ -c /dev/fuse && "$(stat -c %a /dev/fuse)" != 666 ]]; then
+        say "opening /dev/fuse for everybody, as udev does"
+        chmod 666 /dev/fuse || say "note: /dev/fuse stays closed to ordinary users"
+    fi
+}
+
 # need_rust: cargo must be there.
 need_rust() {
     if ! command -v cargo >/dev/null; then

@@ -1,7 +1,7 @@
 //! The project's own chores, run as `cargo xtask COMMAND`.
 //!
 //! Owns: the order of the checks (`ci`), the order of the crates (`layers`), the rules for text (`tidy`), the
-//! generator of benchmark trees (`maketree`).
+//! generator of benchmark trees (`maketree`), the printed table of the checker's rules (`spec`), the long soak (`fuzz`).
 //!
 //! Does **not** own: the order itself (see `layers.toml`), the rules' numbers (see `xtask/tidy.toml`), what a tree
 //! looks like (see `testkit::trees`).
@@ -9,8 +9,10 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod fuzz;
 mod layers;
 mod maketree;
+mod spec;
 mod tidy;
 mod workspace;
 
@@ -24,6 +26,9 @@ cargo xtask COMMAND
   layers                      hold layers.toml against the crates' dependencies
   tidy                        text rules: file lengths, white space, links, scripts, forbidden words
   maketree DIR N [SEED]       make DIR with N small files, the same for the same SEED (default 1)
+  spec                        print the rules that `extant check` holds file systems to
+  fuzz [--seed S] [--seconds N] [--threads N]
+                              damage images and drive the readers and the checker over them, for N seconds (default 60)
 ";
 
 fn main() -> ExitCode {
@@ -34,6 +39,8 @@ fn main() -> ExitCode {
         ["layers"] => layers::run(),
         ["tidy"] => tidy::run(),
         ["maketree", rest @ ..] => maketree::run(rest),
+        ["spec"] => spec::run(),
+        ["fuzz", rest @ ..] => fuzz::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())

@@ -1,4 +1,4 @@
-//! Exit codes, one meaning each; `extant --help` lists them. Codes 4 and 8 are `inspect`'s and stand there.
+//! Exit codes, one meaning each; `extant --help` lists them.
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -9,12 +9,18 @@ pub(crate) const TARGET: u8 = 1;
 pub(crate) const USAGE_CODE: u8 = 2;
 /// A source could not be read, is damaged, or changed while it was read.
 pub(crate) const SOURCE: u8 = 3;
+/// Done, but a part of the image is damaged or encrypted, and is missing in the result.
+pub(crate) const DAMAGED: u8 = 4;
 /// The image is too small for the source.
 pub(crate) const TOO_SMALL: u8 = 5;
 /// The target exists already.
 pub(crate) const EXISTS: u8 = 6;
 /// No space left where the target is written.
 pub(crate) const NO_SPACE: u8 = 7;
+/// Not an ext4 image, or it cannot be read.
+pub(crate) const UNREADABLE: u8 = 8;
+/// A path that was asked for is not in the image, or not of the kind that the command needs.
+pub(crate) const NOT_FOUND: u8 = 9;
 /// Interrupted by a signal.
 pub(crate) const INTERRUPTED: u8 = 130;
 

@@ -24,32 +24,32 @@ mod attributes;
 mod dir;
 mod dirwalk;
 mod extents;
-mod format;
+pub(crate) mod format;
 mod free;
 mod groups;
 mod htree;
 mod inode;
 mod journal;
-mod logwalk;
 mod mapping;
 mod orphans;
 mod page;
 mod probe;
 mod reader;
+mod replay_plan;
 mod superblock;
 #[cfg(test)]
 mod tests;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use base::Group;
-use device::{Device, FileDevice, Window};
+use device::Device;
 use ondisk::Features;
+
+use crate::imagearg::{ArgError, ImageArg};
 
 use dirwalk::Target;
 use page::Page;
@@ -63,9 +63,9 @@ const EXIT_UNREADABLE: u8 = 8;
 /// The arguments of `extant inspect`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct InspectArgs {
-    /// Image file or block device; IMG@OFFSET for a file system that begins OFFSET bytes into it (K, M, G and T are
-    /// powers of 1024)
-    #[arg(value_name = "IMG[@OFFSET]")]
+    /// Image file or block device; IMG#N for its partition N (GPT or MBR), IMG@OFFSET for a file system that begins
+    /// OFFSET bytes into it (K, M, G and T are powers of 1024, s is sectors of 512)
+    #[arg(value_name = "IMG[#N|@OFFSET]")]
     image: OsString,
 
     /// Print one JSON object instead of text
@@ -147,6 +147,15 @@ impl fmt::Display for InspectError {
 
 impl std::error::Error for InspectError {}
 
+impl From<ArgError> for InspectError {
+    fn from(error: ArgError) -> Self {
+        match error {
+            ArgError::Usage(why) => Self::Usage(why),
+            ArgError::Unreadable(why) => Self::Unreadable(why),
+        }
+    }
+}
+
 /// Runs `extant inspect`: prints to standard output, and each damage as a line on standard error (in JSON: in the
 /// object).
 ///
@@ -154,12 +163,15 @@ impl std::error::Error for InspectError {}
 /// See [`InspectError`]; its [`exit_code`](InspectError::exit_code) is the command's. A reader that goes away
 /// (`| head`) is no error.
 pub(crate) fn run(args: InspectArgs) -> Result<ExitCode, InspectError> {
-    let device = open(&args.image).map_err(|error| match error {
-        InspectError::Unreadable(why) => {
-            InspectError::Unreadable(format!("{}: {why}", Path::new(&args.image).display()))
-        }
-        other => other,
-    })?;
+    let image = ImageArg::parse(&args.image)?;
+    if let Some(path) = &image.inner_path {
+        return Err(InspectError::Usage(format!(
+            "inspect takes a path behind what it shows, not behind the image: \
+             extant inspect {image} inode {}",
+            path.display()
+        )));
+    }
+    let device = Box::new(image.open_read_only()?);
     let mut out = BufWriter::new(io::stdout().lock());
     let damage = match print(device, &args.what, args.json, &mut out) {
         Ok(damage) => damage,
@@ -167,7 +179,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<ExitCode, InspectError> {
             return Ok(ExitCode::SUCCESS);
         }
         Err(InspectError::Unreadable(why)) => {
-            return Err(InspectError::Unreadable(format!("{}: {why}", Path::new(&args.image).display())));
+            return Err(InspectError::Unreadable(format!("{image}: {why}")));
         }
         Err(other) => return Err(other),
     };
@@ -235,48 +247,4 @@ impl TargetArg {
     fn find(&self, reader: &Reader<'_>) -> Result<reader::FoundInode, InspectError> {
         Target::parse(&self.target).resolve(reader)
     }
-}
-
-/// Opens `IMG` or `IMG@OFFSET` for reading. A file whose name holds an `@` goes before an offset.
-fn open(image: &OsStr) -> Result<Box<dyn Device>, InspectError> {
-    let whole = PathBuf::from(image);
-    let (path, offset) = match split_offset(image) {
-        Some((path, offset)) if !whole.exists() => (path, offset),
-        _ => (whole, 0),
-    };
-    if path.is_dir() {
-        return Err(InspectError::Unreadable("is a directory, no image".to_owned()));
-    }
-    let device =
-        FileDevice::open(&path, false).map_err(|error| InspectError::Unreadable(error.to_string()))?;
-    if offset == 0 {
-        return Ok(Box::new(device));
-    }
-    match Window::from_offset(device, offset) {
-        Ok(window) => Ok(Box::new(window)),
-        Err(fault) => Err(InspectError::Usage(format!("@{offset}: {fault}"))),
-    }
-}
-
-/// `path@offset`; `None` when there is no offset that can be read.
-fn split_offset(image: &OsStr) -> Option<(PathBuf, u64)> {
-    let bytes = image.as_bytes();
-    let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > 0)?;
-    let offset = parse_offset(std::str::from_utf8(&bytes[at + 1..]).ok()?)?;
-    Some((PathBuf::from(OsStr::from_bytes(&bytes[..at])), offset))
-}
-
-/// `4096`, `0x1000`, `4K`, `1M`, `2G`, `1T`.
-fn parse_offset(text: &str) -> Option<u64> {
-    if let Some(hex) = text.strip_prefix("0x") {
-        return u64::from_str_radix(hex, 16).ok();
-    }
-    let (digits, shift) = match text.chars().last()?.to_ascii_uppercase() {
-        'K' => (&text[..text.len() - 1], 10),
-        'M' => (&text[..text.len() - 1], 20),
-        'G' => (&text[..text.len() - 1], 30),
-        'T' => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }

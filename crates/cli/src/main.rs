@@ -6,10 +6,20 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod cat;
+mod cp;
+mod df;
 mod exit;
+mod export;
+mod imagearg;
 mod inspect;
+mod look;
+mod ls;
 mod mkfs;
+mod mount;
 mod sizes;
+mod stat;
+mod tree;
 
 use std::process::ExitCode;
 
@@ -21,11 +31,12 @@ Exit codes:
   1  the target could not be written
   2  the command line does not make sense
   3  a source could not be read, is damaged, or changed while it was read
-  4  inspect: printed, but the image is damaged
+  4  done, but a part of the image is damaged or encrypted, and is missing in the result
   5  the image is too small for the source (the size needed is printed)
   6  the target exists already
   7  no space left where the target is written
   8  not an ext4 image, or it cannot be read
+  9  a path that was asked for is not in the image, or not of the kind that the command needs
   130  interrupted";
 
 /// ext4 in user space: build and look into ext4 images without root and without mounting.
@@ -44,6 +55,24 @@ enum Command {
     Mkfs(Box<mkfs::MkfsArgs>),
     /// Show what is in an image: superblock, groups, inodes, directories, journal, free space.
     Inspect(Box<inspect::InspectArgs>),
+    /// List directories and files, also by patterns: 'IMG:/usr/**/*.so'.
+    Ls(Box<ls::LsArgs>),
+    /// Show a directory and everything below it as a tree.
+    Tree(tree::TreeArgs),
+    /// Show everything about files: type, mode, owner, times, flags, attributes, extents.
+    Stat(stat::StatArgs),
+    /// Print the content of files.
+    Cat(cat::CatArgs),
+    /// Copy files and directories out of an image.
+    Cp(cp::CpArgs),
+    /// Write a tree of an image into a tar archive or a directory, metadata whole.
+    Export(export::ExportArgs),
+    /// Show how full file systems are.
+    Df(df::DfArgs),
+    /// Mount an image, read-only, through FUSE; no root is needed.
+    Mount(Box<mount::MountArgs>),
+    /// Unmount what `extant mount` mounted.
+    Umount(mount::UmountArgs),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -72,6 +101,15 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => exit::fail(error.exit_code(), &error),
         },
+        Command::Ls(args) => ls::run(&args),
+        Command::Tree(args) => tree::run(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Cat(args) => cat::run(&args),
+        Command::Cp(args) => cp::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Df(args) => df::run(&args),
+        Command::Mount(args) => mount::mount(&args),
+        Command::Umount(args) => mount::umount(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "extant", &mut std::io::stdout());
             ExitCode::SUCCESS

@@ -363,6 +363,73 @@ fn transactions_that_wait_are_listed() {
     for transaction in transactions {
         assert!(log.contains(&format!("sequence {}, ", number(transaction, "sequence"))), "{log}");
     }
+
+    // What a replay would do: the second transaction revokes one of the three copies.
+    let replay = &waiting["replay"];
+    assert_eq!((&replay["wanted"], &replay["possible"]), (&Value::Bool(true), &Value::Bool(true)));
+    assert_eq!(replay["homes"], serde_json::json!([30002, 30003]));
+    let numbers = ["blocks_to_replay", "revoked_copies", "superseded_copies", "next_transaction"];
+    assert_eq!(numbers.map(|key| number(replay, key)), [2, 1, 0, 4]);
+    assert_eq!(waiting["log_ends"]["reason"], "no journal block");
+    let page = text(&image.path, &["journal"]);
+    assert!(page.contains("3 copies (2 to replay)"), "{page}");
+    assert!(
+        page.lines().any(|line| line.starts_with("  homes ") && line.ends_with(" 30002..30003")),
+        "{page}"
+    );
+
+    // A copy that does not match its checksum is left out, and so said; the rest stands.
+    let first = debugfs(&image.path, "bmap <8> 0").trim().parse::<u64>().unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&image.path).unwrap();
+    let copy = number(&transactions[0], "start") + 2;
+    std::os::unix::fs::FileExt::write_all_at(&file, b"damage", (first + copy) * 1024 + 100).unwrap();
+    let output = extant(&image.path, &["journal", "--json"]);
+    assert_eq!(output.status.code(), Some(4));
+    let damaged: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(damaged["replay"]["homes"], serde_json::json!([30003]));
+    let said = damaged["damage"][0].as_str().unwrap();
+    assert!(said.contains("copy of block 30002 in transaction 1: checksum WRONG"), "{said}");
+
+    // A damaged descriptor makes it impossible; what stands in the log is shown all the same.
+    let descriptor = (first + copy - 2) * 1024;
+    std::os::unix::fs::FileExt::write_all_at(&file, b"damage", descriptor + 900).unwrap();
+    let output = extant(&image.path, &["journal", "--json"]);
+    assert_eq!(output.status.code(), Some(4));
+    let damaged: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(damaged["replay"]["possible"], Value::Bool(false));
+    assert_eq!(damaged["transactions"][0]["blocks"], serde_json::json!([30000, 30002, 30003]));
+}
+
+/// On a journal device the log's blocks are counted from the start of the device.
+#[test]
+fn transactions_on_a_journal_device_are_listed() {
+    for block_size in [1024u64, 4096] {
+        let dir = scratch();
+        let image = dir.path().join("journal.img");
+        let bytes = block_size.to_string();
+        run("mke2fs", ["-q", "-F", "-O", "journal_dev", "-b", &bytes, image.to_str().unwrap(), "16M"]);
+        assert_eq!(inspect(&image, &["journal"])["replay"], Value::Null);
+
+        // A transaction of one revoke block, in the log's first block.
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(&image).unwrap();
+        let at = |block: u64, byte: u64| block * block_size + byte;
+        let superblock = if block_size == 1024 { 2 } else { 1 };
+        let mut first = [0; 4];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut first, at(superblock, 0x14)).unwrap();
+        let write = |place, words: &[u32]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+            std::os::unix::fs::FileExt::write_all_at(&file, &bytes, place).unwrap();
+        };
+        let start = u32::from_be_bytes(first);
+        write(at(superblock, 0x18), &[7, start]);
+        write(at(start.into(), 0), &[0xC03B_3998, 5, 7, 20, 4711]);
+        write(at(u64::from(start) + 1, 0), &[0xC03B_3998, 2, 7]);
+        let waiting = inspect(&image, &["journal"]);
+        let transactions = waiting["transactions"].as_array().unwrap();
+        assert_eq!(transactions.len(), 1, "{waiting}");
+        assert_eq!(transactions[0]["revokes"], serde_json::json!([4711]));
+        assert_eq!(number(&waiting, "replay/next_transaction"), 9);
+    }
 }
 
 #[test]

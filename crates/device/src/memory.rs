@@ -1,34 +1,30 @@
 //! A device in memory that takes room only for what was written.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{PoisonError, RwLock};
 
 use crate::{Device, DeviceFault};
 
 const CHUNK: usize = 64 << 10;
 
-/// A sparse device in memory: 64 KiB chunks, made when first written.
+/// A sparse device in memory: 64 KiB chunks, made when first written. Readers do not wait for each other.
 #[derive(Debug)]
 pub struct MemDevice {
     size: u64,
-    chunks: Mutex<HashMap<u64, Box<[u8]>>>,
+    chunks: RwLock<HashMap<u64, Box<[u8]>>>,
 }
 
 impl MemDevice {
     /// A device of `size` bytes, all zero.
     #[must_use]
     pub fn new(size: u64) -> Self {
-        Self { size, chunks: Mutex::new(HashMap::new()) }
+        Self { size, chunks: RwLock::new(HashMap::new()) }
     }
 
     /// Memory in use for content, in bytes.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
-        (self.chunks().len() * CHUNK) as u64
-    }
-
-    fn chunks(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Box<[u8]>>> {
-        self.chunks.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        (self.chunks.read().unwrap_or_else(PoisonError::into_inner).len() * CHUNK) as u64
     }
 }
 
@@ -55,7 +51,7 @@ impl Device for MemDevice {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
         DeviceFault::check_range("read", offset, buf.len(), self.size)?;
-        let chunks = self.chunks();
+        let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
         for (chunk, within, range) in parts(offset, buf.len()) {
             let len = range.len();
             match chunks.get(&chunk) {
@@ -68,7 +64,7 @@ impl Device for MemDevice {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         DeviceFault::check_range("write", offset, bytes.len(), self.size)?;
-        let mut chunks = self.chunks();
+        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
         for (chunk, within, range) in parts(offset, bytes.len()) {
             let len = range.len();
             let target = chunks.entry(chunk).or_insert_with(|| vec![0; CHUNK].into_boxed_slice());
@@ -80,7 +76,7 @@ impl Device for MemDevice {
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         DeviceFault::check_range("zero", offset, len, self.size)?;
-        let mut chunks = self.chunks();
+        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
         for (chunk, within, range) in parts(offset, len) {
             if let Some(bytes) = chunks.get_mut(&chunk) {
                 bytes[within..within + range.len()].fill(0);

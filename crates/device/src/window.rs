@@ -1,5 +1,8 @@
 //! Part of a device as a device of its own: a partition, an image behind a header.
 
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
 use crate::{Device, DeviceFault};
 
 /// The bytes `offset..offset+len` of another device.
@@ -22,9 +25,21 @@ impl<D: Device> Window<D> {
         Ok(Self { inner, offset, len })
     }
 
-    fn translate(&self, what: &'static str, offset: u64, len: usize) -> Result<u64, DeviceFault> {
-        DeviceFault::check_range(what, offset, len, self.len)?;
+    fn translate(&self, what: &'static str, offset: u64, len: u64) -> Result<u64, DeviceFault> {
+        DeviceFault::check_len(what, offset, len, self.len)?;
+        // Below the inner device's end, which construction checked.
         Ok(self.offset + offset)
+    }
+}
+
+impl Window<Arc<dyn Device>> {
+    /// A window of `len` bytes from byte `start` on that keeps its device open.
+    ///
+    /// # Errors
+    /// When it would reach past the end of `inner`.
+    pub fn owned(inner: Arc<dyn Device>, start: u64, len: u64) -> Result<Self, DeviceFault> {
+        DeviceFault::check_len("read", start, len, inner.size_bytes())?;
+        Ok(Self { inner, offset: start, len })
     }
 }
 
@@ -34,23 +49,70 @@ impl<D: Device> Device for Window<D> {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
-        self.inner.read_at(self.translate("read", offset, buf.len())?, buf)
+        self.inner.read_at(self.translate("read", offset, buf.len() as u64)?, buf)
+    }
+
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.inner.read_vectored_at(self.translate("read", offset, len)?, bufs)
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        let len = len.min(self.len.saturating_sub(offset));
+        if len > 0 {
+            self.inner.prefetch(self.offset + offset, len);
+        }
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
-        self.inner.write_at(self.translate("write", offset, bytes.len())?, bytes)
+        self.inner.write_at(self.translate("write", offset, bytes.len() as u64)?, bytes)
     }
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
-        let checked = usize::try_from(len).unwrap_or(usize::MAX);
-        self.inner.zero_at(self.translate("zero", offset, checked)?, len)
+        self.inner.zero_at(self.translate("zero", offset, len)?, len)
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {
         self.inner.flush()
     }
 
+    fn sector_bytes(&self) -> u32 {
+        self.inner.sector_bytes()
+    }
+
     fn is_fresh(&self) -> bool {
         self.inner.is_fresh()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemDevice;
+
+    #[test]
+    fn a_window_shows_its_bytes_and_no_others() {
+        let whole: Arc<dyn Device> = Arc::new(MemDevice::new(8192));
+        let window = Window::owned(Arc::clone(&whole), 1000, 100).unwrap();
+        window.write_at(0, b"first").unwrap();
+        window.write_at(96, b"last").unwrap();
+        assert!(window.write_at(97, b"last").is_err());
+        assert!(window.read_at(u64::MAX, &mut [0]).is_err());
+        assert!(window.zero_at(0, u64::MAX).is_err());
+        window.prefetch(u64::MAX, 1);
+        let mut bytes = [0; 5];
+        whole.read_at(1000, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"first");
+        let (mut one, mut two) = ([0; 2], [0; 2]);
+        window.read_vectored_at(96, &mut [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)]).unwrap();
+        assert_eq!((&one, &two), (b"la", b"st"));
+    }
+
+    #[test]
+    fn a_window_lies_inside_its_device() {
+        let whole: Arc<dyn Device> = Arc::new(MemDevice::new(8192));
+        assert!(Window::owned(Arc::clone(&whole), 8000, 193).is_err());
+        assert!(Window::owned(Arc::clone(&whole), u64::MAX, 2).is_err());
+        assert_eq!(Window::owned(whole, 8192, 0).unwrap().size_bytes(), 0);
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Owns: generators of source trees ([`trees`]); the description of a tree as a value and the comparison of two
 //! ([`Manifest`]); mounting an image by the kernel ([`LoopMount`]); running e2fsprogs and parsing what it prints
-//! ([`e2fsck_clean`], [`dumpe2fs()`], [`debugfs`]).
+//! ([`e2fsck_clean`], [`dumpe2fs()`], [`debugfs`]); the tree of an image as the kernel or debugfs see it ([`walk`]); a
+//! table of images that real tools and the real kernel made ([`matrix`]); images cut off in the middle of writing
+//! ([`capture`]); damage, one field at a time ([`corrupt`]).
 //!
 //! Does **not** own: any knowledge of ext4's layout. This crate depends on no other crate of the workspace, so that a
 //! mistake in extant cannot hide in its own judge. No crate depends on it except for its tests.
@@ -18,14 +20,18 @@
 
 #![forbid(unsafe_code)]
 
+pub mod capture;
+pub mod corrupt;
 mod dumpe2fs;
 mod manifest;
+pub mod matrix;
 mod mount;
 mod tools;
 pub mod trees;
+pub mod walk;
 
 pub use dumpe2fs::{Dumpe2fs, GroupDump, dumpe2fs, parse_dumpe2fs};
 pub use manifest::diff::{DiffOptions, Holes, diff};
-pub use manifest::{Content, Entry, Kind, Manifest, Time};
-pub use mount::{LoopMount, MountError, kernel_can_mount, kernel_mounts_block_size};
+pub use manifest::{Content, Entry, Extent, Kind, Manifest, Time};
+pub use mount::{LoopDevice, LoopMount, MountError, kernel_can_mount, kernel_mounts_block_size};
 pub use tools::{command, debugfs, e2fsck_clean, is_root, run, scratch};

@@ -11,6 +11,7 @@
 
 mod content;
 pub(crate) mod diff;
+pub(crate) mod extents;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CStr, OsStr};
@@ -24,6 +25,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 pub use content::Content;
+pub use extents::Extent;
 
 /// How many threads read contents and attributes.
 const READERS: usize = 2;
@@ -96,6 +98,10 @@ pub struct Entry {
     pub target: Option<Vec<u8>>,
     /// What a regular file contains.
     pub content: Option<Content>,
+    /// Space used, in 512-byte units, as `stat` has it.
+    pub blocks: u64,
+    /// Where the file or directory is on the device; `None` when nobody asked, or for what cannot be opened.
+    pub extents: Option<Vec<Extent>>,
 }
 
 impl Manifest {
@@ -106,6 +112,19 @@ impl Manifest {
     /// [`Content::Unreadable`].
     #[must_use]
     pub fn of(root: &Path) -> Self {
+        Self::read(root, false)
+    }
+
+    /// As [`of`](Self::of), and the extents of all files and directories, as FIEMAP tells them.
+    ///
+    /// # Panics
+    /// As [`of`](Self::of), and on a file system without FIEMAP.
+    #[must_use]
+    pub fn with_extents(root: &Path) -> Self {
+        Self::read(root, true)
+    }
+
+    fn read(root: &Path, with_extents: bool) -> Self {
         let paths = Self::paths(root);
         let mut entries: Vec<Entry> = read_in_parallel(&paths, |path| Entry::stat(root, path));
 
@@ -113,7 +132,8 @@ impl Manifest {
         let mut first_of: HashMap<(u64, u64), usize> = HashMap::new();
         let firsts: Vec<usize> =
             (0..entries.len()).filter(|&i| *first_of.entry(entries[i].inode).or_insert(i) == i).collect();
-        let inner = read_in_parallel(&firsts, |&i| Inner::read(&full(root, &paths[i]), &entries[i]));
+        let inner =
+            read_in_parallel(&firsts, |&i| Inner::read(&full(root, &paths[i]), &entries[i], with_extents));
         for (&i, inner) in firsts.iter().zip(inner) {
             inner.put_into(&mut entries[i]);
         }
@@ -196,6 +216,8 @@ impl Entry {
             xattrs: BTreeMap::new(),
             target: None,
             content: None,
+            blocks: stat.stx_blocks,
+            extents: None,
         }
     }
 }
@@ -259,22 +281,29 @@ struct Inner {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     target: Option<Vec<u8>>,
     content: Option<Content>,
+    extents: Option<Vec<Extent>>,
 }
 
 impl Inner {
-    fn read(path: &Path, entry: &Entry) -> Self {
+    fn read(path: &Path, entry: &Entry, with_extents: bool) -> Self {
         let target = (entry.kind == Kind::Symlink).then(|| {
             let target = rustix::fs::readlink(path, Vec::new());
             target.unwrap_or_else(|error| panic!("{}: {error}", path.display())).into_bytes()
         });
         let content = (entry.kind == Kind::Regular).then(|| Content::read(path));
-        Self { xattrs: xattrs(path), target, content }
+        let is_open_to_us = match &content {
+            Some(content) => matches!(content, Content::Read { .. }),
+            None => entry.kind == Kind::Directory,
+        };
+        let extents = (with_extents && is_open_to_us).then(|| extents::read(path));
+        Self { xattrs: xattrs(path), target, content, extents }
     }
 
     fn put_into(self, entry: &mut Entry) {
         entry.xattrs = self.xattrs;
         entry.target = self.target;
         entry.content = self.content;
+        entry.extents = self.extents;
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -40,10 +41,25 @@ impl LoopMount {
     /// # Panics
     /// When no temporary directory can be made or `mount` cannot be started.
     pub fn new(image: &Path, options: &str) -> Result<Self, MountError> {
+        Self::of(image, &format!("loop,{options}"))
+    }
+
+    /// Mounts a block device as ext4 with `-o OPTIONS` on a fresh directory.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn device(device: &LoopDevice, options: &str) -> Result<Self, MountError> {
+        Self::of(device.path(), options)
+    }
+
+    fn of(source: &Path, options: &str) -> Result<Self, MountError> {
         let dir =
             tempfile::Builder::new().prefix("extant-mount-").tempdir().expect("a directory to mount on");
         let mut command = command("mount");
-        command.args(["-t", "ext4", "-o"]).arg(format!("loop,{options}")).arg(image).arg(dir.path());
+        command.args(["-t", "ext4", "-o"]).arg(options).arg(source).arg(dir.path());
         let output = output_of(&mut command);
         if output.status.success() {
             Ok(Self { dir })
@@ -82,6 +98,52 @@ impl Drop for LoopMount {
             std::thread::sleep(Duration::from_millis(100));
         }
         let _ = command("umount").arg("-l").arg(self.dir.path()).status();
+    }
+}
+
+/// A file attached to a loop device, writable; detached when dropped.
+///
+/// `mount -o loop,ro` attaches read-only, and then the kernel refuses to replay a journal. With a device attached
+/// apart from the mount it replays before it mounts read-only.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+}
+
+impl LoopDevice {
+    /// Attaches `file` to the next free loop device.
+    ///
+    /// # Errors
+    /// What `losetup` said; usually: not root.
+    ///
+    /// # Panics
+    /// When `losetup` cannot be started.
+    pub fn attach(file: &Path) -> Result<Self, MountError> {
+        let mut command = command("losetup");
+        command.args(["--find", "--show"]).arg(file);
+        let output = output_of(&mut command);
+        let path = PathBuf::from(OsStr::from_bytes(output.stdout.trim_ascii()));
+        if output.status.success() && path.is_absolute() {
+            Ok(Self { path })
+        } else {
+            Err(MountError { text: story(&command, &output) })
+        }
+    }
+
+    /// The device, `/dev/loop0`.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // Still mounted (a lazy unmount), it is detached when the last user has gone.
+        let output = output_of(command("losetup").arg("--detach").arg(&self.path));
+        if !output.status.success() {
+            eprintln!("losetup -d {}: {}", self.path.display(), String::from_utf8_lossy(&output.stderr));
+        }
     }
 }
 

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// `2024-05-06T07:08:09Z`, proleptic Gregorian, for any number of seconds.
-pub(super) fn iso_seconds(seconds: i64) -> String {
+pub(crate) fn iso_seconds(seconds: i64) -> String {
     let (date, time) = iso_parts(seconds);
     format!("{date}T{time}Z")
 }
 
 /// `2024-05-06T07:08:09.123456789Z`.
-pub(super) fn iso_time(time: Timestamp) -> String {
+pub(crate) fn iso_time(time: Timestamp) -> String {
     let (date, clock) = iso_parts(time.seconds);
     format!("{date}T{clock}.{:09}Z", time.nanos)
 }
@@ -43,7 +43,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
 }
 
 /// A time of an inode for JSON.
-pub(super) fn time_json(time: Timestamp) -> Value {
+pub(crate) fn time_json(time: Timestamp) -> Value {
     json!({"iso": iso_time(time), "seconds": time.seconds, "nanos": time.nanos})
 }
 
@@ -57,7 +57,7 @@ pub(super) fn super_time(seconds: u64) -> (String, Value) {
 }
 
 /// `1.5 GiB`; whole bytes below 1 KiB.
-pub(super) fn human(bytes: u64) -> String {
+pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return format!("{bytes} bytes");
@@ -76,7 +76,7 @@ pub(super) fn bytes_and_human(bytes: u64) -> String {
 }
 
 /// `-rwsr-xr-x`, as ls writes a mode; `?` for bits that name no file type.
-pub(super) fn mode_letters(mode: u16) -> String {
+pub(crate) fn mode_letters(mode: u16) -> String {
     let kind = match FileType::from_mode(mode) {
         FileType::Unknown => '?',
         FileType::Regular => '-',
@@ -103,7 +103,7 @@ pub(super) fn mode_letters(mode: u16) -> String {
 }
 
 /// Bytes as `ls -b` writes a name: printable UTF-8 as it is, the rest as C escapes and octal.
-pub(super) fn escape(bytes: &[u8]) -> String {
+pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -136,7 +136,7 @@ fn octal(bytes: &[u8], text: &mut String) {
 }
 
 /// Bytes in quotes, escaped like a name but with plain spaces.
-pub(super) fn quote(bytes: &[u8]) -> String {
+pub(crate) fn quote(bytes: &[u8]) -> String {
     format!("\"{}\"", escape(bytes).replace("\\ ", " ").replace('"', "\\\""))
 }
 
@@ -146,7 +146,7 @@ pub(super) fn text_field(bytes: &[u8]) -> String {
 }
 
 /// Bytes for JSON: a string where they are UTF-8, else `{"bytes_hex": "…"}`.
-pub(super) fn json_bytes(bytes: &[u8]) -> Value {
+pub(crate) fn json_bytes(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => Value::from(text),
         Err(_) => json!({"bytes_hex": hex(bytes)}),
@@ -154,12 +154,12 @@ pub(super) fn json_bytes(bytes: &[u8]) -> Value {
 }
 
 /// `00ff`.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// `f81d4fae-7dec-11d0-a765-00a0c91e6bf6`.
-pub(super) fn uuid(bytes: &[u8; 16]) -> String {
+pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     let text = hex(bytes);
     format!("{}-{}-{}-{}-{}", &text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..])
 }
@@ -173,7 +173,7 @@ pub(super) fn uuid_fact(bytes: &[u8; 16]) -> (String, Value) {
 }
 
 /// Names of the set bits, bits without a name as hex; `(none)` for 0.
-pub(super) fn bit_names(word: u32, names: &[(u32, &'static str)]) -> Vec<String> {
+pub(crate) fn bit_names(word: u32, names: &[(u32, &'static str)]) -> Vec<String> {
     let mut found: Vec<String> =
         names.iter().filter(|(bit, _)| word & bit != 0).map(|(_, name)| (*name).to_owned()).collect();
     let rest = names.iter().fold(word, |rest, (bit, _)| rest & !bit);
@@ -192,7 +192,7 @@ pub(super) fn flags_text(word: u32, names: &[(u32, &'static str)]) -> String {
 }
 
 /// Flags for JSON: `{"names": […], "raw": n}`.
-pub(super) fn flags_json(word: u32, names: &[(u32, &'static str)]) -> Value {
+pub(crate) fn flags_json(word: u32, names: &[(u32, &'static str)]) -> Value {
     json!({"names": bit_names(word, names), "raw": word})
 }
 
@@ -241,7 +241,7 @@ pub(super) fn range_text(first: u64, len: u64) -> String {
 }
 
 /// `1 block`, `2 blocks`, `2 copies`.
-pub(super) fn count(number: u64, what: &str) -> String {
+pub(crate) fn count(number: u64, what: &str) -> String {
     match what.strip_suffix('y') {
         _ if number == 1 => format!("{number} {what}"),
         Some(stem) => format!("{number} {stem}ies"),

@@ -13,7 +13,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use base::{Group, Ino, Malformed, Pblk};
-use device::DeviceFault;
+use device::{Device, DeviceFault};
 use ondisk::group_desc::{ChecksumRule, GroupDesc};
 use ondisk::inode::{self, Inode};
 use ondisk::{Features, Geometry, Superblock};
@@ -158,6 +158,10 @@ impl<'d> Reader<'d> {
 
     pub(super) fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    pub(super) fn device(&self) -> &dyn Device {
+        &*self.probe.device
     }
 
     pub(super) fn damage_log(&self) -> &DamageLog {

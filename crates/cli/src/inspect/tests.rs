@@ -13,7 +13,7 @@ use device::{Device, DeviceFault};
 use serde_json::Value;
 use testkit::{command, run, scratch};
 
-use super::{InspectError, TargetArg, What, parse_offset, print};
+use super::{InspectError, TargetArg, What, print};
 
 /// What one view of one small image may take, however damaged; far more than it should, for slow machines.
 const SLOW: Duration = Duration::from_secs(20);
@@ -283,14 +283,4 @@ fn rubbish_is_refused() {
         let result = print(Box::new(device), &What::Super, false, &mut Vec::new());
         assert!(matches!(result, Err(InspectError::Unreadable(_))), "{size} bytes");
     }
-}
-
-#[test]
-fn offsets_have_units() {
-    assert_eq!(parse_offset("4096"), Some(4096));
-    assert_eq!(parse_offset("0x1000"), Some(4096));
-    assert_eq!(parse_offset("1M"), Some(1 << 20));
-    assert_eq!(parse_offset("99999999T"), None);
-    assert_eq!(parse_offset(""), None);
-    assert_eq!(parse_offset("K"), None);
 }

@@ -29,7 +29,7 @@ pub enum Content {
         /// extents count as holes on ext4.
         data: Vec<Range<u64>>,
     },
-    /// Not read: no permission.
+    /// Not read: no permission, or encrypted without a key (`ENOKEY`).
     Unreadable(Errno),
 }
 
@@ -37,16 +37,31 @@ impl Content {
     /// Reads a file.
     ///
     /// # Panics
-    /// When it cannot be read for any reason but a lack of permission.
-    pub(super) fn read(path: &Path) -> Self {
+    /// When it cannot be read for any reason but a lack of permission or of a key.
+    pub(crate) fn read(path: &Path) -> Self {
         let file = match open_quietly(path, OFlags::RDONLY) {
             Ok(fd) => File::from(fd),
-            Err(error @ (Errno::ACCESS | Errno::PERM)) => return Self::Unreadable(error),
+            Err(error @ (Errno::ACCESS | Errno::PERM | Errno::NOKEY)) => return Self::Unreadable(error),
             Err(error) => panic!("{}: {error}", path.display()),
         };
         let data = data_runs(&file).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let sha256 = digest(&file, &data).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Self::Read { sha256, data }
+        let read_at = |buffer: &mut [u8], offset| file.read_at(buffer, offset);
+        Self::from_reader(data, read_at).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// The content of a file of which `data` is known to hold all that is not zero (byte ranges, ascending, apart
+    /// from each other; those of the whole file will do), read by `read_at(buffer, offset_bytes)`, which returns how
+    /// many bytes it has read: fewer than asked for as it likes, 0 at the end of the file only.
+    ///
+    /// For the walk of another reader than the kernel, to be compared with the kernel's.
+    ///
+    /// # Errors
+    /// The first error of `read_at`.
+    pub fn from_reader(
+        data: Vec<Range<u64>>,
+        read_at: impl FnMut(&mut [u8], u64) -> std::io::Result<usize>,
+    ) -> std::io::Result<Self> {
+        Ok(Self::Read { sha256: digest(read_at, &data)?, data })
     }
 }
 
@@ -60,7 +75,12 @@ fn data_runs(file: &File) -> rustix::io::Result<Vec<Range<u64>>> {
             Err(Errno::NXIO) => return Ok(runs),
             Err(error) => return Err(error),
         };
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+        let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
+            Ok(end) => end,
+            // What ext4 says behind inline data that is shorter than the file (mke2fs -d makes such files of holes).
+            Err(Errno::NOENT) => rustix::fs::fstat(file)?.st_size.unsigned_abs(),
+            Err(error) => return Err(error),
+        };
         match runs.last_mut() {
             Some(last) if last.end == start => last.end = end,
             _ => runs.push(start..end),
@@ -70,7 +90,10 @@ fn data_runs(file: &File) -> rustix::io::Result<Vec<Range<u64>>> {
 }
 
 /// The digest that [`Content::Read`] defines. `data` may begin and end anywhere; pieces are read whole, once.
-fn digest(file: &File, data: &[Range<u64>]) -> std::io::Result<[u8; 32]> {
+fn digest(
+    mut read_at: impl FnMut(&mut [u8], u64) -> std::io::Result<usize>,
+    data: &[Range<u64>],
+) -> std::io::Result<[u8; 32]> {
     let mut sha = Sha256::new();
     let mut buffer = vec![0u8; 64 * GRAIN];
     let grain = GRAIN as u64;
@@ -79,7 +102,7 @@ fn digest(file: &File, data: &[Range<u64>]) -> std::io::Result<[u8; 32]> {
         next_piece = next_piece.max(run.start / grain);
         while next_piece * grain < run.end {
             let wanted = (run.end.next_multiple_of(grain) - next_piece * grain).min(buffer.len() as u64);
-            let len = read_up_to(file, &mut buffer[..wanted as usize], next_piece * grain)?;
+            let len = read_up_to(&mut read_at, &mut buffer[..wanted as usize], next_piece * grain)?;
             if len == 0 {
                 break;
             }
@@ -96,10 +119,14 @@ fn digest(file: &File, data: &[Range<u64>]) -> std::io::Result<[u8; 32]> {
 }
 
 /// Fills `buffer` from `offset`, less only at the end of the file.
-fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
+fn read_up_to(
+    read_at: &mut impl FnMut(&mut [u8], u64) -> std::io::Result<usize>,
+    buffer: &mut [u8],
+    offset: u64,
+) -> std::io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
-        match file.read_at(&mut buffer[done..], offset + done as u64)? {
+        match read_at(&mut buffer[done..], offset + done as u64)? {
             0 => break,
             n => done += n,
         }

@@ -1,0 +1,232 @@
+#!/usr/bin/env bash
+# How fast are images read and checked? Side by side, in the same rounds, all in memory: `extant check` and `e2fsck -fn` over
+# an image of many inodes; `extant export --tar` and the kernel's `tar cf -` over a fresh loop mount of the same image; opening
+# a sparse image of 16 TiB and listing its root. One JSON object on stdout, progress on stderr.
+#
+#   bench/check.sh [KEY...]     KEY: check_million export_usr open_16tib (all if none is given)
+#
+# Seconds are medians of the rounds. A side that could not run is null. Ratios are the other side's time over ours.
+#
+#   ROUNDS=5          rounds
+#   LIMIT=900         seconds after which one command is given up
+#   WORK=/dev/shm     where images go (./out if there is too little space)
+#   EXTANT=PATH       the binary; else it is built
+#   FILES=1000000     how many files check_million has
+#   TREE=/usr         what export_usr exports
+set -euo pipefail
+export LC_ALL=C
+
+repository="$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/..")"
+cd -- "$repository"
+. ./xtask/needs.sh
+
+rounds="${ROUNDS:-5}"
+limit="${LIMIT:-900}"
+files="${FILES:-1000000}"
+tree="$(realpath -e -- "${TREE:-/usr}")"
+work=""
+mount_point=""
+
+leave_work() {
+    if [[ -n "$mount_point" ]] && mountpoint -q -- "$mount_point"; then
+        umount -- "$mount_point" 2>/dev/null || umount -l -- "$mount_point" || true
+    fi
+    if [[ -n "$work" ]]; then
+        rm -rf --one-file-system -- "$work" || true
+    fi
+    work="" mount_point=""
+}
+
+cleanup() {
+    local status=$?
+    trap - EXIT
+    leave_work
+    exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM HUP
+
+# --- Numbers -------------------------------------------------------------------------------------------------------
+
+# median NUMBER...: null when there is none.
+median() {
+    if (($# == 0)); then
+        printf null
+        return
+    fi
+    printf '%s\n' "$@" | sort -g | awk '
+        { value[NR] = $1 }
+        END { printf "%.4g", NR % 2 ? value[(NR + 1) / 2] : (value[NR / 2] + value[NR / 2 + 1]) / 2 }'
+}
+
+# largest NUMBER...: null when there is none.
+largest() {
+    if (($# == 0)); then
+        printf null
+        return
+    fi
+    printf '%s\n' "$@" | sort -g | tail -n 1
+}
+
+# ratio A B: A / B, null when one of them is.
+ratio() {
+    if [[ "$1" == null || "$2" == null ]]; then
+        printf null
+        return
+    fi
+    awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.2f", a / b; else printf "null" }'
+}
+
+# --- Running one side ----------------------------------------------------------------------------------------------
+
+# timed SIDE COMMAND...: runs it, appends its seconds to the array SIDE_s; a failure is told and leaves no number.
+timed() {
+    local -n into="$1_s"
+    local side="$1" start end
+    shift
+    start="${EPOCHREALTIME/./}"
+    if "$@" 2>"$work/log"; then
+        end="${EPOCHREALTIME/./}"
+        into+=("$(awk -v us=$((end - start)) 'BEGIN { printf "%.4f", us / 1e6 }')")
+        say "    $side ${into[-1]} s"
+    else
+        say "    $side FAILED: $*"
+        tail -n 5 -- "$work/log" >&2
+    fi
+}
+
+# choose_work KIB: sets work to a fresh directory with that much space, in memory if possible.
+choose_work() {
+    local base available
+    for base in "${WORK:-/dev/shm}" "$repository/out"; do
+        mkdir -p -- "$base" || continue
+        available="$(df --output=avail -k -- "$base" | tail -n 1)"
+        if [[ "$(stat -f -c %T -- "$base")" == tmpfs ]]; then
+            local free
+            free="$(awk '$1 == "MemAvailable:" { print $2 }' /proc/meminfo)"
+            available=$((free < available ? free : available))
+        fi
+        if ((available > $1)); then
+            work="$(mktemp -d -- "$base/extant-bench.XXXXXX")"
+            mount_point="$work/mnt"
+            mkdir -- "$mount_point"
+            return
+        fi
+        say "note: less than $(($1 / 1048576 + 1)) GiB available in $base"
+    done
+    say "too little space"
+    return 1
+}
+
+ours_check() {
+    timeout "$limit" "$extant" check --quiet "$work/image" >"$work/out"
+}
+
+e2fsck_check() {
+    timeout "$limit" e2fsck -fn "$work/image" >"$work/out"
+}
+
+ours_export() {
+    timeout "$limit" "$extant" export "$work/image" --tar - | cat >/dev/null
+}
+
+kernel_export() {
+    timeout "$limit" tar -C "$mount_point" -cf - . | cat >/dev/null
+}
+
+# --- The three figures ---------------------------------------------------------------------------------------------
+
+bench_check_million() {
+    local -a ours_s=() e2fsck_s=()
+    local round
+    say "check_million: $files generated files"
+    choose_work $((files * 12))
+    cargo run --quiet --release --package xtask -- maketree "$work/tree" "$files"
+    "$extant" build -q --no-sync -o "$work/image" --from "$work/tree"
+    rm -rf --one-file-system -- "$work/tree"
+    for ((round = 1; round <= rounds; round++)); do
+        say "  round $round"
+        timed ours ours_check
+        timed e2fsck e2fsck_check
+    done
+    leave_work
+    local ours e2fsck
+    ours="$(median "${ours_s[@]}")" e2fsck="$(median "${e2fsck_s[@]}")"
+    results+=("\"check_million\": {\"ours_s\": $ours, \"e2fsck_s\": $e2fsck, \"ratio\": $(ratio "$e2fsck" "$ours")}")
+}
+
+bench_export_usr() {
+    local -a ours_s=() kernel_s=()
+    local round kib
+    say "export_usr: $tree"
+    kib="$(du -skx -- "$tree" 2>/dev/null | cut -f1)"
+    # The image, and the kernel's cache of its mount.
+    choose_work $((kib * 5 / 2))
+    "$extant" build -q --no-sync -x -o "$work/image" --from "$tree"
+    for ((round = 1; round <= rounds; round++)); do
+        say "  round $round"
+        timed ours ours_export
+        if ((EUID == 0)); then
+            # A fresh mount has nothing in its cache; the image itself is in memory for both sides.
+            mount -t ext4 -o loop,ro "$work/image" "$mount_point"
+            timed kernel kernel_export
+            umount -- "$mount_point"
+        fi
+    done
+    leave_work
+    local ours kernel
+    ours="$(median "${ours_s[@]}")" kernel="$(median "${kernel_s[@]}")"
+    results+=("\"export_usr\": {\"ours_s\": $ours, \"kernel_tar_s\": $kernel, \"ratio\": $(ratio "$kernel" "$ours")}")
+}
+
+bench_open_16tib() {
+    local -a open_s=() rss=()
+    local round ms
+    say "open_16tib"
+    choose_work 1048576
+    "$extant" mkfs -q -s 16T "$work/image" >/dev/null
+    for ((round = 1; round <= rounds; round++)); do
+        timed open "$extant" ls "$work/image:/" >"$work/out"
+        [[ "$(cat -- "$work/out")" == lost+found ]] || say "    ls printed something else than lost+found"
+        if [[ -n "$gnu_time" ]]; then
+            "$gnu_time" -q -f %M -o "$work/rss" "$extant" ls "$work/image:/" >/dev/null
+            rss+=("$(awk 'END { printf "%.1f", $1 / 1024 }' "$work/rss")")
+        fi
+    done
+    leave_work
+    ms="$(median "${open_s[@]}")"
+    [[ "$ms" == null ]] || ms="$(awk -v s="$ms" 'BEGIN { printf "%.2f", s * 1000 }')"
+    results+=("\"open_16tib\": {\"ms\": $ms, \"rss_mb\": $(largest "${rss[@]}")}")
+}
+
+need_packages e2fsprogs time tar mount
+gnu_time="$(type -P time || true)"
+extant="${EXTANT:-}"
+if [[ -z "$extant" ]]; then
+    need_rust
+    say "building extant ..."
+    cargo build --quiet --release --package extant-cli --package xtask
+    extant="${CARGO_TARGET_DIR:-target}/release/extant"
+fi
+extant="$(realpath -e -- "$extant")"
+((EUID == 0)) || say "note: not root: without the kernel's side"
+
+results=()
+(($# > 0)) || set -- check_million export_usr open_16tib
+for key in "$@"; do
+    case "$key" in
+    check_million | export_usr | open_16tib) "bench_$key" ;;
+    *)
+        say "unknown key: $key"
+        exit 2
+        ;;
+    esac
+done
+
+printf '{'
+printf '%s, ' "${results[@]}"
+printf '"rounds": %d, "cpus": %d, "kernel": "%s", "e2fsck": "%s", "commands": {' "$rounds" "$(nproc)" \
+    "$(uname -r)" "$(e2fsck -V 2>&1 | awk 'NR == 1 { print $2 }')"
+printf '"check_million": ["extant check --quiet IMG", "e2fsck -fn IMG"], '
+printf '"export_usr": ["extant export IMG --tar - | cat >/dev/null", "mount -o loop,ro IMG MNT; tar -C MNT -cf - . | cat >/dev/null"], '
+printf '"open_16tib": ["extant ls IMG:/"]}}\n'

@@ -1,0 +1,88 @@
+//! A broken rule of the format with the place where it was found.
+
+use std::fmt;
+
+use crate::{Ino, Lblk, Malformed, Pblk};
+
+/// Where in a file system something was found; what is not known is `None`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The inode whose structure it is.
+    pub ino: Option<Ino>,
+    /// Logical block within the inode.
+    pub lblk: Option<Lblk>,
+    /// Physical block.
+    pub block: Option<Pblk>,
+}
+
+impl Place {
+    /// A block.
+    #[must_use]
+    pub fn block(block: Pblk) -> Self {
+        Self { block: Some(block), ..Self::default() }
+    }
+
+    /// An inode.
+    #[must_use]
+    pub fn ino(ino: Ino) -> Self {
+        Self { ino: Some(ino), ..Self::default() }
+    }
+
+    /// The same place, known to belong to this inode.
+    #[must_use]
+    pub fn of_ino(mut self, ino: Ino) -> Self {
+        self.ino = self.ino.or(Some(ino));
+        self
+    }
+
+    /// The same place, known to be this logical block.
+    #[must_use]
+    pub fn at_lblk(mut self, lblk: Lblk) -> Self {
+        self.lblk = self.lblk.or(Some(lblk));
+        self
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut comma = "";
+        if let Some(ino) = self.ino {
+            write!(f, "inode {ino}")?;
+            comma = ", ";
+        }
+        if let Some(lblk) = self.lblk {
+            write!(f, "{comma}logical block {lblk}")?;
+            comma = ", ";
+        }
+        if let Some(block) = self.block {
+            write!(f, "{comma}block {block}")?;
+            comma = ", ";
+        }
+        if comma.is_empty() { f.write_str("the file system") } else { Ok(()) }
+    }
+}
+
+/// A rule of the format is broken at a place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {fact}")]
+pub struct Corrupt {
+    /// Where.
+    pub place: Place,
+    /// Which rule, and the number that breaks it.
+    pub fact: Malformed,
+}
+
+impl Corrupt {
+    /// `fact` was found at `place`.
+    #[must_use]
+    pub fn at(place: Place, fact: Malformed) -> Self {
+        Self { place, fact }
+    }
+
+    /// The same, known to belong to this inode.
+    #[must_use]
+    pub fn of_ino(mut self, ino: Ino) -> Self {
+        self.place = self.place.of_ino(ino);
+        self
+    }
+}

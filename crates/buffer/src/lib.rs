@@ -1,0 +1,419 @@
+//! Metadata blocks in memory: read once, verified when they enter, shared by everybody.
+//!
+//! Owns: the cache of blocks, its budget, what each block was verified as. Does **not** own: what a block means (callers
+//! bring the verification), file data, writing (which comes with the journal: a block will be copied on write).
+//!
+//! Invariants
+//! 1. A block is handed out for an [`Owner`] only after that owner's verification passed on these bytes. A copy in memory
+//!    remembers the last owner that passed, so it runs once for a block that has one owner.
+//! 2. Bytes handed out never change: a [`Buffer`] keeps its copy alive.
+//! 3. Memory is charged to the budget; the cache gives the oldest untouched blocks back when asked. Blocks that somebody
+//!    holds are not given back: that would free nothing.
+//! 4. No lock is held across device I/O, a verification or a charge.
+//!
+//! Locks: one per shard; no two are ever held together.
+//!
+//! ```
+//! use base::{BlockSize, Malformed, Pblk};
+//! use buffer::{Buffers, Kind, Owner};
+//! use device::{Device, MemDevice};
+//! use std::sync::Arc;
+//!
+//! let device = Arc::new(MemDevice::new(64 << 10));
+//! device.write_at(3 * 1024, b"node").unwrap();
+//! let buffers = Buffers::new(device, BlockSize::MIN, 64, &memory::Budget::new(1 << 20));
+//! let owner = Owner { kind: Kind::Other, ino: 0 };
+//! let verify = |bytes: &[u8]| Malformed::unless(bytes.starts_with(b"node"), "toy", "is a node", bytes[0]);
+//! assert_eq!(&buffers.get(Pblk(3), owner, verify).unwrap()[..4], b"node");
+//! let error = buffers.get(Pblk(4), owner, verify).unwrap_err();
+//! assert_eq!(error.to_string(), "block 4: toy: is a node (found 0x0)");
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod shard;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io::IoSliceMut;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
+use device::{Device, DeviceFault};
+use memory::{Budget, Shrinker};
+
+use crate::shard::Shard;
+
+/// Shards of the cache; more than the threads that usually look something up at the same moment.
+const SHARDS: usize = 64;
+
+/// The largest device read of a [`prefetch`](Buffers::prefetch).
+const PIECE_BYTES_MAX: u64 = 1 << 20;
+
+/// The most that one call of [`prefetch`](Buffers::prefetch) brings in, whatever it was asked for.
+const PREFETCH_BYTES_MAX: u64 = 8 << 20;
+
+/// What a block takes besides its bytes: its slot, its place in the ring, and the counts before the bytes.
+const OVERHEAD: usize = 96;
+
+/// Why a structure cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadFault {
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceFault),
+    /// The bytes break a rule of the format.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+}
+
+impl ReadFault {
+    /// `fact` was found at `place`.
+    #[must_use]
+    pub fn corrupt(place: Place, fact: Malformed) -> Self {
+        Self::Corrupt(Corrupt::at(place, fact))
+    }
+
+    /// The same, known to belong to this inode; a device's fault stays as it is.
+    #[must_use]
+    pub fn of_ino(self, ino: Ino) -> Self {
+        match self {
+            Self::Corrupt(corrupt) => Self::Corrupt(corrupt.of_ino(ino)),
+            device @ Self::Device(_) => device,
+        }
+    }
+
+    /// The same, known to be this logical block; a device's fault stays as it is.
+    #[must_use]
+    pub fn at_lblk(self, lblk: Lblk) -> Self {
+        match self {
+            Self::Corrupt(Corrupt { place, fact }) => Self::corrupt(place.at_lblk(lblk), fact),
+            device @ Self::Device(_) => device,
+        }
+    }
+}
+
+/// What a block is verified as: its kind, and the inode that it belongs to (0 for none).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// Distinguishes kinds of blocks; any number that the kinds' owners agree on.
+    pub kind: Kind,
+    /// Inode number that seeds the checksum, or 0.
+    pub ino: u32,
+}
+
+impl Owner {
+    /// As one word that is never 0, which says "not verified".
+    fn word(self) -> u64 {
+        (self.kind as u64 + 1) << 32 | u64::from(self.ino)
+    }
+}
+
+/// Kinds of metadata blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Group descriptors.
+    Descriptors,
+    /// Inode table.
+    InodeTable,
+    /// Node of an extent tree.
+    Extents,
+    /// Indirect block.
+    Indirect,
+    /// Leaf of a directory.
+    DirLeaf,
+    /// Index node of a directory.
+    DirIndex,
+    /// Extended attributes.
+    Xattr,
+    /// Anything else.
+    Other,
+}
+
+/// A block in memory; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    block: Pblk,
+    bytes: Arc<[u8]>,
+}
+
+impl Buffer {
+    /// Where it lives.
+    #[must_use]
+    pub fn block(&self) -> Pblk {
+        self.block
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The cache of metadata blocks of one file system.
+pub struct Buffers {
+    device: Arc<dyn Device>,
+    block_size: BlockSize,
+    blocks: u64,
+    budget: Arc<Budget>,
+    shards: Box<[Mutex<Shard>]>,
+    /// Makes the spread of blocks over shards and buckets unknown to whoever made the image.
+    salt: u64,
+    held_bytes: AtomicUsize,
+    /// The shard that is asked first at the next shrink.
+    turn: AtomicUsize,
+    prefetched: AtomicU64,
+}
+
+impl Buffers {
+    /// An empty cache over a device whose file system has `blocks` blocks.
+    #[must_use]
+    pub fn new(
+        device: Arc<dyn Device>,
+        block_size: BlockSize,
+        blocks: u64,
+        budget: &Arc<Budget>,
+    ) -> Arc<Self> {
+        let salt = RandomState::new().hash_one(blocks);
+        let buffers = Arc::new(Self {
+            device,
+            block_size,
+            blocks,
+            budget: budget.clone(),
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(salt))).collect(),
+            salt,
+            held_bytes: AtomicUsize::new(0),
+            turn: AtomicUsize::new(0),
+            prefetched: AtomicU64::new(0),
+        });
+        let weak: Weak<Self> = Arc::downgrade(&buffers);
+        budget.register(weak);
+        buffers
+    }
+
+    /// Bytes per block.
+    #[must_use]
+    pub fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    /// Blocks of the file system: every number below is a block.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// The block, verified as `owner`'s.
+    ///
+    /// # Errors
+    /// The block lies outside the file system, the device refused, or `verify` did (its fact gets the block as place, and
+    /// the owner's inode where it has one).
+    pub fn get(
+        &self,
+        block: Pblk,
+        owner: Owner,
+        verify: impl FnOnce(&[u8]) -> Result<(), Malformed>,
+    ) -> Result<Buffer, ReadFault> {
+        let word = owner.word();
+        let hit = self.shard(block).hit(block);
+        let (bytes, verified) = match hit {
+            Some(hit) => hit,
+            None => {
+                let bytes = self.read(block).map_err(|fault| of_owner(fault, owner))?;
+                self.insert(block, bytes, true)
+            }
+        };
+        if verified != word {
+            // Again and again for a block that fails: it stays in memory, so that this costs no read.
+            verify(&bytes).map_err(|fact| of_owner(ReadFault::corrupt(Place::block(block), fact), owner))?;
+            self.shard(block).set_verified(block, &bytes, word);
+        }
+        Ok(Buffer { block, bytes })
+    }
+
+    /// Reads blocks that will be asked for soon, those that are not there yet: one transfer for each run of such blocks, of
+    /// at most 1 MiB, and at most 8 MiB (or an eighth of the budget) for a call. Best effort: errors show when the block
+    /// is asked for.
+    pub fn prefetch(&self, first: Pblk, len: u32) {
+        let bytes_max = PREFETCH_BYTES_MAX.min(self.budget.limit() as u64 / 8);
+        let len = u64::from(len).min(bytes_max >> self.block_size.log2());
+        let end = first.0.saturating_add(len).min(self.blocks);
+        let piece_max = PIECE_BYTES_MAX >> self.block_size.log2();
+        let is_missing = |block: u64| !self.shard(Pblk(block)).contains(Pblk(block));
+        let mut at = first.0;
+        while at < end {
+            let start = at;
+            while at < end && at - start < piece_max && is_missing(at) {
+                at += 1;
+            }
+            if at == start {
+                at += 1;
+            } else if self.read_piece(start, (at - start) as usize).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What the cache did and holds.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            prefetched: self.prefetched.load(Ordering::Relaxed),
+            bytes: self.held_bytes.load(Ordering::Relaxed),
+            ..Stats::default()
+        };
+        for shard in &self.shards {
+            let shard = lock(shard);
+            stats.hits += shard.hits;
+            stats.misses += shard.misses;
+            stats.evicted += shard.evicted;
+            stats.blocks += shard.len();
+        }
+        stats
+    }
+
+    fn shard(&self, block: Pblk) -> MutexGuard<'_, Shard> {
+        // Top bits: the buckets inside a shard go by others.
+        let at = (shard::spread(block.0 ^ self.salt) >> 58) as usize;
+        lock(&self.shards[at % SHARDS])
+    }
+
+    fn read(&self, block: Pblk) -> Result<Arc<[u8]>, ReadFault> {
+        let outside = || {
+            let fact = Malformed::new("block number", "block lies inside the file system", block.0);
+            ReadFault::corrupt(Place::block(block), fact)
+        };
+        if block.0 >= self.blocks {
+            return Err(outside());
+        }
+        let offset = self.block_size.offset_of(block).ok_or_else(outside)?;
+        let mut bytes = zeroed(self.block_size.len());
+        self.device.read_at(offset, unshared(&mut bytes))?;
+        Ok(bytes)
+    }
+
+    fn read_piece(&self, start: u64, len: usize) -> Result<(), DeviceFault> {
+        let Some(offset) = self.block_size.offset_of(Pblk(start)) else { return Ok(()) };
+        let mut blocks: Vec<Arc<[u8]>> = (0..len).map(|_| zeroed(self.block_size.len())).collect();
+        let mut slices: Vec<_> = blocks.iter_mut().map(|bytes| IoSliceMut::new(unshared(bytes))).collect();
+        self.device.read_vectored_at(offset, &mut slices)?;
+        for (block, bytes) in (start..).zip(blocks) {
+            self.insert(Pblk(block), bytes, false);
+        }
+        self.prefetched.fetch_add(len as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Keeps what was read, or, when another thread was first, takes what that one keeps. With the owner that it is
+    /// verified as.
+    fn insert(&self, block: Pblk, bytes: Arc<[u8]>, wanted: bool) -> (Arc<[u8]>, u64) {
+        let (kept, verified, is_new) = self.shard(block).insert(block, bytes, wanted);
+        if is_new {
+            let charge = self.charge_per_block();
+            self.held_bytes.fetch_add(charge, Ordering::Relaxed);
+            self.budget.charge(charge);
+        }
+        (kept, verified)
+    }
+
+    fn charge_per_block(&self) -> usize {
+        self.block_size.len() + OVERHEAD
+    }
+}
+
+impl Shrinker for Buffers {
+    fn name(&self) -> &'static str {
+        "metadata blocks"
+    }
+
+    fn cached_bytes(&self) -> usize {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes from one shard after the other, a part from each, so that no shard loses all it has. When all blocks were
+    /// touched lately, one call may free nothing: it only takes the touches off, and the next call finds some.
+    fn shrink(&self, bytes: usize) -> usize {
+        let wanted = bytes.div_ceil(self.charge_per_block());
+        let per_shard = wanted.div_ceil(SHARDS / 4).max(4);
+        let mut freed = 0;
+        for _ in 0..SHARDS {
+            if freed >= wanted {
+                break;
+            }
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            // Dropped here, behind the lock: freeing memory takes long.
+            let evicted = lock(&self.shards[turn]).evict(per_shard.min(wanted - freed), 4 * per_shard);
+            freed += evicted.len();
+        }
+        let freed_bytes = freed * self.charge_per_block();
+        self.held_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
+        self.budget.release(freed_bytes);
+        freed_bytes
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        self.budget.release(*self.held_bytes.get_mut());
+    }
+}
+
+impl fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffers: {} blocks of {} bytes; {:?}", self.blocks, self.block_size, self.stats())
+    }
+}
+
+/// What a cache of metadata blocks did since it began, and what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Blocks asked for that were there.
+    pub hits: u64,
+    /// Blocks asked for that had to be read.
+    pub misses: u64,
+    /// Blocks read ahead.
+    pub prefetched: u64,
+    /// Blocks given back to the budget.
+    pub evicted: u64,
+    /// Blocks held now.
+    pub blocks: usize,
+    /// Bytes charged for them.
+    pub bytes: usize,
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "metadata blocks")?;
+        writeln!(f, "  hits        {:>12}", self.hits)?;
+        writeln!(f, "  misses      {:>12}", self.misses)?;
+        writeln!(f, "  prefetched  {:>12}", self.prefetched)?;
+        writeln!(f, "  evicted     {:>12}", self.evicted)?;
+        writeln!(f, "  held        {:>12} blocks, {} bytes", self.blocks, self.bytes)
+    }
+}
+
+fn of_owner(fault: ReadFault, owner: Owner) -> ReadFault {
+    if owner.ino == 0 { fault } else { fault.of_ino(Ino(owner.ino)) }
+}
+
+fn zeroed(len: usize) -> Arc<[u8]> {
+    std::iter::repeat_n(0, len).collect()
+}
+
+/// The bytes of a block that nobody else has seen yet.
+fn unshared(bytes: &mut Arc<[u8]>) -> &mut [u8] {
+    Arc::get_mut(bytes).expect("just made, not shared")
+}
+
+/// A panic elsewhere leaves a shard whole: every change to it is one statement.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! One shard of the cache: a table of blocks and the clock that chooses which go.
+//!
+//! ```text
+//! slots: block -> bytes, verified as, touched
+//! ring:  [ 17 | 4 | 93 | 12 ]      the hand passes: touched -> untouched, untouched -> gone
+//!               ^ hand
+//! ```
+//!
+//! Invariant: the ring names each block of the slots once, and nothing else.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
+use base::Pblk;
+
+/// The blocks of one shard, and counts of what happened to them.
+pub(crate) struct Shard {
+    slots: HashMap<u64, Slot, Salted>,
+    ring: Vec<u64>,
+    hand: usize,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) evicted: u64,
+}
+
+struct Slot {
+    bytes: Arc<[u8]>,
+    /// The owner that the bytes were verified as; 0 for nobody yet.
+    verified: u64,
+    touched: bool,
+}
+
+impl Shard {
+    pub(crate) fn new(salt: u64) -> Self {
+        let slots = HashMap::with_hasher(Salted(salt));
+        Self { slots, ring: Vec::new(), hand: 0, hits: 0, misses: 0, evicted: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    pub(crate) fn contains(&self, block: Pblk) -> bool {
+        self.slots.contains_key(&block.0)
+    }
+
+    /// The bytes and the owner that they were verified as.
+    #[inline]
+    pub(crate) fn hit(&mut self, block: Pblk) -> Option<(Arc<[u8]>, u64)> {
+        let slot = self.slots.get_mut(&block.0)?;
+        slot.touched = true;
+        self.hits += 1;
+        Some((slot.bytes.clone(), slot.verified))
+    }
+
+    /// Keeps `bytes`, unless the block came meanwhile: what is kept, the owner it was verified as, and is it new?
+    pub(crate) fn insert(&mut self, block: Pblk, bytes: Arc<[u8]>, wanted: bool) -> (Arc<[u8]>, u64, bool) {
+        self.misses += u64::from(wanted);
+        if let Some(slot) = self.slots.get(&block.0) {
+            return (slot.bytes.clone(), slot.verified, false);
+        }
+        let slot = Slot { bytes: bytes.clone(), verified: 0, touched: true };
+        self.ring.push(block.0);
+        self.slots.insert(block.0, slot);
+        (bytes, 0, true)
+    }
+
+    /// Notes that these very bytes passed a verification.
+    pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Arc<[u8]>, owner: u64) {
+        if let Some(slot) = self.slots.get_mut(&block.0).filter(|slot| Arc::ptr_eq(&slot.bytes, bytes)) {
+            slot.verified = owner;
+        }
+    }
+
+    /// Moves the hand over at most `looks` blocks and takes out those untouched since it last came by, `wanted` at most,
+    /// but none that somebody holds.
+    pub(crate) fn evict(&mut self, wanted: usize, looks: usize) -> Vec<Arc<[u8]>> {
+        let mut evicted = Vec::with_capacity(wanted);
+        for _ in 0..looks.min(2 * self.ring.len()) {
+            if evicted.len() == wanted || self.ring.is_empty() {
+                break;
+            }
+            self.hand %= self.ring.len();
+            let block = self.ring[self.hand];
+            let slot = self.slots.get_mut(&block).expect("the ring names slots");
+            if slot.touched || Arc::strong_count(&slot.bytes) > 1 {
+                slot.touched = false;
+                self.hand += 1;
+                continue;
+            }
+            // The last of the ring moves into the gap, and is looked at next.
+            self.ring.swap_remove(self.hand);
+            evicted.extend(self.slots.remove(&block).map(|slot| slot.bytes));
+        }
+        self.evicted += evicted.len() as u64;
+        evicted
+    }
+
+    #[cfg(test)]
+    pub(crate) fn assert_whole(&self) {
+        assert_eq!(self.slots.len(), self.ring.len());
+        assert!(self.ring.iter().all(|block| self.slots.contains_key(block)));
+    }
+}
+
+/// Spreads close numbers far: multiplied, both halves of the product folded together.
+#[inline]
+pub(crate) fn spread(number: u64) -> u64 {
+    let product = u128::from(number) * 0x9E37_79B9_7F4A_7C15;
+    (product as u64) ^ (product >> 64) as u64
+}
+
+/// Hashes block numbers under a secret, so that no image can be made whose blocks all fall into one bucket.
+#[derive(Clone, Copy)]
+struct Salted(u64);
+
+impl BuildHasher for Salted {
+    type Hasher = SaltedHasher;
+
+    fn build_hasher(&self) -> SaltedHasher {
+        SaltedHasher(self.0)
+    }
+}
+
+struct SaltedHasher(u64);
+
+impl Hasher for SaltedHasher {
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        self.0 = spread(number ^ self.0.rotate_left(17));
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,241 @@
+//! Blocks of a device in memory whose first byte is their number.
+
+use std::sync::atomic::AtomicUsize;
+
+use device::MemDevice;
+
+use super::*;
+
+const OWNER: Owner = Owner { kind: Kind::Other, ino: 7 };
+
+/// Counts reads, and refuses those of blocks in `broken`.
+struct Counting {
+    device: MemDevice,
+    reads: AtomicUsize,
+    broken: std::ops::Range<u64>,
+}
+
+impl Counting {
+    fn new(blocks: u64, broken: std::ops::Range<u64>) -> Arc<Self> {
+        let device = MemDevice::new(blocks * 1024);
+        for block in 0..blocks.min(256) {
+            device.write_at(block * 1024, &[block as u8]).unwrap();
+        }
+        Arc::new(Self { device, reads: AtomicUsize::new(0), broken })
+    }
+
+    fn check(&self, offset: u64, len: usize) -> Result<(), DeviceFault> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let blocks = offset / 1024..(offset + len as u64) / 1024;
+        if blocks.start < self.broken.end && self.broken.start < blocks.end {
+            let source = std::io::Error::other("broken");
+            return Err(DeviceFault::Io { what: "read", offset, len: len as u64, source });
+        }
+        Ok(())
+    }
+
+    fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
+    }
+}
+
+impl Device for Counting {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        self.check(offset, buf.len())?;
+        self.device.read_at(offset, buf)
+    }
+
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
+        self.check(offset, bufs.iter().map(|buf| buf.len()).sum())?;
+        self.device.read_vectored_at(offset, bufs)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.device.write_at(offset, bytes)
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        self.device.zero_at(offset, len)
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        Ok(())
+    }
+}
+
+fn cache(device: &Arc<Counting>, limit: usize) -> (Arc<Buffers>, Arc<Budget>) {
+    let budget = Budget::new(limit);
+    let blocks = device.size_bytes() / 1024;
+    (Buffers::new(device.clone(), BlockSize::MIN, blocks, &budget), budget)
+}
+
+fn assert_whole(buffers: &Buffers, budget: &Budget) {
+    buffers.shards.iter().for_each(|shard| lock(shard).assert_whole());
+    let stats = buffers.stats();
+    assert_eq!(stats.bytes, stats.blocks * buffers.charge_per_block());
+    assert_eq!(budget.used(), stats.bytes);
+}
+
+#[test]
+fn a_block_is_read_once_and_verified_once_per_owner() {
+    let device = Counting::new(100, 0..0);
+    let (buffers, budget) = cache(&device, 1 << 20);
+    let mut verified = 0;
+    for owner in [OWNER, OWNER, Owner { ino: 8, ..OWNER }, Owner { kind: Kind::Xattr, ino: 8 }] {
+        let buffer = buffers.get(Pblk(42), owner, |bytes| {
+            verified += 1;
+            Malformed::unless(bytes[0] == 42, "toy", "is block 42", bytes[0])
+        });
+        assert_eq!(buffer.unwrap()[0], 42);
+    }
+    assert_eq!((verified, device.reads()), (3, 1));
+    let stats = buffers.stats();
+    assert_eq!((stats.hits, stats.misses, stats.blocks), (3, 1, 1));
+    assert_whole(&buffers, &budget);
+    drop(buffers);
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn faults_have_their_place() {
+    let device = Counting::new(100, 50..51);
+    let (buffers, _) = cache(&device, 1 << 20);
+    let refuse = |_: &[u8]| Err(Malformed::new("toy", "is never good", 1u8));
+    for _ in 0..2 {
+        let fault = buffers.get(Pblk(9), OWNER, refuse).unwrap_err();
+        assert_eq!(fault.to_string(), "inode 7, block 9: toy: is never good (found 0x1)");
+    }
+    assert_eq!(device.reads(), 1, "a damaged block is not read again");
+    for block in [100, 1 << 40, u64::MAX] {
+        let fault = buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap_err();
+        let ReadFault::Corrupt(corrupt) = fault else { panic!("{fault}") };
+        assert_eq!(corrupt.fact.rule, "block lies inside the file system");
+        assert_eq!((corrupt.fact.found, corrupt.place.block), (block, Some(Pblk(block))));
+    }
+    let fault = buffers.get(Pblk(50), OWNER, |_| Ok(())).unwrap_err();
+    assert!(matches!(fault, ReadFault::Device(DeviceFault::Io { offset: 51200, .. })), "{fault}");
+    let fault = ReadFault::corrupt(Place::default(), Malformed::new("toy", "rule", 0u8));
+    assert_eq!(
+        fault.of_ino(Ino(3)).at_lblk(Lblk(4)).to_string(),
+        "inode 3, logical block 4: toy: rule (found 0x0)"
+    );
+}
+
+#[test]
+fn a_prefetch_reads_runs_of_what_is_missing() {
+    let device = Counting::new(200, 150..151);
+    let (buffers, budget) = cache(&device, 1 << 20);
+    buffers.get(Pblk(12), OWNER, |_| Ok(())).unwrap();
+    buffers.prefetch(Pblk(10), 8);
+    assert_eq!(device.reads(), 3, "10 and 11, 13 to 17");
+    buffers.prefetch(Pblk(10), 8);
+    assert_eq!(device.reads(), 3);
+    for block in 10..18 {
+        assert_eq!(buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap()[0], block as u8);
+    }
+    assert_eq!(device.reads(), 3);
+    assert_eq!(buffers.stats().prefetched, 7);
+    // A broken block costs its piece, and shows when it is asked for.
+    buffers.prefetch(Pblk(140), 20);
+    assert_eq!(buffers.stats().prefetched, 7);
+    assert!(buffers.get(Pblk(140), OWNER, |_| Ok(())).is_ok());
+    // Past the end there is nothing.
+    buffers.prefetch(Pblk(195), u32::MAX);
+    buffers.prefetch(Pblk(u64::MAX), u32::MAX);
+    assert_eq!(buffers.stats().prefetched, 12);
+    assert_whole(&buffers, &budget);
+}
+
+#[test]
+fn a_prefetch_is_bounded() {
+    let device = Counting::new(100_000, 0..0);
+    let (buffers, _) = cache(&device, 1 << 30);
+    buffers.prefetch(Pblk(0), 100_000);
+    assert_eq!(buffers.stats().prefetched, 8 << 10);
+    assert_eq!(device.reads(), 8, "1 MiB at a time");
+    let (buffers, _) = cache(&device, 1 << 20);
+    buffers.prefetch(Pblk(0), 100_000);
+    assert_eq!(buffers.stats().prefetched, 128);
+}
+
+#[test]
+fn the_budget_is_kept_and_what_is_held_stays() {
+    let device = Counting::new(20_000, 0..0);
+    let (buffers, budget) = cache(&device, 1 << 20);
+    let held: Vec<Buffer> =
+        (0..100).map(|block| buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap()).collect();
+    for block in 0..20_000 {
+        buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap();
+        buffers.get(Pblk(200), OWNER, |_| Ok(())).unwrap();
+    }
+    assert!(budget.used() < (1 << 20) + (1 << 16), "{budget:?}");
+    assert_whole(&buffers, &budget);
+    let reads = device.reads();
+    for (block, buffer) in (0..).zip(&held) {
+        assert_eq!((buffer[0], buffer.block()), (block as u8, Pblk(block)));
+        buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap();
+    }
+    assert_eq!(device.reads(), reads, "blocks that somebody holds were kept");
+    assert!(device.reads() < 20_100, "the touched block 200 was kept nearly always: {}", device.reads());
+    assert!(buffers.stats().evicted > 18_000);
+}
+
+#[test]
+fn threads_see_the_same_bytes() {
+    let device = Counting::new(256, 0..0);
+    let (buffers, budget) = cache(&device, 64 << 10);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let buffers = &buffers;
+            scope.spawn(move || {
+                for i in 0..20_000u64 {
+                    let block = (i * 7 + thread) % 256;
+                    let owner = Owner { kind: Kind::Other, ino: (i % 2) as u32 };
+                    let buffer = buffers.get(Pblk(block), owner, |_| Ok(())).unwrap();
+                    assert_eq!(u64::from(buffer[0]), block);
+                    if i % 64 == 0 {
+                        buffers.prefetch(Pblk(block), 16);
+                    }
+                }
+            });
+        }
+    });
+    assert_whole(&buffers, &budget);
+}
+
+#[test]
+fn the_dump_is_stable() {
+    let stats = Stats { hits: 1, misses: 22, prefetched: 333, evicted: 4, blocks: 5, bytes: 5600 };
+    let dump = "\
+metadata blocks
+  hits                   1
+  misses                22
+  prefetched           333
+  evicted                4
+  held                   5 blocks, 5600 bytes
+";
+    assert_eq!(stats.to_string(), dump);
+}
+
+/// `cargo test --release -p extant-buffer -- --ignored --nocapture cost`
+#[test]
+#[ignore = "prints a measurement"]
+fn cost_of_a_hit() {
+    let device = Counting::new(20_000, 0..0);
+    let (buffers, _) = cache(&device, 1 << 30);
+    buffers.prefetch(Pblk(0), 8000);
+    let mut sum = 0u64;
+    for round in 0..3 {
+        let start = std::time::Instant::now();
+        let mut block = 1u64;
+        for _ in 0..1_000_000 {
+            block = (block * 5 + 3) % 8000;
+            sum += u64::from(buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap()[1]);
+        }
+        println!("round {round}: {} ns a hit ({sum})", start.elapsed().as_nanos() as f64 / 1e6);
+    }
+}

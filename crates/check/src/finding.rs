@@ -1,0 +1,136 @@
+//! A broken rule at a place, and the collection of all of them.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use base::{Group, Ino, Lblk, Pblk};
+
+use crate::Rule;
+
+/// Where a rule is broken; what is not known is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Block group.
+    pub group: Option<Group>,
+    /// Inode.
+    pub ino: Option<Ino>,
+    /// Logical block of the inode.
+    pub lblk: Option<Lblk>,
+    /// Physical block.
+    pub block: Option<Pblk>,
+    /// Byte offset within the block, or within the inode.
+    pub offset: Option<u32>,
+    /// Name of a directory entry or attribute, raw bytes.
+    pub name: Option<Vec<u8>>,
+}
+
+impl Place {
+    /// A group.
+    #[must_use]
+    pub fn group(group: Group) -> Self {
+        Self { group: Some(group), ..Self::default() }
+    }
+
+    /// An inode.
+    #[must_use]
+    pub fn ino(ino: Ino) -> Self {
+        Self { ino: Some(ino), ..Self::default() }
+    }
+
+    /// A block.
+    #[must_use]
+    pub fn block(block: Pblk) -> Self {
+        Self { block: Some(block), ..Self::default() }
+    }
+
+    /// The same place, in this block.
+    #[must_use]
+    pub fn in_block(mut self, block: Pblk) -> Self {
+        self.block = Some(block);
+        self
+    }
+
+    /// The same place, at this logical block.
+    #[must_use]
+    pub fn at_lblk(mut self, lblk: Lblk) -> Self {
+        self.lblk = Some(lblk);
+        self
+    }
+
+    /// The same place, at this byte offset.
+    #[must_use]
+    pub fn at_offset(mut self, offset: u32) -> Self {
+        self.offset = Some(offset);
+        self
+    }
+
+    /// The same place, at this name.
+    #[must_use]
+    pub fn named(mut self, name: &[u8]) -> Self {
+        self.name = Some(name.to_vec());
+        self
+    }
+}
+
+/// A broken rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The rule.
+    pub rule: &'static Rule,
+    /// Where.
+    pub place: Place,
+    /// One sentence with the numbers: "links_count is 3, but 2 names lead here".
+    pub says: String,
+    /// The value as stored, where the rule compares numbers: what a repair replaces.
+    pub stored: Option<u64>,
+    /// The value that would be right.
+    pub expected: Option<u64>,
+}
+
+/// Findings kept of each rule; further ones are counted.
+const KEPT_PER_RULE: usize = 1000;
+
+/// All findings of a check, in a stable order, bounded.
+#[derive(Debug, Default)]
+pub struct Findings {
+    by_rule: Mutex<BTreeMap<&'static str, Kept>>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    count: u64,
+    /// The smallest places, so that the choice does not depend on threads.
+    found: BTreeMap<(Place, String), Finding>,
+}
+
+impl Findings {
+    /// Notes a finding. Cheap enough, since sound images have none.
+    pub fn add(&self, finding: Finding) {
+        let mut by_rule = self.by_rule.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let kept = by_rule.entry(finding.rule.code).or_default();
+        kept.count += 1;
+        kept.found.insert((finding.place.clone(), finding.says.clone()), finding);
+        if kept.found.len() > KEPT_PER_RULE {
+            kept.found.pop_last();
+        }
+    }
+
+    /// Notes that `rule` is broken at `place`, with one sentence.
+    pub fn broken(&self, rule: &'static Rule, place: Place, says: impl Into<String>) {
+        self.add(Finding { rule, place, says: says.into(), stored: None, expected: None });
+    }
+
+    /// Notes that a number is not what it should be.
+    pub fn differs(&self, rule: &'static Rule, place: Place, what: &str, stored: u64, expected: u64) {
+        let says = format!("{what} is {stored}, should be {expected}");
+        self.add(Finding { rule, place, says, stored: Some(stored), expected: Some(expected) });
+    }
+
+    /// All findings by code and place, and how many there were of each code.
+    #[must_use]
+    pub fn into_sorted(self) -> (Vec<Finding>, BTreeMap<&'static str, u64>) {
+        let by_rule = self.by_rule.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let counts = by_rule.iter().map(|(code, kept)| (*code, kept.count)).collect();
+        (by_rule.into_values().flat_map(|kept| kept.found.into_values()).collect(), counts)
+    }
+}

@@ -1,0 +1,109 @@
+//! Where a file's blocks are: extent trees and indirect maps, walked as far as they make sense.
+//!
+//! Owns the two walks and the rules that a map can be judged by on its own. Does **not** own: who else claims a block,
+//! the file's size and block count (see [`crate::pass1`]).
+//!
+//! Invariants
+//! 1. A walk enters a block of a map once only, so it ends, whatever the pointers say.
+//! 2. What a walk reports lies inside the file system.
+
+mod extents;
+mod indirect;
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use base::{Ino, Lblk, Pblk};
+
+use crate::image::Image;
+use crate::{Place, Rule};
+
+/// The root of a map.
+#[derive(Debug, Clone)]
+pub(crate) struct MapRoot {
+    pub(crate) ino: Ino,
+    pub(crate) i_block: [u8; 60],
+    /// EXTENTS flag: an extent tree, else indirect blocks.
+    pub(crate) extents: bool,
+    /// Seed of the inode's checksums.
+    pub(crate) seed: u32,
+}
+
+/// Blocks next to each other in the file and on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) lblk: Lblk,
+    pub(crate) pblk: Pblk,
+    pub(crate) len: u32,
+    pub(crate) unwritten: bool,
+}
+
+/// A rule that a map breaks.
+#[derive(Debug)]
+pub(crate) struct MapFault {
+    pub(crate) rule: &'static Rule,
+    /// The inode, the logical block, and the block of the map or the one pointed to.
+    pub(crate) place: Place,
+    pub(crate) says: String,
+}
+
+/// Looks at a map while it is walked.
+pub(crate) trait Visit {
+    /// A block of the map itself. `false`: do not enter it.
+    fn node(&mut self, block: Pblk) -> bool;
+    /// Data, in order of logical blocks.
+    fn run(&mut self, run: Run) -> ControlFlow<()>;
+    /// A broken rule; the walk goes on as well as it can.
+    fn broken(&mut self, fault: MapFault);
+}
+
+/// Walks the whole map.
+pub(crate) fn walk(image: &Image<'_>, root: &MapRoot, visitor: &mut dyn Visit) {
+    let mut entered = Entered::default();
+    let _ = if root.extents {
+        extents::walk(image, root, visitor, &mut entered)
+    } else {
+        indirect::walk(image, root, visitor, &mut entered)
+    };
+}
+
+/// The blocks of a map that a walk has entered.
+#[derive(Debug, Default)]
+struct Entered {
+    few: Vec<u64>,
+    many: HashSet<u64>,
+}
+
+impl Entered {
+    /// `false`: it was entered before.
+    fn enter(&mut self, block: Pblk) -> bool {
+        const FEW: usize = 16;
+        if self.few.contains(&block.0) {
+            return false;
+        }
+        if self.few.len() < FEW {
+            self.few.push(block.0);
+            return true;
+        }
+        self.many.insert(block.0)
+    }
+}
+
+/// The data of a file in order of logical blocks, without findings: pass 1 has made them. Damaged subtrees are skipped;
+/// runs outside the device are left out. `None` from `each` ends the walk.
+pub(crate) fn data_runs(image: &Image<'_>, root: &MapRoot, each: &mut dyn FnMut(Run) -> Option<()>) {
+    struct Data<'f>(&'f mut dyn FnMut(Run) -> Option<()>);
+    impl Visit for Data<'_> {
+        fn node(&mut self, _: Pblk) -> bool {
+            true
+        }
+        fn run(&mut self, run: Run) -> ControlFlow<()> {
+            match (self.0)(run) {
+                Some(()) => ControlFlow::Continue(()),
+                None => ControlFlow::Break(()),
+            }
+        }
+        fn broken(&mut self, _: MapFault) {}
+    }
+    walk(image, root, &mut Data(each));
+}

@@ -1,0 +1,286 @@
+//! Pass 1: every inode, its map and its attributes; who claims which cluster.
+//!
+//! Owns: reading inode tables, the notes of inodes and directories, claims. Does **not** own: the names of directories,
+//! bitmaps (only whether an inode is marked), orphans.
+//!
+//! Threads take groups in turn; a group's table is read in pieces of up to 1 MiB that stay in the processor's cache.
+//! Inodes that were never used cost a look at their first bytes.
+
+mod blocks;
+mod fields;
+pub(crate) mod shared;
+mod special;
+
+use std::collections::HashMap;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use base::{Group, Ino, Pblk};
+use ondisk::Features;
+use ondisk::group_desc::INODE_UNINIT;
+use ondisk::inode::{self, Inode, flags};
+
+use crate::map::MapRoot;
+use crate::progress::Meter;
+use crate::rules::{group as group_rules, inode as rules};
+use crate::state::{DirNote, InodeNote, State, Suspect, Used};
+use crate::{Place, parallel, xattrs};
+
+const PIECE: usize = 1 << 20;
+
+pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
+    claim_fixed(state);
+    parallel(
+        threads,
+        state.image.geometry.groups,
+        || Worker::new(state),
+        |worker, group| {
+            worker.group(Group(group));
+            meter.add(1);
+        },
+        Worker::finish,
+    );
+    xattrs::finish(state);
+}
+
+/// Claims all metadata with a fixed place.
+fn claim_fixed(state: &State<'_>) {
+    let claims = &state.claims;
+    for (start, end) in state.image.zones.ranges() {
+        claims.claim_fixed(claims.cluster_of(Pblk(*start)), claims.cluster_of(Pblk(end - 1)));
+    }
+    let (sb, image) = (&state.image.sb, &state.image);
+    if sb.features.has_incompat(Features::MMP) && image.is_data_block(Pblk(sb.mmp_block)) {
+        let cluster = claims.cluster_of(Pblk(sb.mmp_block));
+        claims.claim_fixed(cluster, cluster);
+    }
+}
+
+/// What orphans explain; to be called once they are known.
+pub(crate) fn judge_suspects(state: &State<'_>) {
+    let mut suspects = std::mem::take(&mut *state.suspects.lock().unwrap_or_else(PoisonError::into_inner));
+    suspects.sort_unstable_by_key(|suspect| suspect.ino);
+    for Suspect { ino, links, dtime, marked } in suspects {
+        if state.is_orphan(ino) {
+            continue;
+        }
+        let place = Place::ino(ino);
+        if links == 0 && marked && dtime == 0 {
+            let says = "no links, no deletion time, and on no orphan list";
+            state.findings.broken(&rules::NO_DTIME, place, says);
+        } else if dtime != 0 && dtime < state.image.sb.inodes_count {
+            let says = format!(
+                "the deletion time is {dtime}, like a link of the orphan list, but this list leads not here"
+            );
+            state.findings.broken(&rules::DTIME, place, says);
+        } else if links == 0 && marked {
+            let says = "deleted, but marked in use, and on no orphan list";
+            state.findings.broken(&crate::rules::bitmap::INODES_LEAKED, place, says);
+        }
+    }
+}
+
+/// A thread's own things.
+struct Worker<'s, 'd> {
+    state: &'s State<'d>,
+    piece: Vec<u8>,
+    dirs: Vec<DirNote>,
+    inodes: u64,
+    quota: bool,
+    user: HashMap<u32, Used>,
+    group: HashMap<u32, Used>,
+    project: HashMap<u32, Used>,
+}
+
+impl<'s, 'd> Worker<'s, 'd> {
+    fn new(state: &'s State<'d>) -> Self {
+        let quota = state.image.sb.features.has_ro_compat(Features::QUOTA);
+        let (user, group, project) = Default::default();
+        Self { state, piece: Vec::new(), dirs: Vec::new(), inodes: 0, quota, user, group, project }
+    }
+
+    fn finish(self) {
+        let tally = &self.state.tally;
+        tally.inodes.fetch_add(self.inodes, Ordering::Relaxed);
+        tally.dirs.fetch_add(self.dirs.len() as u64, Ordering::Relaxed);
+        self.state.dirs.lock().unwrap_or_else(PoisonError::into_inner).extend(self.dirs);
+        let usage = &self.state.usage;
+        for (own, all) in
+            [(self.user, &usage.user), (self.group, &usage.group), (self.project, &usage.project)]
+        {
+            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+            for (id, used) in own {
+                let sum = all.entry(id).or_default();
+                sum.bytes = sum.bytes.saturating_add(used.bytes);
+                sum.inodes += used.inodes;
+            }
+        }
+    }
+
+    fn group(&mut self, group: Group) {
+        let image = &self.state.image;
+        let geometry = &image.geometry;
+        let Some(desc) = image.desc(group).filter(|_| image.is_usable(group)) else { return };
+        if desc.has_flag(INODE_UNINIT) {
+            return;
+        }
+        let findings = &self.state.findings;
+        let bitmap = match image.read_block(Pblk(desc.inode_bitmap)) {
+            Ok(bitmap) => bitmap,
+            Err(fault) => {
+                let place = Place::group(group).in_block(Pblk(desc.inode_bitmap));
+                findings.broken(&group_rules::UNREADABLE, place, fault.to_string());
+                vec![0; geometry.block_size.len()]
+            }
+        };
+        let is_marked = |index: u32| bitmap[index as usize / 8] & 1 << (index % 8) != 0;
+        let all = geometry.inodes_per_group;
+        let unused = desc.itable_unused;
+        let mut end = all.saturating_sub(unused);
+        if unused > all {
+            let says = format!("itable_unused is {unused}, the group has {all} inodes");
+            findings.broken(&group_rules::UNUSED_COUNT, Place::group(group), says);
+        } else if unused > desc.free_inodes {
+            let says = format!("itable_unused is {unused}, free_inodes {}", desc.free_inodes);
+            findings.broken(&group_rules::UNUSED_ABOVE_FREE, Place::group(group), says);
+        }
+        if let Some(last) = (end..all).rev().find(|index| is_marked(*index)) {
+            let ino = u64::from(group.0) * u64::from(all) + u64::from(last) + 1;
+            let says = format!("inode {ino} is in use, but the last {unused} of {all} are said never to be");
+            findings.broken(&group_rules::HIDDEN_INODES, Place::group(group), says);
+            end = last + 1;
+        }
+        let size = geometry.inode_size;
+        let mut notes = vec![InodeNote::default(); end as usize];
+        let per_piece = (PIECE / size) as u32;
+        let mut index = 0;
+        let mut piece = std::mem::take(&mut self.piece);
+        while index < end {
+            let count = per_piece.min(end - index);
+            piece.resize(count as usize * size, 0);
+            let offset = geometry.block_size.offset_of(Pblk(desc.inode_table));
+            let offset = offset.unwrap_or(u64::MAX).saturating_add(u64::from(index) * size as u64);
+            if let Err(fault) = image.read_bytes(offset, &mut piece) {
+                let place = Place::group(group).in_block(Pblk(desc.inode_table));
+                findings.broken(&rules::UNREADABLE, place, fault.to_string());
+                piece.fill(0);
+            }
+            for (bytes, index) in piece.chunks_exact(size).zip(index..) {
+                let ino = Ino(group.0 * all + index + 1);
+                notes[index as usize] = self.inode(ino, bytes, is_marked(index));
+            }
+            index += count;
+        }
+        self.piece = piece;
+        self.state.inodes.set_group(group, notes.into_boxed_slice());
+    }
+
+    fn inode(&mut self, ino: Ino, bytes: &[u8], marked: bool) -> InodeNote {
+        let state = self.state;
+        let sb = &state.image.sb;
+        let (mode, links) = (u16_at(bytes, 0), u16_at(bytes, 0x1A));
+        let reserved = ino != Ino::ROOT && ino.0 < fields::first_ino(sb);
+        let mut note = InodeNote { marked, links, hidden: reserved, ..InodeNote::default() };
+        if links == 0 && mode == 0 && !reserved && bytes.iter().all(|byte| *byte == 0) {
+            return note;
+        }
+        let seed = inode::inode_seed(state.image.fs_seed, ino, u32_at(bytes, 0x64));
+        let empty = || bytes.iter().all(|byte| *byte == 0);
+        if state.image.has_csum() && !inode::verify(bytes, seed) && !empty() {
+            let says = if links == 0 {
+                "the checksum of a free inode does not fit"
+            } else {
+                "the checksum does not fit"
+            };
+            state.findings.broken(&rules::CHECKSUM, Place::ino(ino), says);
+        }
+        let dtime = u32_at(bytes, 0x14);
+        let orphan = links == 0 && mode != 0 && marked && !reserved;
+        if orphan || (dtime != 0 && dtime < sb.inodes_count) {
+            let suspect = Suspect { ino, links, dtime, marked: orphan };
+            state.suspects.lock().unwrap_or_else(PoisonError::into_inner).push(suspect);
+        }
+        if links == 0 && !orphan && !reserved {
+            if mode != 0 && dtime == 0 {
+                state.findings.broken(
+                    &rules::NO_DTIME,
+                    Place::ino(ino),
+                    format!("mode {mode:#o}, no deletion time"),
+                );
+            }
+            return note;
+        }
+        if links != 0 && dtime != 0 && dtime >= sb.inodes_count && !special::role(sb, ino).hides() {
+            let says = format!("{links} links, but the deletion time is {dtime}");
+            state.findings.broken(&rules::DTIME, Place::ino(ino), says);
+        }
+        let inode = match Inode::decode(bytes) {
+            Ok(inode) => inode,
+            Err(_) => {
+                // Only extra_isize can make decoding fail; without it the old part still tells all that matters.
+                let mut old = bytes.to_vec();
+                old[0x80..0x84].fill(0);
+                Inode { extra_isize: u16_at(bytes, 0x80), ..Inode::decode(&old).unwrap_or_default() }
+            }
+        };
+        self.used(ino, &inode, bytes, seed, &mut note);
+        note
+    }
+
+    /// An inode in use, an orphan, or a reserved one.
+    fn used(&mut self, ino: Ino, inode: &Inode, bytes: &[u8], seed: u32, note: &mut InodeNote) {
+        let state = self.state;
+        let subject = fields::Subject { state, ino, inode, bytes, seed };
+        let role = special::role(&state.image.sb, ino);
+        note.used = inode.links != 0 || (inode.mode != 0 && !role.is_unread());
+        if note.used {
+            self.inodes += 1;
+        }
+        if role.hides() {
+            note.hidden = true;
+        }
+        let ea_inode =
+            inode.has_flag(flags::EA_INODE) && state.image.sb.features.has_incompat(Features::EA_INODE);
+        note.hidden |= ea_inode;
+        subject.fields(role);
+        let attrs = subject.attributes(role);
+        if !special::check(&subject, role) {
+            note.bad = true;
+        }
+        let kind = subject.kind(role);
+        note.kind = kind.dirent_code();
+        let bytes = subject.blocks(role, kind, &attrs, note);
+        if self.quota
+            && note.used
+            && !ea_inode
+            && (ino == Ino::ROOT || ino.0 >= fields::first_ino(&state.image.sb))
+            && !role.hides()
+        {
+            let add = |map: &mut HashMap<u32, Used>, id| {
+                let used = map.entry(id).or_default();
+                used.bytes = used.bytes.saturating_add(bytes);
+                used.inodes += 1 + attrs.ea_inodes;
+            };
+            add(&mut self.user, inode.uid);
+            add(&mut self.group, inode.gid);
+            add(&mut self.project, inode.projid);
+        }
+        if kind == ondisk::filetype::FileType::Directory && !note.bad {
+            self.dirs.push(DirNote {
+                ino,
+                size: inode.size,
+                flags: inode.flags,
+                seed,
+                root: MapRoot { ino, i_block: inode.block, extents: inode.has_flag(flags::EXTENTS), seed },
+            });
+        }
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}

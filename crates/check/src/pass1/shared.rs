@@ -1,0 +1,140 @@
+//! Pass 1b: clusters that were claimed twice, and by whom.
+//!
+//! Walks all maps once more, which only happens on damaged file systems.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
+
+use base::{Group, Ino, Pblk};
+use ondisk::inode::{Inode, flags, inode_seed};
+
+use crate::map::{self, MapFault, MapRoot, Run, Visit};
+use crate::rules::map as rules;
+use crate::state::State;
+use crate::{Place, parallel};
+
+/// Clusters whose owners are kept; more are only counted by the bitmaps.
+const KEPT: usize = 1 << 16;
+/// Owners kept of one cluster.
+const OWNERS: usize = 8;
+
+/// Owner number of superblocks, descriptors, bitmaps and inode tables.
+const METADATA: u32 = 0;
+
+type Owners = BTreeMap<u64, BTreeSet<u32>>;
+
+pub(crate) fn run(state: &State<'_>) {
+    let owners = Mutex::new(Owners::new());
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    parallel(
+        threads,
+        state.image.geometry.groups,
+        || (),
+        |(), group| group_owners(state, Group(group), &owners),
+        |()| (),
+    );
+    let owners = owners.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut clusters = owners.into_iter().peekable();
+    while let Some((first, who)) = clusters.next() {
+        let mut last = first;
+        while clusters.next_if(|(cluster, others)| *cluster == last + 1 && *others == who).is_some() {
+            last += 1;
+        }
+        report(state, first, last, &who);
+    }
+}
+
+fn report(state: &State<'_>, first: u64, last: u64, who: &BTreeSet<u32>) {
+    let (start, end) = (state.claims.block_of(first), state.claims.block_of(last + 1).0 - 1);
+    let mut names: Vec<String> = who
+        .iter()
+        .map(|ino| if *ino == METADATA { "metadata".into() } else { format!("inode {ino}") })
+        .collect();
+    if names.len() == 1 {
+        names.push("itself again".into());
+    }
+    let says = format!("blocks {start} to {end} belong to {}", names.join(" and "));
+    let ino = who.iter().copied().find(|ino| *ino != METADATA).map(Ino);
+    state.findings.broken(&rules::SHARED, Place { ino, ..Place::block(start) }, says);
+}
+
+fn group_owners(state: &State<'_>, group: Group, owners: &Mutex<Owners>) {
+    let Some(notes) = state.inodes.group(group) else { return };
+    let ipg = state.image.geometry.inodes_per_group;
+    for (index, note) in notes.iter().enumerate() {
+        if !note.used {
+            continue;
+        }
+        let ino = Ino(group.0 * ipg + index as u32 + 1);
+        let Some(inode) = state.image.read_inode(ino).ok().and_then(|bytes| Inode::decode(&bytes).ok())
+        else {
+            continue;
+        };
+        let mut walk = Claims { state, ino: ino.0, owners, left: state.image.geometry.blocks };
+        if inode.file_acl != 0 {
+            walk.claim(Pblk(inode.file_acl), 1);
+        }
+        let mapped = matches!(inode.mode & 0xF000, 0x8000 | 0x4000)
+            || (inode.mode & 0xF000 == 0xA000 && (inode.size >= 60 || inode.has_flag(flags::EXTENTS)));
+        if !mapped || inode.has_flag(flags::INLINE_DATA) || ino == Ino::RESIZE {
+            continue;
+        }
+        let seed = inode_seed(state.image.fs_seed, ino, inode.generation);
+        let root = MapRoot { ino, i_block: inode.block, extents: inode.has_flag(flags::EXTENTS), seed };
+        map::walk(&state.image, &root, &mut walk);
+    }
+}
+
+struct Claims<'s, 'd> {
+    state: &'s State<'d>,
+    ino: u32,
+    owners: &'s Mutex<Owners>,
+    /// Blocks that this file may still have: a map that leads to more has blocks twice.
+    left: u64,
+}
+
+impl Claims<'_, '_> {
+    fn claim(&mut self, block: Pblk, len: u64) {
+        let claims = &self.state.claims;
+        let (first, last) = (claims.cluster_of(block), claims.cluster_of(Pblk(block.0 + len - 1)));
+        self.left = self.left.saturating_sub(len);
+        claims.twice_within(first, last, |cluster| {
+            let fixed = self
+                .state
+                .image
+                .zones
+                .overlap(claims.block_of(cluster), 1 << self.state.image.geometry.cluster_log);
+            let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+            if owners.len() >= KEPT && !owners.contains_key(&cluster) {
+                // The lowest clusters are kept, so that the report does not depend on the order of threads.
+                match owners.last_key_value() {
+                    Some((last, _)) if *last > cluster => owners.pop_last(),
+                    _ => return,
+                };
+            }
+            let who = owners.entry(cluster).or_default();
+            if fixed {
+                who.insert(METADATA);
+            }
+            who.insert(self.ino);
+            if who.len() > OWNERS {
+                who.pop_last();
+            }
+        });
+    }
+}
+
+impl Visit for Claims<'_, '_> {
+    fn node(&mut self, block: Pblk) -> bool {
+        self.claim(block, 1);
+        self.left > 0 && self.state.may_enter_shared(block)
+    }
+
+    fn run(&mut self, run: Run) -> ControlFlow<()> {
+        self.claim(run.pblk, run.len.into());
+        if self.left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    fn broken(&mut self, _: MapFault) {}
+}

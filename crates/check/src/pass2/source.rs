@@ -1,0 +1,174 @@
+//! A directory's blocks, from the device or from memory.
+
+use base::{Lblk, Pblk};
+
+use super::block::Dir;
+use crate::map::{Run, data_runs};
+use crate::rules::directory as rules;
+use crate::{Place, image::Image};
+
+/// Most bytes that are read at once.
+pub(super) const READ_LEN: usize = 1 << 20;
+
+/// Where the blocks of a directory are that its size promises.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    /// In order, apart, cut at the directory's size.
+    pub(super) runs: Vec<Run>,
+    /// Blocks in all runs.
+    pub(super) mapped: u64,
+}
+
+impl Layout {
+    /// Finds the blocks of `dir`, no more than the file system has, and says what is missing.
+    pub(super) fn read(&mut self, dir: &Dir<'_>) {
+        if self.find_runs(dir).is_none() {
+            let most = dir.state.image.geometry.blocks;
+            let says =
+                format!("the directory has more blocks than the file system, {most}; the rest was left out");
+            dir.broken(&rules::TOO_MUCH, Place::ino(dir.note.ino), says);
+        }
+        self.check_holes(dir);
+    }
+
+    /// Finds the blocks of `dir`. `None`: there are more than the file system has, they were cut there.
+    pub(super) fn find_runs(&mut self, dir: &Dir<'_>) -> Option<()> {
+        self.runs.clear();
+        self.mapped = 0;
+        let end = dir.blocks;
+        let most = dir.state.image.geometry.blocks;
+        let mut too_much = false;
+        data_runs(&dir.state.image, &dir.note.root, &mut |run| {
+            let next = self.runs.last().map_or(0, |last| last.lblk.0 + last.len);
+            let len = run.len.min(end.saturating_sub(run.lblk.0));
+            if run.lblk.0 >= end || run.lblk.0 < next || len == 0 {
+                return Some(()); // behind the size, or out of order: pass 1 said so
+            }
+            if self.mapped + u64::from(len) > most {
+                too_much = true;
+                return None;
+            }
+            self.mapped += u64::from(len);
+            self.runs.push(Run { len, ..run });
+            Some(())
+        });
+        (!too_much).then_some(())
+    }
+
+    fn check_holes(&self, dir: &Dir<'_>) {
+        let mut next = 0;
+        let ends =
+            self.runs.iter().map(|run| (run.lblk.0, run.lblk.0 + run.len)).chain([(dir.blocks, dir.blocks)]);
+        for (start, end) in ends {
+            // At the end it is the size that is wrong, which pass 1 has found.
+            if start > next && start < dir.blocks {
+                let says = format!("the {} blocks from block {next} on are not mapped", start - next);
+                dir.broken(&rules::HOLE, Place::ino(dir.note.ino).at_lblk(Lblk(next)), says);
+            }
+            next = end;
+        }
+    }
+
+    /// Where a logical block is.
+    pub(super) fn find(&self, lblk: u32) -> Option<Pblk> {
+        let at = self.runs.partition_point(|run| run.lblk.0 + run.len <= lblk);
+        let run = self.runs.get(at).filter(|run| run.lblk.0 <= lblk)?;
+        Some(Pblk(run.pblk.0 + u64::from(lblk - run.lblk.0)))
+    }
+
+    /// The blocks of `range` (counted by what is mapped, not by number) in pieces that can be read at once.
+    pub(super) fn pieces(
+        &self,
+        range: std::ops::Range<u64>,
+        blocks_at_once: u32,
+    ) -> impl Iterator<Item = Run> + '_ {
+        let mut before = 0;
+        self.runs
+            .iter()
+            .filter_map(move |run| {
+                let (start, end) = (before, before + u64::from(run.len));
+                before = end;
+                let (from, to) = (range.start.max(start), range.end.min(end));
+                (from < to).then(|| Run {
+                    lblk: Lblk(run.lblk.0 + (from - start) as u32),
+                    pblk: Pblk(run.pblk.0 + (from - start)),
+                    len: (to - from) as u32,
+                    unwritten: run.unwritten,
+                })
+            })
+            .flat_map(move |run| {
+                (0..run.len).step_by(blocks_at_once as usize).map(move |done| Run {
+                    lblk: Lblk(run.lblk.0 + done),
+                    pblk: Pblk(run.pblk.0 + u64::from(done)),
+                    len: blocks_at_once.min(run.len - done),
+                    unwritten: run.unwritten,
+                })
+            })
+    }
+}
+
+/// Blocks of a directory by their logical number, for a second look.
+pub(super) trait Source {
+    /// One block; `None` where there is none, or it cannot be read.
+    fn block(&mut self, lblk: u32) -> Option<&[u8]>;
+}
+
+/// Blocks that are read when they are asked for.
+pub(super) struct Reread<'a> {
+    image: &'a Image<'a>,
+    layout: &'a Layout,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Reread<'a> {
+    pub(super) fn new(image: &'a Image<'a>, layout: &'a Layout) -> Self {
+        Self { image, layout, bytes: vec![0; image.geometry.block_size.len()] }
+    }
+}
+
+impl Source for Reread<'_> {
+    fn block(&mut self, lblk: u32) -> Option<&[u8]> {
+        self.image.read_blocks(self.layout.find(lblk)?, &mut self.bytes).ok()?;
+        Some(&self.bytes)
+    }
+}
+
+/// Blocks that are all in memory, one after the other from the first.
+pub(super) struct InMemory<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) block_len: usize,
+    pub(super) layout: &'a Layout,
+}
+
+impl Source for InMemory<'_> {
+    fn block(&mut self, lblk: u32) -> Option<&[u8]> {
+        self.layout.find(lblk)?;
+        let at = (lblk as usize).checked_mul(self.block_len)?;
+        self.bytes.get(at..at + self.block_len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(lblk: u32, pblk: u64, len: u32) -> Run {
+        Run { lblk: Lblk(lblk), pblk: Pblk(pblk), len, unwritten: false }
+    }
+
+    #[test]
+    fn pieces_count_what_is_mapped() {
+        let layout = Layout { runs: vec![run(0, 100, 5), run(8, 200, 1), run(9, 300, 4)], mapped: 10 };
+        let pieces: Vec<Run> = layout.pieces(3..8, 3).collect();
+        assert_eq!(pieces, [run(3, 103, 2), run(8, 200, 1), run(9, 300, 2)]);
+        let pieces: Vec<Run> = layout.pieces(0..10, 2).collect();
+        assert_eq!(
+            pieces,
+            [run(0, 100, 2), run(2, 102, 2), run(4, 104, 1), run(8, 200, 1), run(9, 300, 2), run(11, 302, 2)]
+        );
+        assert_eq!(
+            [4, 5, 8, 12, 13].map(|lblk| layout.find(lblk)),
+            [Some(Pblk(104)), None, Some(Pblk(200)), Some(Pblk(303)), None]
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! Names that two blocks of a directory share.
+//!
+//! With a sound index, equal names have equal hashes and so lie in one leaf, or in leaves that follow each other and
+//! share that hash: only these few are looked at again. Without an index, the keys of all names are sorted.
+
+use std::collections::{HashMap, HashSet};
+
+use base::{Lblk, Pblk};
+
+use super::block::{Dir, Seen, Where};
+use super::entries::{Raw, entries};
+use super::index::Order;
+use super::source::{Layout, Source};
+
+/// Looks at leaves next to each other in the index that share a hash.
+pub(super) fn across_leaves(
+    dir: &Dir<'_>,
+    layout: &Layout,
+    seen: &[Seen],
+    order: &Order,
+    source: &mut dyn Source,
+) {
+    let bounds = |lblk: u32| match seen.get(lblk as usize) {
+        Some(Seen::Leaf { min, max }) if min <= max => Some((*min, *max)),
+        _ => None,
+    };
+    // The hash that a run of leaves shares, and the names with it so far.
+    let mut shared: Option<(u32, HashSet<Vec<u8>>)> = None;
+    let mut before: Option<(u32, u32)> = None; // the last leaf with names, and its largest hash
+    for &(lblk, _) in order {
+        let Some((min, max)) = bounds(lblk) else { continue };
+        if let Some((other, hash)) = before
+            && hash == min
+        {
+            let mut names = match shared.take() {
+                Some((of, names)) if of == hash => names,
+                _ => {
+                    let mut names = HashSet::new();
+                    add_names(dir, layout, other, hash, &mut names, false, source);
+                    names
+                }
+            };
+            add_names(dir, layout, lblk, hash, &mut names, true, source);
+            shared = Some((hash, names));
+        }
+        before = Some((lblk, max));
+    }
+}
+
+fn add_names(
+    dir: &Dir<'_>,
+    layout: &Layout,
+    lblk: u32,
+    hash: u32,
+    names: &mut HashSet<Vec<u8>>,
+    say: bool,
+    source: &mut dyn Source,
+) {
+    let at = Where { lblk: Lblk(lblk), pblk: Some(layout.find(lblk).unwrap_or(Pblk(0))), offset: 0 };
+    let Some(block) = source.block(lblk) else { return };
+    let mut of_block = Vec::new();
+    for raw in names_of(dir, block, lblk == 0) {
+        if dir.hash_of(&raw) == Some(hash) {
+            let name = folded(dir, raw.name);
+            if say && names.contains(&name) {
+                dir.duplicate(at, &raw, "in the leaf before");
+            }
+            of_block.push(name);
+        }
+    }
+    names.extend(of_block);
+}
+
+/// Finds equal keys among those of a whole directory, and says which names they are. `keys` is sorted here.
+pub(super) fn among_all(dir: &Dir<'_>, layout: &Layout, keys: &mut [u64], source: &mut dyn Source) {
+    keys.sort_unstable();
+    let twice: HashSet<u64> = keys.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    if twice.is_empty() {
+        return;
+    }
+    let mut first: HashMap<Vec<u8>, u32> = HashMap::new();
+    for run in &layout.runs {
+        for i in 0..run.len {
+            let lblk = run.lblk.0 + i;
+            let at = Where { lblk: Lblk(lblk), pblk: Some(Pblk(run.pblk.0 + u64::from(i))), offset: 0 };
+            let Some(block) = source.block(lblk) else { continue };
+            for raw in names_of(dir, block, lblk == 0) {
+                if !twice.contains(&dir.key_of(raw.name)) {
+                    continue;
+                }
+                match first.get(&folded(dir, raw.name)) {
+                    Some(other) => dir.duplicate(at, &raw, &format!("in block {other}")),
+                    None => drop(first.insert(folded(dir, raw.name), lblk)),
+                }
+            }
+        }
+    }
+}
+
+/// The names in use of a block, as long as its chain holds; "." and ".." are left out.
+pub(super) fn names_of<'b>(
+    dir: &Dir<'_>,
+    area: &'b [u8],
+    first: bool,
+) -> impl Iterator<Item = Raw<'b>> + use<'b> {
+    // With metadata_csum the tail is an unused entry, or the end of a chain that was judged before.
+    entries(area, dir.block_size, dir.hashed)
+        .map_while(Result::ok)
+        .skip(if first { 2 } else { 0 })
+        .filter(|raw| raw.ino != 0 && !raw.name.is_empty() && !raw.is_dots())
+}
+
+/// The name, or what stands for all spellings of it where case does not matter.
+fn folded(dir: &Dir<'_>, name: &[u8]) -> Vec<u8> {
+    let mut name = name.to_vec();
+    if dir.casefold && !dir.encrypted && name.is_ascii() {
+        name.make_ascii_lowercase();
+    }
+    name
+}

@@ -1,0 +1,48 @@
+//! Rules of the area `OR`: inodes that are to be deleted or truncated at the next mount.
+
+crate::rule::rules! { Orphan;
+    OR001 LIST_HEAD Note
+        "The orphan list begins with an inode that files use."
+        "Drivers clear the list when its first number is impossible; what it held stays in use for nothing."
+        "Clear the list; inodes without a name are found by the check of link counts.";
+    OR002 LIST_LINK Error
+        "Each inode on the orphan list leads to another one in use, or ends the list."
+        "Orphans behind a wrong link stay in use for nothing; a link back would make a careless driver run for ever."
+        "End the list before the wrong link; inodes without a name are found by the check of link counts.";
+    OR003 PENDING Note
+        "No inode waits to be deleted or truncated."
+        "The file system was not unmounted; the next mount does this work. Nothing is damaged."
+        "Mount it once, or delete and truncate these inodes.";
+    OR010 FILE_INODE Error
+        "With the orphan_file feature, the superblock names a regular file of at most 512 whole blocks, all of them mapped."
+        "Without its orphan file, the file system cannot be mounted for writing."
+        "Make a new orphan file.";
+    OR011 FILE_BLOCK Error
+        "Each block of the orphan file ends in its magic."
+        "The kernel refuses to mount."
+        "Write an empty block.";
+    OR012 FILE_CHECKSUM Error
+        "The checksum of an orphan file's block matches its slots; without metadata_csum it is 0."
+        "The kernel refuses to mount."
+        "Write an empty block; inodes without a name are found by the check of link counts.";
+    OR013 FILE_SLOT Error
+        "The slots of the orphan file hold inodes that files may use."
+        "Drivers skip such a slot."
+        "Clear the slot.";
+    OR014 FILE_NOT_EMPTY Error
+        "Without the orphan_present feature, the orphan file is empty."
+        "The next mount does not look into the file, so what waits there stays in use for nothing."
+        "Delete and truncate these inodes, clear the slots.";
+    OR015 FILE_EMPTY Error
+        "With the orphan_present feature, and the journal replayed, there are orphans in the file."
+        "Drivers that do not know the feature refuse to write, for nothing."
+        "Clear the feature.";
+    OR016 FILE_UNEXPECTED Error
+        "Only with the orphan_file feature does the superblock name an orphan file."
+        "Its inode is in use and belongs to nothing."
+        "Free the inode.";
+    OR017 FILE_WITHOUT_JOURNAL Error
+        "Only file systems with a journal have an orphan file."
+        "Orphans are found again after a replay; without a journal nobody looks into the file."
+        "Free the inode, clear the feature.";
+}

@@ -1,0 +1,100 @@
+//! Rules of the area `SB`: superblock, features, backups.
+
+crate::rule::rules! { Superblock;
+    SB001 UNREADABLE Fatal
+        "Byte 1024 of the device begins a superblock."
+        "This is no ext4 file system, its beginning was overwritten, or the offset is wrong; no backup was found either."
+        "None.";
+    SB002 PRIMARY Error
+        "The primary superblock has the magic, fits its checksum, and its numbers make sense."
+        "The beginning of the device was overwritten. A backup superblock was used instead."
+        "Write the backup over the primary.";
+    SB003 GEOMETRY Fatal
+        "The superblock's numbers make sense together."
+        "No block can be found with them; no backup is better."
+        "None.";
+    SB004 FEATURES Fatal
+        "All features are known."
+        "The file system was made by a newer or other tool; what an unknown feature changes cannot be checked."
+        "Use a newer version of this tool.";
+    SB005 DEVICE Error
+        "The device is at least as large as the file system."
+        "The image was cut off, or the partition shrunk. Files in the missing part are lost."
+        "Restore the missing part; else shrink the file system.";
+    SB006 INODES Error
+        "inodes_count is the number of groups times inodes_per_group."
+        "The superblock was damaged."
+        "Store the product.";
+    SB007 RESERVED Error
+        "At most half of the blocks are reserved."
+        "The superblock was damaged."
+        "Store 5 % of the blocks.";
+    SB008 FIRST_INO Error
+        "first_ino is 11 or more, and lies in the first group."
+        "The superblock was damaged."
+        "Store 11.";
+    SB009 FIRST_BLOCK Error
+        "first_data_block is 1 with clusters of 1 KiB, else 0."
+        "The superblock was damaged."
+        "Store the right number.";
+    SB010 CHECKSUM_TYPE Fatal
+        "checksum_type is 1 (CRC-32C) with metadata_csum."
+        "The superblock was damaged, or made by a newer tool."
+        "Store 1.";
+    SB011 FEATURE_SET Error
+        "Features that exclude or need each other are set accordingly."
+        "The superblock was damaged, or changed by a tool that did not know better."
+        "Clear the feature that cannot be.";
+    SB012 FREE_BLOCKS Note
+        "free_blocks_count is the sum over all groups."
+        "Drivers keep the sum in memory and write it now and then; it is recomputed at mount."
+        "Store the sum.";
+    SB013 FREE_INODES Note
+        "free_inodes_count is the sum over all groups."
+        "Drivers keep the sum in memory and write it now and then; it is recomputed at mount."
+        "Store the sum.";
+    SB014 EXTRA_ISIZE Note
+        "min_extra_isize and want_extra_isize are multiples of 4 that fit an inode."
+        "New inodes may have no room for newer fields."
+        "Store 32.";
+    SB015 RESERVED_GDT Note
+        "Reserved descriptor blocks belong to the resize inode; without it there are none."
+        "Blocks are kept for growing the file system that nobody will use."
+        "Store 0, or repair the resize inode.";
+    SB016 QUOTA_INODE Note
+        "Quota inodes are named only with the quota feature, and are those that the format keeps for it."
+        "The superblock was damaged."
+        "Store 0.";
+    SB017 BACKUP Note
+        "Backup superblocks agree with the primary in all that does not change in use."
+        "The backup would mislead a repair. Growing and tuning update the backups, mounting does not."
+        "Write the primary over the backup.";
+    SB018 ERRORS Note
+        "The kernel has recorded no errors."
+        "A driver met damage and noted it; the time, place and function of the first and the last error are in the superblock."
+        "Clear the record after a check without findings.";
+    SB019 MMP Error
+        "With multiple-mount protection, the superblock names a block that holds its magic, and nobody has the file system open."
+        "Another machine may be writing at this moment, or the block was overwritten."
+        "Write a clean block.";
+    SB020 TIMES Note
+        "The last mount, write and check are not in the future."
+        "A clock was wrong."
+        "Store the present time.";
+    SB021 RESIZE_INODE Error
+        "The resize inode maps exactly the reserved descriptor blocks of every copy of the table."
+        "Growing the file system would overwrite files."
+        "Build the resize inode anew.";
+    SB022 JOURNAL_HINT Note
+        "With has_journal off, no journal inode is named."
+        "The superblock was damaged, or changed by hand."
+        "Store 0.";
+    SB023 TWO_JOURNALS Error
+        "The superblock names a journal inode or an external journal, not both."
+        "It is unclear which journal must be replayed."
+        "Forget the one that holds no journal of this file system.";
+    SB024 HIGH Note
+        "High halves of block counts are 0 without the feature 64bit."
+        "The superblock was damaged, or the feature was cleared by hand. Some drivers use the high halves all the same."
+        "Store 0.";
+}

@@ -1,0 +1,48 @@
+//! Rules of the area `XA`: extended attributes.
+
+crate::rule::rules! { Xattr;
+    XA001 IN_INODE Error
+        "Entries and values of the attributes in an inode lie inside it."
+        "Attributes, among them rights and labels, are lost."
+        "Remove the attributes in the inode.";
+    XA002 BLOCK Error
+        "An attribute block has the magic and is one block, and its entries and values lie inside it, apart from each other."
+        "Attributes, among them rights and labels, are lost."
+        "Remove the block from all inodes.";
+    XA003 BLOCK_PLACE Error
+        "An attribute block lies inside the file system, outside its metadata, and the feature ext_attr is on."
+        "The inode was overwritten."
+        "Store 0.";
+    XA004 CHECKSUM Error
+        "The checksum of an attribute block fits."
+        "The block was overwritten or never completely written."
+        "Where all else in the block makes sense, store the right checksum; else remove the block.";
+    XA005 HASH Error
+        "An entry's hash is that of its name and value; in an inode it may be 0."
+        "The entry was overwritten."
+        "Remove the attribute.";
+    XA006 REFCOUNT Error
+        "The reference count of an attribute block is the number of inodes that name it."
+        "Too small a number frees the block while it is in use; too large a one leaks it."
+        "Store the number counted.";
+    XA007 EA_INODE Error
+        "The value of a large attribute is the content of an inode with the EA_INODE flag, of the size and checksum that the entry says."
+        "The attribute cannot be read."
+        "Remove the attribute.";
+    XA008 EA_REFCOUNT Error
+        "The reference count of an EA inode is the number of attributes that name it."
+        "Too small a number frees the value while it is in use; too large a one leaks it."
+        "Store the number counted.";
+    XA009 ORDER Note
+        "Entries of an attribute block are sorted by index, length of the name, and name."
+        "The kernel stops its search early and may not find an attribute."
+        "Sort the entries.";
+    XA010 UNREADABLE Error
+        "Attribute blocks can be read."
+        "The device refuses to give the block."
+        "Remove the block from all inodes.";
+    XA011 ODD_ENTRY Note
+        "In an inode, names of attributes have no NUL, and values begin at multiples of 4."
+        "The entry was overwritten. It can still be read."
+        "Remove the attribute.";
+}

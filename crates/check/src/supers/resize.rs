@@ -1,0 +1,97 @@
+//! The resize inode: its double indirect block lists the reserved descriptor blocks of the first group, and each of
+//! these, as an indirect block, the same block of every backup.
+//!
+//! Source: spec 07 section 11.
+
+use base::{Group, Ino, Pblk};
+use ondisk::Features;
+use ondisk::inode::Inode;
+
+use crate::Place;
+use crate::rules::superblock as rules;
+use crate::state::State;
+
+pub(super) fn check(state: &State<'_>) {
+    let (image, geometry) = (&state.image, &state.image.geometry);
+    let sb = &image.sb;
+    let place = Place::ino(Ino::RESIZE);
+    if !sb.features.has_compat(Features::RESIZE_INODE) {
+        return;
+    }
+    let broken = |says: String| state.findings.broken(&rules::RESIZE_INODE, place.clone(), says);
+    // The old part tells all; newer fields may be broken.
+    let inode = image.read_inode(Ino::RESIZE).ok();
+    let Some(inode) = inode.and_then(|bytes| Inode::decode(&bytes[..128]).ok()) else {
+        broken("the resize inode cannot be read".into());
+        return;
+    };
+    if sb.reserved_gdt_blocks == 0 && inode.links == 0 && inode.block == [0; 60] {
+        return; // grown to its limit, or so small that there was no room
+    }
+    if inode.links == 0 {
+        let says = "the resize inode has no links";
+        state.findings.broken(&crate::rules::inode::HIDDEN_FIELDS, place.clone(), says);
+    }
+    if inode.mode & 0xF000 != 0x8000 {
+        broken(format!("mode {:#o}, {} links", inode.mode, inode.links));
+        return;
+    }
+    let slots = inode.block.as_chunks::<4>().0;
+    let word = |i: usize| u64::from(u32::from_le_bytes(slots[i]));
+    if (0..15).any(|i| i != 13 && word(i) != 0) {
+        broken("it maps more than a double indirect block".into());
+        return;
+    }
+    let dind = Pblk(word(13));
+    if sb.reserved_gdt_blocks == 0 && dind.0 == 0 {
+        return;
+    }
+    if !image.is_data_block(dind) {
+        broken(format!("its double indirect block is said to be {dind}"));
+        return;
+    }
+    let Ok(bytes) = image.read_block(dind) else {
+        broken(format!("its double indirect block {dind} cannot be read"));
+        return;
+    };
+    let per_block = geometry.block_size.bytes() / 4;
+    let head = geometry.group_head(Group(0)).reserved;
+    // Slots count descriptor blocks from the start of the table, and wrap around.
+    let first_slot = u64::from(geometry.desc_blocks) % per_block;
+    let entries = bytes.as_chunks::<4>().0;
+    for (slot, entry) in entries.iter().enumerate() {
+        let found = u64::from(u32::from_le_bytes(*entry));
+        let index = (slot as u64 + per_block - first_slot) % per_block;
+        let expected = if index < u64::from(head.1) { head.0.0 + index } else { 0 };
+        if found != expected {
+            broken(format!("slot {slot} of block {dind} is {found}, should be {expected}"));
+            return;
+        }
+        if expected != 0 && !check_row(state, Pblk(expected), &broken) {
+            return;
+        }
+    }
+}
+
+/// A reserved block of the first group lists the same one of all backups.
+fn check_row(state: &State<'_>, row: Pblk, broken: &dyn Fn(String)) -> bool {
+    let geometry = &state.image.geometry;
+    let Ok(bytes) = state.image.read_block(row) else {
+        broken(format!("block {row} cannot be read"));
+        return false;
+    };
+    let mut backups = (1..geometry.groups).map(Group).filter(|group| geometry.has_super(*group));
+    for (slot, entry) in bytes.as_chunks::<4>().0.iter().enumerate() {
+        let found = u64::from(u32::from_le_bytes(*entry));
+        // Counted from the primary, even where the primary lies a block further on than its backups (1 KiB blocks in
+        // larger clusters).
+        let expected = backups
+            .next()
+            .map_or(0, |group| row.0 + u64::from(group.0) * u64::from(geometry.blocks_per_group));
+        if found != expected {
+            broken(format!("entry {slot} of block {row} is {found}, should be {expected}"));
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,351 @@
+//! Extended attributes: entries in inodes and blocks, shared blocks, values in inodes of their own.
+//!
+//! Owns: the rules of the area `XA`. Does **not** own: what a value means.
+//!
+//! A block is read and claimed when the first inode names it; further ones only count. What needs all inodes (reference
+//! counts, values in EA inodes) is judged by [`finish`].
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use base::checksum::crc32c;
+use base::{Ino, Lblk, Malformed, Pblk};
+use ondisk::Features;
+use ondisk::inode::{Inode, flags};
+use ondisk::xattr::{self, AttrValue, StoredAttr};
+
+use crate::Place;
+use crate::map::{self, MapRoot};
+use crate::rules::xattr as rules;
+use crate::state::State;
+
+const SHARDS: usize = 64;
+
+/// Attribute blocks and EA inodes, and who refers to them.
+#[derive(Debug)]
+pub(crate) struct Attrs {
+    blocks: Box<[Mutex<HashMap<u64, Block>>]>,
+    /// References to EA inodes, by inode.
+    ea: Mutex<HashMap<u32, Vec<EaRef>>>,
+}
+
+impl Default for Attrs {
+    fn default() -> Self {
+        Self { blocks: (0..SHARDS).map(|_| Mutex::default()).collect(), ea: Mutex::default() }
+    }
+}
+
+/// An attribute block.
+#[derive(Debug, Clone, Default)]
+struct Block {
+    /// Inodes that name it.
+    users: u32,
+    /// As its header says; `None`: it makes no sense.
+    refcount: Option<u32>,
+    /// It holds the context of encrypted inodes.
+    encryption: bool,
+    /// What its values in EA inodes count for each user's quota.
+    ea_bytes: u64,
+    ea_inodes: u64,
+}
+
+/// An attribute whose value is in an EA inode.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct EaRef {
+    /// The inode or the block that holds the entry.
+    from: (u32, u64),
+    name: Vec<u8>,
+    size: u32,
+    hash: u32,
+}
+
+/// Attributes that the rest of pass 1 asks for.
+#[derive(Debug, Default)]
+pub(crate) struct InodeAttrs {
+    /// There is an attribute block.
+    pub(crate) block: bool,
+    /// There is system.data.
+    pub(crate) inline: bool,
+    /// Its value.
+    pub(crate) inline_tail: Vec<u8>,
+    /// There is an encryption context.
+    pub(crate) encryption: bool,
+    /// Values in EA inodes, which count for the owner's quota.
+    pub(crate) ea_bytes: u64,
+    pub(crate) ea_inodes: u64,
+}
+
+/// The area behind the fixed fields of an inode.
+pub(crate) fn in_inode(state: &State<'_>, ino: Ino, area: &[u8], attrs: &mut InodeAttrs) {
+    match area.first_chunk() {
+        Some(magic) if u32::from_le_bytes(*magic) == xattr::MAGIC => {}
+        _ => return,
+    }
+    let place = Place::ino(ino);
+    match xattr::decode_ibody(area) {
+        Ok(entries) => {
+            for entry in &entries {
+                one(state, &place, (ino.0, 0), entry, area, attrs);
+            }
+        }
+        // e2fsck and the kernel bear these two.
+        Err(fault) if ["name has no NUL", "value is aligned"].contains(&fault.rule) && values_fit(area) => {
+            state.findings.broken(&rules::ODD_ENTRY, place, fault.to_string());
+        }
+        Err(fault) => state.findings.broken(&rules::IN_INODE, place, fault.to_string()),
+    }
+}
+
+/// Do all entries and values lie inside an inode's area, whatever their names and alignment?
+fn values_fit(area: &[u8]) -> bool {
+    let Some(base) = area.get(xattr::IBODY_HEADER_LEN..) else { return false };
+    let mut at = 0;
+    while let Some(entry) = base.get(at..at + 16) {
+        let word = |i: usize| u32::from_le_bytes([entry[i], entry[i + 1], entry[i + 2], entry[i + 3]]);
+        if word(0) == 0 {
+            return true;
+        }
+        let (offset, size) = (u64::from(word(0) >> 16), u64::from(word(8)));
+        if word(4) == 0 && offset + size > base.len() as u64 {
+            return false;
+        }
+        at += xattr::entry_len(entry[0].into());
+    }
+    base.get(at..at + 4).is_some_and(|end| end == [0; 4])
+}
+
+/// One entry of an inode or a block.
+fn one(
+    state: &State<'_>,
+    place: &Place,
+    from: (u32, u64),
+    entry: &StoredAttr<'_>,
+    area: &[u8],
+    attrs: &mut InodeAttrs,
+) {
+    let attr = &entry.attr;
+    let place = || place.clone().named(attr.name).at_offset(entry.offset as u32);
+    if !entry.hash_matches() && !padded_hash_matches(entry, area) {
+        state.findings.broken(&rules::HASH, place(), format!("the hash is {:#x}", entry.hash));
+    }
+    match (attr.index, attr.name) {
+        (xattr::INDEX_SYSTEM, b"data") if entry.in_inode => {
+            attrs.inline = true;
+            if let AttrValue::Bytes(bytes) = attr.value {
+                attrs.inline_tail = bytes.to_vec();
+            }
+        }
+        (xattr::INDEX_ENCRYPTION, b"c") => attrs.encryption = true,
+        _ => {}
+    }
+    if let AttrValue::Inode { ino, size, .. } = attr.value {
+        if !state.image.sb.features.has_incompat(Features::EA_INODE) {
+            state.findings.broken(
+                &rules::EA_INODE,
+                place(),
+                format!("a value in inode {ino}, without the feature"),
+            );
+            return;
+        }
+        let geometry = &state.image.geometry;
+        let cluster = geometry.block_size.bytes() << geometry.cluster_log;
+        attrs.ea_bytes += u64::from(size).next_multiple_of(cluster);
+        attrs.ea_inodes += 1;
+        let reference = EaRef { from, name: attr.name.to_vec(), size, hash: entry.hash };
+        state
+            .attrs
+            .ea
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(ino.0)
+            .or_default()
+            .push(reference);
+    }
+}
+
+/// Does the hash fit the value with the bytes that follow it up to a multiple of 4? Drivers take whole words, and the
+/// padding need not be zero.
+fn padded_hash_matches(entry: &StoredAttr<'_>, area: &[u8]) -> bool {
+    let AttrValue::Bytes(value) = entry.attr.value else { return false };
+    let start = (value.as_ptr() as usize).wrapping_sub(area.as_ptr() as usize);
+    let end = start.saturating_add(value.len().next_multiple_of(4));
+    let Some(padded) = area.get(start..end) else { return false };
+    let attr = xattr::Attr { value: AttrValue::Bytes(padded), ..entry.attr };
+    [false, true].into_iter().any(|signed| xattr::entry_hash(&attr, signed) == entry.hash)
+}
+
+/// The attribute block that an inode names; it lies where a file may have blocks.
+pub(crate) fn block(state: &State<'_>, at: Pblk, attrs: &mut InodeAttrs) {
+    let shard = &state.attrs.blocks[at.0 as usize % SHARDS];
+    let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+    let block = shard.entry(at.0).or_insert_with(|| {
+        let cluster = state.claims.cluster_of(at);
+        let _ = state.claims.claim(cluster, cluster);
+        read_block(state, at)
+    });
+    block.users += 1;
+    attrs.encryption |= block.encryption;
+    attrs.ea_bytes += block.ea_bytes;
+    attrs.ea_inodes += block.ea_inodes;
+}
+
+fn read_block(state: &State<'_>, at: Pblk) -> Block {
+    let place = Place::block(at);
+    let bytes = match state.image.read_block(at) {
+        Ok(bytes) => bytes,
+        Err(fault) => {
+            state.findings.broken(&rules::UNREADABLE, place, fault.to_string());
+            return Block::default();
+        }
+    };
+    let (header, entries) = match xattr::decode_block(&bytes) {
+        Ok(decoded) => decoded,
+        Err(fault) => {
+            state.findings.broken(&rules::BLOCK, place, fault.to_string());
+            return Block::default();
+        }
+    };
+    if state.image.has_csum()
+        && let Err(fault) = xattr::verify_block(&bytes, state.image.fs_seed, at)
+    {
+        state.findings.broken(&rules::CHECKSUM, place.clone(), fault.to_string());
+    }
+    let mut attrs = InodeAttrs::default();
+    for entry in &entries {
+        if entry.attr.index == 0 {
+            let says = "an entry has no index of a prefix";
+            state.findings.broken(&rules::BLOCK, place.clone().at_offset(entry.offset as u32), says);
+        }
+        one(state, &place, (0, at.0), entry, &bytes, &mut attrs);
+    }
+    let sorted = entries.is_sorted_by_key(|entry| (entry.attr.index, entry.attr.name.len(), entry.attr.name));
+    if !sorted {
+        state.findings.broken(&rules::ORDER, place, "entries are not sorted");
+    }
+    let (ea_bytes, ea_inodes) = (attrs.ea_bytes, attrs.ea_inodes);
+    Block { users: 0, refcount: Some(header.refcount), encryption: attrs.encryption, ea_bytes, ea_inodes }
+}
+
+/// What can be judged only when all inodes were seen.
+pub(crate) fn finish(state: &State<'_>) {
+    for shard in &state.attrs.blocks {
+        let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        for (at, block) in shard.iter() {
+            if let Some(refcount) = block.refcount
+                && refcount != block.users
+            {
+                let (stored, expected) = (refcount.into(), block.users.into());
+                state.findings.differs(
+                    &rules::REFCOUNT,
+                    Place::block(Pblk(*at)),
+                    "the count",
+                    stored,
+                    expected,
+                );
+            }
+        }
+    }
+    let references = std::mem::take(&mut *state.attrs.ea.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut references: Vec<_> = references.into_iter().collect();
+    references.sort_unstable();
+    for (ino, mut references) in references {
+        references.sort_unstable();
+        ea_inode(state, Ino(ino), &references);
+    }
+}
+
+/// An inode that attributes name as the home of their value.
+fn ea_inode(state: &State<'_>, ino: Ino, references: &[EaRef]) {
+    let from = |reference: &EaRef| {
+        let place = if reference.from.0 != 0 {
+            Place::ino(Ino(reference.from.0))
+        } else {
+            Place::block(Pblk(reference.from.1))
+        };
+        place.named(&reference.name)
+    };
+    let first = &references[0];
+    let value = match read_value(state, ino) {
+        Ok(value) => value,
+        Err(fault) => {
+            state.findings.broken(&rules::EA_INODE, from(first), format!("inode {ino}: {fault}"));
+            return;
+        }
+    };
+    for reference in references {
+        if u64::from(reference.size) != value.inode.size {
+            let says =
+                format!("the value has {} bytes, inode {ino} has {}", reference.size, value.inode.size);
+            state.findings.broken(&rules::EA_INODE, from(reference), says);
+            continue;
+        }
+        let name = &reference.name;
+        let fits = hash_fits(name, value.crc, reference.hash);
+        if !fits && !value.legacy {
+            let says =
+                format!("the hash is {:#x}, which the value in inode {ino} does not give", reference.hash);
+            state.findings.broken(&rules::HASH, from(reference), says);
+        }
+    }
+    if value.legacy {
+        return;
+    }
+    if value.stored_crc != value.crc {
+        let says = format!("the value's checksum is {:#x}, should be {:#x}", value.stored_crc, value.crc);
+        state.findings.broken(&rules::EA_INODE, Place::ino(ino), says);
+    }
+    let (stored, expected) = (value.refcount, references.len() as u64);
+    if stored != expected {
+        state.findings.differs(&rules::EA_REFCOUNT, Place::ino(ino), "the count", stored, expected);
+    }
+}
+
+fn hash_fits(name: &[u8], crc: u32, stored: u32) -> bool {
+    let attr = xattr::Attr { index: 0, name, value: AttrValue::Inode { ino: Ino(0), size: 0, hash: crc } };
+    [false, true].into_iter().any(|signed| xattr::entry_hash(&attr, signed) == stored)
+}
+
+struct Value {
+    inode: Inode,
+    crc: u32,
+    stored_crc: u32,
+    refcount: u64,
+    /// Made by Lustre: it names its owner instead of counting.
+    legacy: bool,
+}
+
+fn read_value(state: &State<'_>, ino: Ino) -> Result<Value, String> {
+    let image = &state.image;
+    let bytes = image.read_inode(ino).map_err(|fault| fault.to_string())?;
+    let inode = Inode::decode(&bytes).map_err(|fault: Malformed| fault.to_string())?;
+    if !inode.has_flag(flags::EA_INODE) {
+        return Err("it has no flag ea_inode".into());
+    }
+    if inode.mode & 0xF000 != 0x8000 || inode.links == 0 {
+        return Err(format!("mode {:#o}, {} links", inode.mode, inode.links));
+    }
+    let size = usize::try_from(inode.size).unwrap_or(usize::MAX);
+    if size > xattr::STORED_VALUE_LEN_MAX as usize {
+        return Err(format!("its size is {size}"));
+    }
+    let seed = ondisk::inode::inode_seed(image.fs_seed, ino, inode.generation);
+    let root = MapRoot { ino, i_block: inode.block, extents: inode.has_flag(flags::EXTENTS), seed };
+    let bs = image.geometry.block_size.len();
+    let mut value = vec![0; size.next_multiple_of(bs)];
+    map::data_runs(image, &root, &mut |run| {
+        let Lblk(lblk) = run.lblk;
+        let start = (lblk as usize).checked_mul(bs)?;
+        let len = (run.len as usize * bs).min(value.len().checked_sub(start)?);
+        let part = value.get_mut(start..start + len)?;
+        if !run.unwritten {
+            image.read_blocks(run.pblk, part).ok()?;
+        }
+        Some(())
+    });
+    let crc = crc32c(image.fs_seed, &value[..size]);
+    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let (stored_crc, refcount) = (word(0x08), u64::from(word(0x0C)) << 32 | u64::from(word(0x24)));
+    // Lustre's keep the owner's number in mtime and its generation in their own; count and checksum are zero then.
+    let legacy = stored_crc != crc && refcount == 0;
+    Ok(Value { inode, crc, stored_crc, refcount, legacy })
+}

@@ -1,0 +1,77 @@
+//! Sound file systems of every kind that real tools and the real kernel make: no findings.
+
+use std::path::Path;
+
+use check::{Options, Report, Severity};
+use device::FileDevice;
+use testkit::matrix;
+
+fn check(image: &Path) -> Report {
+    let device =
+        FileDevice::open(image, false).unwrap_or_else(|error| panic!("{}: {error}", image.display()));
+    check::check(&device, &Options::default()).unwrap_or_else(|fault| panic!("{}: {fault}", image.display()))
+}
+
+/// The findings as text, a line each.
+fn told(report: &Report, least: Severity) -> String {
+    // JO017: resize2fs, tune2fs and e2fsck itself move or grow the journal without renewing the superblock's copy.
+    let findings =
+        report.findings.iter().filter(|found| found.rule.severity >= least && found.rule.code != "JO017");
+    findings.map(|f| format!("  {} {:?} {}\n", f.rule.code, f.place, f.says)).collect()
+}
+
+/// Every image of the matrix. Those that a crash left behind are checked as their journal's replay makes them; what
+/// the kernel would still do at a mount (orphans) is no damage.
+#[test]
+fn images_of_mke2fs_and_the_kernel_have_no_findings() {
+    let dir = testkit::scratch();
+    let mut bad = String::new();
+    let mut checked = 0;
+    for recipe in matrix::recipes() {
+        if recipe.needs() == matrix::Needs::Root && !testkit::is_root() {
+            eprintln!("{} is skipped: only root can mount", recipe.name);
+            continue;
+        }
+        let outcome = matrix::build_all(std::slice::from_ref(&recipe), dir.path(), 1).remove(0);
+        let built = match outcome.built {
+            Ok(built) => built,
+            Err(says) => {
+                eprintln!("{} is skipped: {says}", recipe.name);
+                continue;
+            }
+        };
+        let report = check(&built.image);
+        checked += 1;
+        // Counts in the superblock are brought up to date by an unmount only.
+        let least = if recipe.is_dirty() { Severity::Error } else { Severity::Note };
+        let findings = told(&report, least);
+        if !findings.is_empty() {
+            bad += &format!("{}:\n{findings}", recipe.name);
+        }
+        built.delete();
+    }
+    assert!(bad.is_empty(), "{bad}");
+    eprintln!("{checked} images");
+    assert!(checked >= 10, "only {checked} images could be made");
+}
+
+#[test]
+fn any_number_of_threads_tells_the_same() {
+    let dir = testkit::scratch();
+    let image = dir.path().join("t.img");
+    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", image.to_str().unwrap(), "64M"]);
+    // Damage in every group: bitmaps and the inode table of the first.
+    let mut bytes = std::fs::read(&image).unwrap();
+    for at in (200 << 10..600 << 10).step_by(1000) {
+        bytes[at] ^= 0x55;
+    }
+    std::fs::write(&image, bytes).unwrap();
+    let device = FileDevice::open(&image, false).unwrap();
+    let with = |threads| {
+        let options = Options { threads: std::num::NonZero::new(threads), ..Options::default() };
+        check::check(&device, &options).unwrap().findings
+    };
+    let one = with(1);
+    assert!(!one.is_empty());
+    assert_eq!(one, with(7));
+}

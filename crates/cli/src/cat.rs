@@ -1,0 +1,73 @@
+//! `extant cat`: the bytes of files to standard output.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use extant::{Fault, FileType, Follow, Refusal};
+
+use crate::look::{IMAGES_HELP, OpenArgs, Session, Target};
+
+/// Bytes per read.
+const PIECE: usize = 1 << 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  extant cat root.img:/etc/os-release
+  extant cat 'disk.img#2:/var/log/*.log' | less
+  extant cat root.img:/boot/vmlinuz > vmlinuz";
+
+/// Print the content of files.
+///
+/// Symbolic links are followed inside the image. Holes are printed as zeros; `extant cp` keeps them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{IMAGES_HELP}\n\n{EXAMPLES}"))]
+pub(crate) struct CatArgs {
+    /// The files.
+    #[arg(required = true, value_name = "IMG:PATH")]
+    files: Vec<OsString>,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+pub(crate) fn run(args: &CatArgs) -> ExitCode {
+    let mut session = Session::new(&args.open);
+    let targets = session.targets(&args.files, Follow::Links);
+    // Pieces are large: a buffer in between would only copy them.
+    let mut out = io::stdout().lock();
+    let mut printed = Ok(());
+    for target in targets {
+        match print(&target, &mut out) {
+            Ok(None) => {}
+            Ok(Some(fault)) => session.fault(target.shown(), &fault),
+            Err(error) => {
+                printed = Err(error);
+                break;
+            }
+        }
+    }
+    session.finish(printed.and_then(|()| out.flush()))
+}
+
+/// Prints a file; what could not be read of it.
+fn print(target: &Target, out: &mut dyn Write) -> io::Result<Option<Fault>> {
+    match target.inode.kind() {
+        FileType::Regular => {}
+        FileType::Directory => return Ok(Some(Refusal::IsDirectory.into())),
+        _ => return Ok(Some(Refusal::WrongType.into())),
+    }
+    let size = target.inode.size();
+    let mut piece = vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))];
+    let mut offset = 0;
+    while offset < size {
+        match target.fs.volume().read(&target.inode, offset, &mut piece) {
+            Ok(0) => break,
+            Ok(got) => {
+                out.write_all(&piece[..got])?;
+                offset += got as u64;
+            }
+            Err(fault) => return Ok(Some(fault)),
+        }
+    }
+    Ok(None)
+}

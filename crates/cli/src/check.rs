@@ -1,0 +1,293 @@
+//! `extant check`: prints what `check` found, as text or JSON, with e2fsck's exit codes.
+//!
+//! Does **not** own: any rule or verdict.
+
+use std::io::{IsTerminal, Write};
+use std::num::NonZero;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use check::{Finding, Report, Rule, Severity, rules};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::imagearg::ImageArg;
+
+/// e2fsck's code for an operational error.
+const OPERATIONAL: u8 = 8;
+/// e2fsck's code for a wrong command line.
+const USAGE: u8 = 16;
+
+/// Verify a file system on all processors. Nothing is written; a journal that waits is checked as if it were replayed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes, as e2fsck's:
+  0   the file system is sound (there may be notes)
+  4   errors were found; nothing was repaired
+  8   the image cannot be read, or has no superblock that can be used
+  16  the command line does not make sense
+
+Examples:
+  extant check disk.img              check and print what is wrong
+  extant check disk.img#2            the second partition of a disk image
+  extant check --json disk.img       the same for programs
+  extant check --explain IN004       what a rule means, and what a repair would do
+  extant check --rules               all rules")]
+pub(crate) struct CheckArgs {
+    /// The image: FILE, FILE@OFFSET, FILE#PARTITION, or a block device.
+    #[arg(required_unless_present_any = ["explain", "rules"])]
+    image: Option<String>,
+    /// Print what a rule means, by its code.
+    #[arg(long, value_name = "CODE", conflicts_with_all = ["image", "rules"])]
+    explain: Option<String>,
+    /// Print all rules.
+    #[arg(long, conflicts_with = "image")]
+    rules: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print only the verdict.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print how long each pass took.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Threads; as many as there are processors if not given.
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZero<usize>>,
+    /// Print at most this many findings of each rule (all are counted).
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    max: usize,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: CheckArgs) -> ExitCode {
+    let (code, text) = match outcome(&args) {
+        Ok(done) => done,
+        Err((code, why)) => return crate::exit::fail(code, &why),
+    };
+    let mut out = std::io::stdout().lock();
+    // A reader that went away does not change the verdict.
+    let _ = out.write_all(text.as_bytes());
+    ExitCode::from(code)
+}
+
+fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
+    if let Some(code) = &args.explain {
+        let rule = rules::by_code(code)
+            .ok_or_else(|| (USAGE, format!("there is no rule {code}; `extant check --rules` lists all")))?;
+        return Ok((0, if args.json { pretty(&json!(rule)) } else { explain(rule) }));
+    }
+    if args.rules {
+        let all: Vec<&Rule> = rules::all().collect();
+        let line = |rule: &&Rule| format!("{}  {:5}  {}\n", rule.code, severity(rule.severity), rule.says);
+        return Ok((0, if args.json { pretty(&json!(all)) } else { all.iter().map(line).collect() }));
+    }
+    let name = args.image.as_deref().unwrap_or_default();
+    let image: ImageArg = name.parse().map_err(|why| (USAGE, format!("{why}")))?;
+    let device: Arc<dyn device::Device> =
+        image.open_read_only().map_err(|why| (OPERATIONAL, why.to_string()))?;
+    let bar = Bar::new(!args.quiet && !args.json && std::io::stderr().is_terminal());
+    let options = check::Options { threads: args.threads, progress: Some(&bar) };
+    let checked = check::check(&*device, &options);
+    bar.bar.finish_and_clear();
+    let report = checked.map_err(|why| (OPERATIONAL, format!("{name}: {why}")))?;
+    let text = if args.json { pretty(&as_json(name, &report)) } else { as_text(name, &report, args) };
+    Ok((report.exit_code(), text))
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Note => "note",
+        Severity::Error => "error",
+        Severity::Fatal => "fatal",
+    }
+}
+
+fn explain(rule: &Rule) -> String {
+    format!(
+        "{} ({})\n\nThe rule: {}\n\nWhen it is broken: {}\n\nA repair would: {}\n",
+        rule.code,
+        severity(rule.severity),
+        rule.says,
+        rule.why,
+        rule.repair
+    )
+}
+
+/// Where a finding is, in words: "inode 12, block 99".
+fn place(finding: &Finding) -> String {
+    let place = &finding.place;
+    let mut parts = Vec::new();
+    let mut part = |what: &str, number: Option<u64>| {
+        if let Some(number) = number {
+            parts.push(format!("{what} {number}"));
+        }
+    };
+    part("group", place.group.map(|group| group.0.into()));
+    part("inode", place.ino.map(|ino| ino.0.into()));
+    part("logical block", place.lblk.map(|lblk| lblk.0.into()));
+    part("block", place.block.map(|block| block.0));
+    part("byte", place.offset.map(u64::from));
+    if let Some(name) = &place.name {
+        parts.push(format!("\"{}\"", name.escape_ascii()));
+    }
+    if parts.is_empty() { "file system".to_owned() } else { parts.join(", ") }
+}
+
+fn as_text(name: &str, report: &Report, args: &CheckArgs) -> String {
+    let mut text = String::new();
+    if !args.quiet {
+        let mut of_rule = 0;
+        for (at, finding) in report.findings.iter().enumerate() {
+            let is_first = at == 0 || report.findings[at - 1].rule != finding.rule;
+            of_rule = if is_first { 1 } else { of_rule + 1 };
+            if of_rule <= args.max {
+                let rule = finding.rule;
+                text += &format!(
+                    "{} {}: {}: {}\n",
+                    rule.code,
+                    severity(rule.severity),
+                    place(finding),
+                    finding.says
+                );
+            }
+            let is_last = report.findings.get(at + 1).is_none_or(|next| next.rule != finding.rule);
+            let count = report.counts.get(finding.rule.code).copied().unwrap_or_default();
+            let shown = of_rule.min(args.max) as u64;
+            if is_last && count > shown {
+                text += &format!("{} ... and {} more\n", finding.rule.code, count - shown);
+            }
+        }
+    }
+    let stats = &report.stats;
+    if args.verbose {
+        for pass in &stats.passes {
+            text += &format!("{:8.3} s  {}\n", pass.elapsed.as_secs_f64(), pass.pass);
+        }
+        text += &format!("{:8.3} s  all; {} MiB read\n", stats.elapsed.as_secs_f64(), stats.read_bytes >> 20);
+    }
+    let errors = of_severity(report, |found| found != Severity::Note);
+    let notes = of_severity(report, |found| found == Severity::Note);
+    let verdict = match (report.opened, errors) {
+        (false, _) => "the superblock cannot be used".to_owned(),
+        (true, 0) => "clean".to_owned(),
+        (true, 1) => "1 error".to_owned(),
+        (true, errors) => format!("{errors} errors"),
+    };
+    let noted = match notes {
+        0 => String::new(),
+        1 => ", 1 note".to_owned(),
+        notes => format!(", {notes} notes"),
+    };
+    text += &format!("{name}: {verdict}{noted}");
+    if report.opened {
+        text += &format!(
+            "; {}/{} inodes, {} directories, {}/{} blocks{}",
+            stats.inodes,
+            stats.inodes_total,
+            stats.dirs,
+            stats.blocks_used,
+            stats.blocks,
+            if stats.replayed { "; as after the journal's replay" } else { "" }
+        );
+    }
+    text += "\n";
+    if errors > 0 && !args.quiet {
+        text += "`extant check --explain CODE` tells more; `e2fsck -f` repairs (copy the image first)\n";
+    }
+    text
+}
+
+fn of_severity(report: &Report, want: impl Fn(Severity) -> bool) -> u64 {
+    let found = report.counts.iter();
+    found
+        .filter(|(code, _)| rules::by_code(code).is_some_and(|rule| want(rule.severity)))
+        .map(|(_, n)| n)
+        .sum()
+}
+
+fn as_json(name: &str, report: &Report) -> Value {
+    let stats = &report.stats;
+    let findings = report.findings.iter().map(|finding| {
+        let place = &finding.place;
+        json!({
+            "code": finding.rule.code,
+            "severity": finding.rule.severity,
+            "area": finding.rule.area,
+            "says": finding.says,
+            "rule": finding.rule.says,
+            "place": {
+                "group": place.group.map(|group| group.0),
+                "inode": place.ino.map(|ino| ino.0),
+                "logical_block": place.lblk.map(|lblk| lblk.0),
+                "block": place.block.map(|block| block.0),
+                "offset": place.offset,
+                "name": place.name.as_ref().map(|name| name.escape_ascii().to_string()),
+            },
+            "stored": finding.stored,
+            "expected": finding.expected,
+        })
+    });
+    json!({
+        "image": name,
+        "clean": report.opened && report.clean(),
+        "exit_code": report.exit_code(),
+        "findings": findings.collect::<Vec<_>>(),
+        "counts": report.counts,
+        "stats": {
+            "inodes": stats.inodes,
+            "inodes_total": stats.inodes_total,
+            "directories": stats.dirs,
+            "blocks": stats.blocks,
+            "blocks_used": stats.blocks_used,
+            "block_size": stats.block_size,
+            "replayed": stats.replayed,
+            "read_bytes": stats.read_bytes,
+            "elapsed_ms": stats.elapsed.as_millis() as u64,
+            "passes": stats.passes.iter().map(|pass| json!({
+                "pass": pass.pass,
+                "elapsed_ms": pass.elapsed.as_millis() as u64,
+            })).collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn pretty(value: &Value) -> String {
+    let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// A progress bar that shows itself only when a check takes longer than a second.
+struct Bar {
+    bar: ProgressBar,
+    begun: std::time::Instant,
+    visible: bool,
+}
+
+impl Bar {
+    fn new(visible: bool) -> Self {
+        Self { bar: ProgressBar::hidden(), begun: std::time::Instant::now(), visible }
+    }
+}
+
+impl check::Progress for Bar {
+    fn step(&self, pass: &'static str, done: u64, total: u64) {
+        if !self.visible || self.begun.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        if self.bar.is_hidden() {
+            let style = ProgressStyle::with_template("{msg:24} {wide_bar} {percent:3}%");
+            self.bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+            if let Ok(style) = style {
+                self.bar.set_style(style);
+            }
+        }
+        self.bar.set_message(pass);
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+    }
+}

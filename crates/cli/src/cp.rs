@@ -1,0 +1,105 @@
+//! `extant cp`: files and trees out of an image.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use extant::{FileType, Follow};
+
+use crate::exit;
+use crate::look::host::{Choices, Host, Place, open_named_dir};
+use crate::look::progress::Progress;
+use crate::look::{IMAGES_HELP, OpenArgs, Session, Target};
+
+const EXAMPLES: &str = "\
+Holes stay holes, names of one file stay names of one file, and nothing is written outside of the destination, whatever \
+links an image holds. What is there already under a name is replaced; directories are entered. IMG:/ without a name \
+copies what is in the root.
+
+Examples:
+  extant cp root.img:/etc/fstab .
+  extant cp -r 'root.img:/etc/{ssh,systemd}' backup/
+  sudo extant cp -a root.img:/ rootfs/          everything, with owners and devices";
+
+/// Copy files and directories out of an image.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{IMAGES_HELP}\n\n{EXAMPLES}"))]
+pub(crate) struct CpArgs {
+    /// What to copy, and last where to: a directory, or a new name.
+    #[arg(required = true, num_args = 2.., value_names = ["IMG:PATH", "DEST"])]
+    paths: Vec<OsString>,
+    /// Directories with everything below them; symbolic links are copied as links.
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Keep mode, times (to the nanosecond), attributes and ACLs, and, as root, owners.
+    #[arg(short, long)]
+    preserve: bool,
+    /// Same as -r -p.
+    #[arg(short, long)]
+    archive: bool,
+    /// Write zeros where the files have holes.
+    #[arg(long)]
+    no_sparse: bool,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+pub(crate) fn run(args: &CpArgs) -> ExitCode {
+    let mut session = Session::new(&args.open);
+    let Some((destination, sources)) = args.paths.split_last() else {
+        return exit::USAGE.into();
+    };
+    let destination = PathBuf::from(destination);
+    let recursive = args.recursive || args.archive;
+    let follow = if recursive { Follow::NotTheLast } else { Follow::Links };
+    let targets = session.targets(sources, follow);
+    let is_dir = destination.is_dir();
+    if targets.len() > 1 && !is_dir {
+        session.problem(
+            exit::USAGE_CODE,
+            format_args!("{}: several files need an existing directory to go to", destination.display()),
+        );
+        return session.finish(Ok(()));
+    }
+    let choices = Choices { metadata: args.preserve || args.archive, sparse: !args.no_sparse, replace: true };
+    let host = Host::new(choices, Progress::new("copying"));
+    for target in &targets {
+        if target.inode.kind() == FileType::Directory && !recursive {
+            session.problem(
+                exit::USAGE_CODE,
+                format_args!("{}: is a directory; copy it with -r", target.shown()),
+            );
+            continue;
+        }
+        match place(target, &destination, is_dir) {
+            Ok(place) => host.copy(&mut session, target, place),
+            Err(error) => {
+                session.problem(exit::TARGET, format_args!("{}: {error}", destination.display()));
+            }
+        }
+    }
+    host.finish(&mut session);
+    session.finish(Ok(()))
+}
+
+/// Where a source goes.
+fn place(target: &Target, destination: &Path, is_dir: bool) -> std::io::Result<Place> {
+    let name = target.name();
+    // The root has no name to be made in the destination, nor has what ends in a dot.
+    let nameless = matches!(name, b"" | b"." | b"..");
+    if nameless && !is_dir {
+        std::fs::create_dir(destination)?;
+    }
+    if nameless {
+        return Ok(Place::Into(open_named_dir(destination)?));
+    }
+    if is_dir {
+        return Ok(Place::Name(open_named_dir(destination)?, name.to_vec()));
+    }
+    let missing = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "has no name that could be made");
+    let last = destination.file_name().ok_or_else(missing)?.as_bytes().to_vec();
+    let parent =
+        destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(Place::Name(open_named_dir(parent)?, last))
+}

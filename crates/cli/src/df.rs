@@ -1,0 +1,122 @@
+//! `extant df`: space and inodes of file systems.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use extant::{FileSystem, StatFs};
+use serde_json::{Value, json};
+
+use crate::look::print::{JsonList, short_size};
+use crate::look::{OpenArgs, Session, output};
+
+const EXAMPLES: &str = "\
+Blocks are counted as the kernel does for a mounted file system: those of the file system itself are in no column, and \
+those reserved for root are not available.
+
+Examples:
+  extant df -h root.img 'disk.img#2'
+  extant df -i root.img
+  extant df --json root.img | jq '.[0].available_bytes'";
+
+/// Show how full file systems are, in blocks of 1 KiB.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true, after_help = EXAMPLES)]
+pub(crate) struct DfArgs {
+    /// The images: IMG, IMG@OFFSET, IMG#PARTITION.
+    #[arg(required = true, value_name = "IMG")]
+    images: Vec<OsString>,
+    /// Sizes for people: 1.5K, 234M, 2.0G.
+    #[arg(short = 'h', long)]
+    human: bool,
+    /// Inodes instead of blocks.
+    #[arg(short, long)]
+    inodes: bool,
+    /// Print a JSON list, with bytes and inodes.
+    #[arg(long)]
+    json: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+pub(crate) fn run(args: &DfArgs) -> ExitCode {
+    let mut session = Session::new(&args.open);
+    let mut found = Vec::new();
+    for target in session.targets(&args.images, extant::Follow::Links) {
+        match target.fs.volume().statfs() {
+            Ok(space) => found.push((target.image.clone(), target.fs, space)),
+            Err(fault) => session.fault(&target.image, &fault),
+        }
+    }
+    let printed = if args.json { print_json(&found) } else { print_table(args, &found) };
+    session.finish(printed)
+}
+
+/// Used, available, and the share of used in percent, rounded up as df does.
+fn shares(all: u64, free: u64, available: u64) -> (u64, String) {
+    let used = all.saturating_sub(free);
+    let whole = u128::from(used) + u128::from(available);
+    let percent = match whole {
+        0 => "-".to_owned(),
+        _ => format!("{}%", (u128::from(used) * 100).div_ceil(whole)),
+    };
+    (used, percent)
+}
+
+fn print_table(args: &DfArgs, found: &[(String, FileSystem, StatFs)]) -> io::Result<()> {
+    let heading = match (args.inodes, args.human) {
+        (true, _) => ["Image", "Inodes", "IUsed", "IFree", "IUse%"],
+        (false, true) => ["Image", "Size", "Used", "Avail", "Use%"],
+        (false, false) => ["Image", "1K-blocks", "Used", "Available", "Use%"],
+    };
+    let mut rows = vec![heading.map(str::to_owned)];
+    for (image, _, space) in found {
+        let image = crate::inspect::format::escape(image.as_bytes());
+        if args.inodes {
+            let free = u64::from(space.inodes_free);
+            let (used, percent) = shares(space.inodes.into(), free, free);
+            rows.push([image, space.inodes.to_string(), used.to_string(), free.to_string(), percent]);
+        } else {
+            let (used, percent) = shares(space.blocks, space.blocks_free, space.blocks_available);
+            let show = |blocks: u64| {
+                let bytes = blocks.saturating_mul(space.block_size.into());
+                if args.human { short_size(bytes) } else { bytes.div_ceil(1024).to_string() }
+            };
+            rows.push([image, show(space.blocks), show(used), show(space.blocks_available), percent]);
+        }
+    }
+    let widths: [usize; 5] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let mut out = output();
+    for [image, all, used, available, percent] in &rows {
+        let [w0, w1, w2, w3, w4] = widths;
+        writeln!(out, "{image:<w0$} {all:>w1$} {used:>w2$} {available:>w3$} {percent:>w4$}")?;
+    }
+    out.flush()
+}
+
+fn print_json(found: &[(String, FileSystem, StatFs)]) -> io::Result<()> {
+    let mut out = output();
+    let mut list = JsonList::new(&mut out);
+    for (image, fs, space) in found {
+        let bytes = |blocks: u64| -> Value { blocks.saturating_mul(space.block_size.into()).into() };
+        let (used, _) = shares(space.blocks, space.blocks_free, space.blocks_available);
+        list.item(&json!({
+            "image": image,
+            "block_size": space.block_size,
+            "size_bytes": bytes(space.blocks),
+            "used_bytes": bytes(used),
+            "free_bytes": bytes(space.blocks_free),
+            "available_bytes": bytes(space.blocks_available),
+            "inodes": space.inodes,
+            "inodes_used": space.inodes.saturating_sub(space.inodes_free),
+            "inodes_free": space.inodes_free,
+            "name_max": space.name_max,
+            "uuid": crate::inspect::format::uuid(&fs.volume().superblock().uuid),
+        }))?;
+    }
+    list.finish()
+}

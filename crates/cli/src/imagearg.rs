@@ -1,0 +1,535 @@
+//! Image arguments: which bytes of which file hold the file system, and which path in it is meant.
+//!
+//! ```text
+//! IMG             a file or block device, from its first byte
+//! IMG@OFFSET      from byte OFFSET on: 4096, 0x1000, 1M, or 2048s (sectors of 512)
+//! IMG#N           partition N of its table (GPT or MBR), as Linux numbers it
+//! mem:SIZE        an empty device in memory
+//! ...:PATH        a path inside: disk.img#2:/etc/fstab; its first / may be left out
+//! ```
+//! Names may hold `@`, `#` and `:` themselves. What exists decides: the whole text if a file is called so, then the text
+//! up to the first `:` with which a file is found. A file called `mem:64M` is reached as `./mem:64M`.
+//!
+//! Owns: the spelling, the messages that teach it, opening. Does **not** own: what is in the image, or tables of
+//! partitions (see [`device::partition`]).
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use device::partition::{Partition, PartitionFault, Scheme, Table, partitions};
+use device::{Device, FileDevice, MemDevice, Window};
+use ondisk::superblock;
+
+use crate::sizes::{human, parse_size};
+
+/// Partitions that a message lists.
+const LISTED_MAX: usize = 12;
+/// Where the superblock of a file system has its magic number.
+const MAGIC_OFFSET: u64 = superblock::OFFSET + 0x38;
+
+/// An image argument, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ImageArg {
+    /// The file or block device; for memory, what was typed.
+    pub(crate) path: PathBuf,
+    /// Which of its bytes.
+    pub(crate) at: Place,
+    /// The path inside, beginning with `/`; `None` if there was no `:`.
+    pub(crate) inner_path: Option<PathBuf>,
+}
+
+/// Which bytes of a file are the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// All.
+    Whole,
+    /// Those from this byte on.
+    Offset(u64),
+    /// Those of the partition of this number.
+    Partition(u32),
+    /// None: an empty device in memory, of so many bytes.
+    Memory(u64),
+}
+
+/// Why an image argument cannot be used. Both texts are whole sentences that name the image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ArgError {
+    /// It asks for what cannot be.
+    Usage(String),
+    /// The image cannot be read, or is not one.
+    Unreadable(String),
+}
+
+impl fmt::Display for ArgError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(why) | Self::Unreadable(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for ArgError {}
+
+impl fmt::Display for ImageArg {
+    /// Without the path inside.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        match self.at {
+            Place::Whole | Place::Memory(_) => Ok(()),
+            Place::Offset(bytes) => write!(f, "@{bytes}"),
+            Place::Partition(number) => write!(f, "#{number}"),
+        }
+    }
+}
+
+impl ImageArg {
+    /// Takes an argument apart; looks which files exist, opens none.
+    ///
+    /// # Errors
+    /// [`ArgError::Unreadable`] when there is no such file, [`ArgError::Usage`] when what follows it makes no sense.
+    pub(crate) fn parse(arg: &OsStr) -> Result<Self, ArgError> {
+        let bytes = arg.as_bytes();
+        if let Some(memory) = memory(bytes)? {
+            return Ok(memory);
+        }
+        if let Some((path, at)) = place(bytes, Existing::Any)? {
+            return Ok(Self { path, at, inner_path: None });
+        }
+        for colon in colons(bytes) {
+            if let Some((path, at)) = place(&bytes[..colon], Existing::NoDirectory)? {
+                return Ok(Self { path, at, inner_path: Some(inner_path(&bytes[colon + 1..])) });
+            }
+        }
+        // Nothing exists. The shortest reading is the likeliest.
+        let image = colons(bytes).next().map_or(bytes, |colon| &bytes[..colon]);
+        let image = match split_suffix(image) {
+            Some((path, mark, text)) if suffix(mark, text).is_some() => path,
+            _ => image,
+        };
+        Err(ArgError::Unreadable(format!("{}: there is no such file", shown(image))))
+    }
+
+    /// Opens the image for reading; nothing is ever written through what is returned.
+    ///
+    /// A partition that reaches past the end of an image that was cut off ends there. What is odd about the partition
+    /// table is said on standard error.
+    ///
+    /// # Errors
+    /// [`ArgError::Usage`] for a partition or an offset that is not there, [`ArgError::Unreadable`] when the system
+    /// refuses, and for a whole disk whose file system is in a partition: the message says in which.
+    pub(crate) fn open_read_only(&self) -> Result<Arc<dyn Device>, ArgError> {
+        if let Place::Memory(bytes) = self.at {
+            return Ok(Arc::new(MemDevice::new(bytes)));
+        }
+        let disk: Arc<dyn Device> = match FileDevice::open_read_only(&self.path) {
+            Ok(device) => Arc::new(device),
+            Err(error) => return Err(ArgError::Unreadable(refusal(&self.path, &error))),
+        };
+        match self.at {
+            Place::Partition(number) => self.partition(&disk, number),
+            Place::Offset(offset) if offset > disk.size_bytes() => {
+                let (path, size) = (self.path.display(), disk.size_bytes());
+                Err(ArgError::Usage(format!(
+                    "@{offset}: {path} has {size} bytes ({}), so nothing is at byte {offset}",
+                    human(size)
+                )))
+            }
+            Place::Offset(offset) => match Window::from_offset(disk, offset) {
+                Ok(window) => Ok(Arc::new(window)),
+                Err(fault) => Err(ArgError::Usage(format!("@{offset}: {fault}"))),
+            },
+            Place::Whole | Place::Memory(_) => match self.whole_disk(&disk) {
+                Some(hint) => Err(ArgError::Unreadable(hint)),
+                None => Ok(disk),
+            },
+        }
+    }
+
+    fn partition(&self, disk: &Arc<dyn Device>, number: u32) -> Result<Arc<dyn Device>, ArgError> {
+        let path = self.path.display();
+        let table = match partitions(disk) {
+            Ok(table) => table,
+            Err(PartitionFault::NoTable) if holds_ext4(disk, 0) => {
+                let why = "has no partition table: an ext4 file system begins at its first byte";
+                return Err(ArgError::Usage(format!("{path} {why}; leave #{number} out")));
+            }
+            Err(PartitionFault::NoTable) => {
+                return Err(ArgError::Usage(format!(
+                    "{path} has no partition table (GPT or MBR), so there is no #{number}; \
+                     {path}@OFFSET names a place by its first byte"
+                )));
+            }
+            Err(fault) => return Err(ArgError::Unreadable(format!("{path}: {fault}"))),
+        };
+        for remark in &table.remarks {
+            eprintln!("extant: {path}: {remark}");
+        }
+        let Some(partition) = table.get(number) else {
+            return Err(ArgError::Usage(format!(
+                "there is no #{number}: {path} has {}",
+                listed(disk, &table)
+            )));
+        };
+        match partition.window(Arc::clone(disk)) {
+            Ok(window) => Ok(Arc::new(window)),
+            Err(fault @ PartitionFault::Container { .. }) => {
+                Err(ArgError::Usage(format!("#{number}: {fault}; {path} has {}", listed(disk, &table))))
+            }
+            Err(fault) => Err(ArgError::Unreadable(format!("{path}: {fault}"))),
+        }
+    }
+
+    /// What to say instead of "no ext4 file system" about a disk that has partitions and no file system around them.
+    fn whole_disk(&self, disk: &Arc<dyn Device>) -> Option<String> {
+        if holds_ext4(disk, 0) {
+            return None;
+        }
+        let table = partitions(disk).ok()?;
+        let holders: Vec<u32> = table
+            .partitions
+            .iter()
+            .filter(|partition| !partition.is_container() && holds_ext4(disk, partition.offset_bytes))
+            .map(|partition| partition.number)
+            .collect();
+        let (path, scheme) = (self.path.display(), table.scheme);
+        match &holders[..] {
+            // Boot sectors of other file systems look like an MBR as well; checksums make a GPT certain.
+            [] if matches!(scheme, Scheme::Mbr { .. }) || table.partitions.is_empty() => None,
+            [] => Some(format!(
+                "{path} is a whole disk with a partition table ({scheme}), and no ext4 is in sight: it has {}; \
+                 {path}#N looks into one",
+                listed(disk, &table)
+            )),
+            [one] => Some(format!(
+                "{path} is a whole disk with a partition table ({scheme}), and ext4 is in its partition {one}: \
+                 say {path}#{one}"
+            )),
+            [first, ..] => Some(format!(
+                "{path} is a whole disk with a partition table ({scheme}): say which partition, like {path}#{first}; \
+                 it has {}",
+                listed(disk, &table)
+            )),
+        }
+    }
+}
+
+/// `mem:SIZE` or `mem:SIZE:PATH`.
+fn memory(bytes: &[u8]) -> Result<Option<ImageArg>, ArgError> {
+    let Some(rest) = bytes.strip_prefix(b"mem:") else { return Ok(None) };
+    let end = rest.iter().position(|byte| *byte == b':');
+    let (size, inner) = (&rest[..end.unwrap_or(rest.len())], end.map(|end| &rest[end + 1..]));
+    match std::str::from_utf8(size).map_err(|_| String::new()).and_then(parse_size) {
+        Ok(bytes_len) => Ok(Some(ImageArg {
+            path: PathBuf::from(OsStr::from_bytes(&bytes[..4 + size.len()])),
+            at: Place::Memory(bytes_len),
+            inner_path: inner.map(inner_path),
+        })),
+        // Perhaps a path in a file called "mem".
+        Err(_) if exists(b"mem", Existing::NoDirectory) || exists(bytes, Existing::Any) => Ok(None),
+        Err(_) => {
+            let why = "mem:SIZE needs a size, like mem:64M";
+            Err(ArgError::Usage(format!("{}: {why}", shown(bytes))))
+        }
+    }
+}
+
+/// Where the colons are that something stands before.
+fn colons(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    bytes.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b':').map(|(at, _)| at)
+}
+
+/// A path inside, always from the root.
+fn inner_path(bytes: &[u8]) -> PathBuf {
+    let slash: &[u8] = if bytes.starts_with(b"/") { b"" } else { b"/" };
+    PathBuf::from(OsStr::from_bytes(&[slash, bytes].concat()))
+}
+
+/// What may be there for a text to be a file's name.
+#[derive(Clone, Copy)]
+enum Existing {
+    /// A directory too, so that the message can say that it is one.
+    Any,
+    NoDirectory,
+}
+
+/// A name that cannot be looked at counts: opening it tells why.
+fn exists(path: &[u8], wanted: Existing) -> bool {
+    match std::fs::metadata(OsStr::from_bytes(path)) {
+        Ok(metadata) => matches!(wanted, Existing::Any) || !metadata.is_dir(),
+        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    }
+}
+
+/// A text as `PATH`, `PATH#N` or `PATH@OFFSET`; `None` if there is no such file.
+fn place(bytes: &[u8], wanted: Existing) -> Result<Option<(PathBuf, Place)>, ArgError> {
+    let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
+    if exists(bytes, wanted) {
+        return Ok(Some((path(bytes), Place::Whole)));
+    }
+    let Some((file, mark, text)) = split_suffix(bytes) else { return Ok(None) };
+    if !exists(file, Existing::NoDirectory) {
+        return Ok(None);
+    }
+    if let Some(at) = suffix(mark, text) {
+        return Ok(Some((path(file), at)));
+    }
+    if text.contains(&b':') {
+        return Ok(None); // a path inside follows; it is looked for next
+    }
+    let why = match mark {
+        b'#' => "# wants the number of a partition, like #1",
+        _ => "@ wants a place in bytes, like @4096, @0x1000, @1M, or @2048s for sectors of 512",
+    };
+    Err(ArgError::Usage(format!("{}: {why}", shown(bytes))))
+}
+
+/// The text before the last `#` or `@`, that mark, and what follows it.
+fn split_suffix(bytes: &[u8]) -> Option<(&[u8], u8, &[u8])> {
+    let at = bytes.iter().rposition(|byte| matches!(byte, b'#' | b'@')).filter(|at| *at > 0)?;
+    Some((&bytes[..at], bytes[at], &bytes[at + 1..]))
+}
+
+fn suffix(mark: u8, text: &[u8]) -> Option<Place> {
+    let text = std::str::from_utf8(text).ok()?;
+    if mark == b'@' {
+        return parse_offset(text).map(Place::Offset);
+    }
+    let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())??;
+    (number > 0).then_some(Place::Partition(number))
+}
+
+/// `4096`, `0x1000`, `4K`, `1M`, `2G`, `1T`, `2048s`.
+fn parse_offset(text: &str) -> Option<u64> {
+    if let Some(hex) = text.strip_prefix("0x") {
+        return u64::from_str_radix(hex, 16).ok();
+    }
+    let (digits, unit) = match text.chars().last()?.to_ascii_uppercase() {
+        'K' => (&text[..text.len() - 1], 1 << 10),
+        'M' => (&text[..text.len() - 1], 1 << 20),
+        'G' => (&text[..text.len() - 1], 1 << 30),
+        'T' => (&text[..text.len() - 1], 1 << 40),
+        'S' => (&text[..text.len() - 1], 512),
+        _ => (text, 1u64),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// Is the magic number of a superblock where that of a file system at `offset` would be?
+fn holds_ext4(disk: &dyn Device, offset: u64) -> bool {
+    let mut magic = [0; 2];
+    let at = offset.checked_add(MAGIC_OFFSET);
+    at.is_some_and(|at| disk.read_at(at, &mut magic).is_ok())
+        && u16::from_le_bytes(magic) == superblock::MAGIC
+}
+
+/// `partitions 1 (EFI System, 512.0 MiB), 2 (Linux filesystem "root", 20.0 GiB, ext4)`.
+fn listed(disk: &dyn Device, table: &Table) -> String {
+    let one = |partition: &Partition| {
+        let name: String = partition.name.chars().filter(|c| !c.is_control()).collect();
+        let name = if name.is_empty() { name } else { format!(" \"{name}\"") };
+        let holds = !partition.is_container() && holds_ext4(disk, partition.offset_bytes);
+        let holds = if holds { ", ext4" } else { "" };
+        let (number, kind, len) = (partition.number, partition.kind, human(partition.len_bytes));
+        format!("{number} ({kind}{name}, {len}{holds})")
+    };
+    let all = &table.partitions;
+    let texts: Vec<String> = all.iter().take(LISTED_MAX).map(one).collect();
+    let more = match all.len().saturating_sub(LISTED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match texts.len() {
+        0 => format!("a partition table ({}) with no partition in it", table.scheme),
+        1 => format!("only partition {}", texts[0]),
+        _ => format!("partitions {}{more}", texts.join(", ")),
+    }
+}
+
+/// The system's reason, and for block devices what usually helps.
+fn refusal(path: &Path, error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::PermissionDenied if path.starts_with("/dev") => {
+            "; reading a disk takes root, or membership in the group that owns it"
+        }
+        _ => "",
+    };
+    format!("{}: {error}{advice}", path.display())
+}
+
+fn shown(bytes: &[u8]) -> std::path::Display<'_> {
+    Path::new(OsStr::from_bytes(bytes)).display()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory with files of these names.
+    fn files(names: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for name in names {
+            std::fs::write(dir.path().join(name), b"").unwrap();
+        }
+        dir
+    }
+
+    fn parse(dir: &tempfile::TempDir, arg: &str) -> Result<ImageArg, ArgError> {
+        ImageArg::parse(dir.path().join(arg).as_os_str())
+    }
+
+    /// Name of the file, place, path inside.
+    #[track_caller]
+    fn taken_apart(dir: &tempfile::TempDir, arg: &str) -> (String, Place, Option<String>) {
+        let image = parse(dir, arg).unwrap();
+        let name = image.path.file_name().unwrap().to_str().unwrap().to_owned();
+        (name, image.at, image.inner_path.map(|path| path.to_str().unwrap().to_owned()))
+    }
+
+    fn expected(name: &str, at: Place, inner: Option<&str>) -> (String, Place, Option<String>) {
+        (name.to_owned(), at, inner.map(str::to_owned))
+    }
+
+    #[test]
+    fn every_spelling_is_taken_apart() {
+        let dir = files(&["disk.img"]);
+        for (arg, at, inner) in [
+            ("disk.img", Place::Whole, None),
+            ("disk.img@4096", Place::Offset(4096), None),
+            ("disk.img@0x1F", Place::Offset(31), None),
+            ("disk.img@2048s", Place::Offset(1 << 20), None),
+            ("disk.img@1M", Place::Offset(1 << 20), None),
+            ("disk.img#2", Place::Partition(2), None),
+            ("disk.img:", Place::Whole, Some("/")),
+            ("disk.img:/", Place::Whole, Some("/")),
+            ("disk.img:etc/fstab", Place::Whole, Some("/etc/fstab")),
+            ("disk.img:/etc/a:b", Place::Whole, Some("/etc/a:b")),
+            ("disk.img#2:/etc", Place::Partition(2), Some("/etc")),
+            ("disk.img@1M:etc/x@y#z", Place::Offset(1 << 20), Some("/etc/x@y#z")),
+            ("disk.img:x@12", Place::Whole, Some("/x@12")),
+            ("disk.img:x#1", Place::Whole, Some("/x#1")),
+        ] {
+            assert_eq!(taken_apart(&dir, arg), expected("disk.img", at, inner), "{arg}");
+        }
+    }
+
+    #[test]
+    fn files_with_odd_names_come_before_other_readings() {
+        let dir = files(&["a", "a:b", "a@1", "a#1", "c:d", "e#1:f"]);
+        for (arg, name, at, inner) in [
+            ("a:b", "a:b", Place::Whole, None),
+            ("a:c", "a", Place::Whole, Some("/c")),
+            ("a:/b", "a", Place::Whole, Some("/b")),
+            ("a@1", "a@1", Place::Whole, None),
+            ("a@2", "a", Place::Offset(2), None),
+            ("a#1", "a#1", Place::Whole, None),
+            ("a#1#1", "a#1", Place::Partition(1), None),
+            ("a:b#1", "a:b", Place::Partition(1), None),
+            ("c:d:e", "c:d", Place::Whole, Some("/e")),
+            ("c:d@1:e", "c:d", Place::Offset(1), Some("/e")),
+            ("e#1:f", "e#1:f", Place::Whole, None),
+        ] {
+            assert_eq!(taken_apart(&dir, arg), expected(name, at, inner), "{arg}");
+        }
+    }
+
+    #[test]
+    fn offsets_have_units() {
+        for (text, bytes) in [
+            ("4096", Some(4096)),
+            ("0x1000", Some(4096)),
+            ("1M", Some(1 << 20)),
+            ("4k", Some(4096)),
+            ("2048s", Some(1 << 20)),
+            ("99999999T", None),
+            ("", None),
+            ("K", None),
+            ("1x", None),
+        ] {
+            assert_eq!(parse_offset(text), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn memory_has_a_size() {
+        let image = ImageArg::parse(OsStr::new("mem:64M")).unwrap();
+        assert_eq!((image.at, image.inner_path.as_ref()), (Place::Memory(64 << 20), None));
+        assert_eq!(image.open_read_only().unwrap().size_bytes(), 64 << 20);
+        let image = ImageArg::parse(OsStr::new("mem:1G:/x")).unwrap();
+        assert_eq!((image.to_string().as_str(), image.at), ("mem:1G", Place::Memory(1 << 30)));
+        assert_eq!(image.inner_path, Some("/x".into()));
+        let error = ImageArg::parse(OsStr::new("mem:lots")).unwrap_err().to_string();
+        assert!(error.contains("like mem:64M"), "{error}");
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        let dir = files(&["disk.img"]);
+        for (arg, says) in [
+            ("none.img", "none.img: there is no such file"),
+            ("none.img#2:/etc", "none.img: there is no such file"),
+            ("none.img@1M", "none.img: there is no such file"),
+            ("disk.img#x", "wants the number of a partition"),
+            ("disk.img#0", "wants the number of a partition"),
+            ("disk.img#99999999999", "wants the number of a partition"),
+            ("disk.img@here", "wants a place in bytes"),
+            ("disk.img@99999999T:x", "wants a place in bytes"),
+            ("disk.img@", "wants a place in bytes"),
+        ] {
+            let error = parse(&dir, arg).unwrap_err().to_string();
+            assert!(error.contains(says), "{arg}: {error}");
+        }
+        let error = parse(&dir, "").unwrap().open_read_only().unwrap_err().to_string();
+        assert!(error.ends_with("is a directory, no image"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_with_what_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let magic = superblock::MAGIC.to_le_bytes();
+        let write = |name: &str, edits: &[(usize, &[u8])]| {
+            let mut bytes = vec![0; 1 << 20];
+            edits.iter().for_each(|(at, part)| bytes[*at..at + part.len()].copy_from_slice(part));
+            std::fs::write(dir.path().join(name), bytes).unwrap();
+        };
+        let fault = |arg: &str| parse(&dir, arg).unwrap().open_read_only().unwrap_err();
+        write("blank", &[]);
+        write("ext4", &[(1080, &magic)]);
+        // An MBR: 1 is Linux, from sector 100, 200 long, and holds ext4; 3 is FAT.
+        let linux = [0, 0, 0, 0, 0x83, 0, 0, 0, 100, 0, 0, 0, 200, 0, 0, 0];
+        let fat = [0, 0, 0, 0, 0x0C, 0, 0, 0, 0x2C, 1, 0, 0, 200, 0, 0, 0];
+        let extended = [0, 0, 0, 0, 5, 0, 0, 0, 0xE8, 3, 0, 0, 8, 0, 0, 0];
+        let mbr = [(446, &linux[..]), (478, &fat[..]), (494, &extended[..]), (510, &[0x55, 0xAA][..])];
+        write("disk", &[&mbr[..], &[(51_200 + 1080, &magic)]].concat());
+        write("other", &mbr);
+        let text = fault("disk#2").to_string();
+        assert!(
+            text.starts_with("there is no #2: ")
+                && text.ends_with(
+                    "disk has partitions 1 (Linux, 100.0 KiB, ext4), 3 (FAT32, 100.0 KiB), 4 (Extended, 4.0 KiB)"
+                ),
+            "{text}"
+        );
+        for (arg, says, is_usage) in [
+            ("blank#1", "has no partition table", true),
+            ("ext4#1", "leave #1 out", true),
+            ("blank@2M", "has 1048576 bytes (1.0 MiB)", true),
+            ("disk#4", "extended", true),
+            ("disk", "ext4 is in its partition 1: say ", false),
+        ] {
+            let error = fault(arg);
+            assert!(error.to_string().contains(says), "{arg}: {error}");
+            assert_eq!(matches!(error, ArgError::Usage(_)), is_usage, "{arg}");
+        }
+        for (arg, size_bytes) in
+            [("disk#1", 102_400), ("blank", 1 << 20), ("other", 1 << 20), ("ext4@1K", 1023 << 10)]
+        {
+            let device = parse(&dir, arg).unwrap().open_read_only().unwrap();
+            assert_eq!(device.size_bytes(), size_bytes, "{arg}");
+            assert!(device.write_at(0, b"x").is_err(), "{arg}");
+        }
+    }
+}

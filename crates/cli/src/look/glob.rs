@@ -1,0 +1,374 @@
+//! Patterns in paths: `/usr/**/*.so`, `/etc/{passwd,group}`, `/var/log/*.[0-9]`.
+//!
+//! Owns: parsing, matching a path, and saying whether something below a directory could still match. Does **not** own: walking.
+//!
+//! | pattern | matches |
+//! |---|---|
+//! | `*` | any run of characters of one name, none too; a leading dot is nothing special |
+//! | `?` | one character: of UTF-8 where the name is, else one byte |
+//! | `[a-z]` `[!a-z]` | one character in, not in, a set |
+//! | `**` as a whole part | any number of directories, none too; at the end everything below |
+//! | `{a,b}` | either; may be nested and hold slashes |
+//! | `\x` | the character x, whatever it is |
+//!
+//! Invariant: matching takes time in proportion to name times pattern at most, whatever they are.
+
+/// Alternatives that braces may stand for together.
+const ALTERNATIVES_MAX: usize = 4096;
+
+/// A pattern, split where its fixed beginning ends.
+#[derive(Debug)]
+pub(crate) struct Glob {
+    /// Path without wildcards that every match begins with; empty for the root.
+    pub(crate) base: Vec<u8>,
+    /// What stands behind it.
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone)]
+enum Part {
+    /// `**`
+    Directories,
+    Name(Vec<Token>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Token {
+    /// A character, or (above Unicode) a byte that is none.
+    One(u32),
+    Any,
+    Run,
+    Set {
+        not: bool,
+        ranges: Vec<(u32, u32)>,
+    },
+}
+
+/// Does a path have anything that [`Glob::parse`] would treat as a pattern?
+pub(crate) fn is_pattern(path: &[u8]) -> bool {
+    path.iter().any(|byte| b"*?[{\\".contains(byte))
+}
+
+impl Glob {
+    /// All patterns that a pattern with braces stands for.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(crate) fn parse(pattern: &[u8]) -> Result<Vec<Self>, &'static str> {
+        let mut open = vec![pattern.to_vec()];
+        let mut plain = Vec::new();
+        while let Some(next) = open.pop() {
+            match first_braces(&next)? {
+                None => plain.push(next),
+                Some((begin, commas, end)) => {
+                    let edges: Vec<usize> = [begin].into_iter().chain(commas).chain([end]).collect();
+                    for pair in edges.windows(2).rev() {
+                        let inner = &next[pair[0] + 1..pair[1]];
+                        open.push([&next[..begin], inner, &next[end + 1..]].concat());
+                    }
+                }
+            }
+            if open.len() + plain.len() > ALTERNATIVES_MAX {
+                return Err("its braces stand for more than 4096 alternatives");
+            }
+        }
+        plain.iter().map(|pattern| Self::parse_plain(pattern)).collect()
+    }
+
+    fn parse_plain(pattern: &[u8]) -> Result<Self, &'static str> {
+        let mut base = Vec::new();
+        let mut parts = Vec::new();
+        for part in pattern.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+            let tokens = match part {
+                b"**" => None,
+                _ => Some(tokens(part)?),
+            };
+            let literal = tokens.as_deref().and_then(literal);
+            match (literal, tokens) {
+                (Some(name), _) if parts.is_empty() => {
+                    base.push(b'/');
+                    base.extend(name);
+                }
+                (_, Some(tokens)) => parts.push(Part::Name(tokens)),
+                (_, None) if matches!(parts.last(), Some(Part::Directories)) => {}
+                (_, None) => parts.push(Part::Directories),
+            }
+        }
+        if matches!(parts.last(), Some(Part::Directories)) {
+            parts.push(Part::Name(vec![Token::Run]));
+        }
+        Ok(Self { base, parts })
+    }
+
+    /// Has it no wildcard at all?
+    pub(crate) fn is_literal(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// How many parts of the path below the base a match has; `None` for any number.
+    pub(crate) fn depth(&self) -> Option<usize> {
+        let any = self.parts.iter().any(|part| matches!(part, Part::Directories));
+        (!any).then_some(self.parts.len())
+    }
+
+    /// Does it match a path below the base (`a/b`, no slash at its beginning)?
+    pub(crate) fn matches(&self, path: &[u8]) -> bool {
+        self.states(path).last() == Some(&true)
+    }
+
+    /// Could something below this directory (a path below the base) match?
+    pub(crate) fn could_match_below(&self, path: &[u8]) -> bool {
+        self.states(path)[..self.parts.len()].contains(&true)
+    }
+
+    /// Which beginnings of the pattern match the whole path: `[i]` for the first i parts.
+    fn states(&self, path: &[u8]) -> Vec<bool> {
+        let count = self.parts.len();
+        let mut now = vec![false; count + 1];
+        now[0] = true;
+        self.skip_directories(&mut now);
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            let mut next = vec![false; count + 1];
+            for (at, part) in self.parts.iter().enumerate().filter(|(at, _)| now[*at]) {
+                match part {
+                    Part::Directories => next[at] = true,
+                    Part::Name(tokens) => next[at + 1] |= name_matches(tokens, name),
+                }
+            }
+            self.skip_directories(&mut next);
+            now = next;
+        }
+        now
+    }
+
+    /// `**` may stand for nothing.
+    fn skip_directories(&self, states: &mut [bool]) {
+        for (at, part) in self.parts.iter().enumerate() {
+            if states[at] && matches!(part, Part::Directories) {
+                states[at + 1] = true;
+            }
+        }
+    }
+}
+
+/// Places of a `{`, of its commas, and of its `}`.
+type Braces = (usize, Vec<usize>, usize);
+
+/// The first braces of a pattern.
+fn first_braces(pattern: &[u8]) -> Result<Option<Braces>, &'static str> {
+    let (mut depth, mut begin, mut commas) = (0usize, 0, Vec::new());
+    let mut at = 0;
+    while at < pattern.len() {
+        match pattern[at] {
+            b'\\' => at += 1,
+            b'{' => {
+                if depth == 0 {
+                    begin = at;
+                }
+                depth += 1;
+            }
+            b',' if depth == 1 => commas.push(at),
+            b'}' if depth == 1 => return Ok(Some((begin, commas, at))),
+            b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        at += 1;
+    }
+    if depth > 0 { Err("a { has no } (write \\{ for a brace in a name)") } else { Ok(None) }
+}
+
+fn tokens(part: &[u8]) -> Result<Vec<Token>, &'static str> {
+    let mut tokens = Vec::new();
+    let mut rest = part;
+    while let Some((unit, behind)) = next_unit(rest) {
+        rest = behind;
+        let token = match u8::try_from(unit) {
+            Ok(b'*') if tokens.last() == Some(&Token::Run) => continue,
+            Ok(b'*') => Token::Run,
+            Ok(b'?') => Token::Any,
+            Ok(b'[') => {
+                let (set, behind) = set(rest)?;
+                rest = behind;
+                set
+            }
+            Ok(b'\\') => {
+                let (escaped, behind) =
+                    next_unit(rest).ok_or("it ends in a \\ (write \\\\ for one in a name)")?;
+                rest = behind;
+                Token::One(escaped)
+            }
+            _ => Token::One(unit),
+        };
+        tokens.push(token);
+    }
+    Ok(tokens)
+}
+
+/// A set behind its `[`, and what follows its `]`.
+fn set(mut rest: &[u8]) -> Result<(Token, &[u8]), &'static str> {
+    const OPEN: &str = "a [ has no ] (write \\[ for a bracket in a name)";
+    let not = matches!(rest.first(), Some(b'!' | b'^'));
+    if not {
+        rest = &rest[1..];
+    }
+    let mut ranges = Vec::new();
+    loop {
+        let (mut low, mut behind) = next_unit(rest).ok_or(OPEN)?;
+        if low == u32::from(b']') && !ranges.is_empty() {
+            return Ok((Token::Set { not, ranges }, behind));
+        }
+        if low == u32::from(b'\\') {
+            (low, behind) = next_unit(behind).ok_or(OPEN)?;
+        }
+        let mut high = low;
+        if let [b'-', after @ ..] = behind
+            && after.first().is_some_and(|byte| *byte != b']')
+        {
+            (high, behind) = next_unit(after).ok_or(OPEN)?;
+        }
+        ranges.push((low, high));
+        rest = behind;
+    }
+}
+
+/// A character of UTF-8, or one byte that is none as a number above all characters.
+fn next_unit(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let first = *bytes.first()?;
+    let len = match first {
+        0..0x80 => 1,
+        0xC2..0xE0 => 2,
+        0xE0..0xF0 => 3,
+        0xF0..0xF5 => 4,
+        _ => 1,
+    };
+    let text = bytes.get(..len).and_then(|bytes| std::str::from_utf8(bytes).ok());
+    match text.and_then(|text| text.chars().next()) {
+        Some(c) => Some((c.into(), &bytes[len..])),
+        None => Some((0x11_0000 + u32::from(first), &bytes[1..])),
+    }
+}
+
+/// The name that a pattern without wildcards stands for.
+fn literal(tokens: &[Token]) -> Option<Vec<u8>> {
+    let mut name = Vec::new();
+    for token in tokens {
+        let Token::One(unit) = *token else { return None };
+        match char::from_u32(unit) {
+            Some(c) => name.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            None => name.push((unit - 0x11_0000) as u8),
+        }
+    }
+    Some(name)
+}
+
+fn name_matches(tokens: &[Token], name: &[u8]) -> bool {
+    let (mut at, mut rest) = (0, name);
+    // Where to go on when a run of characters has to be longer: only the last `*` ever needs to be tried again.
+    let mut retry: Option<(usize, &[u8])> = None;
+    loop {
+        let unit = next_unit(rest);
+        let fits = match (tokens.get(at), unit) {
+            (Some(Token::Run), _) => {
+                retry = Some((at + 1, rest));
+                at += 1;
+                continue;
+            }
+            (None, None) => return true,
+            (Some(token), Some((unit, _))) => token.fits(unit),
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        match (fits, unit, retry) {
+            (true, Some((_, behind)), _) => (at, rest) = (at + 1, behind),
+            (_, _, Some((after, from))) => {
+                let Some((_, longer)) = next_unit(from) else { return false };
+                retry = Some((after, longer));
+                (at, rest) = (after, longer);
+            }
+            _ => return false,
+        }
+    }
+}
+
+impl Token {
+    fn fits(&self, unit: u32) -> bool {
+        match self {
+            Self::One(one) => *one == unit,
+            Self::Any | Self::Run => true,
+            Self::Set { not, ranges } => {
+                ranges.iter().any(|(low, high)| (*low..=*high).contains(&unit)) != *not
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, path: &str) -> bool {
+        Glob::parse(pattern.as_bytes()).unwrap().iter().any(|glob| {
+            let whole = path.as_bytes();
+            let below = if glob.base.is_empty() {
+                Some(whole)
+            } else {
+                whole.strip_prefix(&glob.base[1..]).map(|rest| rest.strip_prefix(b"/").unwrap_or(rest))
+            };
+            below.is_some_and(|below| glob.matches(below))
+        })
+    }
+
+    #[test]
+    fn a_table_of_patterns() {
+        for (pattern, yes, no) in [
+            ("/usr/**/*.so", &["usr/a.so", "usr/lib/x/a.so"][..], &["usr/a.so.1", "a.so", "usr"][..]),
+            ("/*", &["a", ".hidden"], &["a/b"]),
+            ("/usr/**", &["usr/a", "usr/a/b"], &["usr", "us"]),
+            ("**/lib/**/a", &["lib/a", "x/lib/y/z/a"], &["lib", "a"]),
+            ("/a?c", &["abc", "aüc"], &["ac", "abbc"]),
+            ("/[a-c]*[!0-9]", &["ab", "c.x"], &["a1", "d-", "a"]),
+            ("/[]x]", &["]", "x"], &["y"]),
+            ("/{etc/{passwd,group},usr}", &["etc/passwd", "etc/group", "usr"], &["etc", "passwd"]),
+            ("/\\*", &["*"], &["a"]),
+            ("/a*b*c*d", &["abcd", "axxbcd-cd"], &["abdc"]),
+        ] {
+            for path in yes {
+                assert!(matches(pattern, path), "{pattern} {path}");
+            }
+            for path in no {
+                assert!(!matches(pattern, path), "{pattern} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_characters_match_byte_by_byte() {
+        let glob = &Glob::parse(b"/?\xff[\xfe]*").unwrap()[0];
+        assert!(glob.matches(b"\x80\xff\xfe"));
+        assert!(!glob.matches(b"\x80\xff\xfd"));
+    }
+
+    #[test]
+    fn directories_without_hope_are_not_entered() {
+        let glob = &Glob::parse(b"/usr/lib/x*/*.so").unwrap()[0];
+        assert_eq!((glob.base.as_slice(), glob.depth()), (&b"/usr/lib"[..], Some(2)));
+        assert!(glob.could_match_below(b"") && glob.could_match_below(b"xy"));
+        assert!(!glob.could_match_below(b"y") && !glob.could_match_below(b"xy/a.so"));
+        assert!(Glob::parse(b"/**/a").unwrap()[0].could_match_below(b"b/c/d"));
+        assert!(Glob::parse(b"/a/\\*/c").unwrap()[0].is_literal());
+    }
+
+    #[test]
+    fn what_cannot_be_is_told() {
+        for bad in ["/[a", "/{a,b", "/a\\"] {
+            assert!(Glob::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+        let many = "{a,b}".repeat(13);
+        assert!(Glob::parse(many.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn many_stars_take_no_exponential_time() {
+        let pattern = "/".to_owned() + &"*a".repeat(100) + "b";
+        assert!(!matches(&pattern, &"a".repeat(255)));
+    }
+}

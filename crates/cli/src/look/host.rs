@@ -1,0 +1,665 @@
+//! Trees of an image onto the host: directories, files with their holes, links, devices, and what belongs to them.
+//!
+//! Owns: making names below a directory of the host, metadata, hard links, the threads that do it. Does **not** own: reading
+//! (see `extant::walk`), what is copied where (see the commands).
+//!
+//! ```text
+//!  contents of a walk -> this thread: directories, in order -> queue of 256 -> workers: files, links, devices
+//!  the last user of a directory gone -> its owner, attributes, mode, times
+//! ```
+//!
+//! Invariants
+//! 1. Nothing outside of the destination is touched: every name is made in a directory that is held open, no symbolic link is
+//!    followed, and a name with a slash is refused, whatever the image says.
+//! 2. Files appear with mode 0600 and get theirs when they are complete and have their owner, so that nobody can use a set-uid
+//!    program of somebody else's, or read what he should not.
+//! 3. A directory gets its times after everything in it was made.
+//! 4. What could not be made is told, and the rest is done. A full disk ends the copy.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use base::Ino;
+use extant::walk::{Data, Loaded};
+use extant::{Attribute, Fault, FileSystem, FileType, Stat, Timestamp};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use super::progress::Progress;
+use super::{Session, Target, below, code_of, shown};
+use crate::exit;
+use crate::inspect::format::count;
+
+/// Bytes per read of a large file.
+const PIECE: usize = 1 << 20;
+/// Jobs that wait for a worker.
+const QUEUE: usize = 256;
+
+/// What is kept and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choices {
+    /// Keep mode, times and attributes, and owners where this process may give files away. Else modes go through the umask.
+    pub(crate) metadata: bool,
+    /// Keep holes.
+    pub(crate) sparse: bool,
+    /// Replace what is there already, except for directories, which are entered.
+    pub(crate) replace: bool,
+}
+
+/// Where the root of a tree goes.
+pub(crate) enum Place {
+    /// A name in a directory.
+    Name(OwnedFd, Vec<u8>),
+    /// The directory itself: what is in the tree goes into it.
+    Into(OwnedFd),
+}
+
+/// A copy to the host; several trees may go through one.
+pub(crate) struct Host {
+    shared: Arc<Shared>,
+}
+
+/// What the threads of a copy share.
+struct Shared {
+    choices: Choices,
+    is_root: bool,
+    umask: u32,
+    progress: Progress,
+    stop: AtomicBool,
+    told: Mutex<Told>,
+}
+
+/// What went wrong so far.
+#[derive(Default)]
+struct Told {
+    codes: Vec<u8>,
+    /// Attributes that the system did not take, by namespace and reason.
+    attributes: BTreeMap<(String, String), u64>,
+}
+
+/// A directory of the host that is being filled; its metadata comes when the last user is gone.
+struct Dir {
+    fd: OwnedFd,
+    /// None for directories whose metadata stay as they are.
+    metadata: Option<Metadata>,
+    shown: String,
+    shared: Arc<Shared>,
+}
+
+struct Metadata {
+    stat: Stat,
+    attributes: Vec<Attribute>,
+}
+
+/// A name to be made by a worker.
+struct Job {
+    dir: Arc<Dir>,
+    name: Vec<u8>,
+    shown: String,
+    loaded: Loaded,
+    /// The file's first name, if it has several.
+    link: Option<Arc<FirstName>>,
+}
+
+/// Has the first name of a file been made?
+#[derive(Default)]
+struct FirstName {
+    made: Mutex<Option<bool>>,
+    known: Condvar,
+}
+
+impl FirstName {
+    fn tell(&self, made: bool) {
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+        self.known.notify_all();
+    }
+
+    /// Jobs are begun in the order of the walk, so the one that tells is under way or done.
+    fn wait(&self) -> bool {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match *made {
+                Some(made) => return made,
+                None => made = self.known.wait(made).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+impl Host {
+    pub(crate) fn new(choices: Choices, progress: Progress) -> Self {
+        // What is made has the mode that is asked for; the umask is applied where it should be.
+        let umask = rustix::process::umask(Mode::empty());
+        raise_file_limit();
+        let shared = Shared {
+            choices,
+            is_root: rustix::process::geteuid().is_root(),
+            umask: umask.as_raw_mode(),
+            progress,
+            stop: AtomicBool::new(false),
+            told: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Copies everything below a target. What goes wrong is told, and remembered for [`finish`](Self::finish).
+    pub(crate) fn copy(&self, session: &mut Session, target: &Target, place: Place) {
+        let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).clamp(1, 8);
+        let (send, receive) = mpsc::sync_channel::<Job>(QUEUE);
+        let receive = Mutex::new(receive);
+        let (root_dir, root_name) = match &place {
+            Place::Name(fd, name) => (fd.try_clone(), name.clone()),
+            Place::Into(fd) => (fd.try_clone(), Vec::new()),
+        };
+        let root_dir = match root_dir {
+            Ok(fd) => fd,
+            Err(error) => return session.problem(exit::TARGET, format_args!("{}: {error}", target.shown())),
+        };
+        std::thread::scope(|scope| {
+            let worker =
+                || Worker { shared: &self.shared, fs: &target.fs, root: &root_dir, root_name: &root_name };
+            let mut started = 0;
+            for _ in 0..threads {
+                let (mut worker, receive) = (worker(), &receive);
+                let spawned = std::thread::Builder::new()
+                    .name("extant-copy".to_owned())
+                    .spawn_scoped(scope, move || worker.work(receive));
+                started += usize::from(spawned.is_ok());
+            }
+            if started == 0 {
+                session.problem(exit::TARGET, "no thread can be started");
+                return;
+            }
+            self.walk(session, target, &place, &send);
+            drop(send);
+        });
+    }
+
+    fn walk(&self, session: &mut Session, target: &Target, place: &Place, send: &mpsc::SyncSender<Job>) {
+        let mut links: HashMap<Ino, Arc<FirstName>> = HashMap::new();
+        // The directories from the root of the walk to where it is; None for one that could not be made.
+        let mut stack: Vec<Option<Arc<Dir>>> = Vec::new();
+        for loaded in target.fs.walk_inode(Arc::clone(&target.inode)).contents() {
+            if self.shared.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let loaded = match loaded {
+                Ok(loaded) => loaded,
+                Err(fault) => {
+                    session.walk_fault(target, &fault);
+                    continue;
+                }
+            };
+            let depth = loaded.entry.depth();
+            let path = below(&target.path, loaded.entry.path());
+            let shown = shown(&target.image, &path);
+            stack.truncate(depth);
+            let (dir, name) = match (depth, place) {
+                (0, Place::Name(fd, name)) => match fd.try_clone() {
+                    Ok(fd) => {
+                        let shared = Arc::clone(&self.shared);
+                        let outer = Dir { fd, metadata: None, shown: shown.clone(), shared };
+                        (Some(Arc::new(outer)), name.clone())
+                    }
+                    Err(error) => {
+                        self.shared.told(exit::TARGET, &shown, &error);
+                        return;
+                    }
+                },
+                (0, Place::Into(fd)) => {
+                    stack.push(self.fill(fd, &shown, loaded).map(Arc::new));
+                    continue;
+                }
+                _ => (stack.last().cloned().flatten(), loaded.entry.name().to_vec()),
+            };
+            let is_dir = loaded.stat.kind == FileType::Directory;
+            let Some(dir) = dir else {
+                // Its directory was told already.
+                if is_dir {
+                    stack.push(None);
+                }
+                continue;
+            };
+            if name.contains(&b'/') || name.contains(&0) {
+                self.shared.told(exit::DAMAGED, &shown, &"a name that no file can have; left out");
+                if is_dir {
+                    stack.push(None);
+                }
+                continue;
+            }
+            if is_dir {
+                let made = self.make_dir(&dir, &name, &shown, loaded);
+                stack.push(made.map(Arc::new));
+                continue;
+            }
+            let link = (loaded.stat.links > 1).then(|| Arc::clone(links.entry(loaded.stat.ino).or_default()));
+            if send.send(Job { dir, name, shown, loaded, link }).is_err() {
+                return; // all workers are gone
+            }
+        }
+    }
+
+    /// The directory that was there before, to be filled.
+    fn fill(&self, fd: &OwnedFd, shown: &str, loaded: Loaded) -> Option<Dir> {
+        match fd.try_clone() {
+            Ok(fd) => Some(self.dir(fd, shown, loaded)),
+            Err(error) => {
+                self.shared.told(exit::TARGET, shown, &error);
+                None
+            }
+        }
+    }
+
+    fn dir(&self, fd: OwnedFd, shown: &str, loaded: Loaded) -> Dir {
+        let attributes = self.shared.attributes(shown, loaded.xattrs);
+        let metadata = Some(Metadata { stat: loaded.stat, attributes });
+        Dir { fd, metadata, shown: shown.to_owned(), shared: Arc::clone(&self.shared) }
+    }
+
+    fn make_dir(&self, parent: &Dir, name: &[u8], shown: &str, loaded: Loaded) -> Option<Dir> {
+        self.shared.progress.file();
+        let made = rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU);
+        let existed = made == Err(Errno::EXIST) && self.shared.choices.replace;
+        let opened = match made {
+            Err(error) if !existed => Err(error),
+            _ => open_dir(parent.fd.as_fd(), name),
+        };
+        match opened {
+            // A directory that was there keeps what it has, unless everything is to be as in the image.
+            Ok(fd) if existed && !self.shared.choices.metadata => {
+                Some(Dir { fd, metadata: None, shown: shown.to_owned(), shared: Arc::clone(&self.shared) })
+            }
+            Ok(fd) => Some(self.dir(fd, shown, loaded)),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                let why =
+                    "there is something else than a directory under this name; it and all below are left out";
+                self.shared.told(exit::TARGET, shown, &why);
+                None
+            }
+            Err(error) => {
+                self.shared.refused(shown, "cannot make the directory", error.into());
+                None
+            }
+        }
+    }
+
+    /// Waits for nothing: [`copy`](Self::copy) has. Hands the session what went wrong.
+    pub(crate) fn finish(self, session: &mut Session) {
+        let told = std::mem::take(&mut *self.shared.told.lock().unwrap_or_else(PoisonError::into_inner));
+        for code in told.codes {
+            session.remember(code);
+        }
+        for ((namespace, why), times) in told.attributes {
+            let attributes = count(times, "attribute");
+            self.shared
+                .progress
+                .line(&format!("extant: warning: {attributes} {namespace}* could not be set: {why}"));
+        }
+    }
+}
+
+impl Shared {
+    fn told(&self, code: u8, shown: &str, why: &dyn std::fmt::Display) {
+        self.progress.line(&format!("extant: {shown}: {why}"));
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if !told.codes.contains(&code) {
+            told.codes.push(code);
+        }
+    }
+
+    /// The system did not want to.
+    fn refused(&self, shown: &str, what: &str, error: io::Error) {
+        let full = matches!(error.raw_os_error(), Some(28 | 122)); // ENOSPC, EDQUOT
+        if full && self.stop.swap(true, Ordering::Relaxed) {
+            return; // told once
+        }
+        let code = if full { exit::NO_SPACE } else { exit::TARGET };
+        self.told(code, shown, &format_args!("{what}: {error}"));
+    }
+
+    fn attributes(&self, shown: &str, attributes: Result<Vec<Attribute>, Fault>) -> Vec<Attribute> {
+        attributes.unwrap_or_else(|fault| {
+            self.told(code_of(&fault), shown, &format_args!("attributes: {fault}"));
+            Vec::new()
+        })
+    }
+
+    /// An attribute that the system does not take is a warning: many systems have none of some namespaces.
+    fn attribute_refused(&self, shown: &str, name: &[u8], error: Errno) {
+        match error {
+            Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP => {
+                let end = name.iter().position(|byte| *byte == b'.').map_or(name.len(), |dot| dot + 1);
+                let namespace = crate::inspect::format::escape(&name[..end]);
+                let why = io::Error::from(error).to_string();
+                let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+                *told.attributes.entry((namespace, why)).or_default() += 1;
+            }
+            error => {
+                let what = format!("cannot set the attribute {}", crate::inspect::format::escape(name));
+                self.refused(shown, &what, error.into());
+            }
+        }
+    }
+
+    fn mode(&self, stat: &Stat) -> Mode {
+        let mode = u32::from(stat.mode & 0o7777);
+        Mode::from_raw_mode(if self.choices.metadata { mode } else { mode & 0o777 & !self.umask })
+    }
+
+    /// Owner, attributes, mode and times of an open file or directory, in this order: a change of owner takes set-uid bits and
+    /// capabilities away, and an ACL changes the mode.
+    fn settle(&self, fd: BorrowedFd<'_>, shown: &str, metadata: &Metadata) {
+        let stat = &metadata.stat;
+        let refused = |what: &str, error: Errno| self.refused(shown, what, error.into());
+        if self.choices.metadata {
+            if self.is_root
+                && let Err(error) =
+                    rustix::fs::fchown(fd, Some(Uid::from_raw(stat.uid)), Some(Gid::from_raw(stat.gid)))
+            {
+                refused("cannot set the owner", error);
+            }
+            for Attribute { name, value } in &metadata.attributes {
+                if let Err(error) = rustix::fs::fsetxattr(fd, name.as_slice(), value, XattrFlags::empty()) {
+                    self.attribute_refused(shown, name, error);
+                }
+            }
+        }
+        if let Err(error) = rustix::fs::fchmod(fd, self.mode(stat)) {
+            refused("cannot set the mode", error);
+        }
+        if self.choices.metadata
+            && let Err(error) = rustix::fs::futimens(fd, &times(stat))
+        {
+            refused("cannot set the times", error);
+        }
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        if let Some(metadata) = self.metadata.take() {
+            self.shared.settle(self.fd.as_fd(), &self.shown, &metadata);
+        }
+    }
+}
+
+/// Who makes files.
+struct Worker<'a> {
+    shared: &'a Shared,
+    fs: &'a FileSystem,
+    /// Where the tree's root is, or (without a name) what it is.
+    root: &'a OwnedFd,
+    root_name: &'a [u8],
+}
+
+/// Why a file was not made.
+enum Failure {
+    Image(Fault),
+    Host(&'static str, io::Error),
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Image(fault)
+    }
+}
+
+fn host(what: &'static str) -> impl Fn(Errno) -> Failure {
+    move |error| Failure::Host(what, error.into())
+}
+
+impl Worker<'_> {
+    fn work(&mut self, queue: &Mutex<Receiver<Job>>) {
+        loop {
+            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(job) = next else { return };
+            // After a full disk the queue is only emptied.
+            let stopped = self.shared.stop.load(Ordering::Relaxed);
+            let made = !stopped && self.job(&job);
+            if let Some(first) = job.link.as_ref().filter(|_| job.loaded.link_of.is_none()) {
+                first.tell(made);
+            }
+            self.shared.progress.file();
+        }
+    }
+
+    /// Makes one name; false after telling why not.
+    fn job(&mut self, job: &Job) -> bool {
+        let result = match (&job.loaded.link_of, &job.link) {
+            (Some(first), Some(state)) => {
+                if !state.wait() {
+                    self.shared.told(exit::TARGET, &job.shown, &"left out like the file's other names");
+                    return false;
+                }
+                self.link(job, first)
+            }
+            _ => self.make(job),
+        };
+        match result {
+            Ok(()) => true,
+            Err(Failure::Image(fault)) => {
+                self.shared.told(code_of(&fault), &job.shown, &fault);
+                false
+            }
+            Err(Failure::Host(what, error)) => {
+                self.shared.refused(&job.shown, what, error);
+                false
+            }
+        }
+    }
+
+    /// Does it, after taking away what is there under this name, if that is allowed.
+    fn replacing(&self, job: &Job, make: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+        match make() {
+            Err(Errno::EXIST) if self.shared.choices.replace => {
+                rustix::fs::unlinkat(&job.dir.fd, job.name.as_slice(), AtFlags::empty())?;
+                make()
+            }
+            result => result,
+        }
+    }
+
+    /// A further name of a file that was made.
+    fn link(&self, job: &Job, first: &[u8]) -> Result<(), Failure> {
+        let mut parts: Vec<&[u8]> = first.split(|byte| *byte == b'/').collect();
+        let name = parts.pop().unwrap_or_default();
+        let mut dir = self.root.try_clone().map_err(|error| Failure::Host("cannot link", error))?;
+        let root = (!self.root_name.is_empty()).then_some(self.root_name);
+        for part in root.into_iter().chain(parts) {
+            dir = open_dir(dir.as_fd(), part).map_err(host("cannot link: the first name's directory"))?;
+        }
+        let link = || rustix::fs::linkat(&dir, name, &job.dir.fd, job.name.as_slice(), AtFlags::empty());
+        self.replacing(job, link).map_err(host("cannot link"))
+    }
+
+    fn make(&self, job: &Job) -> Result<(), Failure> {
+        let stat = &job.loaded.stat;
+        let (dir, name) = (&job.dir.fd, job.name.as_slice());
+        match stat.kind {
+            FileType::Regular => return self.file(job),
+            FileType::Symlink => {
+                let target = match &job.loaded.data {
+                    Data::Target(target) => target.clone(),
+                    _ => self.fs.volume().read_link(&job.loaded.inode)?,
+                };
+                let make = || rustix::fs::symlinkat(target.as_slice(), dir, name);
+                self.replacing(job, make).map_err(host("cannot make the symbolic link"))?;
+            }
+            kind => {
+                let (kind, what) = match kind {
+                    FileType::CharDevice => (rustix::fs::FileType::CharacterDevice, "cannot make the device"),
+                    FileType::BlockDevice => (rustix::fs::FileType::BlockDevice, "cannot make the device"),
+                    FileType::Fifo => (rustix::fs::FileType::Fifo, "cannot make the fifo"),
+                    FileType::Socket => (rustix::fs::FileType::Socket, "cannot make the socket"),
+                    _ => return Err(Failure::Image(extant::Refusal::WrongType.into())),
+                };
+                let number = rustix::fs::makedev(stat.device.0, stat.device.1);
+                let make = || rustix::fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, number);
+                self.replacing(job, make).map_err(host(what))?;
+            }
+        }
+        self.settle_unopened(job);
+        Ok(())
+    }
+
+    /// Metadata of what must not be opened: links, devices, fifos.
+    fn settle_unopened(&self, job: &Job) {
+        let (shared, stat) = (self.shared, &job.loaded.stat);
+        let (dir, name) = (&job.dir.fd, job.name.as_slice());
+        let refused = |what: &str, error: Errno| shared.refused(&job.shown, what, error.into());
+        if shared.choices.metadata && shared.is_root {
+            let (uid, gid) = (Uid::from_raw(stat.uid), Gid::from_raw(stat.gid));
+            if let Err(error) =
+                rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+            {
+                refused("cannot set the owner", error);
+            }
+        }
+        if shared.choices.metadata
+            && let Ok(attributes) = &job.loaded.xattrs
+        {
+            // The directory is the one that is held open, and the last part is not followed.
+            let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
+            for Attribute { name, value } in attributes {
+                if let Err(error) =
+                    rustix::fs::lsetxattr(path.as_slice(), name.as_slice(), value, XattrFlags::empty())
+                {
+                    shared.attribute_refused(&job.shown, name, error);
+                }
+            }
+        }
+        if stat.kind != FileType::Symlink {
+            let held = rustix::fs::openat(
+                dir,
+                name,
+                OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                Mode::empty(),
+            );
+            let set = held.and_then(|held| {
+                rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), shared.mode(stat))
+            });
+            if let Err(error) = set {
+                refused("cannot set the mode", error);
+            }
+        }
+        if shared.choices.metadata
+            && let Err(error) = rustix::fs::utimensat(dir, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
+        {
+            refused("cannot set the times", error);
+        }
+    }
+
+    fn file(&self, job: &Job) -> Result<(), Failure> {
+        // Before anything is made: what is refused leaves no empty file behind.
+        if let Data::Failed(_) = &job.loaded.data {
+            self.fs.volume().read(&job.loaded.inode, 0, &mut [0])?;
+        }
+        let opened = Cell::new(None);
+        let make = || {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mode = Mode::RUSR | Mode::WUSR;
+            opened.set(Some(rustix::fs::openat(&job.dir.fd, job.name.as_slice(), flags, mode)?));
+            Ok(())
+        };
+        self.replacing(job, make).map_err(host("cannot make the file"))?;
+        let Some(fd) = opened.take() else { return Ok(()) };
+        let file = File::from(fd);
+        let filled = self.fill(job, &file);
+        // Also of a file that is not whole: nobody should be able to read it who could not read it in the image.
+        let attributes = match &job.loaded.xattrs {
+            Ok(attributes) => attributes.clone(),
+            Err(fault) => {
+                self.shared.told(code_of(fault), &job.shown, &format_args!("attributes: {fault}"));
+                Vec::new()
+            }
+        };
+        let metadata = Metadata { stat: job.loaded.stat.clone(), attributes };
+        self.shared.settle(file.as_fd(), &job.shown, &metadata);
+        filled
+    }
+
+    /// Writes a file's bytes; holes are left out where they are to be kept.
+    fn fill(&self, job: &Job, file: &File) -> Result<(), Failure> {
+        let stat = &job.loaded.stat;
+        let write = |bytes: &[u8], offset: u64| {
+            self.shared.progress.bytes(bytes.len() as u64);
+            file.write_all_at(bytes, offset).map_err(|error| Failure::Host("cannot write", error))
+        };
+        let has_holes = stat.blocks_512.saturating_mul(512) < stat.size;
+        match &job.loaded.data {
+            Data::None => return Ok(()),
+            Data::Ready(bytes) if !(has_holes && self.shared.choices.sparse) => return write(bytes, 0),
+            _ => {}
+        }
+        let runs = match self.shared.choices.sparse {
+            true => data_runs(self.fs, &job.loaded)?,
+            false => vec![(0, stat.size)],
+        };
+        let mut piece = vec![0; PIECE.min(usize::try_from(stat.size).unwrap_or(PIECE))];
+        for (mut offset, end) in runs {
+            while offset < end {
+                let want = (end - offset).min(piece.len() as u64) as usize;
+                let got = self.fs.volume().read(&job.loaded.inode, offset, &mut piece[..want])?;
+                if got == 0 {
+                    break;
+                }
+                write(&piece[..got], offset)?;
+                offset += got as u64;
+                if self.shared.stop.load(Ordering::Relaxed) {
+                    return Ok(()); // somebody told why
+                }
+            }
+        }
+        file.set_len(stat.size).map_err(|error| Failure::Host("cannot set the size", error))
+    }
+}
+
+/// Where a file has data, in order: pairs of first byte and end, neighbours merged, within its size.
+pub(crate) fn data_runs(fs: &FileSystem, loaded: &Loaded) -> Result<Vec<(u64, u64)>, Fault> {
+    let size = loaded.stat.size;
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    fs.volume().extents(&loaded.inode, 0, size, &mut |extent| {
+        let begin = extent.offset.max(runs.last().map_or(0, |(_, end)| *end));
+        let end = extent.offset.saturating_add(extent.len).min(size);
+        if !extent.unwritten && begin < end {
+            match runs.last_mut() {
+                Some((_, last)) if *last == begin => *last = end,
+                _ => runs.push((begin, end)),
+            }
+        }
+        Some(())
+    })?;
+    Ok(runs)
+}
+
+/// Opens a directory in one that is open, never through a link.
+fn open_dir(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty())
+}
+
+/// Opens a directory that the user named, through links if he wants.
+pub(crate) fn open_named_dir(path: &std::path::Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    let time =
+        |time: Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanos.min(999_999_999).into() };
+    Timestamps { last_access: time(stat.atime), last_modification: time(stat.mtime) }
+}
+
+/// A deep tree needs a descriptor per level.
+fn raise_file_limit() {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+}

@@ -1,0 +1,58 @@
+//! A line on the terminal that says how far a long copy is; nothing elsewhere.
+
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Files and bytes done so far. Threads may tell together.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    files: AtomicU64,
+}
+
+impl Progress {
+    /// Shown on standard error when that is a terminal, after a moment.
+    pub(crate) fn new(what: &'static str) -> Self {
+        let bar = ProgressBar::no_length();
+        if std::io::stderr().is_terminal() {
+            let template = "{spinner} {prefix} {msg}{bytes}, {binary_bytes_per_sec}, {elapsed}";
+            let style = ProgressStyle::with_template(template);
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            bar.set_prefix(what);
+            bar.enable_steady_tick(Duration::from_millis(200));
+        } else {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Self { bar, files: AtomicU64::new(0) }
+    }
+
+    /// One more name is done.
+    pub(crate) fn file(&self) {
+        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
+        if files.is_multiple_of(256) && !self.bar.is_hidden() {
+            self.bar.set_message(format!("{files} files, "));
+        }
+    }
+
+    /// So many more bytes are done.
+    pub(crate) fn bytes(&self, len: u64) {
+        if !self.bar.is_hidden() {
+            self.bar.inc(len);
+        }
+    }
+
+    /// Prints a line above the bar.
+    pub(crate) fn line(&self, line: &str) {
+        self.bar.suspend(|| {
+            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{line}\n"));
+        });
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

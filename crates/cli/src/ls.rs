@@ -1,0 +1,360 @@
+//! `extant ls`: names, and what their inodes say.
+
+use std::cmp::Reverse;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use extant::walk::{Entry, Listing, Order};
+use extant::{FileType, Follow, InodeRef, Stat};
+use serde_json::{Map, Value};
+
+use crate::inspect::format::{escape, iso_seconds, json_bytes, mode_letters};
+use crate::look::print::{JsonList, is_device, put_target, short_size, stat_json};
+use crate::look::{IMAGES_HELP, OpenArgs, Session, Target, below, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  extant ls -l root.img:/etc
+  extant ls -R 'root.img:/usr/**/*.so'          find by name; add -d not to look into directories
+  extant ls -lS root.img:/var/log | head        the largest first
+  extant ls -Rz root.img | xargs -0 ...         raw paths, each ended by a NUL
+  extant ls -R --json root.img | jq '.[] | select(.size > 1e6) | .path'";
+
+/// List directories and files.
+///
+/// Sorted by the bytes of their names. Names that a terminal could misunderstand are escaped as by `ls -b`. Owners are
+/// numbers and times are in UTC.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true, after_help = format!("{IMAGES_HELP}\n\n{EXAMPLES}"))]
+pub(crate) struct LsArgs {
+    /// What to list; the root directory without a path.
+    #[arg(required = true, value_name = "IMG[:PATH]")]
+    files: Vec<OsString>,
+    /// One line per name with type, mode, links, owner, size, time of last change; + marks an ACL.
+    #[arg(short, long)]
+    long: bool,
+    /// Names that begin with a dot too.
+    #[arg(short, long)]
+    all: bool,
+    /// Directories below directories too.
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Directories themselves, not what is in them.
+    #[arg(short, long)]
+    directory: bool,
+    /// One name per line, which is also what happens when the output is no terminal.
+    #[arg(short = '1', long)]
+    one: bool,
+    /// Numbers of inodes.
+    #[arg(short, long)]
+    inode: bool,
+    /// Sizes for people: 1.5K, 234M, 2.0G.
+    #[arg(short = 'h', long)]
+    human: bool,
+    /// Newest first.
+    #[arg(short = 't', long = "time", conflicts_with_all = ["size", "unsorted"])]
+    time: bool,
+    /// Largest first.
+    #[arg(short = 'S', long, conflicts_with = "unsorted")]
+    size: bool,
+    /// As stored in the directory.
+    #[arg(short = 'U', long)]
+    unsorted: bool,
+    /// The other way round.
+    #[arg(short, long)]
+    reverse: bool,
+    /// Whole paths, raw, each ended by a NUL byte, and nothing else.
+    #[arg(short = 'z', long, conflicts_with_all = ["long", "inode", "json"])]
+    null: bool,
+    /// Print one JSON list of everything, with all that stat tells.
+    #[arg(long)]
+    json: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+impl LsArgs {
+    fn needs_stat(&self) -> bool {
+        self.long || self.time || self.size || self.json || self.human
+    }
+}
+
+/// A line of the listing.
+struct Line {
+    name: Vec<u8>,
+    /// Path from the root of the image.
+    path: Vec<u8>,
+    ino: u32,
+    inode: Option<(InodeRef, Stat)>,
+}
+
+pub(crate) fn run(args: &LsArgs) -> ExitCode {
+    let mut session = Session::new(&args.open);
+    // As ls: a link on the command line stands for the directory behind it, unless the link itself is of interest.
+    let follow = if args.long || args.directory { Follow::NotTheLast } else { Follow::Links };
+    let targets = session.targets(&args.files, follow);
+    let mut out = output();
+    let printed = if args.json {
+        print_json(args, &mut session, &targets, &mut out)
+    } else {
+        print_text(args, &mut session, &targets, &mut out)
+    };
+    session.finish(printed.and_then(|()| out.flush()))
+}
+
+/// Splits what is listed itself from the directories to be looked into.
+fn split<'t>(args: &LsArgs, targets: &'t [Target]) -> (Vec<&'t Target>, Vec<&'t Target>) {
+    targets.iter().partition(|target| args.directory || target.inode.kind() != FileType::Directory)
+}
+
+fn line_of(target: &Target) -> Line {
+    let inode = Some((target.inode.clone(), target.fs.volume().stat(&target.inode)));
+    Line { name: target.path.clone(), path: target.path.clone(), ino: target.inode.ino().0, inode }
+}
+
+fn print_text(
+    args: &LsArgs,
+    session: &mut Session,
+    targets: &[Target],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let (files, directories) = split(args, targets);
+    let mut first = true;
+    // Those of one image after the other, since a line shows no image.
+    for part in files.chunk_by(|a, b| a.image == b.image) {
+        let mut lines: Vec<Line> = part.iter().map(|target| line_of(target)).collect();
+        sort(args, &mut lines, true);
+        print_lines(args, part[0], &lines, out)?;
+        first = false;
+    }
+    for target in &directories {
+        let heads = targets.len() > 1 || args.recursive;
+        for listing in listings(args, target) {
+            for fault in &listing.faults {
+                session.walk_fault(target, fault);
+            }
+            let dir = below(&target.path, &listing.path);
+            if heads && !args.null {
+                if !first {
+                    writeln!(out)?;
+                }
+                writeln!(out, "{}:", crate::look::shown(&target.image, &dir))?;
+            }
+            first = false;
+            let lines = lines(args, session, target, listing);
+            print_lines(args, target, &lines, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_json(
+    args: &LsArgs,
+    session: &mut Session,
+    targets: &[Target],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let (files, directories) = split(args, targets);
+    let mut list = JsonList::new(out);
+    let item = |target: &Target, line: &Line| -> Value {
+        let mut map = Map::new();
+        map.insert("image".to_owned(), target.image.clone().into());
+        map.insert("path".to_owned(), json_bytes(&line.path));
+        map.insert(
+            "name".to_owned(),
+            json_bytes(line.path.rsplit(|b| *b == b'/').next().unwrap_or_default()),
+        );
+        if let Some((inode, stat)) = &line.inode {
+            map.extend(stat_json(stat));
+            put_target(&mut map, target.fs.volume(), inode);
+        }
+        map.into()
+    };
+    for target in files {
+        list.item(&item(target, &line_of(target)))?;
+    }
+    for target in directories {
+        for listing in listings(args, target) {
+            for fault in &listing.faults {
+                session.walk_fault(target, fault);
+            }
+            for line in lines(args, session, target, listing) {
+                list.item(&item(target, &line))?;
+            }
+        }
+    }
+    list.finish()
+}
+
+/// The directories to be shown for one that the command line names.
+fn listings(args: &LsArgs, target: &Target) -> extant::walk::Listings {
+    let order = if args.unsorted { Order::Stored } else { Order::Names };
+    let mut walk = target.fs.walk_inode(target.inode.clone()).order(order).inodes(args.needs_stat());
+    if !args.recursive {
+        // One directory needs no helpers.
+        walk = walk.depth_max(1).threads(1);
+    }
+    if !args.all {
+        walk = walk.enter_if(|path| {
+            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            !name.starts_with(b".")
+        });
+    }
+    walk.listings()
+}
+
+fn lines(args: &LsArgs, session: &mut Session, target: &Target, listing: Listing) -> Vec<Line> {
+    let mut lines = Vec::with_capacity(listing.entries.len());
+    let is_shown = |entry: &Entry| args.all || !entry.name().starts_with(b".");
+    for entry in listing.entries.iter().filter(|entry| is_shown(entry)) {
+        let path = below(&target.path, entry.path());
+        let inode = match args.needs_stat().then(|| entry.inode()).transpose() {
+            Ok(inode) => inode.map(|inode| {
+                let stat = target.fs.volume().stat(&inode);
+                (inode, stat)
+            }),
+            Err(fault) => {
+                session.fault(crate::look::shown(&target.image, &path), &fault);
+                None
+            }
+        };
+        lines.push(Line { name: entry.name().to_vec(), path, ino: entry.ino().0, inode });
+    }
+    sort(args, &mut lines, false);
+    lines
+}
+
+/// Sorts as asked for; `unordered` lines are not in the order of their names yet.
+fn sort(args: &LsArgs, lines: &mut [Line], unordered: bool) {
+    let stat = |line: &Line| line.inode.as_ref().map(|(_, stat)| (stat.mtime, stat.size));
+    if unordered && !args.unsorted {
+        lines.sort_by(|a, b| a.path.cmp(&b.path));
+    }
+    if args.time {
+        lines.sort_by_key(|line| Reverse(stat(line).map(|(time, _)| time)));
+    } else if args.size {
+        lines.sort_by_key(|line| Reverse(stat(line).map(|(_, size)| size)));
+    }
+    if args.reverse {
+        lines.reverse();
+    }
+}
+
+fn print_lines(args: &LsArgs, target: &Target, lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+    if args.null {
+        for line in lines {
+            out.write_all(&line.path)?;
+            out.write_all(b"\0")?;
+        }
+        return Ok(());
+    }
+    if args.long {
+        return print_long(args, target, lines, out);
+    }
+    let mut cells: Vec<String> = Vec::with_capacity(lines.len());
+    for line in lines {
+        let name = escape(&line.name);
+        let mut cell = if args.inode { format!("{:>10} {name}", line.ino) } else { name };
+        if args.human
+            && let Some((_, stat)) = &line.inode
+        {
+            cell = format!("{:>5} {cell}", short_size(stat.size));
+        }
+        cells.push(cell);
+    }
+    let width = if args.one || !io::stdout().is_terminal() { 0 } else { terminal_width() };
+    print_columns(&cells, width, out)
+}
+
+/// Columns of the terminal; 80 where it does not say.
+fn terminal_width() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stdout());
+    size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(80)
+}
+
+/// Prints cells in columns, top to bottom, as many as fit into `width`; one per line if it is 0.
+fn print_columns(cells: &[String], width: usize, out: &mut dyn Write) -> io::Result<()> {
+    let widths: Vec<usize> = cells.iter().map(|cell| cell.chars().count()).collect();
+    let fit = |columns: usize| {
+        let rows = cells.len().div_ceil(columns).max(1);
+        let each: Vec<usize> =
+            widths.chunks(rows).map(|column| column.iter().max().copied().unwrap_or(0)).collect();
+        (each.iter().sum::<usize>() + 2 * each.len().saturating_sub(1) <= width).then_some((rows, each))
+    };
+    let columns_max = (width / 3).clamp(1, cells.len().max(1));
+    let found = (2..=columns_max).rev().find_map(fit);
+    let (rows, each) = found.unwrap_or((cells.len(), vec![0]));
+    for row in 0..rows {
+        for (column, wide) in each.iter().enumerate() {
+            let Some(cell) = cells.get(column * rows + row) else { continue };
+            let is_last = (column + 1) * rows + row >= cells.len();
+            let pad = if is_last { 0 } else { wide + 2 - cell.chars().count() };
+            write!(out, "{cell}{:pad$}", "")?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn print_long(args: &LsArgs, target: &Target, lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+    let volume = target.fs.volume();
+    let mut rows = Vec::with_capacity(lines.len());
+    for line in lines {
+        let mut name = escape(&line.name);
+        let ino = if args.inode { line.ino.to_string() } else { String::new() };
+        let Some((inode, stat)) = &line.inode else {
+            rows.push(([ino, "?".into(), "?".into(), "?".into(), "?".into(), "?".into(), "?".into()], name));
+            continue;
+        };
+        if stat.kind == FileType::Symlink {
+            let link = volume.read_link(inode);
+            name = format!("{name} -> {}", link.map_or("?".to_owned(), |link| escape(&link)));
+        }
+        let size = match stat.kind {
+            kind if is_device(kind) => format!("{},{}", stat.device.0, stat.device.1),
+            _ if args.human => short_size(stat.size),
+            _ => stat.size.to_string(),
+        };
+        let has_acl = volume
+            .xattr_names(inode)
+            .is_ok_and(|names| names.iter().any(|name| name.starts_with(b"system.posix_acl_")));
+        let mode = format!("{}{}", mode_letters(stat.mode), if has_acl { "+" } else { "" });
+        let time = iso_seconds(stat.mtime.seconds);
+        let row = [ino, mode, stat.links.to_string(), stat.uid.to_string(), stat.gid.to_string(), size, time];
+        rows.push((row, name));
+    }
+    let wide = |column: usize| rows.iter().map(|(row, _)| row[column].len()).max().unwrap_or(0);
+    let [w0, w1, w2, w3, w4, w5, w6]: [usize; 7] = std::array::from_fn(wide);
+    for ([ino, mode, links, uid, gid, size, time], name) in &rows {
+        if args.inode {
+            write!(out, "{ino:>w0$} ")?;
+        }
+        writeln!(out, "{mode:<w1$} {links:>w2$} {uid:>w3$} {gid:>w4$} {size:>w5$} {time:<w6$} {name}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_go_from_top_to_bottom_and_fit() {
+        let cells: Vec<String> = ["a", "bb", "ccc", "d", "e"].map(str::to_owned).to_vec();
+        let print = |width| {
+            let mut out = Vec::new();
+            print_columns(&cells, width, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(print(0), "a\nbb\nccc\nd\ne\n");
+        assert_eq!(print(100), "a  bb  ccc  d  e\n");
+        assert_eq!(print(9), "a    d\nbb   e\nccc\n");
+        let mut out = Vec::new();
+        print_columns(&[], 80, &mut out).unwrap();
+        assert!(out.is_empty());
+    }
+}

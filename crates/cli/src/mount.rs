@@ -1,0 +1,145 @@
+//! `extant mount` and `extant umount`: an image in the tree of files, without root and without a kernel driver for it.
+//!
+//! Owns: options of the command line, the daemon, signals, waiting. Does **not** own: mounting itself and answering the kernel
+//! (see the crate `fuse`).
+//!
+//! ```text
+//!  extant mount IMG DIR          the same program again, with a pipe as its standard output
+//!    start it -----------------> open the image, mount, own session
+//!    wait for the line <-------- "ready"
+//!    ask DIR (statfs) ---------> answer, until it is unmounted or a signal comes
+//!    exit 0
+//! ```
+//!
+//! Invariants
+//! 1. The command returns 0 only after the mount has answered; before, whatever fails is said on standard error.
+//! 2. A signal unmounts first. Nothing can be lost: the mount is read-only.
+
+mod options;
+mod serve;
+mod umount;
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::Args;
+
+pub(crate) use umount::{UmountArgs, umount};
+
+use crate::exit;
+use options::MountFlags;
+
+/// Set for the second start of the program, the one that stays.
+const DAEMON: &str = "EXTANT_MOUNT_DAEMON";
+/// What that one says when the directory is mounted.
+const READY: &[u8] = b"ready\n";
+
+const MOUNT_HELP: &str = "\
+Options after -o, separated by commas:
+  ro                    read-only, as it is anyway
+  allow_other           let other users look, too
+  default_permissions   modes, owners and ACLs are checked (always with root and with allow_other)
+  fsname=NAME           what the table of mounts shows as the source; the image otherwise
+  subtype=NAME          what it shows behind `fuse.`; extant otherwise
+  noload, norecovery    do not replay the journal: show what stands in place
+  journal_dev=PATH      the external journal, a device or image
+  dev, suid, noexec     open device nodes; honour set-id bits; start no programs
+
+Examples:
+  extant mount root.img /mnt && ls /mnt; extant umount /mnt
+  extant mount disk.img#2 ~/mnt -f      (partition 2, until Ctrl-C)
+  sudo extant mount root.img /mnt -o allow_other
+
+Exit codes: 0 the mount answers (with -f: it was unmounted); 1 it cannot be mounted; 2 usage; 8 the image \
+cannot be read.";
+
+/// Mount an image, read-only, through FUSE; no root is needed.
+#[derive(Debug, Args)]
+#[command(after_help = MOUNT_HELP)]
+pub(crate) struct MountArgs {
+    /// The image: a file or block device, IMG#N for its partition N, IMG@OFFSET for a place in it.
+    #[arg(value_name = "IMG[#N|@OFFSET]")]
+    image: std::ffi::OsString,
+    /// The directory.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Options, see below.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<std::ffi::OsString>,
+    /// Stay in the foreground; end with Ctrl-C.
+    #[arg(short, long)]
+    foreground: bool,
+    /// How many threads answer; one per core, from 2 to 8, if not given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+    /// Memory for caches, next to what the kernel keeps.
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
+    cache: String,
+}
+
+/// Why there is no mount, and what the process exits with.
+#[derive(Debug)]
+pub(crate) struct MountError {
+    code: u8,
+    text: String,
+}
+
+impl MountError {
+    fn new(code: u8, text: impl std::fmt::Display) -> Self {
+        Self { code, text: text.to_string() }
+    }
+}
+
+/// Runs `extant mount`.
+pub(crate) fn mount(args: &MountArgs) -> ExitCode {
+    let done = MountFlags::parse(&args.options)
+        .map_err(|text| MountError::new(exit::USAGE_CODE, text))
+        .and_then(|flags| {
+            let is_daemon = std::env::var_os(DAEMON).is_some();
+            if args.foreground || is_daemon {
+                serve::run(args, &flags, is_daemon)
+            } else {
+                start_daemon(args)
+            }
+        });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Has been said by the process that stays.
+        Err(error) if error.text.is_empty() => ExitCode::from(error.code),
+        Err(error) => exit::fail(error.code, &error.text),
+    }
+}
+
+/// Starts the program again and waits until the directory answers.
+fn start_daemon(args: &MountArgs) -> Result<(), MountError> {
+    let fail = |text: String| MountError::new(exit::TARGET, text);
+    let program = std::env::current_exe().ok().filter(|program| program.exists());
+    let mut command = Command::new(program.as_deref().unwrap_or(Path::new("/proc/self/exe")));
+    command.arg0("extant").args(std::env::args_os().skip(1)).env(DAEMON, "1");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child =
+        command.spawn().map_err(|error| fail(format!("cannot start a background process: {error}")))?;
+    let mut said = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        // It lets go of the pipe when it is ready, and when it ends.
+        let _ = stdout.take(READY.len() as u64).read_to_end(&mut said);
+    }
+    if said != READY {
+        let status =
+            child.wait().map_err(|error| fail(format!("the background process got lost: {error}")))?;
+        return Err(match status.code().and_then(|code| u8::try_from(code).ok()) {
+            Some(code) if code != 0 => MountError::new(code, ""),
+            _ => fail(format!("the background process ended early with {status}")),
+        });
+    }
+    // Waits in the kernel until a thread answers, and fails when there is nobody any more.
+    match rustix::fs::statvfs(&args.dir) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(fail(format!(
+            "{} is mounted, but does not answer: {error}; try again with --foreground to see why",
+            args.dir.display()
+        ))),
+    }
+}

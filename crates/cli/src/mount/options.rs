@@ -1,0 +1,110 @@
+//! The words after `-o`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use fuse::mounting::is_plain_word;
+
+/// What the options say, as given; nothing is decided yet.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct MountFlags {
+    pub(super) allow_other: bool,
+    pub(super) default_permissions: bool,
+    pub(super) fs_name: Option<OsString>,
+    pub(super) subtype: Option<String>,
+    pub(super) no_recovery: bool,
+    pub(super) journal_device: Option<PathBuf>,
+    pub(super) dev: bool,
+    pub(super) suid: bool,
+    pub(super) noexec: bool,
+}
+
+impl MountFlags {
+    /// Understands all lists that were given, later words overruling earlier ones.
+    pub(super) fn parse(lists: &[OsString]) -> Result<Self, String> {
+        let mut flags = Self::default();
+        for word in lists.iter().flat_map(|list| list.as_bytes().split(|byte| *byte == b',')) {
+            flags.word(word)?;
+        }
+        Ok(flags)
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), String> {
+        let (key, value) = match word.iter().position(|byte| *byte == b'=') {
+            Some(place) => (&word[..place], Some(OsStr::from_bytes(&word[place + 1..]))),
+            None => (word, None),
+        };
+        let key_text = String::from_utf8_lossy(key);
+        match (key, value) {
+            // What mount(8) and fstab put there, and what holds anyway.
+            (
+                b"" | b"ro" | b"defaults" | b"nodev" | b"nosuid" | b"noatime" | b"relatime" | b"async",
+                None,
+            ) => {
+                self.dev &= key != b"nodev";
+                self.suid &= key != b"nosuid";
+            }
+            (b"exec", None) => self.noexec = false,
+            (b"noexec", None) => self.noexec = true,
+            (b"dev", None) => self.dev = true,
+            (b"suid", None) => self.suid = true,
+            (b"allow_other", None) => self.allow_other = true,
+            (b"default_permissions", None) => self.default_permissions = true,
+            (b"noload" | b"norecovery", None) => self.no_recovery = true,
+            (b"fsname", Some(value)) => self.fs_name = Some(value.to_owned()),
+            (b"subtype", Some(value)) if is_plain_word(value) => {
+                self.subtype = Some(value.to_string_lossy().into_owned());
+            }
+            (b"subtype", Some(_)) => return Err("-o subtype=NAME: letters and digits only".to_owned()),
+            (b"journal_dev" | b"journal_path", Some(value)) if !value.is_empty() => {
+                self.journal_device = Some(OsString::from_vec(value.as_bytes().to_vec()).into());
+            }
+            (b"rw", None) => {
+                return Err("-o rw: extant mounts read-only so far; leave it out".to_owned());
+            }
+            (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path", _) => {
+                return Err(format!("-o {key_text} needs a value: {key_text}=..."));
+            }
+            _ => {
+                return Err(format!(
+                    "-o \"{}\" is not known; see `extant mount --help` for those that are",
+                    String::from_utf8_lossy(word)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<MountFlags, String> {
+        MountFlags::parse(&[text.into()])
+    }
+
+    #[test]
+    fn options_are_understood_in_lists_and_later_ones_count() {
+        let flags = parse("ro,allow_other,fsname=a b,journal_path=/dev/x,noload,dev,suid,nodev").unwrap();
+        assert!(
+            flags.allow_other && flags.no_recovery && flags.suid && !flags.dev && !flags.default_permissions
+        );
+        assert_eq!(flags.fs_name.as_deref(), Some(OsStr::new("a b")));
+        assert_eq!(flags.journal_device, Some(PathBuf::from("/dev/x")));
+        assert_eq!(parse(""), Ok(MountFlags::default()));
+        let both = MountFlags::parse(&["noexec".into(), "subtype=x".into()]).unwrap();
+        assert!(both.noexec && both.subtype.as_deref() == Some("x"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_with_what_to_do() {
+        assert!(parse("rw").unwrap_err().contains("read-only"));
+        assert!(parse("ro,what").unwrap_err().contains("--help"));
+        assert!(parse("ro=1").is_err());
+        assert!(parse("fsname").unwrap_err().contains("fsname=..."));
+        assert!(parse("subtype=a\\b").is_err());
+        assert!(parse("journal_dev=").is_err());
+    }
+}

@@ -1,0 +1,195 @@
+//! The process that stays: it opens the image, mounts, and answers until the mount is gone.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::exit as end_process;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use fuse::mount_table::mounted_at;
+use fuse::{MountOptions, Mounted, Server, Threads, UnmountFault, unmount};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use volume::{OpenOptions, Volume};
+
+use super::options::MountFlags;
+use super::{MountArgs, MountError, READY};
+use crate::exit;
+use crate::imagearg::{ArgError, ImageArg};
+use crate::sizes::parse_size;
+
+/// Damages that are said one by one; a badly damaged image would fill the screen or a log.
+const DAMAGES_SAID: u32 = 100;
+/// Less memory than this would be no cache.
+const CACHE_MIN: usize = 1 << 20;
+/// The image is no file system that can be read; the same code as `inspect`'s.
+const NOT_READABLE: u8 = 8;
+
+/// Mounts and serves until unmounted. As a daemon, says "ready" on standard output and leaves the terminal.
+pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Result<(), MountError> {
+    let target = |text: String| MountError::new(exit::TARGET, text);
+    // Before mounting: from then on a signal must not end the process without unmounting.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| target(format!("signals cannot be handled: {error}")))?;
+
+    let volume = open(args, flags)?;
+    tell_recovery(args, &volume);
+    let server = Server::new(volume, Box::new(reporter(args)));
+    let options = mount_options(args, flags);
+    let mut threads = Threads::default();
+    threads.count = args.threads.map_or(threads.count, usize::from);
+    let mounted = Mounted::new(server, &args.dir, &options, threads)
+        .map_err(|fault| target(format!("{}: {fault}", Path::new(&args.image).display())))?;
+    let dir = mounted.dir().to_owned();
+
+    let handle = signals.handle();
+    let device = mounted_at(&dir).ok().flatten().map(|entry| entry.device);
+    let watcher = {
+        let dir = dir.clone();
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || unmount_on_signal(signals, &dir, device))
+            .map_err(|error| target(format!("cannot start a thread: {error}")))
+    };
+    let watcher = watcher.inspect_err(|_| {
+        let _ = unmount(&dir, true);
+    })?;
+    if is_daemon {
+        leave_terminal().map_err(|error| {
+            let _ = unmount(&dir, true);
+            target(format!("cannot become a background process: {error}"))
+        })?;
+    } else {
+        let mut stdout = std::io::stdout().lock();
+        let _ = writeln!(
+            stdout,
+            "{} is mounted on {}, read-only; Ctrl-C or `extant umount {1}` ends it",
+            Path::new(&args.image).display(),
+            dir.display()
+        );
+        let _ = stdout.flush();
+    }
+    let served = mounted.serve();
+    handle.close();
+    let _ = watcher.join();
+    served.map_err(|error| {
+        let _ = unmount(&dir, true);
+        target(format!("the connection to the kernel failed: {error}"))
+    })
+}
+
+fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
+    let image = ImageArg::parse(&args.image)?;
+    if let Some(path) = &image.inner_path {
+        let text = format!(
+            "a whole file system is mounted: leave :{} out, and look there below {}",
+            path.display(),
+            args.dir.display()
+        );
+        return Err(MountError::new(exit::USAGE_CODE, text));
+    }
+    let device = image.open_read_only()?;
+    let cache = parse_size(&args.cache)
+        .map_err(|text| MountError::new(exit::USAGE_CODE, format!("--cache: {text}")))?;
+    let mut options = OpenOptions {
+        no_recovery: flags.no_recovery,
+        // 0 would stand for the default.
+        cache_bytes: usize::try_from(cache).unwrap_or(usize::MAX).max(CACHE_MIN),
+        ..OpenOptions::default()
+    };
+    if let Some(path) = &flags.journal_device {
+        options.journal_device = Some(ImageArg::parse(path.as_os_str())?.open_read_only()?);
+    }
+    Volume::open_read_only(device, &options)
+        .map_err(|fault| MountError::new(NOT_READABLE, format!("{image}: {fault}")))
+}
+
+impl From<ArgError> for MountError {
+    fn from(error: ArgError) -> Self {
+        let code = if matches!(error, ArgError::Usage(_)) { exit::USAGE_CODE } else { NOT_READABLE };
+        Self::new(code, error)
+    }
+}
+
+/// A journal that waits is the one thing about an image that its user should know.
+fn tell_recovery(args: &MountArgs, volume: &Volume) {
+    let recovery = volume.recovery();
+    let image = Path::new(&args.image).display();
+    if recovery.needed && recovery.blocks > 0 {
+        eprintln!(
+            "extant: note: {image} was not unmounted cleanly; shown as after the replay of its journal \
+             ({} transactions, {} blocks), which stays as it is",
+            recovery.transactions, recovery.blocks
+        );
+    }
+    for problem in &recovery.problems {
+        eprintln!("extant: note: {image}: journal: {problem}");
+    }
+}
+
+fn mount_options(args: &MountArgs, flags: &MountFlags) -> MountOptions {
+    // The table of mounts is read from anywhere.
+    let absolute = std::path::absolute(&args.image).map(Into::into);
+    let fs_name = flags.fs_name.clone().or(absolute.ok()).unwrap_or_else(|| args.image.clone());
+    let careful = MountOptions::new(fs_name);
+    MountOptions {
+        allow_other: flags.allow_other,
+        // Who lets others look lets them see what modes let them see.
+        default_permissions: careful.default_permissions || flags.default_permissions || flags.allow_other,
+        subtype: flags.subtype.clone().unwrap_or_else(|| careful.subtype.clone()),
+        dev: flags.dev,
+        suid: flags.suid,
+        exec: !flags.noexec,
+        ..careful
+    }
+}
+
+/// Says damage on standard error, which a daemon has given away.
+fn reporter(args: &MountArgs) -> impl Fn(&str) + Send + Sync + 'static {
+    let image = Path::new(&args.image).display().to_string();
+    let said = AtomicU32::new(0);
+    move |damage| match said.fetch_add(1, Ordering::Relaxed) {
+        0..DAMAGES_SAID => eprintln!("extant: {image}: {damage}"),
+        DAMAGES_SAID => {
+            eprintln!("extant: {image}: more of this is not shown; run `extant check` on the image")
+        }
+        _ => {}
+    }
+}
+
+/// Own session, no directory in use, nobody waiting on our output; then "ready".
+fn leave_terminal() -> std::io::Result<()> {
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    std::env::set_current_dir("/")?;
+    // Refused to a leader of a process group, which nobody made us.
+    rustix::process::setsid()?;
+    let mut stdout = std::io::stdout().lock();
+    // Nobody listens if the first process was interrupted: the mount is there all the same.
+    let _ = stdout.write_all(READY).and_then(|()| stdout.flush());
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Waits for signals until the handle is closed. A mount that is in use is taken out of the tree, and its users get errors.
+fn unmount_on_signal(mut signals: Signals, dir: &Path, device: Option<(u32, u32)>) {
+    for _signal in signals.forever() {
+        // Something else may have been mounted there after ours was gone.
+        let is_ours = match mounted_at(dir) {
+            Ok(entry) => entry.map(|entry| entry.device) == device,
+            Err(_) => true,
+        };
+        if !is_ours {
+            end_process(0);
+        }
+        match unmount(dir, false) {
+            // The threads notice; the main one ends the process.
+            Ok(()) => return,
+            Err(UnmountFault::Busy { .. }) => match unmount(dir, true) {
+                Ok(()) => end_process(0),
+                Err(fault) => eprintln!("extant: {fault}"),
+            },
+            Err(fault) => eprintln!("extant: {fault}"),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! `extant stat`: everything that an inode says about its file.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use extant::{Attribute, Fault, FileType, Follow, Timestamp};
+use serde_json::{Map, Value, json};
+
+use crate::inspect::format::{bit_names, escape, hex, iso_time, json_bytes, mode_letters, quote};
+use crate::look::print::{JsonList, is_device, kind_words, put_target, stat_json};
+use crate::look::{IMAGES_HELP, OpenArgs, Session, Target, output};
+
+/// Bytes of an attribute's value that the text shows.
+const VALUE_TEXT_MAX: usize = 256;
+
+const EXAMPLES: &str = "\
+Examples:
+  extant stat root.img:/bin/su
+  extant stat -L root.img:/etc/localtime
+  extant stat --json 'root.img:/etc/*.conf' | jq '.[] | select(.uid != 0) | .path'";
+
+/// Show everything about files: type, mode, owner, times to the nanosecond, flags, attributes, extents.
+///
+/// Owners are numbers: their names are in the image's own /etc/passwd. Times are in UTC.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{IMAGES_HELP}\n\n{EXAMPLES}"))]
+pub(crate) struct StatArgs {
+    /// The files; the root directory without a path.
+    #[arg(required = true, value_name = "IMG[:PATH]")]
+    files: Vec<OsString>,
+    /// Follow symbolic links.
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Print a JSON list.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+pub(crate) fn run(args: &StatArgs) -> ExitCode {
+    let mut session = Session::new(&args.open);
+    let follow = if args.dereference { Follow::Links } else { Follow::NotTheLast };
+    let targets = session.targets(&args.files, follow);
+    let mut out = output();
+    let printed = match args.json {
+        true => print_json(&mut session, &targets, &mut out),
+        false => targets.iter().try_for_each(|target| print_text(&mut session, target, &mut out)),
+    };
+    session.finish(printed.and_then(|()| out.flush()))
+}
+
+/// What is not in the inode's fixed part.
+struct Rest {
+    attributes: Vec<Attribute>,
+    /// How many extents; `None` for what has no blocks by its nature, or cannot be read.
+    extents: Option<u64>,
+}
+
+fn rest(session: &mut Session, target: &Target) -> Rest {
+    let volume = target.fs.volume();
+    let mut told =
+        |what: &str, fault: Fault| session.fault(format_args!("{}: {what}", target.shown()), &fault);
+    let attributes = volume.xattrs(&target.inode).unwrap_or_else(|fault| {
+        told("attributes", fault);
+        Vec::new()
+    });
+    let mut extents = 0;
+    let has_blocks = matches!(target.inode.kind(), FileType::Regular | FileType::Directory);
+    let counted = has_blocks.then(|| {
+        volume.extents(&target.inode, 0, u64::MAX, &mut |_| {
+            extents += 1;
+            Some(())
+        })
+    });
+    let extents = match counted {
+        None | Some(Err(Fault::Refused(_))) => None,
+        Some(Ok(())) => Some(extents),
+        Some(Err(fault)) => {
+            told("extents", fault);
+            None
+        }
+    };
+    Rest { attributes, extents }
+}
+
+fn print_json(session: &mut Session, targets: &[Target], out: &mut dyn Write) -> io::Result<()> {
+    let mut list = JsonList::new(out);
+    for target in targets {
+        let volume = target.fs.volume();
+        let rest = rest(session, target);
+        let mut map = Map::new();
+        map.insert("image".to_owned(), target.image.clone().into());
+        map.insert("path".to_owned(), json_bytes(&target.path));
+        map.extend(stat_json(&volume.stat(&target.inode)));
+        put_target(&mut map, volume, &target.inode);
+        map.insert("extents".to_owned(), rest.extents.map_or(Value::Null, Value::from));
+        let attribute = |a: &Attribute| json!({"name": json_bytes(&a.name), "value": json_bytes(&a.value)});
+        map.insert("xattrs".to_owned(), rest.attributes.iter().map(attribute).collect());
+        list.item(&map.into())?;
+    }
+    list.finish()
+}
+
+fn print_text(session: &mut Session, target: &Target, out: &mut dyn Write) -> io::Result<()> {
+    let volume = target.fs.volume();
+    let stat = volume.stat(&target.inode);
+    let rest = rest(session, target);
+    let mut name = escape(&target.path);
+    if stat.kind == FileType::Symlink {
+        match volume.read_link(&target.inode) {
+            Ok(link) => name = format!("{name} -> {}", escape(&link)),
+            Err(fault) => session.fault(target.shown(), &fault),
+        }
+    }
+    writeln!(out, "  File: {name}")?;
+    writeln!(
+        out,
+        "  Size: {:<15} Blocks: {:<10} IO Block: {:<6} {}",
+        stat.size,
+        stat.blocks_512,
+        stat.block_size,
+        kind_words(&stat)
+    )?;
+    write!(out, " Inode: {:<15} Links: {:<11}", stat.ino, stat.links)?;
+    if is_device(stat.kind) {
+        write!(out, " Device type: {},{}", stat.device.0, stat.device.1)?;
+    } else if let Some(extents) = rest.extents {
+        write!(out, " Extents: {extents}")?;
+    }
+    writeln!(out)?;
+    writeln!(
+        out,
+        "Access: ({:04o}/{})  Uid: {:<8} Gid: {:<8} Project: {}",
+        stat.mode & 0o7777,
+        mode_letters(stat.mode),
+        stat.uid,
+        stat.gid,
+        stat.project
+    )?;
+    let time = |time: Timestamp| iso_time(time);
+    writeln!(out, "Access: {}", time(stat.atime))?;
+    writeln!(out, "Modify: {}", time(stat.mtime))?;
+    writeln!(out, "Change: {}", time(stat.ctime))?;
+    writeln!(out, " Birth: {}", stat.crtime.map_or("-".to_owned(), time))?;
+    let flags = match bit_names(stat.flags, extant::flags::NAMES) {
+        names if names.is_empty() => "-".to_owned(),
+        names => format!("{} ({:#x})", names.join(" "), stat.flags),
+    };
+    writeln!(out, " Flags: {flags}  Generation: {}", stat.generation)?;
+    for attribute in &rest.attributes {
+        writeln!(out, " Xattr: {} = {}", escape(&attribute.name), value_text(&attribute.value))?;
+    }
+    Ok(())
+}
+
+/// Text in quotes where it is text, else hex; long values are cut.
+fn value_text(value: &[u8]) -> String {
+    let shown = &value[..value.len().min(VALUE_TEXT_MAX)];
+    let body = shown.strip_suffix(b"\0").unwrap_or(shown);
+    let more = if shown.len() < value.len() { format!("... ({} bytes)", value.len()) } else { String::new() };
+    let is_text = std::str::from_utf8(body).is_ok_and(|text| !text.chars().any(char::is_control));
+    if is_text { format!("{}{more}", quote(shown)) } else { format!("0x{}{more}", hex(shown)) }
+}

@@ -1,0 +1,252 @@
+//! Out of an image again: `extant cp` and `extant export` lose nothing and touch nothing outside of the destination.
+
+mod common;
+
+use std::ffi::OsString;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use common::{EXISTS, USAGE, assert_has, build, extant, outcome, run};
+use testkit::{DiffOptions, Holes, LoopMount, Manifest, diff, is_root, scratch, trees};
+
+const TARGET: i32 = 1;
+const NOT_FOUND: i32 = 9;
+
+fn at(image: &Path, path: &str) -> OsString {
+    let mut arg = image.as_os_str().to_owned();
+    arg.push(":");
+    arg.push(path);
+    arg
+}
+
+/// The awkward tree and an image of it.
+fn awkward(scratch: &Path) -> (PathBuf, PathBuf) {
+    let (tree, image) = (scratch.join("tree"), scratch.join("a.img"));
+    std::fs::create_dir(&tree).unwrap();
+    trees::adversarial(&tree);
+    build(&image, args!["--from", &tree, "--times", "all"]);
+    (tree, image)
+}
+
+fn root() -> bool {
+    if !is_root() {
+        eprintln!("skipped: owners and devices need root");
+    }
+    is_root()
+}
+
+#[track_caller]
+fn assert_equal(source: &Manifest, copy: &Manifest, options: &DiffOptions) {
+    let lines = diff(source, copy, options);
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+/// Everything that `cp -a` of the kernel's mount would bring, access times included.
+fn whole() -> DiffOptions {
+    DiffOptions {
+        ignore_lost_and_found: false,
+        atime: true,
+        holes: Holes::Stay { block_size: 4096 },
+        ..DiffOptions::default()
+    }
+}
+
+#[test]
+fn everything_comes_out_as_the_kernel_shows_it() {
+    if !root() {
+        return;
+    }
+    let scratch = scratch();
+    let (_, image) = awkward(scratch.path());
+    let kernel = {
+        let mount = LoopMount::read_only(&image).unwrap();
+        Manifest::of(mount.path())
+    };
+    let out = scratch.path().join("cp");
+    run([OsString::from("cp"), OsString::from("-a"), at(&image, "/"), out.clone().into()]).code(0);
+    assert_equal(&kernel, &Manifest::of(&out), &whole());
+    let out = scratch.path().join("dir");
+    run(args!["export", &image, "--dir", &out]).code(0);
+    assert_equal(&kernel, &Manifest::of(&out), &whole());
+    // Into a directory that has all of it: the same once more.
+    run(args!["export", &image, "--force", "--dir", &out]).code(0);
+    assert_equal(&kernel, &Manifest::of(&out), &whole());
+}
+
+#[test]
+fn an_archive_holds_everything_for_gnu_tar() {
+    if !root() {
+        return;
+    }
+    let scratch = scratch();
+    let (tree, image) = awkward(scratch.path());
+    let archive = scratch.path().join("a.tar");
+    run(args!["export", &image, "--tar", &archive]).code(0);
+    let out = scratch.path().join("out");
+    std::fs::create_dir(&out).unwrap();
+    testkit::run(
+        "tar",
+        args!["-C", &out, "-xpf", &archive, "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner"],
+    );
+    let mut source = Manifest::of(&tree);
+    // Archives hold no sockets.
+    source.entries.retain(|_, entry| entry.kind != testkit::Kind::Socket);
+    let mut copy = Manifest::of(&out);
+    copy.entries.retain(|path, _| !path.starts_with(b"lost+found"));
+    assert_equal(&source, &copy, &DiffOptions { ignore_root: true, ..DiffOptions::default() });
+}
+
+#[test]
+fn an_image_of_the_archive_is_the_same_image() {
+    let scratch = scratch();
+    let tree = scratch.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    trees::many(&tree, 3000, 7);
+    std::fs::hard_link(tree.join("l1"), tree.join("l2")).unwrap_or_default();
+    let first = scratch.path().join("first.img");
+    build(&first, args!["--from", &tree]);
+    let archive = scratch.path().join("a.tar");
+    run(args!["export", &first, "--tar", &archive]).code(0);
+    let second = scratch.path().join("second.img");
+    build(&second, args!["--tar", &archive]);
+    assert!(std::fs::read(&first).unwrap() == std::fs::read(&second).unwrap());
+    // A pipe gets the same bytes, with any number of threads' luck.
+    let piped = extant().args(["export", "--tar", "-"]).arg(&first).output().unwrap();
+    assert!(piped.stdout == std::fs::read(&archive).unwrap());
+}
+
+#[test]
+fn one_file_goes_where_it_is_told_to() {
+    let scratch = scratch();
+    let dir = scratch.path();
+    let tree = dir.join("tree");
+    std::fs::create_dir_all(tree.join("d")).unwrap();
+    std::fs::write(tree.join("d/a"), "content").unwrap();
+    std::fs::set_permissions(tree.join("d/a"), PermissionsExt::from_mode(0o4711)).unwrap();
+    symlink("a", tree.join("d/link")).unwrap();
+    let image = dir.join("a.img");
+    build(&image, args!["--from", &tree]);
+    run([OsString::from("cp"), at(&image, "/d/link"), dir.join("new").into()]).code(0);
+    assert_eq!(std::fs::read(dir.join("new")).unwrap(), b"content");
+    let mode = |name: &str| dir.join(name).symlink_metadata().unwrap().mode() & 0o7777;
+    assert_eq!(mode("new") & 0o7000, 0, "set-uid only with -p");
+    run([OsString::from("cp"), OsString::from("-p"), at(&image, "/d/a"), dir.into()]).code(0);
+    assert_eq!(mode("a"), 0o4711);
+    assert_has(run([OsString::from("cp"), at(&image, "/d"), dir.into()]).code(USAGE), "copy it with -r");
+    run([OsString::from("cp"), OsString::from("-r"), at(&image, "/d"), dir.into()]).code(0);
+    assert_eq!(std::fs::read_link(dir.join("d/link")).unwrap(), Path::new("a"));
+    assert_has(run([OsString::from("cp"), at(&image, "/x"), dir.into()]).code(NOT_FOUND), "no such file");
+    let two = [at(&image, "/d/a"), at(&image, "/d/link"), dir.join("no").into()];
+    assert_has(run([OsString::from("cp")].into_iter().chain(two)).code(USAGE), "existing directory");
+    // A file by itself, as an archive.
+    let listed =
+        outcome(extant().arg("export").arg(at(&image, "/d/a")).arg("--tar").arg(dir.join("one.tar")));
+    listed.code(0);
+    let names = testkit::run("tar", args!["-tf", dir.join("one.tar")]);
+    assert_eq!(String::from_utf8_lossy(&names.stdout), "a\n");
+}
+
+#[test]
+fn holes_stay_holes_and_links_stay_links() {
+    let scratch = scratch();
+    let dir = scratch.path();
+    let tree = dir.join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let file = std::fs::File::create(tree.join("sparse")).unwrap();
+    file.set_len(200 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[1; 5000], 100 << 20).unwrap();
+    std::fs::hard_link(tree.join("sparse"), tree.join("other")).unwrap();
+    let image = dir.join("a.img");
+    build(&image, args!["--from", &tree]);
+    let out = dir.join("out");
+    run([OsString::from("cp"), OsString::from("-r"), at(&image, "/"), out.clone().into()]).code(0);
+    let metadata = out.join("sparse").metadata().unwrap();
+    assert_eq!((metadata.len(), metadata.nlink()), (200 << 20, 2));
+    assert!(metadata.blocks() < 100, "{} blocks", metadata.blocks());
+    let options = DiffOptions { ignore_root: true, ..DiffOptions::default() };
+    let mut source = Manifest::of(&tree);
+    let copy = Manifest::of(&out);
+    for (path, entry) in &mut source.entries {
+        (entry.mtime, entry.mode) = (copy.entries[path].mtime, copy.entries[path].mode);
+    }
+    assert_equal(&source, &copy, &options);
+    let full = dir.join("full");
+    let args = ["cp", "--no-sparse"].map(OsString::from);
+    run(args.into_iter().chain([at(&image, "/sparse"), full.clone().into()])).code(0);
+    assert!(full.metadata().unwrap().blocks() >= 200 << 11);
+}
+
+/// A link in the destination that leads out of it: an image must not be able to write through it.
+#[test]
+fn nothing_is_written_through_links_of_the_destination() {
+    let scratch = scratch();
+    let dir = scratch.path();
+    let (tree, outside, out) = (dir.join("tree"), dir.join("outside"), dir.join("out"));
+    std::fs::create_dir_all(tree.join("d/e")).unwrap();
+    std::fs::create_dir_all(&outside).unwrap();
+    std::fs::create_dir_all(&out).unwrap();
+    std::fs::write(tree.join("d/e/a"), "evil").unwrap();
+    std::fs::write(tree.join("file"), "evil").unwrap();
+    std::fs::write(tree.join("z"), "good").unwrap();
+    std::fs::write(outside.join("file"), "good").unwrap();
+    let image = dir.join("a.img");
+    build(&image, args!["--from", &tree]);
+    symlink(&outside, out.join("d")).unwrap();
+    symlink(outside.join("file"), out.join("file")).unwrap();
+    std::fs::hard_link(outside.join("file"), out.join("z")).unwrap();
+    let outcome = run([OsString::from("cp"), OsString::from("-r"), at(&image, "/"), out.clone().into()]);
+    assert_has(outcome.code(TARGET), "/d: there is something else than a directory");
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+    assert_eq!(std::fs::read(outside.join("file")).unwrap(), b"good");
+    assert!(out.join("file").symlink_metadata().unwrap().is_file(), "the link itself was replaced");
+    assert_eq!(outside.join("file").metadata().unwrap().nlink(), 1, "so was the other name");
+}
+
+#[test]
+fn what_is_there_is_not_overwritten_unasked() {
+    let scratch = scratch();
+    let dir = scratch.path();
+    let tree = dir.join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("a"), "new").unwrap();
+    let image = dir.join("a.img");
+    build(&image, args!["--from", &tree]);
+    let archive = dir.join("x.tar");
+    std::fs::write(&archive, "old").unwrap();
+    assert_has(run(args!["export", &image, "--tar", &archive]).code(EXISTS), "--force");
+    assert_eq!(std::fs::read(&archive).unwrap(), b"old");
+    run(args!["export", &image, "--tar", &archive, "--force"]).code(0);
+    assert!(std::fs::metadata(&archive).unwrap().len() >= 10240);
+    let out = dir.join("out");
+    std::fs::create_dir(&out).unwrap();
+    std::fs::write(out.join("a"), "old").unwrap();
+    assert_has(run(args!["export", &image, "--dir", &out]).code(EXISTS), "not empty");
+    assert_eq!(std::fs::read(out.join("a")).unwrap(), b"old");
+    run(args!["export", &image, "--dir", &out, "--force"]).code(0);
+    assert_eq!(std::fs::read(out.join("a")).unwrap(), b"new");
+    run(args!["export", &image]).code(USAGE);
+    run(args!["export", &image, "--dir", dir.join("no/such/dir")]).code(TARGET);
+    common::assert_names(dir, &["a.img", "out", "tree", "x.tar"]);
+}
+
+#[test]
+fn a_full_disk_ends_the_copy_with_its_code() {
+    if !root() {
+        return;
+    }
+    let scratch = scratch();
+    let dir = scratch.path();
+    let tree = dir.join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    trees::many(&tree, 4000, 3);
+    let image = dir.join("a.img");
+    build(&image, args!["--from", &tree]);
+    let small = dir.join("small");
+    std::fs::create_dir(&small).unwrap();
+    testkit::run("mount", args!["-t", "tmpfs", "-o", "size=2M", "none", &small]);
+    let dir_outcome = run(args!["export", &image, "--dir", small.join("out")]);
+    let tar_outcome = run(args!["export", &image, "--tar", small.join("a.tar")]);
+    testkit::run("umount", args![&small]);
+    assert_eq!(dir_outcome.code(common::NO_SPACE).lines().count(), 1, "{}", dir_outcome.stderr);
+    assert_has(tar_outcome.code(common::NO_SPACE), "No space left");
+}

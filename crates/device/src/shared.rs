@@ -1,0 +1,49 @@
+//! Devices behind references and shared handles: whoever holds one holds a device.
+
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+use crate::{Device, DeviceFault};
+
+macro_rules! forward {
+    ($($holder:ty),*) => {$(
+        impl<D: Device + ?Sized> Device for $holder {
+            fn size_bytes(&self) -> u64 {
+                (**self).size_bytes()
+            }
+
+            fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+                (**self).read_at(offset, buf)
+            }
+
+            fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
+                (**self).read_vectored_at(offset, bufs)
+            }
+
+            fn prefetch(&self, offset: u64, len: u64) {
+                (**self).prefetch(offset, len);
+            }
+
+            fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+                (**self).write_at(offset, bytes)
+            }
+
+            fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+                (**self).zero_at(offset, len)
+            }
+
+            fn flush(&self) -> Result<(), DeviceFault> {
+                (**self).flush()
+            }
+
+            fn sector_bytes(&self) -> u32 {
+                (**self).sector_bytes()
+            }
+
+            fn is_fresh(&self) -> bool {
+                (**self).is_fresh()
+            }
+        }
+    )*};
+}
+forward!(&D, Box<D>, Arc<D>);

@@ -1,0 +1,262 @@
+//! Listing an indexed directory in the order of its names' hashes. (Small directories too: see [`crate::order`].)
+//!
+//! ```text
+//! leaves in the order of the index:  [0 .. 0x40)  [0x40 .. 0x91]  [0x91, continued .. 0xF0)
+//! names of 0x91 may lie in two leaves: they wait until the second was read, all others are told leaf by leaf
+//! ```
+//!
+//! Splits of leaves do not move names in this order. Memory: the entries of one leaf, and those of one hash where leaves
+//! continue it.
+
+use std::ops::ControlFlow;
+
+use base::{Lblk, Malformed};
+use buffer::{Buffer, ReadFault};
+use ondisk::dirent::DirFormat;
+use ondisk::filetype::FileType;
+use ondisk::hash::{HashVersion, NameHash};
+use ondisk::htree::{DxEntries, DxRoot};
+
+use crate::list::Telling;
+use crate::order::{Hasher, Item, Source, tell_in_order};
+use crate::{Dir, DirBlocks, Format};
+
+/// Leaves that are read ahead where they lie side by side: at first, and at most.
+const AHEAD: std::ops::RangeInclusive<usize> = 4..=64;
+
+/// Minor hashes from here on are given to names that are out of their leaf's range.
+const STRAYS_AT: u32 = 0xFFFF_0000;
+
+/// The hashes that an entry of the index stands for: from `low` (its lowest bit says "continued from the leaf before") up
+/// to the next entry's.
+#[derive(Clone, Copy)]
+struct Range {
+    low: u32,
+    next: Option<u32>,
+}
+
+impl Range {
+    /// The hash whose names go on in the leaf behind.
+    fn continued(self) -> Option<u32> {
+        self.next.filter(|next| next & 1 == 1).map(|next| next & !1)
+    }
+
+    /// Where a name of this hash belongs: names that the index does not lead to have a place too, and it is inside the
+    /// leaf's range, so that positions rise from leaf to leaf whatever the disk says.
+    fn place(self, hash: NameHash) -> NameHash {
+        let low = self.low & !1;
+        let high = match self.next {
+            None => u32::MAX - 3,
+            Some(next) if next & 1 == 1 => next & !1,
+            Some(next) => next.saturating_sub(2).max(low),
+        };
+        match hash.hash {
+            h if h < low => NameHash { hash: low, minor: 0 },
+            h if h > high => NameHash { hash: high, minor: STRAYS_AT },
+            _ => hash,
+        }
+    }
+}
+
+/// The rule that makes listing by hash possible: hashes rise, and stay equal only where a leaf continues the one before.
+fn check_rising(entries: DxEntries<'_>, range: Range) -> Result<(), Malformed> {
+    let mut before = range.low & !1;
+    let keys = entries.iter().skip(1).map(|entry| entry.hash);
+    for key in keys.chain(range.next) {
+        let hash = key & !1;
+        let holds = hash > before || (hash == before && key & 1 == 1);
+        Malformed::unless(holds, "index block", "hashes rise", key)?;
+        before = hash;
+    }
+    Ok(())
+}
+
+/// A listing in progress.
+struct Listing<'a, 't> {
+    dir: &'a Dir<'a>,
+    entries: DirFormat,
+    format: &'a Format,
+    hasher: Hasher,
+    blocks: &'a dyn DirBlocks,
+    telling: &'a mut Telling<'t>,
+    /// The hash of the position to begin at.
+    from_hash: u32,
+    /// Names of the hash that the last leaf's successor continues.
+    held: Vec<Item<'static>>,
+    /// "." and "..", until they are told with the first leaf.
+    dots: Vec<Item<'static>>,
+    /// Index blocks above the one that is being walked.
+    path: Vec<Lblk>,
+    leaves_seen: u32,
+    ahead: usize,
+}
+
+/// What stands in the way of a listing by hash.
+pub(crate) enum NotByHash {
+    /// Nothing is broken: the hashes are made with a key.
+    Keyed,
+    /// The root of the index cannot be read.
+    Unreadable,
+    /// The root of the index breaks a rule.
+    Broken(ReadFault),
+}
+
+impl Dir<'_> {
+    /// Lists in the order of hashes; or tells why it cannot, before anything else was told.
+    pub(crate) fn list_indexed(
+        &self,
+        format: &Format,
+        blocks: &dyn DirBlocks,
+        telling: &mut Telling<'_>,
+    ) -> Result<ControlFlow<()>, NotByHash> {
+        let entries = self.entries_format(format);
+        if entries.hash_in_dirent {
+            return Err(NotByHash::Keyed);
+        }
+        let Ok(Some(block)) = blocks.index(Lblk(0)) else { return Err(NotByHash::Unreadable) };
+        let broken = |fact| NotByHash::Broken(self.corrupt(&block, Lblk(0), fact));
+        let root = format.index.decode_root(&block).map_err(broken)?;
+        let whole = Range { low: 0, next: None };
+        check_rising(root.entries, whole).map_err(broken)?;
+        let version = HashVersion::from_code(root.hash_code, format.unsigned_hash);
+        let version = version.filter(|version| *version != HashVersion::SipHash).ok_or(NotByHash::Keyed)?;
+        telling.readable();
+        let from_hash = ((telling.from.0 >> 32) as u32) << 1;
+        let dots = dots_of(&block, &root, entries.filetype);
+        let mut listing = Listing {
+            dir: self,
+            entries,
+            format,
+            hasher: self.hasher(format, version),
+            blocks,
+            telling,
+            from_hash,
+            held: Vec::new(),
+            dots,
+            path: vec![Lblk(0)],
+            leaves_seen: 0,
+            ahead: *AHEAD.start(),
+        };
+        let listed = listing.below(root.entries, root.levels, whole);
+        // Leaves may have ended where one more was promised.
+        Ok(if listed.is_continue() { listing.settle(Vec::new(), None) } else { listed })
+    }
+}
+
+/// "." and ".." as they stand in the root, at the positions that the kernel gives them.
+fn dots_of(block: &Buffer, root: &DxRoot<'_>, filetype: bool) -> Vec<Item<'static>> {
+    let kind = if filetype { FileType::Directory } else { FileType::Unknown };
+    let dot = |hash, ino, name_at, name_len| {
+        let hash = NameHash { hash, minor: 0 };
+        Item { hash, ino, kind, source: Source::Block(block.clone()), name_at, name_len }
+    };
+    vec![dot(0, root.ino, 8, 1), dot(2, root.parent, 20, 2)]
+}
+
+impl Listing<'_, '_> {
+    /// Tells what is below these entries of an index block, with `levels` levels of nodes between them and the leaves.
+    /// Recurses as deep as the root says, at most twice.
+    fn below(&mut self, entries: DxEntries<'_>, levels: u8, range: Range) -> ControlFlow<()> {
+        let mut ahead_until = 0;
+        for at in entries.position(self.from_hash)..entries.len() {
+            let Some(entry) = entries.get(at) else { break };
+            let low = if at == 0 { range.low } else { entry.hash };
+            let range = Range { low, next: entries.get(at + 1).map(|next| next.hash).or(range.next) };
+            if let Err(fault) = self.check_child(entry.block) {
+                self.telling.fault(fault);
+                self.settle(Vec::new(), range.continued())?;
+            } else if levels > 0 {
+                self.node(entry.block, levels - 1, range)?;
+            } else {
+                self.leaves_seen += 1;
+                if self.leaves_seen > self.blocks.len() {
+                    let fact = Malformed::new("index block", "leaves are not repeated", entry.block.0);
+                    let lblk = self.path.last().copied().unwrap_or_default();
+                    self.telling
+                        .fault(self.dir.placed(ReadFault::corrupt(base::Place::default(), fact), lblk));
+                    return ControlFlow::Break(());
+                }
+                if at >= ahead_until {
+                    ahead_until = at + self.read_ahead(entries, at);
+                }
+                self.leaf(entry.block, range)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn check_child(&self, child: Lblk) -> Result<(), ReadFault> {
+        let lblk = self.path.last().copied().unwrap_or_default();
+        let rule = |holds, rule| {
+            let checked = Malformed::unless(holds, "index block", rule, child.0);
+            checked.map_err(|fact| self.dir.placed(ReadFault::corrupt(base::Place::default(), fact), lblk))
+        };
+        rule(child.0 < self.blocks.len(), "child lies inside the directory")?;
+        rule(!self.path.contains(&child), "child is not an ancestor")
+    }
+
+    fn node(&mut self, lblk: Lblk, levels: u8, range: Range) -> ControlFlow<()> {
+        let block = self.blocks.index(lblk).and_then(|block| block.ok_or_else(|| self.dir.hole(lblk)));
+        let block = match block {
+            Ok(block) => block,
+            Err(fault) => {
+                self.telling.fault(self.dir.placed(fault, lblk));
+                return self.settle(Vec::new(), range.continued());
+            }
+        };
+        let entries = self.format.index.decode_node(&block);
+        match entries.and_then(|entries| check_rising(entries, range).map(|()| entries)) {
+            Ok(entries) => {
+                self.path.push(lblk);
+                let told = self.below(entries, levels, range);
+                self.path.pop();
+                told
+            }
+            Err(fact) => {
+                self.telling.fault(self.dir.corrupt(&block, lblk, fact));
+                self.settle(Vec::new(), range.continued())
+            }
+        }
+    }
+
+    fn leaf(&mut self, lblk: Lblk, range: Range) -> ControlFlow<()> {
+        let block = self.blocks.leaf(lblk).and_then(|block| block.ok_or_else(|| self.dir.hole(lblk)));
+        let mut items = Vec::new();
+        match block {
+            Ok(block) => {
+                let mut fault = |fact| self.telling.fault(self.dir.corrupt(&block, lblk, fact));
+                let place = |hash| range.place(hash);
+                let source = Source::Block(block.clone());
+                self.dir.collect(&self.entries, &self.hasher, &source, &place, &mut items, &mut fault);
+            }
+            Err(fault) => self.telling.fault(self.dir.placed(fault, lblk)),
+        }
+        self.settle(items, range.continued())
+    }
+
+    /// Tells the items of a leaf in order, with those that waited for it. Items of the hash that the next leaf continues
+    /// wait in their turn.
+    fn settle(&mut self, items: Vec<Item<'static>>, continued: Option<u32>) -> ControlFlow<()> {
+        let mut ready = std::mem::take(&mut self.dots);
+        if self.held.first().map(|item| item.hash.hash) != continued {
+            ready.append(&mut self.held);
+        }
+        for item in items {
+            if Some(item.hash.hash) == continued { &mut self.held } else { &mut ready }.push(item);
+        }
+        tell_in_order(ready, self.telling)
+    }
+
+    /// Reads the leaves ahead that lie side by side from entry `at` on; how many entries that are.
+    fn read_ahead(&mut self, entries: DxEntries<'_>, at: usize) -> usize {
+        let Some(first) = entries.get(at).map(|entry| entry.block) else { return 1 };
+        let follows =
+            |i: &usize| entries.get(at + i).is_some_and(|entry| entry.block.0 == first.0 + *i as u32);
+        let run = 1 + (1..self.ahead).take_while(follows).count();
+        if run > 1 {
+            self.blocks.prefetch(first, run as u32);
+            self.ahead = (self.ahead * 2).min(*AHEAD.end());
+        }
+        run
+    }
+}

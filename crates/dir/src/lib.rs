@@ -1,0 +1,220 @@
+//! Directories: lookup and readdir, linear, indexed and inline.
+//!
+//! Owns: how names are found and listed, positions that stay valid ([`Cursor`]). Does **not** own: where a directory's blocks are
+//! ([`DirBlocks`] is asked), inodes.
+//!
+//! Invariants
+//! 1. A name that is there during the whole of a listing is told exactly once.
+//! 2. Walks are bounded by the directory's size; for a lookup an index that breaks a rule is an error with metadata_csum,
+//!    and a reason to search linearly without. A listing reads what can be read, and tells what cannot.
+//! 3. Positions rise: a listing that goes on from an entry's [`next`](DirEntry::next) never comes back to it.
+//! 4. Names with a slash or NUL are not told (but for ciphertext, which may hold any byte).
+//!
+//! Two kinds of directories are searched block by block though they have an index: those that are encrypted and casefolded
+//! (their hashes are made with a key), and casefolded ones when the folded name's hash does not lead to the name.
+//!
+//! Source: spec 04 sections 1, 4 and 6.
+
+#![forbid(unsafe_code)]
+
+mod fold;
+mod indexed;
+mod list;
+mod lookup;
+mod order;
+
+use std::ops::ControlFlow;
+
+use base::{Ino, Lblk};
+use buffer::{Buffer, ReadFault};
+use ondisk::dirent::{DirFormat, NAME_LEN_MAX};
+use ondisk::filetype::FileType;
+use ondisk::hash::{HashVersion, seed_words};
+use ondisk::htree::DxFormat;
+use ondisk::superblock::FLAG_UNSIGNED_HASH;
+use ondisk::{Features, Geometry, Superblock};
+
+use crate::indexed::NotByHash;
+use crate::list::Telling;
+
+/// Who has a directory's blocks.
+pub trait DirBlocks {
+    /// Number of blocks: i_size / block size.
+    fn len(&self) -> u32;
+
+    /// Has it no block?
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A leaf or a linear block, its tail verified; `None` for a hole.
+    ///
+    /// # Errors
+    /// The block cannot be read or its checksum is wrong.
+    fn leaf(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault>;
+
+    /// A root or node of the index, its checksum verified; `None` for a hole.
+    ///
+    /// # Errors
+    /// As [`leaf`](Self::leaf).
+    fn index(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault>;
+
+    /// Blocks that will be asked for soon.
+    fn prefetch(&self, first: Lblk, len: u32);
+}
+
+/// What a file system's directories have in common.
+#[derive(Debug, Clone)]
+pub struct Format {
+    /// Blocks and entries.
+    pub entries: DirFormat,
+    /// Index blocks.
+    pub index: DxFormat,
+    /// Features of the file system.
+    pub features: Features,
+    /// Seed of the hash.
+    pub hash_seed: [u32; 4],
+    /// Unsigned variant of the hashes.
+    pub unsigned_hash: bool,
+    /// Version for directories that are made; existing ones tell their own.
+    pub default_hash: Option<HashVersion>,
+}
+
+impl Format {
+    /// The format of a file system.
+    #[must_use]
+    pub fn of(sb: &Superblock, geometry: &Geometry) -> Self {
+        let unsigned_hash = sb.flags & FLAG_UNSIGNED_HASH != 0;
+        Self {
+            entries: DirFormat::new(geometry.block_size, &sb.features, geometry.inodes()),
+            index: DxFormat::new(geometry.block_size, &sb.features),
+            features: sb.features,
+            hash_seed: seed_words(&sb.hash_seed),
+            unsigned_hash,
+            default_hash: HashVersion::from_code(sb.def_hash_version, unsigned_hash),
+        }
+    }
+}
+
+/// How one directory is kept.
+pub enum Kept<'a> {
+    /// Blocks of entries, one after the other.
+    Linear(&'a dyn DirBlocks),
+    /// Blocks of entries below an index.
+    Indexed(&'a dyn DirBlocks),
+    /// Inside its inode.
+    Inline(&'a ondisk::inline_data::InlineDir<'a>),
+}
+
+/// A directory to look into.
+pub struct Dir<'a> {
+    /// Its inode.
+    pub ino: Ino,
+    /// How it is kept.
+    pub kept: Kept<'a>,
+    /// CASEFOLD flag: names are compared folded (exact match first, then by ASCII and simple folding in a full scan).
+    pub casefold: bool,
+    /// ENCRYPT flag: names are raw bytes of ciphertext.
+    pub encrypted: bool,
+}
+
+/// A position in a directory: what a reader gives back to go on behind an entry. As the kernel's 64-bit cookies:
+/// (hash >> 1) << 32 | minor hash where the listing is in the order of hashes, else a byte offset. Any number is good: it
+/// means the next entry from there on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Cursor(pub u64);
+
+impl Cursor {
+    /// Before the first entry.
+    pub const START: Cursor = Cursor(0);
+    /// Behind the last.
+    pub const END: Cursor = Cursor(0x7FFF_FFFF_FFFF_FFFF);
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// The inode it leads to.
+    pub ino: Ino,
+    /// Type as the entry tells it; `None` without the filetype feature.
+    pub kind: Option<FileType>,
+    /// Name: 1 to 255 bytes.
+    pub name: &'a [u8],
+    /// The position behind this entry.
+    pub next: Cursor,
+}
+
+impl Dir<'_> {
+    /// The inode that `name` leads to; "." and ".." too.
+    ///
+    /// # Errors
+    /// A block cannot be read or breaks a rule, and the name was not found elsewhere.
+    pub fn lookup(&self, format: &Format, name: &[u8]) -> Result<Option<Ino>, ReadFault> {
+        if name.is_empty() || name.len() > NAME_LEN_MAX {
+            return Ok(None);
+        }
+        match self.kept {
+            Kept::Linear(blocks) => {
+                self.lookup_linear(&self.entries_format(format), blocks, &self.sought(name))
+            }
+            Kept::Indexed(blocks) => self.lookup_indexed(format, blocks, name),
+            Kept::Inline(inline) => self.lookup_inline(&self.entries_format(format), inline, name),
+        }
+    }
+
+    /// Tells entries from `from` on in the order of the kernel's readdir, until `each` breaks. "." and ".." come first in
+    /// indexed and linear directories, and somewhere among the others in those of a single block and inline ones, which are
+    /// listed by hash too (if the file system has the dir_index feature).
+    ///
+    /// A damaged block is told to `damage` and skipped, as the kernel does. A directory whose index has a broken root is listed block
+    /// by block, with positions of that kind.
+    ///
+    /// # Errors
+    /// Nothing could be read at all: the first fault.
+    pub fn list(
+        &self,
+        format: &Format,
+        from: Cursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+        damage: &mut dyn FnMut(ReadFault),
+    ) -> Result<(), ReadFault> {
+        if from >= Cursor::END {
+            return Ok(());
+        }
+        let entries = self.entries_format(format);
+        let mut telling = Telling::new(from, each, damage);
+        let small = self.small_hasher(format);
+        let _ = match (&self.kept, small) {
+            (Kept::Inline(inline), Some(hasher)) => {
+                self.list_inline_by_hash(&entries, &hasher, inline, &mut telling)
+            }
+            (Kept::Inline(inline), None) => self.list_inline(&entries, inline, &mut telling),
+            (Kept::Linear(blocks), Some(hasher)) if blocks.len() == 1 => {
+                self.list_single(&entries, &hasher, *blocks, &mut telling)
+            }
+            (Kept::Linear(blocks), _) => self.list_linear(&entries, *blocks, &mut telling),
+            (Kept::Indexed(blocks), _) => {
+                self.list_indexed(format, *blocks, &mut telling).unwrap_or_else(|reason| {
+                    // A root that cannot be read is told when its block's turn comes.
+                    if let NotByHash::Broken(fault) = reason {
+                        telling.fault(fault);
+                    }
+                    self.list_linear(&entries, *blocks, &mut telling)
+                })
+            }
+        };
+        telling.finish()
+    }
+
+    /// The format of this directory's entries: encrypted and casefolded ones carry their hash.
+    fn entries_format(&self, format: &Format) -> DirFormat {
+        DirFormat { hash_in_dirent: self.casefold && self.encrypted, ..format.entries }
+    }
+
+    fn is_indexed(&self) -> bool {
+        matches!(self.kept, Kept::Indexed(_))
+    }
+}
+
+#[cfg(test)]
+mod tests;

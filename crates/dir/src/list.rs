@@ -1,0 +1,155 @@
+//! Listing blocks of entries one after the other: linear and inline directories, and indexed ones whose index is of no use.
+//!
+//! Positions are byte offsets. A position inside an entry means the entry behind it: every block is read from its start.
+
+use std::ops::ControlFlow;
+
+use base::{Ino, Lblk, Malformed, Place};
+use buffer::ReadFault;
+use ondisk::dirent::{DirFormat, min_rec_len};
+use ondisk::filetype::FileType;
+use ondisk::inline_data::InlineDir;
+
+use crate::lookup::Ahead;
+use crate::{Cursor, Dir, DirBlocks, DirEntry};
+
+/// Whom a listing talks to, and from where on.
+pub(crate) struct Telling<'a> {
+    pub(crate) from: Cursor,
+    each: &'a mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    damage: &'a mut dyn FnMut(ReadFault),
+    /// The first fault waits until something could be read: if nothing can, it is the answer.
+    first_fault: Option<ReadFault>,
+    is_readable: bool,
+}
+
+impl<'a> Telling<'a> {
+    pub(crate) fn new(
+        from: Cursor,
+        each: &'a mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+        damage: &'a mut dyn FnMut(ReadFault),
+    ) -> Self {
+        // A listing that goes on read something when it began.
+        Self { from, each, damage, first_fault: None, is_readable: from != Cursor::START }
+    }
+
+    /// Tells the entry at position `at`, unless that is before the listing's start.
+    pub(crate) fn entry(
+        &mut self,
+        at: u64,
+        next: u64,
+        ino: Ino,
+        kind: FileType,
+        name: &[u8],
+    ) -> ControlFlow<()> {
+        if at < self.from.0 {
+            return ControlFlow::Continue(());
+        }
+        let kind = Some(kind).filter(|kind| *kind != FileType::Unknown);
+        (self.each)(DirEntry { ino, kind, name, next: Cursor(next) })
+    }
+
+    pub(crate) fn fault(&mut self, fault: ReadFault) {
+        if self.is_readable || self.first_fault.is_some() {
+            (self.damage)(fault);
+        } else {
+            self.first_fault = Some(fault);
+        }
+    }
+
+    pub(crate) fn readable(&mut self) {
+        self.is_readable = true;
+        if let Some(fault) = self.first_fault.take() {
+            (self.damage)(fault);
+        }
+    }
+
+    pub(crate) fn finish(self) -> Result<(), ReadFault> {
+        self.first_fault.map_or(Ok(()), Err)
+    }
+}
+
+/// That a name is not one of a path: told as damage, and the name is left out.
+pub(crate) fn not_plain() -> Malformed {
+    Malformed::new("directory entry", "name has no slash and no NUL", 0u8)
+}
+
+impl Dir<'_> {
+    pub(crate) fn list_linear(
+        &self,
+        format: &DirFormat,
+        blocks: &dyn DirBlocks,
+        telling: &mut Telling<'_>,
+    ) -> ControlFlow<()> {
+        let log2 = format.block_size.log2();
+        let first = u32::try_from(telling.from.0 >> log2).unwrap_or(u32::MAX);
+        let mut ahead = Ahead::default();
+        for lblk in (first..blocks.len()).map(Lblk) {
+            ahead.at(blocks, lblk);
+            let block = match self.block_of_entries(blocks, lblk) {
+                Ok(Some(block)) => block,
+                Ok(None) => {
+                    if !self.is_indexed() {
+                        telling.fault(self.hole(lblk));
+                    }
+                    continue;
+                }
+                Err(fault) => {
+                    telling.fault(fault);
+                    continue;
+                }
+            };
+            telling.readable();
+            let start = u64::from(lblk.0) << log2;
+            self.tell_run(format, &block, start, telling, &|fact| self.corrupt(&block, lblk, fact))?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Positions are those of the kernel: "." and ".." are where a block would have them, and 20 bytes more than stored
+    /// come before the entries.
+    pub(crate) fn list_inline(
+        &self,
+        format: &DirFormat,
+        inline: &InlineDir<'_>,
+        telling: &mut Telling<'_>,
+    ) -> ControlFlow<()> {
+        let dir = if format.filetype { FileType::Directory } else { FileType::Unknown };
+        let dotdot_at = min_rec_len(1, false) as u64;
+        let entries_at = dotdot_at + min_rec_len(2, false) as u64;
+        telling.entry(0, dotdot_at, self.ino, dir, b".")?;
+        telling.entry(dotdot_at, entries_at, inline.parent, dir, b"..")?;
+        telling.readable();
+        let [(first_at, _), _] = inline.regions();
+        for (at, region) in inline.regions() {
+            let start = entries_at + (at - first_at) as u64;
+            let placed = |fact| ReadFault::corrupt(Place::ino(self.ino), fact);
+            self.tell_run(format, region, start, telling, &placed)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Tells a run of entries that begins at position `start`.
+    fn tell_run(
+        &self,
+        format: &DirFormat,
+        run: &[u8],
+        start: u64,
+        telling: &mut Telling<'_>,
+        placed: &dyn Fn(Malformed) -> ReadFault,
+    ) -> ControlFlow<()> {
+        for entry in format.entries(run) {
+            match entry {
+                Ok(entry) if !entry.is_used() => {}
+                Ok(entry) if !self.may_tell(&entry) => telling.fault(placed(not_plain())),
+                Ok(entry) => {
+                    let at = start + entry.offset as u64;
+                    let next = at + entry.rec_len as u64;
+                    telling.entry(at, next, entry.ino, entry.file_type, entry.name)?;
+                }
+                Err(fact) => telling.fault(placed(fact)),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}

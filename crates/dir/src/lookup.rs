@@ -1,0 +1,260 @@
+//! From a name to its inode: in one block, along all blocks, through the index.
+
+use std::borrow::Cow;
+
+use base::{Ino, Lblk, Malformed, Place};
+use buffer::{Buffer, ReadFault};
+use ondisk::dirent::{DirFormat, Entry};
+use ondisk::htree::{Lookup, Step};
+use ondisk::inline_data::InlineDir;
+
+use crate::fold::fold;
+use crate::{Dir, DirBlocks, Format};
+
+/// Blocks that a linear search reads ahead at first, and at most.
+const AHEAD: std::ops::RangeInclusive<u32> = 8..=64;
+
+/// A name to find.
+pub(crate) struct Sought<'n> {
+    name: &'n [u8],
+    /// In casefolded directories, where another spelling is good too.
+    folded: Option<Cow<'n, [u8]>>,
+}
+
+/// A name that was found.
+#[derive(Clone, Copy)]
+enum Hit {
+    /// Byte for byte.
+    Exact(Ino),
+    /// In another spelling: good unless the very bytes are there too.
+    Folded(Ino),
+}
+
+impl Sought<'_> {
+    /// What the index goes by.
+    fn hashed(&self) -> &[u8] {
+        self.folded.as_deref().unwrap_or(self.name)
+    }
+
+    /// Searches one block (or one region of an inline directory) up to the first exact match.
+    fn search(&self, format: &DirFormat, block: &[u8]) -> Result<Option<Hit>, Malformed> {
+        let Some(folded) = self.folded.as_deref() else {
+            return Ok(format.find(block, self.name)?.map(|entry| Hit::Exact(entry.ino)));
+        };
+        let mut hit = None;
+        for entry in format.entries(block) {
+            let entry = entry?;
+            if entry.is_used() && entry.name == self.name {
+                return Ok(Some(Hit::Exact(entry.ino)));
+            }
+            if hit.is_none() && entry.is_used() && fold(entry.name) == folded {
+                hit = Some(Hit::Folded(entry.ino));
+            }
+        }
+        Ok(hit)
+    }
+}
+
+impl Hit {
+    fn ino(self) -> Ino {
+        let (Self::Exact(ino) | Self::Folded(ino)) = self;
+        ino
+    }
+}
+
+/// Why the index gave no answer.
+enum Failed {
+    /// The index breaks a rule: without checksums, a reason to do without it.
+    Index(ReadFault),
+    /// What the index led to cannot be read.
+    Leaf(ReadFault),
+}
+
+impl Dir<'_> {
+    pub(crate) fn sought<'n>(&self, name: &'n [u8]) -> Sought<'n> {
+        // Of ciphertext only the very bytes can be compared.
+        let folds = self.casefold && !self.encrypted;
+        Sought { name, folded: folds.then(|| fold(name)) }
+    }
+
+    pub(crate) fn lookup_inline(
+        &self,
+        format: &DirFormat,
+        inline: &InlineDir<'_>,
+        name: &[u8],
+    ) -> Result<Option<Ino>, ReadFault> {
+        match name {
+            b"." => return Ok(Some(self.ino)),
+            b".." => return Ok(Some(inline.parent)),
+            _ => {}
+        }
+        let sought = self.sought(name);
+        let mut found = None;
+        for (_, region) in inline.regions() {
+            match sought
+                .search(format, region)
+                .map_err(|fact| ReadFault::corrupt(Place::ino(self.ino), fact))?
+            {
+                Some(Hit::Exact(ino)) => return Ok(Some(ino)),
+                hit => found = found.or(hit),
+            }
+        }
+        Ok(found.map(Hit::ino))
+    }
+
+    pub(crate) fn lookup_linear(
+        &self,
+        format: &DirFormat,
+        blocks: &dyn DirBlocks,
+        sought: &Sought<'_>,
+    ) -> Result<Option<Ino>, ReadFault> {
+        let mut ahead = Ahead::default();
+        let (mut found, mut first_fault) = (None, None);
+        for lblk in (0..blocks.len()).map(Lblk) {
+            ahead.at(blocks, lblk);
+            let hit = self.block_of_entries(blocks, lblk).and_then(|block| match block {
+                Some(block) => sought.search(format, &block).map_err(|fact| self.corrupt(&block, lblk, fact)),
+                None => Ok(None),
+            });
+            match hit {
+                Ok(Some(Hit::Exact(ino))) => return Ok(Some(ino)),
+                Ok(hit) => found = found.or(hit),
+                // The name may be in a later block; only when it is nowhere may it have been here.
+                Err(fault) => first_fault = first_fault.or(Some(fault)),
+            }
+        }
+        match (found, first_fault) {
+            (Some(hit), _) => Ok(Some(hit.ino())),
+            (None, Some(fault)) => Err(fault),
+            (None, None) => Ok(None),
+        }
+    }
+
+    pub(crate) fn lookup_indexed(
+        &self,
+        format: &Format,
+        blocks: &dyn DirBlocks,
+        name: &[u8],
+    ) -> Result<Option<Ino>, ReadFault> {
+        let sought = self.sought(name);
+        let entries = self.entries_format(format);
+        if entries.hash_in_dirent && !matches!(name, b"." | b"..") {
+            // Hashes here are made with a key.
+            return self.lookup_linear(&entries, blocks, &sought);
+        }
+        match self.search_index(format, &entries, blocks, &sought) {
+            Ok(None) | Err(_) if sought.folded.is_some() => self.lookup_linear(&entries, blocks, &sought),
+            Ok(found) => Ok(found),
+            Err(Failed::Index(_)) if !format.index.csum => self.lookup_linear(&entries, blocks, &sought),
+            Err(Failed::Index(fault) | Failed::Leaf(fault)) => Err(fault),
+        }
+    }
+
+    fn search_index(
+        &self,
+        format: &Format,
+        entries: &DirFormat,
+        blocks: &dyn DirBlocks,
+        sought: &Sought<'_>,
+    ) -> Result<Option<Ino>, Failed> {
+        if matches!(sought.name, b"." | b"..") {
+            let block = self.index_block(blocks, Lblk(0)).map_err(Failed::Index)?;
+            let root = format.index.decode_root(&block);
+            let root = root.map_err(|fact| Failed::Index(self.corrupt(&block, Lblk(0), fact)))?;
+            return Ok(Some(if sought.name == b"." { root.ino } else { root.parent }));
+        }
+        let (seed, unsigned) = (format.hash_seed, format.unsigned_hash);
+        let mut lookup = Lookup::by_name(format.index, blocks.len(), seed, unsigned, sought.hashed());
+        let mut step = lookup.start();
+        let mut found = None;
+        loop {
+            step = match step {
+                Step::NeedBlock(lblk) => {
+                    let block = self.index_block(blocks, lblk).map_err(Failed::Index)?;
+                    let fed = lookup.feed(&block);
+                    fed.map_err(|fact| Failed::Index(self.corrupt(&block, lblk, fact)))?
+                }
+                Step::Leaf(lblk) => {
+                    let leaf = blocks.leaf(lblk).and_then(|leaf| leaf.ok_or_else(|| self.hole(lblk)));
+                    let leaf = leaf.map_err(|fault| Failed::Leaf(self.placed(fault, lblk)))?;
+                    let hit = sought.search(entries, &leaf);
+                    match hit.map_err(|fact| Failed::Leaf(self.corrupt(&leaf, lblk, fact)))? {
+                        Some(Hit::Exact(ino)) => return Ok(Some(ino)),
+                        hit => found = found.or(hit),
+                    }
+                    lookup.next_same_hash()
+                }
+                Step::End => return Ok(found.map(Hit::ino)),
+            };
+        }
+    }
+
+    /// A root or node of the index; a hole is a fault.
+    fn index_block(&self, blocks: &dyn DirBlocks, lblk: Lblk) -> Result<Buffer, ReadFault> {
+        let block = blocks.index(lblk).map_err(|fault| self.placed(fault, lblk))?;
+        block.ok_or_else(|| self.hole(lblk))
+    }
+
+    /// A block whose entries are to be looked at one after the other, whatever it is in the index: a leaf, or the root,
+    /// which hides all but "." and "..". `None` for what holds no entries: a node, a hole.
+    pub(crate) fn block_of_entries(
+        &self,
+        blocks: &dyn DirBlocks,
+        lblk: Lblk,
+    ) -> Result<Option<Buffer>, ReadFault> {
+        let placed = |fault| self.placed(fault, lblk);
+        if !self.is_indexed() {
+            return blocks.leaf(lblk).map_err(placed);
+        }
+        // Index blocks have their checksum elsewhere than leaves: what is good as neither is damaged.
+        if lblk.0 == 0 {
+            return blocks.index(lblk).or_else(|fault| blocks.leaf(lblk).map_err(|_| placed(fault)));
+        }
+        match blocks.leaf(lblk) {
+            Err(ReadFault::Corrupt(fact)) => match blocks.index(lblk) {
+                Ok(_) => Ok(None),
+                Err(_) => Err(placed(ReadFault::Corrupt(fact))),
+            },
+            leaf => leaf.map_err(placed),
+        }
+    }
+
+    pub(crate) fn placed(&self, fault: ReadFault, lblk: Lblk) -> ReadFault {
+        fault.of_ino(self.ino).at_lblk(lblk)
+    }
+
+    pub(crate) fn corrupt(&self, block: &Buffer, lblk: Lblk, fact: Malformed) -> ReadFault {
+        self.placed(ReadFault::corrupt(Place::block(block.block()), fact), lblk)
+    }
+
+    pub(crate) fn hole(&self, lblk: Lblk) -> ReadFault {
+        let fact = Malformed::new("directory", "has no holes", lblk.0);
+        self.placed(ReadFault::corrupt(Place::default(), fact), lblk)
+    }
+
+    /// May a name like this reach a path of the host? Ciphertext is for the caller to spell.
+    pub(crate) fn may_tell(&self, entry: &Entry<'_>) -> bool {
+        self.encrypted || entry.has_plain_name()
+    }
+}
+
+/// Reads ahead along a directory: nothing at its first block, which often is the only one wanted, then further and further.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    until: u32,
+    len: u32,
+}
+
+impl Ahead {
+    pub(crate) fn at(&mut self, blocks: &dyn DirBlocks, lblk: Lblk) {
+        if lblk.0 == 0 || lblk.0 < self.until {
+            return;
+        }
+        self.len = (self.len * 2).clamp(*AHEAD.start(), *AHEAD.end());
+        let len = self.len.min(blocks.len().saturating_sub(lblk.0));
+        if len > 1 {
+            blocks.prefetch(lblk, len);
+        }
+        self.until = lblk.0.saturating_add(self.len);
+    }
+}

@@ -1,0 +1,194 @@
+//! The order of hashes: entries that wait, and how they are told.
+//!
+//! The kernel lists by hash every directory that has an index or could get one with its next block: also those of a single
+//! block and inline ones, if the file system has the dir_index feature. So positions keep their meaning when they grow. In
+//! indexed directories "." has hash 0 and ".." hash 2; in small ones they have the hashes of their names.
+//!
+//! ```text
+//! position:  | 0 | hash >> 1, 31 bits | minor hash, 32 bits |
+//! ```
+//!
+//! Names of equal hash are ordered by their minor hash. Names that are equal in both (the legacy hash has no minor one)
+//! take the positions that follow, so that each has its own and a listing can go on between them.
+
+use std::ops::{ControlFlow, Deref};
+
+use base::{Ino, Lblk, Malformed, Place};
+use buffer::{Buffer, ReadFault};
+use ondisk::dirent::{DirFormat, HEADER_LEN};
+use ondisk::filetype::FileType;
+use ondisk::hash::{HashVersion, NameHash, dirhash};
+use ondisk::inline_data::InlineDir;
+
+use crate::fold::fold;
+use crate::list::{Telling, not_plain};
+use crate::{Dir, DirBlocks, Format};
+
+/// Makes the hashes of one directory's names.
+pub(crate) struct Hasher {
+    version: HashVersion,
+    seed: [u32; 4],
+    folds: bool,
+}
+
+impl Hasher {
+    /// The hash of a name; 0 under SipHash, which no caller brings.
+    fn hash(&self, name: &[u8]) -> NameHash {
+        let hash = if self.folds {
+            dirhash(self.version, &self.seed, &fold(name))
+        } else {
+            dirhash(self.version, &self.seed, name)
+        };
+        hash.unwrap_or_default()
+    }
+}
+
+/// Bytes that hold names.
+#[derive(Clone)]
+pub(crate) enum Source<'a> {
+    Block(Buffer),
+    Bytes(&'a [u8]),
+}
+
+impl Deref for Source<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Block(buffer) => buffer,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// An entry that waits to be told.
+pub(crate) struct Item<'a> {
+    pub(crate) hash: NameHash,
+    pub(crate) ino: Ino,
+    pub(crate) kind: FileType,
+    pub(crate) source: Source<'a>,
+    pub(crate) name_at: usize,
+    pub(crate) name_len: usize,
+}
+
+impl Item<'_> {
+    fn key(&self) -> (u32, u32) {
+        (self.hash.hash, self.hash.minor)
+    }
+}
+
+/// Tells entries by their hashes.
+pub(crate) fn tell_in_order(mut items: Vec<Item<'_>>, telling: &mut Telling<'_>) -> ControlFlow<()> {
+    items.sort_by_key(Item::key);
+    // Names that are equal in both hashes come as the kernel tells them: the first, then the others from behind.
+    for equal in items.chunk_by_mut(|a, b| a.key() == b.key()) {
+        equal[1..].reverse();
+    }
+    let mut before: Option<NameHash> = None;
+    for item in &items {
+        let NameHash { hash, minor } = item.hash;
+        let minor = match before {
+            Some(before) if before.hash == hash => minor.max(before.minor.saturating_add(1)),
+            _ => minor,
+        };
+        before = Some(NameHash { hash, minor });
+        let at = u64::from(hash >> 1) << 32 | u64::from(minor);
+        let name = &item.source[item.name_at..item.name_at + item.name_len];
+        telling.entry(at, at + 1, item.ino, item.kind, name)?;
+    }
+    ControlFlow::Continue(())
+}
+
+impl Dir<'_> {
+    pub(crate) fn hasher(&self, format: &Format, version: HashVersion) -> Hasher {
+        Hasher { version, seed: format.hash_seed, folds: self.casefold && !self.encrypted }
+    }
+
+    /// Would the kernel list this directory by hash, though it has no index?
+    pub(crate) fn small_hasher(&self, format: &Format) -> Option<Hasher> {
+        let version = format.default_hash.filter(|version| *version != HashVersion::SipHash)?;
+        let is_keyed = self.casefold && self.encrypted;
+        let can_index = format.features.has_compat(ondisk::Features::DIR_INDEX);
+        (can_index && !is_keyed).then(|| self.hasher(format, version))
+    }
+
+    /// Gathers the entries of a block or of an inline region, each with its hash as `place` wants it.
+    pub(crate) fn collect<'s>(
+        &self,
+        format: &DirFormat,
+        hasher: &Hasher,
+        source: &Source<'s>,
+        place: &dyn Fn(NameHash) -> NameHash,
+        items: &mut Vec<Item<'s>>,
+        fault: &mut dyn FnMut(Malformed),
+    ) {
+        for entry in format.entries(source) {
+            match entry {
+                Ok(entry) if !entry.is_used() => {}
+                Ok(entry) if !self.may_tell(&entry) => fault(not_plain()),
+                Ok(entry) => items.push(Item {
+                    hash: place(hasher.hash(entry.name)),
+                    ino: entry.ino,
+                    kind: entry.file_type,
+                    source: source.clone(),
+                    name_at: entry.offset + HEADER_LEN,
+                    name_len: entry.name.len(),
+                }),
+                Err(fact) => fault(fact),
+            }
+        }
+    }
+
+    /// Lists a directory of one block by hash.
+    pub(crate) fn list_single(
+        &self,
+        format: &DirFormat,
+        hasher: &Hasher,
+        blocks: &dyn DirBlocks,
+        telling: &mut Telling<'_>,
+    ) -> ControlFlow<()> {
+        let block = match self.block_of_entries(blocks, Lblk(0)) {
+            Ok(Some(block)) => block,
+            Ok(None) => {
+                telling.fault(self.hole(Lblk(0)));
+                return ControlFlow::Continue(());
+            }
+            Err(fault) => {
+                telling.fault(fault);
+                return ControlFlow::Continue(());
+            }
+        };
+        telling.readable();
+        let mut items = Vec::new();
+        let mut fault = |fact| telling.fault(self.corrupt(&block, Lblk(0), fact));
+        let source = Source::Block(block.clone());
+        self.collect(format, hasher, &source, &|hash| hash, &mut items, &mut fault);
+        tell_in_order(items, telling)
+    }
+
+    /// Lists an inline directory by hash.
+    pub(crate) fn list_inline_by_hash(
+        &self,
+        format: &DirFormat,
+        hasher: &Hasher,
+        inline: &InlineDir<'_>,
+        telling: &mut Telling<'_>,
+    ) -> ControlFlow<()> {
+        telling.readable();
+        let kind = if format.filetype { FileType::Directory } else { FileType::Unknown };
+        let dot = |name: &'static [u8], ino| Item {
+            hash: hasher.hash(name),
+            ino,
+            kind,
+            source: Source::Bytes(name),
+            name_at: 0,
+            name_len: name.len(),
+        };
+        let mut items = vec![dot(b".", self.ino), dot(b"..", inline.parent)];
+        let mut fault = |fact| telling.fault(ReadFault::corrupt(Place::ino(self.ino), fact));
+        for (_, region) in inline.regions() {
+            self.collect(format, hasher, &Source::Bytes(region), &|hash| hash, &mut items, &mut fault);
+        }
+        tell_in_order(items, telling)
+    }
+}

@@ -1,0 +1,312 @@
+//! A file system by paths, in the manner of `std::fs`.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::Ino;
+use device::{Device, FileDevice};
+use volume::{
+    Attribute, Cursor, Fault, FileType, Follow, InodeRef, OpenFault, OpenOptions, Refusal, Stat, StatFs,
+    Volume,
+};
+
+use crate::walk::Walk;
+use crate::{Error, File, list};
+
+/// A file system that is open, by paths. Cheap to clone; clones share everything, and threads may use one together.
+///
+/// Paths are from the root of the file system, with or without a leading slash. Symbolic links are followed inside of it: an
+/// absolute target or `..` never leaves the image. What paths cannot say is in the [`volume`](Self::volume) beneath.
+#[derive(Clone)]
+pub struct FileSystem {
+    volume: Arc<Volume>,
+    device: Arc<dyn Device>,
+}
+
+impl FileSystem {
+    /// Opens an image file or block device for reading. Nothing is written: a journal that waits for replay is laid over the image in
+    /// memory.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or holds no file system that can be read.
+    pub fn open(image: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_with(image, &OpenOptions::default())
+    }
+
+    /// As [`open`](Self::open), with options.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(image: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, Error> {
+        let image = image.as_ref();
+        let failed = |source: io::Error| Error::Image { image: image.to_owned(), source };
+        let device = FileDevice::open_read_only(image).map_err(failed)?;
+        Self::from_device(Arc::new(device), options)
+            .map_err(|source| Error::Open { image: image.to_owned(), source })
+    }
+
+    /// Opens whatever a device holds: a file, a window of one, memory.
+    ///
+    /// # Errors
+    /// It holds no file system that can be read.
+    pub fn from_device(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
+        let volume = Volume::open_read_only(Arc::clone(&device), options)?;
+        Ok(Self { volume: Arc::new(volume), device })
+    }
+
+    /// The volume beneath: operations on inodes instead of paths.
+    #[must_use]
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// The device as it was given, which is the file system's content only where no journal lies over it.
+    pub(crate) fn plain_device(&self) -> Option<&Arc<dyn Device>> {
+        (!self.volume.recovery().needed).then_some(&self.device)
+    }
+
+    /// The inode at a path.
+    ///
+    /// # Errors
+    /// No such path; something on the way is no directory, or is corrupt; the device refused.
+    pub fn resolve(&self, path: impl AsRef<Path>, follow: Follow) -> Result<InodeRef, Error> {
+        let path = bytes(path.as_ref());
+        self.volume.resolve(path, follow).map_err(Error::at(path))
+    }
+
+    /// What stat(2) tells; symbolic links are followed.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Error> {
+        Ok(self.volume.stat(&*self.resolve(path, Follow::Links)?))
+    }
+
+    /// What lstat(2) tells: of a symbolic link itself.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Error> {
+        Ok(self.volume.stat(&*self.resolve(path, Follow::NotTheLast)?))
+    }
+
+    /// Does the path lead to something? Symbolic links are followed, so one that leads nowhere does not exist.
+    ///
+    /// # Errors
+    /// When that cannot be said: something on the way is corrupt, or the device refused.
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool, Error> {
+        match self.resolve(path, Follow::Links) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is(Refusal::NotFound) || error.is(Refusal::NotDirectory) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens a regular file. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve); [`Refusal::IsDirectory`] and [`Refusal::WrongType`] when it is no regular file.
+    pub fn file(&self, path: impl AsRef<Path>) -> Result<File, Error> {
+        let path = path.as_ref();
+        let inode = self.resolve(path, Follow::Links)?;
+        let refusal = match inode.kind() {
+            FileType::Regular => return Ok(File::new(Arc::clone(&self.volume), inode)),
+            FileType::Directory => Refusal::IsDirectory,
+            _ => Refusal::WrongType,
+        };
+        Err(Error::at(bytes(path))(refusal.into()))
+    }
+
+    /// All bytes of a regular file. Holes become zeros, so this takes as much memory as the file is long: see [`file`](Self::file) for
+    /// long ones.
+    ///
+    /// # Errors
+    /// As [`file`](Self::file); [`Error::TooLarge`]; the content is encrypted or cannot be read.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
+        let path = path.as_ref();
+        let file = self.file(path)?;
+        let too_large = || Error::TooLarge { path: bytes(path).to_vec(), len: file.len() };
+        let len = usize::try_from(file.len()).map_err(|_| too_large())?;
+        let mut content = Vec::new();
+        content.try_reserve_exact(len).map_err(|_| too_large())?;
+        while content.len() < len {
+            let done = content.len();
+            content.resize(len.min(done + READ_PIECE), 0);
+            let got = file.read_at(&mut content[done..], done as u64).map_err(Error::at(bytes(path)))?;
+            if got == 0 {
+                content.truncate(done);
+                break;
+            }
+            content.truncate(done + got);
+        }
+        Ok(content)
+    }
+
+    /// The names of a directory, in the order in which they are stored; "." and ".." are left out.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve); [`Refusal::NotDirectory`]; the first names cannot be read.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
+        let path = path.as_ref();
+        let dir = self.resolve(path, Follow::Links)?;
+        let mut names = ReadDir {
+            fs: self.clone(),
+            path: bytes(path).to_vec(),
+            dir,
+            next: Some(Cursor::START),
+            ready: VecDeque::new(),
+        };
+        names.fill().map_err(Error::at(bytes(path)))?;
+        Ok(names)
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve); [`Refusal::WrongType`] when it is no link.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Error> {
+        let path = path.as_ref();
+        let inode = self.resolve(path, Follow::NotTheLast)?;
+        let target = self.volume.read_link(&inode).map_err(Error::at(bytes(path)))?;
+        Ok(PathBuf::from(OsString::from_vec(target)))
+    }
+
+    /// The extended attributes, ACLs among them, of the file or of the symbolic link itself.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve); the attributes are corrupt.
+    pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<Attribute>, Error> {
+        let path = path.as_ref();
+        let inode = self.resolve(path, Follow::NotTheLast)?;
+        self.volume.xattrs(&inode).map_err(Error::at(bytes(path)))
+    }
+
+    /// Space and inodes, as df shows them.
+    ///
+    /// # Errors
+    /// What counts the free blocks cannot be read.
+    pub fn statfs(&self) -> Result<StatFs, Error> {
+        self.volume.statfs().map_err(Error::at(b"/"))
+    }
+
+    /// Everything below a directory, read by several threads; see [`Walk`]. A path to something else walks just that.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve). A symbolic link at the end of the path is not followed.
+    pub fn walk(&self, path: impl AsRef<Path>) -> Result<Walk, Error> {
+        Ok(self.walk_inode(self.resolve(path, Follow::NotTheLast)?))
+    }
+
+    /// As [`walk`](Self::walk), from an inode.
+    #[must_use]
+    pub fn walk_inode(&self, root: InodeRef) -> Walk {
+        Walk::new(self.clone(), root)
+    }
+}
+
+/// A path's bytes.
+pub(crate) fn bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+/// Bytes per read of [`FileSystem::read`].
+const READ_PIECE: usize = 4 << 20;
+/// Names per piece of [`ReadDir`].
+const NAMES_PIECE: usize = 1024;
+
+/// The names of a directory, a bounded number in memory at a time. See [`FileSystem::read_dir`].
+pub struct ReadDir {
+    fs: FileSystem,
+    path: Vec<u8>,
+    dir: InodeRef,
+    next: Option<Cursor>,
+    ready: VecDeque<Result<DirEntry, Error>>,
+}
+
+impl ReadDir {
+    fn fill(&mut self) -> Result<(), Fault> {
+        while self.ready.is_empty()
+            && let Some(from) = self.next.take()
+        {
+            let piece = list::piece(&self.fs.volume, &self.dir, from, NAMES_PIECE)?;
+            self.next = piece.next;
+            self.ready.extend(piece.damage.into_iter().map(|fault| Err(Error::at(&self.path)(fault))));
+            let entries = piece.names.into_iter().map(|name| {
+                Ok(DirEntry {
+                    volume: Arc::clone(&self.fs.volume),
+                    name: name.name,
+                    ino: name.ino,
+                    kind: name.kind,
+                })
+            });
+            self.ready.extend(entries);
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Err(fault) = self.fill() {
+            return Some(Err(Error::at(&self.path)(fault)));
+        }
+        self.ready.pop_front()
+    }
+}
+
+/// A name in a directory and the inode it leads to.
+#[derive(Clone)]
+pub struct DirEntry {
+    volume: Arc<Volume>,
+    name: Vec<u8>,
+    ino: Ino,
+    kind: Option<FileType>,
+}
+
+impl DirEntry {
+    /// The name, 1 to 255 bytes.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// The name as the operating system has it.
+    #[must_use]
+    pub fn file_name(&self) -> OsString {
+        OsString::from_vec(self.name.clone())
+    }
+
+    /// Number of the inode.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// The type, as the entry tells it; `None` on old file systems, whose entries do not.
+    #[must_use]
+    pub fn kind(&self) -> Option<FileType> {
+        self.kind
+    }
+
+    /// The inode.
+    ///
+    /// # Errors
+    /// It is not in use or corrupt; the device refused.
+    pub fn inode(&self) -> Result<InodeRef, Error> {
+        self.volume.inode(self.ino).map_err(Error::at(&self.name))
+    }
+
+    /// What lstat(2) tells.
+    ///
+    /// # Errors
+    /// As [`inode`](Self::inode).
+    pub fn metadata(&self) -> Result<Stat, Error> {
+        Ok(self.volume.stat(&*self.inode()?))
+    }
+}

@@ -1,0 +1,461 @@
+//! Walking a tree with several threads, in an order that does not depend on them.
+//!
+//! Owns: the order of results, reading ahead, the refusal to go round in circles. Does **not** own: reading directories (see
+//! `volume`), what is done with an entry.
+//!
+//! ```text
+//!  workers:  pending directories, nearest to the caller first -> list, load inodes sorted by number -> listings ahead
+//!  caller:   next() takes the listing that is next in pre-order; one that nobody began yet it makes itself
+//! ```
+//!
+//! Invariants
+//! 1. Results come in pre-order, a directory before what is in it, the same with any number of threads.
+//! 2. Listings ahead of the caller are bounded in directories and in names; a larger directory is listed in pieces.
+//! 3. A directory is entered once: a second way to it, which only a damaged image has, is told and not followed. So the walk
+//!    ends on every image.
+
+mod contents;
+mod schedule;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use base::Ino;
+use volume::{Fault, FileType, InodeRef, Stat, Volume};
+
+pub use contents::{Contents, Data, Loaded};
+use schedule::{Crew, Found, Key};
+
+use crate::FileSystem;
+
+/// Directories may be nested this deep; no path could name anything deeper from the root.
+const DEPTH_MAX: usize = 4096;
+
+/// The order of the entries of one directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// As they are stored, which is the kernel's order of readdir, and the fastest.
+    #[default]
+    Stored,
+    /// By the bytes of the names. Takes the memory of a directory's names.
+    Names,
+}
+
+/// Decides by its path whether a directory is entered.
+pub(crate) type Enter = dyn Fn(&[u8]) -> bool + Send + Sync;
+
+/// How to walk; made by [`FileSystem::walk`].
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// # let fs = extant::open(&image)?;
+/// use extant::walk::Order;
+///
+/// let mut paths = Vec::new();
+/// for entry in fs.walk("/etc")?.order(Order::Names) {
+///     let entry = entry?;
+///     paths.push(String::from_utf8_lossy(entry.path()).into_owned());
+/// }
+/// assert_eq!(paths, ["", "motd", "network", "network/interfaces"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Walk {
+    fs: FileSystem,
+    root: InodeRef,
+    order: Order,
+    threads: usize,
+    depth_max: usize,
+    inodes: bool,
+    enter: Option<Box<Enter>>,
+}
+
+impl Walk {
+    pub(crate) fn new(fs: FileSystem, root: InodeRef) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8);
+        Self { fs, root, order: Order::Stored, threads, depth_max: DEPTH_MAX, inodes: true, enter: None }
+    }
+
+    /// The order of the entries of each directory.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// How many threads read, the caller's among them; 1 for no others. All cores, and at most 8, if this is not called.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// How deep to go: 0 for the root alone, 1 for what is in it.
+    #[must_use]
+    pub fn depth_max(mut self, depth: usize) -> Self {
+        self.depth_max = depth.min(DEPTH_MAX);
+        self
+    }
+
+    /// Load every inode (the default), or only those of directories, which is faster where names and types are enough.
+    #[must_use]
+    pub fn inodes(mut self, all: bool) -> Self {
+        self.inodes = all;
+        self
+    }
+
+    /// Enter only directories whose path (see [`Entry::path`]) passes. The directory itself is told in any case.
+    #[must_use]
+    pub fn enter_if(mut self, enter: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Self {
+        self.enter = Some(Box::new(enter));
+        self
+    }
+
+    /// The same walk by whole directories: each with all its entries at once, before the directories in it.
+    #[must_use]
+    pub fn listings(self) -> Listings {
+        let root = Arc::clone(&self.root);
+        let entries = self.into_iter();
+        let mut waiting = Vec::new();
+        if root.kind() == FileType::Directory && entries.crew.add_root(&Key::root(), Arc::clone(&root)) {
+            waiting.push(Waiting {
+                key: Key::root(),
+                path: Arc::from(Vec::new()),
+                ino: root.ino(),
+                depth: 0,
+            });
+        }
+        Listings { entries, waiting }
+    }
+
+    /// The same walk with what is in the files, for archives and copies: symbolic links' targets, attributes, and the data of small
+    /// files, read ahead in transfers that are as large as their neighbourhood on the device allows.
+    #[must_use]
+    pub fn contents(self) -> Contents {
+        let fs = self.fs.clone();
+        Contents::start(fs, self.into_iter())
+    }
+}
+
+impl IntoIterator for Walk {
+    type Item = Result<Entry, WalkFault>;
+    type IntoIter = Entries;
+
+    fn into_iter(self) -> Entries {
+        let volume = Arc::clone(self.fs.volume());
+        let plan = schedule::Plan {
+            volume: Arc::clone(&volume),
+            order: self.order,
+            inodes: self.inodes,
+            depth_max: self.depth_max,
+            enter: self.enter,
+        };
+        Entries {
+            crew: Crew::start(plan, self.threads - 1),
+            volume,
+            root: Some(self.root),
+            frames: Vec::new(),
+            seen: HashSet::new(),
+        }
+    }
+}
+
+/// The entries of a walk. Dropping it ends the threads.
+pub struct Entries {
+    crew: Crew,
+    volume: Arc<Volume>,
+    root: Option<InodeRef>,
+    frames: Vec<Frame>,
+    seen: HashSet<Ino>,
+}
+
+/// A directory on the way to where the walk is.
+struct Frame {
+    path: Arc<[u8]>,
+    key: Key,
+    found: std::vec::IntoIter<Found>,
+    /// The key's last part of the entry that is next.
+    next: u64,
+}
+
+impl Entries {
+    fn enter(&mut self, key: Key, path: Arc<[u8]>) {
+        let found = self.crew.take(&key).into_iter();
+        self.frames.push(Frame { path, key, found, next: 0 });
+    }
+
+    fn begin(&mut self, root: InodeRef) -> Entry {
+        let kind = root.kind();
+        let entry = Entry {
+            volume: Arc::clone(&self.volume),
+            path: Arc::from(Vec::new()),
+            name_at: 0,
+            depth: 0,
+            kind,
+            ino: root.ino(),
+            inode: Some(Arc::clone(&root)),
+            is_last: true,
+        };
+        if kind == FileType::Directory {
+            self.seen.insert(root.ino());
+            let key = Key::root();
+            if self.crew.add_root(&key, root) {
+                self.enter(key, Arc::clone(&entry.path));
+            }
+        }
+        entry
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Result<Entry, WalkFault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(root) = self.root.take() {
+            return Some(Ok(self.begin(root)));
+        }
+        loop {
+            let depth = self.frames.len();
+            let frame = self.frames.last_mut()?;
+            let Some(found) = frame.found.next() else {
+                self.frames.pop();
+                continue;
+            };
+            let place = frame.next;
+            frame.next += 1;
+            match found {
+                Found::Damage(fault) => {
+                    return Some(Err(WalkFault {
+                        path: frame.path.to_vec(),
+                        problem: Problem::Fault(fault),
+                    }));
+                }
+                Found::Bad { name, fault } => {
+                    let path = joined(&frame.path, &name).0;
+                    return Some(Err(WalkFault { path, problem: Problem::Fault(fault) }));
+                }
+                Found::More => {
+                    frame.found = self.crew.take(&frame.key.child(place)).into_iter();
+                }
+                Found::Name { name, ino, kind, inode, enters } => {
+                    let is_last = frame.found.as_slice().is_empty();
+                    let (path, name_at) = joined(&frame.path, &name);
+                    let path: Arc<[u8]> = path.into();
+                    if enters {
+                        let key = frame.key.child(place);
+                        if !self.seen.insert(ino) {
+                            self.crew.cancel(&key);
+                            return Some(Err(WalkFault {
+                                path: path.to_vec(),
+                                problem: Problem::SecondWay(ino),
+                            }));
+                        }
+                        self.enter(key, Arc::clone(&path));
+                    } else if kind == FileType::Directory && depth >= DEPTH_MAX {
+                        return Some(Err(WalkFault { path: path.to_vec(), problem: Problem::TooDeep }));
+                    }
+                    let volume = Arc::clone(&self.volume);
+                    return Some(Ok(Entry { volume, path, name_at, depth, kind, ino, inode, is_last }));
+                }
+            }
+        }
+    }
+}
+
+/// A directory with all its entries.
+#[derive(Debug)]
+pub struct Listing {
+    /// Its path from the root of the walk, as [`Entry::path`].
+    pub path: Arc<[u8]>,
+    /// What is in it, in the walk's order.
+    pub entries: Vec<Entry>,
+    /// What of it could not be read.
+    pub faults: Vec<WalkFault>,
+}
+
+/// The directories of a walk; made by [`Walk::listings`].
+pub struct Listings {
+    entries: Entries,
+    /// Directories to come; the last one is next.
+    waiting: Vec<Waiting>,
+}
+
+/// A directory whose turn will come.
+struct Waiting {
+    key: Key,
+    path: Arc<[u8]>,
+    ino: Ino,
+    depth: usize,
+}
+
+impl Iterator for Listings {
+    type Item = Listing;
+
+    fn next(&mut self) -> Option<Listing> {
+        let Waiting { key, path, ino, depth } = self.waiting.pop()?;
+        let mut listing = Listing { path: Arc::clone(&path), entries: Vec::new(), faults: Vec::new() };
+        if !self.entries.seen.insert(ino) {
+            self.entries.crew.cancel(&key);
+            listing.faults.push(WalkFault { path: path.to_vec(), problem: Problem::SecondWay(ino) });
+            return Some(listing);
+        }
+        let below = self.waiting.len();
+        let mut found = self.entries.crew.take(&key).into_iter();
+        let mut place = 0;
+        while let Some(next) = found.next() {
+            let at = |name: &[u8]| joined(&path, name).0;
+            match next {
+                Found::Damage(fault) => {
+                    listing.faults.push(WalkFault { path: path.to_vec(), problem: Problem::Fault(fault) });
+                }
+                Found::Bad { name, fault } => {
+                    listing.faults.push(WalkFault { path: at(&name), problem: Problem::Fault(fault) });
+                }
+                Found::More => found = self.entries.crew.take(&key.child(place)).into_iter(),
+                Found::Name { name, ino, kind, inode, enters } => {
+                    let (path, name_at) = joined(&path, &name);
+                    let path: Arc<[u8]> = path.into();
+                    if enters {
+                        let (key, path) = (key.child(place), Arc::clone(&path));
+                        self.waiting.push(Waiting { key, path, ino, depth: depth + 1 });
+                    } else if kind == FileType::Directory && depth + 1 >= DEPTH_MAX {
+                        listing.faults.push(WalkFault { path: path.to_vec(), problem: Problem::TooDeep });
+                    }
+                    let volume = Arc::clone(&self.entries.volume);
+                    let is_last = found.as_slice().is_empty();
+                    let depth = depth + 1;
+                    listing.entries.push(Entry { volume, path, name_at, depth, kind, ino, inode, is_last });
+                }
+            }
+            place += 1;
+        }
+        self.waiting[below..].reverse();
+        Some(listing)
+    }
+}
+
+/// `dir/name`, and where the name begins.
+fn joined(dir: &[u8], name: &[u8]) -> (Vec<u8>, usize) {
+    let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
+    path.extend_from_slice(dir);
+    if !dir.is_empty() {
+        path.push(b'/');
+    }
+    let name_at = path.len();
+    path.extend_from_slice(name);
+    (path, name_at)
+}
+
+/// A name that the walk came to.
+#[derive(Clone)]
+pub struct Entry {
+    volume: Arc<Volume>,
+    path: Arc<[u8]>,
+    name_at: usize,
+    depth: usize,
+    kind: FileType,
+    ino: Ino,
+    inode: Option<InodeRef>,
+    is_last: bool,
+}
+
+impl Entry {
+    /// The path from the root of the walk, without a slash at its beginning; empty for the root itself.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// The name: the path's last part; empty for the root.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        &self.path[self.name_at..]
+    }
+
+    /// How many directories lie between it and the root of the walk, that one counted: 0 for the root itself.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// The type.
+    #[must_use]
+    pub fn kind(&self) -> FileType {
+        self.kind
+    }
+
+    /// Number of the inode.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// Is it the last one of its directory?
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        self.is_last
+    }
+
+    /// The inode: already in memory unless [`Walk::inodes`] said otherwise.
+    ///
+    /// # Errors
+    /// It is not in use or corrupt; the device refused.
+    pub fn inode(&self) -> Result<InodeRef, Fault> {
+        match &self.inode {
+            Some(inode) => Ok(Arc::clone(inode)),
+            None => self.volume.inode(self.ino),
+        }
+    }
+
+    /// What lstat(2) tells.
+    ///
+    /// # Errors
+    /// As [`inode`](Self::inode).
+    pub fn metadata(&self) -> Result<Stat, Fault> {
+        Ok(self.volume.stat(&*self.inode()?))
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} (inode {})", self.kind, String::from_utf8_lossy(&self.path), self.ino)
+    }
+}
+
+/// Something that could not be walked; the walk goes on behind it.
+#[derive(Debug)]
+pub struct WalkFault {
+    /// Path from the root of the walk, as [`Entry::path`].
+    pub path: Vec<u8>,
+    /// What is wrong there.
+    pub problem: Problem,
+}
+
+/// What is wrong with a name or a directory.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// It cannot be read.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// A directory that the walk was in already.
+    #[error(
+        "directory {0} has two names, or contains itself; it is entered once (run `extant check` on the image)"
+    )]
+    SecondWay(Ino),
+    /// Below 4096 directories.
+    #[error("nested deeper than {DEPTH_MAX} directories")]
+    TooDeep,
+}
+
+impl std::error::Error for WalkFault {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.problem)
+    }
+}
+
+impl fmt::Display for WalkFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", crate::error::Shown(&self.path), self.problem)
+    }
+}

@@ -1,0 +1,515 @@
+//! Requests of the kernel's FUSE, carried by the crate `fuser`, answered by whoever [`Serve`]s.
+//!
+//! Owns: the protocol's spelling of questions and answers, what the kernel may remember and for how long, threads, the life of
+//! a mount. Does **not** own: any answer (see [`Serve`]), how one gets a connection (see [`mounting`](crate::mounting)).
+//!
+//! ```text
+//!  kernel -> /dev/fuse -> thread 1..n, each with a connection of its own -> Transport -> dyn Serve
+//!  [mounted] -- unmount, by anyone --> every thread reads ENODEV --> run() returns
+//! ```
+//!
+//! Invariants
+//! 1. Nothing changes, so the kernel may keep names (those that are not there too), attributes, directories, link targets and
+//!    pages as long as it likes. Only what could not be read is asked for again.
+//! 2. The kernel's number of the root is 1, ext4's is 2; ext4's 1 is never told (see `convert`).
+//! 3. Every request that would change something is answered with EROFS.
+//! 4. A read allocates nothing once its thread has answered one of the same size.
+//!
+//! Source: kernel include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
+
+mod convert;
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use base::Ino;
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use volume::{Cursor, FileType, Seek, Stat};
+
+use crate::attributes::{self, Ioctl};
+use crate::listing::{Listings, Want};
+use crate::mount_table::mounted_at;
+use crate::mounting::{self, MountFault, MountOptions};
+use crate::{Caller, Errno, Name, Serve};
+
+/// How long the kernel may remember: as good as for ever, and short enough for any kernel's clock.
+const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The largest answer to a read; kernels ask for 1 MiB unless their administrator raised fs.fuse.max_pages_limit.
+const READ_MAX: usize = 16 << 20;
+/// Requests that the kernel sends ahead of its readers at the same time.
+const BACKGROUND: u16 = 64;
+/// How far the kernel reads ahead on a mount that root made; it starts with 128 KiB.
+const READ_AHEAD_KIB: u32 = 2048;
+/// The attribute of the root that tells which process serves the mount, in decimal; in no list.
+pub const SERVER_ATTRIBUTE: &str = "extant.server";
+
+/// How a mount is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Threads {
+    /// How many threads answer, at least 1.
+    pub count: usize,
+    /// Each gets a connection of its own, so that they do not wait for each other.
+    pub own_connections: bool,
+}
+
+impl Default for Threads {
+    /// One per core, from 2 (one computes while the other waits for the device) to 8.
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        Self { count: cores.clamp(2, 8), own_connections: true }
+    }
+}
+
+/// A directory on which something is mounted that waits to be served.
+pub struct Mounted<S: Serve> {
+    session: fuser::Session<Transport<S>>,
+    dir: PathBuf,
+}
+
+impl<S: Serve> Mounted<S> {
+    /// Mounts on `dir`, read-only. Whoever uses the directory waits until [`serve`](Self::serve) runs.
+    ///
+    /// # Errors
+    /// See [`MountFault`].
+    pub fn new(serve: S, dir: &Path, options: &MountOptions, threads: Threads) -> Result<Self, MountFault> {
+        let wrong_dir = |reason| MountFault::Directory { dir: dir.to_owned(), reason };
+        let dir = dir.canonicalize().map_err(wrong_dir)?;
+        let connection = mounting::mount(&dir, options)?;
+        let mut config = fuser::Config::default();
+        config.n_threads = Some(threads.count.max(1));
+        config.clone_fd = threads.own_connections;
+        // The kernel itself keeps out whom the options keep out.
+        let acl = fuser::SessionACL::All;
+        let transport = Transport::new(serve, options.default_permissions);
+        match fuser::Session::from_fd(transport, connection, acl, config) {
+            Ok(session) => {
+                read_further_ahead(&dir);
+                Ok(Self { session, dir })
+            }
+            Err(error) => {
+                let _ = mounting::unmount(&dir, true);
+                Err(MountFault::Connection(error))
+            }
+        }
+    }
+
+    /// Where it is mounted: absolute, no symbolic links in it.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Serves until it is unmounted, by whomever.
+    ///
+    /// # Errors
+    /// The connection failed; the directory may still be mounted then.
+    pub fn serve(self) -> io::Result<()> {
+        self.session.run()
+    }
+}
+
+/// Lets the kernel ask for several large pieces at once. Only root may; everybody else keeps the default.
+fn read_further_ahead(dir: &Path) {
+    if let Ok(Some(entry)) = mounted_at(dir) {
+        let (major, minor) = entry.device;
+        let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let _ = std::fs::write(knob, READ_AHEAD_KIB.to_string());
+    }
+}
+
+/// The adapter between `fuser` and a server.
+struct Transport<S> {
+    serve: S,
+    listings: Listings,
+    /// The kernel checks permissions.
+    checks: bool,
+    /// The kernel takes "not implemented" to open as "no need to ask": nothing to remember about open files.
+    opens_by_itself: bool,
+    opens_dirs_by_itself: bool,
+}
+
+thread_local! {
+    /// What a read fills before it goes to the kernel.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl From<Errno> for fuser::Errno {
+    fn from(errno: Errno) -> Self {
+        fuser::Errno::from_i32(errno.0)
+    }
+}
+
+/// What is found under a name.
+enum Found {
+    Entry(Stat),
+    /// The root, from below.
+    Root(Stat),
+    Nothing,
+}
+
+impl<S: Serve> Transport<S> {
+    fn new(serve: S, checks: bool) -> Self {
+        Self {
+            serve,
+            listings: Listings::default(),
+            checks,
+            opens_by_itself: false,
+            opens_dirs_by_itself: false,
+        }
+    }
+
+    /// "." and ".." are asked for when a file handle of NFS is to become a path again; "." then of any inode.
+    fn find(&self, parent: INodeNo, name: &[u8]) -> Result<Found, Errno> {
+        let parent = convert::ino_of(parent)?;
+        let found = match name {
+            b"." => Some(self.serve.stat(parent)?),
+            _ => self.serve.lookup(parent, name)?,
+        };
+        match found {
+            None => Ok(Found::Nothing),
+            Some(stat) if stat.ino == Ino::ROOT && matches!(name, b"." | b"..") => Ok(Found::Root(stat)),
+            Some(stat) if convert::can_be_named(stat.ino) => Ok(Found::Entry(stat)),
+            Some(_) => Err(Errno::UCLEAN),
+        }
+    }
+
+    fn attribute(&self, node: INodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let ino = convert::ino_of(node)?;
+        if ino == Ino::ROOT && name == SERVER_ATTRIBUTE.as_bytes() {
+            return Ok(std::process::id().to_string().into_bytes());
+        }
+        self.serve.xattr(ino, name)
+    }
+
+    fn attribute_names(&self, node: INodeNo, caller: Caller) -> Result<Vec<u8>, Errno> {
+        let names = self.serve.xattr_names(convert::ino_of(node)?, caller)?;
+        let mut list = Vec::new();
+        for name in names {
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    /// Adds names to a reply until `add` says that it is full. An error after the first name waits for the next request.
+    fn tell_names(
+        &self,
+        dir: INodeNo,
+        from: u64,
+        want: Want,
+        add: &mut dyn FnMut(&S, Name<'_>) -> bool,
+    ) -> Result<(), Errno> {
+        let mut any = false;
+        let mut each = |name: Name<'_>| {
+            if add(&self.serve, name) {
+                return ControlFlow::Break(());
+            }
+            any = true;
+            ControlFlow::Continue(())
+        };
+        let dir = convert::ino_of(dir)?;
+        match self.listings.tell(&self.serve, dir, Cursor(from), want, &mut each) {
+            Err(error) if !any => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An attribute's value or the list of names, by the rules of getxattr(2): asked with size 0, the size alone is told.
+fn reply_xattr(reply: ReplyXattr, size: u32, answer: Result<Vec<u8>, Errno>) {
+    match answer {
+        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::RANGE.into()),
+        Ok(bytes) => reply.data(&bytes),
+        Err(errno) => reply.error(errno.into()),
+    }
+}
+
+/// What one entry of readdirplus is told as, and how long that holds. What cannot be read is told with its name and type, to
+/// be asked for at once by whoever wants more, who then gets the reason.
+fn entry_of(serve: &impl Serve, name: &Name<'_>) -> (fuser::FileAttr, Duration, u64) {
+    let is_dot = matches!(name.name, b"." | b"..");
+    let in_doubt = |ino: u64| {
+        let kind = convert::kind(name.kind.unwrap_or(FileType::Regular));
+        (convert::no_attributes(ino, kind), Duration::ZERO, 0)
+    };
+    if !is_dot && !convert::can_be_named(name.ino) {
+        return in_doubt(0);
+    }
+    match serve.stat(name.ino) {
+        Ok(stat) => (convert::attributes(&stat), REMEMBER, stat.generation.into()),
+        Err(_) => in_doubt(name.ino.0.into()),
+    }
+}
+
+/// Methods that take these arguments and answer that this file system is read-only.
+macro_rules! read_only {
+    ($($name:ident($($argument:ty),*) -> $reply:ty;)*) => {$(
+        fn $name(&self, $(_: $argument,)* reply: $reply) {
+            reply.error(Errno::ROFS.into());
+        }
+    )*};
+}
+
+impl<S: Serve> Filesystem for Transport<S> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let offered = config.capabilities();
+        let mut wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+            | InitFlags::FUSE_EXPORT_SUPPORT
+            | InitFlags::FUSE_HAS_IOCTL_DIR
+            | InitFlags::FUSE_MAX_PAGES
+            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
+            | InitFlags::FUSE_NO_OPEN_SUPPORT
+            | InitFlags::FUSE_PARALLEL_DIROPS;
+        // ACLs without any check would be a promise that nobody keeps, and asking for them turns checks on.
+        if self.checks {
+            wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        let _ = config.add_capabilities(wanted & offered);
+        if let Err(largest) = config.set_max_readahead(u32::MAX) {
+            let _ = config.set_max_readahead(largest);
+        }
+        let _ = config.set_max_background(BACKGROUND);
+        let may_spare = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.opens_by_itself = may_spare && !self.serve.asks_to_open();
+        self.opens_dirs_by_itself = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.find(parent, name.as_bytes()) {
+            Ok(Found::Entry(stat)) => {
+                reply.entry(&REMEMBER, &convert::attributes(&stat), Generation(stat.generation.into()));
+            }
+            // Its number is to be asked for again, as the one that the kernel gets here is not ext4's.
+            Ok(Found::Root(stat)) => {
+                let attributes = convert::root_attributes(&stat);
+                reply.entry_with_ttls(&Duration::ZERO, &REMEMBER, &attributes, Generation(0));
+            }
+            Ok(Found::Nothing) => {
+                let nothing = convert::no_attributes(0, fuser::FileType::RegularFile);
+                reply.entry(&REMEMBER, &nothing, Generation(0));
+            }
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn forget(&self, _: &Request, _: INodeNo, _: u64) {}
+
+    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
+            Ok(stat) => reply.attr(&REMEMBER, &convert::attributes(&stat)),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
+        match convert::ino_of(node).and_then(|ino| self.serve.read_link(ino)) {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if flags.acc_mode() != OpenAccMode::O_RDONLY {
+            reply.error(Errno::ROFS.into());
+        } else if self.opens_by_itself {
+            reply.error(Errno::NOSYS.into());
+        } else {
+            match convert::ino_of(node).and_then(|ino| self.serve.open(ino)) {
+                Ok(()) => {
+                    reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+                }
+                Err(errno) => reply.error(errno.into()),
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let size = (size as usize).min(READ_MAX);
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let buffer = &mut buffer[..size];
+            match convert::ino_of(node).and_then(|ino| self.serve.read(ino, offset, buffer)) {
+                Ok(len) => reply.data(&buffer[..len.min(size)]),
+                Err(errno) => reply.error(errno.into()),
+            }
+        });
+    }
+
+    /// There is nothing to write back, and no need to ask again.
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS.into());
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS.into());
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS.into());
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if self.opens_dirs_by_itself {
+            reply.error(Errno::NOSYS.into());
+        } else {
+            reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+        }
+    }
+
+    fn readdir(&self, _: &Request, dir: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let told = self.tell_names(dir, offset, Want::Names, &mut |serve, name| {
+            // A directory that tells no types has to be helped out by the inodes.
+            let kind = name.kind.or_else(|| serve.stat(name.ino).ok().map(|stat| stat.kind));
+            let kind = convert::kind(kind.unwrap_or(FileType::Regular));
+            reply.add(INodeNo(name.ino.0.into()), name.next.0, kind, OsStr::from_bytes(name.name))
+        });
+        match told {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        dir: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let told = self.tell_names(dir, offset, Want::Inodes, &mut |serve, name| {
+            let (attributes, remember, generation) = entry_of(serve, &name);
+            let text = OsStr::from_bytes(name.name);
+            reply.add(attributes.ino, name.next.0, text, &remember, &attributes, Generation(generation))
+        });
+        match told {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.serve.stat_fs() {
+            Ok(all) => reply.statfs(
+                all.blocks,
+                all.blocks_free,
+                all.blocks_available,
+                all.inodes.into(),
+                all.inodes_free.into(),
+                all.block_size,
+                all.name_max,
+                all.block_size,
+            ),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        reply_xattr(reply, size, self.attribute(node, name.as_bytes()));
+    }
+
+    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        reply_xattr(reply, size, self.attribute_names(node, Caller { uid: request.uid() }));
+    }
+
+    /// Asked only without checks by the kernel: then everything is allowed, and there is no need to ask again.
+    fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS.into());
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        command: u32,
+        _: &[u8],
+        out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
+            Ok(stat) => match attributes::ioctl(&stat, command) {
+                Ioctl::Answer(bytes, len) => reply.ioctl(0, &bytes[..len.min(out_size as usize)]),
+                Ioctl::Changes => reply.error(Errno::ROFS.into()),
+                Ioctl::Unknown => reply.error(Errno::NOTTY.into()),
+            },
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn lseek(&self, _: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let place = convert::ino_of(node).and_then(|ino| {
+            // SEEK_DATA and SEEK_HOLE; the kernel does the others by itself.
+            let what = match whence {
+                3 => Seek::Data,
+                4 => Seek::Hole,
+                _ => return Err(Errno::INVAL),
+            };
+            let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+            self.serve.seek(ino, offset, what)
+        });
+        match place.and_then(|place| i64::try_from(place).map_err(|_| Errno::INVAL)) {
+            Ok(place) => reply.offset(place),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    /// Blocks of the image are nobody's business: a boot loader that asked would find them elsewhere.
+    fn bmap(&self, _: &Request, _: INodeNo, _: u32, _: u64, reply: ReplyBmap) {
+        reply.error(Errno::NOSYS.into());
+    }
+
+    read_only! {
+        setattr(
+            &Request, INodeNo, Option<u32>, Option<u32>, Option<u32>, Option<u64>, Option<TimeOrNow>, Option<TimeOrNow>,
+            Option<SystemTime>, Option<FileHandle>, Option<SystemTime>, Option<SystemTime>, Option<SystemTime>,
+            Option<BsdFileFlags>
+        ) -> ReplyAttr;
+        mknod(&Request, INodeNo, &OsStr, u32, u32, u32) -> ReplyEntry;
+        mkdir(&Request, INodeNo, &OsStr, u32, u32) -> ReplyEntry;
+        unlink(&Request, INodeNo, &OsStr) -> ReplyEmpty;
+        rmdir(&Request, INodeNo, &OsStr) -> ReplyEmpty;
+        symlink(&Request, INodeNo, &OsStr, &Path) -> ReplyEntry;
+        rename(&Request, INodeNo, &OsStr, INodeNo, &OsStr, RenameFlags) -> ReplyEmpty;
+        link(&Request, INodeNo, INodeNo, &OsStr) -> ReplyEntry;
+        write(
+            &Request, INodeNo, FileHandle, u64, &[u8], WriteFlags, OpenFlags, Option<LockOwner>
+        ) -> ReplyWrite;
+        setxattr(&Request, INodeNo, &OsStr, &[u8], i32, u32) -> ReplyEmpty;
+        removexattr(&Request, INodeNo, &OsStr) -> ReplyEmpty;
+        create(&Request, INodeNo, &OsStr, u32, u32, i32) -> ReplyCreate;
+        fallocate(&Request, INodeNo, FileHandle, u64, u64, i32) -> ReplyEmpty;
+        copy_file_range(
+            &Request, INodeNo, FileHandle, u64, INodeNo, FileHandle, u64, u64, CopyFileRangeFlags
+        ) -> ReplyWrite;
+    }
+}

@@ -1,0 +1,39 @@
+//! An extant volume as a FUSE file system.
+//!
+//! Owns: answering everything a reader can ask ([`Server`]), and carrying it to and from the kernel ([`Mounted`]); mounting and
+//! unmounting by root and by ordinary users ([`MountOptions`], [`unmount`]). Does **not** own: what a volume holds (see
+//! `volume`), the command line, daemons and signals (see the command).
+//!
+//! ```text
+//!  kernel --- /dev/fuse --- fuser_transport --- Serve (a trait, values only) --- Server --- Volume
+//!                           (could be NFS, virtiofs, NBD's cousin ...)          a null server, a test's fake
+//! ```
+//!
+//! Invariants
+//! 1. [`Serve`] has no word of FUSE in it, [`fuser_transport`] none of ext4 but the root's number: either can be replaced.
+//! 2. Nothing is ever written, neither to the image nor for the caller: changes are refused with EROFS.
+//! 3. What the image is damaged in is an error of the one request that comes across it, and told to the server's report.
+//!
+//! ```no_run
+//! use fuse::{MountOptions, Mounted, Server, Threads};
+//! # fn volume() -> volume::Volume { unimplemented!() }
+//! let server = Server::new(volume(), Box::new(|damage| eprintln!("{damage}")));
+//! let mounted = Mounted::new(server, "/mnt".as_ref(), &MountOptions::new("a.img"), Threads::default())?;
+//! mounted.serve()?; // until somebody unmounts it
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod attributes;
+pub mod fuser_transport;
+mod listing;
+pub mod mount_table;
+pub mod mounting;
+mod serve;
+mod server;
+
+pub use fuser_transport::{Mounted, SERVER_ATTRIBUTE, Threads};
+pub use mounting::{MountFault, MountOptions, UnmountFault, unmount};
+pub use serve::{Caller, Errno, Name, Serve};
+pub use server::{Report, Server};

@@ -1,0 +1,288 @@
+//! Names of a directory gathered in batches, whatever pieces the transport asks for.
+//!
+//! A transport asks for a few dozen names at a time; finding the place again and ordering a block by hash costs more than
+//! telling its names. So a batch is gathered at once, its inodes are prefetched in few transfers, and what was not asked for
+//! yet waits under the position where the asker will go on.
+//!
+//! ```text
+//!  list(dir, 0) -> gather 1000 names -> 180 told ........ 820 wait under (dir, cursor of the 180th)
+//!  list(dir, cursor of the 180th) -> taken up, 180 told . 640 wait
+//! ```
+//!
+//! Does **not** own: what a directory holds ([`Serve::list`] is asked).
+//!
+//! Invariants
+//! 1. What waits is what a fresh listing from the same position would tell: it holds while nothing changes.
+//! 2. At most [`WAITING_MAX`] batches wait, of at most [`BATCH_NAMES`] names each.
+//! 3. Every name has a position of its own (`dir` sees to that), so a listing can go on behind any.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
+
+use base::Ino;
+use volume::{Cursor, FileType};
+
+use crate::{Errno, Name, Serve};
+
+/// Names after which a batch ends: with 255 bytes each, below 300 KB.
+const BATCH_NAMES: usize = 1024;
+/// Batches that wait, the oldest thrown away: some megabytes at the very most.
+const WAITING_MAX: usize = 32;
+
+struct Slot {
+    ino: Ino,
+    kind: Option<FileType>,
+    next: Cursor,
+    name_end: u32,
+}
+
+/// Names in a row.
+#[derive(Default)]
+struct Batch {
+    slots: Vec<Slot>,
+    names: Vec<u8>,
+    /// Names told already.
+    told: usize,
+    /// Nothing follows the last one.
+    is_last: bool,
+}
+
+impl Batch {
+    fn push(&mut self, name: &Name<'_>) {
+        self.names.extend_from_slice(name.name);
+        self.slots.push(Slot {
+            ino: name.ino,
+            kind: name.kind,
+            next: name.next,
+            name_end: self.names.len() as u32,
+        });
+    }
+
+    fn current(&self) -> Option<Name<'_>> {
+        let slot = self.slots.get(self.told)?;
+        let start = self.told.checked_sub(1).map_or(0, |before| self.slots[before].name_end as usize);
+        let name = &self.names[start..slot.name_end as usize];
+        Some(Name { ino: slot.ino, kind: slot.kind, name, next: slot.next })
+    }
+}
+
+/// Listings that are under way.
+#[derive(Default)]
+pub(crate) struct Listings {
+    waiting: Mutex<VecDeque<(Ino, Cursor, Batch)>>,
+}
+
+/// Will the inodes behind the names be asked for?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Want {
+    Names,
+    Inodes,
+}
+
+impl Listings {
+    /// Tells names from `from` on until `each` breaks; that one counts as not told.
+    ///
+    /// # Errors
+    /// As [`Serve::list`].
+    pub(crate) fn tell(
+        &self,
+        serve: &dyn Serve,
+        dir: Ino,
+        from: Cursor,
+        want: Want,
+        each: &mut dyn FnMut(Name<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Errno> {
+        let mut at = from;
+        let mut batch = match self.take(dir, from) {
+            Some(batch) => batch,
+            None => gather(serve, dir, from, want)?,
+        };
+        loop {
+            while let Some(name) = batch.current() {
+                if each(name).is_break() {
+                    self.keep(dir, at, batch);
+                    return Ok(());
+                }
+                at = name.next;
+                batch.told += 1;
+            }
+            if batch.is_last {
+                return Ok(());
+            }
+            batch = gather(serve, dir, at, want)?;
+        }
+    }
+
+    fn take(&self, dir: Ino, at: Cursor) -> Option<Batch> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = waiting.iter().position(|(ino, cursor, _)| *ino == dir && *cursor == at)?;
+        waiting.remove(found).map(|(_, _, batch)| batch)
+    }
+
+    fn keep(&self, dir: Ino, at: Cursor, batch: Batch) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() >= WAITING_MAX {
+            waiting.pop_front();
+        }
+        waiting.push_back((dir, at, batch));
+    }
+}
+
+fn gather(serve: &dyn Serve, dir: Ino, from: Cursor, want: Want) -> Result<Batch, Errno> {
+    let mut batch = Batch { is_last: true, ..Batch::default() };
+    serve.list(dir, from, &mut |name| {
+        if batch.slots.len() >= BATCH_NAMES {
+            batch.is_last = false;
+            return ControlFlow::Break(());
+        }
+        batch.push(&name);
+        ControlFlow::Continue(())
+    })?;
+    // A listing that goes nowhere must end, whatever the bytes of the image.
+    if batch.slots.last().is_none_or(|last| last.next == from) {
+        batch.is_last = true;
+    }
+    if want == Want::Inodes || batch.slots.iter().any(|slot| slot.kind.is_none()) {
+        let inos: Vec<Ino> = batch.slots.iter().map(|slot| slot.ino).collect();
+        serve.prefetch(&inos);
+    }
+    Ok(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use volume::{Seek, Stat, StatFs};
+
+    use super::*;
+
+    /// A directory of numbered names.
+    struct Numbers {
+        count: u64,
+        listings: AtomicUsize,
+        prefetched: AtomicUsize,
+    }
+
+    impl Numbers {
+        fn new(count: u64) -> Self {
+            Self { count, listings: AtomicUsize::new(0), prefetched: AtomicUsize::new(0) }
+        }
+    }
+
+    impl Serve for Numbers {
+        fn lookup(&self, _: Ino, _: &[u8]) -> Result<Option<Stat>, Errno> {
+            Ok(None)
+        }
+
+        fn stat(&self, _: Ino) -> Result<Stat, Errno> {
+            Err(Errno::NOENT)
+        }
+
+        fn prefetch(&self, inos: &[Ino]) {
+            self.prefetched.fetch_add(inos.len(), Ordering::Relaxed);
+        }
+
+        fn read_link(&self, _: Ino) -> Result<Vec<u8>, Errno> {
+            Err(Errno::INVAL)
+        }
+
+        fn read(&self, _: Ino, _: u64, _: &mut [u8]) -> Result<usize, Errno> {
+            Err(Errno::INVAL)
+        }
+
+        fn list(
+            &self,
+            _: Ino,
+            from: Cursor,
+            each: &mut dyn FnMut(Name<'_>) -> ControlFlow<()>,
+        ) -> Result<(), Errno> {
+            self.listings.fetch_add(1, Ordering::Relaxed);
+            for number in from.0..self.count {
+                let next = Cursor(number + 1);
+                let kind = Some(FileType::Regular);
+                let name = number.to_string();
+                if each(Name { ino: Ino(number as u32 + 11), kind, name: name.as_bytes(), next }).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        }
+
+        fn stat_fs(&self) -> Result<StatFs, Errno> {
+            Err(Errno::NOSYS)
+        }
+
+        fn seek(&self, _: Ino, _: u64, _: Seek) -> Result<u64, Errno> {
+            Err(Errno::NXIO)
+        }
+    }
+
+    /// Reads all names in pieces of `piece`, as a kernel with a small buffer does.
+    fn read_in_pieces(listings: &Listings, serve: &Numbers, piece: usize, want: Want) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut at = Cursor::START;
+        loop {
+            let before = names.len();
+            let told = listings.tell(serve, Ino::ROOT, at, want, &mut |name| {
+                if names.len() == before + piece {
+                    return ControlFlow::Break(());
+                }
+                names.push(String::from_utf8(name.name.to_vec()).unwrap());
+                at = name.next;
+                ControlFlow::Continue(())
+            });
+            assert_eq!(told, Ok(()));
+            if names.len() == before {
+                return names;
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_make_the_whole_and_the_directory_is_listed_once_per_batch() {
+        let all: Vec<String> = (0..3000).map(|number| number.to_string()).collect();
+        for piece in [1, 7, 180, 1023, 1024, 1025, 5000] {
+            let (serve, listings) = (Numbers::new(3000), Listings::default());
+            assert_eq!(read_in_pieces(&listings, &serve, piece, Want::Inodes), all, "{piece}");
+            // Three batches, and at most one look behind the end.
+            assert!(serve.listings.load(Ordering::Relaxed) <= 4, "{piece}");
+            assert_eq!(serve.prefetched.load(Ordering::Relaxed), 3000, "{piece}");
+        }
+    }
+
+    #[test]
+    fn names_alone_prefetch_no_inodes() {
+        let (serve, listings) = (Numbers::new(100), Listings::default());
+        assert_eq!(read_in_pieces(&listings, &serve, 10, Want::Names).len(), 100);
+        assert_eq!(serve.prefetched.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn readers_of_one_directory_at_the_same_time_do_not_disturb_each_other() {
+        let (serve, listings) = (Numbers::new(5000), Listings::default());
+        std::thread::scope(|scope| {
+            for piece in [3, 50, 180] {
+                let (serve, listings) = (&serve, &listings);
+                scope.spawn(move || {
+                    assert_eq!(read_in_pieces(listings, serve, piece, Want::Names).len(), 5000);
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn many_abandoned_listings_are_forgotten() {
+        let (serve, listings) = (Numbers::new(50), Listings::default());
+        for dir in 0..200 {
+            let mut count = 0;
+            let told = listings.tell(&serve, Ino(dir), Cursor::START, Want::Names, &mut |_| {
+                count += 1;
+                if count > 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            assert_eq!(told, Ok(()));
+        }
+        assert_eq!(listings.waiting.lock().unwrap().len(), WAITING_MAX);
+    }
+}

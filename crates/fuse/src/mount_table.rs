@@ -1,0 +1,95 @@
+//! What is mounted where, as /proc/self/mountinfo tells it.
+//!
+//! Source: kernel Documentation/filesystems/proc.rst, section 3.5.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// The type under which the kernel knows mounts of this crate, unless asked for another subtype.
+pub const TYPE: &str = "fuse.extant";
+
+/// A line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Major and minor number of the device that stands for the mount: 0 and a number that nobody else has.
+    pub device: (u32, u32),
+    /// Where it is mounted, absolute.
+    pub dir: PathBuf,
+    /// "fuse.extant".
+    pub fs_type: String,
+    /// What is mounted: the image.
+    pub source: OsString,
+}
+
+/// What is mounted on exactly this directory (absolute, no symbolic links in it), on top of everything else there.
+///
+/// # Errors
+/// The table cannot be read.
+pub fn mounted_at(dir: &Path) -> io::Result<Option<MountEntry>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse).rfind(|entry| entry.dir == dir))
+}
+
+/// `36 35 0:45 / /mnt rw,noatime master:1 - fuse.extant /images/a.img rw,user_id=0`
+fn parse(line: &[u8]) -> Option<MountEntry> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let device = std::str::from_utf8(words.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let dir = unescape(words.nth(1)?);
+    // Optional fields end at a lonely dash.
+    words.find(|word| *word == b"-")?;
+    let fs_type = String::from_utf8_lossy(words.next()?).into_owned();
+    let source = OsString::from_vec(unescape(words.next()?));
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    Some(MountEntry { device, dir: OsString::from_vec(dir).into(), fs_type, source })
+}
+
+/// Blank, tab, newline and backslash stand as three octal digits behind a backslash.
+fn unescape(word: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((&first, behind)) = rest.split_first() {
+        let octal = (first == b'\\').then(|| behind.get(..3)).flatten();
+        let value = octal
+            .filter(|digits| digits.iter().all(|digit| (b'0'..b'8').contains(digit)))
+            .map(|digits| digits.iter().fold(0u32, |sum, digit| sum << 3 | u32::from(digit - b'0')))
+            .and_then(|value| u8::try_from(value).ok());
+        match value {
+            Some(byte) => {
+                plain.push(byte);
+                rest = &behind[3..];
+            }
+            None => {
+                plain.push(first);
+                rest = behind;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_table_is_understood_with_blanks_in_its_path() {
+        let line = br"36 35 0:45 / /mnt/a\040b\134c rw,noatime master:1 shared:2 - fuse.extant /i/x\011.img ro,user_id=0";
+        let entry = parse(line).unwrap();
+        assert_eq!(entry.device, (0, 45));
+        assert_eq!(entry.dir, Path::new(r"/mnt/a b\c"));
+        assert_eq!(entry.fs_type, TYPE);
+        assert_eq!(entry.source, "/i/x\t.img");
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"36 35 0:45 / /mnt rw"), None);
+        assert_eq!(unescape(br"a\999b\"), br"a\999b\");
+    }
+
+    #[test]
+    fn the_root_is_mounted_somewhere_and_a_file_is_not() {
+        assert!(mounted_at(Path::new("/proc")).unwrap().is_some());
+        assert_eq!(mounted_at(Path::new("/proc/self/no-such-thing")).unwrap(), None);
+    }
+}

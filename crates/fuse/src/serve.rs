@@ -1,0 +1,147 @@
+//! The seam between a volume and whoever carries requests to it: questions in, values out, no word of any protocol.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use base::Ino;
+use volume::{Cursor, FileType, Seek, Stat, StatFs};
+
+/// Why a request was refused: the number that system calls return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// No such file or directory.
+    pub const NOENT: Errno = Errno(2);
+    /// I/O error.
+    pub const IO: Errno = Errno(5);
+    /// No such device or address; for SEEK_DATA and SEEK_HOLE past the end.
+    pub const NXIO: Errno = Errno(6);
+    /// Invalid argument.
+    pub const INVAL: Errno = Errno(22);
+    /// Not an ioctl of this file.
+    pub const NOTTY: Errno = Errno(25);
+    /// Read-only file system.
+    pub const ROFS: Errno = Errno(30);
+    /// The buffer is too small for the answer.
+    pub const RANGE: Errno = Errno(34);
+    /// Not implemented, and there is no need to ask again.
+    pub const NOSYS: Errno = Errno(38);
+    /// No such attribute.
+    pub const NODATA: Errno = Errno(61);
+    /// No inode with this number any more.
+    pub const STALE: Errno = Errno(116);
+    /// The structure needs cleaning: the image is damaged there.
+    pub const UCLEAN: Errno = Errno(117);
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+/// One name of a directory, "." and ".." among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name<'a> {
+    /// The inode it leads to.
+    pub ino: Ino,
+    /// Type as the directory tells it; `None` if it does not.
+    pub kind: Option<FileType>,
+    /// 1 to 255 bytes.
+    pub name: &'a [u8],
+    /// The position behind this name.
+    pub next: Cursor,
+}
+
+/// Who asks, as far as an answer depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// User id; root may see names of trusted attributes.
+    pub uid: u32,
+}
+
+/// Everything a reader can ask of a file system. Inode numbers are ext4's: the root is 2.
+///
+/// Implementations answer many threads at the same time, and remember nothing from one question to the next that an
+/// answer depends on: a transport may ask in any order, twice, or never.
+pub trait Serve: Send + Sync + 'static {
+    /// What `name` in the directory `dir` leads to; `None` if there is no such name.
+    ///
+    /// # Errors
+    /// Not a directory, damage, or the device refused.
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Stat>, Errno>;
+
+    /// What stat(2) tells.
+    ///
+    /// # Errors
+    /// No such inode, damage, or the device refused.
+    fn stat(&self, ino: Ino) -> Result<Stat, Errno>;
+
+    /// Tells that these inodes (any order, any number) are going to be asked for.
+    fn prefetch(&self, _inos: &[Ino]) {}
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// Not a symbolic link; as [`stat`](Self::stat).
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>, Errno>;
+
+    /// May a file (or directory) be opened? Asked only if [`asks_to_open`](Self::asks_to_open).
+    ///
+    /// # Errors
+    /// No key for encrypted content; as [`stat`](Self::stat).
+    fn open(&self, _ino: Ino) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// Are there files that exist and cannot be opened? If not, a transport can spare itself two requests per file.
+    fn asks_to_open(&self) -> bool {
+        false
+    }
+
+    /// Reads from byte `offset` on; fewer bytes than `buf` holds only at the end of the file.
+    ///
+    /// # Errors
+    /// A directory, no key for encrypted content; as [`stat`](Self::stat).
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno>;
+
+    /// Tells the names of a directory from `from` on until `each` breaks.
+    ///
+    /// # Errors
+    /// Not a directory, nothing of it can be read.
+    fn list(
+        &self,
+        dir: Ino,
+        from: Cursor,
+        each: &mut dyn FnMut(Name<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Errno>;
+
+    /// What statfs(2) tells.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    fn stat_fs(&self) -> Result<StatFs, Errno>;
+
+    /// The value of an extended attribute by its full name.
+    ///
+    /// # Errors
+    /// [`Errno::NODATA`]; as [`stat`](Self::stat).
+    fn xattr(&self, _ino: Ino, _name: &[u8]) -> Result<Vec<u8>, Errno> {
+        Err(Errno::NODATA)
+    }
+
+    /// The full names of the extended attributes that `caller` may see.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    fn xattr_names(&self, _ino: Ino, _caller: Caller) -> Result<Vec<Vec<u8>>, Errno> {
+        Ok(Vec::new())
+    }
+
+    /// The next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// [`Errno::NXIO`] past the end or when there is no more data; as [`stat`](Self::stat).
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno>;
+}

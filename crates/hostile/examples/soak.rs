@@ -1,0 +1,37 @@
+//! Damages images and drives the readers and the checker over them, for a time: `cargo xtask fuzz`.
+
+#[path = "../tests/images/mod.rs"]
+mod images;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let value = |name: &str, default: u64| -> u64 {
+        let at = args.iter().position(|arg| arg == name);
+        let given = at.and_then(|at| args.get(at + 1));
+        given.map_or(default, |given| given.parse().unwrap_or_else(|_| panic!("{name} wants a number")))
+    };
+    let what = hostile::Soak {
+        first_seed: value("--seed", 1_000_000),
+        rounds: value("--rounds", u64::MAX),
+        time_max: Duration::from_secs(value("--seconds", 60)),
+        threads: value("--threads", 2) as usize,
+        round_max: Duration::from_secs(2),
+    };
+    let soaked = hostile::soak(&images::all(), what);
+    println!(
+        "rounds {} (seeds from {}), opened {}, damage found in {}, slowest {:?}, failures {}",
+        soaked.rounds,
+        what.first_seed,
+        soaked.opened,
+        soaked.found,
+        soaked.slowest,
+        soaked.failures.len()
+    );
+    for failure in &soaked.failures {
+        println!("{failure}");
+    }
+    if soaked.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,123 @@
+//! Uses everything of an image, whatever its bytes: the readers must answer or refuse, soon.
+
+use std::collections::HashSet;
+use std::num::NonZero;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use base::Ino;
+use device::Device;
+use ondisk::filetype::FileType;
+use volume::{Cursor, Follow, Inode, OpenOptions, Seek, Volume};
+
+/// Directories, entries and extents looked at: a damaged image may tell of billions.
+const BUDGET: usize = 20_000;
+/// Bytes read of each file.
+const READ_MAX: usize = 64 << 10;
+
+/// What a walk met.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Walked {
+    /// Did it open?
+    pub opened: bool,
+    /// Entries of directories.
+    pub entries: usize,
+    /// Answers that were errors.
+    pub errors: usize,
+}
+
+/// Opens the image and looks at every name, attribute, map and some content.
+pub fn walk(device: Arc<dyn Device>) -> Walked {
+    let mut walked = Walked::default();
+    let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
+    let Ok(volume) = Volume::open_read_only(device, &options) else { return walked };
+    walked.opened = true;
+    walked.errors += usize::from(volume.statfs().is_err());
+    let mut seen = HashSet::new();
+    let mut dirs = vec![Ino::ROOT];
+    let mut left = BUDGET;
+    while let Some(ino) = dirs.pop() {
+        let Ok(dir) = volume.inode(ino) else {
+            walked.errors += 1;
+            continue;
+        };
+        look(&volume, &dir, &mut left, &mut walked);
+        if dir.kind() != FileType::Directory {
+            continue;
+        }
+        let mut names: Vec<(Vec<u8>, Ino)> = Vec::new();
+        let mut damaged = 0;
+        let mut position = Cursor::START;
+        // In pieces, as a mount reads.
+        loop {
+            let before = names.len();
+            let (from, mut piece) = (position, 0);
+            let listed = volume.read_dir(
+                &dir,
+                from,
+                &mut |entry| {
+                    names.push((entry.name.to_vec(), entry.ino));
+                    position = entry.next;
+                    piece += 1;
+                    if piece >= 100 || names.len() >= left {
+                        ControlFlow::Break(())
+                    } else {
+                        ControlFlow::Continue(())
+                    }
+                },
+                &mut |_| damaged += 1,
+            );
+            walked.errors += usize::from(listed.is_err());
+            if listed.is_err() || names.len() == before || names.len() >= left {
+                break;
+            }
+        }
+        left = left.saturating_sub(names.len());
+        walked.entries += names.len();
+        walked.errors += damaged;
+        for (name, ino) in names {
+            let found = volume.lookup(&dir, &name);
+            walked.errors += usize::from(found.is_err());
+            let is_dots = name == b"." || name == b"..";
+            if !is_dots && seen.insert(ino) && left > 0 {
+                dirs.push(ino);
+            }
+        }
+        let _ = volume.lookup(&dir, b"no such name");
+    }
+    let _ = volume.resolve(b"/a/b/../c", Follow::Links);
+    walked
+}
+
+fn look(volume: &Volume, inode: &Inode, left: &mut usize, walked: &mut Walked) {
+    let _ = volume.stat(inode);
+    walked.errors += usize::from(volume.xattrs(inode).is_err());
+    walked.errors += usize::from(volume.xattr_names(inode).is_err());
+    let _ = volume.xattr(inode, b"user.no");
+    match inode.kind() {
+        FileType::Symlink => walked.errors += usize::from(volume.read_link(inode).is_err()),
+        FileType::Regular => {
+            let mut buf = vec![0; READ_MAX];
+            let end = inode.size().saturating_sub(READ_MAX as u64 / 2);
+            for offset in [0, inode.size() / 2, end, inode.size()] {
+                walked.errors += usize::from(volume.read(inode, offset, &mut buf).is_err());
+            }
+            for what in [Seek::Data, Seek::Hole] {
+                let _ = volume.seek(inode, 0, what);
+                let _ = volume.seek(inode, inode.size() / 2, what);
+            }
+        }
+        _ => {}
+    }
+    let listed = volume.extents(inode, 0, u64::MAX, &mut |_| {
+        *left = left.saturating_sub(1);
+        (*left > 0).then_some(())
+    });
+    walked.errors += usize::from(listed.is_err());
+}
+
+/// Runs the checker over the image with one thread. Returns whether it found it sound; `None` when it refused.
+pub fn verify(device: &dyn Device) -> Option<bool> {
+    let options = check::Options { threads: NonZero::new(1), ..check::Options::default() };
+    check::check(device, &options).ok().map(|report| report.opened && report.clean())
+}

@@ -1,0 +1,134 @@
+//! Seeded damage: a few changed fields in metadata, checksums made right mostly, so that the damage gets past them.
+
+use ondisk::Superblock;
+
+use crate::seal::superblock_of;
+use crate::{Region, Rng, map, seal};
+
+/// Damages one image again and again.
+pub struct Mutator {
+    sound: Vec<u8>,
+    sb: Superblock,
+    regions: Vec<Region>,
+    /// Where each kind of region begins in `regions`: kinds are hit equally often, however many regions they have.
+    kinds: Vec<std::ops::Range<usize>>,
+}
+
+/// One round of damage.
+#[derive(Debug, Clone)]
+pub struct Damage {
+    /// What was changed: offset in the image, and the bytes before, oldest first.
+    pub undo: Vec<(usize, Vec<u8>)>,
+    /// In words, for messages.
+    pub story: String,
+}
+
+impl Mutator {
+    /// A mutator of a sound image.
+    ///
+    /// # Panics
+    /// When the image is not sound.
+    #[must_use]
+    pub fn new(sound: Vec<u8>) -> Self {
+        let regions = map(&sound, 64);
+        let sb = superblock_of(&sound).expect("a sound image has a superblock");
+        let mut kinds: Vec<std::ops::Range<usize>> = Vec::new();
+        let kind = |at: usize| std::mem::discriminant(&regions[at].sealed);
+        for at in 0..regions.len() {
+            match kinds.last_mut() {
+                Some(last) if kind(last.start) == kind(at) => last.end = at + 1,
+                _ => kinds.push(at..at + 1),
+            }
+        }
+        Self { sound, sb, regions, kinds }
+    }
+
+    /// The image as it was.
+    #[must_use]
+    pub fn sound(&self) -> &[u8] {
+        &self.sound
+    }
+
+    /// The metadata.
+    #[must_use]
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// Damages `image`, a copy of the sound one, as `seed` says.
+    pub fn damage(&self, image: &mut [u8], seed: u64) -> Damage {
+        let mut rng = Rng::new(seed);
+        let mut damage = Damage { undo: Vec::new(), story: format!("seed {seed}:") };
+        for _ in 0..1 + rng.below(3) {
+            let kind = self.kinds[rng.below(self.kinds.len())].clone();
+            let region = self.regions[kind.start + rng.below(kind.len())];
+            // The region, and the descriptor of a bitmap, may change by sealing.
+            damage.undo.push((region.offset, image[region.offset..region.offset + region.len].to_vec()));
+            for _ in 0..1 + rng.below(2) {
+                let story = change(&mut image[region.offset..region.offset + region.len], &mut rng);
+                damage.story.push_str(&format!(" {:?} {story};", region.sealed));
+            }
+            // One in eight keeps its wrong checksum.
+            if rng.below(8) != 0 {
+                for group in &self.regions {
+                    let holds_sum = matches!(group.sealed, crate::Sealed::Descriptor(_));
+                    if holds_sum
+                        && matches!(
+                            region.sealed,
+                            crate::Sealed::BlockBitmap(_) | crate::Sealed::InodeBitmap(_)
+                        )
+                    {
+                        let range = group.offset..group.offset + group.len;
+                        damage.undo.push((range.start, image[range].to_vec()));
+                    }
+                }
+                seal(image, &self.sb, &region);
+            }
+        }
+        damage
+    }
+
+    /// Makes `image` sound again.
+    pub fn undo(&self, image: &mut [u8], damage: &Damage) {
+        for (offset, bytes) in damage.undo.iter().rev() {
+            image[*offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+}
+
+/// Changes one field-like run of bytes; most damage goes where most fields are, to the front.
+fn change(bytes: &mut [u8], rng: &mut Rng) -> String {
+    let reach = if rng.below(2) == 0 { bytes.len().min(128) } else { bytes.len() };
+    let width = [1, 2, 4, 8][rng.below(4)].min(bytes.len());
+    let at = (rng.below(reach) / width * width).min(bytes.len() - width);
+    let mut word = [0; 8];
+    word[..width].copy_from_slice(&bytes[at..at + width]);
+    let old = u64::from_le_bytes(word);
+    let new = match rng.below(10) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => old.wrapping_add(1),
+        3 => old.wrapping_sub(1),
+        4 => old ^ (1 << rng.below(width * 8)),
+        5 => rng.bits(),
+        6 => old.wrapping_mul(2),
+        7 => 1 << rng.below(width * 8),
+        8 => rng.bits() & 0xFF,
+        // Another field's value: numbers that are sound, in the wrong place.
+        _ => {
+            let from = (rng.below(bytes.len()) / width * width).min(bytes.len() - width);
+            let mut word = [0; 8];
+            word[..width].copy_from_slice(&bytes[from..from + width]);
+            u64::from_le_bytes(word)
+        }
+    };
+    bytes[at..at + width].copy_from_slice(&new.to_le_bytes()[..width]);
+    format!(
+        "+{at:#x}/{width} {old:#x}->{:#x}",
+        u64::from_le_bytes({
+            let mut word = [0; 8];
+            word[..width].copy_from_slice(&bytes[at..at + width]);
+            word
+        })
+    )
+}

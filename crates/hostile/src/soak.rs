@@ -1,0 +1,119 @@
+//! Many rounds of damage over several images, on several threads: how the tests and the long soak run.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use device::{Device, MemDevice};
+
+use crate::{Mutator, verify, walk};
+
+/// What to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Soak {
+    /// First seed; round `n` has seed `first + n`.
+    pub first_seed: u64,
+    /// Rounds at most.
+    pub rounds: u64,
+    /// Ends when this is over.
+    pub time_max: Duration,
+    /// Threads.
+    pub threads: usize,
+    /// A round that takes longer is a failure.
+    pub round_max: Duration,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default)]
+pub struct Soaked {
+    /// Rounds that were run.
+    pub rounds: u64,
+    /// Rounds whose image still opened.
+    pub opened: u64,
+    /// Rounds in which the checker found damage, or refused.
+    pub found: u64,
+    /// The longest round.
+    pub slowest: Duration,
+    /// Panics and rounds that took too long, in words, with the image's name and the seed.
+    pub failures: Vec<String>,
+}
+
+/// Runs rounds of damage, walk and check; image `seed % images` is used.
+#[must_use]
+pub fn soak(images: &[(String, Mutator)], what: Soak) -> Soaked {
+    let start = Instant::now();
+    let next = AtomicU64::new(0);
+    let total = Mutex::new(Soaked::default());
+    std::thread::scope(|scope| {
+        for _ in 0..what.threads.max(1) {
+            scope.spawn(|| {
+                let mut copies: Vec<Copy> = images.iter().map(|(_, mutator)| Copy::new(mutator)).collect();
+                loop {
+                    let round = next.fetch_add(1, Ordering::Relaxed);
+                    if round >= what.rounds || start.elapsed() > what.time_max {
+                        break;
+                    }
+                    let seed = what.first_seed.wrapping_add(round);
+                    let at = (seed % images.len() as u64) as usize;
+                    let told = copies[at].round(&images[at].1, &images[at].0, seed, what.round_max);
+                    let mut total = total.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    total.rounds += 1;
+                    total.opened += told.opened;
+                    total.found += told.found;
+                    total.slowest = total.slowest.max(told.slowest);
+                    total.failures.extend(told.failures);
+                }
+            });
+        }
+    });
+    total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// One thread's copy of an image, sound between rounds.
+struct Copy {
+    bytes: Vec<u8>,
+    device: Arc<MemDevice>,
+}
+
+impl Copy {
+    fn new(mutator: &Mutator) -> Self {
+        let device = MemDevice::new(mutator.sound().len() as u64);
+        device.write_at(0, mutator.sound()).expect("the image fits the memory made for it");
+        Self { bytes: mutator.sound().to_vec(), device: Arc::new(device) }
+    }
+
+    fn round(&mut self, mutator: &Mutator, name: &str, seed: u64, round_max: Duration) -> Soaked {
+        let damage = mutator.damage(&mut self.bytes, seed);
+        self.show(&damage.undo);
+        let mut told = Soaked::default();
+        let start = Instant::now();
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            let device: Arc<dyn Device> = Arc::<MemDevice>::clone(&self.device);
+            (walk(device), verify(&*self.device))
+        }));
+        told.slowest = start.elapsed();
+        match ran {
+            Ok((walked, clean)) => {
+                told.opened = u64::from(walked.opened);
+                told.found = u64::from(clean != Some(true));
+            }
+            Err(_) => told.failures.push(format!("{name}: panic: {}", damage.story)),
+        }
+        if told.slowest > round_max {
+            told.failures.push(format!("{name}: took {:?}: {}", told.slowest, damage.story));
+        }
+        mutator.undo(&mut self.bytes, &damage);
+        self.show(&damage.undo);
+        told
+    }
+
+    /// Brings the device up to the bytes where they may have changed.
+    fn show(&self, changed: &[(usize, Vec<u8>)]) {
+        for (offset, before) in changed {
+            let now = &self.bytes[*offset..offset + before.len()];
+            self.device.write_at(*offset as u64, now).expect("damage lies inside the image");
+        }
+    }
+}

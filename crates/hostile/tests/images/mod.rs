@@ -1,0 +1,73 @@
+//! Small images, rich in structures, to be damaged. Made by e2fsprogs: no root needed.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+
+use hostile::Mutator;
+use testkit::{command, run, scratch};
+
+/// Name, and mke2fs's arguments.
+const IMAGES: &[(&str, &[&str])] = &[
+    ("ext4-1k", &["-b", "1024", "-O", "metadata_csum,64bit,orphan_file,metadata_csum_seed"]),
+    ("ext4-4k", &["-b", "4096", "-O", "metadata_csum,64bit"]),
+    ("ext2", &["-b", "1024", "-O", "none,sparse_super,filetype,ext_attr,dir_index", "-I", "128"]),
+    ("ext3", &["-b", "1024", "-O", "none,has_journal,filetype,ext_attr,dir_index,resize_inode"]),
+    ("inline", &["-b", "1024", "-O", "metadata_csum,inline_data", "-I", "512"]),
+    ("bigalloc", &["-b", "1024", "-O", "metadata_csum,bigalloc", "-C", "4096"]),
+    (
+        "meta_bg",
+        &["-b", "1024", "-O", "metadata_csum,meta_bg,^resize_inode,ea_inode,large_dir", "-g", "1024"],
+    ),
+    ("gdt_csum", &["-b", "1024", "-O", "^metadata_csum,uninit_bg,^has_journal,quota,project"]),
+];
+
+/// All images with a mutator each.
+pub(crate) fn all() -> Vec<(String, Mutator)> {
+    let dir = scratch();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fill(&source);
+    IMAGES
+        .iter()
+        .map(|(name, args)| {
+            let image = dir.path().join(format!("{name}.img"));
+            run(command("mke2fs")
+                .args(["-q", "-F", "-t", "ext4", "-N", "512", "-J", "size=1", "-d"])
+                .arg(&source)
+                .args(*args)
+                .arg(&image)
+                .arg("4M"));
+            // Indexes the large directory.
+            let status = command("e2fsck").args(["-fyD"]).arg(&image).output().unwrap().status;
+            assert!(status.code().is_some_and(|code| code <= 1), "{name}: e2fsck -fyD: {status}");
+            ((*name).to_owned(), Mutator::new(fs::read(&image).unwrap()))
+        })
+        .collect()
+}
+
+/// One of everything, small.
+fn fill(root: &Path) {
+    fs::write(root.join("tiny"), b"forty bytes that may live in the inode..").unwrap();
+    fs::write(root.join("file"), vec![b'x'; 20_000]).unwrap();
+    fs::hard_link(root.join("file"), root.join("another-name")).unwrap();
+    symlink("file", root.join("link")).unwrap();
+    symlink("a/".repeat(100), root.join("long-link")).unwrap();
+    let sparse = File::create(root.join("sparse")).unwrap();
+    for at in 0..200u64 {
+        sparse.write_all_at(b"island", at * 8192).unwrap();
+    }
+    sparse.set_len(3 << 20).unwrap();
+    let many = root.join("many");
+    fs::create_dir(&many).unwrap();
+    for at in 0..150 {
+        fs::write(many.join(format!("name-{at:03}-{}", "n".repeat(at % 60))), b"").unwrap();
+    }
+    fs::create_dir_all(root.join("deep/er/and/deeper")).unwrap();
+    fs::write(root.join("deep/er/and/deeper/end"), b"end").unwrap();
+    for (name, len) in [("user.small", 5), ("user.large", 300), ("user.huge", 700)] {
+        let flags = rustix::fs::XattrFlags::empty();
+        // A scratch directory without attributes makes images without.
+        let _ = rustix::fs::setxattr(root.join("tiny"), name, &vec![b'v'; len], flags);
+    }
+}

@@ -1,0 +1,201 @@
+//! Inodes that are in memory.
+//!
+//! Invariants
+//! 1. Two callers may load the same inode at once; both get the one that was kept first.
+//! 2. An inode that somebody holds stays in the cache, so that it is loaded once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use base::{Corrupt, Ino, Malformed, Pblk};
+use buffer::{Kind, Owner, ReadFault};
+use memory::Shrinker;
+use ondisk::inode::flags;
+
+use crate::{Fault, Inode, Overrides, Shared};
+
+const SHARDS: usize = 64;
+/// Blocks of inode tables that are read though nobody asked for them, to make one transfer of two.
+const GAP_BLOCKS: u64 = 8;
+/// Inodes looked at in one shard per call of the shrinker.
+const SCAN_MAX: usize = 1024;
+
+/// The inodes of a volume.
+pub struct Inodes {
+    shared: Arc<Shared>,
+    overrides: Overrides,
+    kept: Arc<Kept>,
+}
+
+struct Kept {
+    shards: Vec<Mutex<HashMap<u32, Arc<Inode>>>>,
+    bytes: std::sync::atomic::AtomicUsize,
+}
+
+impl Inodes {
+    /// No inode in memory yet.
+    #[must_use]
+    pub fn new(shared: Shared, overrides: Overrides) -> Self {
+        let kept = Arc::new(Kept {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            bytes: std::sync::atomic::AtomicUsize::new(0),
+        });
+        let shrinker: Arc<dyn Shrinker> = Arc::<Kept>::clone(&kept);
+        let weak: Weak<dyn Shrinker> = Arc::downgrade(&shrinker);
+        shared.budget.register(weak);
+        Self { shared: Arc::new(shared), overrides, kept }
+    }
+
+    /// What they share.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// An inode that is in use.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn get(&self, ino: Ino) -> Result<Arc<Inode>, Fault> {
+        if let Some(known) = self.kept.shard(ino).get(&ino.0) {
+            return Ok(Arc::clone(known));
+        }
+        let loaded = Arc::new(self.load(ino)?);
+        let bytes = loaded.memory() + ENTRY_BYTES;
+        let inode = {
+            let mut shard = self.kept.shard(ino);
+            if let Some(known) = shard.get(&ino.0) {
+                return Ok(Arc::clone(known));
+            }
+            shard.insert(ino.0, Arc::clone(&loaded));
+            loaded
+        };
+        self.kept.bytes.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+        self.shared.budget.charge(bytes);
+        Ok(inode)
+    }
+
+    /// The bytes of an inode that exists, as the table has them.
+    ///
+    /// # Errors
+    /// There is none with this number, or the table cannot be read.
+    pub fn stored(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
+        let of = Fault::of(ino);
+        let (block, at) = self.shared.inode_place(ino).map_err(&of)?.ok_or(Fault::NoSuchInode(ino))?;
+        let owner = Owner { kind: Kind::InodeTable, ino: 0 };
+        let buffer = self.shared.buffers.get(block, owner, |_| Ok(())).map_err(&of)?;
+        Ok(buffer.get(at..at + self.shared.geometry.inode_size).unwrap_or_default().to_vec())
+    }
+
+    /// The next inode on the orphan list behind this one, which need not be in use; 0 at the end.
+    ///
+    /// # Errors
+    /// As [`stored`](Self::stored); the inode is malformed.
+    pub fn orphan_link(&self, ino: Ino) -> Result<u32, Fault> {
+        let raw = self.stored(ino)?;
+        let fields = ondisk::inode::Inode::decode(&raw).map_err(|fact| Fault::corrupt(ino, fact))?;
+        Ok(fields.dtime)
+    }
+
+    fn load(&self, ino: Ino) -> Result<Inode, Fault> {
+        let of = Fault::of(ino);
+        let (block, at) = self.shared.inode_place(ino).map_err(&of)?.ok_or(Fault::NoSuchInode(ino))?;
+        let owner = Owner { kind: Kind::InodeTable, ino: 0 };
+        let buffer = self.shared.buffers.get(block, owner, |_| Ok(())).map_err(&of)?;
+        let raw = buffer.get(at..at + self.shared.geometry.inode_size).unwrap_or_default();
+        Inode::load(&self.shared, ino, raw, self.overrides.get(&ino)).map_err(|fault| match fault {
+            Fault::Corrupt(mut corrupt) => {
+                corrupt.place.block = corrupt.place.block.or(Some(block));
+                Fault::Corrupt(corrupt)
+            }
+            fault => fault,
+        })
+    }
+
+    /// Reads the blocks of inode tables that hold these inodes ahead, in few transfers. Best effort.
+    pub fn prefetch(&self, inos: &[Ino]) {
+        let absent = |ino: &&Ino| !self.kept.shard(**ino).contains_key(&ino.0);
+        let mut blocks: Vec<u64> = inos
+            .iter()
+            .filter(absent)
+            .filter_map(|ino| self.shared.inode_place(*ino).ok().flatten())
+            .map(|(block, _)| block.0)
+            .collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let mut runs = blocks.into_iter().peekable();
+        while let Some(first) = runs.next() {
+            let mut end = first + 1;
+            while let Some(next) = runs.next_if(|next| *next - end <= GAP_BLOCKS) {
+                end = next + 1;
+            }
+            self.shared.buffers.prefetch(Pblk(first), u32::try_from(end - first).unwrap_or(u32::MAX));
+        }
+    }
+}
+
+/// Memory of an entry of the table besides the inode.
+const ENTRY_BYTES: usize = 48;
+
+impl Kept {
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, HashMap<u32, Arc<Inode>>> {
+        self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shrinker for Kept {
+    fn name(&self) -> &'static str {
+        "inodes"
+    }
+
+    fn cached_bytes(&self) -> usize {
+        self.bytes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn shrink(&self, bytes: usize) -> usize {
+        let mut freed = 0;
+        for shard in &self.shards {
+            if freed >= bytes {
+                break;
+            }
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let idle: Vec<u32> = shard
+                .iter()
+                .take(SCAN_MAX)
+                .filter(|(_, inode)| Arc::strong_count(inode) == 1)
+                .map(|(ino, _)| *ino)
+                .collect();
+            for ino in idle {
+                if let Some(inode) = shard.remove(&ino) {
+                    freed += inode.memory() + ENTRY_BYTES;
+                }
+            }
+        }
+        self.bytes.fetch_sub(freed, std::sync::atomic::Ordering::Relaxed);
+        freed
+    }
+}
+
+impl xattr::ValueInodes for Inodes {
+    fn value(&self, ino: Ino, len: u32) -> Result<Vec<u8>, ReadFault> {
+        let corrupt = |rule, found: u64| {
+            let fact = Malformed::new("attribute value in an inode of its own", rule, found);
+            ReadFault::Corrupt(Corrupt::at(base::Place::ino(ino), fact))
+        };
+        let read_fault = |fault: Fault| match fault {
+            Fault::Device(fault) => ReadFault::Device(fault),
+            Fault::Corrupt(corrupt) => ReadFault::Corrupt(corrupt),
+            Fault::NoSuchInode(_) | Fault::NeedsKey(_) => corrupt("the inode is in use", ino.0.into()),
+        };
+        let inode = self.get(ino).map_err(read_fault)?;
+        if !inode.has_flag(flags::EA_INODE) {
+            return Err(corrupt("the inode has the flag EA_INODE", inode.fields().flags.into()));
+        }
+        if inode.size() != u64::from(len) || len > ondisk::xattr::STORED_VALUE_LEN_MAX {
+            return Err(corrupt("the inode's size is the value's", inode.size()));
+        }
+        let mut value = vec![0; len as usize];
+        inode.read_at(&self.shared, 0, &mut value).map_err(read_fault)?;
+        Ok(value)
+    }
+}

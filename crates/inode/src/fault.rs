@@ -1,0 +1,37 @@
+//! Why an inode cannot be had, or its content not be read.
+
+use base::{Corrupt, Ino, Malformed, Place};
+use buffer::ReadFault;
+use device::DeviceFault;
+
+/// What went wrong with an inode.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceFault),
+    /// The inode or something that belongs to it breaks a rule of the format.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// The file system has no such inode, or it is free.
+    #[error("inode {0}: there is no such inode in use")]
+    NoSuchInode(Ino),
+    /// The content is encrypted, and there is no key.
+    #[error("inode {0}: its content is encrypted; reading it needs the key, which extant cannot take")]
+    NeedsKey(Ino),
+}
+
+impl Fault {
+    /// `fact` is broken by inode `ino`.
+    pub(crate) fn corrupt(ino: Ino, fact: Malformed) -> Self {
+        Self::Corrupt(Corrupt::at(Place::ino(ino), fact))
+    }
+
+    /// A read that belongs to inode `ino` failed.
+    pub(crate) fn of(ino: Ino) -> impl Fn(ReadFault) -> Self {
+        move |fault| match fault {
+            ReadFault::Device(fault) => Self::Device(fault),
+            ReadFault::Corrupt(fault) => Self::Corrupt(fault.of_ino(ino)),
+        }
+    }
+}

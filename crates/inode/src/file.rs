@@ -1,0 +1,257 @@
+//! The bytes of a file, whatever holds them.
+
+use base::{Lblk, Malformed, Pblk};
+use buffer::{Buffer, Kind, Owner, ReadFault};
+use mapping::{Holds, Mapped};
+use ondisk::dirent;
+use ondisk::filetype::FileType;
+use ondisk::htree::DxFormat;
+use ondisk::inline_data::InlineDir;
+use ondisk::inode::flags;
+
+use crate::{Fault, Inode, Shared};
+
+/// Blocks mapped at once: more than one transfer needs.
+const MAP_MAX: u32 = 1 << 15;
+
+/// A piece of a file that has blocks, as FIEMAP tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Byte offset on the device; of inline data that of i_block.
+    pub physical: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Allocated, reads as zeros.
+    pub unwritten: bool,
+    /// Inside the inode.
+    pub inline: bool,
+}
+
+impl Inode {
+    /// What holds at `lblk`, and for how many blocks, at most `len_max`.
+    ///
+    /// # Errors
+    /// The map is corrupt or cannot be read.
+    pub fn map(&self, shared: &Shared, lblk: Lblk, len_max: u32) -> Result<Mapped, Fault> {
+        let Some(map) = &self.map_override else {
+            return self.map.find(&shared.buffers, lblk, len_max).map_err(Fault::of(self.ino()));
+        };
+        let len_max = len_max.max(1);
+        let after = map.partition_point(|piece| piece.lblk <= lblk);
+        let hole_end = map.get(after).map_or(u64::from(u32::MAX), |next| next.lblk.0.into());
+        let hole_len = u32::try_from(hole_end.saturating_sub(lblk.0.into())).unwrap_or(u32::MAX);
+        let hole = Mapped { lblk, len: hole_len.clamp(1, len_max), holds: Holds::Hole };
+        let Some(piece) = after.checked_sub(1).and_then(|at| map.get(at)) else { return Ok(hole) };
+        let within = lblk.0 - piece.lblk.0;
+        if within >= piece.len {
+            return Ok(hole);
+        }
+        let at = |pblk: Pblk| Pblk(pblk.0 + u64::from(within));
+        let holds = match piece.holds {
+            Holds::Hole => Holds::Hole,
+            Holds::Written(pblk) => Holds::Written(at(pblk)),
+            Holds::Unwritten(pblk) => Holds::Unwritten(at(pblk)),
+        };
+        Ok(Mapped { lblk, len: (piece.len - within).min(len_max), holds })
+    }
+
+    /// Tells the mapped pieces of the file from `from` on.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn walk_map(
+        &self,
+        shared: &Shared,
+        from: Lblk,
+        each: &mut dyn FnMut(Mapped) -> Option<()>,
+    ) -> Result<(), Fault> {
+        let Some(map) = &self.map_override else {
+            return self.map.walk(&shared.buffers, from, each).map_err(Fault::of(self.ino()));
+        };
+        let first =
+            map.partition_point(|piece| u64::from(piece.lblk.0) + u64::from(piece.len) <= from.0.into());
+        let _ =
+            map[first..].iter().filter(|piece| piece.holds != Holds::Hole).try_for_each(|piece| each(*piece));
+        Ok(())
+    }
+
+    /// Has this inode blocks that hold its content?
+    #[must_use]
+    pub fn has_map(&self, shared: &Shared) -> bool {
+        let kind = matches!(self.kind(), FileType::Regular | FileType::Directory | FileType::Symlink);
+        kind && !self.is_inline() && !self.is_fast_link(shared)
+    }
+
+    /// Reads content from byte `offset` on; fewer bytes than asked for only at the end.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn read_at(&self, shared: &Shared, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        if self.has_flag(flags::ENCRYPT) && self.kind() != FileType::Directory {
+            return Err(Fault::NeedsKey(self.ino()));
+        }
+        let left = self.size().saturating_sub(offset);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+        let buf = &mut buf[..len];
+        if len == 0 {
+            return Ok(0);
+        }
+        if self.is_inline() || self.is_fast_link(shared) {
+            let bytes = self.inline_content(shared)?;
+            let from = usize::try_from(offset).unwrap_or(usize::MAX);
+            let source = bytes.get(from..).unwrap_or_default();
+            let have = source.len().min(len);
+            buf[..have].copy_from_slice(&source[..have]);
+            buf[have..].fill(0);
+            return Ok(len);
+        }
+        let bs = shared.geometry.block_size;
+        let (mut at, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            // A file's blocks are numbered with 32 bits; sizes beyond are holes that no map can fill.
+            let Ok(lblk) = u32::try_from(at >> bs.log2()) else {
+                rest.fill(0);
+                break;
+            };
+            let within = at & (bs.bytes() - 1);
+            let wanted = bs.blocks_for(within + rest.len() as u64).min(MAP_MAX.into()) as u32;
+            let found = self.map(shared, Lblk(lblk), wanted)?;
+            let bytes = (u64::from(found.len) << bs.log2()) - within;
+            let (now, later) =
+                rest.split_at_mut(rest.len().min(usize::try_from(bytes).unwrap_or(usize::MAX)));
+            match found.holds {
+                Holds::Written(pblk) => {
+                    let start = bs.offset_of(pblk).and_then(|start| start.checked_add(within));
+                    let start = start.ok_or_else(|| {
+                        Fault::corrupt(
+                            self.ino(),
+                            Malformed::new("map", "blocks lie below 2^64 bytes", pblk.0),
+                        )
+                    })?;
+                    shared.device.read_at(start, now)?;
+                }
+                Holds::Hole | Holds::Unwritten(_) => now.fill(0),
+            }
+            at += now.len() as u64;
+            rest = later;
+        }
+        Ok(len)
+    }
+
+    /// The content that is kept in the inode itself.
+    fn inline_content(&self, shared: &Shared) -> Result<Vec<u8>, Fault> {
+        if !self.is_inline() {
+            return Ok(self.fields().block[..(self.size() as usize).min(60)].to_vec());
+        }
+        // i_size may be ahead of the data while a write that moves it out is under way: what is missing reads as zeros.
+        let places = self.places(shared);
+        let value = places.inline_data().map_err(Fault::of(self.ino()))?.unwrap_or_default();
+        Ok([&self.fields().block[..], value].concat())
+    }
+
+    /// Bytes of content that the inode itself holds.
+    ///
+    /// # Errors
+    /// Its attributes are corrupt.
+    pub fn inline_len(&self, shared: &Shared) -> Result<u64, Fault> {
+        Ok(self.inline_content(shared)?.len() as u64)
+    }
+
+    /// Gives `with` an inline directory's parts.
+    ///
+    /// # Errors
+    /// They do not fit together.
+    pub fn with_inline_dir<R>(
+        &self,
+        shared: &Shared,
+        with: impl FnOnce(&InlineDir<'_>) -> R,
+    ) -> Result<R, Fault> {
+        let places = self.places(shared);
+        let value = places.inline_data().map_err(Fault::of(self.ino()))?.unwrap_or_default();
+        let dir = InlineDir::decode(&self.fields().block, value, self.size())
+            .map_err(|fact| Fault::corrupt(self.ino(), fact))?;
+        Ok(with(&dir))
+    }
+
+    /// The blocks of this directory, for `dir`.
+    #[must_use]
+    pub fn dir_blocks<'a>(&'a self, shared: &'a Shared) -> Blocks<'a> {
+        Blocks { inode: self, shared }
+    }
+}
+
+/// A directory's blocks, verified as they are handed out.
+pub struct Blocks<'a> {
+    inode: &'a Inode,
+    shared: &'a Shared,
+}
+
+impl Blocks<'_> {
+    /// How many there are: i_size / block size.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.inode.size() >> self.shared.geometry.block_size.log2()).unwrap_or(u32::MAX)
+    }
+
+    fn place(&self, lblk: Lblk) -> Result<Option<Pblk>, ReadFault> {
+        match self.inode.map(self.shared, lblk, 1) {
+            Ok(Mapped { holds: Holds::Written(block), .. }) => Ok(Some(block)),
+            Ok(_) => Ok(None),
+            Err(Fault::Device(fault)) => Err(ReadFault::Device(fault)),
+            Err(Fault::Corrupt(corrupt)) => Err(ReadFault::Corrupt(corrupt)),
+            // Mapping asks for no other inode and no key.
+            Err(Fault::NoSuchInode(_) | Fault::NeedsKey(_)) => Ok(None),
+        }
+    }
+
+    fn get(
+        &self,
+        lblk: Lblk,
+        kind: Kind,
+        verify: impl FnOnce(&[u8], u32) -> Result<(), Malformed>,
+    ) -> Result<Option<Buffer>, ReadFault> {
+        let Some(block) = self.place(lblk)? else { return Ok(None) };
+        let owner = Owner { kind, ino: self.inode.ino().0 };
+        // What a fast commit left has no checksums yet.
+        let seed = self.inode.map.seed.filter(|_| self.inode.map_override.is_none());
+        let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| verify(bytes, seed));
+        let got = self.shared.buffers.get(block, owner, verify);
+        got.map(Some).map_err(|fault| match fault {
+            ReadFault::Corrupt(mut corrupt) => {
+                corrupt.place = corrupt.place.of_ino(self.inode.ino()).at_lblk(lblk);
+                ReadFault::Corrupt(corrupt)
+            }
+            fault => fault,
+        })
+    }
+
+    /// A leaf, or a block of a linear directory; `None` for a hole.
+    ///
+    /// # Errors
+    /// It cannot be read, or its checksum is wrong.
+    pub fn leaf(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
+        self.get(lblk, Kind::DirLeaf, dirent::verify_tail)
+    }
+
+    /// A root or node of the index; `None` for a hole.
+    ///
+    /// # Errors
+    /// As [`leaf`](Self::leaf).
+    pub fn index(&self, format: &DxFormat, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
+        self.get(lblk, Kind::DirIndex, |bytes, seed| format.verify(bytes, seed))
+    }
+
+    /// Reads blocks ahead.
+    pub fn prefetch(&self, first: Lblk, len: u32) {
+        let len = len.min(self.count().saturating_sub(first.0));
+        if len == 0 {
+            return;
+        }
+        if let Ok(Mapped { holds: Holds::Written(block), len, .. }) = self.inode.map(self.shared, first, len)
+        {
+            self.shared.buffers.prefetch(block, len);
+        }
+    }
+}

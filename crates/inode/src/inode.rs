@@ -1,0 +1,162 @@
+//! One inode: its fields, verified, and where to go on from them.
+
+use base::{Ino, Malformed};
+use mapping::{FileMap, Mapped};
+use ondisk::Features;
+use ondisk::filetype::FileType;
+use ondisk::inode::{self, flags};
+
+use crate::{Fault, Override, Shared};
+
+/// `i_block` holds the target of a symbolic link that is shorter than this.
+const FAST_LINK_MAX: u64 = 60;
+
+/// An inode in memory. Never changes once it is there.
+pub struct Inode {
+    ino: Ino,
+    kind: FileType,
+    size: u64,
+    fields: inode::Inode,
+    /// The bytes behind the fixed fields, where small attributes are.
+    body: Box<[u8]>,
+    /// Where its blocks are, unless `map_override` tells.
+    pub(crate) map: FileMap,
+    pub(crate) map_override: Option<Box<[Mapped]>>,
+}
+
+impl Inode {
+    /// The inode in its `inode_size` bytes, if it is one that can be used.
+    pub(crate) fn load(
+        shared: &Shared,
+        ino: Ino,
+        stored: &[u8],
+        changed: Option<&Override>,
+    ) -> Result<Self, Fault> {
+        let raw = changed.and_then(|changed| changed.raw.as_deref()).unwrap_or(stored);
+        let is_changed = changed.is_some_and(|changed| changed.raw.is_some());
+        // Never written, or freed and wiped: no checksum either.
+        if raw.iter().all(|byte| *byte == 0) {
+            return Err(Fault::NoSuchInode(ino));
+        }
+        let fields = inode::Inode::decode(raw).map_err(|fact| Fault::corrupt(ino, fact))?;
+        let seed = shared.inode_seed(ino, fields.generation);
+        if let Some(seed) = seed.filter(|_| !is_changed) {
+            Malformed::unless(inode::verify(raw, seed), "inode", "its checksum is right", fields.checksum)
+                .map_err(|fact| Fault::corrupt(ino, fact))?;
+        }
+        if fields.mode == 0 || fields.links == 0 {
+            return Err(Fault::NoSuchInode(ino));
+        }
+        let kind = FileType::from_mode(fields.mode);
+        let size = content_size(&fields, kind, shared);
+        let rule = |holds, rule, found: u64| {
+            Malformed::unless(holds, "inode", rule, found).map_err(|fact| Fault::corrupt(ino, fact))
+        };
+        rule(kind != FileType::Unknown, "its mode names a type of file", fields.mode.into())?;
+        rule(size <= i64::MAX as u64, "its size is below 2^63", size)?;
+        let inline = fields.has_flag(flags::INLINE_DATA);
+        rule(
+            !inline || shared.has_inline_data(),
+            "it has inline data only with the feature inline_data",
+            fields.flags.into(),
+        )?;
+        if kind == FileType::Directory && !inline {
+            let bs = shared.geometry.block_size.bytes();
+            rule(size.is_multiple_of(bs), "a directory's size is a multiple of the block size", size)?;
+            rule(size / bs <= u64::from(u32::MAX), "a directory has fewer than 2^32 blocks", size)?;
+        }
+        if kind == FileType::Symlink {
+            rule(size <= shared.geometry.block_size.bytes(), "a symbolic link fits one block", size)?;
+        }
+        let body = match raw.len() {
+            0..=inode::BASE_SIZE => Box::default(),
+            _ => raw.get(fields.xattr_offset()..).unwrap_or_default().into(),
+        };
+        let extents = fields.has_flag(flags::EXTENTS);
+        let map = FileMap { ino, i_block: fields.block, extents, seed };
+        let map_override = changed.and_then(|changed| changed.map.as_deref()).map(Into::into);
+        Ok(Self { ino, kind, size, fields, body, map, map_override })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// Its type.
+    #[must_use]
+    pub fn kind(&self) -> FileType {
+        self.kind
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Its fixed fields.
+    #[must_use]
+    pub fn fields(&self) -> &inode::Inode {
+        &self.fields
+    }
+
+    /// Is this flag of `ondisk::inode::flags` set?
+    #[must_use]
+    pub fn has_flag(&self, flag: u32) -> bool {
+        self.fields.has_flag(flag)
+    }
+
+    /// Are its contents kept in the inode itself?
+    #[must_use]
+    pub fn is_inline(&self) -> bool {
+        self.has_flag(flags::INLINE_DATA)
+    }
+
+    /// Does `i_block` hold the target of this symbolic link?
+    #[must_use]
+    pub fn is_fast_link(&self, shared: &Shared) -> bool {
+        let attributes_512 = match self.fields.file_acl {
+            0 => 0,
+            _ => (shared.geometry.block_size.bytes() >> 9) << shared.geometry.cluster_log,
+        };
+        self.kind == FileType::Symlink
+            && !self.has_flag(flags::EXTENTS | flags::INLINE_DATA)
+            && self.size < FAST_LINK_MAX
+            && self.fields.blocks <= attributes_512
+    }
+
+    /// Where its attributes are.
+    #[must_use]
+    pub fn places<'a>(&'a self, shared: &Shared) -> xattr::Places<'a> {
+        xattr::Places {
+            ino: self.ino,
+            body: &self.body,
+            block: base::Pblk(self.fields.file_acl),
+            fs_seed: shared.fs_seed,
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        let map = self.map_override.as_ref().map_or(0, |map| size_of_val::<[Mapped]>(map));
+        size_of::<Self>() + self.body.len() + map
+    }
+}
+
+/// i_size as the kernel takes it: the high half counts for regular files, and for directories with large_dir.
+fn content_size(fields: &inode::Inode, kind: FileType, shared: &Shared) -> u64 {
+    let wide = match kind {
+        FileType::Regular => true,
+        FileType::Directory => shared.sb.features.has_incompat(Features::LARGEDIR),
+        _ => false,
+    };
+    if wide { fields.size } else { fields.size & 0xFFFF_FFFF }
+}
+
+impl std::fmt::Debug for Inode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "inode {} ({}, {} bytes, links {})", self.ino, self.kind, self.size, self.fields.links)
+    }
+}

@@ -1,0 +1,89 @@
+//! What all inodes of a volume share.
+
+use std::sync::Arc;
+
+use base::{Corrupt, Group, Ino, Malformed, Pblk, Place};
+use buffer::{Buffers, Kind, Owner, ReadFault};
+use device::Device;
+use memory::Budget;
+use ondisk::group_desc::{ChecksumRule, GroupDesc};
+use ondisk::{Features, Geometry, Superblock};
+
+/// The volume as its inodes see it.
+pub struct Shared {
+    /// The device, with the journal's replay laid over it.
+    pub device: Arc<dyn Device>,
+    /// Its metadata blocks.
+    pub buffers: Arc<Buffers>,
+    /// The superblock after recovery.
+    pub sb: Superblock,
+    /// Its layout.
+    pub geometry: Geometry,
+    /// Seed of checksums; `None` without metadata_csum.
+    pub fs_seed: Option<u32>,
+    /// Memory for caches.
+    pub budget: Arc<Budget>,
+    rule: ChecksumRule,
+}
+
+impl Shared {
+    /// The shared part of a volume whose superblock was accepted.
+    #[must_use]
+    pub fn new(device: Arc<dyn Device>, sb: Superblock, geometry: Geometry, budget: Arc<Budget>) -> Self {
+        let buffers = Buffers::new(Arc::clone(&device), geometry.block_size, geometry.blocks, &budget);
+        let fs_seed = sb.features.metadata_csum().then(|| sb.fs_seed());
+        let rule = ChecksumRule::of(&sb);
+        Self { device, buffers, sb, geometry, fs_seed, budget, rule }
+    }
+
+    /// The descriptor of a group that exists, verified. Descriptors are read when they are needed: opening reads none.
+    ///
+    /// # Errors
+    /// It cannot be read, its checksum is wrong, or its tables lie outside the file system.
+    pub fn descriptor(&self, group: Group) -> Result<GroupDesc, ReadFault> {
+        let (block, at) = self.geometry.descriptor_place(group);
+        let buffer = self.buffers.get(block, Owner { kind: Kind::Descriptors, ino: 0 }, |_| Ok(()))?;
+        let corrupt = |fact| ReadFault::Corrupt(Corrupt::at(Place::block(block), fact));
+        let bytes = buffer.get(at..at + self.geometry.desc_size).unwrap_or_default();
+        let desc = GroupDesc::decode(bytes).map_err(corrupt)?;
+        let rule = |holds, rule, found: u64| {
+            Malformed::unless(holds, "group descriptor", rule, found).map_err(corrupt)
+        };
+        rule(
+            self.rule.verify(group.0, bytes),
+            "its checksum is right (number of the group)",
+            group.0.into(),
+        )?;
+        let table = Pblk(desc.inode_table);
+        let end = table.checked_add(u64::from(self.geometry.itable_blocks()));
+        let inside = table.0 > u64::from(self.geometry.first_data_block)
+            && end.is_some_and(|end| end.0 <= self.geometry.blocks);
+        rule(inside, "the inode table lies inside the file system", desc.inode_table)?;
+        Ok(desc)
+    }
+
+    /// Block of the inode table and byte offset in it of an inode.
+    ///
+    /// # Errors
+    /// As [`descriptor`](Self::descriptor); `Ok(None)` when the number is no inode's.
+    pub fn inode_place(&self, ino: Ino) -> Result<Option<(Pblk, usize)>, ReadFault> {
+        let Some((group, index)) = self.geometry.inode_place(ino) else { return Ok(None) };
+        let desc = self.descriptor(group)?;
+        let at = u64::from(index) * self.geometry.inode_size as u64;
+        let bs = self.geometry.block_size.bytes();
+        // The whole table lies inside the file system, so this cannot pass 2^64.
+        Ok(Some((Pblk(desc.inode_table + at / bs), (at % bs) as usize)))
+    }
+
+    /// Seed of the checksums that belong to an inode; `None` without metadata_csum.
+    #[must_use]
+    pub fn inode_seed(&self, ino: Ino, generation: u32) -> Option<u32> {
+        self.fs_seed.map(|seed| ondisk::inode::inode_seed(seed, ino, generation))
+    }
+
+    /// Has the file system this feature that keeps data inside inodes?
+    #[must_use]
+    pub fn has_inline_data(&self) -> bool {
+        self.sb.features.has_incompat(Features::INLINE_DATA)
+    }
+}

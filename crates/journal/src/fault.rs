@@ -1,0 +1,102 @@
+//! Why a log cannot be replayed at all.
+
+use base::{BlockSize, Malformed};
+use device::DeviceFault;
+use jbd2_format::{Features, Tid};
+
+/// A log cannot be understood, or not trusted. What can be left out of a replay instead is a
+/// [`Problem`](crate::Problem).
+#[derive(Debug, thiserror::Error)]
+pub enum JournalFault {
+    /// The device refused a block.
+    #[error("journal: log block {block}: {source}")]
+    Device {
+        /// The log block.
+        block: u32,
+        /// What the device said.
+        source: DeviceFault,
+    },
+    /// A block was asked for that the log does not have.
+    #[error("journal: the log has no block {block}")]
+    OutsideLog {
+        /// The log block.
+        block: u32,
+    },
+    /// The log's superblock breaks a rule.
+    #[error("journal: {0}; `e2fsck -f` can make a new journal, without what waits in this one")]
+    Superblock(Malformed),
+    /// The log's superblock does not match its checksum.
+    #[error(
+        "journal superblock: checksum WRONG (stored {stored:#010x}, computed {computed:#010x}); `e2fsck -f` can \
+         make a new journal, without what waits in this one"
+    )]
+    SuperblockChecksum {
+        /// As it stands there.
+        stored: u32,
+        /// As it should be.
+        computed: u32,
+    },
+    /// The log uses features that this code does not know.
+    #[error("journal: has unsupported features: {0}")]
+    Unsupported(Features),
+    /// The log's blocks have another size than the target's.
+    #[error("journal: its blocks have {journal} bytes, those of the file system {target}")]
+    BlockSize {
+        /// As the log's superblock says.
+        journal: u32,
+        /// As the target says.
+        target: BlockSize,
+    },
+    /// The log's superblock claims more blocks than the map has.
+    #[error("journal: says it has {claimed} blocks, but there are {mapped}")]
+    TooShort {
+        /// As the log's superblock says.
+        claimed: u32,
+        /// Blocks of the map.
+        mapped: u32,
+    },
+    /// A log on a device of its own belongs to another file system.
+    #[error(
+        "journal: this device is the journal of another file system (its UUID is {}, wanted is {})",
+        hex(found),
+        hex(wanted)
+    )]
+    WrongJournal {
+        /// The UUID in the log's superblock.
+        found: [u8; 16],
+        /// The UUID that the target wants.
+        wanted: [u8; 16],
+    },
+    /// A log on a device of its own is shared, or used by nobody.
+    #[error("journal: the journal device has {users} users; exactly one is supported")]
+    Shared {
+        /// The number in the log's superblock.
+        users: u32,
+    },
+    /// A descriptor or revoke block inside of a transaction that was committed does not match its checksum, and it is
+    /// no remnant of an older use of the log. Nothing can be replayed: jbd2 refuses as well.
+    #[error(
+        "journal: log block {block}: checksum WRONG, in transaction {tid}, which was committed; copy the image, then \
+         `e2fsck -f` gives up what waits in the journal"
+    )]
+    Corrupt {
+        /// The transaction.
+        tid: Tid,
+        /// The first such log block in it.
+        block: u32,
+    },
+    /// A revoke block of a committed transaction breaks a rule: which blocks must not be replayed is unknown.
+    #[error("journal: log block {block}, in transaction {tid}: {fault}")]
+    Revoke {
+        /// The transaction.
+        tid: Tid,
+        /// The log block.
+        block: u32,
+        /// The rule.
+        fault: Malformed,
+    },
+}
+
+fn hex(bytes: &[u8; 16]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,83 @@
+//! The journal: what a log that was left behind by a crash asks for, and how its device looks once that is done.
+//!
+//! ```text
+//! Log (device, map, block size) ── scan ──> ReplayPlan ──> Overlay     read-only: a device that shows it replayed
+//!                                               └────────> (replay)    read-write: copies blocks home, not here yet
+//! ```
+//!
+//! Owns: the map of a log's blocks ([`LogMap`]), the walk over the log by jbd2's rules ([`scan()`]), its result as a plain
+//! value ([`ReplayPlan`]), the fast commits that are to be applied on top ([`FastCommitPlan`]), and the device that shows
+//! the blocks of a plan in their places ([`Overlay`]).
+//!
+//! Does **not** own: where a log lives (the caller lists its blocks; this crate knows no inode and no file-system
+//! structure), the layout of log blocks (see `jbd2-format`), whether a replay is wanted (a file system's superblock says
+//! so), what a fast-commit record does to a file system.
+//!
+//! Invariants
+//! 1. Nothing here writes. An [`Overlay`] refuses writes.
+//! 2. No bytes make a scan panic, hang, or take memory out of proportion: each block of the log is read at most once on
+//!    the way, blocks of revoke records once more; what is kept grows with the blocks logged, not with what revoke
+//!    records name.
+//! 3. A plan holds committed transactions only. Among several copies of a block the newest sound one wins, unless a
+//!    revoke record as young as the copy, or younger, names the block.
+//! 4. A plan never names a block outside of the target, nor a block of the log itself.
+//! 5. What was left out, and why, is in [`ReplayPlan::problems`], each with its place.
+//!
+//! Words: a *log block* is a number within the log, counted from the log's first block; a *home* is the block of the
+//! target where a logged block belongs; a *copy* is a logged block.
+//!
+//! Source: spec 06 sections 1, 2, 7 and 8; kernel Documentation/filesystems/ext4/journal.rst.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use base::{BlockSize, Pblk};
+//! use device::{Device, MemDevice};
+//! use jbd2_format::{CommitBlock, DescriptorWriter, LogFormat, Superblock, Tid};
+//! use journal::{Log, LogMap, LogRun, Overlay, Target, scan};
+//!
+//! // A target of 4096 blocks whose log of 1024 blocks begins at block 100 ...
+//! let block_size = BlockSize::MIN;
+//! let device = Arc::new(MemDevice::new(4096 * 1024));
+//! let mut sb = Superblock::fresh(block_size, 1024, [7; 16]);
+//! sb.start = 1;
+//! let format = LogFormat::of(&sb).unwrap();
+//! // ... with one transaction in it: block 5 is to hold 0x5A.
+//! let mut descriptor = DescriptorWriter::new(format, Tid(1), sb.uuid);
+//! descriptor.push(Pblk(5), false, 0).unwrap();
+//! let commit = CommitBlock::new(Tid(1), 1_700_000_000, 0).encode(format);
+//! for (at, bytes) in [&sb.encode()[..], &descriptor.finish(), &[0x5A; 1024], &commit].into_iter().enumerate() {
+//!     device.write_at((100 + at as u64) * 1024, bytes).unwrap();
+//! }
+//!
+//! let map = LogMap::internal([LogRun { log: 0, start: Pblk(100), len: 1024 }], 1024, 4096).unwrap();
+//! let log = Log::new(device.clone(), map, block_size);
+//! let plan = scan(log.view(), &Target::new(4096, block_size)).unwrap();
+//! assert_eq!((plan.homes.len(), plan.next_tid), (1, Tid(3)));
+//!
+//! let overlay = Overlay::builder(device, block_size).replay(&log, &plan).unwrap().build();
+//! let mut byte = [0];
+//! overlay.read_at(5 * 1024 + 17, &mut byte).unwrap();
+//! assert_eq!(byte, [0x5A]);
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod entries;
+mod fast_commit;
+mod fault;
+mod log;
+mod map;
+mod overlay;
+mod plan;
+mod scan;
+#[cfg(test)]
+mod testlog;
+
+pub use entries::{Entry, each_entry};
+pub use fast_commit::{FastCommitCounts, FastCommitPlan};
+pub use fault::JournalFault;
+pub use log::{Log, LogView};
+pub use map::{LogMap, LogRun, MapFault};
+pub use overlay::{Overlay, OverlayBuilder};
+pub use plan::{CommitTime, EndReason, Home, LogEnd, Problem, ReplayPlan, State, Transaction};
+pub use scan::{Examined, Target, examine, read_superblock, scan};

@@ -1,0 +1,162 @@
+//! A log as blocks that can be read: device, map and block size together.
+
+use std::fmt;
+use std::sync::Arc;
+
+use base::BlockSize;
+use device::Device;
+
+use crate::fault::JournalFault;
+use crate::map::LogMap;
+
+/// The most that is read ahead, in bytes.
+const WINDOW_BYTES: usize = 512 << 10;
+
+/// A log on a device that is shared with others.
+#[derive(Clone)]
+pub struct Log {
+    device: Arc<dyn Device>,
+    map: Arc<LogMap>,
+    block_size: BlockSize,
+}
+
+impl Log {
+    /// The log at `map` on `device`, with blocks of `block_size`.
+    #[must_use]
+    pub fn new(device: Arc<dyn Device>, map: LogMap, block_size: BlockSize) -> Self {
+        Self { device, map: Arc::new(map), block_size }
+    }
+
+    /// The log without its ownership.
+    #[must_use]
+    pub fn view(&self) -> LogView<'_> {
+        LogView::new(&*self.device, &self.map, self.block_size)
+    }
+
+    /// The device beneath.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Where its blocks are.
+    #[must_use]
+    pub fn map(&self) -> &LogMap {
+        &self.map
+    }
+
+    /// Size of its blocks.
+    #[must_use]
+    pub fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Log({} blocks of {})", self.map.blocks(), self.block_size)
+    }
+}
+
+/// A borrowed log: all that reading it takes.
+#[derive(Clone, Copy)]
+pub struct LogView<'a> {
+    device: &'a dyn Device,
+    map: &'a LogMap,
+    block_size: BlockSize,
+}
+
+impl<'a> LogView<'a> {
+    /// The log at `map` on `device`, with blocks of `block_size`.
+    #[must_use]
+    pub fn new(device: &'a dyn Device, map: &'a LogMap, block_size: BlockSize) -> Self {
+        Self { device, map, block_size }
+    }
+
+    /// Where its blocks are.
+    #[must_use]
+    pub fn map(&self) -> &'a LogMap {
+        self.map
+    }
+
+    /// Size of its blocks.
+    #[must_use]
+    pub fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    /// Byte offset of a log block on the device, and how many blocks follow it there; `None` outside of the log.
+    #[must_use]
+    pub fn offset_of(&self, log: u32) -> Option<(u64, u32)> {
+        let (place, len) = self.map.find(log)?;
+        Some((self.block_size.offset_of(place)?, len))
+    }
+
+    /// Reads one log block.
+    ///
+    /// # Errors
+    /// [`JournalFault::Device`] when the device refuses, [`JournalFault::OutsideLog`] when there is no such block.
+    pub fn block(&self, log: u32) -> Result<Vec<u8>, JournalFault> {
+        let (offset, _) = self.offset_of(log).ok_or(JournalFault::OutsideLog { block: log })?;
+        let mut bytes = vec![0; self.block_size.len()];
+        self.read(log, offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read(&self, log: u32, offset: u64, bytes: &mut [u8]) -> Result<(), JournalFault> {
+        self.device.read_at(offset, bytes).map_err(|source| JournalFault::Device { block: log, source })
+    }
+}
+
+/// Reads log blocks mostly in order: reads ahead, further the longer the order lasts.
+pub(crate) struct Sequential<'a> {
+    log: LogView<'a>,
+    /// Log block of the first in the window.
+    first: u32,
+    window: Vec<u8>,
+    ahead: u32,
+}
+
+impl<'a> Sequential<'a> {
+    pub(crate) fn new(log: LogView<'a>) -> Self {
+        Self { log, first: 0, window: Vec::new(), ahead: 1 }
+    }
+
+    /// One log block, valid until the next call.
+    pub(crate) fn block(&mut self, log: u32) -> Result<&[u8], JournalFault> {
+        let len = self.log.block_size.len();
+        let held = (self.window.len() / len) as u32; // at most WINDOW_BYTES
+        let mut index = log.wrapping_sub(self.first);
+        if index >= held {
+            let ahead_max = (WINDOW_BYTES / len) as u32;
+            let in_order = held > 0 && index == held;
+            self.ahead = if in_order { self.ahead.saturating_mul(4).min(ahead_max) } else { 1 };
+            self.fill(log)?;
+            index = 0;
+        }
+        let at = index as usize * len;
+        Ok(&self.window[at..at + len])
+    }
+
+    pub(crate) fn view(&self) -> LogView<'a> {
+        self.log
+    }
+
+    fn fill(&mut self, log: u32) -> Result<(), JournalFault> {
+        let (offset, in_a_row) = self.log.offset_of(log).ok_or(JournalFault::OutsideLog { block: log })?;
+        let len = self.log.block_size.len();
+        let count = self.ahead.min(in_a_row);
+        self.window.resize(count as usize * len, 0);
+        self.first = log;
+        let mut result = self.log.read(log, offset, &mut self.window);
+        if result.is_err() && count > 1 {
+            // A block further on may be the bad one, which nobody may ask for.
+            self.window.truncate(len);
+            result = self.log.read(log, offset, &mut self.window);
+        }
+        if result.is_err() {
+            self.window.clear();
+        }
+        result
+    }
+}

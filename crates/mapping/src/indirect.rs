@@ -1,0 +1,118 @@
+//! Files without the EXTENTS flag: direct blocks, and trees of indirect blocks of one, two and three levels.
+
+use std::ops::ControlFlow;
+
+use base::{Lblk, Pblk};
+use buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
+use ondisk::indirect::{self, Step};
+
+use crate::{FileMap, Holds, Mapped, PIECE_MAX, lies_inside, outside};
+
+impl FileMap {
+    /// An indirect block. It has no checksum and any bytes are good: what its numbers lead to is judged when they are used.
+    fn indirect(&self, buffers: &Buffers, block: Pblk) -> Result<Buffer, ReadFault> {
+        buffers.get(block, Owner { kind: Kind::Indirect, ino: self.ino.0 }, |_| Ok(()))
+    }
+}
+
+pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -> Result<Mapped, ReadFault> {
+    let mut step = indirect::lookup(&map.i_block, buffers.block_size(), lblk);
+    loop {
+        step = match step {
+            Step::NeedBlock { block, then } => {
+                let bytes = map.indirect(buffers, block)?;
+                let place = base::Place::block(block);
+                then.resume(&bytes).map_err(|fact| ReadFault::corrupt(place, fact))?
+            }
+            Step::Hole { len_blocks } => {
+                return Ok(Mapped { lblk, len: len_blocks.clamp(1, len_max), holds: Holds::Hole });
+            }
+            Step::Mapped { pblk, len_blocks } => {
+                let len = len_blocks.clamp(1, len_max);
+                // A run that leaves the file system is told up to there; its rest is an error when asked for.
+                let inside = buffers.blocks().saturating_sub(pblk.0).min(len.into()) as u32;
+                if !lies_inside(buffers, pblk, 1) {
+                    return Err(outside(lblk.0, pblk));
+                }
+                return Ok(Mapped { lblk, len: inside, holds: Holds::Written(pblk) });
+            }
+        }
+    }
+}
+
+pub(crate) fn walk(
+    map: &FileMap,
+    buffers: &Buffers,
+    from: Lblk,
+    each: &mut dyn FnMut(Mapped) -> Option<()>,
+) -> Result<(), ReadFault> {
+    let end = indirect::max_blocks(buffers.block_size());
+    let mut at = u64::from(from.0);
+    let mut pending: Option<Mapped> = None;
+    while at < end {
+        let found = find(map, buffers, Lblk(at as u32), u32::MAX)?;
+        at += u64::from(found.len);
+        let Holds::Written(start) = found.holds else { continue };
+        if let Some(before) = &mut pending {
+            if follows(before, found.lblk, start) && before.len.saturating_add(found.len) <= PIECE_MAX {
+                before.len += found.len;
+                continue;
+            }
+            if each(*before).is_none() {
+                return Ok(());
+            }
+        }
+        pending = Some(found);
+    }
+    if let Some(last) = pending {
+        let _ = each(last);
+    }
+    Ok(())
+}
+
+/// Does `lblk` at `start` follow `before`, in the file and on the device?
+fn follows(before: &Mapped, lblk: Lblk, start: Pblk) -> bool {
+    let Holds::Written(before_start) = before.holds else { return false };
+    before.end() == u64::from(lblk.0) && before_start.checked_add(before.len.into()) == Some(start)
+}
+
+pub(crate) fn walk_nodes(
+    map: &FileMap,
+    buffers: &Buffers,
+    each: &mut dyn FnMut(Pblk) -> Option<()>,
+) -> Result<(), ReadFault> {
+    let roots = map.i_block[48..].as_chunks::<4>().0;
+    for (level, root) in roots.iter().enumerate() {
+        let block = Pblk(u32::from_le_bytes(*root).into());
+        if block.0 != 0 && nodes_from(map, buffers, block, level, each)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Tells `block` and what is below it; `level` is how many levels of indirect blocks that are, at most 2.
+fn nodes_from(
+    map: &FileMap,
+    buffers: &Buffers,
+    block: Pblk,
+    level: usize,
+    each: &mut dyn FnMut(Pblk) -> Option<()>,
+) -> Result<ControlFlow<()>, ReadFault> {
+    if !lies_inside(buffers, block, 1) {
+        let fact = base::Malformed::new("block map", "blocks lie inside the file system", block.0);
+        return Err(ReadFault::corrupt(base::Place::block(block), fact));
+    }
+    if each(block).is_none() {
+        return Ok(ControlFlow::Break(()));
+    }
+    if level > 0 {
+        let bytes = map.indirect(buffers, block)?;
+        for (_, child) in indirect::entries(&bytes) {
+            if nodes_from(map, buffers, child, level - 1, each)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}

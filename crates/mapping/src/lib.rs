@@ -1,0 +1,137 @@
+//! Where a file's blocks are: extent trees of any depth, and indirect blocks.
+//!
+//! Owns: finding and listing. Does **not** own: inodes (told the root's bytes), data, allocation (which will bring changes
+//! to maps).
+//!
+//! Invariants
+//! 1. Every walk is bounded: depth falls by one a level, keys rise, a node keeps to the range that its parent gives it; a
+//!    tree that breaks this is [`Corrupt`](base::Corrupt).
+//! 2. A block that is handed out lies inside the file system, and is not block 0.
+//! 3. Holes are told with their whole length as far as the node on the path knows it.
+//! 4. A node is decoded whole once, when it enters the cache; after that its raw bytes are searched.
+//!
+//! Source: spec 07 section 8; kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
+
+#![forbid(unsafe_code)]
+
+mod indirect;
+mod tree;
+
+use base::{Ino, Lblk, Malformed, Pblk, Place};
+use buffer::{Buffers, ReadFault};
+
+/// What holds for a range of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// Nothing: reads as zeros.
+    Hole,
+    /// Data that was written, from this block on.
+    Written(Pblk),
+    /// Blocks that were allocated but not written: reads as zeros.
+    Unwritten(Pblk),
+}
+
+/// A range of a file for which the same thing holds, with contiguous physical blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapped {
+    /// First logical block.
+    pub lblk: Lblk,
+    /// Length in blocks, at least 1.
+    pub len: u32,
+    /// What holds.
+    pub holds: Holds,
+}
+
+impl Mapped {
+    /// The logical block behind the last one; up to 2^32.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        u64::from(self.lblk.0) + u64::from(self.len)
+    }
+}
+
+/// The map of one file: its root and what is needed to verify the rest.
+#[derive(Debug, Clone)]
+pub struct FileMap {
+    /// The inode, for places in errors and as owner of blocks.
+    pub ino: Ino,
+    /// The 60 bytes of `i_block`.
+    pub i_block: [u8; 60],
+    /// EXTENTS flag: an extent tree; else indirect blocks.
+    pub extents: bool,
+    /// Seed of the inode's checksums; `None` without metadata_csum.
+    pub seed: Option<u32>,
+}
+
+/// The longest piece that [`FileMap::walk`] tells.
+const PIECE_MAX: u32 = ondisk::extent::MAX_WRITTEN_LEN;
+
+impl FileMap {
+    /// What holds at `lblk`, and for how many blocks, at most `len_max` (0 counts as 1). Neighbouring extents that are
+    /// contiguous are told as one where they stand in the same node.
+    ///
+    /// # Errors
+    /// A block of the tree cannot be read or breaks a rule, or the answer lies outside the file system.
+    pub fn find(&self, buffers: &Buffers, lblk: Lblk, len_max: u32) -> Result<Mapped, ReadFault> {
+        let left = (1u64 << 32) - u64::from(lblk.0);
+        let len_max = len_max.max(1).min(u32::try_from(left).unwrap_or(u32::MAX));
+        let found = if self.extents {
+            tree::find(self, buffers, lblk, len_max)
+        } else {
+            indirect::find(self, buffers, lblk, len_max)
+        };
+        found.map_err(|fault| fault.of_ino(self.ino))
+    }
+
+    /// Tells all mapped extents from `from` on in order, holes left out: an extent tree's as the tree has them (FIEMAP's
+    /// view: contiguous ones are not merged), an indirect file's in contiguous pieces of at most 32768 blocks. The first
+    /// begins at `from` even if its extent begins before. Ends when `each` returns `None`.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn walk(
+        &self,
+        buffers: &Buffers,
+        from: Lblk,
+        each: &mut dyn FnMut(Mapped) -> Option<()>,
+    ) -> Result<(), ReadFault> {
+        let walked = if self.extents {
+            tree::walk(self, buffers, from, each)
+        } else {
+            indirect::walk(self, buffers, from, each)
+        };
+        walked.map_err(|fault| fault.of_ino(self.ino))
+    }
+
+    /// Tells every block of the tree itself (nodes, indirect blocks), parents before children. The lowest ones are told
+    /// without being read. Ends when `each` returns `None`.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn walk_tree_blocks(
+        &self,
+        buffers: &Buffers,
+        each: &mut dyn FnMut(Pblk) -> Option<()>,
+    ) -> Result<(), ReadFault> {
+        let walked = if self.extents {
+            tree::walk_nodes(self, buffers, each)
+        } else {
+            indirect::walk_nodes(self, buffers, each)
+        };
+        walked.map_err(|fault| fault.of_ino(self.ino))
+    }
+}
+
+/// Do `len` blocks from `start` on lie inside the file system, apart from block 0, which no file owns?
+fn lies_inside(buffers: &Buffers, start: Pblk, len: u32) -> bool {
+    start.0 != 0 && start.checked_add(len.into()).is_some_and(|end| end.0 <= buffers.blocks())
+}
+
+/// The fact that logical block `lblk` is mapped to `start`, outside the file system.
+fn outside(lblk: u32, start: Pblk) -> ReadFault {
+    let fact = Malformed::new("block map", "blocks lie inside the file system", start.0);
+    ReadFault::corrupt(Place::default().at_lblk(Lblk(lblk)), fact)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! Extent trees: from the root in `i_block` through nodes in the cache, searching their raw bytes.
+//!
+//! ```text
+//! i_block:  | header | 0 -> 9001 | 700 -> 9002 |                   range of the left child: 0 .. 700
+//! 9001:     | header | 0, 10 blocks at 500 | 12, 3 at 600 | ...    blocks 10 and 11: a hole
+//! ```
+
+use std::ops::{ControlFlow, Range};
+
+use base::{Lblk, Malformed, Pblk, Place};
+use buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
+use ondisk::extent::{self, Extent, MAX_WRITTEN_LEN, Node};
+
+use crate::{FileMap, Holds, Mapped, lies_inside, outside};
+
+const STRUCTURE: &str = "extent node";
+const HEADER: usize = 12;
+
+/// Leaves that a walk reads ahead where they lie side by side.
+const AHEAD_MAX: usize = 32;
+
+/// The entries of a node that [`Node::decode`] found good, in the raw. Any other bytes give some answer, never a panic.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    depth: u16,
+    slots: &'a [[u8; 12]],
+}
+
+impl<'a> View<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
+            return Self { depth: 0, slots: &[] };
+        };
+        let (slots, _) = rest.as_chunks();
+        let count = usize::from(u16::from_le_bytes([header[2], header[3]]));
+        let depth = u16::from_le_bytes([header[6], header[7]]);
+        Self { depth, slots: &slots[..count.min(slots.len())] }
+    }
+
+    /// The last entry whose key is not above `lblk`.
+    fn position(&self, lblk: u32) -> Option<usize> {
+        self.slots.partition_point(|slot| key(slot) <= lblk).checked_sub(1)
+    }
+
+    fn extent(&self, at: usize) -> Option<Extent> {
+        let slot = self.slots.get(at)?;
+        let raw_len = u32::from(u16::from_le_bytes([slot[4], slot[5]]));
+        let unwritten = raw_len > MAX_WRITTEN_LEN;
+        Some(Extent {
+            lblk: key(slot),
+            len: if unwritten { raw_len - MAX_WRITTEN_LEN } else { raw_len },
+            start: u64::from_le_bytes([slot[8], slot[9], slot[10], slot[11], slot[6], slot[7], 0, 0]),
+            unwritten,
+        })
+    }
+
+    fn child(&self, at: usize) -> Option<Pblk> {
+        let slot = self.slots.get(at)?;
+        Some(Pblk(u64::from_le_bytes([slot[4], slot[5], slot[6], slot[7], slot[8], slot[9], 0, 0])))
+    }
+
+    /// The part of this node's `range` that entry `at` may map.
+    fn child_range(&self, at: usize, range: &Range<u64>) -> Range<u64> {
+        let key_of = |at| self.slots.get(at).map(|slot| u64::from(key(slot)));
+        key_of(at).unwrap_or(range.end)..key_of(at + 1).unwrap_or(range.end)
+    }
+
+    /// What only the path to a node can tell: is it one level below its parent, and within its range?
+    fn check(&self, depth: u16, range: &Range<u64>) -> Result<(), Malformed> {
+        let rule = |holds, rule, found| Malformed::unless(holds, STRUCTURE, rule, found);
+        rule(self.depth == depth, "is one level below its parent", self.depth.into())?;
+        let (Some(first), Some(last)) = (self.slots.first(), self.slots.last()) else { return Ok(()) };
+        let (first, last) = (u64::from(key(first)), u64::from(key(last)));
+        rule(first >= range.start, "begins at or behind its key in the parent", first)?;
+        let end = match self.extent(self.slots.len() - 1) {
+            Some(extent) if depth == 0 => extent.end(),
+            _ => last + 1,
+        };
+        rule(end <= range.end, "ends before the parent's next key", end)
+    }
+}
+
+fn key(slot: &[u8; 12]) -> u32 {
+    u32::from_le_bytes([slot[0], slot[1], slot[2], slot[3]])
+}
+
+/// All logical blocks that a file can have.
+const WHOLE: Range<u64> = 0..1 << 32;
+
+impl FileMap {
+    fn root(&self) -> Result<View<'_>, ReadFault> {
+        Node::decode(&self.i_block).map_err(|fact| ReadFault::corrupt(Place::ino(self.ino), fact))?;
+        Ok(View::new(&self.i_block))
+    }
+
+    /// The node that entry `at` of `parent` leads to, with its range. `None` past the last entry.
+    fn node(
+        &self,
+        buffers: &Buffers,
+        parent: View<'_>,
+        range: &Range<u64>,
+        at: usize,
+    ) -> Result<Option<(Buffer, Range<u64>)>, ReadFault> {
+        let (Some(block), Some(depth)) = (parent.child(at), parent.depth.checked_sub(1)) else {
+            return Ok(None);
+        };
+        let buffer = buffers.get(block, Owner { kind: Kind::Extents, ino: self.ino.0 }, |bytes| {
+            if let Some(seed) = self.seed {
+                let stored = bytes.last_chunk().map_or(0, |last| u32::from_le_bytes(*last));
+                Malformed::unless(extent::verify(bytes, seed), STRUCTURE, "checksum matches", stored)?;
+            }
+            Node::decode(bytes).map(drop)
+        })?;
+        let range = parent.child_range(at, range);
+        let checked = View::new(&buffer).check(depth, &range);
+        checked.map_err(|fact| ReadFault::corrupt(Place::block(block), fact))?;
+        Ok(Some((buffer, range)))
+    }
+}
+
+pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -> Result<Mapped, ReadFault> {
+    let mut held;
+    let mut node = map.root()?;
+    let mut range = WHOLE;
+    while node.depth > 0 {
+        let Some(at) = node.position(lblk.0) else {
+            return Ok(hole(lblk, node.child_range(0, &range).start, len_max));
+        };
+        let Some((buffer, child_range)) = map.node(buffers, node, &range, at)? else { break };
+        (held, range) = (buffer, child_range);
+        node = View::new(&held);
+    }
+    let at = node.position(lblk.0);
+    let next = at.map_or(0, |at| at + 1);
+    let found = at.and_then(|at| node.extent(at)).filter(|extent| u64::from(lblk.0) < extent.end());
+    let Some(extent) = found else {
+        let end = node.extent(next).map_or(range.end, |extent| extent.lblk.into());
+        return Ok(hole(lblk, end, len_max));
+    };
+    if !lies_inside(buffers, Pblk(extent.start), extent.len) {
+        return Err(outside(extent.lblk, Pblk(extent.start)));
+    }
+    let skip = lblk.0 - extent.lblk;
+    let mut len = extent.len - skip;
+    for at in next.. {
+        let Some(more) = node.extent(at).filter(|_| len < len_max) else { break };
+        let follows = more.unwritten == extent.unwritten
+            && u64::from(more.lblk) == u64::from(lblk.0) + u64::from(len)
+            && more.start == extent.start + u64::from(skip) + u64::from(len);
+        if !follows || !lies_inside(buffers, Pblk(more.start), more.len) {
+            break;
+        }
+        len = len.saturating_add(more.len);
+    }
+    Ok(mapped(lblk, len.min(len_max), extent.start + u64::from(skip), extent.unwritten))
+}
+
+fn hole(lblk: Lblk, end: u64, len_max: u32) -> Mapped {
+    let len = end.saturating_sub(lblk.0.into()).clamp(1, len_max.into());
+    Mapped { lblk, len: len as u32, holds: Holds::Hole }
+}
+
+fn mapped(lblk: Lblk, len: u32, start: u64, unwritten: bool) -> Mapped {
+    let holds = if unwritten { Holds::Unwritten(Pblk(start)) } else { Holds::Written(Pblk(start)) };
+    Mapped { lblk, len, holds }
+}
+
+/// A walk in progress: the map, the cache, and whom to tell.
+struct Walk<'a, T> {
+    map: &'a FileMap,
+    buffers: &'a Buffers,
+    each: &'a mut dyn FnMut(T) -> Option<()>,
+}
+
+pub(crate) fn walk(
+    map: &FileMap,
+    buffers: &Buffers,
+    from: Lblk,
+    each: &mut dyn FnMut(Mapped) -> Option<()>,
+) -> Result<(), ReadFault> {
+    let mut walk = Walk { map, buffers, each };
+    walk.extents_below(map.root()?, &WHOLE, from).map(drop)
+}
+
+impl Walk<'_, Mapped> {
+    /// Recurses no deeper than the root's depth, which is at most 5: each level is checked to be one lower.
+    fn extents_below(
+        &mut self,
+        node: View<'_>,
+        range: &Range<u64>,
+        from: Lblk,
+    ) -> Result<ControlFlow<()>, ReadFault> {
+        let mut ahead_until = 0;
+        for at in node.position(from.0).unwrap_or(0)..node.slots.len() {
+            if node.depth == 0 {
+                if self.tell(node, at, from)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+                continue;
+            }
+            if node.depth == 1 && at >= ahead_until {
+                ahead_until = at + self.read_ahead(node, at);
+            }
+            let Some((buffer, range)) = self.map.node(self.buffers, node, range, at)? else { break };
+            if self.extents_below(View::new(&buffer), &range, from)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn tell(&mut self, leaf: View<'_>, at: usize, from: Lblk) -> Result<ControlFlow<()>, ReadFault> {
+        let Some(extent) = leaf.extent(at).filter(|extent| extent.end() > u64::from(from.0)) else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        if !lies_inside(self.buffers, Pblk(extent.start), extent.len) {
+            return Err(outside(extent.lblk, Pblk(extent.start)));
+        }
+        let skip = from.0.saturating_sub(extent.lblk);
+        let start = extent.start + u64::from(skip);
+        let piece = mapped(Lblk(extent.lblk + skip), extent.len - skip, start, extent.unwritten);
+        Ok((self.each)(piece).map_or(ControlFlow::Break(()), ControlFlow::Continue))
+    }
+
+    /// Reads the leaves ahead that lie side by side from entry `at` on; how many entries that are.
+    fn read_ahead(&self, node: View<'_>, at: usize) -> usize {
+        let Some(first) = node.child(at) else { return 1 };
+        let alike =
+            |i: &usize| node.child(at + i).is_some_and(|child| Some(child) == first.checked_add(*i as u64));
+        let run = 1 + (1..AHEAD_MAX).take_while(alike).count();
+        if run > 1 {
+            self.buffers.prefetch(first, run as u32);
+        }
+        run
+    }
+}
+
+pub(crate) fn walk_nodes(
+    map: &FileMap,
+    buffers: &Buffers,
+    each: &mut dyn FnMut(Pblk) -> Option<()>,
+) -> Result<(), ReadFault> {
+    Walk { map, buffers, each }.nodes_below(map.root()?, &WHOLE).map(drop)
+}
+
+impl Walk<'_, Pblk> {
+    fn nodes_below(&mut self, node: View<'_>, range: &Range<u64>) -> Result<ControlFlow<()>, ReadFault> {
+        let children = if node.depth == 0 { 0 } else { node.slots.len() };
+        for at in 0..children {
+            let Some(child) = node.child(at) else { break };
+            if !lies_inside(self.buffers, child, 1) {
+                return Err(outside(key(&node.slots[at]), child));
+            }
+            if (self.each)(child).is_none() {
+                return Ok(ControlFlow::Break(()));
+            }
+            if node.depth > 1
+                && let Some((buffer, range)) = self.map.node(self.buffers, node, range, at)?
+                && self.nodes_below(View::new(&buffer), &range)?.is_break()
+            {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}

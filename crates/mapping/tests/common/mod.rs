@@ -1,0 +1,90 @@
+//! Opens an image and reads inodes by ondisk's structures alone: what the floors under test are given from above.
+
+#![allow(dead_code)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::{Ino, Pblk};
+use buffer::{Buffers, Kind, Owner};
+use device::{Device, FileDevice};
+use memory::Budget;
+use ondisk::extent::{Step, Walker};
+use ondisk::group_desc::GroupDesc;
+use ondisk::inode::{Inode, inode_seed};
+use ondisk::{Geometry, Superblock, superblock};
+
+/// An image, opened for reading.
+pub(crate) struct Image {
+    pub(crate) sb: Superblock,
+    pub(crate) geometry: Geometry,
+    pub(crate) buffers: Arc<Buffers>,
+}
+
+impl Image {
+    pub(crate) fn open(path: &Path) -> Self {
+        let device = FileDevice::open_read_only(path).unwrap();
+        let mut bytes = [0; superblock::SIZE];
+        device.read_at(superblock::OFFSET, &mut bytes).unwrap();
+        let sb = Superblock::decode(&bytes).unwrap();
+        let geometry = Geometry::new(&sb).unwrap();
+        let buffers =
+            Buffers::new(Arc::new(device), geometry.block_size, geometry.blocks, &Budget::new(32 << 20));
+        Self { sb, geometry, buffers }
+    }
+
+    fn block(&self, block: Pblk) -> buffer::Buffer {
+        self.buffers.get(block, Owner { kind: Kind::Other, ino: 0 }, |_| Ok(())).unwrap()
+    }
+
+    /// The inode, and all its bytes.
+    pub(crate) fn inode(&self, ino: u64) -> (Inode, Vec<u8>) {
+        let (group, index) = self.geometry.inode_place(Ino(ino as u32)).unwrap();
+        let (block, at) = self.geometry.descriptor_place(group);
+        let desc = GroupDesc::decode(&self.block(block)[at..at + self.geometry.desc_size]).unwrap();
+        let per_block = self.geometry.inodes_per_block();
+        let table = self.block(Pblk(desc.inode_table + u64::from(index / per_block)));
+        let size = self.geometry.inode_size;
+        let bytes = table[(index % per_block) as usize * size..][..size].to_vec();
+        (Inode::decode(&bytes).unwrap(), bytes)
+    }
+
+    /// The seed of the inode's checksums, where the file system has them.
+    pub(crate) fn seed(&self, ino: u64, inode: &Inode) -> Option<u32> {
+        let has = self.sb.features.metadata_csum();
+        has.then(|| inode_seed(self.sb.fs_seed(), Ino(ino as u32), inode.generation))
+    }
+
+    /// Where each block of an extent-mapped file lies.
+    pub(crate) fn blocks_of(&self, ino: u64) -> Vec<Option<Pblk>> {
+        let (inode, _) = self.inode(ino);
+        let mut blocks = vec![None; self.geometry.block_size.blocks_for(inode.size) as usize];
+        let mut walker = Walker::new(&inode.block, self.seed(ino, &inode));
+        loop {
+            match walker.step() {
+                Step::NeedBlock(block) => walker.supply(Some(&self.block(block))),
+                Step::Extent(extent) => {
+                    for i in 0..extent.len {
+                        blocks[(extent.lblk + i) as usize] = Some(Pblk(extent.start + u64::from(i)));
+                    }
+                }
+                Step::Damaged { fault, .. } => panic!("{fault}"),
+                Step::Done => return blocks,
+            }
+        }
+    }
+
+    /// The bytes of an extent-mapped file.
+    pub(crate) fn read(&self, ino: u64) -> Vec<u8> {
+        let size = self.inode(ino).0.size as usize;
+        let mut bytes = Vec::new();
+        for block in self.blocks_of(ino) {
+            match block {
+                Some(block) => bytes.extend_from_slice(&self.block(block)),
+                None => bytes.resize(bytes.len() + self.geometry.block_size.len(), 0),
+            }
+        }
+        bytes.truncate(size);
+        bytes
+    }
+}

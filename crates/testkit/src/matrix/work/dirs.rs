@@ -1,0 +1,135 @@
+//! Directories: linear, indexed, deep, with holes, emptied.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::Place;
+
+/// Makes `n` names of `len` bytes or more. One empty file per `n_links` of them, the others are its hard links, which
+/// saves inodes.
+fn names(place: &Place, n: usize, len: usize, n_links: usize) {
+    let name = |i: usize| {
+        let mut name = format!("{i:07}");
+        while name.len() < len {
+            name.push(char::from(b'a' + ((i + name.len()) % 26) as u8));
+        }
+        name
+    };
+    for i in 0..n {
+        if i % n_links == 0 {
+            let path = place.path(name(i));
+            File::create(&path).map(drop).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        } else {
+            place.link(name(i - i % n_links), name(i));
+        }
+    }
+}
+
+/// Directories from one block to an index of two levels, at blocks of 1 KiB.
+pub(in crate::matrix) fn indexed(root: &Path) {
+    let place = Place::new(root);
+    for n in [10, 20, 60, 500, 3000] {
+        names(&place.dir(format!("of-{n}")), n, 40, 100);
+    }
+    // About 120 leaves fit below a root of 1 KiB; 250 bytes per name make 3 names a leaf.
+    names(&place.dir("two-levels"), 1500, 250, 500);
+    every_byte(&place.dir("bytes"));
+}
+
+/// Names of every byte, of up to 255 bytes, enough of them for an index: signed and unsigned hashes differ.
+fn every_byte(place: &Place) {
+    let bytes: Vec<u8> = (1..=255u8).filter(|&byte| byte != b'/').collect();
+    for &byte in &bytes {
+        // A dot alone is the directory itself.
+        place.filled(if byte == b'.' { b".x".to_vec() } else { vec![byte] }, 1);
+        place.filled([&[byte][..], &[byte ^ 0x55 | 0x80; 20]].concat(), 0);
+    }
+    place.filled(&bytes, 3);
+    place.filled([0xFF; 255], 3);
+}
+
+/// Names of all byte values, also of directories.
+pub(in crate::matrix) fn strange_names(root: &Path) {
+    let place = Place::new(root);
+    every_byte(&place.dir("every byte"));
+    place.filled("line\nbreak", 1);
+    drop(place.dir("dir\n\x1B[31m").dir(b"\xFE\xFF not utf-8"));
+    // Unicode that looks alike, and names that are one only in a casefolded directory.
+    for name in ["\u{e9}", "e\u{301}", "Stra\u{df}e", "STRASSE", "strasse"] {
+        place.filled(name, 2);
+    }
+}
+
+/// An index of three levels: `large_dir`, blocks of 1 KiB, names of 250 bytes: 3 names a leaf, and two levels have
+/// room for about 120 x 126 leaves when all are full; names in no order leave them about two thirds full.
+pub(in crate::matrix) fn three_levels(root: &Path) {
+    names(&Place::new(root).dir("deep"), 32_000, 250, 60_000);
+}
+
+/// Two levels at blocks of 4 KiB: more than 508 leaves of 16 names.
+pub(in crate::matrix) fn many(root: &Path) {
+    names(&Place::new(root).dir("many"), 12_000, 230, 60_000);
+}
+
+/// Directories with most names gone.
+pub(in crate::matrix) fn deletions(root: &Path) {
+    let place = Place::new(root);
+    for (name, keep_every) in [("half", 2), ("few", 10), ("hardly-any", 500), ("none", usize::MAX)] {
+        let dir = place.dir(name);
+        names(&dir, 2000, 60, 1);
+        let listing = std::fs::read_dir(dir.path("")).expect("just made");
+        let mut all: Vec<PathBuf> = listing.map(|entry| entry.expect("readable").path()).collect();
+        all.sort();
+        for (i, path) in all.iter().enumerate() {
+            if i % keep_every != 1 || keep_every == usize::MAX {
+                std::fs::remove_file(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            }
+        }
+    }
+    // New names in the holes.
+    for i in 0..300 {
+        place.filled(format!("half/new {i}"), 1);
+    }
+}
+
+/// More subdirectories than a link count holds.
+pub(in crate::matrix) fn subdirectories(root: &Path) {
+    let many = Place::new(root).dir("many");
+    for i in 0..65_010 {
+        drop(many.dir(format!("{i}")));
+    }
+}
+
+/// Many hard links of one file, and two names each of others.
+pub(in crate::matrix) fn hard_links(root: &Path) {
+    let place = Place::new(root);
+    names(&place.dir("names"), 64_000, 8, 64_000);
+    let several = place.dir("several");
+    for i in 0..10 {
+        several.filled(format!("file-{i}"), 10);
+        several.link(format!("file-{i}"), format!("other-{i}"));
+    }
+}
+
+/// Inodes freed and used again by others: generations, no stale contents, no stale attributes.
+pub(in crate::matrix) fn reuse(root: &Path) {
+    let place = Place::new(root);
+    for round in 0..4 {
+        let dir = place.dir(format!("round-{round}"));
+        for i in 0..150 {
+            let name = format!("{i}");
+            match (i + round) % 4 {
+                0 => drop(dir.dir(&name)),
+                1 => dir.symlink(format!("target {i}"), &name),
+                _ => {
+                    dir.filled(&name, i * 50);
+                    dir.xattr(&name, "user.round", format!("{round}").as_bytes());
+                }
+            }
+        }
+        if round < 3 {
+            super::sync_all(root);
+            std::fs::remove_dir_all(dir.path("")).expect("just made");
+        }
+    }
+}

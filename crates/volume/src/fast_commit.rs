@@ -1,0 +1,300 @@
+//! Fast commits, applied in memory: what they changed of inodes, maps and names lies over what the tables and trees hold.
+//!
+//! ```text
+//! INODE          the raw inode, but i_block, which the tree on the device keeps      -> Overrides
+//! ADD/DEL_RANGE  pieces of the file's map                                            -> Overrides
+//! CREAT, LINK, UNLINK   names of a directory                                         -> NameChanges
+//! ```
+//!
+//! Does **not** own: which records are valid (see `journal`), allocation: nothing is written, so no bitmap changes.
+//!
+//! Invariants
+//! 1. A record that makes no sense is noted and left out; the others are applied.
+//! 2. Applying twice gives the same: records tell outcomes.
+//!
+//! Source: spec 06 section 8, "Replay rules".
+
+use std::collections::{BTreeMap, HashMap};
+
+use base::{Ino, Lblk, Pblk};
+use inode::{Inodes, Overrides};
+use jbd2_format::fast_commit::{NameChange, Record};
+use journal::FastCommitPlan;
+use mapping::{Holds, Mapped};
+use ondisk::inode::{self as layout, flags};
+
+/// Bytes of i_block within an inode.
+const I_BLOCK: std::ops::Range<usize> = 40..100;
+/// An extent tree's root without entries.
+const EMPTY_ROOT: [u8; 12] = [0x0A, 0xF3, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
+/// Pieces that one file's map may have in memory.
+const PIECES_MAX: usize = 1 << 22;
+
+/// Names that fast commits gave or took.
+#[derive(Debug, Default)]
+pub(crate) struct NameChanges {
+    dirs: HashMap<Ino, DirChange>,
+}
+
+#[derive(Debug, Default)]
+struct DirChange {
+    /// The directory itself was made: nothing of its block counts.
+    is_new: bool,
+    /// `None`: the name was taken away.
+    names: BTreeMap<Vec<u8>, Option<Ino>>,
+}
+
+impl NameChanges {
+    /// Has this directory other names than its blocks say?
+    pub(crate) fn concern(&self, dir: Ino) -> bool {
+        self.dirs.contains_key(&dir)
+    }
+
+    /// Was this directory made by a fast commit?
+    pub(crate) fn is_new(&self, dir: Ino) -> bool {
+        self.dirs.get(&dir).is_some_and(|change| change.is_new)
+    }
+
+    /// What became of a name; `None` when its directory's blocks tell.
+    pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Option<Option<Ino>> {
+        let change = self.dirs.get(&dir)?;
+        match change.names.get(name) {
+            Some(ino) => Some(*ino),
+            None => change.is_new.then_some(None),
+        }
+    }
+
+    /// The names that were given, in byte order.
+    pub(crate) fn names(&self, dir: Ino) -> impl Iterator<Item = (&[u8], Ino)> {
+        let names = self.dirs.get(&dir).into_iter().flat_map(|change| &change.names);
+        names.filter_map(|(name, ino)| Some((name.as_slice(), (*ino)?)))
+    }
+
+    fn set(&mut self, dir: Ino, name: &[u8], ino: Option<Ino>) {
+        self.dirs.entry(dir).or_default().names.insert(name.to_vec(), ino);
+    }
+}
+
+/// Applies the records on top of what `inodes` shows.
+pub(crate) fn apply(
+    plan: &FastCommitPlan,
+    inodes: &Inodes,
+    problems: &mut Vec<String>,
+) -> (Overrides, NameChanges) {
+    let mut work = Work { inodes, overrides: Overrides::new(), names: NameChanges::default() };
+    for record in plan.records() {
+        if let Err(why) = work.apply(&record) {
+            problems.push(format!("fast commit: {why}"));
+        }
+    }
+    (work.overrides, work.names)
+}
+
+struct Work<'a> {
+    inodes: &'a Inodes,
+    overrides: Overrides,
+    names: NameChanges,
+}
+
+impl Work<'_> {
+    fn apply(&mut self, record: &Record<'_>) -> Result<(), String> {
+        match *record {
+            Record::Inode { ino, raw } => self.inode(ino, raw),
+            Record::AddRange { ino, lblk, len_blocks, unwritten, pblk } => {
+                let blocks = self.inodes.shared().geometry.blocks;
+                let end = pblk.checked_add(u64::from(len_blocks)).filter(|end| end.0 <= blocks);
+                end.ok_or_else(|| format!("inode {ino}: blocks from {pblk} on lie outside the file system"))?;
+                let holds = if unwritten { Holds::Unwritten(pblk) } else { Holds::Written(pblk) };
+                self.map_range(ino, Mapped { lblk, len: len_blocks.into(), holds })
+            }
+            Record::DelRange { ino, lblk, len_blocks } => {
+                self.map_range(ino, Mapped { lblk, len: len_blocks, holds: Holds::Hole })
+            }
+            Record::Name { change, parent, ino, name } => self.name(change, parent, ino, name),
+            Record::Pad | Record::Head { .. } | Record::Tail { .. } => Ok(()),
+        }
+    }
+
+    /// The inode's bytes so far: as changed, or as stored.
+    fn raw(&self, ino: Ino) -> Result<Vec<u8>, String> {
+        if let Some(raw) = self.overrides.get(&ino).and_then(|known| known.raw.clone()) {
+            return Ok(raw);
+        }
+        self.inodes.stored(ino).map_err(|fault| fault.to_string())
+    }
+
+    fn inode(&mut self, ino: Ino, new: &[u8]) -> Result<(), String> {
+        let stored = self.raw(ino)?;
+        let mut raw = vec![0; stored.len()];
+        let len = new.len().min(raw.len());
+        raw[..len].copy_from_slice(&new[..len]);
+        // What lies behind the record's bytes, attributes mostly, stays.
+        raw[len..].copy_from_slice(&stored[len..]);
+        let fields = layout::Inode::decode(&raw).map_err(|fact| format!("inode {ino}: {fact}"))?;
+        let extents = fields.has_flag(flags::EXTENTS);
+        if !fields.has_flag(flags::INLINE_DATA) {
+            raw[I_BLOCK].copy_from_slice(&stored[I_BLOCK]);
+        }
+        if extents && raw[I_BLOCK][..2] != EMPTY_ROOT[..2] {
+            raw[I_BLOCK].fill(0);
+            raw[I_BLOCK][..EMPTY_ROOT.len()].copy_from_slice(&EMPTY_ROOT);
+        }
+        self.overrides.entry(ino).or_default().raw = Some(raw);
+        if extents && self.map(ino).is_ok() {
+            self.count_blocks(ino);
+        }
+        Ok(())
+    }
+
+    /// The file's map in memory, taken from its tree the first time.
+    fn map(&mut self, ino: Ino) -> Result<&mut Vec<Mapped>, String> {
+        let raw = self.raw(ino)?;
+        let fields = layout::Inode::decode(&raw).map_err(|fact| format!("inode {ino}: {fact}"))?;
+        if !fields.has_flag(flags::EXTENTS) {
+            return Err(format!("inode {ino}: has no extents"));
+        }
+        let known = self.overrides.entry(ino).or_default();
+        if known.map.is_none() {
+            let shared = self.inodes.shared();
+            let seed = shared.inode_seed(ino, fields.generation);
+            let tree = mapping::FileMap { ino, i_block: fields.block, extents: true, seed };
+            let mut pieces = Vec::new();
+            let walked = tree.walk(&shared.buffers, Lblk(0), &mut |piece| {
+                pieces.push(piece);
+                (pieces.len() < PIECES_MAX).then_some(())
+            });
+            walked.map_err(|fault| fault.to_string())?;
+            known.map = Some(pieces);
+        }
+        Ok(known.map.get_or_insert_default())
+    }
+
+    fn map_range(&mut self, ino: Ino, new: Mapped) -> Result<(), String> {
+        let map = self.map(ino)?;
+        put(map, new);
+        self.count_blocks(ino);
+        Ok(())
+    }
+
+    /// Sets i_blocks to what the map needs, as the kernel does at replay.
+    fn count_blocks(&mut self, ino: Ino) {
+        let geometry = &self.inodes.shared().geometry;
+        let Some(known) = self.overrides.get_mut(&ino) else { return };
+        let (Some(raw), Some(map)) = (known.raw.as_mut(), known.map.as_ref()) else { return };
+        let Ok(mut fields) = layout::Inode::decode(raw) else { return };
+        if fields.has_flag(flags::HUGE_FILE) {
+            return;
+        }
+        let shape = ondisk::extent::TreeShape::for_extents(map.len(), geometry.block_size);
+        let data: u64 = map.iter().map(|piece| u64::from(piece.len)).sum();
+        fields.blocks = (data + shape.blocks() as u64) << (geometry.block_size.log2() - 9);
+        fields.encode(raw);
+    }
+
+    fn name(&mut self, change: NameChange, parent: Ino, ino: Ino, name: &[u8]) -> Result<(), String> {
+        let mut links = |by: i32| -> Result<u16, String> {
+            let mut raw = self.raw(ino)?;
+            let mut fields = layout::Inode::decode(&raw).map_err(|fact| format!("inode {ino}: {fact}"))?;
+            fields.links = match change {
+                NameChange::Create => 1,
+                _ => u16::try_from(i32::from(fields.links) + by).unwrap_or(fields.links),
+            };
+            fields.encode(&mut raw);
+            self.overrides.entry(ino).or_default().raw = Some(raw);
+            Ok(fields.mode)
+        };
+        match change {
+            NameChange::Unlink => {
+                // An inode that is gone by now needs no count.
+                let _ = links(-1);
+                self.names.set(parent, name, None);
+            }
+            NameChange::Link => {
+                links(1)?;
+                self.names.set(parent, name, Some(ino));
+            }
+            NameChange::Create => {
+                let mode = links(0)?;
+                self.names.set(parent, name, Some(ino));
+                if mode & 0xF000 == 0x4000 {
+                    let made = self.names.dirs.entry(ino).or_default();
+                    made.is_new = true;
+                    made.names.insert(b".".to_vec(), Some(ino));
+                    made.names.insert(b"..".to_vec(), Some(parent));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts `new` over what a sorted map holds there.
+fn put(map: &mut Vec<Mapped>, new: Mapped) {
+    let start = u64::from(new.lblk.0);
+    let end = start + u64::from(new.len);
+    let first = map.partition_point(|piece| u64::from(piece.lblk.0) + u64::from(piece.len) <= start);
+    let last = map.partition_point(|piece| u64::from(piece.lblk.0) < end);
+    let mut pieces = Vec::with_capacity(3);
+    if let Some(before) = map.get(first).filter(|piece| first < last && u64::from(piece.lblk.0) < start) {
+        pieces.push(Mapped { len: (start - u64::from(before.lblk.0)) as u32, ..*before });
+    }
+    if new.holds != Holds::Hole && new.len > 0 {
+        pieces.push(new);
+    }
+    if let Some(after) = last.checked_sub(1).filter(|at| *at >= first).map(|at| map[at]) {
+        let after_end = u64::from(after.lblk.0) + u64::from(after.len);
+        if after_end > end {
+            let skip = end - u64::from(after.lblk.0);
+            let moved = |block: Pblk| Pblk(block.0 + skip);
+            let holds = match after.holds {
+                Holds::Hole => Holds::Hole,
+                Holds::Written(block) => Holds::Written(moved(block)),
+                Holds::Unwritten(block) => Holds::Unwritten(moved(block)),
+            };
+            pieces.push(Mapped { lblk: Lblk(end as u32), len: (after_end - end) as u32, holds });
+        }
+    }
+    map.splice(first..last, pieces);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn put_is_what_an_array_of_blocks_does(
+            changes in proptest::collection::vec((0u32..60, 1u32..20, 0u8..3, 0u64..1000), 1..40),
+        ) {
+            let mut map = Vec::new();
+            let mut blocks = [Holds::Hole; 100];
+            for (lblk, len, state, block) in changes {
+                let holds = |at: u64| match state {
+                    0 => Holds::Hole,
+                    1 => Holds::Written(Pblk(block + at)),
+                    _ => Holds::Unwritten(Pblk(block + at)),
+                };
+                put(&mut map, Mapped { lblk: Lblk(lblk), len, holds: holds(0) });
+                for at in 0..len {
+                    blocks[(lblk + at) as usize] = holds(at.into());
+                }
+            }
+            let mut seen = [Holds::Hole; 100];
+            let mut next = 0;
+            for piece in &map {
+                prop_assert!(piece.lblk.0 >= next && piece.len > 0);
+                next = piece.lblk.0 + piece.len;
+                for at in 0..piece.len {
+                    seen[(piece.lblk.0 + at) as usize] = match piece.holds {
+                        Holds::Hole => unreachable!(),
+                        Holds::Written(block) => Holds::Written(Pblk(block.0 + u64::from(at))),
+                        Holds::Unwritten(block) => Holds::Unwritten(Pblk(block.0 + u64::from(at))),
+                    };
+                }
+            }
+            prop_assert_eq!(seen, blocks);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A volume: an ext4 file system that is open, and every operation on it.
+//!
+//! Owns: opening (probe, feature policy, recovery) and the order of things across the floors below; operations in
+//! [`ops`]. Does **not** own: any layout, cache or tree of its own.
+//!
+//! ```text
+//!  device -> probe -> policy -> locate log -> scan -> overlay -> reload -> fast commits -> Volume
+//!            (superblock)       (journal)     (ReplayPlan)  (nothing is written)
+//! ```
+//!
+//! Invariants
+//! 1. Opening for reading never writes a byte; a log that waits for replay is laid over the device.
+//! 2. Feature bits that are not understood refuse the open, by name (see [`policy`]).
+//! 3. A volume can be used by many threads at the same time; operations hold no lock across device I/O.
+//! 4. Whatever the bytes of the image, operations end in bounded time and memory.
+
+#![forbid(unsafe_code)]
+
+mod fast_commit;
+mod fault;
+mod open;
+pub mod ops;
+mod orphans;
+pub mod policy;
+mod probe;
+mod stat;
+
+use std::sync::{Arc, OnceLock};
+
+use base::Ino;
+use inode::Inodes;
+use ondisk::{Geometry, Superblock};
+
+pub use dir::{Cursor, DirEntry};
+pub use fault::{Fault, Refusal};
+pub use inode::{Extent, Inode};
+pub use ondisk::filetype::FileType;
+pub use open::{OpenFault, OpenOptions, Recovery};
+pub use ops::{Follow, Seek};
+pub use stat::{Stat, StatFs};
+pub use xattr::Attribute;
+
+/// An inode that is in memory; cheap to clone.
+pub type InodeRef = Arc<Inode>;
+
+/// A file system that is open.
+pub struct Volume {
+    inodes: Inodes,
+    dir_format: dir::Format,
+    name_changes: fast_commit::NameChanges,
+    recovery: Recovery,
+    statfs: OnceLock<StatFs>,
+}
+
+impl Volume {
+    /// Opens for reading. Nothing is written; the state after the journal's replay is shown.
+    ///
+    /// # Errors
+    /// Not an ext4 file system, a feature that cannot be read, impossible numbers, or the device refused.
+    pub fn open_read_only(device: Arc<dyn device::Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
+        open::read_only(device, options)
+    }
+
+    /// The superblock as it is after recovery.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.inodes.shared().sb
+    }
+
+    /// The numbers of the layout.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.inodes.shared().geometry
+    }
+
+    /// What recovery found in the journal.
+    #[must_use]
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// An inode by number.
+    ///
+    /// # Errors
+    /// [`Refusal::Stale`] when there is none in use with this number; it is corrupt; the device refused.
+    pub fn inode(&self, ino: Ino) -> Result<InodeRef, Fault> {
+        Ok(self.inodes.get(ino)?)
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// As [`inode`](Self::inode).
+    pub fn root(&self) -> Result<InodeRef, Fault> {
+        self.inode(Ino::ROOT)
+    }
+
+    /// Reads the inode tables' blocks of these inodes (any order) ahead, in few transfers. Best effort.
+    pub fn prefetch_inodes(&self, inos: &[Ino]) {
+        self.inodes.prefetch(inos);
+    }
+}

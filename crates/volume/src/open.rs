@@ -1,0 +1,193 @@
+//! Opening a volume: each stage consumes the value of the one before.
+//!
+//! ```text
+//! probe -> Probed -> log_of -> Log -> scan -> ReplayPlan -> Overlay -> probe again -> fast commits, orphans -> Volume
+//! ```
+
+use std::sync::{Arc, OnceLock};
+
+use base::{Ino, Lblk};
+use device::{Device, DeviceFault};
+use inode::{Inodes, Overrides, Shared};
+use journal::{FastCommitPlan, Log, LogMap, LogRun, Overlay, ReplayPlan, Target};
+use mapping::Holds;
+use memory::Budget;
+use ondisk::{Features, Geometry, Superblock};
+
+use crate::fast_commit::{self, NameChanges};
+use crate::probe::{Probed, probe};
+use crate::{Volume, orphans};
+
+/// Bytes of memory for caches where the options do not say.
+const CACHE_BYTES: usize = 64 << 20;
+/// Runs that a journal's map may have: fragmented beyond this is damage.
+const LOG_RUNS_MAX: usize = 1 << 20;
+
+/// How to open.
+#[derive(Clone, Default)]
+pub struct OpenOptions {
+    /// Do not look at the journal: show what stands in place, as the kernel's noload.
+    pub no_recovery: bool,
+    /// The external journal's device, for file systems that have one.
+    pub journal_device: Option<Arc<dyn Device>>,
+    /// Bytes of memory for caches; 0 for the default of 64 MiB.
+    pub cache_bytes: usize,
+}
+
+/// Why a volume cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenFault {
+    /// No superblock of ext2, ext3 or ext4.
+    #[error("no ext2, ext3 or ext4 file system here: {0}")]
+    NotExt4(String),
+    /// Features that cannot be read.
+    #[error("the file system has features that extant cannot read: {0}")]
+    Unsupported(String),
+    /// Numbers that cannot be.
+    #[error("the file system is damaged: {0}")]
+    Damaged(String),
+    /// The journal cannot be used.
+    #[error("{0} (without recovery, `noload`, the state before the journal's replay can be read)")]
+    Journal(String),
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceFault),
+}
+
+/// What recovery found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// The log waited for replay.
+    pub needed: bool,
+    /// Transactions that a replay applies.
+    pub transactions: u64,
+    /// Blocks that a replay writes home.
+    pub blocks: u64,
+    /// Fast-commit records on top.
+    pub fast_commit_records: u64,
+    /// Files whose truncation was not finished, and is shown as finished.
+    pub truncated_orphans: u64,
+    /// What was wrong with the log, in words.
+    pub problems: Vec<String>,
+}
+
+/// The device as it looks after replay, and what is to be applied on top.
+struct Replayed {
+    device: Arc<dyn Device>,
+    fast_commits: Option<FastCommitPlan>,
+    recovery: Recovery,
+}
+
+/// Opens for reading; see [`Volume::open_read_only`].
+pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {
+    let probed = probe(&*device)?;
+    let budget = Budget::new(if options.cache_bytes == 0 { CACHE_BYTES } else { options.cache_bytes });
+    let needs_recovery = probed.sb.features.has_incompat(Features::RECOVER) && !options.no_recovery;
+    let mut replayed = match needs_recovery {
+        true => replay(device, &probed, options, &budget)?,
+        false => Replayed { device, fast_commits: None, recovery: Recovery::default() },
+    };
+    // The log may hold a newer superblock.
+    let Probed { sb, geometry } =
+        if replayed.recovery.blocks > 0 { probe(&*replayed.device)? } else { probed };
+    let open = |overrides: Overrides| {
+        let shared =
+            Shared::new(Arc::clone(&replayed.device), sb.clone(), geometry.clone(), Arc::clone(&budget));
+        Inodes::new(shared, overrides)
+    };
+    let mut inodes = open(Overrides::new());
+    let mut name_changes = NameChanges::default();
+    let mut overrides = Overrides::new();
+    if let Some(plan) = &replayed.fast_commits {
+        let problems = &mut replayed.recovery.problems;
+        (overrides, name_changes) = fast_commit::apply(plan, &inodes, problems);
+        inodes = open(overrides.clone());
+    }
+    if !options.no_recovery && orphans::may_be_there(&sb) {
+        let problems = &mut replayed.recovery.problems;
+        let truncated = orphans::finish_truncations(&inodes, &mut overrides, problems);
+        replayed.recovery.truncated_orphans = truncated;
+        if truncated > 0 {
+            inodes = open(overrides);
+        }
+    }
+    let dir_format = dir::Format::of(&sb, &geometry);
+    let recovery = replayed.recovery;
+    Ok(Volume { inodes, dir_format, name_changes, recovery, statfs: OnceLock::new() })
+}
+
+/// Scans the log and lays what it holds over the device.
+fn replay(
+    device: Arc<dyn Device>,
+    probed: &Probed,
+    options: &OpenOptions,
+    budget: &Arc<Budget>,
+) -> Result<Replayed, OpenFault> {
+    let (sb, geometry) = (&probed.sb, &probed.geometry);
+    let block_size = geometry.block_size;
+    let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
+    let log = log_of(&device, sb, geometry, options, budget)?;
+    let target = Target {
+        fs_blocks: geometry.blocks,
+        block_size,
+        journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
+    };
+    let plan: ReplayPlan = journal::scan(log.view(), &target).map_err(|fault| failed(&fault))?;
+    let recovery = Recovery {
+        needed: !plan.is_empty(),
+        transactions: plan.transactions.len() as u64,
+        blocks: plan.homes.len() as u64,
+        fast_commit_records: plan.fast_commits.as_ref().map_or(0, |commits| commits.records),
+        truncated_orphans: 0,
+        problems: plan.problems.iter().map(ToString::to_string).collect(),
+    };
+    if plan.homes.is_empty() {
+        return Ok(Replayed { device, fast_commits: plan.fast_commits, recovery });
+    }
+    let overlay = Overlay::builder(device, block_size).replay(&log, &plan).map_err(|fault| failed(&fault))?;
+    Ok(Replayed { device: Arc::new(overlay.build()), fast_commits: plan.fast_commits, recovery })
+}
+
+/// Where the log is: in the journal's inode, or on a device of its own.
+fn log_of(
+    device: &Arc<dyn Device>,
+    sb: &Superblock,
+    geometry: &Geometry,
+    options: &OpenOptions,
+    budget: &Arc<Budget>,
+) -> Result<Log, OpenFault> {
+    let refuse = |why: String| Err(OpenFault::Journal(why));
+    let bs = geometry.block_size;
+    if sb.journal_inum == 0 {
+        let Some(external) = &options.journal_device else {
+            return refuse(
+                "the file system needs recovery, and its journal is on a device of its own: name it (journal_dev=)"
+                    .to_owned(),
+            );
+        };
+        let blocks = u32::try_from(external.size_bytes() / bs.bytes()).unwrap_or(u32::MAX);
+        return Ok(Log::new(Arc::clone(external), LogMap::external(blocks, bs), bs));
+    }
+    let shared = Shared::new(Arc::clone(device), sb.clone(), geometry.clone(), Arc::clone(budget));
+    let inodes = Inodes::new(shared, Overrides::new());
+    let ino = Ino(sb.journal_inum);
+    let inode = match inodes.get(ino) {
+        Ok(inode) => inode,
+        Err(fault) => return refuse(format!("the journal cannot be read: {fault}")),
+    };
+    let blocks = u32::try_from(inode.size() >> bs.log2()).unwrap_or(u32::MAX);
+    let mut runs = Vec::new();
+    let walked = inode.walk_map(inodes.shared(), Lblk(0), &mut |piece| {
+        if let Holds::Written(start) | Holds::Unwritten(start) = piece.holds {
+            runs.push(LogRun { log: piece.lblk.0, start, len: piece.len });
+        }
+        (runs.len() < LOG_RUNS_MAX).then_some(())
+    });
+    if let Err(fault) = walked {
+        return refuse(format!("the journal's map cannot be read: {fault}"));
+    }
+    match LogMap::internal(runs, blocks, geometry.blocks) {
+        Ok(map) => Ok(Log::new(Arc::clone(device), map, bs)),
+        Err(fault) => refuse(format!("the journal's map is damaged: {fault}")),
+    }
+}

@@ -1,0 +1,198 @@
+//! From names to inodes, and the names of a directory.
+
+use std::ops::ControlFlow;
+
+use base::{Ino, Lblk};
+use buffer::{Buffer, ReadFault};
+use dir::{Dir, DirBlocks, Kept};
+use inode::{Blocks, Inode};
+use ondisk::Features;
+use ondisk::dirent::NAME_LEN_MAX;
+use ondisk::filetype::FileType;
+use ondisk::htree::DxFormat;
+use ondisk::inode::flags;
+
+use crate::{Cursor, DirEntry, Fault, InodeRef, Refusal, Volume};
+
+/// Symbolic links followed on one path, as in the kernel.
+const LINKS_MAX: u32 = 40;
+/// Longest path in bytes, symbolic links' targets put in.
+const PATH_MAX: usize = 4096;
+
+/// What to do when the last part of a path is a symbolic link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    /// Go where it leads, as stat(2).
+    Links,
+    /// Take the link itself, as lstat(2).
+    NotTheLast,
+}
+
+/// A directory's blocks as `dir` asks for them.
+struct InodeBlocks<'a> {
+    blocks: Blocks<'a>,
+    index: DxFormat,
+}
+
+impl DirBlocks for InodeBlocks<'_> {
+    fn len(&self) -> u32 {
+        self.blocks.count()
+    }
+
+    fn leaf(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
+        self.blocks.leaf(lblk)
+    }
+
+    fn index(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
+        self.blocks.index(&self.index, lblk)
+    }
+
+    fn prefetch(&self, first: Lblk, len: u32) {
+        self.blocks.prefetch(first, len);
+    }
+}
+
+impl Volume {
+    /// The inode that `name` leads to in a directory; "." and ".." too.
+    ///
+    /// # Errors
+    /// [`Refusal::NotDirectory`], [`Refusal::NameTooLong`], [`Refusal::NotFound`]; the directory is corrupt; the device
+    /// refused.
+    pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<InodeRef, Fault> {
+        if dir.kind() != FileType::Directory {
+            return Err(Refusal::NotDirectory.into());
+        }
+        if name.len() > NAME_LEN_MAX {
+            return Err(Refusal::NameTooLong.into());
+        }
+        let ino = match self.name_changes.lookup(dir.ino(), name) {
+            Some(changed) => changed,
+            None => self.with_dir(dir, |found| found.lookup(&self.dir_format, name))??,
+        };
+        let ino = ino.ok_or(Refusal::NotFound)?;
+        self.inode(ino).map_err(|fault| match fault {
+            // A name that leads to a free inode is damage, not a handle grown old.
+            fault if fault.is(Refusal::Stale) => {
+                let fact = base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
+                Fault::corrupt(dir.ino(), fact)
+            }
+            fault => fault,
+        })
+    }
+
+    /// The inode at a path from the root. Symbolic links on the way are followed inside the volume: ".." and absolute
+    /// targets never leave it.
+    ///
+    /// # Errors
+    /// As [`lookup`](Self::lookup), and [`Refusal::TooManyLinks`].
+    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<InodeRef, Fault> {
+        if path.len() > PATH_MAX {
+            return Err(Refusal::NameTooLong.into());
+        }
+        let mut here = self.root()?;
+        let mut links = 0;
+        // What is left of the path, last part first.
+        let mut left: Vec<Vec<u8>> = parts(path).map(<[u8]>::to_vec).rev().collect();
+        while let Some(part) = left.pop() {
+            let next = self.lookup(&here, &part)?;
+            let stays = left.is_empty() && follow == Follow::NotTheLast;
+            if next.kind() != FileType::Symlink || stays {
+                here = next;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(Refusal::TooManyLinks.into());
+            }
+            let target = self.read_link(&next)?;
+            if target.first() == Some(&b'/') {
+                here = self.root()?;
+            }
+            left.extend(parts(&target).map(<[u8]>::to_vec).rev());
+            if left.iter().map(|part| part.len() + 1).sum::<usize>() > 2 * PATH_MAX {
+                return Err(Refusal::NameTooLong.into());
+            }
+        }
+        if path.last() == Some(&b'/') && here.kind() != FileType::Directory {
+            return Err(Refusal::NotDirectory.into());
+        }
+        Ok(here)
+    }
+
+    /// Tells the entries of a directory from `from` on, "." and ".." among them, until `each` breaks. Damaged blocks are
+    /// skipped, as the kernel does; `damage` is told.
+    ///
+    /// # Errors
+    /// Not a directory; nothing of it can be read.
+    pub fn read_dir(
+        &self,
+        dir: &Inode,
+        from: Cursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+        damage: &mut dyn FnMut(Fault),
+    ) -> Result<(), Fault> {
+        if dir.kind() != FileType::Directory {
+            return Err(Refusal::NotDirectory.into());
+        }
+        if self.name_changes.concern(dir.ino()) {
+            return self.read_changed_dir(dir, from, each, damage);
+        }
+        let mut told = |fault: ReadFault| damage(fault.into());
+        self.with_dir(dir, |found| found.list(&self.dir_format, from, each, &mut told))??;
+        Ok(())
+    }
+
+    /// A directory whose names fast commits changed: listed whole, changes put in. Positions are ordinals.
+    fn read_changed_dir(
+        &self,
+        dir: &Inode,
+        from: Cursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+        damage: &mut dyn FnMut(Fault),
+    ) -> Result<(), Fault> {
+        let mut names: Vec<(Vec<u8>, Ino, Option<FileType>)> = Vec::new();
+        if !self.name_changes.is_new(dir.ino()) {
+            let mut keep = |entry: DirEntry<'_>| {
+                if self.name_changes.lookup(dir.ino(), entry.name).is_none() {
+                    names.push((entry.name.to_vec(), entry.ino, entry.kind));
+                }
+                ControlFlow::Continue(())
+            };
+            let mut told = |fault: ReadFault| damage(fault.into());
+            self.with_dir(dir, |found| found.list(&self.dir_format, Cursor::START, &mut keep, &mut told))??;
+        }
+        for (name, ino) in self.name_changes.names(dir.ino()) {
+            let kind = self.inode(ino).map(|inode| inode.kind()).ok();
+            names.push((name.to_vec(), ino, kind));
+        }
+        let first = usize::try_from(from.0).unwrap_or(usize::MAX);
+        for (at, (name, ino, kind)) in names.iter().enumerate().skip(first) {
+            let entry = DirEntry { ino: *ino, kind: *kind, name, next: Cursor(at as u64 + 1) };
+            if each(entry).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives `with` the directory as `dir` knows it.
+    fn with_dir<R>(&self, inode: &Inode, with: impl FnOnce(&Dir<'_>) -> R) -> Result<R, Fault> {
+        let shared = self.inodes.shared();
+        let ino = inode.ino();
+        let (casefold, encrypted) = (inode.has_flag(flags::CASEFOLD), inode.has_flag(flags::ENCRYPT));
+        if inode.is_inline() {
+            return Ok(inode.with_inline_dir(shared, |parts| {
+                with(&Dir { ino, kept: Kept::Inline(parts), casefold, encrypted })
+            })?);
+        }
+        let blocks = InodeBlocks { blocks: inode.dir_blocks(shared), index: self.dir_format.index };
+        let indexed = inode.has_flag(flags::INDEX) && shared.sb.features.has_compat(Features::DIR_INDEX);
+        let kept = if indexed { Kept::Indexed(&blocks) } else { Kept::Linear(&blocks) };
+        Ok(with(&Dir { ino, kept, casefold, encrypted }))
+    }
+}
+
+/// The parts of a path; empty ones and "." mean nothing.
+fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
+}

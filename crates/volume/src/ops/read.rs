@@ -1,0 +1,157 @@
+//! Content of files, targets of links, attributes.
+
+use base::Lblk;
+use inode::{Extent, Inode};
+use mapping::Holds;
+use ondisk::filetype::FileType;
+use xattr::Attribute;
+
+use crate::{Fault, Refusal, Volume};
+
+/// Byte offset of i_block within an inode.
+const I_BLOCK_AT: u64 = 0x28;
+
+/// What to look for, as SEEK_DATA and SEEK_HOLE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that may not be a zero.
+    Data,
+    /// The next byte of a hole; the end of the file is one.
+    Hole,
+}
+
+impl Volume {
+    /// Reads from byte `offset` on; fewer bytes than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// [`Refusal::IsDirectory`], [`Refusal::WrongType`], [`Refusal::NeedsKey`]; the map is corrupt; the device refused.
+    pub fn read(&self, file: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        match file.kind() {
+            FileType::Regular => Ok(file.read_at(self.inodes.shared(), offset, buf)?),
+            FileType::Directory => Err(Refusal::IsDirectory.into()),
+            _ => Err(Refusal::WrongType.into()),
+        }
+    }
+
+    /// The target of a symbolic link, raw bytes.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongType`] if it is none; as [`read`](Self::read).
+    pub fn read_link(&self, link: &Inode) -> Result<Vec<u8>, Fault> {
+        if link.kind() != FileType::Symlink {
+            return Err(Refusal::WrongType.into());
+        }
+        // At most a block: inodes are loaded with this rule.
+        let mut target = vec![0; usize::try_from(link.size()).unwrap_or_default()];
+        link.read_at(self.inodes.shared(), 0, &mut target)?;
+        Ok(target)
+    }
+
+    /// The extents of a file that touch the byte range, as FIEMAP tells them: unmerged as the tree has them, whole, holes
+    /// left out.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn extents(
+        &self,
+        file: &Inode,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(Extent) -> Option<()>,
+    ) -> Result<(), Fault> {
+        let shared = self.inodes.shared();
+        if file.is_inline() || file.is_fast_link(shared) {
+            if offset < file.size() && len > 0 {
+                let physical = self.place_of_i_block(file)?;
+                let len = file.inline_len(shared)?.min(file.size());
+                let _ = each(Extent { offset: 0, physical, len, unwritten: false, inline: true });
+            }
+            return Ok(());
+        }
+        if !file.has_map(shared) {
+            return Ok(());
+        }
+        let bs = shared.geometry.block_size;
+        let Ok(first) = u32::try_from(offset >> bs.log2()) else { return Ok(()) };
+        let end = offset.saturating_add(len);
+        file.walk_map(shared, Lblk(first), &mut |piece| {
+            let start = u64::from(piece.lblk.0) << bs.log2();
+            if start >= end {
+                return None;
+            }
+            let (block, unwritten) = match piece.holds {
+                Holds::Hole => return Some(()),
+                Holds::Written(block) => (block, false),
+                Holds::Unwritten(block) => (block, true),
+            };
+            let physical = bs.offset_of(block).unwrap_or_default();
+            let len = u64::from(piece.len) << bs.log2();
+            each(Extent { offset: start, physical, len, unwritten, inline: false })
+        })?;
+        Ok(())
+    }
+
+    /// Byte offset on the device of an inode's i_block.
+    fn place_of_i_block(&self, inode: &Inode) -> Result<u64, Fault> {
+        let shared = self.inodes.shared();
+        let Some((block, at)) = shared.inode_place(inode.ino())? else { return Ok(0) };
+        Ok(shared.geometry.block_size.offset_of(block).unwrap_or_default() + at as u64 + I_BLOCK_AT)
+    }
+
+    /// The next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// [`Refusal::PastEnd`] when `offset` is at or behind the end, or there is no more data; as [`read`](Self::read).
+    pub fn seek(&self, file: &Inode, offset: u64, what: Seek) -> Result<u64, Fault> {
+        let shared = self.inodes.shared();
+        if offset >= file.size() {
+            return Err(Refusal::PastEnd.into());
+        }
+        if !file.has_map(shared) {
+            return Ok(if what == Seek::Data { offset } else { file.size() });
+        }
+        let bs = shared.geometry.block_size;
+        let mut at = offset;
+        while at < file.size() {
+            let Ok(lblk) = u32::try_from(at >> bs.log2()) else { break };
+            let found = file.map(shared, Lblk(lblk), u32::MAX)?;
+            let is_data = matches!(found.holds, Holds::Written(_));
+            if is_data == (what == Seek::Data) {
+                return Ok(at);
+            }
+            at = (u64::from(lblk) + u64::from(found.len)) << bs.log2();
+        }
+        match what {
+            Seek::Data => Err(Refusal::PastEnd.into()),
+            Seek::Hole => Ok(at.min(file.size())),
+        }
+    }
+
+    /// The value of an extended attribute by its full name ("user.comment").
+    ///
+    /// # Errors
+    /// [`Refusal::NoAttribute`]; the attributes are corrupt; the device refused.
+    pub fn xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>, Fault> {
+        let shared = self.inodes.shared();
+        let value = inode.places(shared).get(&shared.buffers, &self.inodes, name)?;
+        Ok(value.ok_or(Refusal::NoAttribute)?)
+    }
+
+    /// The full names of all extended attributes.
+    ///
+    /// # Errors
+    /// As [`xattr`](Self::xattr).
+    pub fn xattr_names(&self, inode: &Inode) -> Result<Vec<Vec<u8>>, Fault> {
+        let shared = self.inodes.shared();
+        Ok(inode.places(shared).names(&shared.buffers)?)
+    }
+
+    /// All extended attributes.
+    ///
+    /// # Errors
+    /// As [`xattr`](Self::xattr).
+    pub fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>, Fault> {
+        let shared = self.inodes.shared();
+        Ok(inode.places(shared).all(&shared.buffers, &self.inodes)?)
+    }
+}

@@ -1,0 +1,73 @@
+//! Space and inodes, as df shows them.
+
+use base::{Group, Ino};
+use ondisk::Features;
+
+use crate::{Fault, StatFs, Volume};
+
+/// Blocks that the kernel keeps for itself, whoever asks: 2 %, and at most this many clusters.
+const RESERVED_CLUSTERS_MAX: u64 = 4096;
+
+impl Volume {
+    /// What statfs(2) tells. The first call reads every group's descriptor.
+    ///
+    /// # Errors
+    /// A descriptor cannot be read or is corrupt.
+    pub fn statfs(&self) -> Result<StatFs, Fault> {
+        if let Some(known) = self.statfs.get() {
+            return Ok(*known);
+        }
+        let shared = self.inodes.shared();
+        let (sb, geometry) = (&shared.sb, &shared.geometry);
+        let (mut free_clusters, mut inodes_free) = (0u64, 0u64);
+        for group in 0..geometry.groups {
+            let desc = shared.descriptor(Group(group))?;
+            free_clusters += u64::from(desc.free_clusters);
+            inodes_free += u64::from(desc.free_inodes);
+        }
+        let cluster_log = geometry.cluster_log;
+        let blocks = geometry.blocks.saturating_sub(self.overhead_blocks());
+        let blocks_free = (free_clusters << cluster_log).min(geometry.blocks);
+        let kept = match sb.features.has_incompat(Features::EXTENTS) {
+            true => ((geometry.blocks >> cluster_log) / 50).min(RESERVED_CLUSTERS_MAX) << cluster_log,
+            false => 0,
+        };
+        let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| sb.uuid[at + i]));
+        let answer = StatFs {
+            block_size: geometry.block_size.bytes() as u32,
+            blocks,
+            blocks_free,
+            blocks_available: blocks_free.saturating_sub(sb.reserved_blocks_count.saturating_add(kept)),
+            inodes: sb.inodes_count,
+            inodes_free: u32::try_from(inodes_free).unwrap_or(u32::MAX).min(sb.inodes_count),
+            name_max: 255,
+            fsid: half(0) ^ half(8),
+        };
+        Ok(*self.statfs.get_or_init(|| answer))
+    }
+
+    /// Blocks of the file system's own: superblocks, descriptors, bitmaps, tables, journal. As stored, or counted where
+    /// that is not there or impossible.
+    fn overhead_blocks(&self) -> u64 {
+        let shared = self.inodes.shared();
+        let geometry = &shared.geometry;
+        let stored = u64::from(shared.sb.overhead_clusters) << geometry.cluster_log;
+        if stored > 0 && stored < geometry.blocks {
+            return stored;
+        }
+        let of_group = |group| {
+            let head = geometry.group_head(Group(group));
+            u64::from(head.superblock.is_some())
+                + u64::from(head.descriptors.1)
+                + u64::from(head.reserved.1)
+                + 2
+                + u64::from(geometry.itable_blocks())
+        };
+        let groups: u64 = (0..geometry.groups).map(of_group).sum();
+        let journal = match shared.sb.journal_inum {
+            0 => 0,
+            ino => self.inode(Ino(ino)).map_or(0, |log| log.size() >> geometry.block_size.log2()),
+        };
+        u64::from(geometry.first_data_block) + groups + journal
+    }
+}

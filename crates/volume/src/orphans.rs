@@ -1,0 +1,124 @@
+//! Truncations that a crash cut short, shown as finished: i_size is already the new one, blocks behind it are still there.
+//!
+//! Deleted files on the orphan list have no name: nothing of them shows, and nothing is done about them.
+//!
+//! Source: spec 03 section 6.
+
+use std::collections::HashSet;
+
+use base::{Ino, Lblk};
+use inode::{Inode, Inodes, Overrides};
+use mapping::{Holds, Mapped};
+use ondisk::filetype::FileType;
+use ondisk::inode::flags;
+use ondisk::orphan_file::OrphanBlock;
+use ondisk::{Features, Superblock};
+
+/// Orphans looked at: more are damage.
+const ORPHANS_MAX: usize = 1 << 20;
+/// Pieces that one file's map may have in memory.
+const PIECES_MAX: usize = 1 << 22;
+
+/// May there be orphans?
+pub(crate) fn may_be_there(sb: &Superblock) -> bool {
+    sb.last_orphan != 0 || sb.features.has_ro_compat(Features::ORPHAN_PRESENT)
+}
+
+/// Cuts the maps of files on the orphan list or in the orphan file at their size. Returns how many were cut.
+pub(crate) fn finish_truncations(
+    inodes: &Inodes,
+    overrides: &mut Overrides,
+    problems: &mut Vec<String>,
+) -> u64 {
+    let mut truncated = 0;
+    for ino in orphans(inodes, problems) {
+        let Ok(inode) = inodes.get(ino) else { continue };
+        match cut(&inode, inodes, overrides) {
+            Ok(true) => truncated += 1,
+            Ok(false) => {}
+            Err(why) => problems.push(format!("orphan inode {ino}: {why}")),
+        }
+    }
+    truncated
+}
+
+/// The inodes on the list, then those in the file.
+fn orphans(inodes: &Inodes, problems: &mut Vec<String>) -> Vec<Ino> {
+    let shared = inodes.shared();
+    let mut found = Vec::new();
+    let mut seen = HashSet::new();
+    let mut next = shared.sb.last_orphan;
+    while next != 0 && seen.insert(next) && seen.len() < ORPHANS_MAX {
+        found.push(Ino(next));
+        // Inodes without links are not loaded by number: their next one is read from the table.
+        match inodes.orphan_link(Ino(next)) {
+            Ok(link) => next = link,
+            Err(fault) => {
+                problems.push(format!("orphan list: {fault}"));
+                break;
+            }
+        }
+    }
+    if !shared.sb.features.has_ro_compat(Features::ORPHAN_PRESENT) {
+        return found;
+    }
+    let Ok(file) = inodes.get(Ino(shared.sb.orphan_file_inum)) else {
+        problems.push("the orphan file cannot be read".to_owned());
+        return found;
+    };
+    let bs = shared.geometry.block_size;
+    let mut block = vec![0; bs.len()];
+    for at in 0..(file.size() >> bs.log2()).min(ondisk::orphan_file::MAX_BLOCKS) {
+        let read = file.read_at(shared, at << bs.log2(), &mut block);
+        match (read, OrphanBlock::decode(&block)) {
+            (Ok(_), Ok(slots)) => {
+                found.extend(slots.orphans().map(|(_, ino)| ino).filter(|ino| seen.insert(ino.0)))
+            }
+            _ => problems.push(format!("block {at} of the orphan file cannot be read")),
+        }
+    }
+    found
+}
+
+/// Cuts one file's map at its size; `false` when nothing lay behind.
+fn cut(inode: &Inode, inodes: &Inodes, overrides: &mut Overrides) -> Result<bool, String> {
+    let shared = inodes.shared();
+    let content = matches!(inode.kind(), FileType::Regular | FileType::Directory);
+    if !content || !inode.has_map(shared) || inode.has_flag(flags::HUGE_FILE) {
+        return Ok(false);
+    }
+    let bs = shared.geometry.block_size;
+    let end = bs.blocks_for(inode.size());
+    let mut kept: Vec<Mapped> = Vec::new();
+    let (mut whole, mut blocks_cut) = (0usize, 0u64);
+    let walked = inode.walk_map(shared, Lblk(0), &mut |piece| {
+        whole += 1;
+        let (from, len) = (u64::from(piece.lblk.0), u64::from(piece.len));
+        let stays = end.saturating_sub(from).min(len);
+        blocks_cut += len - stays;
+        if stays > 0 && piece.holds != Holds::Hole {
+            kept.push(Mapped { len: stays as u32, ..piece });
+        }
+        (whole < PIECES_MAX).then_some(())
+    });
+    walked.map_err(|fault| fault.to_string())?;
+    if blocks_cut == 0 {
+        return Ok(false);
+    }
+    let mut fields = inode.fields().clone();
+    let mut freed = blocks_cut;
+    if inode.has_flag(flags::EXTENTS) {
+        let nodes = |pieces| ondisk::extent::TreeShape::for_extents(pieces, bs).blocks() as u64;
+        freed += nodes(whole).saturating_sub(nodes(kept.len()));
+    }
+    fields.blocks = fields.blocks.saturating_sub(freed << (bs.log2() - 9));
+    let changed = overrides.entry(inode.ino()).or_default();
+    let mut raw = match changed.raw.take() {
+        Some(raw) => raw,
+        None => inodes.stored(inode.ino()).map_err(|fault| fault.to_string())?,
+    };
+    fields.encode(&mut raw);
+    changed.raw = Some(raw);
+    changed.map = Some(kept);
+    Ok(true)
+}

@@ -1,0 +1,69 @@
+//! Which features a volume may have to be read: one table, each refusal by name.
+//!
+//! | may be read | refused |
+//! |---|---|
+//! | every compat bit | - |
+//! | every ro_compat bit: reading needs none of them to be kept up | - |
+//! | incompat bits of [`READABLE`] | compression, dirdata, journal_dev, every bit without a name |
+//!
+//! Source: spec 07 section 3.
+
+use ondisk::Features;
+use ondisk::features::Word;
+
+/// The incompat features that reading understands.
+pub const READABLE: u32 = Features::FILETYPE
+    | Features::RECOVER
+    | Features::META_BG
+    | Features::EXTENTS
+    | Features::BIT64
+    | Features::MMP
+    | Features::FLEX_BG
+    | Features::EA_INODE
+    | Features::CSUM_SEED
+    | Features::LARGEDIR
+    | Features::INLINE_DATA
+    | Features::ENCRYPT
+    | Features::CASEFOLD;
+
+/// The features that keep a volume from being read, by name; empty when it can be.
+#[must_use]
+pub fn unreadable(features: &Features) -> Vec<String> {
+    let mut bad = Features::default();
+    bad.incompat = features.word(Word::Incompat) & !READABLE;
+    bad.names()
+}
+
+/// Combinations of features that cannot be, in words.
+#[must_use]
+pub fn contradiction(features: &Features) -> Option<&'static str> {
+    let incompat = |bit| features.has_incompat(bit);
+    if features.has_ro_compat(Features::BIGALLOC) && !incompat(Features::EXTENTS) {
+        return Some("bigalloc needs extent");
+    }
+    if incompat(Features::CSUM_SEED) && !features.metadata_csum() {
+        return Some("metadata_csum_seed needs metadata_csum");
+    }
+    if incompat(Features::META_BG) && features.has_compat(Features::RESIZE_INODE) {
+        return Some("resize_inode and meta_bg exclude each other");
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_bit() {
+        let mut features = Features::default();
+        features.incompat = Features::EXTENTS | Features::COMPRESSION | 0x8000_0000;
+        let names = unreadable(&features);
+        assert_eq!(names[0], "compression");
+        assert_eq!(names.len(), 2, "{names:?}");
+        features.incompat = READABLE;
+        features.ro_compat = u32::MAX;
+        features.compat = u32::MAX;
+        assert!(unreadable(&features).is_empty());
+    }
+}

@@ -1,0 +1,113 @@
+//! Answers to stat and statfs.
+
+use base::Ino;
+use inode::Inode;
+use ondisk::Features;
+use ondisk::filetype::FileType;
+use ondisk::time::Timestamp;
+
+use crate::Volume;
+
+/// What stat(2) and statx(2) tell about an inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Inode number.
+    pub ino: Ino,
+    /// Type.
+    pub kind: FileType,
+    /// Type and permissions, as st_mode.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Links.
+    pub links: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space in units of 512 bytes, as st_blocks.
+    pub blocks_512: u64,
+    /// Block size of the file system in bytes.
+    pub block_size: u32,
+    /// Major and minor number of a device node, else (0, 0).
+    pub device: (u32, u32),
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth, where the inode has room for it.
+    pub crtime: Option<Timestamp>,
+    /// Generation, which tells reuses of an inode number apart.
+    pub generation: u32,
+    /// Inode flags (`ondisk::inode::flags`).
+    pub flags: u32,
+    /// Project id.
+    pub project: u32,
+}
+
+/// What statfs(2) tells about a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Block size in bytes.
+    pub block_size: u32,
+    /// Blocks that files can have: without the file system's own.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for everybody, without the reserve.
+    pub blocks_available: u64,
+    /// Inodes.
+    pub inodes: u32,
+    /// Free inodes.
+    pub inodes_free: u32,
+    /// Longest name in bytes: 255.
+    pub name_max: u32,
+    /// The UUID's halves, folded, as the kernel's f_fsid.
+    pub fsid: u64,
+}
+
+impl Volume {
+    /// What stat(2) tells about an inode.
+    #[must_use]
+    pub fn stat(&self, inode: &Inode) -> Stat {
+        let fields = inode.fields();
+        let shared = self.inodes.shared();
+        let geometry = &shared.geometry;
+        let kind = inode.kind();
+        let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
+        let huge = shared.sb.features.has_ro_compat(Features::HUGE_FILE)
+            && fields.has_flag(ondisk::inode::flags::HUGE_FILE);
+        let unit_log = if huge { geometry.block_size.log2() - 9 } else { 0 };
+        // Without the feature the high half of the count has no meaning.
+        let blocks = match shared.sb.features.has_ro_compat(Features::HUGE_FILE) {
+            true => fields.blocks,
+            false => fields.blocks & 0xFFFF_FFFF,
+        };
+        // As the kernel tells it, so that nobody takes a file with inline data for a hole.
+        let inline = inode.is_inline() && kind == FileType::Regular;
+        let inline_512 = if inline { inode.size().div_ceil(512) } else { 0 };
+        // Larger inodes that were never given their extra fields (tune2fs -I) count as having them, all zero.
+        let has_crtime = fields.extra_isize >= 20 || (fields.extra_isize == 0 && geometry.inode_size > 128);
+        Stat {
+            ino: inode.ino(),
+            kind,
+            mode: fields.mode,
+            uid: fields.uid,
+            gid: fields.gid,
+            links: u32::from(fields.links),
+            size: inode.size(),
+            blocks_512: (blocks << unit_log) + inline_512,
+            block_size: geometry.block_size.bytes() as u32,
+            device: if is_device { fields.device() } else { (0, 0) },
+            atime: fields.atime,
+            mtime: fields.mtime,
+            ctime: fields.ctime,
+            crtime: has_crtime.then_some(fields.crtime),
+            generation: fields.generation,
+            flags: fields.flags,
+            project: fields.projid,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Walk equality: for every image of the matrix, made by mke2fs, debugfs and the kernel, the tree that a volume shows is the
+//! tree that the kernel shows, in every field; for those that this kernel does not mount, debugfs's.
+//!
+//! One image only: `EXTANT_MATRIX=part-of-its-name`.
+
+mod common;
+
+use std::sync::Mutex;
+
+use testkit::{DiffOptions, diff, matrix};
+
+#[test]
+fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
+    let failures: Mutex<Vec<String>> = Mutex::default();
+    let mut compared = 0;
+    let only = std::env::var("EXTANT_MATRIX").ok();
+    let recipes: Vec<matrix::Recipe> = matrix::recipes()
+        .into_iter()
+        .filter(|recipe| only.as_ref().is_none_or(|only| recipe.name.contains(only.as_str())))
+        .filter(|recipe| testkit::is_root() || recipe.needs() == matrix::Needs::Nothing)
+        .collect();
+    let dir = testkit::scratch();
+    for outcome in matrix::build_all(&recipes, dir.path(), 2) {
+        let built = match outcome.built {
+            Ok(built) => built,
+            Err(why) => {
+                println!("{}: not built here: {why}", outcome.recipe.name);
+                continue;
+            }
+        };
+        let name = built.name;
+        let compare = || -> Vec<String> {
+            let volume = common::open(&built.image, built.journal.as_deref());
+            let ours = common::manifest(&volume);
+            let theirs = if testkit::is_root() || !built.mountable {
+                built.manifest()
+            } else {
+                testkit::walk::by_debugfs(&built.image)
+            };
+            // A kernel that replays fast commits stamps the directories that they change with the time of the replay.
+            let stamped = |line: &String| name.contains("fast-commit") && line.contains("time is ");
+            let exact = DiffOptions::exact(volume.superblock().block_size().unwrap().bytes());
+            diff(&theirs, &ours, &exact).into_iter().filter(|line| !stamped(line)).collect()
+        };
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(compare)) {
+            Ok(lines) if lines.is_empty() => compared += 1,
+            Ok(lines) => failures.lock().unwrap().push(format!("{name}:\n  {}", lines.join("\n  "))),
+            Err(_) => failures.lock().unwrap().push(format!("{name}: panicked, see above")),
+        }
+        built.delete();
+    }
+    let failures = failures.into_inner().unwrap();
+    assert!(
+        failures.is_empty(),
+        "{} of {} images differ:\n{}",
+        failures.len(),
+        failures.len() + compared,
+        failures.join("\n")
+    );
+    println!("{compared} images are equal");
+    assert!(!testkit::is_root() || only.is_some() || compared >= 60, "only {compared} images were compared");
+}

@@ -1,0 +1,216 @@
+//! Extended attributes of an inode: in its body, in a block, in inodes of their own.
+//!
+//! Owns: reading and naming. Does **not** own: inodes, and values kept in inodes of their own ([`ValueInodes`] is asked);
+//! who may see which name ("trusted." is for the privileged: front doors know who asks).
+//!
+//! Invariants
+//! 1. Names come in the kernel's order: those of the body, then those of the block, each as stored. A name that is stored
+//!    twice is told once, and its value is the first one, as a search finds it.
+//! 2. Attributes that the system calls have no name for are hidden, as the kernel hides them: the encryption context, the
+//!    descriptor of fs-verity, and all of "system." but the ACLs, so inline data too.
+//! 3. ACLs are told in the form of the system calls; an ACL without entries means that there is none.
+//!
+//! Source: spec 07 section 10; kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+
+use base::checksum::crc32c;
+use base::{Ino, Malformed, Pblk, Place};
+use buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
+use ondisk::acl::Acl;
+use ondisk::xattr::{
+    AttrValue, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_RICHACL, INDEX_SYSTEM, StoredAttr, decode_block,
+    decode_ibody, full_name, split_name, verify_block,
+};
+
+const STRUCTURE: &str = "extended attribute";
+
+/// Who can read values that are kept in inodes of their own.
+pub trait ValueInodes {
+    /// All bytes of the value, verified against `len` and the entry's hash where possible.
+    ///
+    /// # Errors
+    /// The inode or its data cannot be read or break a rule.
+    fn value(&self, ino: Ino, len: u32) -> Result<Vec<u8>, ReadFault>;
+}
+
+/// Where an inode's attributes are.
+pub struct Places<'a> {
+    /// The inode.
+    pub ino: Ino,
+    /// The bytes behind its fixed fields; empty for inodes of 128 bytes.
+    pub body: &'a [u8],
+    /// i_file_acl; 0 for none.
+    pub block: Pblk,
+    /// Seed of the file system's checksums; `None` without metadata_csum.
+    pub fs_seed: Option<u32>,
+}
+
+/// An attribute with its full name, as `listxattr` tells it ("user.comment").
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attribute {
+    /// Full name.
+    pub name: Vec<u8>,
+    /// Value in its form for users: ACLs as `system.posix_acl_access` has them (version 2).
+    pub value: Vec<u8>,
+}
+
+impl<'a> Places<'a> {
+    /// The names, in the kernel's order: body, then block. The attribute of inline data is not among them.
+    ///
+    /// # Errors
+    /// A structure cannot be read or breaks a rule.
+    pub fn names(&self, buffers: &Buffers) -> Result<Vec<Vec<u8>>, ReadFault> {
+        let block = self.block(buffers)?;
+        let stored = self.stored(block.as_deref())?;
+        Ok(named(stored.iter()).map(|(name, _)| name).collect())
+    }
+
+    /// The value of an attribute by its full name.
+    ///
+    /// # Errors
+    /// As [`names`](Self::names); also an ACL that is none, and a value that is not as long as its entry says, or has
+    /// another hash.
+    pub fn get(
+        &self,
+        buffers: &Buffers,
+        values: &dyn ValueInodes,
+        name: &[u8],
+    ) -> Result<Option<Vec<u8>>, ReadFault> {
+        let Some((index, suffix)) = split_name(name).filter(|(index, _)| is_shown(*index)) else {
+            return Ok(None);
+        };
+        let is_it = |stored: &&StoredAttr<'_>| (stored.attr.index, stored.attr.name) == (index, suffix);
+        // In the body nearly always: then the block is not read.
+        if let Some(found) = self.decoded_body()?.iter().find(is_it) {
+            return self.value(values, found);
+        }
+        let block = self.block(buffers)?;
+        match self.decoded_block(block.as_deref())?.iter().find(is_it) {
+            Some(found) => self.value(values, found),
+            None => Ok(None),
+        }
+    }
+
+    /// All attributes.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn all(&self, buffers: &Buffers, values: &dyn ValueInodes) -> Result<Vec<Attribute>, ReadFault> {
+        let block = self.block(buffers)?;
+        let stored = self.stored(block.as_deref())?;
+        let mut all = Vec::with_capacity(stored.len());
+        for (name, attr) in named(stored.iter()) {
+            all.extend(self.value(values, attr)?.map(|value| Attribute { name, value }));
+        }
+        Ok(all)
+    }
+
+    /// The value of `system.data`, where small files' and directories' bytes live beyond `i_block`. It is always in the
+    /// body.
+    ///
+    /// # Errors
+    /// The body breaks a rule.
+    pub fn inline_data(&self) -> Result<Option<&'a [u8]>, ReadFault> {
+        let body = self.decoded_body()?;
+        let found =
+            body.iter().find(|stored| (stored.attr.index, stored.attr.name) == (INDEX_SYSTEM, b"data"));
+        match found.map(|stored| stored.attr.value) {
+            None => Ok(None),
+            Some(AttrValue::Bytes(bytes)) => Ok(Some(bytes)),
+            Some(AttrValue::Inode { ino, .. }) => {
+                Err(self.corrupt(Malformed::new(STRUCTURE, "inline data lies in the inode itself", ino.0)))
+            }
+        }
+    }
+
+    fn corrupt(&self, fact: Malformed) -> ReadFault {
+        ReadFault::corrupt(Place::ino(self.ino), fact)
+    }
+
+    fn block(&self, buffers: &Buffers) -> Result<Option<Buffer>, ReadFault> {
+        if self.block.0 == 0 {
+            return Ok(None);
+        }
+        // Inodes share blocks of equal attributes: the block belongs to none of them, and is verified once for all.
+        let buffer = buffers.get(self.block, Owner { kind: Kind::Xattr, ino: 0 }, |bytes| {
+            if let Some(seed) = self.fs_seed {
+                verify_block(bytes, seed, self.block)?;
+            }
+            decode_block(bytes).map(drop)
+        });
+        buffer.map(Some).map_err(|fault| fault.of_ino(self.ino))
+    }
+
+    fn decoded_body(&self) -> Result<Vec<StoredAttr<'a>>, ReadFault> {
+        decode_ibody(self.body).map_err(|fact| self.corrupt(fact))
+    }
+
+    fn decoded_block<'b>(&self, block: Option<&'b [u8]>) -> Result<Vec<StoredAttr<'b>>, ReadFault> {
+        let Some(bytes) = block else { return Ok(Vec::new()) };
+        let decoded = decode_block(bytes).map(|(_, attrs)| attrs);
+        decoded.map_err(|fact| ReadFault::corrupt(Place::block(self.block).of_ino(self.ino), fact))
+    }
+
+    fn stored<'b>(&self, block: Option<&'b [u8]>) -> Result<Vec<StoredAttr<'b>>, ReadFault>
+    where
+        'a: 'b,
+    {
+        let mut stored: Vec<StoredAttr<'b>> = self.decoded_body()?;
+        stored.extend(self.decoded_block(block)?);
+        Ok(stored)
+    }
+
+    /// The value for users; `None` for an ACL without entries.
+    fn value(&self, values: &dyn ValueInodes, stored: &StoredAttr<'_>) -> Result<Option<Vec<u8>>, ReadFault> {
+        let value = match stored.attr.value {
+            AttrValue::Bytes(bytes) => bytes.to_vec(),
+            AttrValue::Inode { ino, size, .. } => self.value_of_inode(values, stored, ino, size)?,
+        };
+        if !matches!(stored.attr.index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT) {
+            return Ok(Some(value));
+        }
+        let acl = Acl::from_disk(&value).map_err(|fact| self.corrupt(fact))?;
+        Ok((!acl.entries.is_empty()).then(|| acl.to_xattr()))
+    }
+
+    fn value_of_inode(
+        &self,
+        values: &dyn ValueInodes,
+        stored: &StoredAttr<'_>,
+        ino: Ino,
+        size: u32,
+    ) -> Result<Vec<u8>, ReadFault> {
+        let value = values.value(ino, size)?;
+        let len_matches = value.len() as u64 == u64::from(size);
+        let rule = "its value's inode is as long as the entry says";
+        Malformed::unless(len_matches, STRUCTURE, rule, value.len() as u64)
+            .map_err(|fact| self.corrupt(fact))?;
+        let hash_matches = self.fs_seed.is_none_or(|seed| stored.hash_matches_crc(crc32c(seed, &value)));
+        Malformed::unless(hash_matches, STRUCTURE, "hash is that of its value's inode", stored.hash)
+            .map_err(|fact| self.corrupt(fact))?;
+        Ok(value)
+    }
+}
+
+/// Does the kernel tell names of this index?
+fn is_shown(index: u8) -> bool {
+    !matches!(index, INDEX_SYSTEM | INDEX_RICHACL)
+}
+
+/// The attributes that have a name for users, each name once.
+fn named<'s, 'b: 's>(
+    stored: impl Iterator<Item = &'s StoredAttr<'b>>,
+) -> impl Iterator<Item = (Vec<u8>, &'s StoredAttr<'b>)> {
+    let mut seen = HashSet::new();
+    stored.filter_map(move |stored| {
+        let (index, suffix) = (stored.attr.index, stored.attr.name);
+        let is_first = is_shown(index) && seen.insert((index, suffix));
+        Some((full_name(index, suffix).filter(|_| is_first)?, stored))
+    })
+}
+
+#[cfg(test)]
+mod tests;
