@@ -237,12 +237,12 @@ fn inodes(state: &State<'_>, group: Group, desc: &GroupDesc) -> u64 {
             dirs += u64::from(note.used && note.kind == 2);
         }
     }
-    if group.0 == 0 {
-        let sb = &image.sb;
-        let reserved = if sb.rev_level == 0 { 11 } else { sb.first_ino }.saturating_sub(1).min(bits);
-        for index in 0..reserved as usize {
-            expected[index / 64] |= 1 << (index % 64);
-        }
+    // Groups of few inodes have the reserved ones in more than the first.
+    let before = group.0.saturating_mul(geometry.inodes_per_group);
+    let first_ino = if image.sb.rev_level == 0 { 11 } else { image.sb.first_ino };
+    let reserved = first_ino.saturating_sub(1).saturating_sub(before).min(bits);
+    for index in 0..reserved as usize {
+        expected[index / 64] |= 1 << (index % 64);
     }
     let uninit = desc.has_flag(INODE_UNINIT);
     let block = Pblk(desc.inode_bitmap);

@@ -347,3 +347,6 @@ fn read_block(
 ) -> Result<(), DeviceFault> {
     device.read_at(block_size.offset_of(at).unwrap_or(u64::MAX), block)
 }
+
+#[cfg(test)]
+mod tests;

@@ -241,7 +241,7 @@ pub(crate) fn check(state: &State<'_>) {
         let says = format!("{} of {} blocks are reserved", sb.reserved_blocks_count, sb.blocks_count);
         broken(&rules::RESERVED, says);
     }
-    if sb.rev_level > 0 && (sb.first_ino < 11 || sb.first_ino > geometry.inodes_per_group) {
+    if sb.rev_level > 0 && (sb.first_ino < 11 || sb.first_ino > geometry.inodes()) {
         broken(&rules::FIRST_INO, format!("first_ino is {}", sb.first_ino));
     }
     let cluster_bytes = geometry.block_size.bytes() << geometry.cluster_log;

@@ -96,3 +96,105 @@ fn every_hash_and_signedness_is_clean() {
         }
     }
 }
+
+/// Above 1 MiB a directory is walked in pieces, by several threads.
+#[test]
+fn large_directories() {
+    let image = Image::from_tree(&["-O", "^metadata_csum,^has_journal,^orphan_file"], |tree| {
+        std::fs::create_dir(tree.join("h")).unwrap();
+        let long = "n".repeat(240);
+        for i in 0..6000 {
+            std::fs::write(tree.join(format!("h/{long}{i:06}")), "").unwrap();
+        }
+    });
+    let blocks = image.blocks("/h");
+    assert!(blocks.len() > 1200, "{} blocks", blocks.len());
+    let root = image.read(blocks[0] * BS, 0x28);
+    assert_eq!(root[0x1E], 1, "one level of nodes below the root");
+    let is_node = |block: &u64| image.read(block * BS, 6) == [0, 0, 0, 0, 0, 4];
+    let (nodes, leaves): (Vec<u64>, Vec<u64>) = blocks[1..].iter().partition(|block| is_node(block));
+    let (node, leaf) = (nodes[nodes.len() / 2] * BS, leaves[leaves.len() / 2] * BS);
+    let mut cases = Cases::on(&image);
+    cases.poke("a name", "DI038", leaf + 8, b"zz");
+    cases.poke("an inode", "DI011", leaf, &99_999_999u32.to_le_bytes());
+    cases.poke("a chain", "DI001", leaf + 4, &[1, 1]);
+    cases.poke("zeros", "DI001", leaf, &[0; BS as usize]);
+    cases.poke("a node's count", "DI037", node + 10, &3u16.to_le_bytes());
+    cases.poke("a node's hash", "DI034", node + 0x28, &0x1000u32.to_le_bytes());
+    cases.poke("a node's block", "DI036", node + 0x2C, &7u32.to_le_bytes());
+    cases.poke("no node", "DI032", node + 4, &512u16.to_le_bytes());
+    cases.debugfs("a hole in the middle", "DI005", &["punch h 700 700"]);
+    // Without its index; e2fsck compares the names of one block only.
+    let name = image.read(leaves[3] * BS + 8, 246);
+    cases.judge("twice, far apart", "DI016", Judges::WeAlone, |copy| {
+        copy.write(&["sif h flags 0x80000"]);
+        copy.poke(leaf + 8, &name);
+    });
+}
+
+#[test]
+fn casefolded_directories_are_hashed_by_their_folded_names() {
+    let mut commands: Vec<String> =
+        ["mkdir d", "sif d flags 0x40080000", "cd d", "write /etc/passwd f"].map(str::to_owned).to_vec();
+    commands.extend((0..600).map(|i| format!("ln f File-{i}-{}-X", if i % 7 == 0 { "ÀÉ" } else { "Ab" })));
+    commands.push("sif f links_count 601".to_owned());
+    commands.extend((0..40).map(|_| "expand /d".to_owned()));
+    // Room for the names has to be there before debugfs links them.
+    commands.rotate_right(40);
+    let (head, tail) = commands.split_at(40);
+    let commands: Vec<&str> = tail[..4].iter().chain(head).chain(&tail[4..]).map(String::as_str).collect();
+    let image = Image::new(&["-O", "casefold,^metadata_csum,^has_journal,^orphan_file"], &commands);
+    let _ = testkit::command("e2fsck").arg("-fyD").arg(&image.path).output().unwrap();
+    let blocks = image.blocks("/d");
+    assert!(blocks.len() > 4 && image.read(blocks[0] * BS + 0x1C, 1) == [1]);
+    let mut cases = Cases::on(&image);
+    let leaf = image.block(blocks[1]);
+    let first_len = usize::from(leaf[6]);
+    let at = blocks[1] * BS;
+    cases.poke("another name", "DI038", at + 8, b"zzz");
+    // Names of equal length within the leaf: the second becomes the first in other letters.
+    let mut offset = usize::from(u16::from_le_bytes([leaf[4], leaf[5]]));
+    while usize::from(leaf[offset + 6]) != first_len {
+        offset += usize::from(u16::from_le_bytes([leaf[offset + 4], leaf[offset + 5]]));
+    }
+    let name = leaf[8..8 + first_len].to_ascii_uppercase();
+    cases.judge("twice but for its case", "DI016", Judges::WeAlone, |copy| {
+        copy.poke(at + offset as u64 + 8, &name)
+    });
+}
+
+#[test]
+fn encrypted_directories() {
+    if !testkit::is_root() {
+        return eprintln!("skipped: only root can mount");
+    }
+    let image = Image::new(&["-O", "encrypt,^metadata_csum"], &[]);
+    let mount = match testkit::LoopMount::new(&image.path, "test_dummy_encryption=v2") {
+        Ok(mount) => mount,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let dir = mount.path().join("d");
+    std::fs::create_dir(&dir).unwrap();
+    for i in 0..200 {
+        std::fs::write(dir.join(format!("file-{i}")), "secret").unwrap();
+    }
+    std::os::unix::fs::symlink("target", dir.join("link")).unwrap();
+    drop(mount);
+    // Its name is a cipher text: the directory is the one entry of the root that is not lost+found.
+    let root = image.block(image.blocks("/")[0]);
+    let mut at = 0;
+    let ino = loop {
+        let (len, name_len) =
+            (usize::from(u16::from_le_bytes([root[at + 4], root[at + 5]])), usize::from(root[at + 6]));
+        let name = &root[at + 8..at + 8 + name_len];
+        if at >= 24 && name != b"lost+found" {
+            break u32::from_le_bytes(root[at..at + 4].try_into().unwrap());
+        }
+        at += len;
+    };
+    let leaf = image.blocks(&format!("<{ino}>"))[1] * BS;
+    let child = u32::from_le_bytes(image.read(leaf, 4).try_into().unwrap());
+    let mut cases = Cases::on(&image);
+    cases.poke("too short", "DI019", leaf + 6, &[12]);
+    cases.debugfs("a file that is not encrypted", "DI020", &[&format!("sif <{child}> flags 0x80000")]);
+}

@@ -63,8 +63,8 @@ pub(crate) struct CheckArgs {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: CheckArgs) -> ExitCode {
-    let (code, text) = match outcome(&args) {
+pub(crate) fn run(args: &CheckArgs) -> ExitCode {
+    let (code, text) = match outcome(args) {
         Ok(done) => done,
         Err((code, why)) => return crate::exit::fail(code, &why),
     };
@@ -86,7 +86,7 @@ fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
         return Ok((0, if args.json { pretty(&json!(all)) } else { all.iter().map(line).collect() }));
     }
     let name = args.image.as_deref().unwrap_or_default();
-    let image: ImageArg = name.parse().map_err(|why| (USAGE, format!("{why}")))?;
+    let image = ImageArg::parse(std::ffi::OsStr::new(name)).map_err(|why| (USAGE, why.to_string()))?;
     let device: Arc<dyn device::Device> =
         image.open_read_only().map_err(|why| (OPERATIONAL, why.to_string()))?;
     let bar = Bar::new(!args.quiet && !args.json && std::io::stderr().is_terminal());

@@ -27,7 +27,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use extant::walk::{Order, Problem, WalkFault};
-use extant::{Fault, FileDevice, FileSystem, FileType, Follow, InodeRef, OpenOptions, Refusal};
+use extant::{
+    Fault, Features, FileDevice, FileSystem, FileType, Follow, InodeRef, OpenFault, OpenOptions, Refusal,
+};
 
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg};
@@ -195,13 +197,19 @@ impl Session {
         };
         let options =
             OpenOptions { no_recovery: self.args.no_recovery, journal_device, ..OpenOptions::default() };
-        FileSystem::from_device(device, &options).map_err(|why| unreadable(&why))
+        FileSystem::from_device(device, &options).map_err(|why| match why {
+            OpenFault::Journal(why) => unreadable(&format_args!(
+                "{why}; --journal FILE names a journal elsewhere, --no-recovery shows what stands in place"
+            )),
+            other => unreadable(&other),
+        })
     }
 
     fn tell_recovery(&mut self, name: &str, fs: &FileSystem) {
         let recovery = fs.volume().recovery();
         let mut lines = Vec::new();
-        if recovery.needed && self.args.no_recovery {
+        let waits = fs.volume().superblock().features.has_incompat(Features::RECOVER);
+        if self.args.no_recovery && waits {
             lines.push("the journal waits for replay; shown without it".to_owned());
         } else if recovery.needed {
             let mut what = count(recovery.transactions, "transaction");
@@ -321,7 +329,7 @@ impl Session {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => {
                 let code = if error.raw_os_error() == Some(28) { exit::NO_SPACE } else { exit::TARGET };
-                self.problem(code, format_args!("cannot print: {error}"));
+                self.problem(code, format_args!("cannot write the output: {error}"));
             }
             Ok(()) => {}
         }

@@ -7,6 +7,7 @@
 
 mod build;
 mod cat;
+mod check;
 mod cp;
 mod df;
 mod exit;
@@ -28,14 +29,14 @@ use clap::{CommandFactory, Parser, Subcommand};
 const AFTER_HELP: &str = "\
 Exit codes:
   0  done
-  1  the target could not be written
+  1  the target could not be written, or not be mounted
   2  the command line does not make sense
   3  a source could not be read, is damaged, or changed while it was read
   4  done, but a part of the image is damaged or encrypted, and is missing in the result
   5  the image is too small for the source (the size needed is printed)
   6  the target exists already
   7  no space left where the target is written
-  8  not an ext4 image, or it cannot be read
+  8  not an ext4 image, or it cannot be read (check: 0, 4, 8, 16 as e2fsck)
   9  a path that was asked for is not in the image, or not of the kind that the command needs
   130  interrupted";
 
@@ -69,6 +70,8 @@ enum Command {
     Export(export::ExportArgs),
     /// Show how full file systems are.
     Df(df::DfArgs),
+    /// Verify a file system, with every processor; nothing is repaired.
+    Check(check::CheckArgs),
     /// Mount an image, read-only, through FUSE; no root is needed.
     Mount(Box<mount::MountArgs>),
     /// Unmount what `extant mount` mounted.
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Command::Cp(args) => cp::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Df(args) => df::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Mount(args) => mount::mount(&args),
         Command::Umount(args) => mount::umount(&args),
         Command::Completions { shell } => {

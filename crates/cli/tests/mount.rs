@@ -131,6 +131,15 @@ fn comparable(block_size: u64) -> DiffOptions {
     DiffOptions { btime: false, extents: false, ..DiffOptions::exact(block_size) }
 }
 
+/// When the kernel replays names of a fast commit, it stamps their directories with the time of the replay.
+fn take_times_of_directories(ours: &mut Manifest, theirs: &Manifest) {
+    for (path, entry) in ours.entries.iter_mut().filter(|(_, entry)| entry.kind == testkit::Kind::Directory) {
+        if let Some(other) = theirs.entries.get(path) {
+            (entry.mtime, entry.ctime) = (other.mtime, other.ctime);
+        }
+    }
+}
+
 fn block_size(dir: &Path) -> u64 {
     rustix::fs::statvfs(dir).unwrap().f_bsize
 }
@@ -187,7 +196,11 @@ fn the_mount_of_every_image_of_the_matrix_shows_what_the_kernels_mount_shows() {
         let journal = built.journal.as_ref().map(|journal| format!("journal_dev={}", journal.display()));
         let options: Vec<&str> = journal.iter().flat_map(|journal| ["-o", journal.as_str()]).collect();
         let mount = Mount::new(&built.image, &options);
-        let lines = diff(&theirs, &Manifest::of(mount.path()), &comparable(block_size(mount.path())));
+        let mut ours = Manifest::of(mount.path());
+        if built.name.contains("fast-commit") && built.dirty {
+            take_times_of_directories(&mut ours, &theirs);
+        }
+        let lines = diff(&theirs, &ours, &comparable(block_size(mount.path())));
         if !lines.is_empty() {
             failures.push(format!("{}:\n  {}", built.name, lines.join("\n  ")));
         }

@@ -1,5 +1,6 @@
 //! The public face: paths, files, and walks that give the same with any number of threads.
 
+#[allow(dead_code, unreachable_pub)]
 mod example {
     include!("example/image.rs");
 }

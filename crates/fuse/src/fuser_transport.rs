@@ -1,7 +1,7 @@
 //! Requests of the kernel's FUSE, carried by the crate `fuser`, answered by whoever [`Serve`]s.
 //!
 //! Owns: the protocol's spelling of questions and answers, what the kernel may remember and for how long, threads, the life of
-//! a mount. Does **not** own: any answer (see [`Serve`]), how one gets a connection (see [`mounting`](crate::mounting)).
+//! a mount. Does **not** own: any answer (see [`Serve`]), how one gets a connection (see [`mounting`]).
 //!
 //! ```text
 //!  kernel -> /dev/fuse -> thread 1..n, each with a connection of its own -> Transport -> dyn Serve
@@ -48,8 +48,9 @@ const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
 const READ_MAX: usize = 16 << 20;
 /// Requests that the kernel sends ahead of its readers at the same time.
 const BACKGROUND: u16 = 64;
-/// How far the kernel reads ahead on a mount that root made; it starts with 128 KiB.
-const READ_AHEAD_KIB: u32 = 2048;
+/// How far the kernel reads ahead on a mount that root made; it starts with 128 KiB. One request of the largest size: more
+/// was slower, as buffers fell out of the processors' caches.
+const READ_AHEAD_KIB: u32 = 1024;
 /// The attribute of the root that tells which process serves the mount, in decimal; in no list.
 pub const SERVER_ATTRIBUTE: &str = "extant.server";
 

@@ -49,6 +49,12 @@ impl Mutator {
         &self.sound
     }
 
+    /// Its superblock.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.sb
+    }
+
     /// The metadata.
     #[must_use]
     pub fn regions(&self) -> &[Region] {

@@ -45,13 +45,22 @@ pub fn seal(image: &mut [u8], sb: &Superblock, region: &Region) {
                 extent::seal(bytes, seed);
             }
         }
-        Sealed::DirLeaf(seed) if csum => dirent::seal_tail(&mut image[range], seed),
+        // A damaged tail is none, and has no place for a checksum.
+        Sealed::DirLeaf(seed) if csum && dirent::tail_checksum(&image[range.clone()]).is_some() => {
+            dirent::seal_tail(&mut image[range], seed);
+        }
         Sealed::DirIndex(seed) if csum => {
             let block_size = BlockSize::from_bytes(region.len as u64).unwrap_or(geometry.block_size);
             let format = htree::DxFormat::new(block_size, &sb.features);
-            // A block that is no index any more has no checksum to make right.
-            if format.kind_of(&image[range.clone()]).is_some() {
-                format.seal(&mut image[range], seed);
+            // A block that is no sound index any more has no place for a checksum to make right.
+            let bytes = &mut image[range];
+            let sound = match format.kind_of(bytes) {
+                Some(htree::DxKind::Root) => format.decode_root(bytes).is_ok(),
+                Some(htree::DxKind::Node) => format.decode_node(bytes).is_ok(),
+                None => false,
+            };
+            if sound {
+                format.seal(bytes, seed);
             }
         }
         Sealed::Xattr(place) if csum => xattr::seal_block(&mut image[range], sb.fs_seed(), place),

@@ -28,6 +28,7 @@ pub struct Inodes {
 }
 
 struct Kept {
+    budget: Arc<memory::Budget>,
     shards: Vec<Mutex<HashMap<u32, Arc<Inode>>>>,
     bytes: std::sync::atomic::AtomicUsize,
 }
@@ -37,6 +38,7 @@ impl Inodes {
     #[must_use]
     pub fn new(shared: Shared, overrides: Overrides) -> Self {
         let kept = Arc::new(Kept {
+            budget: Arc::clone(&shared.budget),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             bytes: std::sync::atomic::AtomicUsize::new(0),
         });
@@ -172,7 +174,14 @@ impl Shrinker for Kept {
             }
         }
         self.bytes.fetch_sub(freed, std::sync::atomic::Ordering::Relaxed);
+        self.budget.release(freed);
         freed
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.budget.release(self.cached_bytes());
     }
 }
 

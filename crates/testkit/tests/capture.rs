@@ -86,7 +86,7 @@ fn the_kernel_recovers_from_all_sorts() {
         Options { checksums: Checksums::None, block_size: 1024, ..Options::default() },
         Options { checksums: Checksums::V1, block_size: 1024, ..Options::default() },
         Options { checksums: Checksums::V1Async, data: Data::Writeback, ..Options::default() },
-        Options { features: "inline_data,^orphan_file", fast_commit: true, ..Options::default() },
+        Options { features: "inline_data,^orphan_file", ..Options::default() },
     ];
     for sort in sorts {
         for cut in [Cut::AllHandedOver, Cut::LosesUnflushed] {

@@ -1,8 +1,11 @@
 //! The matrix of images: a few recipes in every run, all of them on demand.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use testkit::matrix::{Built, Needs, Outcome, Recipe, build_all, recipes};
 use testkit::walk::needs_recovery;
-use testkit::{diff, e2fsck_clean, is_root, scratch};
+use testkit::{debugfs, diff, e2fsck_clean, is_root, scratch};
 
 /// Recipes that are built in every run, of each sort one.
 const FEW: [&str; 6] = [
@@ -71,6 +74,65 @@ fn a_few_recipes() {
     for built in outcomes.into_iter().flat_map(|outcome| outcome.built) {
         examine(&built);
     }
+}
+
+/// What the names of some recipes promise, by debugfs and dumpe2fs.
+#[test]
+fn recipes_are_what_they_say() {
+    if !is_root() {
+        eprintln!("not root: nothing to look at");
+        return;
+    }
+    let dir = scratch();
+    let promises = [
+        ("extents-depth-3: dump_extents deep", " 0/ 3 "),
+        ("extents-depth-2: dump_extents deep", " 0/ 2 "),
+        ("fragmented-1k: dump_extents extents-1500", " 0/ 2 "),
+        ("fragmented-1k: dump_extents stripes", "Uninit"),
+        ("htree-three-levels: htree_dump deep", "Indirect levels: 2"),
+        ("htree-1k: htree_dump two-levels", "Indirect levels: 1"),
+        ("htree-4k: htree_dump many", "Indirect levels: 1"),
+        ("hash-tea-unsigned: htree_dump of-500", "Hash Version: 2"),
+        ("hash-tea-unsigned: stats", "unsigned_directory_hash"),
+        ("hash-legacy: htree_dump of-500", "Hash Version: 0"),
+        ("casefold: htree_dump many", "Indirect levels: 0"),
+        ("subdirectories-65010: stat many", "Links: 1 "),
+        ("inline-data: stat of-100", "Flags: 0x10000000"),
+        ("ea-inode: ea_list large-65536", "user.large (65536)"),
+        ("encrypted-tree: stat secret", "Flags: 0x80800"),
+        ("indirect-1k: stat last-of-triple", "(TIND)"),
+        ("csum-seed-new-uuid: stats", "Checksum seed:"),
+        ("quota-all-types: stats", "Project quota inode:"),
+        ("mmp: stats", "MMP update interval:"),
+        ("crash-orphan-file: stats", "orphan_present"),
+        ("crash-orphan-list: stats", "needs_recovery"),
+        ("crash-ordered: stats", "journal_checksum_v3"),
+        ("crash-checksum-v1: stats", "journal_checksum journal_64bit"),
+        ("crash-async-commit: stats", "journal_async_commit"),
+        ("crash-ordered: stats", "journal_64bit"),
+        ("crash-ordered: logdump", "revoke table"),
+    ];
+    let wanted: BTreeSet<&str> = promises.iter().map(|(what, _)| what.split_once(": ").unwrap().0).collect();
+    let recipes: Vec<Recipe> = recipes().into_iter().filter(|recipe| wanted.contains(recipe.name)).collect();
+    assert_eq!(recipes.len(), wanted.len());
+    let outcomes = build_all(&recipes, dir.path(), 2);
+    report(&outcomes);
+    let mut broken = Vec::new();
+    for (what, promised) in promises {
+        let (name, request) = what.split_once(": ").unwrap();
+        let image = dir.path().join(format!("{name}.img"));
+        let mut said = debugfs(&image, request);
+        if request == "stats" {
+            said += &String::from_utf8_lossy(&testkit::run("dumpe2fs", [Path::new("-h"), &image]).stdout);
+        }
+        if !said.contains(promised) {
+            broken.push(format!(
+                "{what}: no {promised:?} in {}",
+                said.lines().take(200).collect::<Vec<_>>().join("\n")
+            ));
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n\n"));
 }
 
 #[test]

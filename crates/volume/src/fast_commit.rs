@@ -23,6 +23,8 @@ use journal::FastCommitPlan;
 use mapping::{Holds, Mapped};
 use ondisk::inode::{self as layout, flags};
 
+use crate::ops::with_dir;
+
 /// Bytes of i_block within an inode.
 const I_BLOCK: std::ops::Range<usize> = 40..100;
 /// An extent tree's root without entries.
@@ -79,9 +81,10 @@ impl NameChanges {
 pub(crate) fn apply(
     plan: &FastCommitPlan,
     inodes: &Inodes,
+    format: &dir::Format,
     problems: &mut Vec<String>,
 ) -> (Overrides, NameChanges) {
-    let mut work = Work { inodes, overrides: Overrides::new(), names: NameChanges::default() };
+    let mut work = Work { inodes, format, overrides: Overrides::new(), names: NameChanges::default() };
     for record in plan.records() {
         if let Err(why) = work.apply(&record) {
             problems.push(format!("fast commit: {why}"));
@@ -92,6 +95,7 @@ pub(crate) fn apply(
 
 struct Work<'a> {
     inodes: &'a Inodes,
+    format: &'a dir::Format,
     overrides: Overrides,
     names: NameChanges,
 }
@@ -191,7 +195,18 @@ impl Work<'_> {
         fields.encode(raw);
     }
 
+    /// The inode that a name leads to now.
+    fn find(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
+        if let Some(changed) = self.names.lookup(dir, name) {
+            return changed;
+        }
+        let inode = self.inodes.get(dir).ok()?;
+        let found = with_dir(self.inodes.shared(), self.format, &inode, |dir| dir.lookup(self.format, name));
+        found.ok()?.ok()?
+    }
+
     fn name(&mut self, change: NameChange, parent: Ino, ino: Ino, name: &[u8]) -> Result<(), String> {
+        let there = self.find(parent, name);
         let mut links = |by: i32| -> Result<u16, String> {
             let mut raw = self.raw(ino)?;
             let mut fields = layout::Inode::decode(&raw).map_err(|fact| format!("inode {ino}: {fact}"))?;
@@ -205,12 +220,18 @@ impl Work<'_> {
         };
         match change {
             NameChange::Unlink => {
+                // The name may be gone already, or lead to another inode since; the kernel counts the link in the latter case.
+                let Some(there) = there else { return Ok(()) };
                 // An inode that is gone by now needs no count.
                 let _ = links(-1);
-                self.names.set(parent, name, None);
+                if there == ino {
+                    self.names.set(parent, name, None);
+                }
             }
             NameChange::Link => {
-                links(1)?;
+                if there.is_none() {
+                    links(1)?;
+                }
                 self.names.set(parent, name, Some(ino));
             }
             NameChange::Create => {

@@ -90,6 +90,7 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
     // The log may hold a newer superblock.
     let Probed { sb, geometry } =
         if replayed.recovery.blocks > 0 { probe(&*replayed.device)? } else { probed };
+    let dir_format = dir::Format::of(&sb, &geometry);
     let open = |overrides: Overrides| {
         let shared =
             Shared::new(Arc::clone(&replayed.device), sb.clone(), geometry.clone(), Arc::clone(&budget));
@@ -100,7 +101,7 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
     let mut overrides = Overrides::new();
     if let Some(plan) = &replayed.fast_commits {
         let problems = &mut replayed.recovery.problems;
-        (overrides, name_changes) = fast_commit::apply(plan, &inodes, problems);
+        (overrides, name_changes) = fast_commit::apply(plan, &inodes, &dir_format, problems);
         inodes = open(overrides.clone());
     }
     if !options.no_recovery && orphans::may_be_there(&sb) {
@@ -111,7 +112,6 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
             inodes = open(overrides);
         }
     }
-    let dir_format = dir::Format::of(&sb, &geometry);
     let recovery = replayed.recovery;
     Ok(Volume { inodes, dir_format, name_changes, recovery, statfs: OnceLock::new() })
 }

@@ -5,4 +5,5 @@ mod read;
 mod statfs;
 
 pub use lookup::Follow;
+pub(crate) use lookup::with_dir;
 pub use read::Seek;

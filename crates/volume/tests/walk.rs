@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::Mutex;
 
-use testkit::{DiffOptions, diff, matrix};
+use testkit::{diff, matrix};
 
 #[test]
 fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
@@ -37,10 +37,7 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
             } else {
                 testkit::walk::by_debugfs(&built.image)
             };
-            // A kernel that replays fast commits stamps the directories that they change with the time of the replay.
-            let stamped = |line: &String| name.contains("fast-commit") && line.contains("time is ");
-            let exact = DiffOptions::exact(volume.superblock().block_size().unwrap().bytes());
-            diff(&theirs, &ours, &exact).into_iter().filter(|line| !stamped(line)).collect()
+            diff(&theirs, &ours, &built.diff_options())
         };
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(compare)) {
             Ok(lines) if lines.is_empty() => compared += 1,

@@ -362,11 +362,39 @@ impl<'a> Dir<'a> {
         } else if raw.kind != note.kind {
             self.wrong_type(at, raw, note.kind);
         }
+        if self.encrypted {
+            self.check_encrypted(at, raw, note.kind);
+        }
         if note.kind == FileType::Directory.dirent_code() {
             self.tree.name_leads(ino, self.note.ino);
         } else {
             self.state.refs.add(ino);
         }
+    }
+
+    /// What an encrypted directory holds is encrypted too, where it has any content.
+    fn check_encrypted(&self, at: Where, raw: &Raw<'_>, kind: u8) {
+        let with_content = [FileType::Regular, FileType::Directory, FileType::Symlink];
+        if !with_content.iter().any(|with| with.dirent_code() == kind) {
+            return;
+        }
+        // Few directories are encrypted: reading four bytes for each of their names is cheaper than a note of all inodes.
+        let flags = self.flags_of(Ino(raw.ino));
+        if flags.is_some_and(|flags| flags & flags::ENCRYPT == 0) {
+            let says = format!("the name leads to inode {}, which is not encrypted", raw.ino);
+            self.broken(&rules::UNENCRYPTED, self.entry_place(at, raw), says);
+        }
+    }
+
+    /// The flags of an inode; `None` if they cannot be read.
+    fn flags_of(&self, ino: Ino) -> Option<u32> {
+        let image = &self.state.image;
+        let (group, index) = image.geometry.inode_place(ino)?;
+        let table = image.geometry.block_size.offset_of(Pblk(image.desc(group)?.inode_table))?;
+        let at = table.checked_add(u64::from(index) * image.geometry.inode_size as u64)?;
+        let mut flags = [0; 4];
+        image.read_bytes(at.checked_add(0x20)?, &mut flags).ok()?;
+        Some(u32::from_le_bytes(flags))
     }
 
     fn check_no_type(&self, at: Where, raw: &Raw<'_>) {

@@ -73,6 +73,10 @@ crate::rule::rules! { Directory;
         "A name in an encrypted directory has at least 16 bytes."
         "Shorter ones cannot be a cipher text, so no key will ever make a name of it."
         "Clear the entry; the file goes to lost+found if it was its only name.";
+    DI020 UNENCRYPTED Error
+        "Files, directories and symbolic links in an encrypted directory are encrypted."
+        "The kernel refuses to open such a file: somebody may have put it there to be taken for an encrypted one."
+        "Clear the entry; the file goes to lost+found.";
     DI021 UNREADABLE Fatal
         "A directory's blocks can be read."
         "The device failed here; what these blocks name could not be checked."

@@ -30,7 +30,7 @@ crate::rule::rules! { Superblock;
         "The superblock was damaged."
         "Store 5 % of the blocks.";
     SB008 FIRST_INO Error
-        "first_ino is 11 or more, and lies in the first group."
+        "first_ino is 11 or more, and is an inode's number."
         "The superblock was damaged."
         "Store 11.";
     SB009 FIRST_BLOCK Error

@@ -13,6 +13,9 @@ use tempfile::TempDir;
 /// Block size of every image here.
 pub(crate) const BS: u64 = 1024;
 
+/// The same hashes in every run; a later `-E` replaces it.
+const SEED: &[&str] = &["-E", "hash_seed=01234567-89ab-cdef-0123-456789abcdef"];
+
 /// An image in a directory of its own.
 pub(crate) struct Image {
     dir: TempDir,
@@ -26,7 +29,7 @@ impl Image {
         let path = dir.path().join("image");
         let fixed = ["-q", "-F", "-t", "ext4", "-b", "1024"];
         let place = path.to_str().unwrap();
-        testkit::run("mke2fs", fixed.iter().chain(options).chain(&[place, "32M"]));
+        testkit::run("mke2fs", fixed.iter().chain(SEED).chain(options).chain(&[place, "32M"]));
         let image = Self { dir, path };
         image.write(commands);
         image
@@ -40,7 +43,7 @@ impl Image {
         fill(&tree);
         let (tree, place) = (tree.to_str().unwrap(), path.to_str().unwrap());
         let fixed = ["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "8000", "-d", tree];
-        testkit::run("mke2fs", fixed.iter().chain(options).chain(&[place, "32M"]));
+        testkit::run("mke2fs", fixed.iter().chain(SEED).chain(options).chain(&[place, "32M"]));
         let _ = testkit::command("e2fsck").args(["-fyD", place]).output().unwrap();
         Self { dir, path }
     }

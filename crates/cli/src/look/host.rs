@@ -349,8 +349,19 @@ impl Shared {
     }
 
     fn mode(&self, stat: &Stat) -> Mode {
-        let mode = u32::from(stat.mode & 0o7777);
-        Mode::from_raw_mode(if self.choices.metadata { mode } else { mode & 0o777 & !self.umask })
+        let mut mode = u32::from(stat.mode & 0o7777);
+        if !self.choices.metadata {
+            mode &= 0o777 & !self.umask;
+        }
+        // A file that could not get its owner would lend this user's rights instead.
+        let is_file = stat.kind != FileType::Directory;
+        if is_file && !self.is_root && stat.uid != rustix::process::geteuid().as_raw() {
+            mode &= !0o4000;
+        }
+        if is_file && !self.is_root && stat.gid != rustix::process::getegid().as_raw() {
+            mode &= !0o2000;
+        }
+        Mode::from_raw_mode(mode)
     }
 
     /// Owner, attributes, mode and times of an open file or directory, in this order: a change of owner takes set-uid bits and

@@ -292,6 +292,8 @@ impl Loader {
     fn add_small(&mut self, draft: &mut Draft, loaded: Loaded) {
         let len = loaded.stat.size as usize; // at most SMALL_MAX
         let Some(physical) = self.one_piece(&loaded) else {
+            // What is in the buffer behind the run from now on keeps it from growing.
+            self.read_run(draft);
             let range = draft.reserve(len);
             let item = match read_whole(&self.fs, &loaded.inode, &mut draft.bytes[range.clone()]) {
                 Ok(()) => (Ok(loaded), Some(range)),
@@ -302,8 +304,9 @@ impl Loader {
         };
         let place = draft.items.len();
         let joins = draft.run.as_ref().and_then(|run| {
-            let gap =
-                physical.checked_sub(run.physical + run.len as u64).filter(|gap| *gap <= GAP_MAX)? as usize;
+            let gap = physical
+                .checked_sub(run.physical.saturating_add(run.len as u64))
+                .filter(|gap| *gap <= GAP_MAX)? as usize;
             (run.at + run.len + gap + room(len as u64) <= CHUNK).then_some(gap)
         });
         let at = match (joins, &mut draft.run) {

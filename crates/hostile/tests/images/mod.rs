@@ -5,14 +5,14 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
 use hostile::Mutator;
-use testkit::{command, run, scratch};
+use testkit::{command, scratch};
 
 /// Name, and mke2fs's arguments.
 const IMAGES: &[(&str, &[&str])] = &[
     ("ext4-1k", &["-b", "1024", "-O", "metadata_csum,64bit,orphan_file,metadata_csum_seed"]),
     ("ext4-4k", &["-b", "4096", "-O", "metadata_csum,64bit"]),
     ("ext2", &["-b", "1024", "-O", "none,sparse_super,filetype,ext_attr,dir_index", "-I", "128"]),
-    ("ext3", &["-b", "1024", "-O", "none,has_journal,filetype,ext_attr,dir_index,resize_inode"]),
+    ("ext3", &["-b", "1024", "-O", "none,sparse_super,has_journal,filetype,ext_attr,dir_index,resize_inode"]),
     ("inline", &["-b", "1024", "-O", "metadata_csum,inline_data", "-I", "512"]),
     ("bigalloc", &["-b", "1024", "-O", "metadata_csum,bigalloc", "-C", "4096"]),
     (
@@ -32,12 +32,15 @@ pub(crate) fn all() -> Vec<(String, Mutator)> {
         .iter()
         .map(|(name, args)| {
             let image = dir.path().join(format!("{name}.img"));
-            run(command("mke2fs")
+            let made = command("mke2fs")
                 .args(["-q", "-F", "-t", "ext4", "-N", "512", "-J", "size=1", "-d"])
                 .arg(&source)
                 .args(*args)
                 .arg(&image)
-                .arg("4M"));
+                .arg("4M")
+                .output()
+                .unwrap();
+            assert!(made.status.success(), "{name}: {}", String::from_utf8_lossy(&made.stderr));
             // Indexes the large directory.
             let status = command("e2fsck").args(["-fyD"]).arg(&image).output().unwrap().status;
             assert!(status.code().is_some_and(|code| code <= 1), "{name}: e2fsck -fyD: {status}");
@@ -65,7 +68,7 @@ fn fill(root: &Path) {
     }
     fs::create_dir_all(root.join("deep/er/and/deeper")).unwrap();
     fs::write(root.join("deep/er/and/deeper/end"), b"end").unwrap();
-    for (name, len) in [("user.small", 5), ("user.large", 300), ("user.huge", 700)] {
+    for (name, len) in [("user.small", 5), ("user.large", 300), ("user.huge", 400)] {
         let flags = rustix::fs::XattrFlags::empty();
         // A scratch directory without attributes makes images without.
         let _ = rustix::fs::setxattr(root.join("tiny"), name, &vec![b'v'; len], flags);

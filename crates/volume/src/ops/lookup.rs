@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use base::{Ino, Lblk};
 use buffer::{Buffer, ReadFault};
 use dir::{Dir, DirBlocks, Kept};
-use inode::{Blocks, Inode};
+use inode::{Blocks, Inode, Shared};
 use ondisk::Features;
 use ondisk::dirent::NAME_LEN_MAX;
 use ondisk::filetype::FileType;
@@ -175,21 +175,29 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives `with` the directory as `dir` knows it.
     fn with_dir<R>(&self, inode: &Inode, with: impl FnOnce(&Dir<'_>) -> R) -> Result<R, Fault> {
-        let shared = self.inodes.shared();
-        let ino = inode.ino();
-        let (casefold, encrypted) = (inode.has_flag(flags::CASEFOLD), inode.has_flag(flags::ENCRYPT));
-        if inode.is_inline() {
-            return Ok(inode.with_inline_dir(shared, |parts| {
-                with(&Dir { ino, kept: Kept::Inline(parts), casefold, encrypted })
-            })?);
-        }
-        let blocks = InodeBlocks { blocks: inode.dir_blocks(shared), index: self.dir_format.index };
-        let indexed = inode.has_flag(flags::INDEX) && shared.sb.features.has_compat(Features::DIR_INDEX);
-        let kept = if indexed { Kept::Indexed(&blocks) } else { Kept::Linear(&blocks) };
-        Ok(with(&Dir { ino, kept, casefold, encrypted }))
+        with_dir(self.inodes.shared(), &self.dir_format, inode, with)
     }
+}
+
+/// Gives `with` the directory as `dir` knows it.
+pub(crate) fn with_dir<R>(
+    shared: &Shared,
+    format: &dir::Format,
+    inode: &Inode,
+    with: impl FnOnce(&Dir<'_>) -> R,
+) -> Result<R, Fault> {
+    let ino = inode.ino();
+    let (casefold, encrypted) = (inode.has_flag(flags::CASEFOLD), inode.has_flag(flags::ENCRYPT));
+    if inode.is_inline() {
+        return Ok(inode.with_inline_dir(shared, |parts| {
+            with(&Dir { ino, kept: Kept::Inline(parts), casefold, encrypted })
+        })?);
+    }
+    let blocks = InodeBlocks { blocks: inode.dir_blocks(shared), index: format.index };
+    let indexed = inode.has_flag(flags::INDEX) && shared.sb.features.has_compat(Features::DIR_INDEX);
+    let kept = if indexed { Kept::Indexed(&blocks) } else { Kept::Linear(&blocks) };
+    Ok(with(&Dir { ino, kept, casefold, encrypted }))
 }
 
 /// The parts of a path; empty ones and "." mean nothing.
