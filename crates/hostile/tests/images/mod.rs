@@ -22,6 +22,12 @@ const IMAGES: &[(&str, &[&str])] = &[
     ("gdt_csum", &["-b", "1024", "-O", "^metadata_csum,uninit_bg,^has_journal,quota,project"]),
 ];
 
+/// How many there are.
+#[allow(dead_code, reason = "not every user of this module asks")]
+pub(crate) fn all_len() -> usize {
+    IMAGES.len()
+}
+
 /// All images with a mutator each.
 pub(crate) fn all() -> Vec<(String, Mutator)> {
     let dir = scratch();

@@ -1,0 +1,140 @@
+//! Makes `testdata/rules`: small sound images, and for each rule of the checker a few changed bytes that break it.
+//!
+//! `cargo run --profile ci -p extant-hostile --example rule_data -- testdata/rules [SECONDS]`
+
+#[path = "../tests/images/mod.rs"]
+mod images;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use device::{Device, MemDevice};
+use hostile::Mutator;
+use serde_json::{Value, json};
+
+/// A way to break a rule.
+struct Broken {
+    image: String,
+    /// Offset, and the bytes that stand there.
+    edits: Vec<(usize, Vec<u8>)>,
+    /// Findings that come with it, and a lot for a large image: the fewer, the better.
+    cost: usize,
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let dir = args.next().expect("the directory");
+    let seconds = args.next().map_or(60, |seconds| seconds.parse().expect("seconds"));
+    let dir = Path::new(&dir);
+    std::fs::create_dir_all(dir).expect("the directory");
+    let mut images = images::all();
+    images.extend(from_the_kernel());
+    let devices: Vec<MemDevice> = images.iter().map(|(_, mutator)| device_of(mutator.sound())).collect();
+    let mut copies: Vec<Vec<u8>> = images.iter().map(|(_, mutator)| mutator.sound().to_vec()).collect();
+    let mut found: BTreeMap<&'static str, Broken> = BTreeMap::new();
+    let begun = Instant::now();
+    let mut seed = 0;
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        seed += 1;
+        let at = seed as usize % images.len();
+        let (name, mutator) = &images[at];
+        let bytes = &mut copies[at];
+        let damage = mutator.damage(bytes, seed);
+        for (offset, before) in &damage.undo {
+            devices[at].write_at(*offset as u64, &bytes[*offset..offset + before.len()]).expect("inside");
+        }
+        let report = check::check(&devices[at], &check::Options::default()).expect("memory can be read");
+        let findings = report.counts.values().sum::<u64>() as usize;
+        for finding in &report.findings {
+            let known = found.get(finding.rule.code).map_or(usize::MAX, |broken| broken.cost);
+            // Small images first: the later ones are larger, and many would do.
+            let small = images::all_len();
+            let cost = findings + if at < small { 0 } else { 1000 };
+            if cost < known {
+                let edits = edits(mutator.sound(), bytes, &damage);
+                found.insert(finding.rule.code, Broken { image: name.clone(), edits, cost });
+            }
+        }
+        mutator.undo(bytes, &damage);
+        for (offset, before) in damage.undo.iter().rev() {
+            let sound = &mutator.sound()[*offset..offset + before.len()];
+            devices[at].write_at(*offset as u64, sound).expect("inside");
+        }
+    }
+    for (name, mutator) in &images {
+        if found.values().any(|broken| broken.image == *name) {
+            let packed = zstd::encode_all(mutator.sound(), 19).expect("packing works");
+            std::fs::write(dir.join(format!("{name}.img.zst")), packed).expect("the image is written");
+        }
+    }
+    let rules: serde_json::Map<String, Value> = found
+        .iter()
+        .map(|(code, broken)| {
+            let edits: Vec<Value> =
+                broken.edits.iter().map(|(offset, bytes)| json!([offset, hex(bytes)])).collect();
+            ((*code).to_owned(), json!({ "image": broken.image, "edits": edits }))
+        })
+        .collect();
+    let text = serde_json::to_string_pretty(&rules).expect("plain values") + "\n";
+    std::fs::write(dir.join("rules.json"), text).expect("the table is written");
+    let missing: Vec<&str> =
+        check::rules::all().map(|rule| rule.code).filter(|code| !found.contains_key(code)).collect();
+    println!("{} rules broken in {seed} rounds; not: {}", found.len(), missing.join(" "));
+}
+
+/// What e2fsprogs alone cannot make: logs that wait, orphans, encrypted and casefolded directories. As root only.
+fn from_the_kernel() -> Vec<(String, Mutator)> {
+    const NAMES: &[&str] = &[
+        "crash-orphan-file",
+        "crash-orphan-list",
+        "crash-no-csum-64bit",
+        "crash-ordered",
+        "crash-fast-commit",
+        "external-journal",
+        "casefold",
+        "encrypted-tree",
+        "htree-1k",
+        "fragmented-1k",
+        "quota-by-mke2fs",
+    ];
+    if !testkit::is_root() {
+        return Vec::new();
+    }
+    let dir = testkit::scratch();
+    let wanted: Vec<_> =
+        testkit::matrix::recipes().into_iter().filter(|recipe| NAMES.contains(&recipe.name)).collect();
+    let built = testkit::matrix::build_all(&wanted, dir.path(), 1);
+    let built = built.into_iter().filter_map(|outcome| outcome.built.ok());
+    built
+        .map(|built| (built.name.to_owned(), Mutator::new(std::fs::read(&built.image).expect("an image"))))
+        .collect()
+}
+
+fn device_of(bytes: &[u8]) -> MemDevice {
+    let device = MemDevice::new(bytes.len() as u64);
+    device.write_at(0, bytes).expect("the image fits the memory made for it");
+    device
+}
+
+/// The bytes that differ, in runs.
+fn edits(sound: &[u8], damaged: &[u8], damage: &hostile::Damage) -> Vec<(usize, Vec<u8>)> {
+    let mut places: Vec<usize> = Vec::new();
+    for (offset, before) in &damage.undo {
+        places.extend((*offset..offset + before.len()).filter(|at| sound[*at] != damaged[*at]));
+    }
+    places.sort_unstable();
+    places.dedup();
+    let mut runs: Vec<(usize, Vec<u8>)> = Vec::new();
+    for at in places {
+        match runs.last_mut() {
+            Some((start, bytes)) if *start + bytes.len() == at => bytes.push(damaged[at]),
+            _ => runs.push((at, vec![damaged[at]])),
+        }
+    }
+    runs
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,9 @@
+//! Checks a damaged image.
+
+#![no_main]
+
+mod common;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let _ = hostile::verify(&*common::damaged(data));
+});
