@@ -53,7 +53,8 @@ fn the_verdict_is_e2fscks_in_98_of_100_cases() {
                     }
                     std::fs::write(&path, &bytes).unwrap();
                     // Some damage makes e2fsck run in circles.
-                    let judged = command("timeout").args(["20", "e2fsck", "-fn"]).arg(&path).output().unwrap();
+                    let judged =
+                        command("timeout").args(["20", "e2fsck", "-fn"]).arg(&path).output().unwrap();
                     // It exits with 0 although it had to turn to a backup, since -n repairs the primary copy in memory only.
                     let said = String::from_utf8_lossy(&judged.stdout).into_owned()
                         + &String::from_utf8_lossy(&judged.stderr);

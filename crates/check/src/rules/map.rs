@@ -53,10 +53,6 @@ crate::rule::rules! { Map;
         "With bigalloc, blocks lie at the same offset of their cluster as of the file's cluster."
         "Two logical clusters would share one on the device."
         "Move the file's data to a cluster of its own.";
-    EX014 TOO_LONG Error
-        "A map does not reach past the logical blocks that the file system allows."
-        "The file cannot be read there."
-        "Cut the map off.";
     EX015 ABANDONED Fatal
         "Blocks of maps belong to one map only."
         "So many maps lead through the same blocks that the walk over them was given up: the image is damaged on purpose or beyond repair."

@@ -21,10 +21,6 @@ crate::rule::rules! { Superblock;
         "The device is at least as large as the file system."
         "The image was cut off, or the partition shrunk. Files in the missing part are lost."
         "Restore the missing part; else shrink the file system.";
-    SB006 INODES Error
-        "inodes_count is the number of groups times inodes_per_group."
-        "The superblock was damaged."
-        "Store the product.";
     SB007 RESERVED Error
         "At most half of the blocks are reserved."
         "The superblock was damaged."
@@ -77,10 +73,6 @@ crate::rule::rules! { Superblock;
         "With multiple-mount protection, the superblock names a block that holds its magic, and nobody has the file system open."
         "Another machine may be writing at this moment, or the block was overwritten."
         "Write a clean block.";
-    SB020 TIMES Note
-        "The last mount, write and check are not in the future."
-        "A clock was wrong."
-        "Store the present time.";
     SB021 RESIZE_INODE Error
         "The resize inode maps exactly the reserved descriptor blocks of every copy of the table."
         "Growing the file system would overwrite files."

@@ -9,15 +9,34 @@ use testkit::{command, scratch};
 
 /// Name, and mke2fs's arguments.
 const IMAGES: &[(&str, &[&str])] = &[
-    ("ext4-1k", &["-b", "1024", "-O", "metadata_csum,64bit,orphan_file,metadata_csum_seed"]),
-    ("ext4-4k", &["-b", "4096", "-O", "metadata_csum,64bit"]),
+    ("ext4-1k", &["-J", "size=1", "-b", "1024", "-O", "metadata_csum,64bit,orphan_file,metadata_csum_seed"]),
+    ("ext4-4k", &["-J", "size=1", "-b", "4096", "-O", "metadata_csum,64bit"]),
     ("ext2", &["-b", "1024", "-O", "none,sparse_super,filetype,ext_attr,dir_index", "-I", "128"]),
-    ("ext3", &["-b", "1024", "-O", "none,sparse_super,has_journal,filetype,ext_attr,dir_index,resize_inode"]),
-    ("inline", &["-b", "1024", "-O", "metadata_csum,inline_data", "-I", "512"]),
-    ("bigalloc", &["-b", "1024", "-O", "metadata_csum,bigalloc", "-C", "4096"]),
+    (
+        "ext3",
+        &[
+            "-J",
+            "size=1",
+            "-b",
+            "1024",
+            "-O",
+            "none,sparse_super,has_journal,filetype,ext_attr,dir_index,resize_inode",
+        ],
+    ),
+    ("inline", &["-J", "size=1", "-b", "1024", "-O", "metadata_csum,inline_data", "-I", "512"]),
+    ("bigalloc", &["-J", "size=1", "-b", "1024", "-O", "metadata_csum,bigalloc", "-C", "4096"]),
     (
         "meta_bg",
-        &["-b", "1024", "-O", "metadata_csum,meta_bg,^resize_inode,ea_inode,large_dir", "-g", "1024"],
+        &[
+            "-J",
+            "size=1",
+            "-b",
+            "1024",
+            "-O",
+            "metadata_csum,meta_bg,^resize_inode,ea_inode,large_dir",
+            "-g",
+            "1024",
+        ],
     ),
     ("gdt_csum", &["-b", "1024", "-O", "^metadata_csum,uninit_bg,^has_journal,quota,project"]),
 ];
@@ -39,7 +58,7 @@ pub(crate) fn all() -> Vec<(String, Mutator)> {
         .map(|(name, args)| {
             let image = dir.path().join(format!("{name}.img"));
             let made = command("mke2fs")
-                .args(["-q", "-F", "-t", "ext4", "-N", "512", "-J", "size=1", "-d"])
+                .args(["-q", "-F", "-t", "ext4", "-N", "512", "-d"])
                 .arg(&source)
                 .args(*args)
                 .arg(&image)
