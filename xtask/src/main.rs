@@ -27,7 +27,7 @@ cargo xtask COMMAND
   tidy                        text rules: file lengths, white space, links, scripts, forbidden words
   maketree DIR N [SEED]       make DIR with N small files, the same for the same SEED (default 1)
   spec                        print the rules that `extant check` holds file systems to
-  fuzz [--seed S] [--seconds N] [--threads N]
+  fuzz [--seed S] [--rounds N] [--seconds N] [--threads N]
                               damage images and drive the readers and the checker over them, for N seconds (default 60)
 ";
 

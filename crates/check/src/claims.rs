@@ -112,6 +112,17 @@ impl Claims {
         });
     }
 
+    /// All clusters that were claimed twice, in order.
+    pub(crate) fn each_twice(&self, mut each: impl FnMut(u64)) {
+        let per_group = u64::from(self.clusters_per_group);
+        for (group, words) in self.twice.groups.iter().enumerate() {
+            if words.get().is_some() {
+                let first = group as u64 * per_group;
+                self.twice_within(first, first + per_group - 1, &mut each);
+            }
+        }
+    }
+
     /// The claims of a group in words of 64 clusters, lowest bit first; `None` when there are none.
     pub(crate) fn group(&self, group: Group) -> Option<&[AtomicU64]> {
         self.once.groups.get(group.0 as usize)?.get().map(AsRef::as_ref)
@@ -158,6 +169,9 @@ mod tests {
         assert_eq!(claims.claim(301, 301), Err(Taken));
         let mut twice = Vec::new();
         claims.twice_within(0, 998, |cluster| twice.push(cluster));
+        assert_eq!(twice, (290..=301).collect::<Vec<_>>());
+        twice.clear();
+        claims.each_twice(|cluster| twice.push(cluster));
         assert_eq!(twice, (290..=301).collect::<Vec<_>>());
         let set = |group| {
             claims.group(Group(group)).unwrap().iter().map(|w| w.load(Ordering::Relaxed).count_ones())

@@ -24,7 +24,7 @@ pub(crate) struct Image<'d> {
     /// By group. Descriptors that cannot be used are replaced by their backup's, with a finding.
     pub(crate) descs: Vec<GroupDesc>,
     /// What the journal will change, laid over the device.
-    pub(crate) replay: Option<Replay>,
+    pub(crate) replay: Option<Replay<'d>>,
     /// Blocks of superblocks, descriptors, bitmaps and inode tables.
     pub(crate) zones: Zones,
     /// Groups whose inode table or bitmaps lie where they cannot be: not read.

@@ -5,14 +5,16 @@
 //! other's mistakes.
 //!
 //! ```text
-//!  open      superblock -> geometry -> journal scanned, its replay laid over the device -> descriptors
+//!  open      superblock -> geometry -> journal scanned, its replay laid over the device -> descriptors; backups of both
 //!  pass 1    every inode: fields, checksum, map, attributes; who claims which cluster        parallel over groups
+//!            reference counts of attribute blocks and values
 //!  pass 1b   clusters claimed twice: by whom                                                 only when there are any
+//!  orphans   the list and the file: which inodes may be without a name
 //!  pass 2    every directory: blocks, names, types, index                                    parallel over directories
 //!  pass 3    every directory hangs from the root
 //!  pass 4    link counts                                                                     parallel over groups
 //!  pass 5    bitmaps, counts, descriptors                                                    parallel over groups
-//!  then      quota, orphans, journal, attribute reference counts, backups of superblock and descriptors
+//!  then      quota, the journal at rest
 //! ```
 //!
 //! Invariants
@@ -22,7 +24,6 @@
 //! 3. The same image gives the same report, whatever the number of threads.
 //! 4. A pass reads what earlier passes noted ([`state`]) and never the other way round.
 //! 5. Every finding names a [`Rule`] of [`rules`] by its permanent code, a place, and the values needed to act on it.
-
 //!
 //! ```
 //! use device::{Device, MemDevice};
@@ -75,6 +76,9 @@ pub struct Options<'o> {
     pub threads: Option<NonZero<usize>>,
     /// Who wants to know how far the check is.
     pub progress: Option<&'o dyn Progress>,
+    /// The device of the external journal, if the file system has one: its log is replayed as one inside would be.
+    /// Without it, a journal elsewhere is only noted.
+    pub journal: Option<&'o dyn Device>,
 }
 
 /// Why there is no report at all.
@@ -96,7 +100,7 @@ pub fn check(device: &dyn Device, options: &Options<'_>) -> Result<Report, Check
         .map_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get), NonZero::get);
     let findings = Findings::default();
     let mut stats = Stats::default();
-    let Some(image) = supers::open(device, &findings)? else {
+    let Some(image) = supers::open(device, options.journal, &findings)? else {
         stats.elapsed = begun.elapsed();
         return Ok(Report::new(findings, stats, false));
     };
@@ -118,7 +122,7 @@ pub fn check(device: &dyn Device, options: &Options<'_>) -> Result<Report, Check
         meter.finish();
     });
     if state.claims.any_twice() {
-        timed("pass 1b: clusters claimed twice", &mut || pass1::shared::run(&state));
+        timed("pass 1b: clusters claimed twice", &mut || pass1::shared::run(&state, threads));
     }
     timed("orphans", &mut || {
         orphans::run(&state);

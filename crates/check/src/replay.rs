@@ -6,6 +6,8 @@
 //! overlay  home block -> its newest copy in the log; read() lays these over what the device gives
 //! ```
 //!
+//! The log lies inside the file system, or on a device of its own.
+//!
 //! Owns its own reading of the log: it shares nothing with the engine's recovery but the layouts of `jbd2-format`. Does
 //! **not** own: fast commits, which are only noticed; the rules of a journal at rest (see [`crate::journal`]).
 //!
@@ -32,9 +34,10 @@ use crate::{Findings, Place};
 use locate::Journal;
 
 /// What the journal will change.
-#[derive(Debug)]
-pub(crate) struct Replay {
+pub(crate) struct Replay<'d> {
     block_size: BlockSize,
+    /// The device of an external journal.
+    log: Option<&'d dyn Device>,
     /// By home block, sorted.
     copies: Vec<Copy>,
 }
@@ -43,13 +46,13 @@ pub(crate) struct Replay {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Copy {
     home: u64,
-    /// Where on the device the log holds it.
+    /// Where on its device the log holds it.
     at: Pblk,
     /// Its first word is the journal's magic, and zero in the log.
     escaped: bool,
 }
 
-impl Replay {
+impl Replay<'_> {
     /// Fills `buf` from byte `offset` on, as it is after the replay.
     pub(crate) fn read(&self, device: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
         device.read_at(offset, buf)?;
@@ -59,7 +62,7 @@ impl Replay {
         let mut block = Vec::new();
         for copy in self.copies[first..].iter().take_while(|copy| copy.home << log2 < end) {
             block.resize(self.block_size.len(), 0);
-            device.read_at(copy.at.0 << log2, &mut block)?;
+            self.log.unwrap_or(device).read_at(copy.at.0 << log2, &mut block)?;
             if copy.escaped {
                 unescape(&mut block);
             }
@@ -73,29 +76,39 @@ impl Replay {
 }
 
 /// Scans the journal; `None` when there is nothing to replay.
-pub(crate) fn scan(
+pub(crate) fn scan<'d>(
     device: &dyn Device,
+    journal: Option<&'d dyn Device>,
     sb: &Superblock,
     geometry: &Geometry,
     findings: &Findings,
-) -> Option<Replay> {
+) -> Option<Replay<'d>> {
     if !sb.features.has_incompat(Features::RECOVER) || !sb.features.has_compat(Features::HAS_JOURNAL) {
         return None;
+    }
+    let unreadable = |says: String| findings.broken(&rules::LOG_UNREADABLE, journal_place(sb), says);
+    let pending = |log: &Log<'_>| {
+        let says = format!("the log begins with transaction {}", log.sequence);
+        findings.broken(&rules::PENDING, journal_place(sb), says);
+    };
+    if let (true, Some(device)) = (locate::is_external(sb), journal) {
+        let (at, journal) = locate::external(device, sb, geometry).map_err(unreadable).ok()?;
+        let log = Log::open(device, journal, at, geometry).map_err(unreadable).ok()??;
+        pending(&log);
+        return log.replay(sb, geometry, findings).map(|replay| Replay { log: Some(device), ..replay });
     }
     if locate::is_external(sb) {
         let says = "the journal on another device waits to be replayed, and was not looked at";
         findings.broken(&rules::EXTERNAL, Place::default(), says);
         return None;
     }
-    let unreadable = |says: String| findings.broken(&rules::LOG_UNREADABLE, journal_place(sb), says);
     let read = |offset: u64, buf: &mut [u8]| device.read_at(offset, buf);
     let journal = locate::from_inode(&read, sb, geometry)
         .or_else(|says| locate::from_backup(&read, sb, geometry).map_err(|_| says))
         .map_err(unreadable)
         .ok()?;
-    let log = Log::open(device, journal, geometry).map_err(unreadable).ok()??;
-    let says = format!("the log begins with transaction {}", log.sequence);
-    findings.broken(&rules::PENDING, journal_place(sb), says);
+    let log = Log::open(device, journal, 0, geometry).map_err(unreadable).ok()??;
+    pending(&log);
     log.replay(sb, geometry, findings)
 }
 
@@ -130,10 +143,15 @@ struct Found {
 }
 
 impl<'d> Log<'d> {
-    /// `None`: the log is empty.
-    fn open(device: &'d dyn Device, journal: Journal, geometry: &Geometry) -> Result<Option<Self>, String> {
+    /// The log whose journal superblock is in the journal's block `at`. `None`: the log is empty.
+    fn open(
+        device: &'d dyn Device,
+        journal: Journal,
+        at: u32,
+        geometry: &Geometry,
+    ) -> Result<Option<Self>, String> {
         let mut block = vec![0; geometry.block_size.len()];
-        let first = journal.find(0).ok_or("the journal has no blocks")?;
+        let first = journal.find(at).ok_or("the journal has no blocks")?;
         read_block(device, geometry.block_size, first, &mut block).map_err(|fault| fault.to_string())?;
         let jsb = LogSuper::decode(&block).map_err(|fault| fault.to_string())?;
         if jsb.start == 0 {
@@ -166,10 +184,13 @@ impl<'d> Log<'d> {
         }))
     }
 
-    fn replay(&self, sb: &Superblock, geometry: &Geometry, findings: &Findings) -> Option<Replay> {
+    fn replay(&self, sb: &Superblock, geometry: &Geometry, findings: &Findings) -> Option<Replay<'static>> {
         let found = self.scan();
         let place = |lblk: u32| {
             let place = journal_place(sb).at_lblk(base::Lblk(lblk));
+            if locate::is_external(sb) {
+                return place; // blocks of the image are meant elsewhere
+            }
             self.journal.find(lblk).map_or(place.clone(), |pblk| place.in_block(pblk))
         };
         for (lblk, says) in &found.damage {
@@ -202,7 +223,7 @@ impl<'d> Log<'d> {
             copies.insert(home, Copy { home, at, escaped: tag.escaped });
         }
         self.notice_fast_commits(found.end, sb, findings);
-        Some(Replay { block_size: geometry.block_size, copies: copies.into_values().collect() })
+        Some(Replay { block_size: geometry.block_size, log: None, copies: copies.into_values().collect() })
     }
 
     fn next(&self, at: u32) -> u32 {

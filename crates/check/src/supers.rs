@@ -27,6 +27,11 @@ use crate::{CheckFault, Findings, Place, replay};
 
 /// Groups that a check will keep notes of: 2^52 bytes in groups of 128 MiB are fewer.
 const GROUPS_MAX: u32 = 1 << 25;
+/// Blocks per group that mke2fs makes at least. Where there are many groups, they must have so many on average: notes
+/// of groups take memory, and a sparse file would otherwise name millions of groups for nothing.
+const GROUP_BLOCKS_MIN: u64 = 256;
+/// Groups that may be smaller.
+const SMALL_GROUPS_MAX: u64 = 1 << 16;
 
 /// Features whose every effect is known here.
 const KNOWN: Features = Features {
@@ -70,12 +75,16 @@ const KNOWN: Features = Features {
 };
 
 /// Opens the image; `None` when nothing behind the superblock can be looked at, with a finding that says why.
-pub(crate) fn open<'d>(device: &'d dyn Device, findings: &Findings) -> Result<Option<Image<'d>>, CheckFault> {
+pub(crate) fn open<'d>(
+    device: &'d dyn Device,
+    journal: Option<&'d dyn Device>,
+    findings: &Findings,
+) -> Result<Option<Image<'d>>, CheckFault> {
     let mut bytes = [0; superblock::SIZE];
     device.read_at(superblock::OFFSET, &mut bytes)?;
     let Some((sb, geometry)) = choose(device, &bytes, findings) else { return Ok(None) };
     let Some((sb, geometry)) = usable(device, sb, geometry, findings) else { return Ok(None) };
-    let replay = replay::scan(device, &sb, &geometry, findings);
+    let replay = replay::scan(device, journal, &sb, &geometry, findings);
     let (sb, geometry) = match &replay {
         Some(replay) => {
             // The superblock is journaled like all else; its geometry only changes when the file system grows.
@@ -228,6 +237,16 @@ fn usable(
         if device.size_bytes() < needed / 2 {
             return None;
         }
+    }
+    // The device holds at least half of the blocks.
+    let groups_max = geometry.blocks / GROUP_BLOCKS_MIN + SMALL_GROUPS_MAX;
+    if u64::from(geometry.groups) > groups_max {
+        let says = format!(
+            "{} groups of {} blocks; at most {groups_max} groups can be checked with {} blocks",
+            geometry.groups, sb.blocks_per_group, geometry.blocks
+        );
+        findings.broken(&rules::GEOMETRY, Place::default(), says);
+        return None;
     }
     Some((sb, geometry))
 }

@@ -6,16 +6,17 @@
 //! counts, values in EA inodes) is judged by [`finish`].
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 
 use base::checksum::crc32c;
-use base::{Ino, Lblk, Malformed, Pblk};
+use base::{Ino, Malformed, Pblk};
 use ondisk::Features;
 use ondisk::inode::{Inode, flags};
 use ondisk::xattr::{self, AttrValue, StoredAttr};
 
 use crate::Place;
-use crate::map::{self, MapRoot};
+use crate::map::{self, MapFault, MapRoot, Run, Visit};
 use crate::rules::xattr as rules;
 use crate::state::State;
 
@@ -248,14 +249,22 @@ pub(crate) fn finish(state: &State<'_>) {
     let references = std::mem::take(&mut *state.attrs.ea.lock().unwrap_or_else(PoisonError::into_inner));
     let mut references: Vec<_> = references.into_iter().collect();
     references.sort_unstable();
+    // Sound values have blocks of their own, so that all of them together are smaller than the file system.
+    let geometry = &state.image.geometry;
+    let mut budget = geometry.blocks.saturating_mul(geometry.block_size.bytes()).saturating_mul(4);
     for (ino, mut references) in references {
         references.sort_unstable();
-        ea_inode(state, Ino(ino), &references);
+        if ea_inode(state, Ino(ino), &references, &mut budget).is_break() {
+            let says =
+                format!("attribute values share so many blocks that they were not read from inode {ino} on");
+            state.findings.broken(&crate::rules::map::ABANDONED, Place::ino(Ino(ino)), says);
+            break;
+        }
     }
 }
 
-/// An inode that attributes name as the home of their value.
-fn ea_inode(state: &State<'_>, ino: Ino, references: &[EaRef]) {
+/// An inode that attributes name as the home of their value; `budget` are the bytes that may still be read.
+fn ea_inode(state: &State<'_>, ino: Ino, references: &[EaRef], budget: &mut u64) -> ControlFlow<()> {
     let from = |reference: &EaRef| {
         let place = if reference.from.0 != 0 {
             Place::ino(Ino(reference.from.0))
@@ -265,11 +274,12 @@ fn ea_inode(state: &State<'_>, ino: Ino, references: &[EaRef]) {
         place.named(&reference.name)
     };
     let first = &references[0];
-    let value = match read_value(state, ino) {
+    let value = match read_value(state, ino, budget) {
         Ok(value) => value,
-        Err(fault) => {
+        Err(ValueFault::OverBudget) => return ControlFlow::Break(()),
+        Err(ValueFault::Broken(fault)) => {
             state.findings.broken(&rules::EA_INODE, from(first), format!("inode {ino}: {fault}"));
-            return;
+            return ControlFlow::Continue(());
         }
     };
     for reference in references {
@@ -288,7 +298,7 @@ fn ea_inode(state: &State<'_>, ino: Ino, references: &[EaRef]) {
         }
     }
     if value.legacy {
-        return;
+        return ControlFlow::Continue(());
     }
     if value.stored_crc != value.crc {
         let says = format!("the value's checksum is {:#x}, should be {:#x}", value.stored_crc, value.crc);
@@ -298,6 +308,7 @@ fn ea_inode(state: &State<'_>, ino: Ino, references: &[EaRef]) {
     if stored != expected {
         state.findings.differs(&rules::EA_REFCOUNT, Place::ino(ino), "the count", stored, expected);
     }
+    ControlFlow::Continue(())
 }
 
 fn hash_fits(name: &[u8], crc: u32, stored: u32) -> bool {
@@ -314,34 +325,101 @@ struct Value {
     legacy: bool,
 }
 
-fn read_value(state: &State<'_>, ino: Ino) -> Result<Value, String> {
+/// Why there is no value.
+enum ValueFault {
+    /// The inode holds none, in words.
+    Broken(String),
+    /// Too many bytes were read already.
+    OverBudget,
+}
+
+impl From<String> for ValueFault {
+    fn from(says: String) -> Self {
+        Self::Broken(says)
+    }
+}
+
+/// The runs that hold the first `blocks` blocks of a value.
+struct ValueRuns<'b> {
+    blocks: u64,
+    /// The first block that no run was found for.
+    next: u64,
+    runs: Vec<Run>,
+    block_bytes: u64,
+    /// Bytes that may still be read, of maps and values.
+    budget: &'b mut u64,
+    over_budget: bool,
+}
+
+impl ValueRuns<'_> {
+    fn spend(&mut self, bytes: u64) -> bool {
+        match self.budget.checked_sub(bytes) {
+            Some(left) => *self.budget = left,
+            None => self.over_budget = true,
+        }
+        !self.over_budget
+    }
+}
+
+impl Visit for ValueRuns<'_> {
+    fn node(&mut self, _: Pblk) -> bool {
+        self.next < self.blocks && self.spend(self.block_bytes)
+    }
+
+    fn run(&mut self, mut run: Run) -> ControlFlow<()> {
+        if self.next >= self.blocks || u64::from(run.lblk.0) != self.next {
+            return ControlFlow::Break(()); // all is found, or there is a hole
+        }
+        let len = u64::from(run.len).min(self.blocks - self.next);
+        if !self.spend(len * self.block_bytes) {
+            return ControlFlow::Break(());
+        }
+        run.len = len as u32; // not more than before
+        self.next += len;
+        self.runs.push(run);
+        ControlFlow::Continue(())
+    }
+
+    fn broken(&mut self, _: MapFault) {}
+}
+
+fn read_value(state: &State<'_>, ino: Ino, budget: &mut u64) -> Result<Value, ValueFault> {
     let image = &state.image;
     let bytes = image.read_inode(ino).map_err(|fault| fault.to_string())?;
     let inode = Inode::decode(&bytes).map_err(|fault: Malformed| fault.to_string())?;
     if !inode.has_flag(flags::EA_INODE) {
-        return Err("it has no flag ea_inode".into());
+        return Err("it has no flag ea_inode".to_owned().into());
     }
     if inode.mode & 0xF000 != 0x8000 || inode.links == 0 {
-        return Err(format!("mode {:#o}, {} links", inode.mode, inode.links));
+        return Err(format!("mode {:#o}, {} links", inode.mode, inode.links).into());
     }
     let size = usize::try_from(inode.size).unwrap_or(usize::MAX);
     if size > xattr::STORED_VALUE_LEN_MAX as usize {
-        return Err(format!("its size is {size}"));
+        return Err(format!("its size is {size}").into());
     }
     let seed = ondisk::inode::inode_seed(image.fs_seed, ino, inode.generation);
     let root = MapRoot { ino, i_block: inode.block, extents: inode.has_flag(flags::EXTENTS), seed };
     let bs = image.geometry.block_size.len();
+    let blocks = size.div_ceil(bs) as u64;
+    let mut found =
+        ValueRuns { blocks, next: 0, runs: Vec::new(), block_bytes: bs as u64, budget, over_budget: false };
+    map::walk(image, &root, &mut found);
+    if found.over_budget {
+        return Err(ValueFault::OverBudget);
+    }
+    if found.next < blocks {
+        let says = format!("block {} of its value is not mapped, the value has {blocks}", found.next);
+        return Err(says.into());
+    }
     let mut value = vec![0; size.next_multiple_of(bs)];
-    map::data_runs(image, &root, &mut |run| {
-        let Lblk(lblk) = run.lblk;
-        let start = (lblk as usize).checked_mul(bs)?;
-        let len = (run.len as usize * bs).min(value.len().checked_sub(start)?);
-        let part = value.get_mut(start..start + len)?;
+    let mut rest = value.as_mut_slice();
+    for run in &found.runs {
+        let (part, behind) = rest.split_at_mut(run.len as usize * bs);
+        rest = behind;
         if !run.unwritten {
-            image.read_blocks(run.pblk, part).ok()?;
+            image.read_blocks(run.pblk, part).map_err(|fault| fault.to_string())?;
         }
-        Some(())
-    });
+    }
     let crc = crc32c(image.fs_seed, &value[..size]);
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let (stored_crc, refcount) = (word(0x08), u64::from(word(0x0C)) << 32 | u64::from(word(0x24)));

@@ -2,6 +2,7 @@
 //!
 //! Does **not** own: any rule or verdict.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
 use std::process::ExitCode;
@@ -13,12 +14,12 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use crate::imagearg::ImageArg;
+use crate::imagearg::{ArgError, ImageArg};
 
 /// e2fsck's code for an operational error.
 const OPERATIONAL: u8 = 8;
 /// e2fsck's code for a wrong command line.
-const USAGE: u8 = 16;
+pub(crate) const USAGE: u8 = 16;
 
 /// Verify a file system on all processors. Nothing is written; a journal that waits is checked as if it were replayed.
 #[derive(Debug, Args)]
@@ -33,12 +34,16 @@ Examples:
   extant check disk.img              check and print what is wrong
   extant check disk.img#2            the second partition of a disk image
   extant check --json disk.img       the same for programs
+  extant check --journal log disk    with the journal that lies on another device
   extant check --explain IN004       what a rule means, and what a repair would do
   extant check --rules               all rules")]
 pub(crate) struct CheckArgs {
     /// The image: FILE, FILE@OFFSET, FILE#PARTITION, or a block device.
     #[arg(required_unless_present_any = ["explain", "rules"])]
-    image: Option<String>,
+    image: Option<OsString>,
+    /// The device of the external journal, spelled as an image is.
+    #[arg(long, value_name = "DEV", requires = "image")]
+    journal: Option<OsString>,
     /// Print what a rule means, by its code.
     #[arg(long, value_name = "CODE", conflicts_with_all = ["image", "rules"])]
     explain: Option<String>,
@@ -85,17 +90,32 @@ fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
         let line = |rule: &&Rule| format!("{}  {:5}  {}\n", rule.code, severity(rule.severity), rule.says);
         return Ok((0, if args.json { pretty(&json!(all)) } else { all.iter().map(line).collect() }));
     }
-    let name = args.image.as_deref().unwrap_or_default();
-    let image = ImageArg::parse(std::ffi::OsStr::new(name)).map_err(|why| (USAGE, why.to_string()))?;
-    let device: Arc<dyn device::Device> =
-        image.open_read_only().map_err(|why| (OPERATIONAL, why.to_string()))?;
+    let image = args.image.as_deref().unwrap_or_default();
+    let name = &*image.to_string_lossy();
+    let device = open(image)?;
+    let journal = args.journal.as_deref().map(open).transpose()?;
     let bar = Bar::new(!args.quiet && !args.json && std::io::stderr().is_terminal());
-    let options = check::Options { threads: args.threads, progress: Some(&bar) };
+    let options = check::Options { threads: args.threads, progress: Some(&bar), journal: journal.as_deref() };
     let checked = check::check(&*device, &options);
     bar.bar.finish_and_clear();
     let report = checked.map_err(|why| (OPERATIONAL, format!("{name}: {why}")))?;
     let text = if args.json { pretty(&as_json(name, &report)) } else { as_text(name, &report, args) };
     Ok((report.exit_code(), text))
+}
+
+/// Opens a whole file system or journal.
+fn open(arg: &OsStr) -> Result<Arc<dyn device::Device>, (u8, String)> {
+    let failed = |why: ArgError| match why {
+        ArgError::Usage(why) => (USAGE, why),
+        ArgError::Unreadable(why) => (OPERATIONAL, why),
+    };
+    let image = ImageArg::parse(arg).map_err(failed)?;
+    if let Some(inner) = &image.inner_path {
+        let (inner, image) = (inner.display(), ImageArg { inner_path: None, ..image.clone() });
+        let says = format!("{inner}: a check is of a whole file system, not of a path in it: say {image}");
+        return Err((USAGE, says));
+    }
+    image.open_read_only().map_err(failed)
 }
 
 fn severity(severity: Severity) -> &'static str {

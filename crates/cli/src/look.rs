@@ -15,6 +15,7 @@
 
 mod glob;
 pub(crate) mod host;
+pub(crate) mod outside;
 pub(crate) mod print;
 pub(crate) mod progress;
 
@@ -27,9 +28,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use extant::walk::{Order, Problem, WalkFault};
-use extant::{
-    Fault, Features, FileDevice, FileSystem, FileType, Follow, InodeRef, OpenFault, OpenOptions, Refusal,
-};
+use extant::{Fault, Features, FileSystem, FileType, Follow, InodeRef, OpenFault, OpenOptions, Refusal};
 
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg};
@@ -42,7 +41,7 @@ pub(crate) struct OpenArgs {
     /// Do not look at the journal: show what stands in place, as the kernel's noload.
     #[arg(long, help_heading = "Image")]
     no_recovery: bool,
-    /// The external journal's file or device, for images that have one.
+    /// The external journal, written as an image is (see below), for images that have one.
     #[arg(long, value_name = "FILE", help_heading = "Image")]
     journal: Option<PathBuf>,
 }
@@ -189,10 +188,9 @@ impl Session {
         let journal_device = match &self.args.journal {
             None => None,
             Some(path) => {
-                let opened = FileDevice::open_read_only(path);
-                let device =
-                    opened.map_err(|why| unreadable(&format_args!("journal {}: {why}", path.display())))?;
-                Some(Arc::new(device) as Arc<dyn extant::Device>)
+                let opened = ImageArg::parse(path.as_os_str()).and_then(|journal| journal.open_read_only());
+                let journal = |(code, why)| (code, format!("the journal: {why}"));
+                Some(opened.map_err(told).map_err(journal)?)
             }
         };
         let options =

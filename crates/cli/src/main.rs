@@ -40,7 +40,7 @@ Exit codes:
   9  a path that was asked for is not in the image, or not of the kind that the command needs
   130  interrupted";
 
-/// ext4 in user space: build and look into ext4 images without root and without mounting.
+/// ext4 in user space: build, read, mount and check ext4 images, without root and without a kernel driver.
 #[derive(Debug, Parser)]
 #[command(name = "extant", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
@@ -94,7 +94,13 @@ fn main() -> ExitCode {
         Err(error) => {
             // Help and version are answers, not errors; everything else is a usage error.
             let _ = error.print();
-            return if error.use_stderr() { exit::USAGE.into() } else { ExitCode::SUCCESS };
+            // `check` answers with e2fsck's codes, also for a wrong command line.
+            let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
+            return match (error.use_stderr(), is_check) {
+                (false, _) => ExitCode::SUCCESS,
+                (true, true) => ExitCode::from(check::USAGE),
+                (true, false) => exit::USAGE.into(),
+            };
         }
     };
     match cli.command {

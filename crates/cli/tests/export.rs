@@ -10,6 +10,7 @@ use common::{EXISTS, USAGE, assert_has, build, extant, outcome, run};
 use testkit::{DiffOptions, Holes, LoopMount, Manifest, diff, is_root, scratch, trees};
 
 const TARGET: i32 = 1;
+const DAMAGED: i32 = 4;
 const NOT_FOUND: i32 = 9;
 
 fn at(image: &Path, path: &str) -> OsString {
@@ -248,4 +249,105 @@ fn a_full_disk_ends_the_copy_with_its_code() {
     testkit::run("umount", args![&small]);
     assert_eq!(dir_outcome.code(common::NO_SPACE).lines().count(), 1, "{}", dir_outcome.stderr);
     assert_has(tar_outcome.code(common::NO_SPACE), "No space left");
+}
+
+/// The first name of a file may have no place in the destination; the others wait for nothing.
+#[test]
+fn a_further_name_is_made_where_the_first_has_no_place() {
+    let scratch = scratch();
+    let dir = scratch.path();
+    let tree = dir.join("tree");
+    for name in ["a", "b", "c"] {
+        std::fs::create_dir_all(tree.join(name)).unwrap();
+    }
+    std::fs::write(tree.join("a/f"), "content").unwrap();
+    std::fs::write(tree.join("a/large"), vec![7; 1 << 20]).unwrap();
+    symlink("target", tree.join("a/link")).unwrap();
+    for name in ["f", "large", "link"] {
+        for other in ["b", "c"] {
+            std::fs::hard_link(tree.join("a").join(name), tree.join(other).join(name)).unwrap();
+        }
+    }
+    let image = dir.join("a.img");
+    build(&image, args!["--from", &tree]);
+    // Whichever the walk comes to first.
+    for blocked in ["a", "b", "c"] {
+        let out = dir.join(format!("out-{blocked}"));
+        std::fs::create_dir(&out).unwrap();
+        std::fs::write(out.join(blocked), "in the way").unwrap();
+        let outcome = run([OsString::from("cp"), OsString::from("-a"), at(&image, "/"), out.clone().into()]);
+        assert_has(outcome.code(TARGET), "something else than a directory");
+        let others: Vec<&str> = ["a", "b", "c"].into_iter().filter(|name| *name != blocked).collect();
+        for name in &others {
+            assert_eq!(std::fs::read(out.join(name).join("f")).unwrap(), b"content");
+            assert_eq!(std::fs::read(out.join(name).join("large")).unwrap(), vec![7; 1 << 20]);
+            assert_eq!(std::fs::read_link(out.join(name).join("link")).unwrap(), Path::new("target"));
+        }
+        for file in ["f", "large", "link"] {
+            let links = out.join(others[0]).join(file).symlink_metadata().unwrap().nlink();
+            assert_eq!(links, 2, "{file} without {blocked}");
+        }
+    }
+}
+
+/// An image with a directory `enc` that says it is encrypted: its names are any bytes.
+fn encrypted(dir: &Path) -> PathBuf {
+    let (tree, image) = (dir.join("tree"), dir.join("enc.img"));
+    std::fs::create_dir_all(tree.join("enc/subXdirectory")).unwrap();
+    std::fs::create_dir_all(tree.join("plain")).unwrap();
+    testkit::run("mkfifo", args![tree.join("enc/a0fifo")]);
+    std::fs::hard_link(tree.join("enc/a0fifo"), tree.join("enc/a1fifo")).unwrap();
+    std::fs::write(tree.join("enc/secret"), "secret").unwrap();
+    std::fs::hard_link(tree.join("enc/secret"), tree.join("enc/secret2")).unwrap();
+    std::fs::write(tree.join("plain/%"), "p").unwrap();
+    let features = ["-q", "-t", "ext4", "-O", "encrypt,^metadata_csum", "-d"].map(OsString::from);
+    let end = [tree.into_os_string(), image.clone().into_os_string(), "8M".into()];
+    testkit::run("mke2fs", features.into_iter().chain(end));
+    for (path, flags) in [("enc", "0x80800"), ("enc/secret", "0x80800")] {
+        testkit::run("debugfs", args!["-w", "-R", format!("sif /{path} flags {flags}"), &image]);
+    }
+    let mut bytes = std::fs::read(&image).unwrap();
+    for (plain, cipher) in [(&b"subXdirectory"[..], &b"sub/directory"[..]), (b"a0fifo", b"a\0fifo")] {
+        let mut found = 0;
+        for at in 0..bytes.len() - plain.len() {
+            if bytes[at..].starts_with(plain) {
+                bytes[at..at + plain.len()].copy_from_slice(cipher);
+                found += 1;
+            }
+        }
+        assert!(found > 0, "{plain:?} is not in the image");
+    }
+    std::fs::write(&image, bytes).unwrap();
+    image
+}
+
+#[test]
+fn names_of_encrypted_directories_are_spelled() {
+    let scratch = scratch();
+    let dir = scratch.path();
+    let image = encrypted(dir);
+    let out = dir.join("out");
+    let copied = run([OsString::from("cp"), OsString::from("-r"), at(&image, "/"), out.clone().into()]);
+    assert_has(copied.code(DAMAGED), "key");
+    assert!(out.join("enc/sub%2Fdirectory").is_dir());
+    assert!(out.join("plain/%").is_file());
+    // A further name leads to the first one by its spelling.
+    let fifos = ["enc/a%00fifo", "enc/a1fifo"].map(|name| out.join(name).symlink_metadata().unwrap());
+    assert_eq!((fifos[0].ino(), fifos[0].nlink()), (fifos[1].ino(), 2));
+    assert!(!out.join("enc/secret").exists() && !out.join("enc/secret2").exists());
+
+    let archive = dir.join("x.tar");
+    let exported = run(args!["export", &image, "--tar", &archive]);
+    assert_has(exported.code(DAMAGED), "left out like the file's first name");
+    let listed = testkit::run("tar", args!["-tf", &archive]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    for name in ["enc/sub%2Fdirectory/", "enc/a%00fifo", "enc/a1fifo", "plain/%"] {
+        assert!(listed.lines().any(|line| line == name), "{name}:\n{listed}");
+    }
+    assert!(!listed.contains("secret"), "{listed}");
+    // Every link finds what it is a name of.
+    let unpacked = dir.join("unpacked");
+    std::fs::create_dir(&unpacked).unwrap();
+    testkit::run("tar", args!["-xf", &archive, "-C", &unpacked]);
+    assert_eq!(unpacked.join("enc/a1fifo").symlink_metadata().unwrap().nlink(), 2);
 }

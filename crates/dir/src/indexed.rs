@@ -27,6 +27,9 @@ const AHEAD: std::ops::RangeInclusive<usize> = 4..=64;
 /// Minor hashes from here on are given to names that are out of their leaf's range.
 const STRAYS_AT: u32 = 0xFFFF_0000;
 
+/// Names of one hash that wait for the leaf behind: more cannot be but by damage or intent, and they take memory.
+const HELD_MAX: usize = 1 << 20;
+
 /// The hashes that an entry of the index stands for: from `low` (its lowest bit says "continued from the leaf before") up
 /// to the next entry's.
 #[derive(Clone, Copy)]
@@ -243,6 +246,15 @@ impl Listing<'_, '_> {
         }
         for item in items {
             if Some(item.hash.hash) == continued { &mut self.held } else { &mut ready }.push(item);
+        }
+        if self.held.len() > HELD_MAX {
+            let fact =
+                Malformed::new("index block", "at most 2^20 names have one hash", self.held.len() as u64);
+            let lblk = self.path.last().copied().unwrap_or_default();
+            self.telling.fault(self.dir.placed(ReadFault::corrupt(base::Place::default(), fact), lblk));
+            ready.append(&mut self.held);
+            tell_in_order(ready, self.telling)?;
+            return ControlFlow::Break(());
         }
         tell_in_order(ready, self.telling)
     }

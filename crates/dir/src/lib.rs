@@ -59,6 +59,12 @@ pub trait DirBlocks {
     /// As [`leaf`](Self::leaf).
     fn index(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault>;
 
+    /// For a block that is a hole: how many blocks from there on are known to be holes, at least 1. A directory may be told
+    /// to be far larger than what was written of it.
+    fn hole_len(&self, _lblk: Lblk) -> u32 {
+        1
+    }
+
     /// Blocks that will be asked for soon.
     fn prefetch(&self, first: Lblk, len: u32);
 }
@@ -112,7 +118,8 @@ pub struct Dir<'a> {
     pub ino: Ino,
     /// How it is kept.
     pub kept: Kept<'a>,
-    /// CASEFOLD flag: names are compared folded (exact match first, then by ASCII and simple folding in a full scan).
+    /// CASEFOLD flag: names are compared folded (full folding, NFDICF), an exact match before others; the index is asked first,
+    /// and all blocks are searched where it does not lead to the name.
     pub casefold: bool,
     /// ENCRYPT flag: names are raw bytes of ciphertext.
     pub encrypted: bool,

@@ -84,14 +84,21 @@ impl Dir<'_> {
         let log2 = format.block_size.log2();
         let first = u32::try_from(telling.from.0 >> log2).unwrap_or(u32::MAX);
         let mut ahead = Ahead::default();
-        for lblk in (first..blocks.len()).map(Lblk) {
+        let (mut next, mut in_hole) = (first, false);
+        while next < blocks.len() {
+            let lblk = Lblk(next);
+            next += 1;
             ahead.at(blocks, lblk);
+            let was_in_hole = std::mem::take(&mut in_hole);
             let block = match self.block_of_entries(blocks, lblk) {
                 Ok(Some(block)) => block,
                 Ok(None) => {
-                    if !self.is_indexed() {
+                    // A run of holes is one fault, however long.
+                    if !self.is_indexed() && !was_in_hole {
                         telling.fault(self.hole(lblk));
                     }
+                    in_hole = true;
+                    next = lblk.0.saturating_add(blocks.hole_len(lblk).max(1));
                     continue;
                 }
                 Err(fault) => {

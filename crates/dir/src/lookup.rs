@@ -110,11 +110,17 @@ impl Dir<'_> {
     ) -> Result<Option<Ino>, ReadFault> {
         let mut ahead = Ahead::default();
         let (mut found, mut first_fault) = (None, None);
-        for lblk in (0..blocks.len()).map(Lblk) {
+        let mut next = 0;
+        while next < blocks.len() {
+            let lblk = Lblk(next);
+            next += 1;
             ahead.at(blocks, lblk);
             let hit = self.block_of_entries(blocks, lblk).and_then(|block| match block {
                 Some(block) => sought.search(format, &block).map_err(|fact| self.corrupt(&block, lblk, fact)),
-                None => Ok(None),
+                None => {
+                    next = lblk.0.saturating_add(blocks.hole_len(lblk).max(1));
+                    Ok(None)
+                }
             });
             match hit {
                 Ok(Some(Hit::Exact(ino))) => return Ok(Some(ino)),

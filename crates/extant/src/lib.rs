@@ -128,6 +128,7 @@ mod error;
 mod file;
 mod fs;
 mod list;
+pub mod spelled;
 pub mod walk;
 
 use std::path::Path;

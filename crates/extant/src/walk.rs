@@ -29,8 +29,11 @@ use schedule::{Crew, Found, Key};
 
 use crate::FileSystem;
 
-/// Directories may be nested this deep; no path could name anything deeper from the root.
+/// Directories are entered this deep. The format has no limit; no path that a system call takes has as many parts.
 const DEPTH_MAX: usize = 4096;
+/// Directories are entered whose path from the walk's root has no more bytes: every entry carries its path, and with long
+/// names a deep image would take memory by the square of its depth.
+const PATH_MAX: usize = 32 << 10;
 
 /// The order of the entries of one directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -252,7 +255,7 @@ impl Iterator for Entries {
                             }));
                         }
                         self.enter(key, Arc::clone(&path));
-                    } else if kind == FileType::Directory && depth >= DEPTH_MAX {
+                    } else if kind == FileType::Directory && (depth >= DEPTH_MAX || path.len() > PATH_MAX) {
                         return Some(Err(WalkFault { path: path.to_vec(), problem: Problem::TooDeep }));
                     }
                     let volume = Arc::clone(&self.volume);
@@ -319,7 +322,8 @@ impl Iterator for Listings {
                     if enters {
                         let (key, path) = (key.child(place), Arc::clone(&path));
                         self.waiting.push(Waiting { key, path, ino, depth: depth + 1 });
-                    } else if kind == FileType::Directory && depth + 1 >= DEPTH_MAX {
+                    } else if kind == FileType::Directory && (depth + 1 >= DEPTH_MAX || path.len() > PATH_MAX)
+                    {
                         listing.faults.push(WalkFault { path: path.to_vec(), problem: Problem::TooDeep });
                     }
                     let volume = Arc::clone(&self.entries.volume);
@@ -443,8 +447,10 @@ pub enum Problem {
         "directory {0} has two names, or contains itself; it is entered once (run `extant check` on the image)"
     )]
     SecondWay(Ino),
-    /// Below 4096 directories.
-    #[error("nested deeper than {DEPTH_MAX} directories")]
+    /// Below 4096 directories, or with a path of more than 32 KiB.
+    #[error(
+        "nested deeper than {DEPTH_MAX} directories, or by a path of more than {PATH_MAX} bytes: not entered"
+    )]
     TooDeep,
 }
 

@@ -5,10 +5,12 @@
 //! 2. An inode that somebody holds stays in the cache, so that it is loaded once.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use base::{Corrupt, Ino, Malformed, Pblk};
+use base::{Corrupt, Ino, Lblk, Malformed, Pblk};
 use buffer::{Kind, Owner, ReadFault};
+use mapping::Holds;
 use memory::Shrinker;
 use ondisk::inode::flags;
 
@@ -17,8 +19,8 @@ use crate::{Fault, Inode, Overrides, Shared};
 const SHARDS: usize = 64;
 /// Blocks of inode tables that are read though nobody asked for them, to make one transfer of two.
 const GAP_BLOCKS: u64 = 8;
-/// Inodes looked at in one shard per call of the shrinker.
-const SCAN_MAX: usize = 1024;
+/// Inodes looked at per call of the shrinker, those that somebody holds among them.
+const SCAN_MAX: usize = 1 << 16;
 
 /// The inodes of a volume.
 pub struct Inodes {
@@ -30,7 +32,9 @@ pub struct Inodes {
 struct Kept {
     budget: Arc<memory::Budget>,
     shards: Vec<Mutex<HashMap<u32, Arc<Inode>>>>,
-    bytes: std::sync::atomic::AtomicUsize,
+    bytes: AtomicUsize,
+    /// The shard that the next call of the shrinker begins at.
+    turn: AtomicUsize,
 }
 
 impl Inodes {
@@ -40,7 +44,8 @@ impl Inodes {
         let kept = Arc::new(Kept {
             budget: Arc::clone(&shared.budget),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            bytes: std::sync::atomic::AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            turn: AtomicUsize::new(0),
         });
         let shrinker: Arc<dyn Shrinker> = Arc::<Kept>::clone(&kept);
         let weak: Weak<dyn Shrinker> = Arc::downgrade(&shrinker);
@@ -72,7 +77,7 @@ impl Inodes {
             shard.insert(ino.0, Arc::clone(&loaded));
             loaded
         };
-        self.kept.bytes.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+        self.kept.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.shared.budget.charge(bytes);
         Ok(inode)
     }
@@ -151,29 +156,35 @@ impl Shrinker for Kept {
     }
 
     fn cached_bytes(&self) -> usize {
-        self.bytes.load(std::sync::atomic::Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
     }
 
     fn shrink(&self, bytes: usize) -> usize {
-        let mut freed = 0;
-        for shard in &self.shards {
-            if freed >= bytes {
+        let (mut freed, mut scanned) = (0, 0);
+        let first = self.turn.load(Ordering::Relaxed);
+        for at in (first..first + SHARDS).map(|at| at % SHARDS) {
+            if freed >= bytes || scanned >= SCAN_MAX {
                 break;
             }
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let idle: Vec<u32> = shard
-                .iter()
-                .take(SCAN_MAX)
-                .filter(|(_, inode)| Arc::strong_count(inode) == 1)
-                .map(|(ino, _)| *ino)
-                .collect();
-            for ino in idle {
-                if let Some(inode) = shard.remove(&ino) {
+            // Not the same shard first every time: its inodes would never grow old.
+            self.turn.store((at + 1) % SHARDS, Ordering::Relaxed);
+            let mut shard = self.shards[at].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = Vec::new();
+            for (ino, inode) in shard.iter() {
+                if freed >= bytes || scanned >= SCAN_MAX {
+                    break;
+                }
+                scanned += 1;
+                if Arc::strong_count(inode) == 1 {
                     freed += inode.memory() + ENTRY_BYTES;
+                    idle.push(*ino);
                 }
             }
+            for ino in idle {
+                shard.remove(&ino);
+            }
         }
-        self.bytes.fetch_sub(freed, std::sync::atomic::Ordering::Relaxed);
+        self.bytes.fetch_sub(freed, Ordering::Relaxed);
         self.budget.release(freed);
         freed
     }
@@ -202,6 +213,24 @@ impl xattr::ValueInodes for Inodes {
         }
         if inode.size() != u64::from(len) || len > ondisk::xattr::STORED_VALUE_LEN_MAX {
             return Err(corrupt("the inode's size is the value's", inode.size()));
+        }
+        // Values have no holes: what is told as long must have been written, before memory is taken for it.
+        let held = if inode.has_map(&self.shared) {
+            let blocks = self.shared.geometry.block_size.blocks_for(len.into()) as u32;
+            let mut mapped = 0;
+            while mapped < blocks {
+                let piece = inode.map(&self.shared, Lblk(mapped), blocks - mapped).map_err(read_fault)?;
+                if piece.holds == Holds::Hole {
+                    break;
+                }
+                mapped += piece.len;
+            }
+            u64::from(mapped) << self.shared.geometry.block_size.log2()
+        } else {
+            inode.inline_len(&self.shared).map_err(read_fault)?
+        };
+        if held < u64::from(len) {
+            return Err(corrupt("the value has no holes", held));
         }
         let mut value = vec![0; len as usize];
         inode.read_at(&self.shared, 0, &mut value).map_err(read_fault)?;

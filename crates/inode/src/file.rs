@@ -57,7 +57,7 @@ impl Inode {
         Ok(Mapped { lblk, len: (piece.len - within).min(len_max), holds })
     }
 
-    /// Tells the mapped pieces of the file from `from` on.
+    /// Tells the mapped pieces of the file from `from` on that begin before block `end`, which may be up to 2^32.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -65,15 +65,16 @@ impl Inode {
         &self,
         shared: &Shared,
         from: Lblk,
+        end: u64,
         each: &mut dyn FnMut(Mapped) -> Option<()>,
     ) -> Result<(), Fault> {
         let Some(map) = &self.map_override else {
-            return self.map.walk(&shared.buffers, from, each).map_err(Fault::of(self.ino()));
+            return self.map.walk_until(&shared.buffers, from, end, each).map_err(Fault::of(self.ino()));
         };
         let first =
             map.partition_point(|piece| u64::from(piece.lblk.0) + u64::from(piece.len) <= from.0.into());
-        let _ =
-            map[first..].iter().filter(|piece| piece.holds != Holds::Hole).try_for_each(|piece| each(*piece));
+        let within = map[first..].iter().take_while(|piece| u64::from(piece.lblk.0) < end);
+        let _ = within.filter(|piece| piece.holds != Holds::Hole).try_for_each(|piece| each(*piece));
         Ok(())
     }
 
@@ -241,6 +242,16 @@ impl Blocks<'_> {
     /// As [`leaf`](Self::leaf).
     pub fn index(&self, format: &DxFormat, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
         self.get(lblk, Kind::DirIndex, |bytes, seed| format.verify(bytes, seed))
+    }
+
+    /// For a block that is a hole: how many blocks from there on are, as far as the map knows in one look. 1 for any other.
+    #[must_use]
+    pub fn hole_len(&self, lblk: Lblk) -> u32 {
+        let left = self.count().saturating_sub(lblk.0);
+        match self.inode.map(self.shared, lblk, left) {
+            Ok(Mapped { holds: Holds::Hole | Holds::Unwritten(_), len, .. }) => len.max(1),
+            _ => 1,
+        }
     }
 
     /// Reads blocks ahead.

@@ -64,6 +64,9 @@ impl Inode {
             let bs = shared.geometry.block_size.bytes();
             rule(size.is_multiple_of(bs), "a directory's size is a multiple of the block size", size)?;
             rule(size / bs <= u64::from(u32::MAX), "a directory has fewer than 2^32 blocks", size)?;
+            // What bounds every walk of a directory.
+            let blocks = shared.geometry.blocks;
+            rule(size / bs <= blocks, "a directory has no more blocks than the file system", size)?;
         }
         if kind == FileType::Symlink {
             rule(size <= shared.geometry.block_size.bytes(), "a symbolic link fits one block", size)?;

@@ -44,12 +44,14 @@ pub(crate) fn walk(
     map: &FileMap,
     buffers: &Buffers,
     from: Lblk,
+    end: u64,
     each: &mut dyn FnMut(Mapped) -> Option<()>,
 ) -> Result<(), ReadFault> {
-    let end = indirect::max_blocks(buffers.block_size());
+    let last = indirect::max_blocks(buffers.block_size());
     let mut at = u64::from(from.0);
     let mut pending: Option<Mapped> = None;
-    while at < end {
+    // Behind the end only a piece that began before it is followed.
+    while at < last && (at < end || pending.is_some_and(|before| before.end() == at)) {
         let found = find(map, buffers, Lblk(at as u32), u32::MAX)?;
         at += u64::from(found.len);
         let Holds::Written(start) = found.holds else { continue };
@@ -62,7 +64,7 @@ pub(crate) fn walk(
                 return Ok(());
             }
         }
-        pending = Some(found);
+        pending = Some(found).filter(|found| u64::from(found.lblk.0) < end);
     }
     if let Some(last) = pending {
         let _ = each(last);

@@ -4,8 +4,9 @@
 //! to maps).
 //!
 //! Invariants
-//! 1. Every walk is bounded: depth falls by one a level, keys rise, a node keeps to the range that its parent gives it; a
-//!    tree that breaks this is [`Corrupt`](base::Corrupt).
+//! 1. Every walk is bounded. Extent trees: depth falls by one a level, keys rise, a node keeps to the range that its parent
+//!    gives it; a tree that breaks this is [`Corrupt`](base::Corrupt). Indirect blocks have nothing to check, and one may
+//!    stand in many places: walks end where the logical blocks of their three levels do, or at the end that they are told.
 //! 2. A block that is handed out lies inside the file system, and is not block 0.
 //! 3. Holes are told with their whole length as far as the node on the path knows it.
 //! 4. A node is decoded whole once, when it enters the cache; after that its raw bytes are searched.
@@ -95,10 +96,24 @@ impl FileMap {
         from: Lblk,
         each: &mut dyn FnMut(Mapped) -> Option<()>,
     ) -> Result<(), ReadFault> {
+        self.walk_until(buffers, from, 1 << 32, each)
+    }
+
+    /// As [`walk`](Self::walk), but tells only what begins before logical block `end`; such pieces are told whole.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn walk_until(
+        &self,
+        buffers: &Buffers,
+        from: Lblk,
+        end: u64,
+        each: &mut dyn FnMut(Mapped) -> Option<()>,
+    ) -> Result<(), ReadFault> {
         let walked = if self.extents {
-            tree::walk(self, buffers, from, each)
+            tree::walk(self, buffers, from, end, each)
         } else {
-            indirect::walk(self, buffers, from, each)
+            indirect::walk(self, buffers, from, end, each)
         };
         walked.map_err(|fault| fault.of_ino(self.ino))
     }

@@ -59,6 +59,39 @@ fn all_of(map: &FileMap, buffers: &Buffers, from: u32) -> Vec<Mapped> {
     all
 }
 
+/// First block and length of what begins before `end`.
+fn until(map: &FileMap, buffers: &Buffers, end: u64) -> Vec<(u32, u32)> {
+    let mut told = Vec::new();
+    map.walk_until(buffers, Lblk(0), end, &mut |piece| {
+        told.push((piece.lblk.0, piece.len));
+        Some(())
+    })
+    .unwrap();
+    told
+}
+
+/// An indirect block may be its own child everywhere: only an end makes its walk short.
+#[test]
+fn a_walk_of_repeated_indirect_blocks_ends_where_it_is_told() {
+    let mut bytes = vec![0; BS.len()];
+    bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|slot| *slot = 7u32.to_le_bytes());
+    let buffers = image(&[(Pblk(7), bytes)]);
+    let mut i_block = [0; 60];
+    i_block.as_chunks_mut::<4>().0.iter_mut().for_each(|slot| *slot = 7u32.to_le_bytes());
+    let map = FileMap { ino: INO, i_block, extents: false, seed: None };
+    let told = until(&map, &buffers, 1000);
+    assert_eq!(told, (0..1000).map(|lblk| (lblk, 1)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_walk_of_a_tree_ends_where_it_is_told() {
+    let extents: Vec<_> = (0..3000).map(|i| extent(i * 4, 2, 5000 + u64::from(i) * 8)).collect();
+    let (map, buffers) = tree_of(&extents, Some(3));
+    for (end, count) in [(0, 0), (1, 1), (4, 1), (5, 2), (4000, 1000), (1 << 32, 3000)] {
+        assert_eq!(until(&map, &buffers, end).len(), count, "until {end}");
+    }
+}
+
 fn rule_of<T: std::fmt::Debug>(result: Result<T, ReadFault>) -> &'static str {
     match result {
         Err(ReadFault::Corrupt(corrupt)) => {
@@ -192,6 +225,10 @@ fn indirect_files() {
     assert_eq!(find(u32::MAX, u32::MAX), (1, Holds::Hole));
     let told: Vec<_> = all_of(&map, &buffers, 0).iter().map(|piece| (piece.lblk.0, piece.len)).collect();
     assert_eq!(told, runs, "merged over the border of direct and single");
+    assert_eq!(until(&map, &buffers, 4), runs[..1]);
+    assert_eq!(until(&map, &buffers, 6), runs[..2], "a piece that begins before the end is told whole");
+    assert_eq!(until(&map, &buffers, 14), runs[..2]);
+    assert_eq!(until(&map, &buffers, 0), []);
     let mut blocks = Vec::new();
     map.walk_tree_blocks(&buffers, &mut |block| {
         blocks.push(block);

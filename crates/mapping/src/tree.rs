@@ -176,10 +176,11 @@ pub(crate) fn walk(
     map: &FileMap,
     buffers: &Buffers,
     from: Lblk,
+    end: u64,
     each: &mut dyn FnMut(Mapped) -> Option<()>,
 ) -> Result<(), ReadFault> {
     let mut walk = Walk { map, buffers, each };
-    walk.extents_below(map.root()?, &WHOLE, from).map(drop)
+    walk.extents_below(map.root()?, &WHOLE, from, end).map(drop)
 }
 
 impl Walk<'_, Mapped> {
@@ -189,9 +190,13 @@ impl Walk<'_, Mapped> {
         node: View<'_>,
         range: &Range<u64>,
         from: Lblk,
+        end: u64,
     ) -> Result<ControlFlow<()>, ReadFault> {
         let mut ahead_until = 0;
         for at in node.position(from.0).unwrap_or(0)..node.slots.len() {
+            if u64::from(key(&node.slots[at])) >= end {
+                return Ok(ControlFlow::Break(()));
+            }
             if node.depth == 0 {
                 if self.tell(node, at, from)?.is_break() {
                     return Ok(ControlFlow::Break(()));
@@ -202,7 +207,7 @@ impl Walk<'_, Mapped> {
                 ahead_until = at + self.read_ahead(node, at);
             }
             let Some((buffer, range)) = self.map.node(self.buffers, node, range, at)? else { break };
-            if self.extents_below(View::new(&buffer), &range, from)?.is_break() {
+            if self.extents_below(View::new(&buffer), &range, from, end)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

@@ -24,13 +24,17 @@ use mapping::{Holds, Mapped};
 use ondisk::inode::{self as layout, flags};
 
 use crate::ops::with_dir;
+use crate::problems::Problems;
 
 /// Bytes of i_block within an inode.
 const I_BLOCK: std::ops::Range<usize> = 40..100;
 /// An extent tree's root without entries.
 const EMPTY_ROOT: [u8; 12] = [0x0A, 0xF3, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
-/// Pieces that one file's map may have in memory.
-const PIECES_MAX: usize = 1 << 22;
+/// Why an inode is left as it stands.
+const TOO_MANY: &str = "too many pieces in the maps of all inodes; shown as it stands";
+
+/// A file's map while records are put over it: pieces by their first block, which do not overlap, without holes.
+type Pieces = BTreeMap<u32, Mapped>;
 
 /// Names that fast commits gave or took.
 #[derive(Debug, Default)]
@@ -77,17 +81,32 @@ impl NameChanges {
     }
 }
 
-/// Applies the records on top of what `inodes` shows.
+/// Applies the records on top of what `inodes` shows. Takes the pieces that maps have from `pieces_left`; an inode for which
+/// that is not enough is left as it stands.
 pub(crate) fn apply(
     plan: &FastCommitPlan,
     inodes: &Inodes,
     format: &dir::Format,
-    problems: &mut Vec<String>,
+    pieces_left: &mut usize,
+    problems: &mut Problems,
 ) -> (Overrides, NameChanges) {
-    let mut work = Work { inodes, format, overrides: Overrides::new(), names: NameChanges::default() };
+    let mut work = Work {
+        inodes,
+        format,
+        overrides: Overrides::new(),
+        maps: HashMap::new(),
+        pieces_left,
+        names: NameChanges::default(),
+    };
     for record in plan.records() {
         if let Err(why) = work.apply(&record) {
             problems.push(format!("fast commit: {why}"));
+        }
+    }
+    for (ino, map) in std::mem::take(&mut work.maps) {
+        if let Some(map) = map {
+            work.overrides.entry(ino).or_default().map = Some(map.into_values().collect());
+            work.count_blocks(ino);
         }
     }
     (work.overrides, work.names)
@@ -97,6 +116,9 @@ struct Work<'a> {
     inodes: &'a Inodes,
     format: &'a dir::Format,
     overrides: Overrides,
+    /// `None`: too large, and the inode is left alone.
+    maps: HashMap<Ino, Option<Pieces>>,
+    pieces_left: &'a mut usize,
     names: NameChanges,
 }
 
@@ -128,6 +150,7 @@ impl Work<'_> {
     }
 
     fn inode(&mut self, ino: Ino, new: &[u8]) -> Result<(), String> {
+        self.not_refused(ino)?;
         let stored = self.raw(ino)?;
         let mut raw = vec![0; stored.len()];
         let len = new.len().min(raw.len());
@@ -144,39 +167,67 @@ impl Work<'_> {
             raw[I_BLOCK][..EMPTY_ROOT.len()].copy_from_slice(&EMPTY_ROOT);
         }
         self.overrides.entry(ino).or_default().raw = Some(raw);
-        if extents && self.map(ino).is_ok() {
-            self.count_blocks(ino);
+        if extents {
+            // The map is for counting blocks; a tree that cannot be read is told to who reads the file.
+            let _ = self.map(ino);
         }
-        Ok(())
+        self.not_refused(ino)
     }
 
     /// The file's map in memory, taken from its tree the first time.
-    fn map(&mut self, ino: Ino) -> Result<&mut Vec<Mapped>, String> {
+    fn map(&mut self, ino: Ino) -> Result<&mut Pieces, String> {
+        self.not_refused(ino)?;
         let raw = self.raw(ino)?;
         let fields = layout::Inode::decode(&raw).map_err(|fact| format!("inode {ino}: {fact}"))?;
         if !fields.has_flag(flags::EXTENTS) {
             return Err(format!("inode {ino}: has no extents"));
         }
-        let known = self.overrides.entry(ino).or_default();
-        if known.map.is_none() {
+        if !self.maps.contains_key(&ino) {
             let shared = self.inodes.shared();
             let seed = shared.inode_seed(ino, fields.generation);
             let tree = mapping::FileMap { ino, i_block: fields.block, extents: true, seed };
-            let mut pieces = Vec::new();
+            let (mut pieces, mut is_cut_short) = (Pieces::new(), false);
             let walked = tree.walk(&shared.buffers, Lblk(0), &mut |piece| {
-                pieces.push(piece);
-                (pieces.len() < PIECES_MAX).then_some(())
+                match self.pieces_left.checked_sub(1) {
+                    Some(left) => *self.pieces_left = left,
+                    None => is_cut_short = true,
+                }
+                pieces.insert(piece.lblk.0, piece);
+                (!is_cut_short).then_some(())
             });
             walked.map_err(|fault| fault.to_string())?;
-            known.map = Some(pieces);
+            if is_cut_short {
+                return Err(self.refuse(ino));
+            }
+            self.maps.insert(ino, Some(pieces));
         }
-        Ok(known.map.get_or_insert_default())
+        let known = self.maps.get_mut(&ino).and_then(Option::as_mut);
+        known.ok_or_else(|| format!("inode {ino}: {TOO_MANY}"))
+    }
+
+    /// Forgets what was changed of an inode whose map is too large, and leaves it alone from now on.
+    fn refuse(&mut self, ino: Ino) -> String {
+        self.maps.insert(ino, None);
+        self.overrides.remove(&ino);
+        format!("inode {ino}: {TOO_MANY}")
+    }
+
+    fn not_refused(&self, ino: Ino) -> Result<(), String> {
+        match self.maps.get(&ino) {
+            Some(None) => Err(format!("inode {ino}: {TOO_MANY}")),
+            _ => Ok(()),
+        }
     }
 
     fn map_range(&mut self, ino: Ino, new: Mapped) -> Result<(), String> {
         let map = self.map(ino)?;
+        let before = map.len();
         put(map, new);
-        self.count_blocks(ino);
+        let more = map.len().saturating_sub(before);
+        match self.pieces_left.checked_sub(more) {
+            Some(left) => *self.pieces_left = left,
+            None => return Err(self.refuse(ino)),
+        }
         Ok(())
     }
 
@@ -186,7 +237,7 @@ impl Work<'_> {
         let Some(known) = self.overrides.get_mut(&ino) else { return };
         let (Some(raw), Some(map)) = (known.raw.as_mut(), known.map.as_ref()) else { return };
         let Ok(mut fields) = layout::Inode::decode(raw) else { return };
-        if fields.has_flag(flags::HUGE_FILE) {
+        if fields.has_flag(flags::HUGE_FILE) || !fields.has_flag(flags::EXTENTS) {
             return;
         }
         let shape = ondisk::extent::TreeShape::for_extents(map.len(), geometry.block_size);
@@ -249,33 +300,43 @@ impl Work<'_> {
     }
 }
 
-/// Puts `new` over what a sorted map holds there.
-fn put(map: &mut Vec<Mapped>, new: Mapped) {
-    let start = u64::from(new.lblk.0);
-    let end = start + u64::from(new.len);
-    let first = map.partition_point(|piece| u64::from(piece.lblk.0) + u64::from(piece.len) <= start);
-    let last = map.partition_point(|piece| u64::from(piece.lblk.0) < end);
-    let mut pieces = Vec::with_capacity(3);
-    if let Some(before) = map.get(first).filter(|piece| first < last && u64::from(piece.lblk.0) < start) {
-        pieces.push(Mapped { len: (start - u64::from(before.lblk.0)) as u32, ..*before });
+/// Puts `new` over what a map holds there.
+fn put(map: &mut Pieces, new: Mapped) {
+    if new.len == 0 {
+        return;
     }
-    if new.holds != Holds::Hole && new.len > 0 {
-        pieces.push(new);
+    let (start, end) = (new.lblk.0, new.end());
+    let before = map.range(..start).next_back().map(|(_, piece)| *piece);
+    if let Some(before) = before.filter(|before| before.end() > u64::from(start)) {
+        map.insert(before.lblk.0, Mapped { len: start - before.lblk.0, ..before });
+        put_rest(map, before, end);
     }
-    if let Some(after) = last.checked_sub(1).filter(|at| *at >= first).map(|at| map[at]) {
-        let after_end = u64::from(after.lblk.0) + u64::from(after.len);
-        if after_end > end {
-            let skip = end - u64::from(after.lblk.0);
-            let moved = |block: Pblk| Pblk(block.0 + skip);
-            let holds = match after.holds {
-                Holds::Hole => Holds::Hole,
-                Holds::Written(block) => Holds::Written(moved(block)),
-                Holds::Unwritten(block) => Holds::Unwritten(moved(block)),
-            };
-            pieces.push(Mapped { lblk: Lblk(end as u32), len: (after_end - end) as u32, holds });
+    while let Some(within) = map.range(start..).next().map(|(_, piece)| *piece) {
+        if u64::from(within.lblk.0) >= end {
+            break;
         }
+        map.remove(&within.lblk.0);
+        put_rest(map, within, end);
     }
-    map.splice(first..last, pieces);
+    if new.holds != Holds::Hole {
+        map.insert(start, new);
+    }
+}
+
+/// Puts back what `piece` holds from block `end` on.
+fn put_rest(map: &mut Pieces, piece: Mapped, end: u64) {
+    let Ok(lblk) = u32::try_from(end) else { return };
+    if piece.end() <= end {
+        return;
+    }
+    let skip = lblk - piece.lblk.0;
+    let moved = |block: Pblk| Pblk(block.0 + u64::from(skip));
+    let holds = match piece.holds {
+        Holds::Hole => Holds::Hole,
+        Holds::Written(block) => Holds::Written(moved(block)),
+        Holds::Unwritten(block) => Holds::Unwritten(moved(block)),
+    };
+    map.insert(lblk, Mapped { lblk: Lblk(lblk), len: piece.len - skip, holds });
 }
 
 #[cfg(test)]
@@ -289,7 +350,7 @@ mod tests {
         fn put_is_what_an_array_of_blocks_does(
             changes in proptest::collection::vec((0u32..60, 1u32..20, 0u8..3, 0u64..1000), 1..40),
         ) {
-            let mut map = Vec::new();
+            let mut map = Pieces::new();
             let mut blocks = [Holds::Hole; 100];
             for (lblk, len, state, block) in changes {
                 let holds = |at: u64| match state {
@@ -304,7 +365,8 @@ mod tests {
             }
             let mut seen = [Holds::Hole; 100];
             let mut next = 0;
-            for piece in &map {
+            for (at, piece) in &map {
+                prop_assert_eq!(*at, piece.lblk.0);
                 prop_assert!(piece.lblk.0 >= next && piece.len > 0);
                 next = piece.lblk.0 + piece.len;
                 for at in 0..piece.len {

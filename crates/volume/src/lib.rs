@@ -23,6 +23,7 @@ pub mod ops;
 mod orphans;
 pub mod policy;
 mod probe;
+mod problems;
 mod stat;
 
 use std::sync::{Arc, OnceLock};

@@ -16,12 +16,15 @@ use ondisk::{Features, Geometry, Superblock};
 
 use crate::fast_commit::{self, NameChanges};
 use crate::probe::{Probed, probe};
+use crate::problems::Problems;
 use crate::{Volume, orphans};
 
 /// Bytes of memory for caches where the options do not say.
 const CACHE_BYTES: usize = 64 << 20;
 /// Runs that a journal's map may have: fragmented beyond this is damage.
 const LOG_RUNS_MAX: usize = 1 << 20;
+/// Pieces of maps that recovery may look at and keep in memory, of all inodes of one open together.
+const PIECES_MAX: usize = 1 << 22;
 
 /// How to open.
 #[derive(Clone, Default)]
@@ -67,7 +70,7 @@ pub struct Recovery {
     pub fast_commit_records: u64,
     /// Files whose truncation was not finished, and is shown as finished.
     pub truncated_orphans: u64,
-    /// What was wrong with the log, in words.
+    /// What was wrong with the log, in words; at most 1000 lines, and one that counts the others.
     pub problems: Vec<String>,
 }
 
@@ -99,20 +102,21 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
     let mut inodes = open(Overrides::new());
     let mut name_changes = NameChanges::default();
     let mut overrides = Overrides::new();
+    let mut pieces_left = PIECES_MAX;
+    let mut problems = Problems::from(std::mem::take(&mut replayed.recovery.problems));
     if let Some(plan) = &replayed.fast_commits {
-        let problems = &mut replayed.recovery.problems;
-        (overrides, name_changes) = fast_commit::apply(plan, &inodes, &dir_format, problems);
+        (overrides, name_changes) =
+            fast_commit::apply(plan, &inodes, &dir_format, &mut pieces_left, &mut problems);
         inodes = open(overrides.clone());
     }
     if !options.no_recovery && orphans::may_be_there(&sb) {
-        let problems = &mut replayed.recovery.problems;
-        let truncated = orphans::finish_truncations(&inodes, &mut overrides, problems);
+        let truncated = orphans::finish_truncations(&inodes, &mut overrides, &mut pieces_left, &mut problems);
         replayed.recovery.truncated_orphans = truncated;
         if truncated > 0 {
             inodes = open(overrides);
         }
     }
-    let recovery = replayed.recovery;
+    let recovery = Recovery { problems: problems.into_lines(), ..replayed.recovery };
     Ok(Volume { inodes, dir_format, name_changes, recovery, statfs: OnceLock::new() })
 }
 
@@ -177,8 +181,9 @@ fn log_of(
     };
     let blocks = u32::try_from(inode.size() >> bs.log2()).unwrap_or(u32::MAX);
     let mut runs = Vec::new();
-    let walked = inode.walk_map(inodes.shared(), Lblk(0), &mut |piece| {
-        if let Holds::Written(start) | Holds::Unwritten(start) = piece.holds {
+    let walked = inode.walk_map(inodes.shared(), Lblk(0), blocks.into(), &mut |piece| {
+        // What was never written is a hole of the log, not what the device has there.
+        if let Holds::Written(start) = piece.holds {
             runs.push(LogRun { log: piece.lblk.0, start, len: piece.len });
         }
         (runs.len() < LOG_RUNS_MAX).then_some(())

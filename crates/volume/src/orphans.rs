@@ -14,10 +14,10 @@ use ondisk::inode::flags;
 use ondisk::orphan_file::OrphanBlock;
 use ondisk::{Features, Superblock};
 
+use crate::problems::Problems;
+
 /// Orphans looked at: more are damage.
 const ORPHANS_MAX: usize = 1 << 20;
-/// Pieces that one file's map may have in memory.
-const PIECES_MAX: usize = 1 << 22;
 
 /// May there be orphans?
 pub(crate) fn may_be_there(sb: &Superblock) -> bool {
@@ -28,12 +28,13 @@ pub(crate) fn may_be_there(sb: &Superblock) -> bool {
 pub(crate) fn finish_truncations(
     inodes: &Inodes,
     overrides: &mut Overrides,
-    problems: &mut Vec<String>,
+    pieces_left: &mut usize,
+    problems: &mut Problems,
 ) -> u64 {
     let mut truncated = 0;
     for ino in orphans(inodes, problems) {
         let Ok(inode) = inodes.get(ino) else { continue };
-        match cut(&inode, inodes, overrides) {
+        match cut(&inode, inodes, overrides, pieces_left) {
             Ok(true) => truncated += 1,
             Ok(false) => {}
             Err(why) => problems.push(format!("orphan inode {ino}: {why}")),
@@ -43,7 +44,7 @@ pub(crate) fn finish_truncations(
 }
 
 /// The inodes on the list, then those in the file.
-fn orphans(inodes: &Inodes, problems: &mut Vec<String>) -> Vec<Ino> {
+fn orphans(inodes: &Inodes, problems: &mut Problems) -> Vec<Ino> {
     let shared = inodes.shared();
     let mut found = Vec::new();
     let mut seen = HashSet::new();
@@ -80,8 +81,13 @@ fn orphans(inodes: &Inodes, problems: &mut Vec<String>) -> Vec<Ino> {
     found
 }
 
-/// Cuts one file's map at its size; `false` when nothing lay behind.
-fn cut(inode: &Inode, inodes: &Inodes, overrides: &mut Overrides) -> Result<bool, String> {
+/// Cuts one file's map at its size; `false` when nothing lay behind. Takes the pieces that it looks at from `pieces_left`.
+fn cut(
+    inode: &Inode,
+    inodes: &Inodes,
+    overrides: &mut Overrides,
+    pieces_left: &mut usize,
+) -> Result<bool, String> {
     let shared = inodes.shared();
     let content = matches!(inode.kind(), FileType::Regular | FileType::Directory);
     if !content || !inode.has_map(shared) || inode.has_flag(flags::HUGE_FILE) {
@@ -91,7 +97,13 @@ fn cut(inode: &Inode, inodes: &Inodes, overrides: &mut Overrides) -> Result<bool
     let end = bs.blocks_for(inode.size());
     let mut kept: Vec<Mapped> = Vec::new();
     let (mut whole, mut blocks_cut) = (0usize, 0u64);
-    let walked = inode.walk_map(shared, Lblk(0), &mut |piece| {
+    let mut is_cut_short = false;
+    let walked = inode.walk_map(shared, Lblk(0), 1 << 32, &mut |piece| {
+        let Some(left) = pieces_left.checked_sub(1) else {
+            is_cut_short = true;
+            return None;
+        };
+        *pieces_left = left;
         whole += 1;
         let (from, len) = (u64::from(piece.lblk.0), u64::from(piece.len));
         let stays = end.saturating_sub(from).min(len);
@@ -99,9 +111,12 @@ fn cut(inode: &Inode, inodes: &Inodes, overrides: &mut Overrides) -> Result<bool
         if stays > 0 && piece.holds != Holds::Hole {
             kept.push(Mapped { len: stays as u32, ..piece });
         }
-        (whole < PIECES_MAX).then_some(())
+        Some(())
     });
     walked.map_err(|fault| fault.to_string())?;
+    if is_cut_short {
+        return Err("the maps of the orphans have too many pieces; shown as it stands".to_owned());
+    }
     if blocks_cut == 0 {
         return Ok(false);
     }

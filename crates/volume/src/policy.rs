@@ -29,9 +29,7 @@ pub const READABLE: u32 = Features::FILETYPE
 /// The features that keep a volume from being read, by name; empty when it can be.
 #[must_use]
 pub fn unreadable(features: &Features) -> Vec<String> {
-    let mut bad = Features::default();
-    bad.incompat = features.word(Word::Incompat) & !READABLE;
-    bad.names()
+    Features { incompat: features.word(Word::Incompat) & !READABLE, ..Features::default() }.names()
 }
 
 /// Combinations of features that cannot be, in words.
@@ -56,8 +54,8 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_bit() {
-        let mut features = Features::default();
-        features.incompat = Features::EXTENTS | Features::COMPRESSION | 0x8000_0000;
+        let incompat = Features::EXTENTS | Features::COMPRESSION | 0x8000_0000;
+        let mut features = Features { incompat, ..Features::default() };
         let names = unreadable(&features);
         assert_eq!(names[0], "compression");
         assert_eq!(names.len(), 2, "{names:?}");

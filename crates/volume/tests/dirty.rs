@@ -1,7 +1,7 @@
 //! Dirty journals: images cut off while the kernel was writing, read through the overlay, are what the kernel shows after its own
 //! replay. Nothing is written to the image.
 //!
-//! More moments: `EXTANT_CAPTURES=500`.
+//! More moments: `EXTANT_CAPTURES=210` (of each of the two tests).
 
 mod common;
 
@@ -13,7 +13,7 @@ use testkit::{DiffOptions, diff};
 
 /// Captures a test takes, all its options together.
 fn n_captures() -> usize {
-    std::env::var("EXTANT_CAPTURES").ok().and_then(|n| n.parse().ok()).unwrap_or(210)
+    std::env::var("EXTANT_CAPTURES").ok().and_then(|n| n.parse().ok()).unwrap_or(90)
 }
 
 #[test]

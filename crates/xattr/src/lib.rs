@@ -26,6 +26,8 @@ use ondisk::xattr::{
 };
 
 const STRUCTURE: &str = "extended attribute";
+/// Bytes that the values of one inode may have together: they are in memory all at once.
+const VALUES_MAX: u64 = 64 << 20;
 
 /// Who can read values that are kept in inodes of their own.
 pub trait ValueInodes {
@@ -97,10 +99,23 @@ impl<'a> Places<'a> {
     /// All attributes.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// As [`get`](Self::get); also more than 64 MiB of values.
     pub fn all(&self, buffers: &Buffers, values: &dyn ValueInodes) -> Result<Vec<Attribute>, ReadFault> {
         let block = self.block(buffers)?;
         let stored = self.stored(block.as_deref())?;
+        // Values in inodes of their own are as long as entries say, and one inode may be named by many: summed before any is read.
+        let len_of = |stored: &StoredAttr<'_>| match stored.attr.value {
+            AttrValue::Bytes(bytes) => bytes.len() as u64,
+            AttrValue::Inode { size, .. } => u64::from(size),
+        };
+        let total: u64 = named(stored.iter()).map(|(_, attr)| len_of(attr)).sum();
+        Malformed::unless(
+            total <= VALUES_MAX,
+            STRUCTURE,
+            "an inode's values have at most 64 MiB together",
+            total,
+        )
+        .map_err(|fact| self.corrupt(fact))?;
         let mut all = Vec::with_capacity(stored.len());
         for (name, attr) in named(stored.iter()) {
             all.extend(self.value(values, attr)?.map(|value| Attribute { name, value }));

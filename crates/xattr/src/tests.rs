@@ -144,6 +144,22 @@ fn values_in_inodes_are_held_against_their_entries() {
 }
 
 #[test]
+fn values_of_one_inode_are_summed_before_they_are_read() {
+    let huge = |name| Attr {
+        index: INDEX_USER,
+        name,
+        value: AttrValue::Inode { ino: Ino(32), size: 1 << 24, hash: 0 },
+    };
+    let names: [&[u8]; 5] = [b"a", b"b", b"c", b"d", b"e"];
+    let fault = |count: usize| {
+        let buffers = image(&names[..count].iter().map(|name| huge(*name)).collect::<Vec<_>>());
+        places(&[], BLOCK.0).all(&buffers, &Toys).unwrap_err().to_string()
+    };
+    assert!(fault(4).contains("is there"), "64 MiB are read: {}", fault(4));
+    assert!(fault(5).contains("at most 64 MiB together"), "{}", fault(5));
+}
+
+#[test]
 fn damage_has_its_place() {
     let mut block = vec![0; 1024];
     encode_block(&[attr(INDEX_USER, b"a", b"b")], 1, &mut block).unwrap();

@@ -1,9 +1,12 @@
 //! Pass 1b: clusters that were claimed twice, and by whom.
 //!
-//! Walks all maps once more, which only happens on damaged file systems.
+//! Walks all maps once more, which only happens on damaged file systems. A small image can hold thousands of maps that
+//! all lead to the same blocks, so the walk has a budget; when it is spent, clusters are reported without their owners,
+//! which does not depend on the order of threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use base::{Group, Ino, Pblk};
@@ -24,16 +27,41 @@ const METADATA: u32 = 0;
 
 type Owners = BTreeMap<u64, BTreeSet<u32>>;
 
-pub(crate) fn run(state: &State<'_>) {
+/// Steps that all walks may take together: pieces of maps, words of bitmaps, clusters claimed twice.
+struct Budget {
+    spent: AtomicU64,
+    steps_max: u64,
+}
+
+impl Budget {
+    /// Every block four times, which is more than files that share some of their blocks need.
+    fn new(blocks: u64) -> Self {
+        Self { spent: AtomicU64::new(0), steps_max: blocks.saturating_mul(4).saturating_add(1 << 16) }
+    }
+
+    /// `false`: all is spent.
+    fn spend(&self, steps: u64) -> bool {
+        self.spent.fetch_add(steps, Ordering::Relaxed).saturating_add(steps) <= self.steps_max
+    }
+
+    fn is_spent(&self) -> bool {
+        self.spent.load(Ordering::Relaxed) > self.steps_max
+    }
+}
+
+pub(crate) fn run(state: &State<'_>, threads: usize) {
     let owners = Mutex::new(Owners::new());
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let budget = Budget::new(state.image.geometry.blocks);
     parallel(
         threads,
         state.image.geometry.groups,
         || (),
-        |(), group| group_owners(state, Group(group), &owners),
+        |(), group| group_owners(state, Group(group), &owners, &budget),
         |()| (),
     );
+    if budget.is_spent() {
+        return without_owners(state, budget.steps_max);
+    }
     let owners = owners.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut clusters = owners.into_iter().peekable();
     while let Some((first, who)) = clusters.next() {
@@ -42,6 +70,32 @@ pub(crate) fn run(state: &State<'_>) {
             last += 1;
         }
         report(state, first, last, &who);
+    }
+}
+
+/// The clusters claimed twice, when it would take too long to find out by whom.
+fn without_owners(state: &State<'_>, steps: u64) {
+    let says = format!("who shares which blocks was not clear after {steps} steps");
+    state.findings.broken(&rules::ABANDONED, Place::default(), says);
+    let report = |first: u64, last: u64| {
+        let (start, end) = (state.claims.block_of(first), state.claims.block_of(last + 1).0 - 1);
+        let says = format!("blocks {start} to {end} are claimed more than once");
+        state.findings.broken(&rules::SHARED, Place::block(start), says);
+    };
+    let mut open: Option<(u64, u64)> = None;
+    state.claims.each_twice(|cluster| {
+        open = match open {
+            Some((first, last)) if last + 1 == cluster => Some((first, cluster)),
+            before => {
+                if let Some((first, last)) = before {
+                    report(first, last);
+                }
+                Some((cluster, cluster))
+            }
+        };
+    });
+    if let Some((first, last)) = open {
+        report(first, last);
     }
 }
 
@@ -59,19 +113,22 @@ fn report(state: &State<'_>, first: u64, last: u64, who: &BTreeSet<u32>) {
     state.findings.broken(&rules::SHARED, Place { ino, ..Place::block(start) }, says);
 }
 
-fn group_owners(state: &State<'_>, group: Group, owners: &Mutex<Owners>) {
+fn group_owners(state: &State<'_>, group: Group, owners: &Mutex<Owners>, budget: &Budget) {
     let Some(notes) = state.inodes.group(group) else { return };
     let ipg = state.image.geometry.inodes_per_group;
     for (index, note) in notes.iter().enumerate() {
         if !note.used {
             continue;
         }
+        if budget.is_spent() {
+            return;
+        }
         let ino = Ino(group.0 * ipg + index as u32 + 1);
         let Some(inode) = state.image.read_inode(ino).ok().and_then(|bytes| Inode::decode(&bytes).ok())
         else {
             continue;
         };
-        let mut walk = Claims { state, ino: ino.0, owners, left: state.image.geometry.blocks };
+        let mut walk = Claims { state, ino: ino.0, owners, budget, left: state.image.geometry.blocks };
         if inode.file_acl != 0 {
             walk.claim(Pblk(inode.file_acl), 1);
         }
@@ -90,6 +147,7 @@ struct Claims<'s, 'd> {
     state: &'s State<'d>,
     ino: u32,
     owners: &'s Mutex<Owners>,
+    budget: &'s Budget,
     /// Blocks that this file may still have: a map that leads to more has blocks twice.
     left: u64,
 }
@@ -99,6 +157,12 @@ impl Claims<'_, '_> {
         let claims = &self.state.claims;
         let (first, last) = (claims.cluster_of(block), claims.cluster_of(Pblk(block.0 + len - 1)));
         self.left = self.left.saturating_sub(len);
+        let mut shared = 0;
+        claims.twice_within(first, last, |_| shared += 1);
+        if !self.budget.spend(1 + len / 64 + shared) {
+            self.left = 0;
+            return;
+        }
         claims.twice_within(first, last, |cluster| {
             let fixed = self
                 .state

@@ -1,15 +1,15 @@
-//! Where the internal journal is, found before anything else of the file system is known to be sound.
+//! Where the journal is, found before anything else of the file system is known to be sound.
 //!
 //! Source: spec 06 section 1.
 
 use base::{BlockSize, Ino, Lblk, Pblk};
-use device::DeviceFault;
+use device::{Device, DeviceFault};
 use ondisk::extent::{self, Walker};
 use ondisk::filetype::FileType;
 use ondisk::group_desc::GroupDesc;
 use ondisk::indirect;
 use ondisk::inode::{Inode, flags};
-use ondisk::{Geometry, Superblock};
+use ondisk::{Features, Geometry, Superblock, superblock};
 
 /// Reads bytes of the device.
 pub(crate) type Read<'r> = &'r dyn Fn(u64, &mut [u8]) -> Result<(), DeviceFault>;
@@ -37,7 +37,12 @@ impl Journal {
         Some(Pblk(pblk + u64::from(lblk - start)))
     }
 
-    /// Is this one of the journal's blocks?
+    /// The journal that fills a device of its own: its blocks are numbered from the device's first.
+    pub(crate) fn on_device(blocks: u32) -> Self {
+        Self { blocks, runs: vec![(0, 0, blocks)], by_pblk: Vec::new() }
+    }
+
+    /// Is this one of the file system's blocks, and the journal's?
     pub(crate) fn holds(&self, block: Pblk) -> bool {
         let behind = self.by_pblk.partition_point(|(start, _)| *start <= block.0);
         behind.checked_sub(1).is_some_and(|at| block.0 - self.by_pblk[at].0 < u64::from(self.by_pblk[at].1))
@@ -47,6 +52,34 @@ impl Journal {
 /// Does the superblock name a journal on another device?
 pub(crate) fn is_external(sb: &Superblock) -> bool {
     sb.journal_inum == 0 && sb.journal_uuid != [0; 16]
+}
+
+/// Checks that the file system's journal is on `device`; the block of its journal superblock, and all its blocks.
+pub(crate) fn external(
+    device: &dyn Device,
+    sb: &Superblock,
+    geometry: &Geometry,
+) -> Result<(u32, Journal), String> {
+    let mut bytes = [0; superblock::SIZE];
+    device.read_at(superblock::OFFSET, &mut bytes).map_err(|fault| fault.to_string())?;
+    let own = Superblock::decode(&bytes).map_err(|fault| format!("the journal's device: {fault}"))?;
+    if !own.features.has_incompat(Features::JOURNAL_DEV) {
+        return Err("the journal's device holds a file system, and no journal".to_owned());
+    }
+    if own.uuid != sb.journal_uuid {
+        let (found, named) = (hex(&own.uuid), hex(&sb.journal_uuid));
+        return Err(format!("the device holds the journal {found}, the file system's is {named}"));
+    }
+    if own.log_block_size != sb.log_block_size {
+        return Err("the journal's blocks have another size than the file system's".to_owned());
+    }
+    let blocks = device.size_bytes() >> geometry.block_size.log2();
+    let at = if geometry.block_size == BlockSize::MIN { 2 } else { 1 };
+    Ok((at, Journal::on_device(u32::try_from(blocks).unwrap_or(u32::MAX))))
+}
+
+fn hex(uuid: &[u8; 16]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The journal as its inode says.

@@ -57,14 +57,14 @@ impl Lab {
         assert!(debugfs.wait().unwrap().success());
     }
 
-    fn scan(&self, image: &Path) -> (Option<Replay>, FileDevice, Vec<&'static str>) {
+    fn scan(&self, image: &Path) -> (Option<Replay<'static>>, FileDevice, Vec<&'static str>) {
         let device = FileDevice::open(image, false).unwrap();
         let mut bytes = [0; superblock::SIZE];
         device.read_at(superblock::OFFSET, &mut bytes).unwrap();
         let sb = Superblock::decode(&bytes).unwrap();
         let geometry = Geometry::new(&sb).unwrap();
         let findings = Findings::default();
-        let replay = scan(&device, &sb, &geometry, &findings);
+        let replay = scan(&device, None, &sb, &geometry, &findings);
         (replay, device, findings.into_sorted().0.iter().map(|finding| finding.rule.code).collect())
     }
 
@@ -211,5 +211,40 @@ fn any_bytes_in_the_log_end_the_scan() {
             replay.read(&device, 25_000 * BS as u64, &mut homes).unwrap();
         }
         file.write_all_at(&bytes[journal.clone()], journal.start as u64).unwrap();
+    }
+}
+
+#[test]
+fn a_log_on_another_device_replays_if_it_is_the_file_systems_own() {
+    const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+    let lab = Lab::new(&["-O", "^has_journal,^orphan_file"]);
+    let logs = ["log", "other"].map(|name| lab.path(name).to_str().unwrap().to_owned());
+    for (log, uuid) in logs.iter().zip([UUID, "fedcba98-89ab-cdef-0123-456789abcdef"]) {
+        testkit::run("mke2fs", ["-q", "-F", "-b", "1024", "-O", "journal_dev", "-U", uuid, log, "4M"]);
+    }
+    let file = lab.blocks("first", b"AM");
+    lab.debugfs(&[
+        "feature has_journal".to_owned(),
+        format!("ssv journal_uuid {UUID}"),
+        "ssv journal_inum 0".to_owned(),
+        format!("jo -c -v 3 -f {}", logs[0]),
+        format!("jw -b 25001,25002 {file}"),
+        "jc".to_owned(),
+    ]);
+    let image = FileDevice::open(&lab.path("image"), false).unwrap();
+    let [log, other] = logs.map(|log| FileDevice::open(log.as_ref(), false).unwrap());
+    let cases: [(Option<&dyn Device>, &str, u8); 4] = [
+        (Some(&log), "JO020", b'A'),
+        (Some(&other), "JO025", 0),
+        (Some(&image), "JO025", 0),
+        (None, "JO004", 0),
+    ];
+    for (journal, code, byte) in cases {
+        let findings = Findings::default();
+        let opened = crate::supers::open(&image, journal, &findings).unwrap().unwrap();
+        let mut across = [0; 2];
+        opened.read_bytes(25_002 * BS as u64 - 1, &mut across).unwrap();
+        assert_eq!(across, [byte, if byte == 0 { 0 } else { 0xC0 }], "{code}");
+        assert_eq!(findings.into_sorted().1.into_keys().collect::<Vec<_>>(), [code]);
     }
 }

@@ -7,11 +7,13 @@
 //!
 //! Does **not** own: the format (see `tarout`), walking (see `extant::walk`).
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::mpsc;
 
+use base::Ino;
 use device::NewFile;
 use extant::walk::{Data, Loaded};
 use extant::{Attribute, Fault, FileSystem, FileType, InodeRef, Timestamp};
@@ -20,6 +22,7 @@ use tarout::{Begun, Entry, Kind, Run, TarFault, TarWriter, Time, Xattr};
 use super::ExportArgs;
 use crate::exit;
 use crate::look::host::data_runs;
+use crate::look::outside::Outside;
 use crate::look::progress::Progress;
 use crate::look::{Session, Target, below, is_special, shown};
 
@@ -82,6 +85,8 @@ fn write(args: &ExportArgs, session: &mut Session, target: &Target, out: File) -
         progress: Progress::new("exporting"),
         large: Vec::new(),
         sockets: 0,
+        outside: Outside::default(),
+        first_names: HashMap::new(),
     };
     for loaded in target.fs.walk_inode(target.inode.clone()).contents() {
         match loaded {
@@ -116,6 +121,9 @@ struct Archive<'a> {
     /// A buffer for files that are read here.
     large: Vec<u8>,
     sockets: u64,
+    outside: Outside,
+    /// Files with several names: the path of their member, or none, if they were left out.
+    first_names: HashMap<Ino, Option<Vec<u8>>>,
 }
 
 fn time(time: Timestamp) -> Time {
@@ -127,9 +135,32 @@ impl Archive<'_> {
         shown(&self.target.image, &below(&self.target.path, loaded.entry.path()))
     }
 
-    /// Adds an entry. Errors are the output's.
-    fn add(&mut self, mut loaded: Loaded) -> io::Result<()> {
+    /// Adds an entry, unless it is a further name of a file that is not in the archive. Errors are the output's.
+    fn add(&mut self, loaded: Loaded) -> io::Result<()> {
         self.progress.file();
+        let path = self.outside.next(&loaded).path;
+        let (ino, kind) = (loaded.stat.ino, loaded.stat.kind);
+        if loaded.link_of.is_none() {
+            let has_more = loaded.stat.links > 1 && kind != FileType::Directory;
+            let added = self.add_as(loaded, &path, None)?;
+            if has_more {
+                self.first_names.insert(ino, added.then_some(path));
+            }
+            return Ok(());
+        }
+        match self.first_names.get(&ino).cloned().flatten() {
+            Some(first) => drop(self.add_as(loaded, &path, Some(&first))?),
+            None if kind == FileType::Socket => self.sockets += 1,
+            None => {
+                let why = "left out like the file's first name";
+                self.session.problem(exit::DAMAGED, format_args!("{}: {why}", self.shown(&loaded)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an entry under a path, `link` being the one of its first name; false when it was left out, which was told.
+    fn add_as(&mut self, mut loaded: Loaded, path: &[u8], link: Option<&[u8]>) -> io::Result<bool> {
         let attributes = match std::mem::replace(&mut loaded.xattrs, Ok(Vec::new())) {
             Ok(attributes) => attributes,
             Err(fault) => {
@@ -138,14 +169,13 @@ impl Archive<'_> {
             }
         };
         let size_bytes = loaded.stat.size;
-        let link = loaded.link_of.clone();
         let target;
         let runs;
         let kind = match (loaded.stat.kind, &loaded.data) {
-            _ if link.is_some() => Kind::HardLink(link.as_deref().unwrap_or_default()),
+            _ if link.is_some() => Kind::HardLink(link.unwrap_or_default()),
             (_, Data::Failed(fault)) => {
                 self.session.fault(self.shown(&loaded), fault);
-                return Ok(());
+                return Ok(false);
             }
             (FileType::Symlink, Data::Target(to)) => {
                 target = to.clone();
@@ -157,7 +187,7 @@ impl Archive<'_> {
                     Ok(found) => runs = found,
                     Err(fault) => {
                         self.session.fault(self.shown(&loaded), &fault);
-                        return Ok(());
+                        return Ok(false);
                     }
                 }
                 Kind::File { size_bytes, runs: runs.as_deref() }
@@ -175,21 +205,21 @@ impl Archive<'_> {
                     exit::DAMAGED,
                     format_args!("{}: of no known type; left out", self.shown(&loaded)),
                 );
-                return Ok(());
+                return Ok(false);
             }
         };
-        let begun = match self.begin(&loaded, kind, &attributes) {
+        let begun = match self.begin(&loaded, path, kind, &attributes) {
             Ok(begun) => begun,
             Err(TarFault::Io(error)) => return Err(error),
             Err(other) => {
                 self.session.problem(exit::DAMAGED, format_args!("{}: {other}", self.shown(&loaded)));
-                return Ok(());
+                return Ok(false);
             }
         };
         let data = match (begun, kind) {
             (Begun::Skipped, _) => {
                 self.sockets += 1;
-                return Ok(());
+                return Ok(false);
             }
             (_, Kind::File { runs: Some(runs), .. }) if matches!(begun, Begun::Runs(_)) => {
                 self.data(&loaded, runs)
@@ -197,9 +227,9 @@ impl Archive<'_> {
             (_, Kind::File { .. }) if size_bytes > 0 => {
                 self.data(&loaded, &[Run { offset_bytes: 0, len_bytes: size_bytes }])
             }
-            _ => return Ok(()),
+            _ => return Ok(true),
         };
-        data.map_err(|fault| match fault {
+        data.map(|()| true).map_err(|fault| match fault {
             TarFault::Io(error) => error,
             other => io::Error::other(other),
         })
@@ -208,6 +238,7 @@ impl Archive<'_> {
     fn begin(
         &mut self,
         loaded: &Loaded,
+        path: &[u8],
         kind: Kind<'_>,
         attributes: &[Attribute],
     ) -> Result<Begun, TarFault> {
@@ -217,11 +248,8 @@ impl Archive<'_> {
         let all = self.args.times != "mtime";
         let birth = self.args.times == "birth";
         // A file that is exported by itself goes under its name.
-        let path = if loaded.entry.depth() == 0 && kind != Kind::Directory {
-            self.target.name()
-        } else {
-            loaded.entry.path()
-        };
+        let path =
+            if loaded.entry.depth() == 0 && kind != Kind::Directory { self.target.name() } else { path };
         self.tar.entry(&Entry {
             path,
             kind,

@@ -32,6 +32,7 @@ use extant::{Attribute, Fault, FileSystem, FileType, Stat, Timestamp};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use super::outside::Outside;
 use super::progress::Progress;
 use super::{Session, Target, below, code_of, shown};
 use crate::exit;
@@ -104,18 +105,41 @@ struct Job {
     name: Vec<u8>,
     shown: String,
     loaded: Loaded,
-    /// The file's first name, if it has several.
-    link: Option<Arc<FirstName>>,
+    link: Link,
+}
+
+/// What a name is among the names of its file.
+enum Link {
+    Only,
+    First(Arc<FirstName>),
+    Further(Arc<FirstName>),
 }
 
 /// Has the first name of a file been made?
-#[derive(Default)]
 struct FirstName {
+    /// Path on the host from the root of the tree.
+    path: Vec<u8>,
     made: Mutex<Option<bool>>,
     known: Condvar,
 }
 
+/// Tells when it goes, so that nobody waits for a name whose worker panicked.
+struct Telling<'a> {
+    first: &'a FirstName,
+    made: bool,
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.first.tell(self.made);
+    }
+}
+
 impl FirstName {
+    fn new(path: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self { path, made: Mutex::default(), known: Condvar::new() })
+    }
+
     fn tell(&self, made: bool) {
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
         self.known.notify_all();
@@ -186,11 +210,12 @@ impl Host {
         let mut links: HashMap<Ino, Arc<FirstName>> = HashMap::new();
         // The directories from the root of the walk to where it is; None for one that could not be made.
         let mut stack: Vec<Option<Arc<Dir>>> = Vec::new();
+        let mut outside = Outside::default();
         for loaded in target.fs.walk_inode(Arc::clone(&target.inode)).contents() {
             if self.shared.stop.load(Ordering::Relaxed) {
                 break;
             }
-            let loaded = match loaded {
+            let mut loaded = match loaded {
                 Ok(loaded) => loaded,
                 Err(fault) => {
                     session.walk_fault(target, &fault);
@@ -201,6 +226,7 @@ impl Host {
             let path = below(&target.path, loaded.entry.path());
             let shown = shown(&target.image, &path);
             stack.truncate(depth);
+            let path = outside.next(&loaded);
             let (dir, name) = match (depth, place) {
                 (0, Place::Name(fd, name)) => match fd.try_clone() {
                     Ok(fd) => {
@@ -217,7 +243,7 @@ impl Host {
                     stack.push(self.fill(fd, &shown, loaded).map(Arc::new));
                     continue;
                 }
-                _ => (stack.last().cloned().flatten(), loaded.entry.name().to_vec()),
+                _ => (stack.last().cloned().flatten(), path.name().to_vec()),
             };
             let is_dir = loaded.stat.kind == FileType::Directory;
             let Some(dir) = dir else {
@@ -239,10 +265,30 @@ impl Host {
                 stack.push(made.map(Arc::new));
                 continue;
             }
-            let link = (loaded.stat.links > 1).then(|| Arc::clone(links.entry(loaded.stat.ino).or_default()));
+            let link = match links.get(&loaded.stat.ino).filter(|_| loaded.link_of.is_some()) {
+                Some(first) => Link::Further(Arc::clone(first)),
+                None if loaded.stat.links < 2 => Link::Only,
+                None => {
+                    Self::make_first(target, &mut loaded);
+                    let first = FirstName::new(path.path);
+                    links.insert(loaded.stat.ino, Arc::clone(&first));
+                    Link::First(first)
+                }
+            };
             if send.send(Job { dir, name, shown, loaded, link }).is_err() {
                 return; // all workers are gone
             }
+        }
+    }
+
+    /// Gives a further name what it takes to make the file, as its first name has no place on the host.
+    fn make_first(target: &Target, loaded: &mut Loaded) {
+        if loaded.link_of.take().is_none() {
+            return;
+        }
+        loaded.xattrs = target.fs.volume().xattrs(&loaded.inode);
+        if loaded.stat.kind == FileType::Regular {
+            loaded.data = Data::Large;
         }
     }
 
@@ -348,12 +394,16 @@ impl Shared {
         }
     }
 
-    fn mode(&self, stat: &Stat) -> Mode {
+    /// The mode to set; `owned` when the file has the owner that it is to have, or nobody tried.
+    fn mode(&self, stat: &Stat, owned: bool) -> Mode {
         let mut mode = u32::from(stat.mode & 0o7777);
         if !self.choices.metadata {
             mode &= 0o777 & !self.umask;
         }
         // A file that could not get its owner would lend this user's rights instead.
+        if !owned {
+            mode &= !0o6000;
+        }
         let is_file = stat.kind != FileType::Directory;
         if is_file && !self.is_root && stat.uid != rustix::process::geteuid().as_raw() {
             mode &= !0o4000;
@@ -364,25 +414,38 @@ impl Shared {
         Mode::from_raw_mode(mode)
     }
 
+    /// The attributes to set: capabilities are no better than set-uid bits on a file that has not its owner.
+    fn lent<'a>(
+        &self,
+        stat: &Stat,
+        attributes: &'a [Attribute],
+        owned: bool,
+    ) -> impl Iterator<Item = &'a Attribute> + use<'a> {
+        let own = owned && (self.is_root || stat.uid == rustix::process::geteuid().as_raw());
+        attributes.iter().filter(move |attribute| own || attribute.name != b"security.capability")
+    }
+
     /// Owner, attributes, mode and times of an open file or directory, in this order: a change of owner takes set-uid bits and
     /// capabilities away, and an ACL changes the mode.
     fn settle(&self, fd: BorrowedFd<'_>, shown: &str, metadata: &Metadata) {
         let stat = &metadata.stat;
         let refused = |what: &str, error: Errno| self.refused(shown, what, error.into());
+        let mut owned = true;
         if self.choices.metadata {
             if self.is_root
                 && let Err(error) =
                     rustix::fs::fchown(fd, Some(Uid::from_raw(stat.uid)), Some(Gid::from_raw(stat.gid)))
             {
                 refused("cannot set the owner", error);
+                owned = false;
             }
-            for Attribute { name, value } in &metadata.attributes {
+            for Attribute { name, value } in self.lent(stat, &metadata.attributes, owned) {
                 if let Err(error) = rustix::fs::fsetxattr(fd, name.as_slice(), value, XattrFlags::empty()) {
                     self.attribute_refused(shown, name, error);
                 }
             }
         }
-        if let Err(error) = rustix::fs::fchmod(fd, self.mode(stat)) {
+        if let Err(error) = rustix::fs::fchmod(fd, self.mode(stat, owned)) {
             refused("cannot set the mode", error);
         }
         if self.choices.metadata
@@ -433,9 +496,11 @@ impl Worker<'_> {
             let Ok(job) = next else { return };
             // After a full disk the queue is only emptied.
             let stopped = self.shared.stop.load(Ordering::Relaxed);
-            let made = !stopped && self.job(&job);
-            if let Some(first) = job.link.as_ref().filter(|_| job.loaded.link_of.is_none()) {
-                first.tell(made);
+            if let Link::First(first) = &job.link {
+                let mut telling = Telling { first, made: false };
+                telling.made = !stopped && self.job(&job);
+            } else if !stopped {
+                self.job(&job);
             }
             self.shared.progress.file();
         }
@@ -443,15 +508,17 @@ impl Worker<'_> {
 
     /// Makes one name; false after telling why not.
     fn job(&mut self, job: &Job) -> bool {
-        let result = match (&job.loaded.link_of, &job.link) {
-            (Some(first), Some(state)) => {
-                if !state.wait() {
-                    self.shared.told(exit::TARGET, &job.shown, &"left out like the file's other names");
+        let result = match &job.link {
+            Link::Further(first) => {
+                if !first.wait() {
+                    // The code is the first name's, which was told.
+                    let why = "left out like the file's first name";
+                    self.shared.progress.line(&format!("extant: {}: {why}", job.shown));
                     return false;
                 }
-                self.link(job, first)
+                self.link(job, &first.path)
             }
-            _ => self.make(job),
+            Link::Only | Link::First(_) => self.make(job),
         };
         match result {
             Ok(()) => true,
@@ -525,12 +592,14 @@ impl Worker<'_> {
         let (shared, stat) = (self.shared, &job.loaded.stat);
         let (dir, name) = (&job.dir.fd, job.name.as_slice());
         let refused = |what: &str, error: Errno| shared.refused(&job.shown, what, error.into());
+        let mut owned = true;
         if shared.choices.metadata && shared.is_root {
             let (uid, gid) = (Uid::from_raw(stat.uid), Gid::from_raw(stat.gid));
             if let Err(error) =
                 rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
             {
                 refused("cannot set the owner", error);
+                owned = false;
             }
         }
         if shared.choices.metadata
@@ -538,7 +607,7 @@ impl Worker<'_> {
         {
             // The directory is the one that is held open, and the last part is not followed.
             let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
-            for Attribute { name, value } in attributes {
+            for Attribute { name, value } in shared.lent(stat, attributes, owned) {
                 if let Err(error) =
                     rustix::fs::lsetxattr(path.as_slice(), name.as_slice(), value, XattrFlags::empty())
                 {
@@ -554,7 +623,7 @@ impl Worker<'_> {
                 Mode::empty(),
             );
             let set = held.and_then(|held| {
-                rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), shared.mode(stat))
+                rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), shared.mode(stat, owned))
             });
             if let Err(error) = set {
                 refused("cannot set the mode", error);
@@ -569,8 +638,11 @@ impl Worker<'_> {
 
     fn file(&self, job: &Job) -> Result<(), Failure> {
         // Before anything is made: what is refused leaves no empty file behind.
-        if let Data::Failed(_) = &job.loaded.data {
-            self.fs.volume().read(&job.loaded.inode, 0, &mut [0])?;
+        match &job.loaded.data {
+            Data::Failed(_) => drop(self.fs.volume().read(&job.loaded.inode, 0, &mut [0])?),
+            // Nothing is read, and refused for the reasons for which reading something is.
+            Data::Large => drop(self.fs.volume().read(&job.loaded.inode, 0, &mut [])?),
+            _ => {}
         }
         let opened = Cell::new(None);
         let make = || {

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use base::Ino;
 use volume::{Cursor, Fault, FileType, InodeRef, Volume};
 
-use super::{Enter, Order, joined};
+use super::{Enter, Order, PATH_MAX, joined};
 use crate::list::{self, Name};
 
 /// Names per piece of a directory.
@@ -293,7 +293,7 @@ impl Plan {
                 inode.as_ref().filter(|_| kind == FileType::Directory && task.depth < self.depth_max)
             {
                 let path = joined(&task.path, &name).0;
-                enters = self.enter.as_ref().is_none_or(|enter| enter(&path));
+                enters = path.len() <= PATH_MAX && self.enter.as_ref().is_none_or(|enter| enter(&path));
                 if enters {
                     let key = task.dir_key.child(task.first_place + found.len() as u64);
                     let below = Task::new(Arc::clone(dir), key.clone(), path.into(), task.depth + 1);

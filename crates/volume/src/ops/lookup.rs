@@ -47,6 +47,10 @@ impl DirBlocks for InodeBlocks<'_> {
         self.blocks.index(&self.index, lblk)
     }
 
+    fn hole_len(&self, lblk: Lblk) -> u32 {
+        self.blocks.hole_len(lblk)
+    }
+
     fn prefetch(&self, first: Lblk, len: u32) {
         self.blocks.prefetch(first, len);
     }

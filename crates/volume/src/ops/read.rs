@@ -4,6 +4,7 @@ use base::Lblk;
 use inode::{Extent, Inode};
 use mapping::Holds;
 use ondisk::filetype::FileType;
+use ondisk::inode::flags;
 use xattr::Attribute;
 
 use crate::{Fault, Refusal, Volume};
@@ -74,7 +75,12 @@ impl Volume {
         let bs = shared.geometry.block_size;
         let Ok(first) = u32::try_from(offset >> bs.log2()) else { return Ok(()) };
         let end = offset.saturating_add(len);
-        file.walk_map(shared, Lblk(first), &mut |piece| {
+        let mut end_block = bs.blocks_for(end);
+        // Nothing keeps indirect blocks from standing in many places, so their walk ends with the file.
+        if !file.has_flag(flags::EXTENTS) {
+            end_block = end_block.min(bs.blocks_for(file.size()));
+        }
+        file.walk_map(shared, Lblk(first), end_block, &mut |piece| {
             let start = u64::from(piece.lblk.0) << bs.log2();
             if start >= end {
                 return None;
