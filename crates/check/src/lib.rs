@@ -22,7 +22,7 @@
 //! 2. No bytes make a check panic, loop or take memory beyond a few bytes per inode, one bit per cluster of touched
 //!    groups, and a bounded number of findings.
 //! 3. The same image gives the same report, whatever the number of threads.
-//! 4. A pass reads what earlier passes noted ([`state`]) and never the other way round.
+//! 4. A pass reads what earlier passes noted (`state`) and never the other way round.
 //! 5. Every finding names a [`Rule`] of [`rules`] by its permanent code, a place, and the values needed to act on it.
 //!
 //! ```
