@@ -31,12 +31,21 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
         let name = built.name;
         let compare = || -> Vec<String> {
             let volume = common::open(&built.image, built.journal.as_deref());
-            let ours = common::manifest(&volume);
-            let theirs = if testkit::is_root() || !built.mountable {
+            let mut ours = common::manifest(&volume);
+            let mut theirs = if testkit::is_root() || !built.mountable {
                 built.manifest()
             } else {
                 testkit::walk::by_debugfs(&built.image)
             };
+            if !built.mountable {
+                ours.entries.values_mut().for_each(as_debugfs_tells_it);
+            }
+            if name == "encrypted-tree" {
+                // The kernel spells names that it has no key for in its own way: these are only counted.
+                assert_eq!(theirs.entries.len(), ours.entries.len());
+                theirs.entries.retain(|path, _| ours.entries.contains_key(path));
+                ours.entries.retain(|path, _| theirs.entries.contains_key(path));
+            }
             diff(&theirs, &ours, &built.diff_options())
         };
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(compare)) {
@@ -56,4 +65,24 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
     );
     println!("{compared} images are equal");
     assert!(!testkit::is_root() || only.is_some() || compared >= 60, "only {compared} images were compared");
+}
+
+/// ACL entries have no id where none belongs (the kernel says 0xFFFFFFFF there); targets are text.
+fn as_debugfs_tells_it(entry: &mut testkit::Entry) {
+    if let Some(target) = &mut entry.target {
+        *target = String::from_utf8_lossy(target).into_owned().into_bytes();
+    }
+    // Lists of attributes are lines of text.
+    entry.xattrs.retain(|name, _| !name.contains(&b'\n'));
+    for (name, value) in &mut entry.xattrs {
+        if !name.starts_with(b"system.posix_acl_") || value.len() < 4 {
+            continue;
+        }
+        for acl_entry in value[4..].chunks_exact_mut(8) {
+            let named = matches!(acl_entry[0], 0x02 | 0x08);
+            if !named {
+                acl_entry[4..].fill(0);
+            }
+        }
+    }
 }
