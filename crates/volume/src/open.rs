@@ -50,7 +50,7 @@ pub enum OpenFault {
     #[error("the file system is damaged: {0}")]
     Damaged(String),
     /// The journal cannot be used.
-    #[error("{0} (without recovery, `noload`, the state before the journal's replay can be read)")]
+    #[error("{0} (the state before the journal's replay can be read by opening without recovery)")]
     Journal(String),
     /// The device refused.
     #[error(transparent)]
@@ -165,7 +165,7 @@ fn log_of(
     if sb.journal_inum == 0 {
         let Some(external) = &options.journal_device else {
             return refuse(
-                "the file system needs recovery, and its journal is on a device of its own: name it (journal_dev=)"
+                "the file system needs recovery, and its journal is on a device of its own: name that device"
                     .to_owned(),
             );
         };
