@@ -1,15 +1,16 @@
 //! Metadata blocks in memory: read once, verified when they enter, shared by everybody.
 //!
-//! Owns: the cache of blocks, its budget, what each block was verified as. Does **not** own: what a block means (callers
-//! bring the verification), file data, writing (which comes with the journal: a block will be copied on write).
+//! Owns: the cache of blocks, its budget, what each block was verified as, changes in memory ([`Edit`]). Does **not** own:
+//! what a block means (callers bring the verification), file data, when a changed block goes to the device (see `journal`).
 //!
 //! Invariants
 //! 1. A block is handed out for an [`Owner`] only after that owner's verification passed on these bytes. A copy in memory
 //!    remembers the last owner that passed, so it runs once for a block that has one owner.
-//! 2. Bytes handed out never change: a [`Buffer`] keeps its copy alive.
+//! 2. Bytes handed out never change: a [`Buffer`] keeps its copy alive, and a change then goes to a copy of its own.
 //! 3. Memory is charged to the budget; the cache gives the oldest untouched blocks back when asked. Blocks that somebody
 //!    holds are not given back: that would free nothing.
 //! 4. No lock is held across device I/O, a verification or a charge.
+//! 5. A changed block stays until it is told that the device has the change ([`Buffers::set_clean`]).
 //!
 //! Locks: one per shard; no two are ever held together.
 //!
@@ -31,6 +32,7 @@
 
 #![forbid(unsafe_code)]
 
+mod edit;
 mod shard;
 
 use std::fmt;
@@ -43,6 +45,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
 use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
+
+pub use edit::{Direct, Edit, Seal};
 
 use crate::shard::Shard;
 
@@ -128,6 +132,14 @@ pub enum Kind {
     DirIndex,
     /// Extended attributes.
     Xattr,
+    /// Allocation of blocks.
+    BlockBitmap,
+    /// Allocation of inodes.
+    InodeBitmap,
+    /// Slots of the orphan file.
+    Orphans,
+    /// The superblock's block.
+    Superblock,
     /// Anything else.
     Other,
 }

@@ -1,7 +1,7 @@
 //! One shard of the cache: a table of blocks and the clock that chooses which go.
 //!
 //! ```text
-//! slots: block -> bytes, verified as, touched
+//! slots: block -> bytes, verified as, touched, changed by
 //! ring:  [ 17 | 4 | 93 | 12 ]      the hand passes: touched -> untouched, untouched -> gone
 //!               ^ hand
 //! ```
@@ -29,6 +29,10 @@ struct Slot {
     /// The owner that the bytes were verified as; 0 for nobody yet.
     verified: u64,
     touched: bool,
+    /// Its place in the ring.
+    at: usize,
+    /// The transaction that changed the bytes last, while the device has not got them; else 0.
+    changed: u64,
 }
 
 impl Shard {
@@ -60,7 +64,7 @@ impl Shard {
         if let Some(slot) = self.slots.get(&block.0) {
             return (slot.bytes.clone(), slot.verified, false);
         }
-        let slot = Slot { bytes: bytes.clone(), verified: 0, touched: true };
+        let slot = Slot { bytes: bytes.clone(), verified: 0, touched: true, at: self.ring.len(), changed: 0 };
         self.ring.push(block.0);
         self.slots.insert(block.0, slot);
         (bytes, 0, true)
@@ -71,6 +75,44 @@ impl Shard {
         if let Some(slot) = self.slots.get_mut(&block.0).filter(|slot| Arc::ptr_eq(&slot.bytes, bytes)) {
             slot.verified = owner;
         }
+    }
+
+    /// Changes the bytes of a block that is here, in place or, when somebody holds them, in a copy. Is this the transaction's
+    /// first change of it? `None`: not here.
+    #[inline]
+    pub(crate) fn edit(
+        &mut self,
+        block: Pblk,
+        owner: u64,
+        transaction: u64,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Option<bool> {
+        let slot = self.slots.get_mut(&block.0)?;
+        slot.touched = true;
+        slot.verified = owner;
+        change(Arc::make_mut(&mut slot.bytes));
+        Some(std::mem::replace(&mut slot.changed, transaction) != transaction)
+    }
+
+    /// Puts `sealed` in the place of `bytes`, if nobody changed the block since.
+    pub(crate) fn replace(&mut self, block: Pblk, bytes: &Arc<[u8]>, sealed: &Arc<[u8]>) {
+        if let Some(slot) = self.slots.get_mut(&block.0).filter(|slot| Arc::ptr_eq(&slot.bytes, bytes)) {
+            slot.bytes = sealed.clone();
+        }
+    }
+
+    /// The device has what this transaction made of the block.
+    pub(crate) fn set_clean(&mut self, block: Pblk, transaction: u64) {
+        if let Some(slot) = self.slots.get_mut(&block.0).filter(|slot| slot.changed == transaction) {
+            slot.changed = 0;
+        }
+    }
+
+    /// Drops a block, changed or not. Was it here?
+    pub(crate) fn forget(&mut self, block: Pblk) -> bool {
+        let Some(slot) = self.slots.remove(&block.0) else { return false };
+        self.leave_ring(slot.at);
+        true
     }
 
     /// Moves the hand over at most `looks` blocks and takes out those untouched since it last came by, `wanted` at most,
@@ -84,23 +126,31 @@ impl Shard {
             self.hand %= self.ring.len();
             let block = self.ring[self.hand];
             let slot = self.slots.get_mut(&block).expect("the ring names slots");
-            if slot.touched || Arc::strong_count(&slot.bytes) > 1 {
+            if slot.touched || slot.changed != 0 || Arc::strong_count(&slot.bytes) > 1 {
                 slot.touched = false;
                 self.hand += 1;
                 continue;
             }
-            // The last of the ring moves into the gap, and is looked at next.
-            self.ring.swap_remove(self.hand);
+            // What moves into the gap is looked at next.
+            self.leave_ring(self.hand);
             evicted.extend(self.slots.remove(&block).map(|slot| slot.bytes));
         }
         self.evicted += evicted.len() as u64;
         evicted
     }
 
+    /// Takes out the place `at`; the last one moves into it.
+    fn leave_ring(&mut self, at: usize) {
+        self.ring.swap_remove(at);
+        if let Some(slot) = self.ring.get(at).and_then(|moved| self.slots.get_mut(moved)) {
+            slot.at = at;
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn assert_whole(&self) {
         assert_eq!(self.slots.len(), self.ring.len());
-        assert!(self.ring.iter().all(|block| self.slots.contains_key(block)));
+        assert!(self.ring.iter().enumerate().all(|(at, block)| self.slots[block].at == at));
     }
 }
 

@@ -84,8 +84,9 @@ pub struct Options {
     /// The `fast_commit` feature. The kernel makes none with [`Data::Journal`].
     ///
     /// Linux 6.18 is no perfect judge of these: it refuses some captures (about 1 in 20), leaves wrong counters after
-    /// the replay of some others (`i_blocks`, free inodes), stamps directories with the time of the replay, and with
-    /// `inline_data` leaves files that it cannot read itself (`ENOENT`).
+    /// the replay of some others (`i_blocks`, free inodes), stamps directories with the time of the replay, drops a
+    /// directory that was made with the inode of a removed one, and with `inline_data` leaves files that it cannot read
+    /// itself (`ENOENT`).
     pub fast_commit: bool,
     /// The journal's checksums.
     pub checksums: Checksums,

@@ -76,6 +76,23 @@ impl NameChanges {
         names.filter_map(|(name, ino)| Some((name.as_slice(), (*ino)?)))
     }
 
+    /// Takes back the names of inodes whose last record tells no links: a file that was made, opened and unlinked. The names,
+    /// in no order.
+    fn drop_unlinked(&mut self, overrides: &Overrides) -> Vec<String> {
+        let links = |ino: Ino| {
+            let raw = overrides.get(&ino)?.raw.as_deref()?;
+            Some(layout::Inode::decode(raw).ok()?.links)
+        };
+        let mut dropped = Vec::new();
+        for (name, to) in self.dirs.values_mut().flat_map(|change| &mut change.names) {
+            if to.is_some_and(|ino| links(ino) == Some(0)) {
+                *to = None;
+                dropped.push(String::from_utf8_lossy(name).into_owned());
+            }
+        }
+        dropped
+    }
+
     fn set(&mut self, dir: Ino, name: &[u8], ino: Option<Ino>) {
         self.dirs.entry(dir).or_default().names.insert(name.to_vec(), ino);
     }
@@ -108,6 +125,10 @@ pub(crate) fn apply(
             work.overrides.entry(ino).or_default().map = Some(map.into_values().collect());
             work.count_blocks(ino);
         }
+    }
+    for name in work.names.drop_unlinked(&work.overrides) {
+        problems
+            .push(format!("fast commit: name {name:?} was given to an inode that has no links; left out"));
     }
     (work.overrides, work.names)
 }
@@ -231,6 +252,16 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Takes the blocks from an inode whose last link went: a later record may use its number for another file, and keeps
+    /// the tree that it finds.
+    fn empty(&mut self, ino: Ino, fields: layout::Inode) {
+        if fields.has_flag(flags::EXTENTS)
+            && let Ok(map) = self.map(ino)
+        {
+            map.clear();
+        }
+    }
+
     /// Sets i_blocks to what the map needs, as the kernel does at replay.
     fn count_blocks(&mut self, ino: Ino) {
         let geometry = &self.inodes.shared().geometry;
@@ -258,7 +289,7 @@ impl Work<'_> {
 
     fn name(&mut self, change: NameChange, parent: Ino, ino: Ino, name: &[u8]) -> Result<(), String> {
         let there = self.find(parent, name);
-        let mut links = |by: i32| -> Result<u16, String> {
+        let mut links = |by: i32| -> Result<layout::Inode, String> {
             let mut raw = self.raw(ino)?;
             let mut fields = layout::Inode::decode(&raw).map_err(|fact| format!("inode {ino}: {fact}"))?;
             fields.links = match change {
@@ -267,14 +298,18 @@ impl Work<'_> {
             };
             fields.encode(&mut raw);
             self.overrides.entry(ino).or_default().raw = Some(raw);
-            Ok(fields.mode)
+            Ok(fields)
         };
         match change {
             NameChange::Unlink => {
                 // The name may be gone already, or lead to another inode since; the kernel counts the link in the latter case.
                 let Some(there) = there else { return Ok(()) };
                 // An inode that is gone by now needs no count.
-                let _ = links(-1);
+                if let Ok(fields) = links(-1)
+                    && fields.links == 0
+                {
+                    self.empty(ino, fields);
+                }
                 if there == ino {
                     self.names.set(parent, name, None);
                 }
@@ -286,7 +321,7 @@ impl Work<'_> {
                 self.names.set(parent, name, Some(ino));
             }
             NameChange::Create => {
-                let mode = links(0)?;
+                let mode = links(0)?.mode;
                 self.names.set(parent, name, Some(ino));
                 if mode & 0xF000 == 0x4000 {
                     let made = self.names.dirs.entry(ino).or_default();

@@ -1,0 +1,143 @@
+//! Changing blocks in memory.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::Pblk;
+
+use crate::{Buffer, Buffers, Owner, ReadFault, zeroed};
+
+/// How a block gets its checksum when it leaves for the device: computed once per commit, not per change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seal {
+    /// What the block is, and whose.
+    pub owner: Owner,
+    /// Seed of the checksum: the inode's for its own blocks, else the file system's. `None` without metadata_csum.
+    pub seed: Option<u32>,
+}
+
+/// Somebody who may change blocks: in the engine a journal's handle, in tests [`Direct`].
+///
+/// Who calls has verified the block ([`Buffers::get`]) before he changes it, and has room for it reserved: changes are not
+/// refused half-way.
+pub trait Edit {
+    /// The transaction that the changes belong to; never 0.
+    fn transaction(&self) -> u64;
+
+    /// Changes a block's bytes. `change` runs under a lock of the cache: it is short, and asks nothing of the cache.
+    ///
+    /// # Errors
+    /// The block had to be read again, and cannot be. Nothing was changed then.
+    fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
+
+    /// Makes a new block, whatever the device has there: `fill` gets zeros.
+    fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8]));
+
+    /// The block is metadata no more: an older copy in the log must not come back, and changes to it are dropped.
+    fn revoke(&self, block: Pblk);
+}
+
+impl Buffers {
+    /// Changes a block for a transaction. Is it the transaction's first change of it?
+    ///
+    /// # Errors
+    /// The block is not in memory, and cannot be read.
+    pub fn change(
+        &self,
+        block: Pblk,
+        owner: Owner,
+        transaction: u64,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool, ReadFault> {
+        loop {
+            if let Some(is_first) = self.shard(block).edit(block, owner.word(), transaction, change) {
+                return Ok(is_first);
+            }
+            let bytes = self.read(block)?;
+            self.insert(block, bytes, true);
+        }
+    }
+
+    /// A new block for a transaction, whatever was there. Is it the transaction's first change of it?
+    pub fn fresh(
+        &self,
+        block: Pblk,
+        owner: Owner,
+        transaction: u64,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> bool {
+        let mut fill = |bytes: &mut [u8]| {
+            bytes.fill(0);
+            fill(bytes);
+        };
+        loop {
+            if let Some(is_first) = self.shard(block).edit(block, owner.word(), transaction, &mut fill) {
+                return is_first;
+            }
+            self.insert(block, zeroed(self.block_size().len()), false);
+        }
+    }
+
+    /// The bytes of a changed block as they are now.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change); a changed block is in memory.
+    pub fn snapshot(&self, block: Pblk) -> Result<Buffer, ReadFault> {
+        let hit = self.shard(block).hit(block);
+        let bytes = match hit {
+            Some((bytes, _)) => bytes,
+            None => {
+                let bytes = self.read(block)?;
+                self.insert(block, bytes, true).0
+            }
+        };
+        Ok(Buffer { block, bytes })
+    }
+
+    /// The block with its checksum in place, as it was written: takes the place of `unsealed`, if nobody changed it since.
+    pub fn set_sealed(&self, unsealed: &Buffer, sealed: &Arc<[u8]>) {
+        self.shard(unsealed.block).replace(unsealed.block, &unsealed.bytes, sealed);
+    }
+
+    /// The device has what `transaction` made of the block, the last one to change it.
+    pub fn set_clean(&self, block: Pblk, transaction: u64) {
+        self.shard(block).set_clean(block, transaction);
+    }
+
+    /// Drops the block, changed or not.
+    pub fn forget(&self, block: Pblk) {
+        if self.shard(block).forget(block) {
+            self.held_bytes.fetch_sub(self.charge_per_block(), Ordering::Relaxed);
+            self.budget.release(self.charge_per_block());
+        }
+    }
+}
+
+impl Buffer {
+    /// The bytes, shared.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<[u8]> {
+        &self.bytes
+    }
+}
+
+/// Changes that stay in memory, of one transaction that never ends: for tests of what stands on [`Edit`].
+pub struct Direct<'a>(pub &'a Buffers);
+
+impl Edit for Direct<'_> {
+    fn transaction(&self) -> u64 {
+        1
+    }
+
+    fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
+        self.0.change(block, seal.owner, 1, change).map(drop)
+    }
+
+    fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8])) {
+        self.0.fresh(block, seal.owner, 1, fill);
+    }
+
+    fn revoke(&self, block: Pblk) {
+        self.0.forget(block);
+    }
+}
