@@ -78,20 +78,20 @@ impl Buffers {
         }
     }
 
-    /// The bytes of a changed block as they are now.
+    /// The bytes of a changed block as they are now, and whose they are since the last change.
     ///
     /// # Errors
     /// As [`change`](Self::change); a changed block is in memory.
-    pub fn snapshot(&self, block: Pblk) -> Result<Buffer, ReadFault> {
+    pub fn snapshot(&self, block: Pblk) -> Result<(Buffer, Option<Owner>), ReadFault> {
         let hit = self.shard(block).hit(block);
-        let bytes = match hit {
-            Some((bytes, _)) => bytes,
+        let (bytes, owner) = match hit {
+            Some(hit) => hit,
             None => {
                 let bytes = self.read(block)?;
-                self.insert(block, bytes, true).0
+                self.insert(block, bytes, true)
             }
         };
-        Ok(Buffer { block, bytes })
+        Ok((Buffer { block, bytes }, Owner::from_word(owner)))
     }
 
     /// The block with its checksum in place, as it was written: takes the place of `unsealed`, if nobody changed it since.

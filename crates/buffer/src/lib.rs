@@ -113,6 +113,11 @@ impl Owner {
     fn word(self) -> u64 {
         (self.kind as u64 + 1) << 32 | u64::from(self.ino)
     }
+
+    fn from_word(word: u64) -> Option<Self> {
+        let kind = *Kind::ALL.get(usize::try_from((word >> 32).checked_sub(1)?).ok()?)?;
+        Some(Self { kind, ino: word as u32 })
+    }
 }
 
 /// Kinds of metadata blocks.
@@ -142,6 +147,24 @@ pub enum Kind {
     Superblock,
     /// Anything else.
     Other,
+}
+
+impl Kind {
+    /// By their numbers.
+    const ALL: [Self; 12] = [
+        Self::Descriptors,
+        Self::InodeTable,
+        Self::Extents,
+        Self::Indirect,
+        Self::DirLeaf,
+        Self::DirIndex,
+        Self::Xattr,
+        Self::BlockBitmap,
+        Self::InodeBitmap,
+        Self::Orphans,
+        Self::Superblock,
+        Self::Other,
+    ];
 }
 
 /// A block in memory; cheap to clone.

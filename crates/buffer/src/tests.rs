@@ -239,3 +239,35 @@ fn cost_of_a_hit() {
         println!("round {round}: {} ns a hit ({sum})", start.elapsed().as_nanos() as f64 / 1e6);
     }
 }
+
+#[test]
+fn every_kind_is_found_by_its_number() {
+    for kind in Kind::ALL {
+        let owner = Owner { kind, ino: 7 };
+        assert_eq!(Owner::from_word(owner.word()), Some(owner));
+    }
+    assert_eq!(Owner::from_word(0), None);
+}
+
+#[test]
+fn a_change_leaves_what_was_handed_out_alone_and_stays_until_it_is_clean() {
+    let device = Arc::new(MemDevice::new(64 << 10));
+    let budget = Budget::new(1 << 20);
+    let buffers = Buffers::new(device, BlockSize::MIN, 64, &budget);
+    let owner = Owner { kind: Kind::Other, ino: 0 };
+    let seal = Seal { owner, seed: None };
+    let before = buffers.get(Pblk(3), owner, |_| Ok(())).unwrap();
+    Direct(&buffers).change(Pblk(3), seal, &mut |bytes| bytes[0] = 9).unwrap();
+    assert_eq!((before[0], buffers.get(Pblk(3), owner, |_| Ok(())).unwrap()[0]), (0, 9));
+    drop(before);
+    // Twice: the first passes only take the touches off.
+    buffers.shrink(1 << 20);
+    buffers.shrink(1 << 20);
+    assert_eq!(buffers.snapshot(Pblk(3)).unwrap().0[0], 9, "not given back while changed");
+    assert_eq!(buffers.snapshot(Pblk(3)).unwrap().1, Some(owner));
+    buffers.set_clean(Pblk(3), 1);
+    for _ in 0..3 {
+        buffers.shrink(1 << 20);
+    }
+    assert_eq!(buffers.stats().blocks, 0);
+}

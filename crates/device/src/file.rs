@@ -1,16 +1,17 @@
 //! A file or block device as a [`Device`].
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSliceMut, Seek, SeekFrom};
+use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{Advice, FallocateFlags, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::{Device, DeviceFault, write_zeros};
+use crate::{Device, DeviceFault, FlushMeter, FlushStats, total_len, write_zeros};
 
-/// Most buffers that one system call fills (the kernel's UIO_MAXIOV).
+/// Most buffers that one system call takes (the kernel's UIO_MAXIOV).
 const VECTOR_MAX: usize = 1024;
 
 /// A file or block device, used by positional reads and writes.
@@ -21,6 +22,7 @@ pub struct FileDevice {
     sector_bytes: u32,
     writable: bool,
     fresh: bool,
+    flushes: FlushMeter,
 }
 
 impl FileDevice {
@@ -79,7 +81,7 @@ impl FileDevice {
         } else {
             (metadata.len(), 512)
         };
-        Ok(Self { file, size, sector_bytes, writable, fresh })
+        Ok(Self { file, size, sector_bytes, writable, fresh, flushes: FlushMeter::default() })
     }
 
     fn check_write(&self, what: &'static str, offset: u64, len: u64) -> Result<(), DeviceFault> {
@@ -87,6 +89,43 @@ impl FileDevice {
             return Err(DeviceFault::ReadOnly { what, offset, len });
         }
         DeviceFault::check_len(what, offset, len, self.size)
+    }
+
+    /// Writes all of `bufs` with one kind of system call: the rest is tried again after a short write.
+    fn write_all_vectored(
+        &self,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+        write: impl Fn(&[IoSlice<'_>], u64) -> rustix::io::Result<usize>,
+    ) -> Result<(), Errno> {
+        let (mut at, mut left) = (offset, bufs);
+        let mut within = 0; // bytes of left[0] that are written
+        while let Some(first) = left.first() {
+            if within == first.len() {
+                (left, within) = (&left[1..], 0);
+                continue;
+            }
+            // What is half written goes alone: the buffers themselves are not ours to advance.
+            let got = if within > 0 {
+                write(&[IoSlice::new(&first[within..])], at)
+            } else {
+                write(&left[..left.len().min(VECTOR_MAX)], at)
+            };
+            match got {
+                Ok(0) => return Err(Errno::IO), // a file that takes nothing of something
+                Ok(got) => {
+                    at += got as u64;
+                    within += got;
+                    while let Some(first) = left.first().filter(|first| within >= first.len()) {
+                        within -= first.len();
+                        left = &left[1..];
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
     }
 
     /// The file beneath.
@@ -113,7 +152,7 @@ impl Device for FileDevice {
     }
 
     fn read_vectored_at(&self, offset: u64, mut bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
-        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let len = total_len(bufs);
         DeviceFault::check_len("read", offset, len, self.size)?;
         let fault = |source: io::Error| DeviceFault::Io { what: "read", offset, len, source };
         let mut at = offset;
@@ -126,7 +165,7 @@ impl Device for FileDevice {
                     at += got as u64;
                     IoSliceMut::advance_slices(&mut bufs, got);
                 }
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(errno) => return Err(fault(errno.into())),
             }
         }
@@ -152,6 +191,30 @@ impl Device for FileDevice {
         })
     }
 
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
+        let len = total_len(bufs);
+        self.check_write("write", offset, len)?;
+        self.write_all_vectored(offset, bufs, |bufs, at| rustix::io::pwritev(&self.file, bufs, at))
+            .map_err(|errno| DeviceFault::Io { what: "write", offset, len, source: errno.into() })
+    }
+
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        let len = bytes.len() as u64;
+        self.check_write("write", offset, len)?;
+        let written = self.write_all_vectored(offset, &[IoSlice::new(bytes)], |bufs, at| {
+            rustix::io::pwritev2(&self.file, bufs, at, ReadWriteFlags::DSYNC)
+        });
+        match written {
+            Ok(()) => Ok(()),
+            // Kernels and file systems without the flag; what was written before they said so is written again.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                self.write_at(offset, bytes)?;
+                self.flush()
+            }
+            Err(errno) => Err(DeviceFault::Io { what: "write", offset, len, source: errno.into() }),
+        }
+    }
+
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.check_write("zero", offset, len)?;
         if len == 0 {
@@ -168,12 +231,20 @@ impl Device for FileDevice {
         if !self.writable {
             return Ok(());
         }
-        self.file.sync_data().map_err(|source| DeviceFault::Io {
+        self.flushes.measure(|| self.file.sync_data()).map_err(|source| DeviceFault::Io {
             what: "flush",
             offset: 0,
             len: self.size,
             source,
         })
+    }
+
+    fn flush_nanos(&self) -> Option<u64> {
+        self.flushes.average_nanos()
+    }
+
+    fn flush_stats(&self) -> Option<FlushStats> {
+        self.flushes.stats()
     }
 
     fn sector_bytes(&self) -> u32 {
@@ -230,6 +301,56 @@ mod tests {
         let mut bufs = [IoSliceMut::new(&mut parts[1])];
         assert!(matches!(device.read_vectored_at(9_998, &mut bufs), Err(DeviceFault::OutOfRange { .. })));
         device.read_vectored_at(0, &mut []).unwrap();
+    }
+
+    #[test]
+    fn a_vectored_write_puts_many_buffers_in_order() {
+        let file = file_of(&[9; 10_000]);
+        let device = FileDevice::open(file.path(), true).unwrap();
+        let mut parts: Vec<Vec<u8>> = (0..3000u32).map(|i| vec![(i % 251) as u8; 3]).collect();
+        parts[0].clear();
+        parts[1500].clear();
+        let bufs: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        device.write_vectored_at(5, &bufs).unwrap();
+        let bytes = std::fs::read(file.path()).unwrap();
+        assert_eq!(bytes[5..5 + 3 * 2998], parts.concat());
+        assert_eq!((bytes[4], bytes[5 + 3 * 2998]), (9, 9));
+        assert!(matches!(device.write_vectored_at(9_998, &bufs[..3]), Err(DeviceFault::OutOfRange { .. })));
+        device.write_vectored_at(0, &[]).unwrap();
+        assert_eq!(std::fs::read(file.path()).unwrap(), bytes);
+    }
+
+    #[test]
+    fn a_short_vectored_write_goes_on_where_it_stopped() {
+        let file = file_of(&[0; 64]);
+        let device = FileDevice::open(file.path(), true).unwrap();
+        let bufs = [b"ab".as_slice(), b"", b"cdefg", b"h", b"ij"].map(IoSlice::new);
+        for most in 1..11 {
+            let stutter = |bufs: &[IoSlice<'_>], at: u64| {
+                let joined: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+                rustix::io::pwrite(&device.file, &joined[..joined.len().min(most)], at)
+            };
+            device.write_all_vectored(3, &bufs, stutter).unwrap();
+            let bytes = std::fs::read(file.path()).unwrap();
+            assert_eq!(&bytes[..14], b"\0\0\0abcdefghij\0", "{most} at a time");
+            device.zero_at(0, 64).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_durable_write_is_written_and_a_flush_is_measured() {
+        let file = file_of(&[0; 100]);
+        let device = FileDevice::open(file.path(), true).unwrap();
+        device.write_durable_at(90, b"0123456789").unwrap();
+        assert_eq!(std::fs::read(file.path()).unwrap()[88..], *b"\0\x000123456789");
+        assert!(matches!(device.write_durable_at(91, b"0123456789"), Err(DeviceFault::OutOfRange { .. })));
+        assert_eq!(device.flush_nanos(), None);
+        device.flush().unwrap();
+        assert!(device.flush_nanos().is_some());
+        assert_eq!(device.flush_stats().unwrap().count, 1);
+        let device = FileDevice::open_read_only(file.path()).unwrap();
+        assert!(matches!(device.write_durable_at(0, b"0"), Err(DeviceFault::ReadOnly { .. })));
+        assert!(matches!(device.write_vectored_at(0, &[]), Err(DeviceFault::ReadOnly { .. })));
     }
 
     #[test]

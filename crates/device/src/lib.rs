@@ -1,8 +1,9 @@
-//! Where images live: bytes in and out at offsets, of files, block devices, memory, and windows into them.
+//! Where images live: bytes in and out at offsets, of files, block devices, memory, windows into them, and several
+//! devices put together ([`Linear`], [`Stripe`], [`Mirror`]).
 //!
-//! Owns the [`Device`] seam, its implementations, the tables of partitions that say where a window should be
-//! ([`partition`]), and [`NewFile`]: an output that appears under its name only when it is complete. Does **not** own
-//! any layout of a file system, cache or order of writes.
+//! Owns the [`Device`] seam, its implementations, the measuring of flushes ([`FlushStats`]), the tables of partitions
+//! that say where a window should be ([`partition`]), and [`NewFile`]: an output that appears under its name only when
+//! it is complete. Does **not** own any layout of a file system, cache or order of writes.
 //!
 //! Invariants
 //! 1. A read or write is whole or an error that says what, where and why; there are no short transfers.
@@ -10,6 +11,10 @@
 //! 3. Methods take `&self`; threads may call them at the same time on ranges that do not overlap, and read the same range
 //!    together.
 //! 4. What was opened for reading is never written, and saying so is an error of its own ([`DeviceFault::ReadOnly`]).
+//! 5. A write is durable when a [`flush`](Device::flush) that began after the write had returned has succeeded, or when it
+//!    was a [`write_durable_at`](Device::write_durable_at); not before. A device of several flushes them all.
+//! 6. [`flush_nanos`](Device::flush_nanos) of a device of several is that of the slowest that a flush waits for; it is
+//!    asked at the moment of the question, so that it follows what the parts learn.
 //!
 //! ```
 //! use device::{Device, MemDevice};
@@ -22,18 +27,25 @@
 
 #![forbid(unsafe_code)]
 
+mod compose;
 mod file;
+mod flush;
 mod memory;
+mod mirror;
 mod new_file;
 pub mod partition;
 mod shared;
 mod window;
 
 use std::fmt;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Deref;
 
+pub use compose::{ComposeFault, Linear, Stripe};
 pub use file::FileDevice;
+pub use flush::{FLUSH_BUCKETS, FlushMeter, FlushStats, Measured};
 pub use memory::MemDevice;
+pub use mirror::Mirror;
 pub use new_file::NewFile;
 pub use window::Window;
 
@@ -93,7 +105,11 @@ impl DeviceFault {
         Self::check_len(what, offset, len as u64, size)
     }
 
-    fn check_len(what: &'static str, offset: u64, len: u64, size: u64) -> Result<(), Self> {
+    /// Does the range lie inside a device of `size` bytes? For implementations of [`Device`]; `what` says what was tried.
+    ///
+    /// # Errors
+    /// [`OutOfRange`](Self::OutOfRange) when it does not.
+    pub fn check_len(what: &'static str, offset: u64, len: u64, size: u64) -> Result<(), Self> {
         match offset.checked_add(len) {
             Some(end) if end <= size => Ok(()),
             _ => Err(Self::OutOfRange { what, offset, len, size }),
@@ -117,6 +133,7 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// As [`read_at`](Self::read_at). What the buffers hold then is not defined.
     fn read_vectored_at(&self, mut offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
+        DeviceFault::check_len("read", offset, total_len(bufs), self.size_bytes())?;
         for buf in bufs {
             self.read_at(offset, buf)?;
             offset += buf.len() as u64;
@@ -134,6 +151,29 @@ pub trait Device: Send + Sync {
     /// When the range reaches past the end or the system refuses (disk full, I/O error).
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault>;
 
+    /// Writes all of `bufs` one after the other from byte `offset` on, in as few transfers as the device can.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at); after [`DeviceFault::OutOfRange`] nothing was written.
+    fn write_vectored_at(&self, mut offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
+        DeviceFault::check_len("write", offset, total_len(bufs), self.size_bytes())?;
+        for buf in bufs {
+            self.write_at(offset, buf)?;
+            offset += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes` at byte `offset`, and returns when they are durable (a disk's "forced unit access"). Whether
+    /// other writes become durable with them is not said; who needs that calls [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at) and [`flush`](Self::flush).
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.write_at(offset, bytes)?;
+        self.flush()
+    }
+
     /// Makes a range read as zeros, by a hole where the device can.
     ///
     /// # Errors
@@ -145,6 +185,18 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// When the system reports that a write was lost.
     fn flush(&self) -> Result<(), DeviceFault>;
+
+    /// How long a flush takes here, in nanoseconds: the moving average of those measured, 0 where there is no volatile
+    /// cache. `None` before the first: then expect it to be slow. Of several devices put together: the slowest's.
+    fn flush_nanos(&self) -> Option<u64> {
+        self.flush_stats().map(|stats| stats.average_nanos)
+    }
+
+    /// What was measured of flushes; of several devices put together, those of the one with the largest average. `None`
+    /// where nothing is measured.
+    fn flush_stats(&self) -> Option<FlushStats> {
+        None
+    }
 
     /// The unit in which the device itself counts: 512, or 4096 on disks that say so. Partition tables count in it.
     fn sector_bytes(&self) -> u32 {
@@ -161,6 +213,11 @@ impl fmt::Debug for dyn Device + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Device({} bytes)", self.size_bytes())
     }
+}
+
+/// Length of all buffers together; more than an address space holds counts as the largest number, which no device has.
+fn total_len<B: Deref<Target = [u8]>>(bufs: &[B]) -> u64 {
+    bufs.iter().fold(0, |sum: u64, buf| sum.saturating_add(buf.len() as u64))
 }
 
 /// Writes zeros the plain way.

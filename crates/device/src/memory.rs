@@ -1,9 +1,10 @@
 //! A device in memory that takes room only for what was written.
 
 use std::collections::HashMap;
+use std::io::IoSlice;
 use std::sync::{PoisonError, RwLock};
 
-use crate::{Device, DeviceFault};
+use crate::{Device, DeviceFault, total_len};
 
 const CHUNK: usize = 64 << 10;
 
@@ -25,6 +26,14 @@ impl MemDevice {
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         (self.chunks.read().unwrap_or_else(PoisonError::into_inner).len() * CHUNK) as u64
+    }
+}
+
+fn write_parts(chunks: &mut HashMap<u64, Box<[u8]>>, offset: u64, bytes: &[u8]) {
+    for (chunk, within, range) in parts(offset, bytes.len()) {
+        let len = range.len();
+        let target = chunks.entry(chunk).or_insert_with(|| vec![0; CHUNK].into_boxed_slice());
+        target[within..within + len].copy_from_slice(&bytes[range]);
     }
 }
 
@@ -64,11 +73,16 @@ impl Device for MemDevice {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         DeviceFault::check_range("write", offset, bytes.len(), self.size)?;
+        write_parts(&mut self.chunks.write().unwrap_or_else(PoisonError::into_inner), offset, bytes);
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, mut offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
+        DeviceFault::check_len("write", offset, total_len(bufs), self.size)?;
         let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
-        for (chunk, within, range) in parts(offset, bytes.len()) {
-            let len = range.len();
-            let target = chunks.entry(chunk).or_insert_with(|| vec![0; CHUNK].into_boxed_slice());
-            target[within..within + len].copy_from_slice(&bytes[range]);
+        for buf in bufs {
+            write_parts(&mut chunks, offset, buf);
+            offset += buf.len() as u64;
         }
         Ok(())
     }
@@ -87,6 +101,11 @@ impl Device for MemDevice {
 
     fn flush(&self) -> Result<(), DeviceFault> {
         Ok(())
+    }
+
+    /// No volatile cache: memory is as durable as it gets.
+    fn flush_nanos(&self) -> Option<u64> {
+        Some(0)
     }
 
     fn is_fresh(&self) -> bool {

@@ -1,9 +1,9 @@
 //! Devices behind references and shared handles: whoever holds one holds a device.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use crate::{Device, DeviceFault};
+use crate::{Device, DeviceFault, FlushStats};
 
 macro_rules! forward {
     ($($holder:ty),*) => {$(
@@ -28,12 +28,28 @@ macro_rules! forward {
                 (**self).write_at(offset, bytes)
             }
 
+            fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
+                (**self).write_vectored_at(offset, bufs)
+            }
+
+            fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+                (**self).write_durable_at(offset, bytes)
+            }
+
             fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
                 (**self).zero_at(offset, len)
             }
 
             fn flush(&self) -> Result<(), DeviceFault> {
                 (**self).flush()
+            }
+
+            fn flush_nanos(&self) -> Option<u64> {
+                (**self).flush_nanos()
+            }
+
+            fn flush_stats(&self) -> Option<FlushStats> {
+                (**self).flush_stats()
             }
 
             fn sector_bytes(&self) -> u32 {

@@ -1,9 +1,9 @@
 //! Part of a device as a device of its own: a partition, an image behind a header.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use crate::{Device, DeviceFault};
+use crate::{Device, DeviceFault, FlushStats, total_len};
 
 /// The bytes `offset..offset+len` of another device.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl<D: Device> Device for Window<D> {
     }
 
     fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
-        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let len = total_len(bufs);
         self.inner.read_vectored_at(self.translate("read", offset, len)?, bufs)
     }
 
@@ -68,12 +68,28 @@ impl<D: Device> Device for Window<D> {
         self.inner.write_at(self.translate("write", offset, bytes.len() as u64)?, bytes)
     }
 
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
+        self.inner.write_vectored_at(self.translate("write", offset, total_len(bufs))?, bufs)
+    }
+
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.inner.write_durable_at(self.translate("write", offset, bytes.len() as u64)?, bytes)
+    }
+
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.inner.zero_at(self.translate("zero", offset, len)?, len)
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {
         self.inner.flush()
+    }
+
+    fn flush_nanos(&self) -> Option<u64> {
+        self.inner.flush_nanos()
+    }
+
+    fn flush_stats(&self) -> Option<FlushStats> {
+        self.inner.flush_stats()
     }
 
     fn sector_bytes(&self) -> u32 {
@@ -106,6 +122,12 @@ mod tests {
         let (mut one, mut two) = ([0; 2], [0; 2]);
         window.read_vectored_at(96, &mut [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)]).unwrap();
         assert_eq!((&one, &two), (b"la", b"st"));
+        window.write_vectored_at(97, &[IoSlice::new(b"o"), IoSlice::new(b""), IoSlice::new(b"ud")]).unwrap();
+        assert!(window.write_vectored_at(97, &[IoSlice::new(b"xx"), IoSlice::new(b"xx")]).is_err());
+        window.write_durable_at(96, b"l").unwrap();
+        assert!(window.write_durable_at(100, b"l").is_err());
+        whole.read_at(1096, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"loud\0");
     }
 
     #[test]

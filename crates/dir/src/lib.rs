@@ -1,7 +1,7 @@
-//! Directories: lookup and readdir, linear, indexed and inline.
+//! Directories: lookup, readdir and changes, linear, indexed and inline.
 //!
-//! Owns: how names are found and listed, positions that stay valid ([`Cursor`]). Does **not** own: where a directory's blocks are
-//! ([`DirBlocks`] is asked), inodes.
+//! Owns: how names are found and listed, positions that stay valid ([`Cursor`]), how entries come and go ([`edit`]).
+//! Does **not** own: where a directory's blocks are ([`DirBlocks`] is asked), inodes.
 //!
 //! Invariants
 //! 1. A name that is there during the whole of a listing is told exactly once.
@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod edit;
 mod fold;
 mod indexed;
 mod list;

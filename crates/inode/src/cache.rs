@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use base::{Corrupt, Ino, Lblk, Malformed, Pblk};
 use buffer::{Kind, Owner, ReadFault};
@@ -14,6 +14,7 @@ use mapping::Holds;
 use memory::Shrinker;
 use ondisk::inode::flags;
 
+use crate::live::Live;
 use crate::{Fault, Inode, Overrides, Shared};
 
 const SHARDS: usize = 64;
@@ -27,6 +28,13 @@ pub struct Inodes {
     shared: Arc<Shared>,
     overrides: Overrides,
     kept: Arc<Kept>,
+    live: OnceLock<Arc<dyn LiveOwner>>,
+}
+
+/// Who has the inodes of a volume that is open for writing: they are asked for there.
+pub trait LiveOwner: Send + Sync {
+    /// The inodes.
+    fn live(&self) -> &Live;
 }
 
 struct Kept {
@@ -50,7 +58,13 @@ impl Inodes {
         let shrinker: Arc<dyn Shrinker> = Arc::<Kept>::clone(&kept);
         let weak: Weak<dyn Shrinker> = Arc::downgrade(&shrinker);
         shared.budget.register(weak);
-        Self { shared: Arc::new(shared), overrides, kept }
+        Self { shared: Arc::new(shared), overrides, kept, live: OnceLock::new() }
+    }
+
+    /// From now on inodes are those that may change. Once.
+    pub fn set_live(&self, owner: Arc<dyn LiveOwner>) {
+        let was_unset = self.live.set(owner).is_ok();
+        debug_assert!(was_unset, "a volume is opened for writing once");
     }
 
     /// What they share.
@@ -64,6 +78,10 @@ impl Inodes {
     /// # Errors
     /// See [`Fault`].
     pub fn get(&self, ino: Ino) -> Result<Arc<Inode>, Fault> {
+        if let Some(owner) = self.live.get() {
+            let live = owner.live();
+            return live.snapshot(&*live.get(ino)?);
+        }
         if let Some(known) = self.kept.shard(ino).get(&ino.0) {
             return Ok(Arc::clone(known));
         }
@@ -205,7 +223,8 @@ impl xattr::ValueInodes for Inodes {
         let read_fault = |fault: Fault| match fault {
             Fault::Device(fault) => ReadFault::Device(fault),
             Fault::Corrupt(corrupt) => ReadFault::Corrupt(corrupt),
-            Fault::NoSuchInode(_) | Fault::NeedsKey(_) => corrupt("the inode is in use", ino.0.into()),
+            // Reading refuses for no other reason.
+            _ => corrupt("the inode is in use", ino.0.into()),
         };
         let inode = self.get(ino).map_err(read_fault)?;
         if !inode.has_flag(flags::EA_INODE) {

@@ -19,6 +19,12 @@ pub enum Fault {
     /// The content is encrypted, and there is no key.
     #[error("inode {0}: its content is encrypted; reading it needs the key, which extant cannot take")]
     NeedsKey(Ino),
+    /// No block is free.
+    #[error("no space left in the file system")]
+    NoSpace,
+    /// The map of the inode's blocks cannot say it.
+    #[error("the file would be too large for its block map")]
+    TooLarge,
 }
 
 impl Fault {

@@ -44,9 +44,36 @@ impl Inode {
             Malformed::unless(inode::verify(raw, seed), "inode", "its checksum is right", fields.checksum)
                 .map_err(|fact| Fault::corrupt(ino, fact))?;
         }
-        if fields.mode == 0 || fields.links == 0 {
+        if fields.links == 0 {
             return Err(Fault::NoSuchInode(ino));
         }
+        let map_override = changed.and_then(|changed| changed.map.as_deref()).map(Into::into);
+        let body = body_of(raw, &fields);
+        Ok(Self { map_override, ..Self::of_parts(shared, ino, fields, body)? })
+    }
+
+    /// An inode that need not have links: its checksum is verified like any other's.
+    pub(crate) fn load_orphan(shared: &Shared, ino: Ino, raw: &[u8]) -> Result<Self, Fault> {
+        let fields = inode::Inode::decode(raw).map_err(|fact| Fault::corrupt(ino, fact))?;
+        if let Some(seed) = shared.inode_seed(ino, fields.generation) {
+            Malformed::unless(inode::verify(raw, seed), "inode", "its checksum is right", fields.checksum)
+                .map_err(|fact| Fault::corrupt(ino, fact))?;
+        }
+        let body = body_of(raw, &fields);
+        Self::of_parts(shared, ino, fields, body)
+    }
+
+    /// An inode whose bytes were read and verified.
+    pub(crate) fn of_parts(
+        shared: &Shared,
+        ino: Ino,
+        fields: inode::Inode,
+        body: Box<[u8]>,
+    ) -> Result<Self, Fault> {
+        if fields.mode == 0 {
+            return Err(Fault::NoSuchInode(ino));
+        }
+        let seed = shared.inode_seed(ino, fields.generation);
         let kind = FileType::from_mode(fields.mode);
         let size = content_size(&fields, kind, shared);
         let rule = |holds, rule, found: u64| {
@@ -71,14 +98,14 @@ impl Inode {
         if kind == FileType::Symlink {
             rule(size <= shared.geometry.block_size.bytes(), "a symbolic link fits one block", size)?;
         }
-        let body = match raw.len() {
-            0..=inode::BASE_SIZE => Box::default(),
-            _ => raw.get(fields.xattr_offset()..).unwrap_or_default().into(),
-        };
         let extents = fields.has_flag(flags::EXTENTS);
         let map = FileMap { ino, i_block: fields.block, extents, seed };
-        let map_override = changed.and_then(|changed| changed.map.as_deref()).map(Into::into);
-        Ok(Self { ino, kind, size, fields, body, map, map_override })
+        Ok(Self { ino, kind, size, fields, body, map, map_override: None })
+    }
+
+    /// The bytes behind the fixed fields.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
     }
 
     /// Its number.
@@ -145,6 +172,14 @@ impl Inode {
     pub(crate) fn memory(&self) -> usize {
         let map = self.map_override.as_ref().map_or(0, |map| size_of_val::<[Mapped]>(map));
         size_of::<Self>() + self.body.len() + map
+    }
+}
+
+/// The bytes behind the fixed fields.
+fn body_of(raw: &[u8], fields: &inode::Inode) -> Box<[u8]> {
+    match raw.len() {
+        0..=inode::BASE_SIZE => Box::default(),
+        _ => raw.get(fields.xattr_offset()..).unwrap_or_default().into(),
     }
 }
 

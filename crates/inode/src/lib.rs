@@ -1,8 +1,9 @@
-//! Inodes in memory, and reading what they hold.
+//! Inodes in memory: reading what they hold, and changing them.
 //!
-//! Owns: finding an inode in its table, verifying it, keeping it ([`Inodes`]); the bytes of files, whatever holds them; where
-//! a file's blocks are, for those who ask. Does **not** own: names (see `dir`, which volume brings together with inodes),
-//! changes (which come with the journal).
+//! Owns: finding an inode in its table, verifying it, keeping it ([`Inodes`] for reading, [`Live`] for writing); the bytes of
+//! files, whatever holds them; where a file's blocks are; directories' blocks as they grow and shrink ([`Change`]); who is to be
+//! deleted after a crash ([`Orphans`]). Does **not** own: names (see `dir`, which volume brings together with inodes), the order of
+//! an operation's steps (see `volume`).
 //!
 //! ```text
 //!  Inodes::get(ino) -> Arc<Inode> -- read_at --> inline | extents | indirect | hole
@@ -20,15 +21,21 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod change;
 mod fault;
 mod file;
 mod inode;
+mod live;
+mod orphans;
 mod overrides;
 mod shared;
 
-pub use cache::Inodes;
+pub use cache::{Inodes, LiveOwner};
+pub use change::{Change, DirState, edit_fault};
 pub use fault::Fault;
 pub use file::{Blocks, Extent};
 pub use inode::Inode;
+pub use live::{Editing, INHERITED, Live, Node, OrphanState, Values};
+pub use orphans::{LockStats, OrphanFile, OrphanMode, Orphans};
 pub use overrides::{Override, Overrides};
 pub use shared::Shared;

@@ -1,20 +1,24 @@
-//! The journal: what a log that was left behind by a crash asks for, and how its device looks once that is done.
+//! The journal: what a log that was left behind by a crash asks for, how its device looks once that is done; and a live one,
+//! whose transactions make many changes durable at once.
 //!
 //! ```text
 //! Log (device, map, block size) ── scan ──> ReplayPlan ──> Overlay     read-only: a device that shows it replayed
-//!                                               └────────> (replay)    read-write: copies blocks home, not here yet
+//!                                               └────────> replay()    read-write: copies blocks home
+//!                                     Journal ── start ──> Handle ── change ──> commit ──> checkpoint     see `engine`
 //! ```
 //!
 //! Owns: the map of a log's blocks ([`LogMap`]), the walk over the log by jbd2's rules ([`scan()`]), its result as a plain
 //! value ([`ReplayPlan`]), the fast commits that are to be applied on top ([`FastCommitPlan`]), and the device that shows
 //! the blocks of a plan in their places ([`Overlay`]).
 //!
+//! The live part owns transactions, the order of their writes, and when a changed block may leave the cache.
+//!
 //! Does **not** own: where a log lives (the caller lists its blocks; this crate knows no inode and no file-system
 //! structure), the layout of log blocks (see `jbd2-format`), whether a replay is wanted (a file system's superblock says
 //! so), what a fast-commit record does to a file system.
 //!
 //! Invariants
-//! 1. Nothing here writes. An [`Overlay`] refuses writes.
+//! 1. Scanning writes nothing. An [`Overlay`] refuses writes.
 //! 2. No bytes make a scan panic, hang, or take memory out of proportion: each block of the log is read at most once on
 //!    the way, blocks of revoke records once more; what is kept grows with the blocks logged, not with what revoke
 //!    records name.
@@ -62,6 +66,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod engine;
 mod entries;
 mod fast_commit;
 mod fault;
@@ -69,10 +74,12 @@ mod log;
 mod map;
 mod overlay;
 mod plan;
+mod replay;
 mod scan;
 #[cfg(test)]
 mod testlog;
 
+pub use engine::{Aborted, Client, Handle, Journal, OpenLogFault, Options, Sabotage, Stats};
 pub use entries::{Entry, each_entry};
 pub use fast_commit::{FastCommitCounts, FastCommitPlan};
 pub use fault::JournalFault;
@@ -80,4 +87,5 @@ pub use log::{Log, LogView};
 pub use map::{LogMap, LogRun, MapFault};
 pub use overlay::{Overlay, OverlayBuilder};
 pub use plan::{CommitTime, EndReason, Home, LogEnd, Problem, ReplayPlan, State, Transaction};
+pub use replay::{ReplayFault, mark_clean, replay};
 pub use scan::{Examined, Target, examine, read_superblock, scan};

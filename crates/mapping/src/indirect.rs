@@ -1,5 +1,7 @@
 //! Files without the EXTENTS flag: direct blocks, and trees of indirect blocks of one, two and three levels.
 
+mod edit;
+
 use std::ops::ControlFlow;
 
 use base::{Lblk, Pblk};
@@ -7,6 +9,8 @@ use buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
 use ondisk::indirect::{self, Step};
 
 use crate::{FileMap, Holds, Mapped, PIECE_MAX, lies_inside, outside};
+
+pub(crate) use edit::{insert, remove_step};
 
 impl FileMap {
     /// An indirect block. It has no checksum and any bytes are good: what its numbers lead to is judged when they are used.

@@ -1,7 +1,8 @@
 //! Where a file's blocks are: extent trees of any depth, and indirect blocks.
 //!
-//! Owns: finding and listing. Does **not** own: inodes (told the root's bytes), data, allocation (which will bring changes
-//! to maps).
+//! Owns: finding and listing; mapping holes, changing states, unmapping ([`Editor`]). Does **not** own: inodes (told the root's
+//! bytes, which whoever changes a map writes back), data and its blocks, where the tree's own blocks come from
+//! ([`TreeSpace`]), transactions (each change says how many blocks it may need).
 //!
 //! Invariants
 //! 1. Every walk is bounded. Extent trees: depth falls by one a level, keys rise, a node keeps to the range that its parent
@@ -9,17 +10,26 @@
 //!    stand in many places: walks end where the logical blocks of their three levels do, or at the end that they are told.
 //! 2. A block that is handed out lies inside the file system, and is not block 0.
 //! 3. Holes are told with their whole length as far as the node on the path knows it.
-//! 4. A node is decoded whole once, when it enters the cache; after that its raw bytes are searched.
+//! 4. A node is verified whole once, when it enters the cache; after that its raw bytes are searched and changed.
+//! 5. A change that is refused has changed nothing: blocks that the tree needs are taken first, nodes that change are made
+//!    to stay in memory, then they are changed. Each step of a longer change leaves a whole map, and can be the last one of a
+//!    transaction.
+//! 6. Extents that follow each other are merged with their neighbours in the leaf, up to the lengths that the format has. A
+//!    node's key in its parent is the first one of its own. No node is empty but the root.
+//! 7. A block of the tree that is not needed any more is given back once, after nothing refers to it.
 //!
 //! Source: spec 07 section 8; kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
 
 #![forbid(unsafe_code)]
 
+mod edit;
 mod indirect;
 mod tree;
 
 use base::{Ino, Lblk, Malformed, Pblk, Place};
 use buffer::{Buffers, ReadFault};
+
+pub use edit::{EditFault, Editor, Freed, TreeSpace, credits_insert, credits_remove, credits_set_state};
 
 /// What holds for a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +78,14 @@ pub struct FileMap {
 const PIECE_MAX: u32 = ondisk::extent::MAX_WRITTEN_LEN;
 
 impl FileMap {
+    /// The 60 bytes of a map of extents that maps nothing.
+    pub const EMPTY: [u8; 60] = {
+        let mut bytes = [0; 60];
+        // The node's header: magic, no entries of four, depth 0.
+        (bytes[0], bytes[1], bytes[4]) = (0x0A, 0xF3, 4);
+        bytes
+    };
+
     /// What holds at `lblk`, and for how many blocks, at most `len_max` (0 counts as 1). Neighbouring extents that are
     /// contiguous are told as one where they stand in the same node.
     ///
@@ -150,3 +168,5 @@ fn outside(lblk: u32, start: Pblk) -> ReadFault {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_edit;

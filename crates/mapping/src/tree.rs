@@ -5,132 +5,103 @@
 //! 9001:     | header | 0, 10 blocks at 500 | 12, 3 at 600 | ...    blocks 10 and 11: a hole
 //! ```
 
+mod edit;
+mod split;
+
 use std::ops::{ControlFlow, Range};
 
 use base::{Lblk, Malformed, Pblk, Place};
 use buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
-use ondisk::extent::{self, Extent, MAX_WRITTEN_LEN, Node};
+use ondisk::extent::{self, NodeView};
 
 use crate::{FileMap, Holds, Mapped, lies_inside, outside};
 
 const STRUCTURE: &str = "extent node";
-const HEADER: usize = 12;
 
 /// Leaves that a walk reads ahead where they lie side by side.
 const AHEAD_MAX: usize = 32;
 
-/// The entries of a node that [`Node::decode`] found good, in the raw. Any other bytes give some answer, never a panic.
-#[derive(Clone, Copy)]
-struct View<'a> {
-    depth: u16,
-    slots: &'a [[u8; 12]],
+/// The last entry whose key is not above `lblk`.
+fn position(node: NodeView<'_>, lblk: u32) -> Option<usize> {
+    node.place_of(lblk).checked_sub(1)
 }
 
-impl<'a> View<'a> {
-    fn new(bytes: &'a [u8]) -> Self {
-        let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
-            return Self { depth: 0, slots: &[] };
-        };
-        let (slots, _) = rest.as_chunks();
-        let count = usize::from(u16::from_le_bytes([header[2], header[3]]));
-        let depth = u16::from_le_bytes([header[6], header[7]]);
-        Self { depth, slots: &slots[..count.min(slots.len())] }
-    }
-
-    /// The last entry whose key is not above `lblk`.
-    fn position(&self, lblk: u32) -> Option<usize> {
-        self.slots.partition_point(|slot| key(slot) <= lblk).checked_sub(1)
-    }
-
-    fn extent(&self, at: usize) -> Option<Extent> {
-        let slot = self.slots.get(at)?;
-        let raw_len = u32::from(u16::from_le_bytes([slot[4], slot[5]]));
-        let unwritten = raw_len > MAX_WRITTEN_LEN;
-        Some(Extent {
-            lblk: key(slot),
-            len: if unwritten { raw_len - MAX_WRITTEN_LEN } else { raw_len },
-            start: u64::from_le_bytes([slot[8], slot[9], slot[10], slot[11], slot[6], slot[7], 0, 0]),
-            unwritten,
-        })
-    }
-
-    fn child(&self, at: usize) -> Option<Pblk> {
-        let slot = self.slots.get(at)?;
-        Some(Pblk(u64::from_le_bytes([slot[4], slot[5], slot[6], slot[7], slot[8], slot[9], 0, 0])))
-    }
-
-    /// The part of this node's `range` that entry `at` may map.
-    fn child_range(&self, at: usize, range: &Range<u64>) -> Range<u64> {
-        let key_of = |at| self.slots.get(at).map(|slot| u64::from(key(slot)));
-        key_of(at).unwrap_or(range.end)..key_of(at + 1).unwrap_or(range.end)
-    }
-
-    /// What only the path to a node can tell: is it one level below its parent, and within its range?
-    fn check(&self, depth: u16, range: &Range<u64>) -> Result<(), Malformed> {
-        let rule = |holds, rule, found| Malformed::unless(holds, STRUCTURE, rule, found);
-        rule(self.depth == depth, "is one level below its parent", self.depth.into())?;
-        let (Some(first), Some(last)) = (self.slots.first(), self.slots.last()) else { return Ok(()) };
-        let (first, last) = (u64::from(key(first)), u64::from(key(last)));
-        rule(first >= range.start, "begins at or behind its key in the parent", first)?;
-        let end = match self.extent(self.slots.len() - 1) {
-            Some(extent) if depth == 0 => extent.end(),
-            _ => last + 1,
-        };
-        rule(end <= range.end, "ends before the parent's next key", end)
-    }
+fn child(node: NodeView<'_>, at: usize) -> Option<Pblk> {
+    node.index(at).map(|index| Pblk(index.child))
 }
 
-fn key(slot: &[u8; 12]) -> u32 {
-    u32::from_le_bytes([slot[0], slot[1], slot[2], slot[3]])
+/// The part of a node's `range` that its entry `at` may map.
+fn child_range(node: NodeView<'_>, at: usize, range: &Range<u64>) -> Range<u64> {
+    let key_of = |at| node.key(at).map_or(range.end, u64::from);
+    key_of(at)..key_of(at + 1)
+}
+
+/// What only the path to a node can tell: is it one level below its parent, and within its range?
+fn check(node: NodeView<'_>, depth: u16, range: &Range<u64>) -> Result<(), Malformed> {
+    let rule = |holds, rule, found| Malformed::unless(holds, STRUCTURE, rule, found);
+    rule(node.depth() == depth, "is one level below its parent", node.depth().into())?;
+    let Some(last_at) = node.len().checked_sub(1) else { return Ok(()) };
+    let (first, last) = (node.key(0).map_or(0, u64::from), node.key(last_at).map_or(0, u64::from));
+    rule(first >= range.start, "begins at or behind its key in the parent", first)?;
+    let end = match node.extent(last_at) {
+        Some(extent) if depth == 0 => extent.end(),
+        _ => last + 1,
+    };
+    rule(end <= range.end, "ends before the parent's next key", end)
 }
 
 /// All logical blocks that a file can have.
-const WHOLE: Range<u64> = 0..1 << 32;
+pub(crate) const WHOLE: Range<u64> = 0..1 << 32;
 
 impl FileMap {
-    fn root(&self) -> Result<View<'_>, ReadFault> {
-        Node::decode(&self.i_block).map_err(|fact| ReadFault::corrupt(Place::ino(self.ino), fact))?;
-        Ok(View::new(&self.i_block))
+    pub(crate) fn root(&self) -> Result<NodeView<'_>, ReadFault> {
+        NodeView::verified(&self.i_block).map_err(|fact| ReadFault::corrupt(Place::ino(self.ino), fact))
     }
 
     /// The node that entry `at` of `parent` leads to, with its range. `None` past the last entry.
-    fn node(
+    pub(crate) fn node(
         &self,
         buffers: &Buffers,
-        parent: View<'_>,
+        parent: NodeView<'_>,
         range: &Range<u64>,
         at: usize,
     ) -> Result<Option<(Buffer, Range<u64>)>, ReadFault> {
-        let (Some(block), Some(depth)) = (parent.child(at), parent.depth.checked_sub(1)) else {
+        let (Some(block), Some(depth)) = (child(parent, at), parent.depth().checked_sub(1)) else {
             return Ok(None);
         };
+        // No file owns block 0, and changes take it for the root. Others outside are refused by the cache.
+        if block.0 == 0 {
+            return Err(outside(parent.key(at).unwrap_or(0), block));
+        }
         let buffer = buffers.get(block, Owner { kind: Kind::Extents, ino: self.ino.0 }, |bytes| {
             if let Some(seed) = self.seed {
                 let stored = bytes.last_chunk().map_or(0, |last| u32::from_le_bytes(*last));
                 Malformed::unless(extent::verify(bytes, seed), STRUCTURE, "checksum matches", stored)?;
             }
-            Node::decode(bytes).map(drop)
+            NodeView::verified(bytes).map(drop)
         })?;
-        let range = parent.child_range(at, range);
-        let checked = View::new(&buffer).check(depth, &range);
+        let range = child_range(parent, at, range);
+        let checked = check(NodeView::new(&buffer), depth, &range);
         checked.map_err(|fact| ReadFault::corrupt(Place::block(block), fact))?;
         Ok(Some((buffer, range)))
     }
 }
 
+pub(crate) use edit::{insert, remove_step, set_state};
+
 pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -> Result<Mapped, ReadFault> {
     let mut held;
     let mut node = map.root()?;
     let mut range = WHOLE;
-    while node.depth > 0 {
-        let Some(at) = node.position(lblk.0) else {
-            return Ok(hole(lblk, node.child_range(0, &range).start, len_max));
+    while node.depth() > 0 {
+        let Some(at) = position(node, lblk.0) else {
+            return Ok(hole(lblk, child_range(node, 0, &range).start, len_max));
         };
         let Some((buffer, child_range)) = map.node(buffers, node, &range, at)? else { break };
         (held, range) = (buffer, child_range);
-        node = View::new(&held);
+        node = NodeView::new(&held);
     }
-    let at = node.position(lblk.0);
+    let at = position(node, lblk.0);
     let next = at.map_or(0, |at| at + 1);
     let found = at.and_then(|at| node.extent(at)).filter(|extent| u64::from(lblk.0) < extent.end());
     let Some(extent) = found else {
@@ -187,34 +158,34 @@ impl Walk<'_, Mapped> {
     /// Recurses no deeper than the root's depth, which is at most 5: each level is checked to be one lower.
     fn extents_below(
         &mut self,
-        node: View<'_>,
+        node: NodeView<'_>,
         range: &Range<u64>,
         from: Lblk,
         end: u64,
     ) -> Result<ControlFlow<()>, ReadFault> {
         let mut ahead_until = 0;
-        for at in node.position(from.0).unwrap_or(0)..node.slots.len() {
-            if u64::from(key(&node.slots[at])) >= end {
+        for at in position(node, from.0).unwrap_or(0)..node.len() {
+            if node.key(at).is_some_and(|key| u64::from(key) >= end) {
                 return Ok(ControlFlow::Break(()));
             }
-            if node.depth == 0 {
+            if node.depth() == 0 {
                 if self.tell(node, at, from)?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
                 continue;
             }
-            if node.depth == 1 && at >= ahead_until {
+            if node.depth() == 1 && at >= ahead_until {
                 ahead_until = at + self.read_ahead(node, at);
             }
             let Some((buffer, range)) = self.map.node(self.buffers, node, range, at)? else { break };
-            if self.extents_below(View::new(&buffer), &range, from, end)?.is_break() {
+            if self.extents_below(NodeView::new(&buffer), &range, from, end)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
         Ok(ControlFlow::Continue(()))
     }
 
-    fn tell(&mut self, leaf: View<'_>, at: usize, from: Lblk) -> Result<ControlFlow<()>, ReadFault> {
+    fn tell(&mut self, leaf: NodeView<'_>, at: usize, from: Lblk) -> Result<ControlFlow<()>, ReadFault> {
         let Some(extent) = leaf.extent(at).filter(|extent| extent.end() > u64::from(from.0)) else {
             return Ok(ControlFlow::Continue(()));
         };
@@ -228,10 +199,10 @@ impl Walk<'_, Mapped> {
     }
 
     /// Reads the leaves ahead that lie side by side from entry `at` on; how many entries that are.
-    fn read_ahead(&self, node: View<'_>, at: usize) -> usize {
-        let Some(first) = node.child(at) else { return 1 };
+    fn read_ahead(&self, node: NodeView<'_>, at: usize) -> usize {
+        let Some(first) = child(node, at) else { return 1 };
         let alike =
-            |i: &usize| node.child(at + i).is_some_and(|child| Some(child) == first.checked_add(*i as u64));
+            |i: &usize| child(node, at + i).is_some_and(|child| Some(child) == first.checked_add(*i as u64));
         let run = 1 + (1..AHEAD_MAX).take_while(alike).count();
         if run > 1 {
             self.buffers.prefetch(first, run as u32);
@@ -249,19 +220,19 @@ pub(crate) fn walk_nodes(
 }
 
 impl Walk<'_, Pblk> {
-    fn nodes_below(&mut self, node: View<'_>, range: &Range<u64>) -> Result<ControlFlow<()>, ReadFault> {
-        let children = if node.depth == 0 { 0 } else { node.slots.len() };
+    fn nodes_below(&mut self, node: NodeView<'_>, range: &Range<u64>) -> Result<ControlFlow<()>, ReadFault> {
+        let children = if node.depth() == 0 { 0 } else { node.len() };
         for at in 0..children {
-            let Some(child) = node.child(at) else { break };
+            let Some(child) = child(node, at) else { break };
             if !lies_inside(self.buffers, child, 1) {
-                return Err(outside(key(&node.slots[at]), child));
+                return Err(outside(node.key(at).unwrap_or(0), child));
             }
             if (self.each)(child).is_none() {
                 return Ok(ControlFlow::Break(()));
             }
-            if node.depth > 1
+            if node.depth() > 1
                 && let Some((buffer, range)) = self.map.node(self.buffers, node, range, at)?
-                && self.nodes_below(View::new(&buffer), &range)?.is_break()
+                && self.nodes_below(NodeView::new(&buffer), &range)?.is_break()
             {
                 return Ok(ControlFlow::Break(()));
             }

@@ -27,6 +27,8 @@ use crate::Features;
 use crate::filetype::FileType;
 use crate::hash::NameHash;
 
+pub mod edit;
+
 /// Bytes of an entry before its name.
 pub const HEADER_LEN: usize = 8;
 /// Bytes of the checksum tail at the end of a leaf block.

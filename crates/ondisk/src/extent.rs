@@ -1,12 +1,16 @@
 //! Extent trees: a root of four entries in `i_block`, nodes of a block each, up to five levels deep.
 //!
-//! Owns nodes as bytes, their checksum, the shape of a packed tree, and a walker that does no I/O. Does **not** own
-//! insertion into or removal from a living tree (later: `mapping`).
+//! Owns nodes as bytes, whole ([`Node`]) and in place ([`NodeView`], [`splice`]), their checksum, the shape of a packed
+//! tree, and a walker that does no I/O. Does **not** own insertion into or removal from a living tree (see `mapping`).
 //!
 //! Source: spec 07 sections 4 and 8; kernel Documentation/filesystems/ext4/ifork.rst.
 
 use base::checksum::crc32c;
 use base::{BlockSize, Malformed, Pblk};
+
+mod raw;
+
+pub use raw::{NodeView, Slot, init_node, set_key, splice};
 
 /// `eh_magic`.
 pub const MAGIC: u16 = 0xF30A;
@@ -40,6 +44,41 @@ impl Extent {
     #[must_use]
     pub fn end(&self) -> u64 {
         u64::from(self.lblk) + u64::from(self.len)
+    }
+
+    /// The longest that an extent in this state may be, in blocks.
+    #[must_use]
+    pub fn len_max(unwritten: bool) -> u32 {
+        if unwritten { MAX_UNWRITTEN_LEN } else { MAX_WRITTEN_LEN }
+    }
+
+    /// The one extent that says what this one and `next` say: `next` follows in the file and on the device, in the same
+    /// state, and both together are not too long.
+    #[must_use]
+    pub fn merged(&self, next: &Self) -> Option<Self> {
+        let len = self.len.checked_add(next.len).filter(|len| *len <= Self::len_max(self.unwritten))?;
+        let follows = self.unwritten == next.unwritten
+            && self.end() == u64::from(next.lblk)
+            && self.start.checked_add(self.len.into()) == Some(next.start);
+        follows.then_some(Self { len, ..*self })
+    }
+
+    /// As an entry of a leaf.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        let mut slot = [0; ENTRY];
+        encode_extent(self, &mut slot);
+        slot
+    }
+}
+
+impl Index {
+    /// As an entry of an inner node.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        let mut slot = [0; ENTRY];
+        encode_index(self, &mut slot);
+        slot
     }
 }
 
@@ -87,41 +126,13 @@ impl Node {
     /// # Errors
     /// Names the broken rule.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let rule = |holds: bool, rule: &'static str, found: u64| {
-            Malformed::unless(holds, "extent node", rule, found)
-        };
-        rule(bytes.len() >= HEADER, "has a 12-byte header", bytes.len() as u64)?;
-        let (magic, count, max, depth) =
-            (u16_at(bytes, 0), u16_at(bytes, 2), u16_at(bytes, 4), u16_at(bytes, 6));
-        rule(magic == MAGIC, "magic is 0xF30A", magic.into())?;
-        rule(usize::from(max) <= (bytes.len() - HEADER) / ENTRY, "max fits the node", max.into())?;
-        rule(count <= max, "entries is at most max", count.into())?;
-        rule(depth <= MAX_DEPTH, "depth is at most 5", depth.into())?;
-        let slots = bytes[HEADER..].chunks_exact(ENTRY).take(usize::from(count));
-        let mut least: u64 = 0;
-        let entries = if depth == 0 {
-            let mut extents = Vec::with_capacity(usize::from(count));
-            for slot in slots {
-                let extent = decode_extent(slot);
-                rule(extent.len > 0, "an extent has at least one block", 0)?;
-                rule(u64::from(extent.lblk) >= least, "extents are sorted and apart", extent.lblk.into())?;
-                rule(extent.end() <= 1 << 32, "an extent ends within 2^32 blocks", extent.end())?;
-                least = extent.end();
-                extents.push(extent);
-            }
-            Entries::Leaf(extents)
+        let view = NodeView::verified(bytes)?;
+        let entries = if view.depth() == 0 {
+            Entries::Leaf((0..view.len()).filter_map(|at| view.extent(at)).collect())
         } else {
-            rule(count > 0, "an inner node has an entry", 0)?;
-            let mut indexes = Vec::with_capacity(usize::from(count));
-            for slot in slots {
-                let index = decode_index(slot);
-                rule(u64::from(index.lblk) >= least, "index entries are sorted", index.lblk.into())?;
-                least = u64::from(index.lblk) + 1;
-                indexes.push(index);
-            }
-            Entries::Inner(indexes)
+            Entries::Inner((0..view.len()).filter_map(|at| view.index(at)).collect())
         };
-        Ok(Self { depth, max, generation: u32_at(bytes, 8), entries })
+        Ok(Self { depth: view.depth(), max: u16_at(bytes, 4), generation: u32_at(bytes, 8), entries })
     }
 
     /// Writes the node over `out` (60 bytes or a block); room behind the entries becomes zero. No checksum yet.

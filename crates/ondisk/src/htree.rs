@@ -25,6 +25,7 @@
 //! Source: spec 04 section 2; kernel Documentation/filesystems/ext4/directory.rst. The checksum's span is a fact of
 //! images that mke2fs and the kernel write.
 
+mod change;
 pub mod plan;
 pub mod walk;
 

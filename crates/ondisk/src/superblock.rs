@@ -624,6 +624,14 @@ impl Default for Superblock {
     }
 }
 
+/// Puts the checksum of a superblock's bytes in place; for file systems with metadata_csum.
+pub fn seal(bytes: &mut [u8]) {
+    if let Ok(whole) = <&mut [u8; SIZE]>::try_from(bytes) {
+        let sum = compute_checksum(whole);
+        whole[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
 /// A text field up to its first zero byte.
 #[must_use]
 pub fn until_nul(field: &[u8]) -> &[u8] {

@@ -22,10 +22,13 @@
 //!
 //! Source: spec 07 sections 4 and 10; kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
 
+mod edit;
+
 use std::fmt;
 
 use base::checksum::crc32c;
 use base::{Ino, Malformed, Pblk};
+pub use edit::{refcount, set_refcount, set_value_inode, value_reference_words, value_references};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -166,7 +169,9 @@ impl Attr<'_> {
         entry_len(self.name.len()) + value_len
     }
 
-    fn sort_key(&self) -> (u8, usize, &[u8]) {
+    /// The order of a block's entries.
+    #[must_use]
+    pub fn sort_key(&self) -> (u8, usize, &[u8]) {
         (self.index, self.name.len(), self.name)
     }
 

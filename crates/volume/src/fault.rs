@@ -18,6 +18,9 @@ pub enum Fault {
     /// The device refused.
     #[error(transparent)]
     Device(DeviceFault),
+    /// Nothing is written any more, since something went wrong before.
+    #[error(transparent)]
+    Aborted(journal::Aborted),
 }
 
 /// Why an operation was refused.
@@ -45,6 +48,30 @@ pub enum Refusal {
     PastEnd,
     /// The volume is open for reading only.
     ReadOnly,
+    /// The name is there already.
+    Exists,
+    /// The directory holds names.
+    NotEmpty,
+    /// No block or inode is free.
+    NoSpace,
+    /// The file may not be changed: it is immutable or append-only.
+    NotPermitted,
+    /// More names than an inode can have (65,000).
+    TooManyNames,
+    /// An argument that makes no sense: "." as a name, a directory into itself, an ACL that is none.
+    Invalid,
+    /// In use, or a name that stands for something else (".", "..").
+    Busy,
+    /// Larger than can be stored.
+    TooLarge,
+    /// A value that does not fit where it would have to.
+    ValueTooLong,
+    /// An attribute's name is empty or too long.
+    Range,
+    /// Not for files of this type: a default ACL of what is no directory.
+    Denied,
+    /// Not possible in this file system, or for this name of an attribute.
+    NotSupported,
 }
 
 impl Refusal {
@@ -52,15 +79,26 @@ impl Refusal {
     #[must_use]
     pub fn errno(self) -> i32 {
         match self {
+            Self::NotPermitted => 1,
             Self::NotFound => 2,
             Self::PastEnd => 6,
+            Self::ValueTooLong => 7,
+            Self::Denied => 13,
+            Self::Busy => 16,
+            Self::Exists => 17,
             Self::NotDirectory => 20,
             Self::IsDirectory => 21,
-            Self::WrongType => 22,
+            Self::WrongType | Self::Invalid => 22,
+            Self::TooLarge => 27,
+            Self::NoSpace => 28,
             Self::ReadOnly => 30,
+            Self::TooManyNames => 31,
+            Self::Range => 34,
             Self::NameTooLong => 36,
+            Self::NotEmpty => 39,
             Self::TooManyLinks => 40,
             Self::NoAttribute => 61,
+            Self::NotSupported => 95,
             Self::Stale => 116,
             Self::NeedsKey => 126,
         }
@@ -83,6 +121,18 @@ impl fmt::Display for Refusal {
             }
             Self::PastEnd => "past the end of the file",
             Self::ReadOnly => "the volume is open for reading only",
+            Self::Exists => "the name exists",
+            Self::NotEmpty => "the directory is not empty",
+            Self::NoSpace => "no space left in the file system",
+            Self::NotPermitted => "the file is immutable or append-only",
+            Self::TooManyNames => "the file has as many names as it can have",
+            Self::Invalid => "an argument makes no sense",
+            Self::Busy => "in use, or a name that cannot be changed",
+            Self::TooLarge => "larger than the file system can store",
+            Self::ValueTooLong => "the attribute's value is too long",
+            Self::Range => "the attribute's name is empty or too long",
+            Self::Denied => "not for files of this type",
+            Self::NotSupported => "not possible here",
         })
     }
 }
@@ -95,6 +145,8 @@ impl Fault {
             Self::Refused(refusal) => refusal.errno(),
             Self::Corrupt(_) => 117,
             Self::Device(fault) => fault.os_error().unwrap_or(5),
+            // As the kernel's mounts that became read-only because of an error.
+            Self::Aborted(_) => 30,
         }
     }
 
@@ -131,6 +183,35 @@ impl From<inode::Fault> for Fault {
             inode::Fault::Corrupt(fault) => Self::Corrupt(fault),
             inode::Fault::NoSuchInode(_) => Self::Refused(Refusal::Stale),
             inode::Fault::NeedsKey(_) => Self::Refused(Refusal::NeedsKey),
+            inode::Fault::NoSpace => Self::Refused(Refusal::NoSpace),
+            inode::Fault::TooLarge => Self::Refused(Refusal::TooLarge),
+        }
+    }
+}
+
+impl From<journal::Aborted> for Fault {
+    fn from(aborted: journal::Aborted) -> Self {
+        Self::Aborted(aborted)
+    }
+}
+
+impl From<dir::edit::EditFault> for Fault {
+    fn from(fault: dir::edit::EditFault) -> Self {
+        match fault {
+            dir::edit::EditFault::NoSpace(_) => Refusal::NoSpace.into(),
+            dir::edit::EditFault::Exists => Refusal::Exists.into(),
+            dir::edit::EditFault::Absent => Refusal::NotFound.into(),
+            dir::edit::EditFault::Read(fault) => fault.into(),
+            dir::edit::EditFault::Unsupported(_) => Refusal::NotSupported.into(),
+        }
+    }
+}
+
+impl From<alloc::Fault> for Fault {
+    fn from(fault: alloc::Fault) -> Self {
+        match fault {
+            alloc::Fault::NoSpace(_) => Refusal::NoSpace.into(),
+            alloc::Fault::Read(fault) => fault.into(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A volume: an ext4 file system that is open, and every operation on it.
+//! A volume: an ext4 file system that is open, for reading or for writing, and every operation on it.
 //!
 //! Owns: opening (probe, feature policy, recovery) and the order of things across the floors below; operations in
 //! [`ops`]. Does **not** own: any layout, cache or tree of its own.
@@ -6,6 +6,7 @@
 //! ```text
 //!  device -> probe -> policy -> locate log -> scan -> overlay -> reload -> fast commits -> Volume
 //!            (superblock)       (journal)     (ReplayPlan)  (nothing is written)
+//! for writing:                              -> replay home -> allocator, inodes, journal -> orphans -> Volume
 //! ```
 //!
 //! Invariants
@@ -25,6 +26,7 @@ pub mod policy;
 mod probe;
 mod problems;
 mod stat;
+mod write;
 
 use std::sync::{Arc, OnceLock};
 
@@ -34,11 +36,13 @@ use ondisk::{Geometry, Superblock};
 
 pub use dir::{Cursor, DirEntry};
 pub use fault::{Fault, Refusal};
-pub use inode::{Extent, Inode};
+pub use inode::{Extent, Inode, LockStats, OrphanMode};
+pub use journal::Sabotage;
 pub use ondisk::filetype::FileType;
 pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use stat::{Stat, StatFs};
+pub use write::{New, Rename, SetAttr, SetXattr, WriteOptions};
 pub use xattr::Attribute;
 
 /// An inode that is in memory; cheap to clone.
@@ -51,6 +55,8 @@ pub struct Volume {
     name_changes: fast_commit::NameChanges,
     recovery: Recovery,
     statfs: OnceLock<StatFs>,
+    /// When open for writing.
+    writer: Option<write::Writer>,
 }
 
 impl Volume {

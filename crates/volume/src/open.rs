@@ -35,6 +35,8 @@ pub struct OpenOptions {
     pub journal_device: Option<Arc<dyn Device>>,
     /// Bytes of memory for caches; 0 for the default of 64 MiB.
     pub cache_bytes: usize,
+    /// How to write, when opened for that.
+    pub write: crate::WriteOptions,
 }
 
 /// Why a volume cannot be opened.
@@ -70,6 +72,8 @@ pub struct Recovery {
     pub fast_commit_records: u64,
     /// Files whose truncation was not finished, and is shown as finished.
     pub truncated_orphans: u64,
+    /// Inodes without names that were deleted; by opening for writing only.
+    pub deleted_orphans: u64,
     /// What was wrong with the log, in words; at most 1000 lines, and one that counts the others.
     pub problems: Vec<String>,
 }
@@ -84,7 +88,7 @@ struct Replayed {
 /// Opens for reading; see [`Volume::open_read_only`].
 pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {
     let probed = probe(&*device)?;
-    let budget = Budget::new(if options.cache_bytes == 0 { CACHE_BYTES } else { options.cache_bytes });
+    let budget = budget_of(options);
     let needs_recovery = probed.sb.features.has_incompat(Features::RECOVER) && !options.no_recovery;
     let mut replayed = match needs_recovery {
         true => replay(device, &probed, options, &budget)?,
@@ -117,7 +121,11 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
         }
     }
     let recovery = Recovery { problems: problems.into_lines(), ..replayed.recovery };
-    Ok(Volume { inodes, dir_format, name_changes, recovery, statfs: OnceLock::new() })
+    Ok(Volume { inodes, dir_format, name_changes, recovery, statfs: OnceLock::new(), writer: None })
+}
+
+pub(crate) fn budget_of(options: &OpenOptions) -> Arc<Budget> {
+    Budget::new(if options.cache_bytes == 0 { CACHE_BYTES } else { options.cache_bytes })
 }
 
 /// Scans the log and lays what it holds over the device.
@@ -143,6 +151,7 @@ fn replay(
         blocks: plan.homes.len() as u64,
         fast_commit_records: plan.fast_commits.as_ref().map_or(0, |commits| commits.records),
         truncated_orphans: 0,
+        deleted_orphans: 0,
         problems: plan.problems.iter().map(ToString::to_string).collect(),
     };
     if plan.homes.is_empty() {
@@ -153,7 +162,7 @@ fn replay(
 }
 
 /// Where the log is: in the journal's inode, or on a device of its own.
-fn log_of(
+pub(crate) fn log_of(
     device: &Arc<dyn Device>,
     sb: &Superblock,
     geometry: &Geometry,

@@ -48,6 +48,30 @@ pub fn contradiction(features: &Features) -> Option<&'static str> {
     None
 }
 
+/// What can be kept right while writing, of the read-only compatible features.
+pub const WRITABLE: u32 = Features::SPARSE_SUPER
+    | Features::LARGE_FILE
+    | Features::HUGE_FILE
+    | Features::GDT_CSUM
+    | Features::DIR_NLINK
+    | Features::EXTRA_ISIZE
+    | Features::BIGALLOC
+    | Features::METADATA_CSUM
+    | Features::PROJECT
+    | Features::VERITY
+    | Features::ORPHAN_PRESENT;
+
+/// Readable features that must not be written under: what they promise is not kept.
+const READ_ONLY_INCOMPAT: u32 = Features::MMP;
+
+/// The features that forbid writing, by name.
+#[must_use]
+pub fn unwritable(features: &Features) -> Vec<String> {
+    let incompat = features.word(Word::Incompat) & (!READABLE | READ_ONLY_INCOMPAT);
+    let ro_compat = features.word(Word::RoCompat) & !WRITABLE;
+    Features { incompat, ro_compat, ..Features::default() }.names()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

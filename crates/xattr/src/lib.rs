@@ -1,7 +1,8 @@
 //! Extended attributes of an inode: in its body, in a block, in inodes of their own.
 //!
-//! Owns: reading and naming. Does **not** own: inodes, and values kept in inodes of their own ([`ValueInodes`] is asked);
-//! who may see which name ("trusted." is for the privileged: front doors know who asks).
+//! Owns: reading and naming; planning of changes ([`Change`]); what ACLs do ([`acl`]). Does **not** own: inodes, and values kept
+//! in inodes of their own ([`ValueInodes`] is asked, [`Plan`] says what becomes of them), blocks taken or written; who may see
+//! or set which name ("trusted." is for the privileged: front doors know who asks).
 //!
 //! Invariants
 //! 1. Names come in the kernel's order: those of the body, then those of the block, each as stored. A name that is stored
@@ -9,10 +10,17 @@
 //! 2. Attributes that the system calls have no name for are hidden, as the kernel hides them: the encryption context, the
 //!    descriptor of fs-verity, and all of "system." but the ACLs, so inline data too.
 //! 3. ACLs are told in the form of the system calls; an ACL without entries means that there is none.
+//! 4. A change is planned whole before anything is written: what is refused has changed nothing. Attributes that a change does
+//!    not name stay in the body or the block where they are.
+//! 5. Blocks that several inodes share are never changed but for their count: a change makes a copy, or finds another block.
 //!
 //! Source: spec 07 section 10; kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
 
 #![forbid(unsafe_code)]
+
+pub mod acl;
+mod plan;
+mod sharing;
 
 use std::collections::HashSet;
 
@@ -24,6 +32,9 @@ use ondisk::xattr::{
     AttrValue, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_RICHACL, INDEX_SYSTEM, StoredAttr, decode_block,
     decode_ibody, full_name, split_name, verify_block,
 };
+
+pub use plan::{BlockPlan, Change, ChangeFault, Mode, Plan, Rules};
+pub use sharing::BlockIndex;
 
 const STRUCTURE: &str = "extended attribute";
 /// Bytes that the values of one inode may have together: they are in memory all at once.
@@ -149,13 +160,7 @@ impl<'a> Places<'a> {
         if self.block.0 == 0 {
             return Ok(None);
         }
-        // Inodes share blocks of equal attributes: the block belongs to none of them, and is verified once for all.
-        let buffer = buffers.get(self.block, Owner { kind: Kind::Xattr, ino: 0 }, |bytes| {
-            if let Some(seed) = self.fs_seed {
-                verify_block(bytes, seed, self.block)?;
-            }
-            decode_block(bytes).map(drop)
-        });
+        let buffer = verified_block(buffers, self.block, self.fs_seed);
         buffer.map(Some).map_err(|fault| fault.of_ino(self.ino))
     }
 
@@ -210,6 +215,16 @@ impl<'a> Places<'a> {
     }
 }
 
+/// An attribute block. Inodes share blocks of equal attributes: the block belongs to none of them, and is verified once for all.
+fn verified_block(buffers: &Buffers, block: Pblk, fs_seed: Option<u32>) -> Result<Buffer, ReadFault> {
+    buffers.get(block, Owner { kind: Kind::Xattr, ino: 0 }, |bytes| {
+        if let Some(seed) = fs_seed {
+            verify_block(bytes, seed, block)?;
+        }
+        decode_block(bytes).map(drop)
+    })
+}
+
 /// Does the kernel tell names of this index?
 fn is_shown(index: u8) -> bool {
     !matches!(index, INDEX_SYSTEM | INDEX_RICHACL)
@@ -229,3 +244,5 @@ fn named<'s, 'b: 's>(
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_plan;

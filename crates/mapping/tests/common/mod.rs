@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use device::{Device, FileDevice};
 use memory::Budget;
 use ondisk::extent::{Step, Walker};
 use ondisk::group_desc::GroupDesc;
-use ondisk::inode::{Inode, inode_seed};
+use ondisk::inode::{self, Inode, inode_seed};
 use ondisk::{Geometry, Superblock, superblock};
 
 /// An image, opened for reading.
@@ -39,14 +41,35 @@ impl Image {
 
     /// The inode, and all its bytes.
     pub(crate) fn inode(&self, ino: u64) -> (Inode, Vec<u8>) {
+        let (table, at) = self.inode_place(ino);
+        let bytes = self.block(table)[at..at + self.geometry.inode_size].to_vec();
+        (Inode::decode(&bytes).unwrap(), bytes)
+    }
+
+    /// The inode's block, and where it begins in there.
+    pub(crate) fn inode_place(&self, ino: u64) -> (Pblk, usize) {
         let (group, index) = self.geometry.inode_place(Ino(ino as u32)).unwrap();
         let (block, at) = self.geometry.descriptor_place(group);
         let desc = GroupDesc::decode(&self.block(block)[at..at + self.geometry.desc_size]).unwrap();
         let per_block = self.geometry.inodes_per_block();
-        let table = self.block(Pblk(desc.inode_table + u64::from(index / per_block)));
-        let size = self.geometry.inode_size;
-        let bytes = table[(index % per_block) as usize * size..][..size].to_vec();
-        (Inode::decode(&bytes).unwrap(), bytes)
+        let table = Pblk(desc.inode_table + u64::from(index / per_block));
+        (table, (index % per_block) as usize * self.geometry.inode_size)
+    }
+
+    /// Writes the inode's bytes into the image at `path`, with their checksum.
+    pub(crate) fn write_inode(&self, path: &Path, ino: u64, mut bytes: Vec<u8>) {
+        let inode = Inode::decode(&bytes).unwrap();
+        if let Some(seed) = self.seed(ino, &inode) {
+            inode::seal(&mut bytes, seed);
+        }
+        let (table, at) = self.inode_place(ino);
+        self.write(path, table, at, &bytes);
+    }
+
+    /// Writes bytes of a block into the image at `path`.
+    pub(crate) fn write(&self, path: &Path, block: Pblk, at: usize, bytes: &[u8]) {
+        let file = File::options().write(true).open(path).unwrap();
+        file.write_all_at(bytes, block.0 * self.geometry.block_size.bytes() + at as u64).unwrap();
     }
 
     /// The seed of the inode's checksums, where the file system has them.

@@ -14,26 +14,38 @@ impl Volume {
     /// # Errors
     /// A descriptor cannot be read or is corrupt.
     pub fn statfs(&self) -> Result<StatFs, Fault> {
+        if let Some(writer) = &self.writer {
+            let usage = writer.keeper.alloc.usage();
+            let fixed = self.statfs_of(usage.blocks_free, usage.inodes_free);
+            return Ok(StatFs { blocks_available: usage.blocks_available, ..fixed });
+        }
         if let Some(known) = self.statfs.get() {
             return Ok(*known);
         }
         let shared = self.inodes.shared();
-        let (sb, geometry) = (&shared.sb, &shared.geometry);
+        let geometry = &shared.geometry;
         let (mut free_clusters, mut inodes_free) = (0u64, 0u64);
         for group in 0..geometry.groups {
             let desc = shared.descriptor(Group(group))?;
             free_clusters += u64::from(desc.free_clusters);
             inodes_free += u64::from(desc.free_inodes);
         }
+        let answer = self.statfs_of(free_clusters << geometry.cluster_log, inodes_free);
+        Ok(*self.statfs.get_or_init(|| answer))
+    }
+
+    fn statfs_of(&self, blocks_free: u64, inodes_free: u64) -> StatFs {
+        let shared = self.inodes.shared();
+        let (sb, geometry) = (&shared.sb, &shared.geometry);
         let cluster_log = geometry.cluster_log;
         let blocks = geometry.blocks.saturating_sub(self.overhead_blocks());
-        let blocks_free = (free_clusters << cluster_log).min(geometry.blocks);
+        let blocks_free = blocks_free.min(geometry.blocks);
         let kept = match sb.features.has_incompat(Features::EXTENTS) {
             true => ((geometry.blocks >> cluster_log) / 50).min(RESERVED_CLUSTERS_MAX) << cluster_log,
             false => 0,
         };
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| sb.uuid[at + i]));
-        let answer = StatFs {
+        StatFs {
             block_size: geometry.block_size.bytes() as u32,
             blocks,
             blocks_free,
@@ -42,8 +54,7 @@ impl Volume {
             inodes_free: u32::try_from(inodes_free).unwrap_or(u32::MAX).min(sb.inodes_count),
             name_max: 255,
             fsid: half(0) ^ half(8),
-        };
-        Ok(*self.statfs.get_or_init(|| answer))
+        }
     }
 
     /// Blocks of the file system's own: superblocks, descriptors, bitmaps, tables, journal. As stored, or counted where

@@ -1,5 +1,7 @@
 //! A volume's tree as a manifest, to be compared with the kernel's.
 
+#![allow(dead_code, reason = "each test uses what it needs")]
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -47,7 +49,7 @@ pub(crate) fn manifest(volume: &Volume) -> Manifest {
 }
 
 /// A directory's names without "." and "..", read in pieces as a mount reads them.
-fn names(volume: &Volume, dir: &Inode) -> Vec<Vec<u8>> {
+pub(crate) fn names(volume: &Volume, dir: &Inode) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     let mut position = Cursor::START;
     loop {

@@ -1,0 +1,446 @@
+//! Allocating blocks: the goal, then groups by criteria, each weaker than the one before.
+//!
+//! Choosing inside a group is [`crate::search`]'s. A group that somebody has locked is passed over while there may be
+//! others, and waited for in the end.
+//!
+//! Source: spec 08 sections 1, 4 and 5.
+
+use std::ops::{BitOr, Range};
+use std::sync::atomic::Ordering;
+
+use base::{Group, Pblk};
+use buffer::{Edit, ReadFault};
+use ondisk::group_desc::BLOCK_UNINIT;
+
+use crate::group::{Cell, DIRTY_BLOCKS, State};
+use crate::index::{By, ORDERS};
+use crate::search::{Seen, Wish, best};
+use crate::stats::Criterion;
+use crate::{Alloc, BLOCK_BITMAP, Fault, NoSpace, Privilege, Scan, bits, len};
+
+/// What a request is for, and what it may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flags(pub(crate) u16);
+
+impl Flags {
+    /// For metadata: directories, nodes of trees.
+    pub const METADATA: Flags = Flags(0);
+    /// For data of files: a shorter run nearby may do.
+    pub const DATA: Flags = Flags(1);
+    /// May use root's reserve.
+    pub const USE_ROOT: Flags = Flags(2);
+    /// May use all: metadata that must not fail.
+    pub const USE_RESERVED: Flags = Flags(4);
+    /// The blocks were promised by [`Alloc::claim`]; that promise is kept by what is allocated here.
+    pub const PROMISED: Flags = Flags(8);
+    /// What is free right at the goal is welcome, if only `min_len`: it joins what stands before it.
+    pub const TRY_GOAL: Flags = Flags(16);
+    /// Below block 2^32 only: for maps of indirect blocks.
+    pub const BELOW_2_32: Flags = Flags(32);
+
+    /// Are all of these set?
+    #[must_use]
+    pub fn has(self, flags: Flags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+
+    pub(crate) fn privilege(self) -> Privilege {
+        match self {
+            _ if self.has(Self::USE_RESERVED) => Privilege::Pool,
+            _ if self.has(Self::USE_ROOT) => Privilege::Root,
+            _ => Privilege::Everybody,
+        }
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Flags;
+
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+/// Blocks that somebody wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Where they are wanted; a block outside the file system is taken for its first.
+    pub goal: Pblk,
+    /// How many blocks; rounded up to whole clusters, and cut to a group.
+    pub len: u32,
+    /// How many will do.
+    pub min_len: u32,
+    /// What for.
+    pub flags: Flags,
+    /// The stream that the request is part of, an inode number as a rule: large streams go on where the last one of
+    /// their like was, whatever the goal's group.
+    pub stream: Option<u32>,
+}
+
+/// A request inside one group, in clusters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Find {
+    pub(crate) goal: Option<u32>,
+    pub(crate) want: u32,
+    pub(crate) min: u32,
+    /// Take what is at the goal even if short.
+    pub(crate) try_goal: bool,
+    /// Take the longest run even if short.
+    pub(crate) short: bool,
+    pub(crate) aligned: bool,
+    /// Wait for the group's lock.
+    pub(crate) wait: bool,
+}
+
+/// What to do with a range that was found.
+struct Use<'a> {
+    edit: &'a dyn Edit,
+    /// The first so many clusters are set in the bitmap; the rest stays as a window.
+    allocate: u32,
+}
+
+/// A range of a group's clusters.
+pub(crate) type Place = (u32, Range<u32>);
+
+impl Alloc {
+    /// Allocates up to `request.len` blocks in one run, at least `min_len`: first block and length.
+    ///
+    /// Changes one bitmap block: the handle has a credit for it, and one for the group's descriptor (see
+    /// [`seal_credits`](Self::seal_credits)).
+    ///
+    /// # Errors
+    /// [`NoSpace`]; or a bitmap cannot be read, and no other group had room.
+    #[inline]
+    pub fn allocate(&self, edit: &dyn Edit, request: &Request) -> Result<(Pblk, u32), Fault> {
+        self.allocate_as(edit, request, None).map(|place| self.blocks_of(&place))
+    }
+
+    /// Accounts, finds, and marks; `extra` clusters more than the request's are looked for, for a window.
+    pub(crate) fn allocate_as(
+        &self,
+        edit: &dyn Edit,
+        request: &Request,
+        extra: Option<u32>,
+    ) -> Result<Place, Fault> {
+        let log = self.geometry.cluster_log;
+        let in_clusters = |blocks: u32| (u64::from(blocks).div_ceil(1 << log) as u32).max(1);
+        let want = in_clusters(request.len).min(self.geometry.clusters_per_group());
+        let min = in_clusters(request.min_len).min(want);
+        let promised = request.flags.has(Flags::PROMISED);
+        let taken = match promised {
+            true => want,
+            false => {
+                self.space.take(want, min, request.flags.privilege()).ok_or(NoSpace { pending: false })?
+            }
+        };
+        let looked_for = extra.map_or(taken, |extra| taken.saturating_add(extra));
+        let how = &Use { edit, allocate: taken };
+        let found = self.find(request, how, looked_for, min).and_then(|found| match found {
+            // What windows keep is better than nothing.
+            None if self.window_clusters.load(Ordering::Relaxed) > 0 => {
+                self.discard_windows();
+                self.find(request, how, looked_for, min)
+            }
+            found => Ok(found),
+        });
+        let got = match &found {
+            Ok(Some((_, range))) => len(range).min(taken),
+            _ => 0,
+        };
+        match promised {
+            true if got > 0 => self.space.settle(got.into(), false),
+            true => {}
+            false if got < taken => self.space.add_free(i64::from(taken - got)),
+            false => {}
+        }
+        let place =
+            found?.ok_or_else(|| NoSpace { pending: self.pending_clusters.load(Ordering::Relaxed) > 0 })?;
+        Ok((place.0, place.1.start..place.1.start + got))
+    }
+
+    /// First block and number of blocks; the file system may end inside the last cluster.
+    pub(crate) fn blocks_of(&self, (group, range): &Place) -> (Pblk, u32) {
+        let log = self.geometry.cluster_log;
+        let start = self.geometry.group_start(Group(*group)).0 + (u64::from(range.start) << log);
+        let blocks = u64::from(len(range)) << log;
+        (Pblk(start), blocks.min(self.geometry.blocks - start) as u32)
+    }
+
+    /// Group and cluster in it.
+    pub(crate) fn place_of(&self, block: Pblk) -> Option<(u32, u32)> {
+        let group = self.geometry.group_of(block)?;
+        let within = block.0 - self.geometry.group_start(group).0;
+        Some((group.0, (within >> self.geometry.cluster_log) as u32))
+    }
+
+    fn find(
+        &self,
+        request: &Request,
+        how: &Use<'_>,
+        want: u32,
+        min: u32,
+    ) -> Result<Option<Place>, ReadFault> {
+        let want = want.min(self.geometry.clusters_per_group());
+        let low = self.geometry.group_of(Pblk(1 << 32)).filter(|_| request.flags.has(Flags::BELOW_2_32));
+        let groups = low.map_or(self.geometry.groups, |group| group.0);
+        let (mut group, bit) = self.place_of(request.goal).filter(|place| place.0 < groups).unwrap_or((0, 0));
+        let mut goal = Some(bit);
+        let stream = request.stream.map(|stream| &self.streams[stream as usize % self.streams.len()]);
+        if let Some(last) = stream.map(|stream| stream.load(Ordering::Relaxed)).filter(|last| *last < groups)
+            && last != group
+        {
+            (group, goal) = (last, None);
+        }
+        let near = Find {
+            goal,
+            want,
+            min,
+            try_goal: request.flags.has(Flags::TRY_GOAL),
+            short: false,
+            aligned: false,
+            wait: true,
+        };
+        let mut search = Search { alloc: self, how, group, groups, fault: None };
+        let found = search.group(group, near, None).or_else(|| search.by_criteria(request, want, min));
+        if let (Some(stream), Some((group, _))) = (stream, &found) {
+            stream.store(*group, Ordering::Relaxed);
+        }
+        match (found, search.fault) {
+            (None, Some(fault)) => Err(fault),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Looks in one group, and marks what it finds.
+    #[inline]
+    fn try_group(
+        &self,
+        group: u32,
+        find: Find,
+        how: &Use<'_>,
+        extents: &mut u64,
+    ) -> Result<Option<Range<u32>>, ReadFault> {
+        let cell = self.cell(group)?;
+        let least = if find.short || find.try_goal { find.min } else { find.want };
+        if cell.free.load(Ordering::Relaxed) < least {
+            return Ok(None);
+        }
+        let Some(mut state) = self.lock_blocks(group, cell, find.wait)? else { return Ok(None) };
+        let Some((range, searched_from, is_goal)) = choose(&mut state, find, extents) else {
+            state.reindex(group, &self.index);
+            return Ok(None);
+        };
+        let mark = range.start..range.end.min(range.start + how.allocate);
+        self.set_on_disk(how.edit, group, &mut state, mark.clone())?;
+        state.take(range.clone(), searched_from);
+        if mark.end < range.end {
+            self.add_window(group, &mut state, mark.end..range.end);
+        }
+        state.counts.success += 1;
+        state.counts.goal_hits += u64::from(is_goal);
+        state.counts.clusters += u64::from(len(&mark));
+        state.reindex(group, &self.index);
+        cell.publish(&state);
+        Ok(Some(range))
+    }
+
+    /// Sets bits of a group's bitmap block, which is made first where it never was; the descriptor's count follows.
+    pub(crate) fn set_on_disk(
+        &self,
+        edit: &dyn Edit,
+        group: u32,
+        state: &mut State,
+        range: Range<u32>,
+    ) -> Result<(), ReadFault> {
+        self.init_block_bitmap(edit, group, state);
+        let count = len(&range);
+        edit.change(Pblk(state.desc.block_bitmap), BLOCK_BITMAP, &mut |bytes| {
+            debug_assert!(
+                bits::bytes_all_clear(bytes, range.clone()),
+                "{range:?} of group {group} is in use"
+            );
+            bits::fill_bytes(bytes, range.clone(), true);
+        })?;
+        state.desc.free_clusters -= count;
+        self.set_dirty(group, state, DIRTY_BLOCKS);
+        Ok(())
+    }
+
+    /// Makes the bitmap block of a group that never had one. Its map (or at least its own clusters) must be known.
+    pub(crate) fn init_block_bitmap(&self, edit: &dyn Edit, group: u32, state: &mut State) {
+        if !self.is_block_uninit(&state.desc) {
+            return;
+        }
+        let words = state.initial_map();
+        edit.fresh(Pblk(state.desc.block_bitmap), BLOCK_BITMAP, &mut |bytes| bits::to_bytes(&words, bytes));
+        state.desc.flags &= !BLOCK_UNINIT;
+        let free = bits::count_clear(&words);
+        self.space.add_free(i64::from(free) - i64::from(state.desc.free_clusters));
+        state.desc.free_clusters = free;
+        self.set_dirty(group, state, DIRTY_BLOCKS);
+    }
+}
+
+/// Where in a group: the range, from where on nothing was free before it, and is it the goal?
+#[inline]
+fn choose(state: &mut State, find: Find, extents: &mut u64) -> Option<(Range<u32>, u32, bool)> {
+    let (clusters, first_free) = (state.clusters, state.first_free);
+    let map = state.map.as_deref()?;
+    if let Some(goal) = find.goal.filter(|goal| state.is_free(*goal)) {
+        let end = bits::next_set(map, goal, clusters.min(goal.saturating_add(find.want)));
+        let len = end - goal;
+        if len == find.want || (find.try_goal && len >= find.min) {
+            return Some((goal..end, goal, true));
+        }
+    }
+    if find.want == 1 {
+        let from = state.skip_full(find.goal.unwrap_or(0));
+        let (bit, from) = match bits::next_clear(map, from, clusters) {
+            Some(bit) => (bit, from),
+            None => (bits::next_clear(map, first_free, from)?, first_free),
+        };
+        return Some((bit..bit + 1, from, false));
+    }
+    if state.longest < find.want && !find.short {
+        return None;
+    }
+    let wish = Wish { from: find.goal.unwrap_or(first_free), want: find.want, aligned: find.aligned };
+    match best(map, clusters, first_free, wish, extents) {
+        Seen::Fits(range) => Some((range.clone(), range.start, false)),
+        Seen::Longest(run) => {
+            // The whole group was seen.
+            state.longest = len(&run);
+            let range = run.start..run.end.min(run.start + find.want);
+            (find.short && len(&range) >= find.min && !range.is_empty()).then_some((
+                range.clone(),
+                range.start,
+                false,
+            ))
+        }
+    }
+}
+
+/// A search over groups.
+struct Search<'a> {
+    alloc: &'a Alloc,
+    how: &'a Use<'a>,
+    /// Where it begins.
+    group: u32,
+    /// Groups that may be used.
+    groups: u32,
+    /// The first group's trouble: told when no other has room.
+    fault: Option<ReadFault>,
+}
+
+impl Search<'_> {
+    /// Looks in one group; `criterion` is counted.
+    #[inline]
+    fn group(&mut self, group: u32, find: Find, criterion: Option<Criterion>) -> Option<Place> {
+        let mut extents = 0;
+        let found = self.alloc.try_group(group, find, self.how, &mut extents).unwrap_or_else(|fault| {
+            self.fault.get_or_insert(fault);
+            None
+        });
+        if let Some(criterion) = criterion {
+            self.alloc.tally.considered(criterion, found.is_some(), extents);
+        }
+        found.map(|range| (group, range))
+    }
+
+    fn by_criteria(&mut self, request: &Request, want: u32, min: u32) -> Option<Place> {
+        let find = Find { goal: None, want, min, try_goal: false, short: false, aligned: false, wait: false };
+        let order = want.ilog2();
+        if want.is_power_of_two() && order >= 2 {
+            let aligned = Find { aligned: true, ..find };
+            if let Some(found) = self.upward(By::Longest, order, aligned, Criterion::PowerOfTwo) {
+                return Some(found);
+            }
+        }
+        loop {
+            if let Some(found) = self.upward(By::Average, order, find, Criterion::GoalFast) {
+                return Some(found);
+            }
+            match self.alloc.see_more(self.group) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(fault) => {
+                    self.fault.get_or_insert(fault);
+                    break;
+                }
+            }
+        }
+        if request.flags.has(Flags::DATA) {
+            let least = min.max(want >> 3).max(1);
+            let mut trimmed = if want.is_power_of_two() { want / 2 } else { 1 << order };
+            while trimmed >= least {
+                let find = Find { want: trimmed, ..find };
+                if let Some(found) = self.upward(By::Average, trimmed.ilog2(), find, Criterion::BestAvailable)
+                {
+                    return Some(found);
+                }
+                trimmed /= 2;
+            }
+        }
+        let patient = Find { wait: true, ..find };
+        if let Some(found) = self.upward(By::Longest, order, patient, Criterion::GoalSlow) {
+            return Some(found);
+        }
+        self.any(Find { short: true, ..patient }, min.ilog2())
+    }
+
+    /// Groups at this order and above, each order from the first group on, and around.
+    fn upward(&mut self, by: By, order: u32, find: Find, criterion: Criterion) -> Option<Place> {
+        if self.alloc.scan == Scan::Linear {
+            return self.linear(find, criterion);
+        }
+        (order..ORDERS).find_map(|order| self.at_order(by, order, find, criterion))
+    }
+
+    fn at_order(&mut self, by: By, order: u32, find: Find, criterion: Criterion) -> Option<Place> {
+        if self.alloc.index.is_empty(by, order) {
+            return None;
+        }
+        for (mut from, to) in [(self.group, self.groups), (0, self.group)] {
+            while let Some(group) = self.alloc.index.next(by, order, from, to) {
+                if let Some(found) = self.group(group, find, Some(criterion)) {
+                    return Some(found);
+                }
+                from = group + 1;
+            }
+        }
+        self.alloc.tally.useless(criterion);
+        None
+    }
+
+    fn linear(&mut self, find: Find, criterion: Criterion) -> Option<Place> {
+        (self.group..self.groups)
+            .chain(0..self.group)
+            .find_map(|group| self.group(group, find, Some(criterion)))
+    }
+
+    /// The longest there is, of at least `2^order`.
+    fn any(&mut self, find: Find, order: u32) -> Option<Place> {
+        if self.alloc.scan == Scan::Linear {
+            return self.linear(find, Criterion::Any);
+        }
+        (order..ORDERS).rev().find_map(|order| self.at_order(By::Longest, order, find, Criterion::Any))
+    }
+}
+
+impl Alloc {
+    /// Notes that a group's descriptor is to be sealed.
+    #[inline]
+    pub(crate) fn set_dirty(&self, group: u32, state: &mut State, what: u8) {
+        if state.dirty == 0 {
+            self.dirty.lock().insert(group);
+        }
+        state.dirty |= what;
+    }
+
+    /// Takes a group's clusters back into what can be given out.
+    pub(crate) fn give_back(&self, group: u32, cell: &Cell, state: &mut State, range: Range<u32>) {
+        state.give(range);
+        state.reindex(group, &self.index);
+        cell.publish(state);
+    }
+}

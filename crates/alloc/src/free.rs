@@ -1,0 +1,189 @@
+//! Freeing blocks, and what becomes of them at the commit.
+
+use std::ops::Range;
+
+use base::{Malformed, Pblk, Place};
+use buffer::{Edit, ReadFault};
+use std::sync::atomic::Ordering;
+
+use crate::group::{Cell, DIRTY_BLOCKS, Pending, State};
+use crate::{Alloc, BLOCK_BITMAP, bits, len};
+
+impl Alloc {
+    /// Frees blocks: whole clusters that are in use. They may be reused once [`committed`](Self::committed) is told of the
+    /// transaction. Metadata is revoked, block by block.
+    ///
+    /// Changes the bitmap of each group touched: one, for what was allocated in one piece.
+    ///
+    /// # Errors
+    /// The bitmap cannot be read; or the range leaves the file system, cuts a cluster, is not in use, or is the file
+    /// system's own: nothing was changed then, and a group in which something that is not in use was freed is set aside.
+    pub fn free(
+        &self,
+        edit: &dyn Edit,
+        start: Pblk,
+        blocks: u64,
+        is_metadata: bool,
+    ) -> Result<(), ReadFault> {
+        if blocks == 0 {
+            return Ok(());
+        }
+        let ratio = self.geometry.cluster_ratio();
+        let rule = |holds, rule| {
+            Malformed::unless(holds, "freed blocks", rule, blocks)
+                .map_err(|fact| ReadFault::corrupt(Place::block(start), fact))
+        };
+        let end = start.checked_add(blocks).filter(|end| end.0 <= self.geometry.blocks);
+        let (Some(end), Some((first_group, first_bit))) = (end, self.place_of(start)) else {
+            return rule(false, "they lie inside the file system");
+        };
+        let base = u64::from(self.geometry.first_data_block);
+        let is_cut = |block: u64| !(block - base).is_multiple_of(ratio);
+        rule(
+            !is_cut(start.0) && (!is_cut(end.0) || end.0 == self.geometry.blocks),
+            "they are whole clusters",
+        )?;
+        let mut clusters = blocks.div_ceil(ratio);
+        let per_group = self.geometry.clusters_per_group();
+        let (mut group, mut bit) = (first_group, first_bit);
+        if u64::from(first_bit) + clusters > per_group.into() {
+            self.check_used(group, bit, clusters)?;
+        }
+        while clusters > 0 {
+            let here = clusters.min(u64::from(per_group - bit)) as u32;
+            self.free_in(edit, group, bit..bit + here)?;
+            (clusters, group, bit) = (clusters - u64::from(here), group + 1, 0);
+        }
+        if is_metadata {
+            (start.0..end.0).for_each(|block| edit.revoke(Pblk(block)));
+        }
+        Ok(())
+    }
+
+    /// Are all these in use, in whatever groups? So that a refusal in the last group leaves the first unchanged.
+    fn check_used(&self, mut group: u32, mut bit: u32, mut clusters: u64) -> Result<(), ReadFault> {
+        while clusters > 0 {
+            let here = clusters.min(u64::from(self.geometry.clusters_per_group() - bit)) as u32;
+            let cell = self.cell(group)?;
+            let mut state = self.lock_to_free(group, cell)?;
+            let block = Pblk(state.desc.block_bitmap);
+            let range = bit..bit + here;
+            let used = !self.is_block_uninit(&state.desc) && {
+                let buffer = self.buffers.get(block, BLOCK_BITMAP.owner, |_| Ok(()))?;
+                bits::bytes_all_set(&buffer, range.clone())
+            };
+            if !used || state.overlaps_system(&range) {
+                return Err(self.not_used(group, cell, &mut state, &range));
+            }
+            (clusters, group, bit) = (clusters - u64::from(here), group + 1, 0);
+        }
+        Ok(())
+    }
+
+    fn lock_to_free<'a>(
+        &self,
+        group: u32,
+        cell: &'a Cell,
+    ) -> Result<parking_lot::MutexGuard<'a, State>, ReadFault> {
+        match self.lock_blocks(group, cell, true)? {
+            Some(state) => Ok(state),
+            None => {
+                let fact = cell.state.lock().bad.clone();
+                let fact = fact.unwrap_or_else(|| Malformed::new("group", "can be used", group));
+                Err(ReadFault::corrupt(Place::default(), fact))
+            }
+        }
+    }
+
+    fn not_used(&self, group: u32, cell: &Cell, state: &mut State, range: &Range<u32>) -> ReadFault {
+        let fact =
+            Malformed::new("block bitmap", "freed clusters are in use (first one in the group)", range.start);
+        self.set_bad(group, cell, state, &fact);
+        ReadFault::corrupt(Place::block(self.blocks_of(&(group, range.clone())).0), fact)
+    }
+
+    fn free_in(&self, edit: &dyn Edit, group: u32, range: Range<u32>) -> Result<(), ReadFault> {
+        let cell = self.cell(group)?;
+        let mut state = self.lock_to_free(group, cell)?;
+        if self.is_block_uninit(&state.desc) || state.overlaps_system(&range) {
+            return Err(self.not_used(group, cell, &mut state, &range));
+        }
+        let mut used = false;
+        edit.change(Pblk(state.desc.block_bitmap), BLOCK_BITMAP, &mut |bytes| {
+            used = bits::bytes_all_set(bytes, range.clone());
+            if used {
+                bits::fill_bytes(bytes, range.clone(), false);
+            }
+        })?;
+        if !used {
+            return Err(self.not_used(group, cell, &mut state, &range));
+        }
+        let count = len(&range);
+        state.desc.free_clusters += count;
+        self.set_dirty(group, &mut state, DIRTY_BLOCKS);
+        self.space.add_free(count.into());
+        self.hold_back(edit.transaction(), group, &mut state, range);
+        Ok(())
+    }
+
+    /// Keeps what was freed busy until the commit.
+    fn hold_back(&self, transaction: u64, group: u32, state: &mut State, range: Range<u32>) {
+        if state.pending.last().is_none_or(|last| last.transaction != transaction) {
+            self.pending.lock().entry(transaction).or_default().push(group);
+        }
+        self.pending_clusters.fetch_add(len(&range).into(), Ordering::Relaxed);
+        if let Some(last) = state.pending.last_mut().filter(|last| last.transaction == transaction) {
+            if last.start + last.len == range.start {
+                last.len += len(&range);
+                return;
+            }
+            if range.end == last.start {
+                (last.start, last.len) = (range.start, last.len + len(&range));
+                return;
+            }
+        }
+        state.pending.push(Pending { transaction, start: range.start, len: len(&range) });
+    }
+
+    /// Blocks that were freed, and wait for a commit.
+    #[must_use]
+    pub fn pending_blocks(&self) -> u64 {
+        self.pending_clusters.load(Ordering::Relaxed) << self.geometry.cluster_log
+    }
+
+    /// Transactions up to this one are durable: what they freed may be reused. How many blocks?
+    ///
+    /// A caller without a journal calls it when the freeing has gone to the device.
+    pub fn committed(&self, transaction: u64) -> u64 {
+        let done = {
+            let mut pending = self.pending.lock();
+            let later = match transaction.checked_add(1) {
+                Some(next) => pending.split_off(&next),
+                None => Default::default(),
+            };
+            std::mem::replace(&mut *pending, later)
+        };
+        let mut groups: Vec<u32> = done.into_values().flatten().collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let mut freed = 0;
+        for group in groups {
+            let Some(cell) = self.seen_cell(group) else { continue };
+            let mut state = cell.state.lock();
+            let mut all = std::mem::take(&mut state.pending);
+            all.retain(|one| {
+                let is_durable = one.transaction <= transaction;
+                if is_durable {
+                    state.give(one.start..one.start + one.len);
+                    freed += u64::from(one.len);
+                }
+                !is_durable
+            });
+            state.pending = all;
+            state.reindex(group, &self.index);
+            cell.publish(&state);
+        }
+        self.pending_clusters.fetch_sub(freed, Ordering::Relaxed);
+        freed << self.geometry.cluster_log
+    }
+}

@@ -1,0 +1,270 @@
+//! One group in memory: its descriptor, which of its clusters are busy, what waits for a commit.
+//!
+//! ```text
+//! busy = set in the bitmap block | freed, not committed yet | windows of directories | blocks of the file system's own
+//! ```
+//!
+//! Invariants
+//! 1. `free` is the number of clear bits of `map`, `fragments` the number of their runs, and no run is longer than
+//!    `longest` (an upper bound: a failed search makes it exact).
+//! 2. No bit below `first_free`, and none of `full`, is clear.
+//! 3. `at_longest` and `at_average` are where the index has the group.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use base::Malformed;
+use ondisk::group_desc::GroupDesc;
+use parking_lot::Mutex;
+
+use crate::bits;
+use crate::index::{By, Index};
+
+/// The block bitmap changed since the last seal.
+pub(crate) const DIRTY_BLOCKS: u8 = 1;
+/// The inode bitmap did.
+pub(crate) const DIRTY_INODES: u8 = 2;
+
+/// A group, and what can be known of it without its lock.
+pub(crate) struct Cell {
+    pub(crate) state: Mutex<State>,
+    /// Clusters that can be given out now.
+    pub(crate) free: AtomicU32,
+    /// Free inodes; 0 when they cannot be used.
+    pub(crate) free_inodes: AtomicU32,
+    pub(crate) used_dirs: AtomicU32,
+}
+
+/// A group behind its lock.
+pub(crate) struct State {
+    pub(crate) desc: GroupDesc,
+    /// Why no clusters are given out here, nor taken back.
+    pub(crate) bad: Option<Malformed>,
+    /// The same of inodes.
+    pub(crate) bad_inodes: Option<Malformed>,
+    /// Used since the shrinker came by.
+    pub(crate) touched: bool,
+    /// Clusters of the group.
+    pub(crate) clusters: u32,
+    /// Busy clusters; `None` when not in memory.
+    pub(crate) map: Option<Box<[u64]>>,
+    /// The file system's own clusters, sorted; known when the map is.
+    pub(crate) system: Box<[Range<u32>]>,
+    pub(crate) free: u32,
+    pub(crate) fragments: u32,
+    pub(crate) longest: u32,
+    pub(crate) first_free: u32,
+    pub(crate) full: Range<u32>,
+    at_longest: Option<u8>,
+    at_average: Option<u8>,
+    /// Freed by transactions that are not committed.
+    pub(crate) pending: Vec<Pending>,
+    pub(crate) windows: Vec<Window>,
+    /// Used inodes; `None` when not in memory.
+    pub(crate) inodes: Option<Box<[u64]>>,
+    /// No inode below it is free.
+    pub(crate) first_inode: u32,
+    /// [`DIRTY_BLOCKS`], [`DIRTY_INODES`]: the descriptor is to be sealed.
+    pub(crate) dirty: u8,
+    pub(crate) counts: Counts,
+}
+
+/// A range that was freed, busy until its transaction is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) transaction: u64,
+    pub(crate) start: u32,
+    pub(crate) len: u32,
+}
+
+/// A range that is kept for somebody; a window of no length is free for reuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) id: u64,
+    pub(crate) start: u32,
+    pub(crate) len: u32,
+}
+
+/// What happened in a group; plain numbers, since its lock is held.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) success: u64,
+    pub(crate) goal_hits: u64,
+    pub(crate) clusters: u64,
+    pub(crate) inodes: u64,
+}
+
+impl Cell {
+    /// A group whose descriptor was read, its bitmaps not yet: taken for one run until then.
+    pub(crate) fn new(desc: GroupDesc, clusters: u32, bad: Option<Malformed>) -> Self {
+        let free = if bad.is_some() { 0 } else { desc.free_clusters };
+        let state = State {
+            desc,
+            clusters,
+            map: None,
+            system: Box::default(),
+            free,
+            fragments: u32::from(free > 0),
+            longest: free,
+            first_free: 0,
+            full: 0..0,
+            at_longest: None,
+            at_average: None,
+            pending: Vec::new(),
+            windows: Vec::new(),
+            inodes: None,
+            first_inode: 0,
+            dirty: 0,
+            counts: Counts::default(),
+            bad_inodes: bad.clone(),
+            bad,
+            touched: false,
+        };
+        let cell = Self {
+            free: AtomicU32::new(0),
+            free_inodes: AtomicU32::new(0),
+            used_dirs: AtomicU32::new(0),
+            state: Mutex::new(state),
+        };
+        cell.publish(&cell.state.lock());
+        cell
+    }
+
+    /// Tells those without the lock.
+    #[inline]
+    pub(crate) fn publish(&self, state: &State) {
+        let usable = |bad: &Option<Malformed>, count: u32| if bad.is_some() { 0 } else { count };
+        self.free.store(usable(&state.bad, state.free), Ordering::Relaxed);
+        self.free_inodes.store(usable(&state.bad_inodes, state.desc.free_inodes), Ordering::Relaxed);
+        self.used_dirs.store(state.desc.used_dirs, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    /// Takes a map that was just made from the bitmap and what is busy besides.
+    pub(crate) fn set_map(&mut self, words: Box<[u64]>) {
+        self.free = bits::count_clear(&words);
+        (self.fragments, self.longest) = (0, 0);
+        self.first_free = bits::next_clear(&words, 0, self.clusters).unwrap_or(self.clusters);
+        self.full = 0..self.first_free;
+        let mut at = self.first_free;
+        while let Some(start) = bits::next_clear(&words, at, self.clusters) {
+            at = bits::next_set(&words, start, self.clusters);
+            self.fragments += 1;
+            self.longest = self.longest.max(at - start);
+        }
+        self.map = Some(words);
+    }
+
+    /// Is this cluster free to be given out? Not when the map is not in memory.
+    #[inline]
+    pub(crate) fn is_free(&self, bit: u32) -> bool {
+        bit < self.clusters && self.map.as_deref().is_some_and(|map| !bits::test(map, bit))
+    }
+
+    /// Makes free clusters busy; none of `searched_from..range.start` is free.
+    pub(crate) fn take(&mut self, range: Range<u32>, searched_from: u32) {
+        let (free_before, free_behind) =
+            (range.start > 0 && self.is_free(range.start - 1), self.is_free(range.end));
+        let Some(map) = self.map.as_deref_mut() else { return };
+        debug_assert!(bits::all_clear(map, range.clone()), "{range:?} is taken twice");
+        bits::set(map, range.clone());
+        self.free -= range.end - range.start;
+        match (free_before, free_behind) {
+            (true, true) => self.fragments += 1,
+            (false, false) => self.fragments -= 1,
+            _ => {}
+        }
+        self.longest = self.longest.min(self.free);
+        let known = searched_from.min(range.start)..range.end;
+        if known.start <= self.first_free {
+            self.first_free = self.first_free.max(known.end);
+        }
+        self.full = match known.start <= self.full.end && self.full.start <= known.end {
+            true => known.start.min(self.full.start)..known.end.max(self.full.end),
+            false => known,
+        };
+    }
+
+    /// Makes busy clusters free.
+    pub(crate) fn give(&mut self, range: Range<u32>) {
+        let clusters = self.clusters;
+        let Some(map) = self.map.as_deref_mut() else { return };
+        debug_assert!(bits::all_set(map, range.clone()), "{range:?} is given twice");
+        bits::clear(map, range.clone());
+        let run = bits::run_start(map, range.start)..bits::next_set(map, range.end, clusters);
+        self.free += range.end - range.start;
+        match (run.start < range.start, run.end > range.end) {
+            (true, true) => self.fragments -= 1,
+            (false, false) => self.fragments += 1,
+            _ => {}
+        }
+        self.longest = self.longest.max(run.end - run.start);
+        self.first_free = self.first_free.min(range.start);
+        if range.start < self.full.end && self.full.start < range.end {
+            self.full.end = range.start.max(self.full.start);
+        }
+    }
+
+    /// Where a search from `bit` on begins: past what is known to be full.
+    #[inline]
+    pub(crate) fn skip_full(&self, bit: u32) -> u32 {
+        let bit = bit.max(self.first_free);
+        if self.full.contains(&bit) { self.full.end } else { bit }
+    }
+
+    /// Tells the index where the group stands now.
+    #[inline]
+    pub(crate) fn reindex(&mut self, group: u32, index: &Index) {
+        let usable = self.bad.is_none() && self.free > 0;
+        let order = |len: u32| usable.then(|| len.max(1).ilog2() as u8);
+        let (longest, average) = (order(self.longest), order(self.free / self.fragments.max(1)));
+        if longest != self.at_longest {
+            index.move_group(By::Longest, group, self.at_longest, longest);
+            self.at_longest = longest;
+        }
+        if average != self.at_average {
+            index.move_group(By::Average, group, self.at_average, average);
+            self.at_average = average;
+        }
+    }
+
+    /// Is any of these clusters the file system's own?
+    pub(crate) fn overlaps_system(&self, range: &Range<u32>) -> bool {
+        self.system.iter().any(|own| own.start < range.end && range.start < own.end)
+    }
+
+    /// The bitmap of a group in which nothing but the file system's own is in use.
+    pub(crate) fn initial_map(&self) -> Box<[u64]> {
+        let mut words = bits::clear_words(self.clusters);
+        for own in &self.system {
+            bits::set(&mut words, own.clone());
+        }
+        words
+    }
+
+    /// May its map be dropped, and be made again from the bitmap block?
+    pub(crate) fn can_drop_map(&self) -> bool {
+        self.pending.is_empty() && self.windows.iter().all(|window| window.len == 0)
+    }
+
+    /// Every invariant that can be told from the state alone.
+    #[cfg(test)]
+    pub(crate) fn assert_whole(&self, group: u32, index: &Index) {
+        let Some(map) = self.map.as_deref() else { return };
+        let (mut fragments, mut longest, mut at) = (0, 0, 0);
+        while let Some(start) = bits::next_clear(map, at, self.clusters) {
+            at = bits::next_set(map, start, self.clusters);
+            fragments += 1;
+            longest = longest.max(at - start);
+        }
+        assert_eq!((self.free, self.fragments), (bits::count_clear(map), fragments), "group {group}");
+        assert!(self.longest >= longest && self.longest <= self.free, "group {group}");
+        assert!(
+            bits::all_set(map, 0..self.first_free) && bits::all_set(map, self.full.clone()),
+            "group {group}"
+        );
+        assert_eq!(index.orders_of(By::Longest, group), Vec::from_iter(self.at_longest), "group {group}");
+        assert_eq!(index.orders_of(By::Average, group), Vec::from_iter(self.at_average), "group {group}");
+    }
+}

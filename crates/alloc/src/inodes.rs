@@ -1,0 +1,426 @@
+//! Allocating inodes: directories spread, files near their directory.
+//!
+//! ```text
+//! top directory    the emptiest of the flex groups that are at least average, from the name's hash on
+//! directory        the parent's flex group, unless it is crowded; else the next that is not
+//! file             the parent's flex group, its first group with a free inode; else as a directory, else anywhere
+//! ```
+//!
+//! Each thread remembers where it found its last inode for a parent's group, and goes on there: so a million files cost
+//! one look each. A thread that finds a group locked takes the next one of the flex group, and stays there: threads that
+//! create at the same time come to work in groups of their own.
+//!
+//! Source: spec 08 section 6; kernel Documentation/filesystems/ext4/allocators.rst.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use base::{Group, Ino, Malformed, Pblk, Place};
+use buffer::{Edit, ReadFault};
+use ondisk::group_desc::INODE_UNINIT;
+
+use crate::group::{DIRTY_INODES, State};
+use crate::{Alloc, Fault, INODE_BITMAP, NoSpace, bits};
+
+/// Flex groups that are compared for a top directory before the best of them is taken.
+const COMPARED_MAX: u32 = 64;
+
+/// An inode that somebody wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InodeRequest {
+    /// The directory that it will be in.
+    pub parent: Ino,
+    /// Is it a directory?
+    pub is_dir: bool,
+    /// A directory in the root, or in one that is marked as top of hierarchies.
+    pub is_top_dir: bool,
+    /// Hash of its name: spreads top directories.
+    pub name_hash: u32,
+    /// The first number that is wanted, where a tool wants one.
+    pub goal: Option<Ino>,
+}
+
+/// An inode that was allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewInode {
+    /// Its number.
+    pub ino: Ino,
+    /// No other inode of its block of the table is in use: the block may be made anew, and need not be read.
+    pub is_first_in_block: bool,
+}
+
+/// Where a thread found its last inode: group of the parent and of the inode, and the kind; on a cache line of its own.
+#[repr(align(128))]
+#[derive(Debug)]
+pub(crate) struct Cursor(AtomicU64);
+
+const CURSORS: usize = 64;
+
+pub(crate) fn cursors() -> Box<[Cursor]> {
+    (0..CURSORS).map(|_| Cursor(AtomicU64::new(u64::MAX))).collect()
+}
+
+/// Threads in the order in which they came.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
+    NUMBER.with(|number| *number)
+}
+
+impl Alloc {
+    /// Allocates an inode: its bit is set, and the counts of its group follow. Changes one inode bitmap, and in a group
+    /// that was never used its block bitmap too: reserve credits for two blocks, and one for the descriptor.
+    ///
+    /// A number may come back in the transaction that freed it: the log replays both in order. So whoever keeps inodes
+    /// in memory forgets the old one before he frees its number.
+    ///
+    /// # Errors
+    /// [`NoSpace`]; or a bitmap cannot be read, and no other group had one.
+    #[inline]
+    pub fn allocate_inode(&self, edit: &dyn Edit, request: &InodeRequest) -> Result<NewInode, Fault> {
+        let parent = self.geometry.inode_place(request.parent).map_or(0, |(group, _)| group.0);
+        let cursor = &self.cursors[thread_number() % CURSORS].0;
+        let key = u64::from(parent) << 32 | u64::from(request.is_dir) << 31;
+        let mut search = Search { alloc: self, edit, busy: false, fault: None };
+        if !request.is_top_dir && request.goal.is_none() {
+            let last = cursor.load(Ordering::Relaxed);
+            let group = last as u32 & 0x7FFF_FFFF;
+            if last ^ u64::from(group) == key
+                && (!request.is_dir || self.is_fit_for_dir(group))
+                && let Some(found) = search.group(group, 0, request.is_dir, false)
+            {
+                return Ok(found);
+            }
+        }
+        let found = self.search(&mut search, request, parent);
+        match (found, search.fault) {
+            (Some((group, found)), _) => {
+                if group < 1 << 31 {
+                    cursor.store(key | u64::from(group), Ordering::Relaxed);
+                }
+                Ok(found)
+            }
+            (None, Some(fault)) => Err(fault.into()),
+            (None, None) => Err(NoSpace { pending: false }.into()),
+        }
+    }
+
+    fn search(
+        &self,
+        search: &mut Search<'_>,
+        request: &InodeRequest,
+        parent: u32,
+    ) -> Option<(u32, NewInode)> {
+        if let Some((group, index)) = request.goal.and_then(|goal| self.geometry.inode_place(goal))
+            && let Some(found) = search.group(group.0, index, request.is_dir, true)
+        {
+            return Some((group.0, found));
+        }
+        let groups = self.geometry.groups;
+        let found = match request.is_dir {
+            true if request.is_top_dir => {
+                let start = request.name_hash % self.flexes();
+                self.emptiest_flex(start, search).and_then(|flex| search.flex(flex, true))
+            }
+            true => self.roomy_flex(parent >> self.flex_log, search).and_then(|flex| search.flex(flex, true)),
+            false if self.flex_log > 0 => search.flex(parent >> self.flex_log, false),
+            false => search.near(parent, request.parent.0),
+        };
+        // Anywhere, from the parent's group on.
+        found.or_else(|| {
+            (parent..groups)
+                .chain(0..parent.min(groups))
+                .find_map(|group| search.group(group, 0, request.is_dir, true).map(|found| (group, found)))
+        })
+    }
+
+    fn flexes(&self) -> u32 {
+        ((self.geometry.groups - 1) >> self.flex_log) + 1
+    }
+
+    fn flex_groups(&self, flex: u32) -> std::ops::Range<u32> {
+        let first = u64::from(flex) << self.flex_log;
+        let end = (first + (1 << self.flex_log)).min(self.geometry.groups.into());
+        first.min(end) as u32..end as u32
+    }
+
+    /// Free inodes, free clusters and directories of a flex group.
+    fn flex_counts(&self, flex: u32) -> Result<(u64, u64, u64), ReadFault> {
+        let mut sums = (0, 0, 0);
+        for group in self.flex_groups(flex) {
+            let cell = self.cell(group)?;
+            sums.0 += u64::from(cell.free_inodes.load(Ordering::Relaxed));
+            sums.1 += u64::from(cell.free.load(Ordering::Relaxed));
+            sums.2 += u64::from(cell.used_dirs.load(Ordering::Relaxed));
+        }
+        Ok(sums)
+    }
+
+    /// Free inodes and free clusters of an average flex group.
+    fn average(&self) -> (u64, u64) {
+        let flexes = u64::from(self.flexes());
+        (self.space.free_inodes() / flexes, self.space.free_clusters() / flexes)
+    }
+
+    /// The flex group with the fewest directories among those with an average part of what is free; of the first 64 from
+    /// `start` on that fit, and one without directories at once, since there is none emptier.
+    fn emptiest_flex(&self, start: u32, search: &mut Search<'_>) -> Option<u32> {
+        let (inodes, clusters) = self.average();
+        let (mut best, mut compared) = (None, 0);
+        for flex in (start..self.flexes()).chain(0..start) {
+            let Some(counts) = search.told(self.flex_counts(flex)) else { continue };
+            if counts.0 == 0 || counts.0 < inodes || counts.1 < clusters {
+                continue;
+            }
+            if best.is_none_or(|(dirs, _)| counts.2 < dirs) {
+                best = Some((counts.2, flex));
+            }
+            compared += 1;
+            if counts.2 == 0 || compared == COMPARED_MAX {
+                break;
+            }
+        }
+        best.map(|(_, flex)| flex)
+    }
+
+    /// Is a flex group not crowded, for a directory whose parent is there?
+    fn is_roomy(&self, flex: u32) -> Result<bool, ReadFault> {
+        let counts = self.flex_counts(flex)?;
+        let groups = 1u64 << self.flex_log;
+        let per_group = u64::from(self.geometry.inodes_per_group);
+        let (inodes, clusters) = self.average();
+        let inodes_min = inodes.saturating_sub(per_group * groups / 4).max(1);
+        let clusters_min =
+            clusters.saturating_sub(u64::from(self.geometry.clusters_per_group()) * groups / 4);
+        // Of the groups seen: fewer than there are, so that directories spread a little earlier.
+        let dirs = self.dirs.load(Ordering::Relaxed) / u64::from(self.flexes());
+        let dirs_max = dirs + per_group * groups / 16;
+        Ok(counts.2 < dirs_max && counts.0 >= inodes_min && counts.1 >= clusters_min)
+    }
+
+    /// The first flex group from `start` on that is not crowded.
+    fn roomy_flex(&self, start: u32, search: &mut Search<'_>) -> Option<u32> {
+        let flexes = self.flexes();
+        (start..flexes)
+            .chain(0..start.min(flexes))
+            .find(|flex| search.told(self.is_roomy(*flex)).unwrap_or(false))
+    }
+
+    /// May a directory go on in the group of the last one?
+    fn is_fit_for_dir(&self, group: u32) -> bool {
+        self.is_roomy(group >> self.flex_log).unwrap_or(false)
+    }
+
+    /// Gives an inode's number back; what the inode held was freed before.
+    ///
+    /// # Errors
+    /// The bitmap cannot be read; or the number is reserved, outside the file system, or not in use: nothing was changed.
+    pub fn free_inode(&self, edit: &dyn Edit, ino: Ino, was_dir: bool) -> Result<(), ReadFault> {
+        let refuse = |rule| {
+            let fact = Malformed::new("freed inode", rule, ino.0);
+            Err(ReadFault::corrupt(Place::ino(ino), fact))
+        };
+        let Some((Group(group), index)) = self.geometry.inode_place(ino) else {
+            return refuse("its number is an inode's");
+        };
+        if ino.0 < self.first_ino {
+            return refuse("its number is not reserved");
+        }
+        let cell = self.cell(group)?;
+        let Some(mut state) = self.lock_inodes(group, cell, true)? else {
+            return refuse("its group can be used");
+        };
+        let is_used = state.inodes.as_deref().is_some_and(|map| bits::test(map, index));
+        let knows_dirs = !was_dir || state.desc.used_dirs > 0;
+        if !is_used || !knows_dirs || self.is_inode_uninit(&state.desc) {
+            let fact = Malformed::new("inode bitmap", "freed inodes are in use (number in the group)", index);
+            self.set_bad_inodes(group, cell, &mut state, &fact);
+            return Err(ReadFault::corrupt(Place::ino(ino), fact));
+        }
+        edit.change(Pblk(state.desc.inode_bitmap), INODE_BITMAP, &mut |bytes| {
+            bits::fill_bytes(bytes, index..index + 1, false);
+        })?;
+        if let Some(map) = state.inodes.as_deref_mut() {
+            bits::clear(map, index..index + 1);
+        }
+        state.first_inode = state.first_inode.min(index);
+        state.desc.free_inodes += 1;
+        state.desc.used_dirs -= u32::from(was_dir);
+        if was_dir {
+            self.dirs.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.set_dirty(group, &mut state, DIRTY_INODES);
+        self.space.add_inodes(1);
+        cell.publish(&state);
+        Ok(())
+    }
+
+    /// The block that a new inode's blocks are wanted near: its group's first; for files of flex groups of at least four
+    /// groups in the second, since the first is kept for directories.
+    #[must_use]
+    pub fn inode_goal(&self, ino: Ino, is_file: bool) -> Pblk {
+        let mut group = self.geometry.inode_place(ino).map_or(0, |(group, _)| group.0);
+        if self.flex_log >= 2 {
+            let flex = self.flex_groups(group >> self.flex_log);
+            group = (flex.start + u32::from(is_file)).min(flex.end - 1);
+        }
+        self.geometry.group_start(Group(group))
+    }
+
+    /// Sets the bit of an inode that is free.
+    fn take_inode(
+        &self,
+        edit: &dyn Edit,
+        group: u32,
+        state: &mut State,
+        index: u32,
+        is_dir: bool,
+    ) -> Result<NewInode, ReadFault> {
+        if self.is_inode_uninit(&state.desc) {
+            let inodes = self.geometry.inodes_per_group;
+            // A group in use has its blocks' bitmap too: others take "never written" for "nothing in use".
+            self.init_block_bitmap(edit, group, state);
+            edit.fresh(Pblk(state.desc.inode_bitmap), INODE_BITMAP, &mut |bytes| {
+                bits::to_bytes(&bits::clear_words(inodes), bytes);
+            });
+            state.desc.flags &= !INODE_UNINIT;
+            state.desc.itable_unused = inodes;
+            self.set_dirty(group, state, DIRTY_INODES);
+        }
+        edit.change(Pblk(state.desc.inode_bitmap), INODE_BITMAP, &mut |bytes| {
+            debug_assert!(bits::bytes_all_clear(bytes, index..index + 1), "inode {index} of group {group}");
+            bits::fill_bytes(bytes, index..index + 1, true);
+        })?;
+        let per_block = self.geometry.inodes_per_block();
+        let block = index - index % per_block;
+        let mut is_first = false;
+        if let Some(map) = state.inodes.as_deref_mut() {
+            is_first = bits::all_clear(map, block..(block + per_block).min(self.geometry.inodes_per_group));
+            bits::set(map, index..index + 1);
+        }
+        if self.has_group_flags {
+            let unused = self.geometry.inodes_per_group - index - 1;
+            state.desc.itable_unused = state.desc.itable_unused.min(unused);
+        }
+        state.desc.free_inodes -= 1;
+        state.desc.used_dirs += u32::from(is_dir);
+        if is_dir {
+            self.dirs.fetch_add(1, Ordering::Relaxed);
+        }
+        state.counts.inodes += 1;
+        self.set_dirty(group, state, DIRTY_INODES);
+        self.space.add_inodes(-1);
+        Ok(NewInode {
+            ino: Ino(group * self.geometry.inodes_per_group + index + 1),
+            is_first_in_block: is_first,
+        })
+    }
+}
+
+/// A search over groups.
+struct Search<'a> {
+    alloc: &'a Alloc,
+    edit: &'a dyn Edit,
+    /// A group was passed over because somebody had it locked.
+    busy: bool,
+    fault: Option<ReadFault>,
+}
+
+impl Search<'_> {
+    fn told<T>(&mut self, result: Result<T, ReadFault>) -> Option<T> {
+        result.map_err(|fault| self.fault.get_or_insert(fault)).ok()
+    }
+
+    /// A free inode of the group, at `from` or behind it.
+    #[inline]
+    fn group(&mut self, group: u32, from: u32, is_dir: bool, wait: bool) -> Option<NewInode> {
+        let result = self.try_group(group, from, is_dir, wait);
+        self.told(result).flatten()
+    }
+
+    #[inline]
+    fn try_group(
+        &mut self,
+        group: u32,
+        from: u32,
+        is_dir: bool,
+        wait: bool,
+    ) -> Result<Option<NewInode>, ReadFault> {
+        let alloc = self.alloc;
+        let cell = alloc.cell(group)?;
+        if cell.free_inodes.load(Ordering::Relaxed) == 0 {
+            return Ok(None);
+        }
+        if !wait && cell.state.is_locked() {
+            self.busy = true;
+            return Ok(None);
+        }
+        let Some(mut state) = alloc.lock_inodes(group, cell, wait)? else {
+            self.busy |= !wait;
+            return Ok(None);
+        };
+        let is_new = alloc.is_inode_uninit(&state.desc) && alloc.is_block_uninit(&state.desc);
+        if is_new && state.map.is_none() {
+            // Its block bitmap is made too, and for that its own blocks have to be known.
+            drop(state);
+            if alloc.lock_blocks(group, cell, true)?.is_none() {
+                return Ok(None);
+            }
+            let Some(again) = alloc.lock_inodes(group, cell, true)? else { return Ok(None) };
+            state = again;
+        }
+        let inodes = alloc.geometry.inodes_per_group;
+        let first = state.first_inode;
+        let map = state.inodes.as_deref();
+        let Some(index) = map.and_then(|map| bits::next_clear(map, from.max(first), inodes)) else {
+            return Ok(None);
+        };
+        let found = alloc.take_inode(self.edit, group, &mut state, index, is_dir)?;
+        if from <= first {
+            state.first_inode = index + 1;
+        }
+        cell.publish(&state);
+        Ok(Some(found))
+    }
+
+    /// The first group of a flex group that has one, and that nobody has locked; else one that has to be waited for.
+    fn flex(&mut self, flex: u32, is_dir: bool) -> Option<(u32, NewInode)> {
+        for wait in [false, true] {
+            self.busy = false;
+            for group in self.alloc.flex_groups(flex) {
+                if let Some(found) = self.group(group, 0, is_dir, wait) {
+                    return Some((group, found));
+                }
+            }
+            if !self.busy {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Without flex groups: the parent's group, then others at growing distances, those with free blocks only.
+    fn near(&mut self, parent: u32, ino: u32) -> Option<(u32, NewInode)> {
+        let groups = self.alloc.geometry.groups;
+        let has_blocks = |search: &mut Self, group: u32| {
+            let cell = search.told(search.alloc.cell(group));
+            cell.is_some_and(|cell| cell.free.load(Ordering::Relaxed) > 0)
+        };
+        if has_blocks(self, parent)
+            && let Some(found) = self.group(parent, 0, false, true)
+        {
+            return Some((parent, found));
+        }
+        let mut group = (u64::from(parent) + u64::from(ino)) % u64::from(groups);
+        let mut step = 1u64;
+        while step < groups.into() {
+            group = (group + step) % u64::from(groups);
+            step *= 2;
+            if has_blocks(self, group as u32)
+                && let Some(found) = self.group(group as u32, 0, false, true)
+            {
+                return Some((group as u32, found));
+            }
+        }
+        None
+    }
+}

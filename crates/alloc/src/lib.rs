@@ -1,0 +1,299 @@
+//! Where there is room: allocation of blocks and inodes, their bitmaps and group descriptors.
+//!
+//! Owns: the bitmaps of all groups, the descriptors' counts and flags, what is free, promised and kept back; which blocks
+//! and inodes are chosen. Does **not** own: the log (a transaction is a number here, and the owner tells when it is
+//! [`committed`](Alloc::committed)), what a block is used for, the inode's own fields, the superblock's bytes.
+//!
+//! A unit of allocation is a cluster: a block, or with bigalloc a power of two of them. Calls speak of blocks, and give
+//! and take whole clusters.
+//!
+//! ```text
+//!            allocate              free                       committed
+//!   free ───────────────▶ used ──────────────▶ freed, busy ──────────────▶ free
+//!     │                    ▲
+//!     └──▶ window ─────────┘      a window is busy in memory only: a crash loses it without a leak
+//! ```
+//!
+//! Invariants
+//! 1. A cluster is busy in memory when its bit is set on the device's bitmap, or it was freed by a transaction that is not
+//!    committed, or a window keeps it, or the file system itself lives there. Only clusters that are not busy are given out.
+//!    So a freed block is not reused before its freeing is durable: if it were, and power failed, the old file would
+//!    come back with the new file's bytes.
+//! 2. A change of a bitmap is one [`Edit::change`](buffer::Edit::change) of the caller's transaction. Descriptors change in memory, and go to
+//!    their blocks in [`seal`](Alloc::seal), once per commit, with the bitmaps' checksums as they are then.
+//! 3. A refusal changes nothing.
+//! 4. A group whose bitmap or descriptor breaks a rule is set aside with the reason ([`problems`](Alloc::problems)):
+//!    nothing is given out there.
+//! 5. Opening reads nothing. Descriptors are read block by block, bitmaps one by one, when somebody needs them; maps that
+//!    nobody touched lately go when the memory budget asks.
+//!
+//! Locks, in order: one group; then one of: a set of the index, the list of dirty groups, of pending groups, of windows'
+//! groups, of zones, of problems. No two groups are ever locked together. No lock is held across I/O, except that a group
+//! waits for its own bitmap when the cache lost it in the moment between reading ahead and looking.
+//!
+//! ```
+//! use alloc::{Flags, Options, Request};
+//! # use {base::*, ondisk::{Features, Geometry, Superblock, group_desc::GroupDesc}, std::sync::Arc, device::Device};
+//! # let mut sb = Superblock {
+//! #     blocks_count: 8192, free_blocks_count: 8000, log_block_size: 2, log_cluster_size: 2, rev_level: 1, inode_size: 256,
+//! #     blocks_per_group: 32768, clusters_per_group: 32768, inodes_per_group: 1024, ..Superblock::default()
+//! # };
+//! # sb.features.incompat = Features::EXTENTS;
+//! # let geometry = Geometry::new(&sb).unwrap();
+//! # let device = Arc::new(device::MemDevice::new(32 << 20));
+//! # let desc = GroupDesc { block_bitmap: 10, inode_bitmap: 11, inode_table: 12, free_clusters: 8112, ..Default::default() };
+//! # let mut bytes = [0; 32];
+//! # desc.encode(&mut bytes);
+//! # device.write_at(4096, &bytes).unwrap();
+//! # device.write_at(10 * 4096, &[0xFF; 10]).unwrap();
+//! # let budget = memory::Budget::new(1 << 20);
+//! # let buffers = buffer::Buffers::new(device, BlockSize::KIB4, 8192, &budget);
+//! let alloc = alloc::Alloc::open(buffers.clone(), &sb, &geometry, Options::default()).unwrap();
+//! let edit = buffer::Direct(&buffers); // in the engine: a handle of the journal
+//! let request = Request { goal: Pblk(200), len: 8, min_len: 1, flags: Flags::DATA, stream: None };
+//! let (start, len) = alloc.allocate(&edit, &request).unwrap();
+//! assert_eq!((start, len), (Pblk(200), 8));
+//! alloc.free(&edit, start, len.into(), false).unwrap();
+//! assert_eq!(alloc.committed(1), 8); // only now may the blocks be reused
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod bits;
+mod blocks;
+mod free;
+mod group;
+mod groups;
+mod index;
+mod inodes;
+mod seal;
+mod search;
+mod space;
+mod stats;
+mod window;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock, Weak};
+
+use base::{Group, Malformed};
+use buffer::{Buffers, Kind, Owner, ReadFault, Seal};
+use memory::{Budget, Shrinker};
+use ondisk::group_desc::ChecksumRule;
+use ondisk::{Features, Geometry, Superblock};
+use parking_lot::Mutex;
+
+pub use blocks::{Flags, Request};
+pub use inodes::{InodeRequest, NewInode};
+pub use space::Privilege;
+pub use stats::{Criterion, GroupReport, Stats, Usage};
+pub use window::Prealloc;
+
+use crate::group::Cell;
+use crate::index::Index;
+use crate::space::Space;
+use crate::stats::Tally;
+
+/// How groups are chosen; for comparison, the best is the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scan {
+    /// By the ordered index.
+    #[default]
+    Ordered,
+    /// One after the other from the goal on, as file systems did before there was an index.
+    Linear,
+}
+
+/// How to allocate.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Pays for maps in memory, and takes them back; `None` keeps them all.
+    pub budget: Option<Arc<Budget>>,
+    /// How groups are chosen.
+    pub scan: Scan,
+    /// Places where streams of data go on, shared by all streams; 0 for one per processor, at most one for four groups.
+    pub stream_goals: u32,
+}
+
+/// Why there is nothing to allocate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no space left{}", if *.pending { ", until the transaction that frees some is committed" } else { "" })]
+pub struct NoSpace {
+    /// Something was freed that a commit makes usable: commit, and try again.
+    pub pending: bool,
+}
+
+/// Why an allocation or a freeing was refused. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// There is no room.
+    #[error(transparent)]
+    NoSpace(#[from] NoSpace),
+    /// A bitmap or descriptor cannot be read, or says what cannot be.
+    #[error(transparent)]
+    Read(#[from] ReadFault),
+}
+
+/// The allocator of one file system. See the crate's first page.
+pub struct Alloc {
+    buffers: Arc<Buffers>,
+    geometry: Geometry,
+    fs_seed: Option<u32>,
+    rule: ChecksumRule,
+    /// Do the descriptors' flags and `itable_unused` mean something?
+    has_group_flags: bool,
+    /// First inode that is not reserved.
+    first_ino: u32,
+    /// Groups per flex group is 1 << this, as inodes are spread; larger flex groups count as several.
+    flex_log: u32,
+    scan: Scan,
+    budget: Option<Arc<Budget>>,
+    /// The groups of each block of descriptors.
+    chunks: Box<[OnceLock<Box<[Cell]>>]>,
+    /// Chunks that were not read yet.
+    unseen: AtomicU32,
+    index: Index,
+    space: Space,
+    /// First block of each range of bitmaps and inode tables of the groups seen, and the one behind its last.
+    zones: Mutex<BTreeMap<u64, u64>>,
+    /// Directories in the groups seen.
+    dirs: AtomicU64,
+    dirty: Mutex<BTreeSet<u32>>,
+    /// Which groups have something freed by which transaction.
+    pending: Mutex<BTreeMap<u64, Vec<u32>>>,
+    pending_clusters: AtomicU64,
+    window_groups: Mutex<BTreeSet<u32>>,
+    window_clusters: AtomicU64,
+    window_id: AtomicU64,
+    /// The group that each stream goes on in.
+    streams: Box<[AtomicU32]>,
+    /// Where each thread found its last inode.
+    cursors: Box<[inodes::Cursor]>,
+    problems: Mutex<Vec<(Group, Malformed)>>,
+    held_bytes: AtomicUsize,
+    turn: AtomicUsize,
+    tally: Tally,
+    me: Weak<Alloc>,
+}
+
+/// Blocks of descriptors, so that a place for each fits memory: 32 TiB of blocks of 1 KiB, 32 EiB of those of 4 KiB.
+const CHUNKS_MAX: u32 = 1 << 22;
+/// A flex group of more groups counts as several.
+const FLEX_LOG_MAX: u32 = 10;
+
+const BLOCK_BITMAP: Seal = Seal { owner: Owner { kind: Kind::BlockBitmap, ino: 0 }, seed: None };
+const INODE_BITMAP: Seal = Seal { owner: Owner { kind: Kind::InodeBitmap, ino: 0 }, seed: None };
+const DESCRIPTORS: Seal = Seal { owner: Owner { kind: Kind::Descriptors, ino: 0 }, seed: None };
+
+impl Alloc {
+    /// The allocator of the file system with this superblock. Reads nothing; free blocks and inodes are what the
+    /// superblock says, which after a crash is not true: see [`recount`](Self::recount).
+    ///
+    /// # Errors
+    /// The table of descriptors is larger than anything real.
+    pub fn open(
+        buffers: Arc<Buffers>,
+        sb: &Superblock,
+        geometry: &Geometry,
+        options: Options,
+    ) -> Result<Arc<Self>, ReadFault> {
+        let chunks = geometry.groups.div_ceil(geometry.descs_per_block());
+        Malformed::unless(
+            chunks <= CHUNKS_MAX,
+            "superblock",
+            "there are at most 2^22 blocks of descriptors",
+            chunks,
+        )
+        .map_err(|fact| ReadFault::corrupt(base::Place::default(), fact))?;
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let streams = match options.stream_goals {
+            0 => processors.min(geometry.groups / 4),
+            goals => goals.min(1024),
+        };
+        let has_group_flags = sb.features.metadata_csum() || sb.features.has_ro_compat(Features::GDT_CSUM);
+        let alloc = Arc::new_cyclic(|me| Self {
+            buffers,
+            geometry: geometry.clone(),
+            fs_seed: sb.features.metadata_csum().then(|| sb.fs_seed()),
+            rule: ChecksumRule::of(sb),
+            has_group_flags,
+            first_ino: if sb.rev_level == 0 { 11 } else { sb.first_ino.max(1) },
+            flex_log: geometry.flex_log.min(FLEX_LOG_MAX),
+            scan: options.scan,
+            budget: options.budget,
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            unseen: AtomicU32::new(chunks),
+            index: Index::default(),
+            space: Space::new(sb, geometry),
+            zones: Mutex::default(),
+            dirs: AtomicU64::new(0),
+            dirty: Mutex::default(),
+            pending: Mutex::default(),
+            pending_clusters: AtomicU64::new(0),
+            window_groups: Mutex::default(),
+            window_clusters: AtomicU64::new(0),
+            window_id: AtomicU64::new(1),
+            streams: (0..streams.max(1)).map(|_| AtomicU32::new(u32::MAX)).collect(),
+            cursors: inodes::cursors(),
+            problems: Mutex::default(),
+            held_bytes: AtomicUsize::new(0),
+            turn: AtomicUsize::new(0),
+            tally: Tally::default(),
+            me: Weak::clone(me),
+        });
+        if let Some(budget) = &alloc.budget {
+            let shrinker: Arc<dyn Shrinker> = Arc::<Self>::clone(&alloc);
+            budget.register(Arc::downgrade(&shrinker));
+        }
+        Ok(alloc)
+    }
+
+    /// Groups that were set aside, each with its reason, since the last call.
+    pub fn problems(&self) -> Vec<(Group, Malformed)> {
+        std::mem::take(&mut *self.problems.lock())
+    }
+
+    /// Promises blocks to a delayed write: an allocation with [`Flags::PROMISED`] cannot lack them. Counted in blocks,
+    /// rounded up to whole clusters.
+    ///
+    /// # Errors
+    /// There are not enough.
+    pub fn claim(&self, blocks: u64, privilege: Privilege) -> Result<(), NoSpace> {
+        let clusters = blocks.div_ceil(self.geometry.cluster_ratio());
+        if self.space.promise(clusters, privilege) { Ok(()) } else { Err(NoSpace { pending: false }) }
+    }
+
+    /// Gives a promise back, of as many blocks as were claimed and not allocated.
+    pub fn unclaim(&self, blocks: u64) {
+        self.space.settle(blocks.div_ceil(self.geometry.cluster_ratio()), true);
+    }
+
+    /// Sets what is kept back: for root, and for metadata that must not fail; in blocks.
+    pub fn set_reserves(&self, root_blocks: u64, pool_blocks: u64) {
+        let log = self.geometry.cluster_log;
+        self.space.set_reserves(root_blocks >> log, pool_blocks >> log);
+    }
+}
+
+impl fmt::Debug for Alloc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Alloc: {} groups; {:?}", self.geometry.groups, self.usage())
+    }
+}
+
+impl Drop for Alloc {
+    fn drop(&mut self) {
+        if let Some(budget) = &self.budget {
+            budget.release(*self.held_bytes.get_mut());
+        }
+    }
+}
+
+/// A bit range's length.
+fn len(range: &std::ops::Range<u32>) -> u32 {
+    range.end - range.start
+}
+
+#[cfg(test)]
+mod tests;

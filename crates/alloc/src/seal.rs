@@ -1,0 +1,117 @@
+//! Descriptors on their way to the device, once per commit; and counting them.
+
+use std::sync::atomic::Ordering;
+
+use base::{Group, Pblk};
+use buffer::{Edit, ReadFault};
+
+use crate::group::{DIRTY_BLOCKS, DIRTY_INODES};
+use crate::{Alloc, BLOCK_BITMAP, DESCRIPTORS, INODE_BITMAP};
+
+impl Alloc {
+    /// Writes the descriptors of all groups that changed since the last time into their blocks, with the checksums of the
+    /// bitmaps as these are now. The committer calls it when no handle is open, so that nothing changes meanwhile.
+    ///
+    /// # Errors
+    /// A block of descriptors cannot be read. The groups that were not written yet stay for the next call.
+    pub fn seal(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
+        let per_block = self.geometry.descs_per_block();
+        let mut groups = std::mem::take(&mut *self.dirty.lock()).into_iter().peekable();
+        let mut sealed: Vec<(u32, usize, ondisk::group_desc::GroupDesc)> = Vec::new();
+        while let Some(&first) = groups.peek() {
+            let (block, _) = self.geometry.descriptor_place(Group(first));
+            sealed.clear();
+            let mut result = self.buffers.get(block, DESCRIPTORS.owner, |_| Ok(())).map(drop);
+            let mut taken = Vec::new();
+            while let Some(group) = groups.next_if(|group| group / per_block == first / per_block) {
+                taken.push(group);
+                if result.is_ok() {
+                    let at = self.geometry.descriptor_place(Group(group)).1;
+                    result =
+                        self.sealed_desc(group).map(|desc| sealed.extend(desc.map(|desc| (group, at, desc))));
+                }
+            }
+            if result.is_ok() {
+                result = edit.change(block, DESCRIPTORS, &mut |bytes| {
+                    for (group, at, desc) in &sealed {
+                        let bytes = &mut bytes[*at..*at + self.geometry.desc_size];
+                        desc.encode(bytes);
+                        self.rule.seal(*group, bytes);
+                    }
+                });
+            }
+            if let Err(fault) = result {
+                self.dirty.lock().extend(taken.into_iter().chain(groups));
+                return Err(fault);
+            }
+            for group in taken {
+                if let Some(cell) = self.seen_cell(group) {
+                    cell.state.lock().dirty = 0;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A group's descriptor with its bitmaps' checksums.
+    fn sealed_desc(&self, group: u32) -> Result<Option<ondisk::group_desc::GroupDesc>, ReadFault> {
+        let Some(cell) = self.seen_cell(group) else { return Ok(None) };
+        let mut state = cell.state.lock();
+        if self.fs_seed.is_some() {
+            if state.dirty & DIRTY_BLOCKS != 0 {
+                let bytes =
+                    self.buffers.get(Pblk(state.desc.block_bitmap), BLOCK_BITMAP.owner, |_| Ok(()))?;
+                state.desc.block_bitmap_csum = self.bitmap_checksum(&bytes, true).unwrap_or_default();
+            }
+            if state.dirty & DIRTY_INODES != 0 {
+                let bytes =
+                    self.buffers.get(Pblk(state.desc.inode_bitmap), INODE_BITMAP.owner, |_| Ok(()))?;
+                state.desc.inode_bitmap_csum = self.bitmap_checksum(&bytes, false).unwrap_or_default();
+            }
+        }
+        Ok(Some(state.desc))
+    }
+
+    /// How many blocks a [`seal`](Self::seal) would change now, at most.
+    ///
+    /// A handle adds one for each group that it may change: 1 for an allocation, a freeing in one group, an inode.
+    #[must_use]
+    pub fn seal_credits(&self) -> u32 {
+        (self.dirty.lock().len() as u64).min(self.chunks.len() as u64) as u32
+    }
+
+    /// Counts what is free from the descriptors, since a superblock that was not written at the end does not know.
+    ///
+    /// # Errors
+    /// A block of descriptors cannot be read.
+    pub fn recount(&self) -> Result<(), ReadFault> {
+        let (mut clusters, mut inodes) = (0u64, 0u64);
+        let per_block = self.geometry.descs_per_block();
+        for chunk in 0..self.chunks.len() as u32 {
+            let first = chunk * per_block;
+            if let Some(cells) = self.chunks[chunk as usize].get() {
+                for cell in cells {
+                    let state = cell.state.lock();
+                    clusters += state.bad.as_ref().map_or(u64::from(state.desc.free_clusters), |_| 0);
+                    inodes += state.bad_inodes.as_ref().map_or(u64::from(state.desc.free_inodes), |_| 0);
+                }
+                continue;
+            }
+            let (block, _) = self.geometry.descriptor_place(Group(first));
+            if chunk % 64 == 0 && !self.geometry.meta_bg() {
+                self.buffers.prefetch(block, 64);
+            }
+            let buffer = self.buffers.get(block, DESCRIPTORS.owner, |_| Ok(()))?;
+            let count = per_block.min(self.geometry.groups - first) as usize;
+            for (group, bytes) in (first..).zip(buffer.chunks_exact(self.geometry.desc_size)).take(count) {
+                if let Ok(desc) = self.judge(group, bytes) {
+                    clusters += u64::from(desc.free_clusters);
+                    inodes += u64::from(desc.free_inodes);
+                }
+            }
+        }
+        self.space.recount(clusters, inodes);
+        self.tally.recounts.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}

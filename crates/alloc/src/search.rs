@@ -1,0 +1,111 @@
+//! Choosing inside one group: from values to a range; nothing is marked here.
+
+use std::ops::Range;
+
+use crate::bits;
+
+/// Runs that are long enough, after which the best of them is good enough.
+const ENOUGH: u32 = 10;
+
+/// What to look for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish {
+    /// Where to begin, and what to prefer.
+    pub(crate) from: u32,
+    /// Clusters.
+    pub(crate) want: u32,
+    /// Prefer a place that is a multiple of `want`, a power of two.
+    pub(crate) aligned: bool,
+}
+
+/// What a search of a whole group saw.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// A run of `want`.
+    Fits(Range<u32>),
+    /// None is long enough; this is the longest, maybe empty.
+    Longest(Range<u32>),
+}
+
+/// The best run of `want` clear bits in a group of `bits` bits, the way around from `wish.from`.
+///
+/// Adds to `runs` how many it looked at. The best is the shortest that is long enough, of the first ten such: it leaves long runs to those who need them.
+pub(crate) fn best(words: &[u64], bits: u32, first_free: u32, wish: Wish, runs: &mut u64) -> Seen {
+    let from = match wish.from >= bits {
+        true => 0,
+        // The run that it lies in from its start on, or its two parts would be seen as two runs.
+        false if !bits::test(words, wish.from) => bits::run_start(words, wish.from),
+        false => wish.from,
+    };
+    let mut best = 0..0;
+    let mut longest = 0..0;
+    let mut fits = 0;
+    for half in [from..bits, first_free.min(from)..from] {
+        let mut at = half.start;
+        while let Some(start) = bits::next_clear(words, at, half.end) {
+            let end = bits::next_set(words, start, half.end);
+            at = end;
+            *runs += 1;
+            let len = end - start;
+            if len >= wish.want {
+                if len == wish.want && !wish.aligned {
+                    return Seen::Fits(start..end);
+                }
+                if wish.aligned {
+                    let aligned = start.next_multiple_of(wish.want);
+                    if aligned + wish.want <= end {
+                        return Seen::Fits(aligned..aligned + wish.want);
+                    }
+                }
+                if best.is_empty() || len < best.end - best.start {
+                    best = start..end;
+                }
+                fits += 1;
+                if fits >= ENOUGH {
+                    return Seen::Fits(best.start..best.start + wish.want);
+                }
+            } else if len > longest.end - longest.start {
+                longest = start..end;
+            }
+        }
+    }
+    if best.is_empty() { Seen::Longest(longest) } else { Seen::Fits(best.start..best.start + wish.want) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_free(bits: u32, free: &[Range<u32>]) -> Box<[u64]> {
+        let mut words = bits::clear_words(bits);
+        bits::set(&mut words, 0..bits);
+        for run in free {
+            bits::clear(&mut words, run.clone());
+        }
+        words
+    }
+
+    #[test]
+    fn the_shortest_run_that_is_long_enough_wins() {
+        let words = with_free(1000, &[10..12, 20..30, 100..104, 500..900]);
+        let best = |from, want, aligned| best(&words, 1000, 10, Wish { from, want, aligned }, &mut 0);
+        assert_eq!(best(0, 4, false), Seen::Fits(100..104));
+        assert_eq!(best(0, 3, false), Seen::Fits(100..103));
+        assert_eq!(best(600, 8, false), Seen::Fits(20..28));
+        assert_eq!(best(0, 8, true), Seen::Fits(504..512));
+        assert_eq!(best(0, 401, false), Seen::Longest(500..900));
+        assert_eq!(
+            best(700, 401, false),
+            Seen::Longest(500..900),
+            "one run, though the search begins inside"
+        );
+        assert_eq!(best(5000, 2, false), Seen::Fits(10..12));
+    }
+
+    #[test]
+    fn a_full_group_has_nothing() {
+        let words = with_free(100, &[]);
+        let wish = Wish { from: 7, want: 1, aligned: false };
+        assert_eq!(best(&words, 100, 100, wish, &mut 0), Seen::Longest(0..0));
+    }
+}

@@ -1,0 +1,172 @@
+//! How much is free, promised and kept back, in clusters; how many inodes are free.
+//!
+//! ```text
+//! free on disk = available + dirty          dirty: promised to delayed writes, without blocks yet
+//! everybody stops at   available = root reserve + pool
+//! root stops at        available = pool
+//! metadata that must not fail (conversions, splits) stops at 0
+//! ```
+//!
+//! Invariant: `available` only goes down by a claim that leaves what the claimant has to leave.
+//!
+//! Source: spec 08 section 7.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use ondisk::{Features, Geometry, Superblock};
+
+/// The pool that keeps metadata of conversions from failing: this part of the file system, and at most so many clusters.
+const POOL_PART: u64 = 50;
+const POOL_MAX: u64 = 4096;
+
+/// A counter on a cache line of its own.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Counter(AtomicI64);
+
+/// The counters.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    available: Counter,
+    dirty: Counter,
+    free_inodes: Counter,
+    root_reserve: AtomicU64,
+    pool: AtomicU64,
+}
+
+/// How low a claimant may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Privilege {
+    /// Leaves the reserve of root and the pool.
+    Everybody,
+    /// Root, or whoever the superblock names: leaves the pool.
+    Root,
+    /// Metadata that must not fail: may use all.
+    Pool,
+}
+
+impl Space {
+    pub(crate) fn new(sb: &Superblock, geometry: &Geometry) -> Self {
+        let clusters = geometry.blocks >> geometry.cluster_log;
+        let pool = match sb.features.has_incompat(Features::EXTENTS) {
+            true => (clusters / POOL_PART).min(POOL_MAX),
+            false => 0,
+        };
+        let free = (sb.free_blocks_count >> geometry.cluster_log).min(clusters);
+        let space = Self {
+            root_reserve: AtomicU64::new((sb.reserved_blocks_count >> geometry.cluster_log).min(clusters)),
+            pool: AtomicU64::new(pool),
+            ..Self::default()
+        };
+        space.available.0.store(free as i64, Ordering::Relaxed);
+        space.free_inodes.0.store(sb.free_inodes_count.min(geometry.inodes()).into(), Ordering::Relaxed);
+        space
+    }
+
+    /// Sets what is free on disk; what is promised stays so.
+    pub(crate) fn recount(&self, free: u64, free_inodes: u64) {
+        let dirty = self.dirty.0.load(Ordering::Relaxed);
+        self.available.0.store(free as i64 - dirty, Ordering::Relaxed);
+        self.free_inodes.0.store(free_inodes as i64, Ordering::Relaxed);
+    }
+
+    fn floor(&self, privilege: Privilege) -> i64 {
+        let (reserve, pool) = (self.root_reserve.load(Ordering::Relaxed), self.pool.load(Ordering::Relaxed));
+        match privilege {
+            Privilege::Everybody => (reserve + pool) as i64,
+            Privilege::Root => pool as i64,
+            Privilege::Pool => 0,
+        }
+    }
+
+    /// Takes up to `want` clusters, at least `min`: as many as there are.
+    #[inline]
+    pub(crate) fn take(&self, want: u32, min: u32, privilege: Privilege) -> Option<u32> {
+        let floor = self.floor(privilege);
+        let mut taken = 0;
+        let update = |available: i64| {
+            let room = available.saturating_sub(floor).max(0);
+            taken = room.min(want.into()) as u32;
+            (taken >= min && taken > 0).then(|| available - i64::from(taken))
+        };
+        self.available.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).ok().map(|_| taken)
+    }
+
+    /// Takes all of `clusters` for later.
+    pub(crate) fn promise(&self, clusters: u64, privilege: Privilege) -> bool {
+        let floor = self.floor(privilege);
+        let Ok(wanted) = i64::try_from(clusters) else { return false };
+        let update = |available: i64| (available.saturating_sub(floor) >= wanted).then(|| available - wanted);
+        let taken = self.available.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).is_ok();
+        if taken {
+            self.dirty.0.fetch_add(wanted, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// A promise is over: kept by an allocation, or, when `back`, given up.
+    pub(crate) fn settle(&self, clusters: u64, back: bool) {
+        let before = self.dirty.0.fetch_sub(clusters as i64, Ordering::Relaxed);
+        debug_assert!(before >= clusters as i64, "{clusters} clusters settled of {before} promised");
+        if back {
+            self.available.0.fetch_add(clusters as i64, Ordering::Relaxed);
+        }
+    }
+
+    /// More (or fewer) clusters are free on disk.
+    #[inline]
+    pub(crate) fn add_free(&self, clusters: i64) {
+        self.available.0.fetch_add(clusters, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn add_inodes(&self, inodes: i64) {
+        self.free_inodes.0.fetch_add(inodes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_reserves(&self, root_clusters: u64, pool_clusters: u64) {
+        self.root_reserve.store(root_clusters, Ordering::Relaxed);
+        self.pool.store(pool_clusters, Ordering::Relaxed);
+    }
+
+    pub(crate) fn free_clusters(&self) -> u64 {
+        let free = self.available.0.load(Ordering::Relaxed) + self.dirty.0.load(Ordering::Relaxed);
+        free.max(0) as u64
+    }
+
+    pub(crate) fn dirty_clusters(&self) -> u64 {
+        self.dirty.0.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    pub(crate) fn available_to(&self, privilege: Privilege) -> u64 {
+        (self.available.0.load(Ordering::Relaxed) - self.floor(privilege)).max(0) as u64
+    }
+
+    pub(crate) fn free_inodes(&self) -> u64 {
+        self.free_inodes.0.load(Ordering::Relaxed).max(0) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_claimant_leaves_what_is_not_his() {
+        let space = Space::default();
+        space.recount(100, 0);
+        space.set_reserves(10, 5);
+        assert_eq!(space.take(90, 90, Privilege::Everybody), None);
+        assert!(space.promise(50, Privilege::Everybody));
+        assert_eq!((space.free_clusters(), space.dirty_clusters()), (100, 50));
+        assert_eq!(space.take(90, 1, Privilege::Everybody), Some(35));
+        assert_eq!(space.take(1, 1, Privilege::Everybody), None);
+        assert_eq!(space.take(90, 1, Privilege::Root), Some(10));
+        assert_eq!(space.take(90, 1, Privilege::Pool), Some(5));
+        assert!(!space.promise(u64::MAX, Privilege::Pool) && !space.promise(1, Privilege::Pool));
+        space.settle(20, false);
+        space.settle(30, true);
+        assert_eq!((space.free_clusters(), space.dirty_clusters()), (30, 0));
+        assert_eq!(space.available_to(Privilege::Everybody), 15);
+    }
+}

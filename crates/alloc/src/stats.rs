@@ -1,0 +1,231 @@
+//! What the allocator did, and how the free space lies.
+//!
+//! The names of the counters are those of the kernel's `mb_stats` and `mb_groups` where it has them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::Group;
+use buffer::ReadFault;
+
+use crate::{Alloc, Privilege, bits};
+
+/// How a group is chosen, from the strictest to the weakest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Criterion {
+    /// A run that holds an aligned power of two.
+    PowerOfTwo,
+    /// Groups whose average run is long enough.
+    GoalFast,
+    /// The same for less: data only.
+    BestAvailable,
+    /// Groups whose longest run is long enough; waits for locks.
+    GoalSlow,
+    /// The longest run there is.
+    Any,
+}
+
+impl Criterion {
+    /// All of them, in order.
+    pub const ALL: [Criterion; 5] =
+        [Self::PowerOfTwo, Self::GoalFast, Self::BestAvailable, Self::GoalSlow, Self::Any];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::PowerOfTwo => "cr_p2_aligned",
+            Self::GoalFast => "cr_goal_fast",
+            Self::BestAvailable => "cr_best_avail",
+            Self::GoalSlow => "cr_goal_slow",
+            Self::Any => "cr_any_free",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct CriterionTally {
+    hits: AtomicU64,
+    groups_considered: AtomicU64,
+    extents_scanned: AtomicU64,
+    useless_loops: AtomicU64,
+}
+
+/// Counters off the hot path; those of the hot path are in the groups, under their locks.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    criteria: [CriterionTally; 5],
+    pub(crate) preallocated: AtomicU64,
+    pub(crate) discarded: AtomicU64,
+    pub(crate) recounts: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn considered(&self, criterion: Criterion, is_hit: bool, extents: u64) {
+        let tally = &self.criteria[criterion as usize];
+        tally.groups_considered.fetch_add(1, Ordering::Relaxed);
+        tally.hits.fetch_add(is_hit.into(), Ordering::Relaxed);
+        tally.extents_scanned.fetch_add(extents, Ordering::Relaxed);
+    }
+
+    pub(crate) fn useless(&self, criterion: Criterion) {
+        self.criteria[criterion as usize].useless_loops.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What one criterion did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CriterionStats {
+    /// Allocations.
+    pub hits: u64,
+    /// Groups looked at.
+    pub groups_considered: u64,
+    /// Free runs looked at.
+    pub extents_scanned: u64,
+    /// Times that an order's groups all had nothing.
+    pub useless_loops: u64,
+}
+
+/// What the allocator did since it was opened.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Allocations of blocks that succeeded.
+    pub success: u64,
+    /// Clusters allocated.
+    pub clusters: u64,
+    /// Allocations right at the goal, or from a window.
+    pub goal_hits: u64,
+    /// Inodes allocated.
+    pub inodes: u64,
+    /// By criterion, in the order of [`Criterion::ALL`].
+    pub criteria: [CriterionStats; 5],
+    /// Clusters that went into windows.
+    pub preallocated: u64,
+    /// Clusters of windows that were given back unused.
+    pub discarded: u64,
+    /// Groups whose descriptor was read.
+    pub groups_loaded: u64,
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "mballoc:")?;
+        writeln!(f, "  success: {}", self.success)?;
+        writeln!(f, "  clusters: {}", self.clusters)?;
+        writeln!(
+            f,
+            "  groups_scanned: {}",
+            self.criteria.iter().map(|one| one.groups_considered).sum::<u64>()
+        )?;
+        for (criterion, stats) in Criterion::ALL.into_iter().zip(&self.criteria) {
+            writeln!(f, "  {}:", criterion.name())?;
+            writeln!(f, "    hits: {}", stats.hits)?;
+            writeln!(f, "    groups_considered: {}", stats.groups_considered)?;
+            writeln!(f, "    extents_scanned: {}", stats.extents_scanned)?;
+            writeln!(f, "    useless_loops: {}", stats.useless_loops)?;
+        }
+        writeln!(f, "  goal_hits: {}", self.goal_hits)?;
+        writeln!(f, "  preallocated: {}", self.preallocated)?;
+        writeln!(f, "  discarded: {}", self.discarded)?;
+        writeln!(f, "  inodes: {}", self.inodes)
+    }
+}
+
+/// How much is free, as statfs(2) and the superblock need it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Blocks free on disk, whatever they are promised to: the superblock's count.
+    pub blocks_free: u64,
+    /// Blocks promised to delayed writes: statfs takes them off.
+    pub blocks_dirty: u64,
+    /// Blocks that everybody may have.
+    pub blocks_available: u64,
+    /// Free inodes.
+    pub inodes_free: u64,
+}
+
+/// How a group's free space lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupReport {
+    /// Which group.
+    pub group: Group,
+    /// Clusters that can be given out.
+    pub free: u32,
+    /// Runs of them.
+    pub fragments: u32,
+    /// The first one; the group's length when there is none.
+    pub first: u32,
+    /// Aligned chunks of 2^index clusters that the free runs fall into.
+    pub chunks: [u32; 14],
+}
+
+impl fmt::Display for GroupReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{:<5}: {:<5} {:<5} {:<5} [", self.group.0, self.free, self.fragments, self.first)?;
+        self.chunks.iter().try_for_each(|chunk| write!(f, " {chunk:<5}"))?;
+        write!(f, " ]")
+    }
+}
+
+impl Alloc {
+    /// How much is free.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let log = self.geometry.cluster_log;
+        Usage {
+            blocks_free: self.space.free_clusters() << log,
+            blocks_dirty: self.space.dirty_clusters() << log,
+            blocks_available: self.space.available_to(Privilege::Everybody) << log,
+            inodes_free: self.space.free_inodes(),
+        }
+    }
+
+    /// What the allocator did. Looks at every group that was read.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut stats = Stats {
+            preallocated: get(&self.tally.preallocated),
+            discarded: get(&self.tally.discarded),
+            ..Stats::default()
+        };
+        for (stats, tally) in stats.criteria.iter_mut().zip(&self.tally.criteria) {
+            *stats = CriterionStats {
+                hits: get(&tally.hits),
+                groups_considered: get(&tally.groups_considered),
+                extents_scanned: get(&tally.extents_scanned),
+                useless_loops: get(&tally.useless_loops),
+            };
+        }
+        for cell in self.chunks.iter().filter_map(|chunk| chunk.get()).flatten() {
+            let counts = cell.state.lock().counts;
+            stats.success += counts.success;
+            stats.clusters += counts.clusters;
+            stats.goal_hits += counts.goal_hits;
+            stats.inodes += counts.inodes;
+            stats.groups_loaded += 1;
+        }
+        stats
+    }
+
+    /// How a group's free space lies; `None` when the group is set aside.
+    ///
+    /// # Errors
+    /// Its descriptor or bitmap cannot be read.
+    pub fn group_report(&self, group: Group) -> Result<Option<GroupReport>, ReadFault> {
+        let cell = self.cell(group.0)?;
+        let Some(state) = self.lock_blocks(group.0, cell, true)? else { return Ok(None) };
+        let Some(map) = state.map.as_deref() else { return Ok(None) };
+        let mut chunks = [0; 14];
+        let mut at = 0;
+        while let Some(start) = bits::next_clear(map, at, state.clusters) {
+            at = bits::next_set(map, start, state.clusters);
+            let mut part = start;
+            while part < at {
+                let order = part.trailing_zeros().min((at - part).ilog2()).min(13);
+                chunks[order as usize] += 1;
+                part += 1 << order;
+            }
+        }
+        let first = bits::next_clear(map, 0, state.clusters).unwrap_or(state.clusters);
+        Ok(Some(GroupReport { group, free: state.free, fragments: state.fragments, first, chunks }))
+    }
+}

@@ -1,0 +1,324 @@
+//! Devices put together so that each byte has one home: one after the other ([`Linear`]), or in turns ([`Stripe`]).
+//!
+//! Does **not** own redundancy (see [`Mirror`](crate::Mirror)), nor a table on disk that says what belongs together:
+//! whoever builds one gives its members in the right order each time.
+//!
+//! Invariants
+//! 1. Every byte lies on exactly one member; a range lies on each member in one piece, in the same order.
+//! 2. So a transfer makes at most one transfer on each member, and may leave some done when one fails.
+//! 3. A flush reaches every device among the members once, whatever the others answer; the first fault is the answer.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+use crate::flush::{flush_each, slowest_nanos, slowest_stats};
+use crate::{Device, DeviceFault, FlushStats, total_len};
+
+/// Why devices cannot be put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ComposeFault {
+    /// There is none.
+    #[error("a device needs at least one member")]
+    Empty,
+    /// Together they would be larger than 2^64 bytes.
+    #[error("the members are together larger than a device can be")]
+    TooLarge,
+    /// The length of a stripe's chunk.
+    #[error("a stripe's chunk cannot have {chunk_bytes} bytes: it must be a multiple of 512, and above 0")]
+    Chunk {
+        /// What was asked for.
+        chunk_bytes: u64,
+    },
+}
+
+/// Where a byte lies.
+struct Place {
+    member: usize,
+    /// Byte on the member.
+    offset: u64,
+    /// How many bytes follow it there before another member's turn; at least 1.
+    run: u64,
+}
+
+trait Layout: Send + Sync {
+    fn size(&self) -> u64;
+    fn members(&self) -> &[Arc<dyn Device>];
+    /// For an `offset` below the size.
+    fn locate(&self, offset: u64) -> Place;
+
+    /// Cuts a checked range into pieces that each lie on one member, in order.
+    fn pieces(&self, mut offset: u64, mut len: u64) -> impl Iterator<Item = Place> {
+        std::iter::from_fn(move || {
+            if len == 0 {
+                return None;
+            }
+            let mut place = self.locate(offset);
+            place.run = place.run.min(len);
+            (offset, len) = (offset + place.run, len - place.run);
+            Some(place)
+        })
+    }
+
+    /// Where a checked range lies on each member: (first byte, length), which is (0, 0) where it does not.
+    fn shares(&self, offset: u64, len: u64) -> Vec<(u64, u64)> {
+        let mut shares = vec![(0, 0); self.members().len()];
+        for place in self.pieces(offset, len) {
+            let share = &mut shares[place.member];
+            if share.1 == 0 {
+                share.0 = place.offset;
+            }
+            share.1 += place.run;
+        }
+        shares
+    }
+
+    /// The member that holds all of a range, and where; `None` when several do, or when it is empty.
+    fn one_home(&self, offset: u64, len: u64) -> Option<(&Arc<dyn Device>, u64)> {
+        let place = (len > 0).then(|| self.locate(offset))?;
+        (len <= place.run).then(|| (&self.members()[place.member], place.offset))
+    }
+
+    fn read(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
+        let len = total_len(bufs);
+        DeviceFault::check_len("read", offset, len, self.size())?;
+        if let Some((member, at)) = self.one_home(offset, len) {
+            return member.read_vectored_at(at, bufs);
+        }
+        let mut shares: Vec<(u64, Vec<IoSliceMut<'_>>)> =
+            self.members().iter().map(|_| (0, Vec::new())).collect();
+        let mut at = offset;
+        for buf in bufs {
+            let mut rest: &mut [u8] = buf;
+            for place in self.pieces(at, rest.len() as u64) {
+                let (part, after) = rest.split_at_mut(place.run as usize);
+                rest = after;
+                at += place.run;
+                let share = &mut shares[place.member];
+                if share.1.is_empty() {
+                    share.0 = place.offset;
+                }
+                share.1.push(IoSliceMut::new(part));
+            }
+        }
+        let mut filled = self.members().iter().zip(&mut shares).filter(|(_, share)| !share.1.is_empty());
+        filled.try_for_each(|(member, share)| member.read_vectored_at(share.0, &mut share.1))
+    }
+
+    fn write(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
+        let len = total_len(bufs);
+        DeviceFault::check_len("write", offset, len, self.size())?;
+        if let Some((member, at)) = self.one_home(offset, len) {
+            return member.write_vectored_at(at, bufs);
+        }
+        let mut shares: Vec<(u64, Vec<IoSlice<'_>>)> =
+            self.members().iter().map(|_| (0, Vec::new())).collect();
+        let mut at = offset;
+        for buf in bufs {
+            let mut rest: &[u8] = buf;
+            for place in self.pieces(at, rest.len() as u64) {
+                let (part, after) = rest.split_at(place.run as usize);
+                rest = after;
+                at += place.run;
+                let share = &mut shares[place.member];
+                if share.1.is_empty() {
+                    share.0 = place.offset;
+                }
+                share.1.push(IoSlice::new(part));
+            }
+        }
+        let mut filled = self.members().iter().zip(&shares).filter(|(_, share)| !share.1.is_empty());
+        filled.try_for_each(|(member, share)| member.write_vectored_at(share.0, &share.1))
+    }
+
+    fn write_durable(&self, offset: u64, mut bytes: &[u8]) -> Result<(), DeviceFault> {
+        DeviceFault::check_len("write", offset, bytes.len() as u64, self.size())?;
+        for place in self.pieces(offset, bytes.len() as u64) {
+            let (part, rest) = bytes.split_at(place.run as usize);
+            bytes = rest;
+            self.members()[place.member].write_durable_at(place.offset, part)?;
+        }
+        Ok(())
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        DeviceFault::check_len("zero", offset, len, self.size())?;
+        let shares = self.shares(offset, len);
+        let mut filled = self.members().iter().zip(shares).filter(|(_, (_, len))| *len > 0);
+        filled.try_for_each(|(member, (at, len))| member.zero_at(at, len))
+    }
+
+    fn hint(&self, offset: u64, len: u64) {
+        let len = len.min(self.size().saturating_sub(offset));
+        for (member, (at, len)) in self.members().iter().zip(self.shares(offset, len)) {
+            if len > 0 {
+                member.prefetch(at, len);
+            }
+        }
+    }
+
+    /// The members, each device once: a device that appears twice needs one flush.
+    fn distinct(&self) -> impl Iterator<Item = &dyn Device> {
+        let members = self.members();
+        let seen = |index: usize| members[..index].iter().any(|other| Arc::ptr_eq(other, &members[index]));
+        (0..members.len()).filter(move |index| !seen(*index)).map(|index| &*members[index])
+    }
+}
+
+/// Devices one after the other.
+#[derive(Debug)]
+pub struct Linear {
+    members: Vec<Arc<dyn Device>>,
+    /// First byte after each member.
+    ends: Vec<u64>,
+}
+
+impl Linear {
+    /// All of each of `members`, in their order.
+    ///
+    /// # Errors
+    /// [`ComposeFault::Empty`], [`ComposeFault::TooLarge`].
+    pub fn new(members: Vec<Arc<dyn Device>>) -> Result<Self, ComposeFault> {
+        if members.is_empty() {
+            return Err(ComposeFault::Empty);
+        }
+        let mut end: u64 = 0;
+        let mut ends = Vec::with_capacity(members.len());
+        for member in &members {
+            end = end.checked_add(member.size_bytes()).ok_or(ComposeFault::TooLarge)?;
+            ends.push(end);
+        }
+        Ok(Self { members, ends })
+    }
+}
+
+impl Layout for Linear {
+    fn size(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn members(&self) -> &[Arc<dyn Device>] {
+        &self.members
+    }
+
+    fn locate(&self, offset: u64) -> Place {
+        let member = self.ends.partition_point(|end| *end <= offset); // steps over empty members too
+        let start = member.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Place { member, offset: offset - start, run: self.ends[member] - offset }
+    }
+}
+
+/// Devices in turns, a chunk each (RAID0): chunk `i` is the chunk `i / n` of member `i % n`.
+///
+/// ```text
+/// chunk    0   1   2   3   4   5
+/// member   A0  B0  C0  A1  B1  C1
+/// ```
+///
+/// Each member gives as many whole chunks as the smallest has; what larger ones have beyond that is not used.
+#[derive(Debug)]
+pub struct Stripe {
+    members: Vec<Arc<dyn Device>>,
+    chunk: u64,
+    size: u64,
+}
+
+impl Stripe {
+    /// `members` in turns of `chunk_bytes`.
+    ///
+    /// # Errors
+    /// [`ComposeFault`].
+    pub fn new(members: Vec<Arc<dyn Device>>, chunk_bytes: u64) -> Result<Self, ComposeFault> {
+        if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(512) {
+            return Err(ComposeFault::Chunk { chunk_bytes });
+        }
+        let smallest = members.iter().map(|member| member.size_bytes()).min().ok_or(ComposeFault::Empty)?;
+        let each = smallest - smallest % chunk_bytes;
+        let size = each.checked_mul(members.len() as u64).ok_or(ComposeFault::TooLarge)?;
+        Ok(Self { members, chunk: chunk_bytes, size })
+    }
+
+    /// Length of a chunk in bytes.
+    #[must_use]
+    pub fn chunk_bytes(&self) -> u64 {
+        self.chunk
+    }
+}
+
+impl Layout for Stripe {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn members(&self) -> &[Arc<dyn Device>] {
+        &self.members
+    }
+
+    fn locate(&self, offset: u64) -> Place {
+        let (chunk, within) = (offset / self.chunk, offset % self.chunk);
+        let count = self.members.len() as u64;
+        Place {
+            member: (chunk % count) as usize,
+            offset: chunk / count * self.chunk + within,
+            run: self.chunk - within,
+        }
+    }
+}
+
+macro_rules! device_by_layout {
+    ($($of:ty),*) => {$(
+        impl Device for $of {
+            fn size_bytes(&self) -> u64 {
+                self.size()
+            }
+
+            fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+                self.read(offset, &mut [IoSliceMut::new(buf)])
+            }
+
+            fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
+                self.read(offset, bufs)
+            }
+
+            fn prefetch(&self, offset: u64, len: u64) {
+                self.hint(offset, len);
+            }
+
+            fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+                self.write(offset, &[IoSlice::new(bytes)])
+            }
+
+            fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
+                self.write(offset, bufs)
+            }
+
+            fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+                self.write_durable(offset, bytes)
+            }
+
+            fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+                self.zero(offset, len)
+            }
+
+            fn flush(&self) -> Result<(), DeviceFault> {
+                flush_each(&self.distinct().collect::<Vec<_>>()).into_iter().collect()
+            }
+
+            fn flush_nanos(&self) -> Option<u64> {
+                slowest_nanos(self.distinct())
+            }
+
+            fn flush_stats(&self) -> Option<FlushStats> {
+                slowest_stats(self.distinct())
+            }
+
+            fn sector_bytes(&self) -> u32 {
+                self.members.iter().map(|member| member.sector_bytes()).max().unwrap_or(512)
+            }
+
+            fn is_fresh(&self) -> bool {
+                self.members.iter().all(|member| member.is_fresh())
+            }
+        }
+    )*};
+}
+device_by_layout!(Linear, Stripe);

@@ -1,0 +1,440 @@
+//! Changing directories: names come, go and lead elsewhere; blocks are split, filled and given back.
+//!
+//! Owns: which block a name belongs into, when a block is split, packed or given back, the growth and shrinking of the index,
+//! what a directory's [`DirCache`] remembers. Does **not** own: where blocks are, their allocation, their checksums, the
+//! directory's inode ([`DirEdit`] is asked for all of these), inline directories' place in their inode ([`inline`] changes the
+//! bytes).
+//!
+//! ```text
+//!   1 block, linear  --full-->  root, 2 leaves  --leaf full-->  one leaf more  --node full-->  one node more
+//!        ^                                                                     --root full-->  one level more
+//!        '------------- the last name is gone ---- leaves that become empty go, nodes without leaves go,
+//!                                                  a root above one half-empty node takes its entries
+//! ```
+//!
+//! Invariants
+//! 1. An operation that is refused for want of space, or because a name is there (or is not), has changed nothing: all is read
+//!    and all blocks are appended before the first change of a block that existed.
+//! 2. The names of a leaf have hashes from its entry's hash up to the next entry's, that one included only where the next
+//!    entry has the continuation bit.
+//! 3. A name is inserted only after all leaves that could hold it were looked at.
+//! 4. No block is a hole, and none is without a place in the index: a leaf that is freed is replaced by the directory's last
+//!    block. (Names stay in the order of their hashes, so listings in progress stay right.) Blocks of linear directories
+//!    never move: only empty ones at the end are given back.
+//! 5. The cache agrees with the blocks after every operation, or is empty (after every fault).
+//!
+//! Whoever changes a directory holds its lock alone, and reserves [`Needs`] first.
+//!
+//! Encrypted and casefolded directories are read only.
+//!
+//! Source: spec 04 sections 1, 5, 7 and 9.
+
+mod cache;
+mod index;
+pub mod inline;
+mod leaf;
+mod linear;
+mod shrink;
+
+use base::{Ino, Lblk, Malformed, Place};
+use buffer::{Buffer, ReadFault};
+use ondisk::dirent::{DirBlockWriter, DirFormat, NAME_LEN_MAX};
+use ondisk::filetype::FileType;
+
+use crate::order::Hasher;
+use crate::{Dir, DirBlocks, Format, Kept};
+
+pub use cache::{DirCache, Stats};
+
+/// Who has a directory's blocks and may change them, in a transaction with room for [`Needs`].
+///
+/// The kind that a block is changed as is its kind from then on: a leaf's number may become an index block's.
+/// Bytes are laid out with everything but checksums.
+pub trait DirEdit: DirBlocks {
+    /// Changes a leaf or a linear block.
+    ///
+    /// # Errors
+    /// The block had to be read again and cannot be: nothing was changed.
+    fn change_leaf(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
+
+    /// Changes a root or node of the index.
+    ///
+    /// # Errors
+    /// As [`change_leaf`](Self::change_leaf).
+    fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
+
+    /// Adds a block behind the last one, and its size to the directory's: a node of the index, or a leaf. `fill` gets zeros.
+    /// The block's number.
+    ///
+    /// # Errors
+    /// [`NoSpace::Device`] and what else allocation refuses with: nothing was changed.
+    fn append(&self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, EditFault>;
+
+    /// Gives the last block back, and takes its size off the directory's.
+    ///
+    /// # Errors
+    /// The block's mapping cannot be read.
+    fn pop(&self) -> Result<(), EditFault>;
+
+    /// Sets the directory's INDEX flag, or takes it off.
+    fn set_indexed(&self, indexed: bool);
+}
+
+/// What there is no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoSpace {
+    /// No block is free.
+    #[error("no block is free")]
+    Device,
+    /// The index is full at its highest number of levels; `large_dir`: the file system has that feature already.
+    #[error("the directory's index is full{}", if *.large_dir { "" } else { " (the feature large_dir would give it another level)" })]
+    IndexFull {
+        /// With large_dir three levels were there, without two.
+        large_dir: bool,
+    },
+    /// The directory's size has no room for another block.
+    #[error("the directory is as large as can be{}", if *.large_dir { "" } else { " without the feature large_dir" })]
+    Size {
+        /// The file system has the feature.
+        large_dir: bool,
+    },
+    /// The inode has no room: the directory has to be moved into a block.
+    #[error("the inode has no room for another entry")]
+    Inline,
+}
+
+/// Why a directory was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum EditFault {
+    /// There is no room.
+    #[error("{0}")]
+    NoSpace(#[from] NoSpace),
+    /// The name is there already.
+    #[error("the name exists")]
+    Exists,
+    /// The name is not there.
+    #[error("no such name")]
+    Absent,
+    /// A block cannot be read, or breaks a rule.
+    #[error(transparent)]
+    Read(#[from] ReadFault),
+    /// Directories of this kind are read only.
+    #[error("{0} directories are read only")]
+    Unsupported(&'static str),
+}
+
+/// Blocks that an operation may touch at most, for the caller's reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// Blocks of the directory that may be changed, new ones not counted.
+    pub changes: u32,
+    /// Blocks that may be appended: each needs allocation.
+    pub appends: u32,
+    /// Blocks that may be given back.
+    pub pops: u32,
+}
+
+impl Needs {
+    /// For an insert. `levels`: see [`Editor::levels`]; `None` for a linear directory.
+    #[must_use]
+    pub fn insert(levels: Option<u8>) -> Self {
+        match levels {
+            // One block changes, or one is appended, or the only one becomes a root above two leaves.
+            None => Self { changes: 1, appends: 2, pops: 0 },
+            // The leaf and the path above it; for each of them one more.
+            Some(levels) => {
+                let path = u32::from(levels) + 2;
+                Self { changes: path, appends: path, pops: 0 }
+            }
+        }
+    }
+
+    /// For a removal.
+    #[must_use]
+    pub fn remove(levels: Option<u8>) -> Self {
+        match levels {
+            None => Self { changes: 1, appends: 0, pops: linear::LINEAR_POPS_MAX },
+            // The leaf, and all nodes above it but the root may go, and nodes whose entries the root takes. Into the
+            // place of each moves a block, whose parent changes. Besides: what lost an entry, and the root.
+            Some(levels) => {
+                let gone = 2 * u32::from(levels) + 1;
+                Self { changes: 2 + 2 * gone, appends: 0, pops: gone }
+            }
+        }
+    }
+
+    /// For a [`replace`](Editor::replace) or [`set_parent`](Editor::set_parent).
+    pub const REPLACE: Self = Self { changes: 1, appends: 0, pops: 0 };
+}
+
+/// Fills a new directory's first block: "." and "..".
+///
+/// # Panics
+/// If `block` is not one block long.
+pub fn first_block(format: &DirFormat, ino: Ino, parent: Ino, block: &mut [u8]) {
+    let mut writer = DirBlockWriter::new(format, block);
+    writer.push_dots(ino, parent);
+    writer.finish();
+}
+
+/// What an inode says of the directory that is to be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// Its number.
+    pub ino: Ino,
+    /// INDEX flag.
+    pub indexed: bool,
+    /// CASEFOLD flag.
+    pub casefold: bool,
+    /// ENCRYPT flag.
+    pub encrypted: bool,
+}
+
+impl Target {
+    /// May directories of this kind be written?
+    ///
+    /// # Errors
+    /// [`EditFault::Unsupported`]: encrypted and casefolded ones are read only.
+    pub fn check(&self) -> Result<(), EditFault> {
+        match self {
+            Self { encrypted: true, .. } => Err(EditFault::Unsupported("encrypted")),
+            Self { casefold: true, .. } => Err(EditFault::Unsupported("casefolded")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A directory that is being changed.
+pub struct Editor<'a> {
+    ino: Ino,
+    format: &'a Format,
+    blocks: &'a dyn DirEdit,
+    cache: &'a mut DirCache,
+    is_indexed: bool,
+}
+
+impl<'a> Editor<'a> {
+    /// A directory that is kept in blocks, to change it. `cache` was never used for another directory, and has seen every
+    /// change of this one since it was made or [cleared](DirCache::clear).
+    ///
+    /// # Errors
+    /// Encrypted and casefolded directories are read only.
+    pub fn new(
+        target: Target,
+        format: &'a Format,
+        blocks: &'a dyn DirEdit,
+        cache: &'a mut DirCache,
+    ) -> Result<Self, EditFault> {
+        target.check()?;
+        Ok(Self { ino: target.ino, format, blocks, cache, is_indexed: target.indexed })
+    }
+
+    /// Has it an index now?
+    #[must_use]
+    pub fn is_indexed(&self) -> bool {
+        self.is_indexed
+    }
+
+    /// Levels of nodes below the root of the index, 0 to 2, for [`Needs`]; `None` for a linear directory.
+    ///
+    /// # Errors
+    /// The root cannot be read or breaks a rule.
+    pub fn levels(&mut self) -> Result<Option<u8>, EditFault> {
+        if !self.is_indexed {
+            return Ok(None);
+        }
+        self.load_root()?;
+        Ok(Some(self.cache.levels))
+    }
+
+    /// The inode that `name` leads to; "." and ".." too.
+    ///
+    /// # Errors
+    /// A block cannot be read or breaks a rule.
+    pub fn lookup(&mut self, name: &[u8]) -> Result<Option<Ino>, EditFault> {
+        if !self.is_indexed || is_dots(name) || !is_name(name) {
+            return Ok(self.dir().lookup(self.format, name)?);
+        }
+        let looked = self.find_indexed(name);
+        let found = self.settled(looked)?;
+        Ok(found.map(|(_, _, found)| found.ino))
+    }
+
+    /// Inserts a name.
+    ///
+    /// # Errors
+    /// The name is there (also for "." and ".."), there is no room, or a block cannot be read.
+    ///
+    /// # Panics
+    /// If the name is empty or longer than 255 bytes, or `ino` is 0.
+    pub fn insert(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
+        assert!(is_name(name) && ino.0 != 0, "names have 1 to 255 bytes and lead to an inode");
+        if is_dots(name) {
+            return Err(EditFault::Exists);
+        }
+        let inserted = match self.is_indexed {
+            true => self.insert_indexed(name, ino, kind),
+            false => self.insert_linear(name, ino, kind),
+        };
+        self.settled(inserted)?;
+        self.cache.stats.inserts += 1;
+        Ok(())
+    }
+
+    /// Removes a name; the inode that it led to. Blocks that become empty are given back.
+    ///
+    /// # Errors
+    /// The name is not there, or a block cannot be read.
+    pub fn remove(&mut self, name: &[u8]) -> Result<Ino, EditFault> {
+        if is_dots(name) || !is_name(name) {
+            return Err(EditFault::Absent);
+        }
+        let removed = match self.is_indexed {
+            true => self.remove_indexed(name),
+            false => self.remove_linear(name),
+        };
+        let ino = self.settled(removed)?;
+        self.cache.stats.removes += 1;
+        Ok(ino)
+    }
+
+    /// Lets a name lead to another inode (rename over a name); the inode that it led to.
+    ///
+    /// # Errors
+    /// The name is not there, or a block cannot be read.
+    pub fn replace(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<Ino, EditFault> {
+        if is_dots(name) || !is_name(name) {
+            return Err(EditFault::Absent);
+        }
+        let found = match self.is_indexed {
+            true => self.find_indexed(name).map(|found| found.map(|(lblk, _, found)| (lblk, found))),
+            false => self.find_linear(name),
+        };
+        let (lblk, found) = self.settled(found)?.ok_or(EditFault::Absent)?;
+        let format = self.format.entries;
+        let mut is_done = false;
+        let changed = self
+            .blocks
+            .change_leaf(lblk, &mut |bytes| is_done = format.replace_at(bytes, found.at, ino, kind));
+        self.settled(changed.map_err(EditFault::from))?;
+        let stale = if is_done { Ok(()) } else { Err(self.stale(lblk)) };
+        self.settled(stale)?;
+        Ok(found.ino)
+    }
+
+    /// Sets "..": the directory was moved.
+    ///
+    /// # Errors
+    /// Block 0 cannot be read or does not begin with "." and "..".
+    pub fn set_parent(&mut self, parent: Ino) -> Result<(), EditFault> {
+        let index = self.format.index;
+        if self.is_indexed {
+            let block = self.index_block(Lblk(0))?;
+            index.decode_root(&block).map_err(|fact| self.corrupt(&block, Lblk(0), fact))?;
+            drop(block);
+            return Ok(self.blocks.change_index(Lblk(0), &mut |bytes| index.put_parent(bytes, parent))?);
+        }
+        let entries = self.format.entries;
+        let block = self.leaf_block(Lblk(0))?;
+        let (_, dotdot) = leaf::dots(&entries, &block).map_err(|fact| self.corrupt(&block, Lblk(0), fact))?;
+        drop(block);
+        let mut set = |bytes: &mut [u8]| {
+            entries.replace_at(bytes, dotdot, parent, FileType::Directory);
+        };
+        Ok(self.blocks.change_leaf(Lblk(0), &mut set)?)
+    }
+
+    /// Are "." and ".." all that it holds? Every block may have to be read.
+    ///
+    /// # Errors
+    /// A block cannot be read or breaks a rule, or block 0 does not begin with "." and "..".
+    pub fn is_empty(&self) -> Result<bool, EditFault> {
+        let dir = self.dir();
+        let mut next = 0;
+        while next < self.blocks.len() {
+            let lblk = Lblk(next);
+            next += 1;
+            let Some(block) = dir.block_of_entries(self.blocks, lblk)? else {
+                if lblk.0 == 0 {
+                    return Err(dir.hole(lblk).into());
+                }
+                next = lblk.0.saturating_add(self.blocks.hole_len(lblk).max(1));
+                continue;
+            };
+            let checked = leaf::holds_names(&self.format.entries, &block, lblk.0 == 0);
+            if checked.map_err(|fact| self.corrupt(&block, lblk, fact))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn dir(&self) -> Dir<'a> {
+        let blocks: &'a dyn DirBlocks = self.blocks;
+        let kept = if self.is_indexed { Kept::Indexed(blocks) } else { Kept::Linear(blocks) };
+        Dir { ino: self.ino, kept, casefold: false, encrypted: false }
+    }
+
+    /// Whatever broke may have broken between a change of the cache and that of the block: the cache is made anew.
+    fn settled<T>(&mut self, done: Result<T, EditFault>) -> Result<T, EditFault> {
+        if matches!(done, Err(EditFault::Read(_))) {
+            self.cache.clear();
+        }
+        done
+    }
+
+    fn leaf_block(&mut self, lblk: Lblk) -> Result<Buffer, ReadFault> {
+        self.cache.stats.leaf_reads += 1;
+        let dir = self.dir();
+        let block = self.blocks.leaf(lblk).map_err(|fault| dir.placed(fault, lblk))?;
+        block.ok_or_else(|| dir.hole(lblk))
+    }
+
+    fn index_block(&mut self, lblk: Lblk) -> Result<Buffer, ReadFault> {
+        self.cache.stats.index_reads += 1;
+        let dir = self.dir();
+        let block = self.blocks.index(lblk).map_err(|fault| dir.placed(fault, lblk))?;
+        block.ok_or_else(|| dir.hole(lblk))
+    }
+
+    fn corrupt(&self, block: &Buffer, lblk: Lblk, fact: Malformed) -> ReadFault {
+        self.dir().corrupt(block, lblk, fact)
+    }
+
+    /// The block is not as it was when it was looked at: somebody else changed it.
+    fn stale(&self, lblk: Lblk) -> EditFault {
+        let fact = Malformed::new("directory block", "entries are where they were", lblk.0);
+        self.dir().placed(ReadFault::corrupt(Place::default(), fact), lblk).into()
+    }
+
+    /// Is there room for the size of `more` blocks?
+    fn check_size(&self, more: u32) -> Result<(), NoSpace> {
+        let large_dir = self.format.index.large_dir;
+        let len = u64::from(self.blocks.len()) + u64::from(more);
+        // Children of index entries have 28 bits; without large_dir the size has 32.
+        let fits_index = len <= 0x0FFF_FFFF;
+        let fits_size = large_dir || len << self.format.entries.block_size.log2() <= u64::from(u32::MAX);
+        if fits_index && fits_size { Ok(()) } else { Err(NoSpace::Size { large_dir }) }
+    }
+
+    fn append(&mut self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, EditFault> {
+        self.check_size(1)?;
+        self.blocks.append(as_index, fill)
+    }
+
+    /// Makes the hashes of this directory's names; loaded with the root.
+    fn hasher(&self) -> &Hasher {
+        &self.cache.hasher
+    }
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
+}
+
+fn is_name(name: &[u8]) -> bool {
+    (1..=NAME_LEN_MAX).contains(&name.len())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,427 @@
+//! What a directory's changer remembers: decoded index blocks, and for leaves which names are where.
+//!
+//! ```text
+//! nodes:  block -> keys [0, 0x4000, 0x9002, ..]  children [5, 1, 7, ..]       a probe reads no index block
+//! slots:  block -> touched?, notes                                             8 bytes for each block of the directory
+//! notes:  hashes [0x4010, 0x5f32, ..]  offsets [0, 24, ..]  used bytes, hole  a duplicate is looked for here
+//! ```
+//!
+//! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split made it (the
+//! hashes are known then). All of it can be made again from the blocks: notes are not made beyond the limit, nodes are dropped
+//! beyond it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::BuildHasherDefault;
+
+use base::Lblk;
+use ondisk::dirent::edit::Hole;
+use ondisk::htree::{DxEntries, DxEntry};
+
+use super::leaf::Mapped;
+use crate::order::Hasher;
+
+/// Inserts in which distinct leaves are counted.
+const WINDOW: u64 = 10_000;
+
+/// Memory that a cache takes by default.
+const LIMIT_BYTES: usize = 64 << 20;
+
+/// A directory's memory for its changers: see [`super::Editor::new`].
+pub struct DirCache {
+    limit_bytes: usize,
+    held_bytes: usize,
+    nodes: HashMap<u32, Node, BuildHasherDefault<Spread>>,
+    /// Levels of nodes below the root; known with the root.
+    pub(super) levels: u8,
+    pub(super) hasher: Hasher,
+    slots: Vec<Slot>,
+    notes: Vec<Notes>,
+    free_notes: Vec<u32>,
+    /// Used for splits, so that they allocate little.
+    pub(super) map: Vec<Mapped>,
+    pub(super) source: Vec<u8>,
+    pub(super) stats: Stats,
+}
+
+/// What a leaf's number leads to.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// 0: never touched; 1: touched; else the place of its notes and 2.
+    notes: u32,
+    /// The window in which an insert touched it last, counted from 1.
+    window: u32,
+}
+
+/// A decoded index block. `keys[0]` is 0.
+pub(super) struct Node {
+    pub(super) keys: Vec<u32>,
+    pub(super) kids: Vec<u32>,
+}
+
+/// The used entries of a leaf, in no order.
+#[derive(Default)]
+pub(super) struct Notes {
+    hashes: Vec<u32>,
+    /// Offsets in words of 4 bytes.
+    words: Vec<u16>,
+    pub(super) live_bytes: u32,
+    hole_at: u32,
+    hole_len: u32,
+}
+
+impl Node {
+    pub(super) fn of(entries: DxEntries<'_>) -> Self {
+        let (keys, kids) = entries.iter().map(|entry| (entry.hash, entry.block.0)).unzip();
+        Self { keys, kids }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The last entry whose hash is not above this one.
+    pub(super) fn position(&self, hash: u32) -> usize {
+        self.keys[1..].partition_point(|key| *key <= hash)
+    }
+
+    pub(super) fn entries(&self, from: usize) -> impl Iterator<Item = DxEntry> + '_ {
+        let pairs = self.keys.iter().zip(&self.kids).skip(from);
+        pairs.map(|(hash, block)| DxEntry { hash: *hash, block: Lblk(*block) })
+    }
+
+    pub(super) fn insert(&mut self, at: usize, key: u32, kid: u32) {
+        self.keys.insert(at, key);
+        self.kids.insert(at, kid);
+    }
+
+    /// Takes an entry out. The one behind it no more continues the hash, if the one taken out had begun it.
+    pub(super) fn remove(&mut self, at: usize) {
+        let key = self.keys.remove(at);
+        self.kids.remove(at);
+        if let Some(next) = self.keys.get_mut(at) {
+            if at == 0 {
+                *next = 0;
+            } else if *next == key | 1 {
+                *next = key;
+            }
+        }
+    }
+
+    /// Cuts the entries from `at` on off, as a node of their own, and its first key.
+    pub(super) fn split_off(&mut self, at: usize) -> (u32, Node) {
+        let mut upper = Node { keys: self.keys.split_off(at), kids: self.kids.split_off(at) };
+        (std::mem::take(&mut upper.keys[0]), upper)
+    }
+
+    fn bytes(&self) -> usize {
+        64 + 4 * (self.keys.capacity() + self.kids.capacity())
+    }
+}
+
+impl Notes {
+    /// Notes of a leaf whose entries and largest hole are known.
+    pub(super) fn set(&mut self, entries: impl Iterator<Item = (u32, usize)>, live_bytes: usize, hole: Hole) {
+        self.hashes.clear();
+        self.words.clear();
+        for (hash, at) in entries {
+            self.push(hash, at);
+        }
+        self.live_bytes = live_bytes as u32;
+        self.set_hole(hole);
+    }
+
+    pub(super) fn push(&mut self, hash: u32, at: usize) {
+        self.hashes.push(hash);
+        self.words.push((at / 4) as u16);
+    }
+
+    pub(super) fn hole(&self) -> Hole {
+        Hole { at: self.hole_at as usize, len: self.hole_len as usize }
+    }
+
+    pub(super) fn set_hole(&mut self, hole: Hole) {
+        (self.hole_at, self.hole_len) = (hole.at as u32, hole.len as u32);
+    }
+
+    /// Is any name of this hash here? Without a branch for each, and in words as wide as the hashes: vectors do it.
+    pub(super) fn has(&self, hash: u32) -> bool {
+        let mut chunks = self.hashes.chunks(32);
+        chunks.any(|chunk| chunk.iter().fold(0u32, |has, other| has | u32::from(*other == hash)) != 0)
+    }
+
+    /// The offsets of the names of this hash.
+    pub(super) fn offsets(&self, hash: u32) -> impl Iterator<Item = usize> + '_ {
+        let pairs = self.hashes.iter().zip(&self.words);
+        pairs.filter(move |(other, _)| **other == hash).map(|(_, word)| usize::from(*word) * 4)
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = Mapped> + '_ {
+        self.hashes.iter().zip(&self.words).map(|(hash, word)| Mapped::new(*hash, usize::from(*word) * 4))
+    }
+
+    /// The offset of the used entry before this one, or 0.
+    pub(super) fn before(&self, at: usize) -> usize {
+        let words = self.words.iter().map(|word| usize::from(*word) * 4);
+        words.filter(|other| *other < at).max().unwrap_or(0)
+    }
+
+    /// Takes the entry at this offset off the notes, which gave this room.
+    pub(super) fn remove(&mut self, at: usize, live_bytes: usize, room: Hole) {
+        if let Some(i) = self.words.iter().position(|word| usize::from(*word) * 4 == at) {
+            self.words.swap_remove(i);
+            self.hashes.swap_remove(i);
+        }
+        self.live_bytes = self.live_bytes.saturating_sub(live_bytes as u32);
+        let hole = self.hole();
+        if room.at == hole.at || at == hole.at || room.len > hole.len {
+            self.set_hole(room);
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + 4 * self.hashes.capacity() + 2 * self.words.capacity()
+    }
+}
+
+impl Default for DirCache {
+    fn default() -> Self {
+        Self::new(LIMIT_BYTES)
+    }
+}
+
+impl DirCache {
+    /// An empty cache that takes about `limit_bytes` at most, and 8 bytes for each block of the directory.
+    #[must_use]
+    pub fn new(limit_bytes: usize) -> Self {
+        Self {
+            limit_bytes,
+            held_bytes: 0,
+            nodes: HashMap::default(),
+            levels: 0,
+            hasher: Hasher::none(),
+            slots: Vec::new(),
+            notes: Vec::new(),
+            free_notes: Vec::new(),
+            map: Vec::new(),
+            source: Vec::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Forgets the directory, but not the counts. Always right, and to be called when blocks changed by another way.
+    pub fn clear(&mut self) {
+        *self = Self { stats: self.stats, ..Self::new(self.limit_bytes) };
+    }
+
+    /// What was done since the cache was made.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Bytes in use, about.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes + self.slots.capacity() * size_of::<Slot>() + self.source.capacity()
+    }
+
+    pub(super) fn node(&self, lblk: Lblk) -> Option<&Node> {
+        self.nodes.get(&lblk.0)
+    }
+
+    pub(super) fn node_mut(&mut self, lblk: Lblk) -> Option<&mut Node> {
+        self.nodes.get_mut(&lblk.0)
+    }
+
+    pub(super) fn set_node(&mut self, lblk: Lblk, node: Node) {
+        self.held_bytes += node.bytes();
+        if let Some(before) = self.nodes.insert(lblk.0, node) {
+            self.held_bytes = self.held_bytes.saturating_sub(before.bytes());
+        }
+    }
+
+    pub(super) fn take_node(&mut self, lblk: Lblk) -> Option<Node> {
+        let node = self.nodes.remove(&lblk.0)?;
+        self.held_bytes = self.held_bytes.saturating_sub(node.bytes());
+        Some(node)
+    }
+
+    /// Drops what is above the limit: called between operations.
+    pub(super) fn trim(&mut self) {
+        // Notes stop at half of the limit, so the nodes are what is too much.
+        if self.held_bytes > self.limit_bytes {
+            self.clear();
+        }
+    }
+
+    /// Notes an insert into a leaf.
+    pub(super) fn touch(&mut self, lblk: Lblk) {
+        let window = (self.stats.inserts / WINDOW + 1) as u32;
+        let slot = self.slot(lblk);
+        if std::mem::replace(&mut slot.window, window) == window {
+            return;
+        }
+        if self.stats.window != window {
+            self.stats.window = window;
+            self.stats.leaves_in_last_window = std::mem::take(&mut self.stats.leaves_in_window);
+        }
+        self.stats.leaves_in_window += 1;
+    }
+
+    fn slot(&mut self, lblk: Lblk) -> &mut Slot {
+        let at = lblk.0 as usize;
+        if at >= self.slots.len() {
+            self.slots.resize(at + 1, Slot::default());
+        }
+        &mut self.slots[at]
+    }
+
+    /// The notes of a leaf, where there are any.
+    pub(super) fn notes(&mut self, lblk: Lblk) -> Option<&mut Notes> {
+        let place = self.slots.get(lblk.0 as usize)?.notes.checked_sub(2)?;
+        self.notes.get_mut(place as usize)
+    }
+
+    /// Should this leaf get notes? Remembers that it was asked.
+    pub(super) fn deserves_notes(&mut self, lblk: Lblk) -> bool {
+        let has_room = self.held_bytes < self.limit_bytes / 2;
+        let slot = self.slot(lblk);
+        if slot.notes == 0 {
+            slot.notes = 1;
+            return false;
+        }
+        has_room
+    }
+
+    /// Gives a leaf notes, if there is room for any: to be filled at once. `names`: how many they will be.
+    pub(super) fn make_notes(&mut self, lblk: Lblk, names: usize, fill: impl FnOnce(&mut Notes)) {
+        let place = match self.slot(lblk).notes.checked_sub(2) {
+            Some(place) => place,
+            None if self.held_bytes >= self.limit_bytes / 2 => return,
+            None => match self.free_notes.pop() {
+                Some(place) => place,
+                None => {
+                    self.notes.push(Notes::default());
+                    self.notes.len() as u32 - 1
+                }
+            },
+        };
+        self.slot(lblk).notes = place + 2;
+        let notes = &mut self.notes[place as usize];
+        let before = notes.bytes();
+        if notes.hashes.capacity() == 0 {
+            // A leaf that was cut has half of its names, and gets as many again.
+            notes.hashes.reserve_exact(names * 2);
+            notes.words.reserve_exact(names * 2);
+        }
+        fill(notes);
+        self.held_bytes = (self.held_bytes + notes.bytes()).saturating_sub(before);
+    }
+
+    /// Notes that a name was put into the room of a leaf, and the room that is left.
+    pub(super) fn note_insert(&mut self, lblk: Lblk, hash: u32, len: usize, room: Hole) {
+        let Some(notes) = self.notes(lblk) else { return };
+        let before = notes.bytes();
+        notes.push(hash, room.at);
+        notes.live_bytes += len as u32;
+        notes.set_hole(room);
+        let more = notes.bytes() - before;
+        self.held_bytes += more;
+    }
+
+    /// The block is a leaf no more.
+    pub(super) fn drop_notes(&mut self, lblk: Lblk) {
+        let Some(slot) = self.slots.get_mut(lblk.0 as usize) else { return };
+        if let Some(place) = std::mem::take(slot).notes.checked_sub(2) {
+            let bytes = self.notes[place as usize].bytes();
+            self.notes[place as usize] = Notes::default();
+            self.held_bytes = self.held_bytes.saturating_sub(bytes);
+            self.free_notes.push(place);
+        }
+    }
+
+    /// The leaf has another number now.
+    pub(super) fn move_notes(&mut self, from: Lblk, to: Lblk) {
+        self.drop_notes(to);
+        let slot = self.slots.get_mut(from.0 as usize).map(std::mem::take).unwrap_or_default();
+        *self.slot(to) = slot;
+    }
+}
+
+impl fmt::Debug for DirCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let notes = self.notes.len() - self.free_notes.len();
+        write!(f, "DirCache: {} nodes, {notes} leaves, {} bytes", self.nodes.len(), self.held_bytes())
+    }
+}
+
+/// What changers of a directory did since its cache was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Names inserted.
+    pub inserts: u64,
+    /// Names removed.
+    pub removes: u64,
+    /// Leaves and linear blocks asked for, to be looked at.
+    pub leaf_reads: u64,
+    /// Index blocks asked for.
+    pub index_reads: u64,
+    /// Leaves split.
+    pub splits: u64,
+    /// Leaves packed: their room lay scattered.
+    pub packed: u64,
+    /// Nodes of the index split.
+    pub index_splits: u64,
+    /// Levels added to the index.
+    pub levels_added: u64,
+    /// Directories that got an index.
+    pub indexed: u64,
+    /// Blocks given back.
+    pub blocks_freed: u64,
+    /// Leaves that inserts touched since the window of 10,000 inserts began.
+    pub leaves_in_window: u64,
+    /// Leaves that the inserts of the last whole window touched.
+    pub leaves_in_last_window: u64,
+    window: u32,
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = [
+            ("inserts", self.inserts),
+            ("removes", self.removes),
+            ("leaf reads", self.leaf_reads),
+            ("index reads", self.index_reads),
+            ("leaf splits", self.splits),
+            ("leaves packed", self.packed),
+            ("index splits", self.index_splits),
+            ("levels added", self.levels_added),
+            ("blocks freed", self.blocks_freed),
+            ("leaves touched by 10,000 inserts", self.leaves_in_last_window.max(self.leaves_in_window)),
+        ];
+        writeln!(f, "directory changes")?;
+        rows.into_iter().try_for_each(|(what, count)| writeln!(f, "  {what:<33} {count:>12}"))
+    }
+}
+
+/// Spreads block numbers over a table. Who chooses numbers of index blocks gains nothing: there is one for hundreds of leaves.
+#[derive(Default)]
+pub(super) struct Spread(u64);
+
+impl std::hash::Hasher for Spread {
+    fn write_u32(&mut self, number: u32) {
+        let product = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = product ^ product >> 32;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte) ^ self.0 as u32);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,525 @@
+//! Indexed directories: the way to a leaf, inserts, splits, growth of the index.
+
+use base::{Ino, Lblk, Malformed};
+use buffer::ReadFault;
+use ondisk::dirent::edit::{Found, Hole};
+use ondisk::dirent::min_rec_len;
+use ondisk::filetype::FileType;
+use ondisk::hash::HashVersion;
+use ondisk::htree::{DxEntries, DxEntry, DxKind};
+
+use super::cache::Node;
+use super::{EditFault, Editor, NoSpace, leaf};
+
+/// Index blocks between a directory's inode and a leaf at most.
+pub(super) const LEVELS_MAX: usize = 3;
+
+/// An entry of an index block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Step {
+    pub(super) lblk: Lblk,
+    pub(super) at: usize,
+}
+
+/// The way from the root to a leaf: one step for each level of the index, the root's first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Path {
+    steps: [Step; LEVELS_MAX],
+    len: usize,
+    pub(super) leaf: Lblk,
+}
+
+impl Path {
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps[..self.len]
+    }
+
+    fn push(&mut self, step: Step) {
+        self.steps[self.len] = step;
+        self.len += 1;
+    }
+
+    pub(super) fn bottom(&self) -> Step {
+        self.steps[self.len - 1]
+    }
+}
+
+/// Room for a name in a leaf.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// At this entry.
+    Hole(usize),
+    /// When all entries are moved together.
+    Scattered,
+    /// Only in another leaf.
+    None,
+}
+
+/// The rule of the order: hashes rise, and stay equal only where a child continues the one before.
+fn check_rising(entries: DxEntries<'_>) -> Result<(), Malformed> {
+    let mut before = 0;
+    for entry in entries.iter().skip(1) {
+        let hash = entry.hash & !1;
+        let holds = hash > before || (hash == before && entry.hash & 1 == 1) || before == 0;
+        Malformed::unless(holds, "index block", "hashes rise", entry.hash)?;
+        before = hash;
+    }
+    Ok(())
+}
+
+fn kind_of(lblk: Lblk) -> DxKind {
+    if lblk.0 == 0 { DxKind::Root } else { DxKind::Node }
+}
+
+impl Editor<'_> {
+    pub(super) fn load_root(&mut self) -> Result<(), ReadFault> {
+        let lblk = Lblk(0);
+        if self.cache.node(lblk).is_some() {
+            return Ok(());
+        }
+        let block = self.index_block(lblk)?;
+        let fact = |fact| self.corrupt(&block, lblk, fact);
+        let root = self.format.index.decode_root(&block).map_err(fact)?;
+        self.check_entries(root.entries).map_err(fact)?;
+        let version = HashVersion::from_code(root.hash_code, self.format.unsigned_hash);
+        let version = version.filter(|version| *version != HashVersion::SipHash);
+        let version = version
+            .ok_or(Malformed::new("index root", "the hash needs no key", root.hash_code))
+            .map_err(fact)?;
+        self.cache.levels = root.levels;
+        self.cache.hasher = self.dir().hasher(self.format, version);
+        self.cache.set_node(lblk, Node::of(root.entries));
+        Ok(())
+    }
+
+    pub(super) fn load_node(&mut self, lblk: Lblk) -> Result<(), ReadFault> {
+        if self.cache.node(lblk).is_some() {
+            return Ok(());
+        }
+        let block = self.index_block(lblk)?;
+        let fact = |fact| self.corrupt(&block, lblk, fact);
+        let entries = self.format.index.decode_node(&block).map_err(fact)?;
+        self.check_entries(entries).map_err(fact)?;
+        self.cache.set_node(lblk, Node::of(entries));
+        Ok(())
+    }
+
+    fn check_entries(&self, entries: DxEntries<'_>) -> Result<(), Malformed> {
+        for entry in entries.iter() {
+            let holds = entry.block.0 > 0 && entry.block.0 < self.blocks.len();
+            Malformed::unless(holds, "index block", "child lies inside the directory", entry.block.0)?;
+        }
+        check_rising(entries)
+    }
+
+    /// A node that was loaded.
+    pub(super) fn node(&self, lblk: Lblk) -> &Node {
+        self.cache.node(lblk).expect("nodes of a path are loaded, and dropped only between operations")
+    }
+
+    pub(super) fn node_mut(&mut self, lblk: Lblk) -> &mut Node {
+        self.cache.node_mut(lblk).expect("nodes of a path are loaded, and dropped only between operations")
+    }
+
+    /// The way to the first leaf that may hold names of a hash.
+    pub(super) fn descend(&mut self, hash: u32) -> Result<Path, ReadFault> {
+        self.load_root()?;
+        let path = Path { steps: [Step::default(); LEVELS_MAX], len: 0, leaf: Lblk(0) };
+        self.descend_from(path, Some(hash))
+    }
+
+    /// Goes on below `path.leaf`, which is an index block: to this hash, or to the first leaf.
+    fn descend_from(&mut self, mut path: Path, hash: Option<u32>) -> Result<Path, ReadFault> {
+        while path.len <= usize::from(self.cache.levels) {
+            let lblk = path.leaf;
+            self.load_node(lblk)?;
+            let node = self.node(lblk);
+            let at = hash.map_or(0, |hash| node.position(hash));
+            let child = Lblk(node.kids[at]);
+            path.push(Step { lblk, at });
+            if path.steps().iter().any(|step| step.lblk == child) {
+                let fact = Malformed::new("index block", "child is not an ancestor", child.0);
+                return Err(self.dir().placed(ReadFault::corrupt(base::Place::default(), fact), lblk));
+            }
+            path.leaf = child;
+        }
+        Ok(path)
+    }
+
+    /// The key of the leaf behind this one.
+    pub(super) fn next_key(&self, path: &Path) -> Option<u32> {
+        path.steps().iter().rev().find_map(|step| self.node(step.lblk).keys.get(step.at + 1).copied())
+    }
+
+    /// The way to the leaf behind this one.
+    pub(super) fn next_leaf(&mut self, path: &Path) -> Result<Option<Path>, ReadFault> {
+        let mut next = *path;
+        while let Some(len) = next.len.checked_sub(1) {
+            let step = &mut next.steps[len];
+            step.at += 1;
+            if let Some(child) = self.node(step.lblk).kids.get(step.at) {
+                next.len = len + 1;
+                next.leaf = Lblk(*child);
+                return self.descend_from(next, None).map(Some);
+            }
+            next.len = len;
+        }
+        Ok(None)
+    }
+
+    /// The leaf behind this one, if it may hold names of the same hash.
+    pub(super) fn continued(&mut self, path: &Path, hash: u32) -> Result<Option<Path>, ReadFault> {
+        match self.next_key(path) {
+            Some(key) if key == hash | 1 => self.next_leaf(path),
+            _ => Ok(None),
+        }
+    }
+
+    /// Where a name is: the leaf, the way to it, and the entry.
+    pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<(Lblk, Path, Found)>, EditFault> {
+        self.begin()?;
+        let hash = self.hasher().hash(name).hash;
+        let mut path = self.descend(hash)?;
+        loop {
+            if let (Some(found), _) = self.look(path.leaf, hash, name, usize::MAX)? {
+                return Ok(Some((path.leaf, path, found)));
+            }
+            match self.continued(&path, hash)? {
+                Some(next) => path = next,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Begins an operation.
+    fn begin(&mut self) -> Result<(), ReadFault> {
+        self.cache.trim();
+        self.load_root()
+    }
+
+    /// Looks into a leaf: for the name, and for room of `need` bytes.
+    fn look(
+        &mut self,
+        lblk: Lblk,
+        hash: u32,
+        name: &[u8],
+        need: usize,
+    ) -> Result<(Option<Found>, Room), ReadFault> {
+        let format = self.format.entries;
+        let is_noted = self.cache.notes(lblk).is_some();
+        if !is_noted {
+            let deserves = self.cache.deserves_notes(lblk);
+            let block = self.leaf_block(lblk)?;
+            let scan = format.scan(&block, name, need).map_err(|fact| self.corrupt(&block, lblk, fact))?;
+            if deserves {
+                let mut map = std::mem::take(&mut self.cache.map);
+                let mapped = leaf::map(&format, self.hasher(), &block, 0, &mut map);
+                mapped.map_err(|fact| self.corrupt(&block, lblk, fact))?;
+                self.cache.make_notes(lblk, map.len(), |notes| {
+                    let entries = map.iter().map(|entry| (entry.hash(), entry.at()));
+                    notes.set(entries, scan.live_bytes, scan.hole);
+                });
+                self.cache.map = map;
+            }
+            let room = match scan.hole {
+                hole if hole.len >= need => Room::Hole(hole.at),
+                _ if need <= format.usable_len().saturating_sub(scan.live_bytes) => Room::Scattered,
+                _ => Room::None,
+            };
+            return Ok((scan.found, room));
+        }
+        let Some(notes) = self.cache.notes(lblk) else { return Ok((None, Room::None)) };
+        let has = notes.has(hash);
+        let hole = notes.hole();
+        let room = match notes.live_bytes as usize {
+            _ if hole.len >= need => Room::Hole(hole.at),
+            live if need <= format.usable_len().saturating_sub(live) => Room::Scattered,
+            _ => Room::None,
+        };
+        let found = if has { self.compare(lblk, hash, name)? } else { None };
+        Ok((found, room))
+    }
+
+    /// Compares a name with those of its hash in a leaf with notes.
+    fn compare(&mut self, lblk: Lblk, hash: u32, name: &[u8]) -> Result<Option<Found>, ReadFault> {
+        let block = self.leaf_block(lblk)?;
+        let Some(notes) = self.cache.notes(lblk) else { return Ok(None) };
+        let found = notes.offsets(hash).find_map(|at| {
+            let entry = block.get(at..)?;
+            let ino = u32::from_le_bytes(*entry.first_chunk()?);
+            let is_it = usize::from(*entry.get(6)?) == name.len() && entry.get(8..8 + name.len())? == name;
+            (is_it && ino != 0).then_some(Found { at, ino: Ino(ino) })
+        });
+        Ok(found)
+    }
+
+    pub(super) fn insert_indexed(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
+        self.begin()?;
+        let need = min_rec_len(name.len(), false);
+        let hash = self.hasher().hash(name).hash;
+        let first = self.descend(hash)?;
+        let mut path = first;
+        let mut chosen = None;
+        loop {
+            let (found, room) = self.look(path.leaf, hash, name, need)?;
+            if found.is_some() {
+                return Err(EditFault::Exists);
+            }
+            if chosen.is_none() && room != Room::None {
+                chosen = Some((path.leaf, room));
+            }
+            match self.continued(&path, hash)? {
+                Some(next) => path = next,
+                None => break,
+            }
+        }
+        let (lblk, at) = match chosen {
+            Some((lblk, Room::Hole(at))) => (lblk, at),
+            Some((lblk, _)) => (lblk, self.pack(lblk)?.at),
+            None => self.split(first, hash, need)?,
+        };
+        self.place(lblk, at, hash, name, ino, kind)
+    }
+
+    /// Inserts into the room of an entry.
+    fn place(
+        &mut self,
+        lblk: Lblk,
+        at: usize,
+        hash: u32,
+        name: &[u8],
+        ino: Ino,
+        kind: FileType,
+    ) -> Result<(), EditFault> {
+        let format = self.format.entries;
+        let mut placed = None;
+        self.blocks.change_leaf(lblk, &mut |bytes| placed = format.insert_at(bytes, at, ino, kind, name))?;
+        let room = placed.ok_or_else(|| self.stale(lblk))?;
+        self.cache.note_insert(lblk, hash, min_rec_len(name.len(), false), room);
+        self.cache.touch(lblk);
+        Ok(())
+    }
+
+    /// Reads a leaf into the cache's copy and maps its entries, in the order of their hashes.
+    fn map_leaf(&mut self, lblk: Lblk) -> Result<(), ReadFault> {
+        let format = self.format.entries;
+        let mut map = std::mem::take(&mut self.cache.map);
+        let block = self.leaf_block(lblk)?;
+        if let Some(notes) = self.cache.notes(lblk) {
+            map.clear();
+            map.extend(notes.entries());
+        } else {
+            let mapped = leaf::map(&format, self.hasher(), &block, 0, &mut map);
+            mapped.map_err(|fact| self.corrupt(&block, lblk, fact))?;
+        }
+        map.sort_unstable();
+        self.cache.map = map;
+        self.cache.source.clear();
+        self.cache.source.extend_from_slice(&block);
+        Ok(())
+    }
+
+    /// Moves a leaf's entries together; the room that they leave.
+    fn pack(&mut self, lblk: Lblk) -> Result<Hole, EditFault> {
+        self.map_leaf(lblk)?;
+        self.cache.stats.packed += 1;
+        let map = std::mem::take(&mut self.cache.map);
+        let hole = self.fill_leaf(lblk, &map);
+        self.cache.map = map;
+        Ok(hole?)
+    }
+
+    /// Fills an existing leaf with these entries of the cache's copy, and its notes; its room.
+    fn fill_leaf(&mut self, lblk: Lblk, entries: &[leaf::Mapped]) -> Result<Hole, ReadFault> {
+        let format = self.format.entries;
+        let source = &self.cache.source;
+        let mut hole = Hole::default();
+        self.blocks.change_leaf(lblk, &mut |bytes| {
+            hole = format.repack(source, entries.iter().map(|entry| entry.at()), bytes, 0, |_| ());
+        })?;
+        self.note_packed(lblk, entries, hole);
+        Ok(hole)
+    }
+
+    /// Notes a leaf that was just filled with these entries of the cache's copy, one behind the other.
+    fn note_packed(&mut self, lblk: Lblk, entries: &[leaf::Mapped], hole: Hole) {
+        let source = std::mem::take(&mut self.cache.source);
+        self.cache.make_notes(lblk, entries.len(), |notes| {
+            let mut next = 0;
+            let placed = entries.iter().map(|entry| {
+                let at = next;
+                next += min_rec_len(usize::from(source[entry.at() + 6]), false);
+                (entry.hash(), at)
+            });
+            notes.set(placed, 0, hole);
+            notes.live_bytes = next as u32;
+        });
+        self.cache.source = source;
+    }
+
+    /// Splits a full leaf; where the new name of this hash goes.
+    fn split(&mut self, path: Path, hash: u32, need: usize) -> Result<(Lblk, usize), EditFault> {
+        self.map_leaf(path.leaf)?;
+        let map = std::mem::take(&mut self.cache.map);
+        let split = self.split_mapped(path, hash, need, &map);
+        self.cache.map = map;
+        split
+    }
+
+    fn split_mapped(
+        &mut self,
+        mut path: Path,
+        hash: u32,
+        need: usize,
+        map: &[leaf::Mapped],
+    ) -> Result<(Lblk, usize), EditFault> {
+        if map.len() < 2 {
+            // A full leaf holds three names or more.
+            return Err(self.stale(path.leaf));
+        }
+        let format = self.format.entries;
+        let (lower, upper) = map.split_at(leaf::cut(&self.cache.source, map));
+        let hash2 = upper[0].hash();
+        let is_continued = lower.last().is_some_and(|last| last.hash() == hash2);
+
+        // In memory, so that the changes below find it.
+        self.index_block(path.bottom().lblk)?;
+        let spare = self.reserve_nodes(&path)?;
+        let mut upper_hole = Hole::default();
+        let source = std::mem::take(&mut self.cache.source);
+        let appended = self.append(false, &mut |bytes| {
+            upper_hole = format.repack(&source, upper.iter().map(|entry| entry.at()), bytes, 0, |_| ());
+        });
+        self.cache.source = source;
+        let new = match appended {
+            Ok(new) => new,
+            Err(fault) => {
+                for _ in spare.list() {
+                    self.blocks.pop()?;
+                }
+                return Err(fault);
+            }
+        };
+        // The last moment to refuse was here.
+        self.grow(&mut path, &spare)?;
+        self.note_packed(new, upper, upper_hole);
+        let lower_hole = self.fill_leaf(path.leaf, lower)?;
+        let bottom = path.bottom();
+        self.node_mut(bottom.lblk).insert(bottom.at + 1, hash2 | u32::from(is_continued), new.0);
+        self.write_node(bottom.lblk, bottom.at + 1)?;
+        self.cache.stats.splits += 1;
+
+        let (lblk, hole) = if hash >= hash2 { (new, upper_hole) } else { (path.leaf, lower_hole) };
+        // Each half has room: at most half a block and half an entry moves, at least the same less one entry.
+        if hole.len < need { Err(self.stale(lblk)) } else { Ok((lblk, hole.at)) }
+    }
+
+    fn limit(&self, lblk: Lblk) -> usize {
+        self.format.index.limit(kind_of(lblk))
+    }
+
+    /// Appends the nodes that another leaf below this path needs: as many as index blocks are full, from the bottom up.
+    fn reserve_nodes(&mut self, path: &Path) -> Result<Spare, EditFault> {
+        let full = path.steps().iter().rev();
+        let full = full.take_while(|step| self.node(step.lblk).len() >= self.limit(step.lblk)).count();
+        let mut spare = Spare::default();
+        if full == 0 {
+            return Ok(spare);
+        }
+        let index = self.format.index;
+        if full == path.len && self.cache.levels >= index.levels_max() {
+            return Err(NoSpace::IndexFull { large_dir: index.large_dir }.into());
+        }
+        self.check_size(full as u32 + 1)?;
+        for step in path.steps() {
+            self.index_block(step.lblk)?;
+        }
+        for _ in 0..full {
+            let placeholder = DxEntry { hash: 0, block: Lblk(0) };
+            match self.append(true, &mut |bytes| index.encode_node([placeholder], bytes)) {
+                Ok(lblk) => spare.push(lblk),
+                Err(fault) => {
+                    for _ in spare.list() {
+                        self.blocks.pop()?;
+                    }
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(spare)
+    }
+
+    /// Uses the reserved nodes: makes room in the path's lowest index block. The path follows.
+    fn grow(&mut self, path: &mut Path, spare: &Spare) -> Result<(), EditFault> {
+        let mut spare = spare.list().iter().copied();
+        let mut first_full = path.len - spare.len();
+        if spare.len() == path.len {
+            // All are full: the root's entries go one level down, where there is room for a few more.
+            let below = spare.next().unwrap_or_default();
+            let root =
+                self.cache.take_node(Lblk(0)).unwrap_or_else(|| unreachable!("the root is on the path"));
+            self.cache.set_node(below, root);
+            self.cache.set_node(Lblk(0), Node { keys: vec![0], kids: vec![below.0] });
+            self.cache.levels += 1;
+            let levels = self.cache.levels;
+            self.write_new_node(below)?;
+            let index = self.format.index;
+            self.blocks.change_index(Lblk(0), &mut |bytes| index.put_levels(bytes, levels))?;
+            self.write_node(Lblk(0), 0)?;
+            path.steps.copy_within(0..path.len, 1);
+            path.steps[0] = Step { lblk: Lblk(0), at: 0 };
+            path.steps[1].lblk = below;
+            path.len += 1;
+            self.cache.stats.levels_added += 1;
+            first_full = 2;
+        }
+        for (depth, new) in (first_full..path.len).zip(spare) {
+            let (above, full) = (path.steps[depth - 1], path.steps[depth]);
+            let half = self.node(full.lblk).len() / 2;
+            let (key, upper) = self.node_mut(full.lblk).split_off(half);
+            self.cache.set_node(new, upper);
+            self.node_mut(above.lblk).insert(above.at + 1, key, new.0);
+            self.write_new_node(new)?;
+            self.write_node(full.lblk, half)?;
+            self.write_node(above.lblk, above.at + 1)?;
+            if full.at >= half {
+                path.steps[depth] = Step { lblk: new, at: full.at - half };
+                path.steps[depth - 1].at += 1;
+            }
+            self.cache.stats.index_splits += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes an index block's entries from `from` on, and their count.
+    pub(super) fn write_node(&self, lblk: Lblk, from: usize) -> Result<(), ReadFault> {
+        let (index, node) = (self.format.index, self.node(lblk));
+        self.blocks.change_index(lblk, &mut |bytes| {
+            index.put_entries(kind_of(lblk), bytes, from, node.len(), node.entries(from));
+        })
+    }
+
+    /// Writes a block as a node, whatever it was.
+    fn write_new_node(&self, lblk: Lblk) -> Result<(), ReadFault> {
+        let (index, node) = (self.format.index, self.node(lblk));
+        self.blocks.change_index(lblk, &mut |bytes| index.encode_node(node.entries(0), bytes))
+    }
+}
+
+/// Nodes that were appended for an insert.
+#[derive(Default)]
+struct Spare {
+    nodes: [Lblk; LEVELS_MAX],
+    len: usize,
+}
+
+impl Spare {
+    fn push(&mut self, lblk: Lblk) {
+        self.nodes[self.len] = lblk;
+        self.len += 1;
+    }
+
+    fn list(&self) -> &[Lblk] {
+        &self.nodes[..self.len]
+    }
+}

@@ -1,0 +1,163 @@
+//! Changing a directory that lives inside its inode: two short runs of entries, and the parent's number before them.
+//!
+//! The caller brings the bytes of both runs ([`ondisk::inline_data`] says where they are) and writes them back. When there is no
+//! room it makes the second run longer (the rest becomes room at its end: [`InlineEditor::stretch`]) or moves the directory into
+//! a block ([`InlineEditor::to_block`]) and inserts there.
+
+use base::{Ino, Malformed, Place};
+use buffer::ReadFault;
+use ondisk::dirent::DirFormat;
+use ondisk::dirent::edit::Found;
+use ondisk::dirent::{encode_rec_len, min_rec_len};
+use ondisk::filetype::FileType;
+use ondisk::inline_data::DIR_IN_BLOCK;
+
+use super::{EditFault, NoSpace, Target, first_block, is_dots, is_name};
+
+/// An inline directory that is being changed.
+pub struct InlineEditor<'a> {
+    ino: Ino,
+    format: DirFormat,
+    parent: &'a mut Ino,
+    regions: [&'a mut [u8]; 2],
+}
+
+impl<'a> InlineEditor<'a> {
+    /// The parts of an inline directory: its parent, the entries in `i_block`, those in the value of `system.data` (of a length
+    /// that is a multiple of 4; maybe empty).
+    ///
+    /// # Errors
+    /// Encrypted and casefolded directories are read only; entries that break a rule.
+    pub fn new(
+        target: Target,
+        format: &DirFormat,
+        parent: &'a mut Ino,
+        first: &'a mut [u8; DIR_IN_BLOCK],
+        second: &'a mut [u8],
+    ) -> Result<Self, EditFault> {
+        target.check()?;
+        let editor =
+            Self { ino: target.ino, format: *format, parent, regions: [first.as_mut_slice(), second] };
+        for region in &editor.regions {
+            let checked = editor.format.entries(region).try_for_each(|entry| entry.map(drop));
+            checked.map_err(|fact| editor.corrupt(fact))?;
+        }
+        Ok(editor)
+    }
+
+    /// Lays out the entries of a new inline directory: the first run, and a second one of any length.
+    pub fn lay_empty(format: &DirFormat, first: &mut [u8; DIR_IN_BLOCK], second: &mut [u8]) {
+        format.lay_empty(first);
+        Self::stretch(format, second, 0);
+    }
+
+    /// Makes the bytes from `from` on, which were appended to the second run, room: an unused entry.
+    ///
+    /// # Panics
+    /// If that are 1 to 11 bytes or no multiple of 4: no entry is so short.
+    pub fn stretch(format: &DirFormat, second: &mut [u8], from: usize) {
+        let added = &mut second[from..];
+        if added.is_empty() {
+            return;
+        }
+        assert!(added.len() >= min_rec_len(1, false), "an entry has 12 bytes or more");
+        let len = encode_rec_len(added.len(), format.block_size).expect("entries are multiples of 4");
+        added.fill(0);
+        added[4..6].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// Inserts a name.
+    ///
+    /// # Errors
+    /// The name is there, or there is [no room](NoSpace::Inline): nothing was changed then.
+    ///
+    /// # Panics
+    /// If the name is empty or longer than 255 bytes, or `ino` is 0.
+    pub fn insert(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
+        assert!(is_name(name) && ino.0 != 0, "names have 1 to 255 bytes and lead to an inode");
+        if is_dots(name) {
+            return Err(EditFault::Exists);
+        }
+        let need = min_rec_len(name.len(), false);
+        let mut room = None;
+        for (i, region) in self.regions.iter().enumerate() {
+            let scan = self.format.scan(region, name, need).map_err(|fact| self.corrupt(fact))?;
+            if scan.found.is_some() {
+                return Err(EditFault::Exists);
+            }
+            if room.is_none() && scan.hole.len >= need {
+                room = Some((i, scan.hole.at));
+            }
+        }
+        let (i, at) = room.ok_or(NoSpace::Inline)?;
+        let placed = self.format.insert_at(self.regions[i], at, ino, kind, name);
+        placed.map(drop).ok_or(EditFault::NoSpace(NoSpace::Inline))
+    }
+
+    /// Removes a name; the inode that it led to.
+    ///
+    /// # Errors
+    /// The name is not there.
+    pub fn remove(&mut self, name: &[u8]) -> Result<Ino, EditFault> {
+        let (i, found) = self.find(name)?;
+        self.format.remove_at(self.regions[i], 0, found.at).ok_or(EditFault::Absent)?;
+        Ok(found.ino)
+    }
+
+    /// Lets a name lead to another inode; the inode that it led to.
+    ///
+    /// # Errors
+    /// The name is not there.
+    pub fn replace(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<Ino, EditFault> {
+        let (i, found) = self.find(name)?;
+        if !self.format.replace_at(self.regions[i], found.at, ino, kind) {
+            return Err(EditFault::Absent);
+        }
+        Ok(found.ino)
+    }
+
+    /// Sets "..": the directory was moved.
+    pub fn set_parent(&mut self, parent: Ino) {
+        *self.parent = parent;
+    }
+
+    /// Does it hold no name?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let mut entries = self.regions.iter().flat_map(|region| self.format.entries(region));
+        !entries.any(|entry| entry.is_ok_and(|entry| entry.is_used()))
+    }
+
+    /// Fills the first block of the same directory, no more inline: "." and "..", then its names.
+    ///
+    /// # Panics
+    /// If `block` is not one block long. (Names of an inode fit into every block: an inode is no larger than a block, and
+    /// what stands before its data is longer than "." and "..".)
+    pub fn to_block(&self, block: &mut [u8]) {
+        first_block(&self.format, self.ino, *self.parent, block);
+        let mut at = min_rec_len(1, false);
+        for region in &self.regions {
+            for entry in self.format.entries(region).map_while(Result::ok).filter(|entry| entry.is_used()) {
+                let placed = self.format.insert_at(block, at, entry.ino, entry.file_type, entry.name);
+                at = placed.expect("names of an inode fit into a block").at;
+            }
+        }
+    }
+
+    fn find(&self, name: &[u8]) -> Result<(usize, Found), EditFault> {
+        if is_dots(name) || !is_name(name) {
+            return Err(EditFault::Absent);
+        }
+        for (i, region) in self.regions.iter().enumerate() {
+            let scan = self.format.scan(region, name, 0).map_err(|fact| self.corrupt(fact))?;
+            if let Some(found) = scan.found {
+                return Ok((i, found));
+            }
+        }
+        Err(EditFault::Absent)
+    }
+
+    fn corrupt(&self, fact: Malformed) -> ReadFault {
+        ReadFault::corrupt(Place::ino(self.ino), fact)
+    }
+}

@@ -1,0 +1,86 @@
+//! One block of entries, seen by whoever changes it.
+
+use base::Malformed;
+use ondisk::dirent::{DirFormat, min_rec_len};
+
+use crate::order::Hasher;
+
+/// A leaf's entry: its hash above its offset, so that sorting brings it into the order of hashes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Mapped(u64);
+
+impl Mapped {
+    pub(super) fn new(hash: u32, at: usize) -> Self {
+        Self(u64::from(hash) << 32 | at as u64)
+    }
+
+    pub(super) fn hash(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    pub(super) fn at(self) -> usize {
+        self.0 as u32 as usize
+    }
+}
+
+/// Gathers the entries of a block from byte `start` on with their hashes.
+pub(super) fn map(
+    format: &DirFormat,
+    hasher: &Hasher,
+    block: &[u8],
+    start: usize,
+    into: &mut Vec<Mapped>,
+) -> Result<(), Malformed> {
+    into.clear();
+    for entry in format.entries(block) {
+        let entry = entry?;
+        if entry.is_used() && entry.offset >= start {
+            into.push(Mapped::new(hasher.hash(entry.name).hash, entry.offset));
+        }
+    }
+    Ok(())
+}
+
+/// Where a sorted leaf is cut: the entries from there on move. At least one stays and one moves, of two or more.
+///
+/// From the high end as many as half a block holds; if that is all of them, half of their number.
+pub(super) fn cut(block: &[u8], sorted: &[Mapped]) -> usize {
+    let mut moved = 0;
+    let mut at = sorted.len();
+    while at > 0 {
+        let size = min_rec_len(usize::from(block[sorted[at - 1].at() + 6]), false);
+        if moved + size / 2 > block.len() / 2 {
+            break;
+        }
+        moved += size;
+        at -= 1;
+    }
+    if at == 0 || at == sorted.len() { sorted.len() / 2 } else { at }
+}
+
+/// The offsets of "." (0) and "..", with which block 0 begins.
+pub(super) fn dots(format: &DirFormat, block: &[u8]) -> Result<(usize, usize), Malformed> {
+    let mut entries = format.entries(block);
+    let mut offsets = [0; 2];
+    for (name, offset) in [&b"."[..], b".."].into_iter().zip(&mut offsets) {
+        let entry = entries.next().transpose()?;
+        let entry = entry.filter(|entry| entry.is_used() && entry.name == name);
+        *offset =
+            entry.ok_or(Malformed::new("directory", "begins with \".\" and \"..\"", *offset as u64))?.offset;
+    }
+    Ok((offsets[0], offsets[1]))
+}
+
+/// Does a block hold names besides "." and ".."? The first block must begin with those.
+pub(super) fn holds_names(format: &DirFormat, block: &[u8], is_first: bool) -> Result<bool, Malformed> {
+    if is_first {
+        dots(format, block)?;
+    }
+    for entry in format.entries(block) {
+        let entry = entry?;
+        if entry.is_used() && !entry.is_dot_or_dotdot() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,200 @@
+//! Directories without an index: blocks of entries, one after the other. A full one of a single block gets an index where the
+//! file system has any.
+
+use base::{Ino, Lblk};
+use ondisk::Features;
+use ondisk::dirent::edit::Found;
+use ondisk::dirent::min_rec_len;
+use ondisk::filetype::FileType;
+use ondisk::hash::HashVersion;
+use ondisk::htree::{DxEntry, RootInfo};
+
+use super::{EditFault, Editor, leaf};
+use crate::lookup::Ahead;
+
+/// Empty blocks that one removal gives back at most: the caller reserves for them.
+pub(super) const LINEAR_POPS_MAX: u32 = 8;
+
+impl Editor<'_> {
+    /// Looks for a name along all blocks.
+    pub(super) fn find_linear(&mut self, name: &[u8]) -> Result<Option<(Lblk, Found)>, EditFault> {
+        let format = self.format.entries;
+        let mut ahead = Ahead::default();
+        for lblk in (0..self.blocks.len()).map(Lblk) {
+            ahead.at(self.blocks, lblk);
+            let block = self.leaf_block(lblk)?;
+            let found = format.find(&block, name).map_err(|fact| self.corrupt(&block, lblk, fact))?;
+            if let Some(entry) = found {
+                return Ok(Some((lblk, Found { at: entry.offset, ino: entry.ino })));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn insert_linear(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
+        let format = self.format.entries;
+        let need = min_rec_len(name.len(), false);
+        let mut ahead = Ahead::default();
+        let mut room = None;
+        let mut is_scattered = false;
+        for lblk in (0..self.blocks.len()).map(Lblk) {
+            ahead.at(self.blocks, lblk);
+            let block = self.leaf_block(lblk)?;
+            let scan = format.scan(&block, name, need).map_err(|fact| self.corrupt(&block, lblk, fact))?;
+            if scan.found.is_some() {
+                return Err(EditFault::Exists);
+            }
+            if room.is_none() && scan.hole.len >= need {
+                room = Some((lblk, scan.hole.at));
+            }
+            is_scattered = scan.live_bytes + need <= format.usable_len();
+        }
+        if let Some((lblk, at)) = room {
+            return self.put_into(lblk, at, name, ino, kind);
+        }
+        if self.blocks.len() == 1 && is_scattered {
+            // All holes together are large enough.
+            let at = self.pack_linear()?;
+            return self.put_into(Lblk(0), at, name, ino, kind);
+        }
+        match self.format.default_hash.filter(|version| *version != HashVersion::SipHash) {
+            Some(version)
+                if self.blocks.len() == 1 && self.format.features.has_compat(Features::DIR_INDEX) =>
+            {
+                self.make_indexed(version)?;
+                self.insert_indexed(name, ino, kind)
+            }
+            _ => {
+                self.append(false, &mut |block| {
+                    format.lay_empty(block);
+                    let placed = format.insert_at(block, 0, ino, kind, name);
+                    debug_assert!(placed.is_some(), "every name fits into an empty block");
+                })?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Inserts at a hole that was found to be large enough.
+    fn put_into(
+        &mut self,
+        lblk: Lblk,
+        at: usize,
+        name: &[u8],
+        ino: Ino,
+        kind: FileType,
+    ) -> Result<(), EditFault> {
+        let format = self.format.entries;
+        let mut placed = None;
+        self.blocks.change_leaf(lblk, &mut |bytes| placed = format.insert_at(bytes, at, ino, kind, name))?;
+        placed.map(drop).ok_or_else(|| self.stale(lblk))
+    }
+
+    /// Moves the entries of the only block together, in their order; the entry with the room behind it.
+    fn pack_linear(&mut self) -> Result<usize, EditFault> {
+        let format = self.format.entries;
+        let lblk = Lblk(0);
+        let block = self.leaf_block(lblk)?;
+        leaf::dots(&format, &block).map_err(|fact| self.corrupt(&block, lblk, fact))?;
+        let mut offsets = Vec::new();
+        for entry in format.entries(&block) {
+            let entry = entry.map_err(|fact| self.corrupt(&block, lblk, fact))?;
+            if entry.is_used() {
+                offsets.push(entry.offset);
+            }
+        }
+        let source = block.to_vec();
+        drop(block);
+        let mut at = 0;
+        self.blocks.change_leaf(lblk, &mut |bytes| {
+            at = format.repack(&source, offsets.iter().copied(), bytes, 0, |_| ()).at;
+        })?;
+        self.cache.stats.packed += 1;
+        Ok(at)
+    }
+
+    /// Makes the full block a root above two leaves, each with half of the names.
+    fn make_indexed(&mut self, version: HashVersion) -> Result<(), EditFault> {
+        let format = self.format.entries;
+        let lblk = Lblk(0);
+        self.check_size(2)?;
+        let block = self.leaf_block(lblk)?;
+        let (_, dotdot) = leaf::dots(&format, &block).map_err(|fact| self.corrupt(&block, lblk, fact))?;
+        let parent = format.entries(&block).nth(1).and_then(Result::ok).map(|entry| entry.ino);
+        let parent = parent.ok_or_else(|| self.stale(lblk))?;
+        self.cache.hasher = self.dir().hasher(self.format, version);
+        let mut sorted = std::mem::take(&mut self.cache.map);
+        let mapped = leaf::map(&format, self.hasher(), &block, dotdot + 1, &mut sorted);
+        mapped.map_err(|fact| self.corrupt(&block, lblk, fact))?;
+        sorted.sort_unstable();
+        let source = block.to_vec();
+        drop(block);
+
+        let (lower, upper) = sorted.split_at(leaf::cut(&source, &sorted));
+        let mut entries = [DxEntry { hash: 0, block: lblk }; 2];
+        let mut count = 0;
+        for (i, half) in [lower, upper].into_iter().enumerate() {
+            if i > 0 && half.is_empty() {
+                break;
+            }
+            let filled = self.append(false, &mut |bytes| {
+                format.repack(&source, half.iter().map(|entry| entry.at()), bytes, 0, |_| ());
+            });
+            let block = match filled {
+                Ok(block) => block,
+                Err(fault) => {
+                    if i > 0 {
+                        self.blocks.pop()?;
+                    }
+                    return Err(fault);
+                }
+            };
+            // The last moment to refuse was here.
+            let hash = half.first().map_or(0, |first| first.hash());
+            let is_continued = i > 0 && lower.last().is_some_and(|last| last.hash() == hash);
+            entries[i] = DxEntry { hash: hash | u32::from(is_continued), block };
+            count = i + 1;
+        }
+        self.cache.map = sorted;
+        let root = RootInfo { ino: self.ino, parent, hash_code: version.code(), filetype: format.filetype };
+        let index = self.format.index;
+        self.blocks.change_index(lblk, &mut |bytes| {
+            index.encode_root(&root, 0, entries[..count].iter().copied(), bytes);
+        })?;
+        self.blocks.set_indexed(true);
+        self.is_indexed = true;
+        self.cache.clear();
+        self.cache.stats.indexed += 1;
+        Ok(())
+    }
+
+    pub(super) fn remove_linear(&mut self, name: &[u8]) -> Result<Ino, EditFault> {
+        let format = self.format.entries;
+        let (lblk, found) = self.find_linear(name)?.ok_or(EditFault::Absent)?;
+        let mut room = None;
+        self.blocks.change_leaf(lblk, &mut |bytes| room = format.remove_at(bytes, 0, found.at))?;
+        let room = room.ok_or_else(|| self.stale(lblk))?;
+        if room.len == format.usable_len() {
+            self.pop_empty_blocks()?;
+        }
+        Ok(found.ino)
+    }
+
+    /// Gives the empty blocks at the end back. Those in the middle stay: positions in linear directories are offsets, and a
+    /// listing in progress would miss what moves.
+    fn pop_empty_blocks(&mut self) -> Result<(), EditFault> {
+        for _ in 0..LINEAR_POPS_MAX {
+            let Some(last) = self.blocks.len().checked_sub(1).filter(|last| *last > 0) else { return Ok(()) };
+            // What cannot be read stays: the name is gone whatever the last block holds.
+            let Ok(block) = self.leaf_block(Lblk(last)) else { return Ok(()) };
+            let is_empty = matches!(leaf::holds_names(&self.format.entries, &block, false), Ok(false));
+            drop(block);
+            if !is_empty {
+                return Ok(());
+            }
+            self.blocks.pop()?;
+            self.cache.stats.blocks_freed += 1;
+        }
+        Ok(())
+    }
+}

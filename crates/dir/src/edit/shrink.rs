@@ -1,0 +1,252 @@
+//! Removal from indexed directories, and the blocks that are given back.
+//!
+//! ```text
+//! leaf 3 is empty; its entry goes; leaf 9 is the last block, its names and its parent's entry move:
+//!
+//!   [.. 3 | 7 ..]  [.. 9 ..]   ->   [.. 7 ..]  [.. 3 ..]      and block 9 is popped
+//! ```
+
+use base::{Ino, Lblk};
+use buffer::ReadFault;
+use ondisk::dirent::min_rec_len;
+use ondisk::htree::DxKind;
+
+use super::cache::Node;
+use super::index::{Path, Step};
+use super::{EditFault, Editor, first_block};
+
+/// Blocks that one removal may free: a leaf, the two nodes above it, two nodes that the root takes in.
+const FREED_MAX: usize = 5;
+
+/// Blocks that an operation frees.
+#[derive(Default)]
+struct Freed {
+    blocks: [Lblk; FREED_MAX],
+    len: usize,
+}
+
+impl Freed {
+    fn push(&mut self, lblk: Lblk) {
+        self.blocks[self.len] = lblk;
+        self.len += 1;
+    }
+}
+
+/// Who leads to a block of the directory.
+#[derive(Clone, Copy)]
+struct Parent {
+    step: Step,
+    /// The block is a node.
+    is_index: bool,
+}
+
+impl Editor<'_> {
+    pub(super) fn remove_indexed(&mut self, name: &[u8]) -> Result<Ino, EditFault> {
+        let format = self.format.entries;
+        let (lblk, path, found) = self.find_indexed(name)?.ok_or(EditFault::Absent)?;
+        let from = self.cache.notes(lblk).map_or(0, |notes| notes.before(found.at));
+        let mut room = None;
+        self.blocks.change_leaf(lblk, &mut |bytes| room = format.remove_at(bytes, from, found.at))?;
+        let room = room.ok_or_else(|| self.stale(lblk))?;
+        let mut is_empty = room.len == format.usable_len();
+        if let Some(notes) = self.cache.notes(lblk) {
+            notes.remove(found.at, min_rec_len(name.len(), false), room);
+            is_empty |= notes.live_bytes == 0;
+        }
+        if is_empty {
+            self.free_leaf(path)?;
+        }
+        Ok(found.ino)
+    }
+
+    /// Gives back a leaf without names, and what became useless with it. Where that cannot be done the empty leaf stays.
+    fn free_leaf(&mut self, path: Path) -> Result<(), EditFault> {
+        let mut freed = Freed::default();
+        freed.push(path.leaf);
+        // From the bottom up: a node whose only entry goes, goes too.
+        let steps = path.steps();
+        let Some(kept) = steps.iter().rposition(|step| self.node(step.lblk).len() > 1) else {
+            return self.become_linear(path.steps().len());
+        };
+        for step in &steps[kept + 1..] {
+            freed.push(step.lblk);
+        }
+        // All must be found before anything is changed.
+        let len = self.blocks.len();
+        for back in 1..=(freed.len as u32 + u32::from(self.cache.levels)).min(len.saturating_sub(1)) {
+            let last = Lblk(len - back);
+            if freed.blocks[..freed.len].contains(&last) {
+                continue;
+            }
+            let read = match self.parent_of(last) {
+                Ok(Some(Parent { is_index: true, .. })) => self.index_block(last),
+                Ok(Some(_)) => self.leaf_block(last),
+                Ok(None) | Err(_) => return Ok(()),
+            };
+            if read.is_err() {
+                return Ok(());
+            }
+        }
+
+        let Step { lblk, at } = steps[kept];
+        self.node_mut(lblk).remove(at);
+        self.write_node(lblk, at.min(self.node(lblk).len() - 1))?;
+        while self.collapse(&mut freed)? {}
+        let blocks = &mut freed.blocks[..freed.len];
+        for lblk in blocks.iter() {
+            self.cache.take_node(*lblk);
+            self.cache.drop_notes(*lblk);
+        }
+        // From the last one on, so that what moves is no freed block.
+        blocks.sort_unstable();
+        for lblk in blocks.iter().rev() {
+            self.fill_gap(*lblk)?;
+        }
+        Ok(())
+    }
+
+    /// A root above a single node takes that node's entries, once they fill half of it at most (so that the next split does
+    /// not undo it). Did it?
+    fn collapse(&mut self, freed: &mut Freed) -> Result<bool, EditFault> {
+        if self.cache.levels == 0 || self.node(Lblk(0)).len() > 1 || freed.len == FREED_MAX {
+            return Ok(false);
+        }
+        let child = Lblk(self.node(Lblk(0)).kids[0]);
+        if self.load_node(child).is_err() {
+            return Ok(false);
+        }
+        if self.node(child).len() > self.format.index.limit(DxKind::Root) / 2 {
+            return Ok(false);
+        }
+        let Some(node) = self.cache.take_node(child) else {
+            return Ok(false);
+        };
+        self.cache.set_node(Lblk(0), node);
+        self.cache.levels -= 1;
+        let (index, levels) = (self.format.index, self.cache.levels);
+        self.blocks.change_index(Lblk(0), &mut |bytes| index.put_levels(bytes, levels))?;
+        self.write_node(Lblk(0), 0)?;
+        freed.push(child);
+        Ok(true)
+    }
+
+    /// Moves the last block into a freed one, and pops it.
+    fn fill_gap(&mut self, gap: Lblk) -> Result<(), EditFault> {
+        let Some(last) = self.blocks.len().checked_sub(1).map(Lblk) else { return Ok(()) };
+        if gap != last {
+            let parent = self.parent_of(last)?.ok_or_else(|| self.stale(last))?;
+            if parent.is_index {
+                let block = self.index_block(last)?;
+                self.blocks.change_index(gap, &mut |bytes| bytes.copy_from_slice(&block))?;
+                if let Some(node) = self.cache.take_node(last) {
+                    self.cache.set_node(gap, node);
+                }
+            } else {
+                let block = self.leaf_block(last)?;
+                self.blocks.change_leaf(gap, &mut |bytes| bytes.copy_from_slice(&block))?;
+                self.cache.move_notes(last, gap);
+            }
+            let Step { lblk, at } = parent.step;
+            self.node_mut(lblk).kids[at] = gap.0;
+            let (index, node) = (self.format.index, self.node(lblk));
+            let kind = if lblk.0 == 0 { DxKind::Root } else { DxKind::Node };
+            self.blocks.change_index(lblk, &mut |bytes| {
+                index.put_entries(kind, bytes, at, node.len(), node.entries(at));
+            })?;
+        }
+        self.blocks.pop()?;
+        self.cache.stats.blocks_freed += 1;
+        Ok(())
+    }
+
+    /// The last name is gone: one block with "." and "..".
+    fn become_linear(&mut self, index_levels: usize) -> Result<(), EditFault> {
+        // Were there more blocks than this path's, the index would not know them.
+        if self.blocks.len() as usize != index_levels + 1 {
+            return Ok(());
+        }
+        let block = self.index_block(Lblk(0))?;
+        let root = self.format.index.decode_root(&block);
+        let parent = root.map_err(|fact| self.corrupt(&block, Lblk(0), fact))?.parent;
+        drop(block);
+        let (format, ino) = (self.format.entries, self.ino);
+        self.blocks.change_leaf(Lblk(0), &mut |bytes| first_block(&format, ino, parent, bytes))?;
+        for _ in 0..index_levels {
+            self.blocks.pop()?;
+            self.cache.stats.blocks_freed += 1;
+        }
+        self.blocks.set_indexed(false);
+        self.is_indexed = false;
+        self.cache.clear();
+        Ok(())
+    }
+
+    /// The index entry that leads to a block; `None` when none does.
+    fn parent_of(&mut self, lblk: Lblk) -> Result<Option<Parent>, ReadFault> {
+        let levels = usize::from(self.cache.levels);
+        let format = self.format.entries;
+        let mut index_hash = self.cache.node(lblk).map(middle_hash);
+        if index_hash.is_none() {
+            // A leaf is where the hash of any of its names leads.
+            if let Ok(block) = self.leaf_block(lblk) {
+                let mut names = format.entries(&block).map_while(Result::ok);
+                let hash =
+                    names.find(|entry| entry.is_used()).map(|entry| self.hasher().hash(entry.name).hash);
+                drop(block);
+                if let Some(hash) = hash {
+                    let mut path = Some(self.descend(hash)?);
+                    while let Some(at) = path {
+                        if at.leaf == lblk {
+                            return Ok(Some(Parent { step: at.bottom(), is_index: false }));
+                        }
+                        path = self.continued(&at, hash)?;
+                    }
+                }
+            }
+            if levels > 0
+                && let Ok(block) = self.index_block(lblk)
+            {
+                let entries = self.format.index.decode_node(&block).ok();
+                index_hash = entries.map(|entries| middle_hash(&Node::of(entries)));
+            }
+        }
+        if let Some(hash) = index_hash {
+            let path = self.descend(hash)?;
+            let above = path.steps().windows(2).find(|pair| pair[1].lblk == lblk);
+            if let Some(pair) = above {
+                return Ok(Some(Parent { step: pair[0], is_index: true }));
+            }
+        }
+        // An empty leaf, or hashes that begin in another node: the whole index knows.
+        self.search_all(lblk)
+    }
+
+    /// Looks for the parent of a block in the whole index.
+    fn search_all(&mut self, sought: Lblk) -> Result<Option<Parent>, ReadFault> {
+        let mut level = vec![Lblk(0)];
+        for depth in 0..=self.cache.levels {
+            let mut below = Vec::new();
+            for &lblk in &level {
+                self.load_node(lblk)?;
+                let node = self.node(lblk);
+                if let Some(at) = node.kids.iter().position(|kid| *kid == sought.0) {
+                    let is_index = depth < self.cache.levels;
+                    return Ok(Some(Parent { step: Step { lblk, at }, is_index }));
+                }
+                if depth < self.cache.levels {
+                    below.extend(node.kids.iter().copied().map(Lblk));
+                }
+                if below.len() > self.blocks.len() as usize {
+                    return Ok(None);
+                }
+            }
+            level = below;
+        }
+        Ok(None)
+    }
+}
+
+/// A hash that leads to this node, or to one before it if that ends in the same hash.
+fn middle_hash(node: &Node) -> u32 {
+    node.keys.get(node.len() / 2).map_or(0, |key| key | 1)
+}

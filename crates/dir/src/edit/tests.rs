@@ -1,0 +1,391 @@
+//! Directories that are changed against a model, judged as a whole again and again.
+
+mod crafted;
+mod toy;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use base::BlockSize;
+use ondisk::hash::HashVersion;
+use proptest::prelude::*;
+
+use self::toy::{INO, Like, Model, PARENT, Toy, judge, listed};
+use super::inline::InlineEditor;
+use super::*;
+
+const VERSIONS: [HashVersion; 6] = [
+    HashVersion::Legacy,
+    HashVersion::HalfMd4,
+    HashVersion::Tea,
+    HashVersion::LegacyUnsigned,
+    HashVersion::HalfMd4Unsigned,
+    HashVersion::TeaUnsigned,
+];
+
+fn like() -> impl Strategy<Value = Like> {
+    let sizes = prop::sample::select(vec![1024u64, 1024, 2048, 4096, 65536]);
+    (sizes, any::<bool>(), any::<bool>(), any::<bool>(), prop::sample::select(VERSIONS.to_vec())).prop_map(
+        |(block_size, csum, filetype, large_dir, version)| Like {
+            block_size: BlockSize::from_bytes(block_size).unwrap(),
+            csum,
+            filetype,
+            large_dir,
+            version,
+        },
+    )
+}
+
+fn name(number: u32, len: usize) -> Vec<u8> {
+    let mut name = format!("é{number}-").into_bytes();
+    let len = len.max(name.len());
+    name.resize(len, b'x');
+    name
+}
+
+/// An insert that has to go well, with what it may touch.
+fn insert(toy: &Toy, cache: &mut DirCache, model: &mut Model, name: &[u8], ino: u32) {
+    let mut editor = toy.editor(cache);
+    let needs = Needs::insert(editor.levels().unwrap());
+    toy.done.set((0, 0, 0));
+    editor.insert(name, Ino(ino), FileType::Regular).unwrap();
+    // Every block is changed a few times at most; the blocks that differ are what is reserved.
+    let (_, appends, pops) = toy.done.get();
+    assert!(appends <= needs.appends && pops == 0, "{appends} of {needs:?}");
+    assert_eq!(model.insert(name.to_vec(), ino), None);
+}
+
+fn remove(toy: &Toy, cache: &mut DirCache, model: &mut Model, name: &[u8]) {
+    let mut editor = toy.editor(cache);
+    let needs = Needs::remove(editor.levels().unwrap());
+    toy.done.set((0, 0, 0));
+    let ino = editor.remove(name).unwrap();
+    let (_, appends, pops) = toy.done.get();
+    assert!(appends == 0 && pops <= needs.pops, "{pops} of {needs:?}");
+    assert_eq!(model.remove(name), Some(ino.0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn as_a_map_of_names(
+        like in like(),
+        steps in prop::collection::vec((0u8..16, 0u32..400, 1usize..256), 1..1500),
+        limit in prop::sample::select(vec![0usize, 20_000, 64 << 20]),
+        same_len: bool,
+    ) {
+        let toy = Toy::new(like);
+        let mut cache = DirCache::new(limit);
+        let mut model = Model::new();
+        let mut is_growing = true;
+        for (i, (what, number, len)) in steps.into_iter().enumerate() {
+            // A name has one length, so that numbers meet again.
+            let name = name(number, if same_len { 250 } else { (number as usize * 37) % 250 + 1 });
+            if i % 500 == 499 {
+                is_growing = !is_growing;
+            }
+            let ino = number + 20;
+            let known = model.get(&name).copied();
+            match what {
+                0 => {
+                    let found = toy.editor(&mut cache).lookup(&name).unwrap();
+                    prop_assert_eq!(found.map(|ino| ino.0), known);
+                }
+                1 => {
+                    let replaced = toy.editor(&mut cache).replace(&name, Ino(ino + 1), FileType::Regular);
+                    match known {
+                        Some(known) => {
+                            prop_assert_eq!(replaced.unwrap().0, known);
+                            model.insert(name, ino + 1);
+                        }
+                        None => prop_assert!(matches!(replaced, Err(EditFault::Absent))),
+                    }
+                }
+                2 if len > 200 => cache.clear(),
+                3..6 if is_growing => match known {
+                    Some(_) => remove(&toy, &mut cache, &mut model, &name),
+                    None => prop_assert!(matches!(toy.editor(&mut cache).remove(&name), Err(EditFault::Absent))),
+                },
+                _ if is_growing || what > 12 => match known {
+                    None => insert(&toy, &mut cache, &mut model, &name, ino),
+                    Some(_) => {
+                        let inserted = toy.editor(&mut cache).insert(&name, Ino(ino), FileType::Regular);
+                        prop_assert!(matches!(inserted, Err(EditFault::Exists)));
+                    }
+                },
+                _ => {
+                    if let Some(name) = model.range(name..).next().map(|(name, _)| name.clone()) {
+                        remove(&toy, &mut cache, &mut model, &name);
+                    }
+                }
+            }
+            if i % 50 == 0 {
+                judge(&toy, &mut cache, &model);
+            }
+        }
+        judge(&toy, &mut cache, &model);
+        // What the reading side finds.
+        let told: BTreeSet<_> = listed(&toy, 7, || ()).into_iter().collect();
+        prop_assert_eq!(told.len(), model.len() + 2);
+        let kept = if toy.indexed.get() { Kept::Indexed(&toy) } else { Kept::Linear(&toy) };
+        let dir = Dir { ino: INO, kept, casefold: false, encrypted: false };
+        for (name, ino) in &model {
+            prop_assert_eq!(dir.lookup(&toy.format, name).unwrap(), Some(Ino(*ino)));
+        }
+        prop_assert_eq!(toy.editor(&mut cache).is_empty().unwrap(), model.is_empty());
+        let names: Vec<_> = model.keys().cloned().collect();
+        for name in names {
+            remove(&toy, &mut cache, &mut model, &name);
+        }
+        judge(&toy, &mut cache, &model);
+        prop_assert_eq!((toy.len.get(), toy.indexed.get()), (1, false), "shrunk to nothing");
+        prop_assert!(toy.editor(&mut cache).is_empty().unwrap());
+    }
+
+    #[test]
+    fn inline_as_a_map_of_names(
+        steps in prop::collection::vec((any::<bool>(), 0u32..20), 1..100), second_len in 0usize..20, csum: bool,
+    ) {
+        let format = Toy::new(Like { csum, ..Like::default() }).format.entries;
+        let target = Target { ino: INO, indexed: false, casefold: false, encrypted: false };
+        let (mut first, mut second) = ([0; 56], vec![0; if second_len < 3 { 0 } else { second_len * 4 }]);
+        InlineEditor::lay_empty(&format, &mut first, &mut second);
+        let (mut parent, mut model) = (PARENT, Model::new());
+        for (adds, number) in steps {
+            let name = name(number, number as usize);
+            let ino = number + 20;
+            let mut editor = InlineEditor::new(target, &format, &mut parent, &mut first, &mut second).unwrap();
+            if adds {
+                match editor.insert(&name, Ino(ino), FileType::Regular) {
+                    Ok(()) => prop_assert_eq!(model.insert(name, ino), None),
+                    Err(EditFault::Exists) => prop_assert!(model.contains_key(&name)),
+                    Err(fault) => {
+                        prop_assert!(matches!(fault, EditFault::NoSpace(NoSpace::Inline)));
+                        let from = second.len();
+                        if from < 200 {
+                            second.resize(from + 64, 0xFF);
+                            InlineEditor::stretch(&format, &mut second, from);
+                        }
+                    }
+                }
+            } else {
+                match editor.remove(&name) {
+                    Ok(ino) => prop_assert_eq!(model.remove(&name), Some(ino.0)),
+                    Err(_) => prop_assert!(!model.contains_key(&name)),
+                }
+            }
+            let mut editor = InlineEditor::new(target, &format, &mut parent, &mut first, &mut second).unwrap();
+            prop_assert_eq!(editor.is_empty(), model.is_empty());
+            editor.set_parent(PARENT);
+            if let Some((name, ino)) = model.iter().next() {
+                prop_assert_eq!(editor.replace(name, Ino(*ino), FileType::Regular).unwrap().0, *ino);
+            }
+            let mut block = vec![0xFF; 1024];
+            editor.to_block(&mut block);
+            let toy = Toy::new(Like { csum, ..Like::default() });
+            toy.change_leaf(Lblk(0), &mut |bytes| bytes.copy_from_slice(&block)).unwrap();
+            judge(&toy, &mut DirCache::default(), &model);
+        }
+    }
+}
+
+#[test]
+fn refused_operations_change_nothing() {
+    for version in [HashVersion::HalfMd4, HashVersion::Legacy] {
+        let toy = Toy::new(Like { version, ..Like::default() });
+        let (mut cache, mut model) = (DirCache::default(), Model::new());
+        let mut refused = 0;
+        for number in 0..30_000u32 {
+            let name = name(number, 200);
+            // Now and then the device is full, with room for no block, or for some of those that a split needs.
+            let has_room = number % 3 > 0;
+            toy.blocks_max.set(if has_room { u32::MAX } else { toy.len.get() + number / 3 % 3 });
+            let len = toy.len.get();
+            match toy.editor(&mut cache).insert(&name, Ino(9), FileType::Regular) {
+                Ok(()) => drop(model.insert(name, 9)),
+                Err(fault) => {
+                    assert!(matches!(fault, EditFault::NoSpace(NoSpace::Device)));
+                    assert_eq!(toy.len.get(), len, "what was appended is popped");
+                    refused += 1;
+                    assert!(toy.editor(&mut cache).lookup(&name).unwrap().is_none());
+                }
+            }
+            if number % 10_000 == 0 {
+                judge(&toy, &mut cache, &model);
+            }
+        }
+        judge(&toy, &mut cache, &model);
+        assert!(refused > 500, "{refused}");
+        assert!(cache.stats().index_splits > 10 && cache.stats().levels_added == 2, "{}", cache.stats());
+
+        // A refused insert of a full device leaves every byte as it was.
+        toy.blocks_max.set(toy.len.get());
+        let before = toy.all_bytes();
+        let mut refused = 0;
+        for number in 30_000.. {
+            match toy.editor(&mut cache).insert(&name(number, 255), Ino(9), FileType::Regular) {
+                Ok(()) => break,
+                Err(_) => refused += 1,
+            }
+            if refused == 20 {
+                break;
+            }
+        }
+        if refused == 20 {
+            assert!(before == toy.all_bytes());
+        }
+        assert!(matches!(
+            toy.editor(&mut cache).insert(b"..", Ino(9), FileType::Regular),
+            Err(EditFault::Exists)
+        ));
+        assert!(matches!(toy.editor(&mut cache).remove(b"."), Err(EditFault::Absent)));
+        toy.editor(&mut cache).set_parent(Ino(77)).unwrap();
+        assert_eq!(toy.editor(&mut cache).lookup(b"..").unwrap(), Some(Ino(77)));
+        assert_eq!(toy.editor(&mut cache).lookup(b".").unwrap(), Some(INO));
+    }
+}
+
+#[test]
+fn an_index_that_is_full_says_so() {
+    let toy = Toy::new(Like { large_dir: false, ..Like::default() });
+    let (mut cache, mut model) = (DirCache::default(), Model::new());
+    let mut number = 0;
+    let fault = loop {
+        let name = name(number, 255);
+        match toy.editor(&mut cache).insert(&name, Ino(9), FileType::Regular) {
+            Ok(()) => drop(model.insert(name, 9)),
+            Err(fault) => break fault,
+        }
+        number += 1;
+    };
+    assert!(matches!(fault, EditFault::NoSpace(NoSpace::IndexFull { large_dir: false })));
+    assert!(fault.to_string().contains("large_dir"), "{fault}");
+    assert!(number > 10_000, "{number} names");
+    judge(&toy, &mut cache, &model);
+    for name in model.keys().cloned().collect::<Vec<_>>() {
+        remove(&toy, &mut cache, &mut model, &name);
+    }
+    assert_eq!(toy.len.get(), 1);
+}
+
+#[test]
+fn directories_with_hidden_names_are_read_only() {
+    let toy = Toy::new(Like::default());
+    for (casefold, encrypted) in [(true, false), (false, true), (true, true)] {
+        let target = Target { ino: INO, indexed: false, casefold, encrypted };
+        let mut cache = DirCache::default();
+        let refused = Editor::new(target, &toy.format, &toy, &mut cache);
+        assert!(matches!(refused.err(), Some(EditFault::Unsupported(_))));
+    }
+}
+
+#[test]
+fn four_hundred_thousand_long_names_in_small_blocks() {
+    let toy = Toy::new(Like::default());
+    let (mut cache, mut model) = (DirCache::new(16 << 20), Model::new());
+    for number in 0..400_000 {
+        insert(&toy, &mut cache, &mut model, &name(number, 255), number + 20);
+        if number.is_power_of_two() && number.trailing_zeros().is_multiple_of(3) {
+            judge(&toy, &mut cache, &model);
+        }
+    }
+    judge(&toy, &mut cache, &model);
+    assert_eq!(cache.stats().levels_added, 2);
+    assert!(cache.held_bytes() < 40 << 20, "{cache:?}");
+    // All but a few go; every second one first.
+    for (i, number) in (0..400_000).step_by(2).chain((1..399_999).step_by(2)).enumerate() {
+        remove(&toy, &mut cache, &mut model, &name(number, 255));
+        if (i + 1).is_power_of_two() && (i + 1).trailing_zeros().is_multiple_of(3) {
+            judge(&toy, &mut cache, &model);
+        }
+    }
+    judge(&toy, &mut cache, &model);
+    assert_eq!(model.len(), 1);
+    assert_eq!(toy.len.get(), 2, "a root and a leaf");
+}
+
+#[test]
+fn a_linear_directory_stays_one_without_the_feature() {
+    let mut toy = Toy::new(Like::default());
+    toy.format.features.compat = 0;
+    let (mut cache, mut model) = (DirCache::default(), Model::new());
+    for number in 0..300 {
+        insert(&toy, &mut cache, &mut model, &name(number, 100), number + 20);
+    }
+    judge(&toy, &mut cache, &model);
+    assert!(toy.len.get() > 20 && !toy.indexed.get());
+    for number in (0..300).rev() {
+        remove(&toy, &mut cache, &mut model, &name(number, 100));
+        judge(&toy, &mut cache, &model);
+    }
+    assert_eq!(toy.len.get(), 1);
+}
+
+#[test]
+fn a_listing_tells_what_stays_once_while_the_directory_changes() {
+    for at_a_time in [1, 10, 100] {
+        let toy = Toy::new(Like::default());
+        let (mut cache, mut model) = (DirCache::default(), Model::new());
+        for number in 0..3000 {
+            insert(&toy, &mut cache, &mut model, &name(number, 60), number + 20);
+        }
+        // Names from 100 on go and new ones come, between any two calls.
+        let (mut gone, mut come) = (100, 3000);
+        let told = listed(&toy, at_a_time, || {
+            for _ in 0..at_a_time {
+                if gone < 3000 {
+                    remove(&toy, &mut cache, &mut model, &name(gone, 60));
+                    gone += 1;
+                }
+                if come < 3300 {
+                    insert(&toy, &mut cache, &mut model, &name(come, 60), come);
+                    come += 1;
+                }
+            }
+        });
+        judge(&toy, &mut cache, &model);
+        assert!(cache.stats().splits > 50 && cache.stats().blocks_freed > 0, "{}", cache.stats());
+        let all: BTreeSet<_> = told.iter().collect();
+        assert_eq!(all.len(), told.len(), "nothing twice");
+        for number in 0..100 {
+            assert!(all.contains(&name(number, 60)), "{number} is missing");
+        }
+    }
+}
+
+#[test]
+#[ignore = "prints a measurement"]
+fn cost_of_a_million_names() {
+    let count: u32 = std::env::var("NAMES").ok().and_then(|names| names.parse().ok()).unwrap_or(1_000_000);
+    for version in [HashVersion::HalfMd4, HashVersion::Tea] {
+        let toy = Toy::new(Like { block_size: BlockSize::KIB4, version, ..Like::default() });
+        let mut cache = DirCache::new(256 << 20);
+        let rate = |what: &str, begun: Instant| {
+            let elapsed = begun.elapsed();
+            let rate = f64::from(count) / elapsed.as_secs_f64();
+            println!(
+                "{version:?}: {what:<8} {rate:>10.0} a second, {} ns each",
+                elapsed.as_nanos() / u128::from(count)
+            );
+        };
+        let mut text = Vec::new();
+        let mut each = |what: &str, cache: &mut DirCache, act: &mut dyn FnMut(&mut Editor<'_>, &[u8])| {
+            let begun = Instant::now();
+            for number in 0..count {
+                use std::io::Write as _;
+                text.clear();
+                write!(text, "test{number}").unwrap();
+                act(&mut toy.editor(cache), &text);
+            }
+            rate(what, begun);
+        };
+        each("insert", &mut cache, &mut |editor, name| {
+            editor.insert(name, Ino(9), FileType::Regular).unwrap()
+        });
+        println!("{}{cache:?}, {} blocks", cache.stats(), toy.len.get());
+        each("lookup", &mut cache, &mut |editor, name| assert!(editor.lookup(name).unwrap().is_some()));
+        each("remove", &mut cache, &mut |editor, name| assert!(editor.remove(name).is_ok()));
+        println!("{} blocks left", toy.len.get());
+    }
+}

@@ -1,0 +1,91 @@
+//! Many names of one hash.
+
+use ondisk::hash::{HashVersion, dirhash};
+
+use super::*;
+
+/// Names of 255 bytes that share one legacy hash: all bytes but the last are tried, and the last one is computed.
+///
+/// The last step is `hash = older + (newer ^ byte * 7152373)`, less 0x7FFFFFFF if that has its top bit; for a wanted hash both
+/// cases are solved for the byte.
+fn colliding(count: usize) -> Vec<Vec<u8>> {
+    const FACTOR: u32 = 7_152_373;
+    // The factor's inverse modulo 2^32, by Newton's steps: each doubles the bits that are right.
+    let inverse = (0..5).fold(FACTOR, |x, _| x.wrapping_mul(2u32.wrapping_sub(FACTOR.wrapping_mul(x))));
+    let step = |(newer, older): (u32, u32), byte: u8| {
+        let h = older.wrapping_add(newer ^ (byte as i8 as u32).wrapping_mul(FACTOR));
+        (if h & 0x8000_0000 != 0 { h.wrapping_sub(0x7FFF_FFFF) } else { h }, newer)
+    };
+    let prefix = [b'p'; 249];
+    let begin = prefix.iter().fold((0x12A3_FE2Du32, 0x37AB_E8F9u32), |state, byte| step(state, *byte));
+    let wanted = 0x2345_6789u32;
+    let letters = || (b'!'..=b'~').filter(|byte| *byte != b'/');
+    let mut names = Vec::new();
+    for number in 0.. {
+        // Three letters from the number, and two that are tried for it.
+        let three: [u8; 3] =
+            [number / 8836 % 94, number / 94 % 94, number % 94].map(|digit: u32| digit as u8 + b'!');
+        if three.contains(&b'/') {
+            continue;
+        }
+        let state = three.iter().fold(begin, |state, byte| step(state, *byte));
+        for a in letters() {
+            let state = step(state, a);
+            for b in letters() {
+                let (newer, older) = step(state, b);
+                for h in [wanted, wanted.wrapping_add(0x7FFF_FFFF)] {
+                    let byte = (h.wrapping_sub(older) ^ newer).wrapping_mul(inverse) as i32;
+                    let Ok(byte) = i8::try_from(byte) else { continue };
+                    let name = [&prefix[..], &three, &[a, b, byte as u8]].concat();
+                    let hash = dirhash(HashVersion::Legacy, &[1, 2, 3, 4], &name).unwrap().hash;
+                    if hash == wanted << 1 && !matches!(byte as u8, 0 | b'/') {
+                        names.push(name);
+                    }
+                }
+                if names.len() == count {
+                    return names;
+                }
+            }
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn many_names_of_one_hash_fill_many_leaves() {
+    let names = colliding(16);
+    for (before, limit) in [(0, 64 << 20), (300, 0), (300, 64 << 20)] {
+        let toy = Toy::new(Like { version: HashVersion::Legacy, ..Like::default() });
+        let (mut cache, mut model) = (DirCache::new(limit), Model::new());
+        for number in 0..before {
+            insert(&toy, &mut cache, &mut model, &name(number, 120), number + 20);
+        }
+        for (ino, name) in (5000..).zip(&names) {
+            insert(&toy, &mut cache, &mut model, name, ino);
+            judge(&toy, &mut cache, &model);
+        }
+        for name in &names {
+            let again = toy.editor(&mut cache).insert(name, Ino(1), FileType::Regular);
+            assert!(matches!(again, Err(EditFault::Exists)));
+        }
+        assert!(toy.len.get() > 6, "several leaves of one hash");
+        let told: BTreeSet<_> = listed(&toy, 3, || ()).into_iter().collect();
+        assert_eq!(told.len(), model.len() + 2);
+        // In an order that empties leaves in the middle, and refills them.
+        for round in 0..3 {
+            for name in names.iter().skip(round).step_by(3) {
+                remove(&toy, &mut cache, &mut model, name);
+                judge(&toy, &mut cache, &model);
+            }
+            for (ino, name) in (6000..).zip(names.iter().skip(round).step_by(6)) {
+                insert(&toy, &mut cache, &mut model, name, ino);
+                judge(&toy, &mut cache, &model);
+            }
+        }
+        for name in model.keys().cloned().collect::<Vec<_>>() {
+            remove(&toy, &mut cache, &mut model, &name);
+        }
+        judge(&toy, &mut cache, &model);
+        assert_eq!(toy.len.get(), 1);
+    }
+}

@@ -1,0 +1,193 @@
+//! Owner, mode, times, size and attributes of one object.
+
+use super::*;
+
+/// The range of times in an inode with extra fields: 34 bits of seconds from 1901 on.
+const SECS_MIN: i64 = -(1 << 31);
+const SECS_MAX: i64 = (1 << 34) - (1 << 31) - 1;
+const VALUE_MAX: usize = 65_536;
+
+impl Model {
+    pub(super) fn chmod(&mut self, at: &At, mode: u16) -> Result<(), Errno> {
+        let ino = self.object(at)?;
+        if self.inode(ino).kind == Kind::Symlink {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let limits = self.limits;
+        let inode = self.edit(ino);
+        inode.mode = mode & 0o7777;
+        if let Some(mut acl) = inode.acl(AclType::Access) {
+            acl.chmod(mode);
+            // As long as before: it fits.
+            inode.attributes.set_acl(&limits, AclType::Access, Some(&acl))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn chown(&mut self, at: &At, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+        let ino = self.object(at)?;
+        let inode = self.edit(ino);
+        inode.uid = uid.unwrap_or(inode.uid);
+        inode.gid = gid.unwrap_or(inode.gid);
+        // Even where nobody's ids change. Set-group-id without execution once meant mandatory locking: root keeps it.
+        if !inode.is_dir() {
+            inode.mode &= !S_ISUID;
+            if inode.mode & S_IXGRP != 0 {
+                inode.mode &= !S_ISGID;
+            }
+            inode.attributes.remove(CAPABILITY);
+        }
+        Ok(())
+    }
+
+    pub(super) fn utimens(&mut self, at: &At, atime: SetTime, mtime: SetTime) -> Result<(), Errno> {
+        let dir = self.directory(at)?;
+        // The kernel does not look for the name when there is nothing to do.
+        if (atime, mtime) == (SetTime::Keep, SetTime::Keep) {
+            return Ok(());
+        }
+        let ino = self.find(dir, at.name())?;
+        let is_bad = |time| matches!(time, SetTime::To(time) if time.nanos >= 1_000_000_000);
+        if is_bad(atime) || is_bad(mtime) {
+            return Err(Errno::EINVAL);
+        }
+        let inode = self.edit(ino);
+        for (place, time) in [(&mut inode.atime, atime), (&mut inode.mtime, mtime)] {
+            match time {
+                SetTime::Keep => {}
+                SetTime::Now => *place = None,
+                SetTime::To(time) => *place = Some(stored(time)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Root keeps the set-id bits of a file that it truncates; capabilities go.
+    pub(super) fn truncate(&mut self, at: &At, size: u64) -> Result<(), Errno> {
+        let ino = self.object(at)?;
+        match self.inode(ino).kind {
+            Kind::File => {}
+            Kind::Dir => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        if i64::try_from(size).is_err() {
+            return Err(Errno::EINVAL);
+        }
+        if size > self.limits.max_size() {
+            return Err(Errno::EFBIG);
+        }
+        let inode = self.edit(ino);
+        inode.attributes.remove(CAPABILITY);
+        inode.size = size;
+        inode.mtime = None;
+        Ok(())
+    }
+
+    pub(super) fn set_xattr(
+        &mut self,
+        at: &At,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), Errno> {
+        let dir = self.directory(at)?;
+        check_name_len(name)?;
+        if value.len() > VALUE_MAX {
+            return Err(Errno::E2BIG);
+        }
+        let ino = self.find(dir, at.name())?;
+        if let Some(acl_type) = AclType::of_xattr_name(name) {
+            return self.set_acl(ino, acl_type, Acl::from_xattr(value)?);
+        }
+        if name == CAPABILITY && !value.is_empty() && !is_capability(value) {
+            return Err(Errno::EINVAL);
+        }
+        self.may_write(ino, name)?;
+        let limits = self.limits;
+        self.edit(ino).attributes.set(&limits, name, value, mode)
+    }
+
+    pub(super) fn remove_xattr(&mut self, at: &At, name: &[u8]) -> Result<(), Errno> {
+        let dir = self.directory(at)?;
+        check_name_len(name)?;
+        let ino = self.find(dir, at.name())?;
+        if let Some(acl_type) = AclType::of_xattr_name(name) {
+            return self.set_acl(ino, acl_type, None);
+        }
+        self.may_write(ino, name)?;
+        if self.edit(ino).attributes.remove(name) { Ok(()) } else { Err(Errno::ENODATA) }
+    }
+
+    pub(super) fn get_xattr(&self, at: &At, name: &[u8]) -> Result<(), Errno> {
+        let dir = self.directory(at)?;
+        check_name_len(name)?;
+        let ino = self.find(dir, at.name())?;
+        match AclType::of_xattr_name(name) {
+            None => self.may_have(ino, name, Errno::ENODATA)?,
+            Some(_) if self.inode(ino).kind == Kind::Symlink => return Err(Errno::EOPNOTSUPP),
+            Some(_) => {}
+        }
+        self.inode(ino).attributes.get(name).map(|_| ()).ok_or(Errno::ENODATA)
+    }
+
+    fn may_write(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        self.may_have(ino, name, Errno::EPERM)
+    }
+
+    /// Refuses "user." where the permission bits do not speak of content, and names that nobody keeps.
+    fn may_have(&self, ino: Ino, name: &[u8], refusal: Errno) -> Result<(), Errno> {
+        let is_user = name.starts_with(b"user.");
+        if is_user && !matches!(self.inode(ino).kind, Kind::File | Kind::Dir) {
+            return Err(refusal);
+        }
+        let suffix =
+            [b"user.".as_slice(), b"trusted.", b"security."].iter().find_map(|p| name.strip_prefix(*p));
+        match suffix {
+            None => Err(Errno::EOPNOTSUPP),
+            Some([]) => Err(Errno::EINVAL),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// An access ACL changes the mode, and is not stored when the mode says all of it.
+    fn set_acl(&mut self, ino: Ino, acl_type: AclType, acl: Option<Acl>) -> Result<(), Errno> {
+        let inode = self.inode(ino);
+        if inode.kind == Kind::Symlink {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if acl_type == AclType::Default && !inode.is_dir() {
+            return if acl.is_some() { Err(Errno::EACCES) } else { Ok(()) };
+        }
+        if acl.as_ref().is_some_and(|acl| !acl.is_valid()) {
+            return Err(Errno::EINVAL);
+        }
+        let limits = self.limits;
+        let inode = self.edit(ino);
+        let mode = match (&acl, acl_type) {
+            (Some(acl), AclType::Access) => inode.mode & !0o777 | acl.mode(),
+            _ => inode.mode,
+        };
+        let stored = acl.filter(|acl| acl_type == AclType::Default || !acl.is_trivial());
+        inode.attributes.set_acl(&limits, acl_type, stored.as_ref())?;
+        inode.mode = mode;
+        Ok(())
+    }
+}
+
+/// What is left of a time in an inode.
+fn stored(time: Time) -> Time {
+    let secs = time.secs.clamp(SECS_MIN, SECS_MAX);
+    let is_at_end = secs == SECS_MIN || secs == SECS_MAX;
+    Time { secs, nanos: if is_at_end { 0 } else { time.nanos } }
+}
+
+/// The calls refuse a name of none or more than 255 bytes before they look at the object.
+fn check_name_len(name: &[u8]) -> Result<(), Errno> {
+    if name.is_empty() || name.len() > NAME_MAX { Err(Errno::ERANGE) } else { Ok(()) }
+}
+
+/// Has it the form of file capabilities, version 2 or 3?
+fn is_capability(value: &[u8]) -> bool {
+    let version = value.first_chunk().map(|magic| u32::from_le_bytes(*magic) >> 24);
+    matches!((version, value.len()), (Some(2), 20) | (Some(3), 24))
+}

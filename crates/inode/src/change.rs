@@ -1,0 +1,478 @@
+//! Changing what inodes hold: blocks of directories, and cutting files.
+//!
+//! ```text
+//!   Change { live, alloc, handle } -- with_dir(node) --> dir::edit::Editor over this inode's blocks
+//!                                  -- cut(node, from) -> blocks from there on freed, a bounded number per call
+//! ```
+//!
+//! Source: spec 07 sections 7 and 8; i_blocks counts whole clusters.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use alloc::{Alloc, Flags, Prealloc, Request};
+use base::{Lblk, Malformed, Pblk, Place};
+use buffer::{Buffer, Edit, Kind, Owner, ReadFault, Seal};
+use dir::DirBlocks;
+use dir::edit::{DirCache, DirEdit, NoSpace};
+use mapping::{EditFault, Holds, Mapped, TreeSpace};
+use ondisk::inode::flags;
+use ondisk::{Features, dirent};
+
+use crate::live::{Live, Node, Values};
+use crate::{Fault, Shared};
+
+/// What makes changes of a directory fast; lost without harm.
+#[derive(Default)]
+pub struct DirState {
+    cache: DirCache,
+    window: Prealloc,
+}
+
+impl DirState {
+    /// What the directory's changes did.
+    #[must_use]
+    pub fn stats(&self) -> dir::edit::Stats {
+        self.cache.stats()
+    }
+}
+
+/// Extents that one step of a cut removes: their groups' bitmaps are what a transaction needs room for.
+const EXTENTS_PER_STEP: u32 = 16;
+
+/// Somebody with a handle who changes inodes.
+#[derive(Clone, Copy)]
+pub struct Change<'a> {
+    /// The inodes.
+    pub live: &'a Live,
+    /// Where blocks come from.
+    pub alloc: &'a Alloc,
+    /// The handle.
+    pub edit: &'a dyn Edit,
+}
+
+impl<'a> Change<'a> {
+    fn shared(&self) -> &'a Arc<Shared> {
+        self.live.shared()
+    }
+
+    /// Gives `with` an editor of a directory that is kept in blocks. The caller holds its operation lock alone.
+    ///
+    /// # Errors
+    /// What the editor says, or why there is none.
+    pub fn with_dir<R>(
+        &self,
+        node: &Arc<Node>,
+        format: &dir::Format,
+        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
+    ) -> Result<R, dir::edit::EditFault> {
+        self.in_dir(node, &mut self.live.edit(node, self.edit.transaction()), format, with)
+    }
+
+    fn in_dir<R>(
+        &self,
+        node: &Arc<Node>,
+        values: &mut Values,
+        format: &dir::Format,
+        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
+    ) -> Result<R, dir::edit::EditFault> {
+        let mut state = values.dir.take().unwrap_or_default();
+        let target = dir::edit::Target {
+            ino: node.ino(),
+            indexed: values.has_flag(flags::INDEX)
+                && self.shared().sb.features.has_compat(Features::DIR_INDEX),
+            casefold: values.has_flag(flags::CASEFOLD),
+            encrypted: values.has_flag(flags::ENCRYPT),
+        };
+        let DirState { cache, window } = &mut *state;
+        let blocks = DirBlocksEdit {
+            change: *self,
+            node,
+            values: RefCell::new(values),
+            window: RefCell::new(window),
+            index: &format.index,
+        };
+        let editor = dir::edit::Editor::new(target, format, &blocks, cache);
+        let done = editor.and_then(|mut editor| with(&mut editor));
+        drop(blocks);
+        values.dir = Some(state);
+        done
+    }
+
+    /// Unmaps and frees what the inode has from logical block `from` on: a bounded part, from the end backwards. `true` when
+    /// all is done; else call again, with another handle: the inode is an orphan meanwhile. Needs
+    /// [`cut_credits`](Self::cut_credits).
+    ///
+    /// # Errors
+    /// A block cannot be read, or is free already.
+    pub fn cut(&self, node: &Arc<Node>, from: u64) -> Result<bool, Fault> {
+        let ino = node.ino();
+        let mut values = self.live.edit(node, self.edit.transaction());
+        let space = Space::new(*self, &values);
+        let mut freed: Vec<(Pblk, u32)> = Vec::new();
+        let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
+        let mut map = values.map.clone();
+        let is_meta = values.kind() != ondisk::filetype::FileType::Regular
+            || values.has_flag(flags::EA_INODE | flags::JOURNAL_DATA);
+        let left = map.remove_step(&editor, from..1 << 32, EXTENTS_PER_STEP, &mut |start, len| {
+            freed.push((start, len));
+        });
+        let left = left.map_err(|fault| edit_fault(ino, fault))?;
+        values.map = map;
+        for (start, len) in freed {
+            self.free(&space, start, len, is_meta).map_err(Fault::of(ino))?;
+        }
+        space.settle(&mut values);
+        Ok(left.is_none())
+    }
+
+    /// Gives a new directory its first block.
+    ///
+    /// # Errors
+    /// No space; or a block cannot be read.
+    pub fn make_dir(
+        &self,
+        node: &Arc<Node>,
+        parent: base::Ino,
+        format: &dir::Format,
+    ) -> Result<(), dir::edit::EditFault> {
+        let mut values = self.live.edit(node, self.edit.transaction());
+        let mut window = Prealloc::new();
+        let blocks = DirBlocksEdit {
+            change: *self,
+            node,
+            values: RefCell::new(&mut values),
+            window: RefCell::new(&mut window),
+            index: &format.index,
+        };
+        let fill = &mut |bytes: &mut [u8]| dir::edit::first_block(&format.entries, node.ino(), parent, bytes);
+        blocks.append(false, fill).map(drop)
+    }
+
+    /// Looks into a directory that nobody changes now: no handle is needed.
+    ///
+    /// # Errors
+    /// What the editor says, or why there is none.
+    pub fn look<R>(
+        live: &Live,
+        alloc: &Alloc,
+        node: &Arc<Node>,
+        format: &dir::Format,
+        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
+    ) -> Result<R, dir::edit::EditFault> {
+        let change = Change { live, alloc, edit: &NoChanges };
+        change.in_dir(node, &mut node.values(), format, with)
+    }
+
+    /// Blocks that one step of [`cut`](Self::cut) may change.
+    #[must_use]
+    pub fn cut_credits(shared: &Shared) -> u32 {
+        // A bitmap for each extent and, as large extents reach over groups, some more; and the tree.
+        mapping::credits_remove(5, EXTENTS_PER_STEP, shared.geometry.block_size) + 2 * EXTENTS_PER_STEP + 8
+    }
+
+    /// Frees data blocks. With clusters of several blocks only whole clusters are freed: what a file maps of the first one
+    /// before `start` keeps it.
+    fn free(&self, space: &Space<'_>, start: Pblk, len: u32, is_meta: bool) -> Result<(), ReadFault> {
+        let ratio = self.shared().geometry.cluster_ratio();
+        let first = start.0.div_ceil(ratio) * ratio;
+        let end = (start.0 + u64::from(len)).div_ceil(ratio) * ratio;
+        if is_meta {
+            for block in start.0..start.0 + u64::from(len) {
+                self.edit.revoke(Pblk(block));
+            }
+        }
+        if first >= end {
+            return Ok(());
+        }
+        space.count(-(((end - first) / ratio) as i64));
+        self.alloc.free(self.edit, Pblk(first), end - first, false)
+    }
+
+    /// One block for data of `values` that is kept as metadata (a symbolic link's target, an attribute's value), mapped
+    /// at `lblk`.
+    ///
+    /// # Errors
+    /// No space; or a block cannot be read.
+    pub fn append_block(&self, values: &mut Values, lblk: Lblk, goal: Pblk) -> Result<Pblk, EditFault> {
+        let space = Space::new(*self, values);
+        let start = space.take(goal, Flags::METADATA)?;
+        let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
+        let mapped = Mapped { lblk, len: 1, holds: Holds::Written(start) };
+        if let Err(fault) = values.map.insert(&editor, mapped) {
+            space.give(start);
+            return Err(fault);
+        }
+        space.settle(values);
+        Ok(start)
+    }
+}
+
+/// The fault of a change of this inode's map.
+#[must_use]
+pub fn edit_fault(ino: base::Ino, fault: EditFault) -> Fault {
+    match fault {
+        EditFault::Read(fault) => Fault::of(ino)(fault),
+        EditFault::NoSpace | EditFault::Quota => Fault::NoSpace,
+        EditFault::TooLarge => Fault::TooLarge,
+        EditFault::Occupied(lblk) => {
+            let fact = Malformed::new("block map", "the block behind the end is a hole", lblk.0);
+            Fault::Corrupt(base::Corrupt::at(Place::ino(ino).at_lblk(lblk), fact))
+        }
+    }
+}
+
+/// Blocks for one inode, and how many clusters it got and gave.
+struct Space<'a> {
+    change: Change<'a>,
+    goal: Pblk,
+    clusters: Cell<i64>,
+}
+
+impl<'a> Space<'a> {
+    fn new(change: Change<'a>, values: &Values) -> Self {
+        let geometry = &change.shared().geometry;
+        let group = geometry.inode_place(values.map.ino).map(|(group, _)| group);
+        let goal = group.map_or(Pblk(0), |group| geometry.group_start(group));
+        Self { change, goal, clusters: Cell::new(0) }
+    }
+
+    fn count(&self, clusters: i64) {
+        self.clusters.set(self.clusters.get() + clusters);
+    }
+
+    fn take(&self, goal: Pblk, flags: Flags) -> Result<Pblk, EditFault> {
+        let goal = if goal.0 == 0 { self.goal } else { goal };
+        let request = Request { goal, len: 1, min_len: 1, flags, stream: None };
+        match self.change.alloc.allocate(self.change.edit, &request) {
+            Ok((start, _)) => {
+                self.count(1);
+                Ok(start)
+            }
+            Err(alloc::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
+            Err(alloc::Fault::Read(fault)) => Err(EditFault::Read(fault)),
+        }
+    }
+
+    /// Takes back what [`take`](Self::take) gave.
+    fn give(&self, start: Pblk) {
+        self.count(-1);
+        let ratio = self.change.shared().geometry.cluster_ratio();
+        // What cannot be freed now was just allocated in a group that could be read.
+        let _ = self.change.alloc.free(self.change.edit, start, ratio, false);
+    }
+
+    /// Adds the clusters to i_blocks.
+    fn settle(&self, values: &mut Values) {
+        let shared = self.change.shared();
+        let blocks = self.clusters.replace(0) * shared.geometry.cluster_ratio() as i64;
+        let huge = shared.sb.features.has_ro_compat(Features::HUGE_FILE) && values.has_flag(flags::HUGE_FILE);
+        let units = if huge { blocks } else { blocks << (shared.geometry.block_size.log2() - 9) };
+        values.fields.blocks = values.fields.blocks.saturating_add_signed(units);
+    }
+}
+
+impl TreeSpace for Space<'_> {
+    fn allocate(&self, near: Pblk) -> Result<Pblk, EditFault> {
+        self.take(near, Flags::METADATA)
+    }
+
+    fn free(&self, block: Pblk) {
+        self.change.edit.revoke(block);
+        self.give(block);
+    }
+}
+
+/// A directory's blocks, to be changed.
+struct DirBlocksEdit<'a> {
+    change: Change<'a>,
+    node: &'a Arc<Node>,
+    values: RefCell<&'a mut Values>,
+    window: RefCell<&'a mut Prealloc>,
+    index: &'a ondisk::htree::DxFormat,
+}
+
+impl DirBlocksEdit<'_> {
+    fn place(&self, lblk: Lblk) -> Result<Mapped, ReadFault> {
+        let shared = self.change.shared();
+        self.values.borrow().map.find(&shared.buffers, lblk, 1)
+    }
+
+    fn block(&self, lblk: Lblk) -> Result<Option<Pblk>, ReadFault> {
+        Ok(match self.place(lblk)?.holds {
+            Holds::Written(block) => Some(block),
+            Holds::Hole | Holds::Unwritten(_) => None,
+        })
+    }
+
+    fn owner(&self, kind: Kind) -> Owner {
+        Owner { kind, ino: self.node.ino().0 }
+    }
+
+    fn get(
+        &self,
+        lblk: Lblk,
+        kind: Kind,
+        verify: impl FnOnce(&[u8], u32) -> Result<(), Malformed>,
+    ) -> Result<Option<Buffer>, ReadFault> {
+        let Some(block) = self.block(lblk)? else { return Ok(None) };
+        let seed = self.values.borrow().map.seed;
+        let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| verify(bytes, seed));
+        let got = self.change.shared().buffers.get(block, self.owner(kind), verify);
+        got.map(Some).map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))
+    }
+
+    fn change(&self, lblk: Lblk, kind: Kind, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
+        let Some(block) = self.block(lblk)? else {
+            let fact = Malformed::new("directory", "a block that is changed is no hole", lblk.0);
+            return Err(ReadFault::corrupt(Place::ino(self.node.ino()).at_lblk(lblk), fact));
+        };
+        let seal = Seal { owner: self.owner(kind), seed: self.values.borrow().map.seed };
+        self.change.edit.change(block, seal, change)
+    }
+
+    /// A block behind the last one: the next of the last one's cluster, or of the window, or a new one.
+    fn next_block(&self, lblk: Lblk, space: &Space<'_>) -> Result<Pblk, EditFault> {
+        let ratio = self.change.shared().geometry.cluster_ratio() as u32;
+        let before = match lblk.0.checked_sub(1) {
+            Some(before) => self.block(Lblk(before))?,
+            None => None,
+        };
+        if let Some(before) = before.filter(|_| !lblk.0.is_multiple_of(ratio)) {
+            return Ok(Pblk(before.0 + 1));
+        }
+        let Some(before) = before else { return space.take(Pblk(0), Flags::METADATA) };
+        // A directory that has a second block will have more.
+        let request =
+            Request { goal: Pblk(before.0 + 1), len: 1, min_len: 1, flags: Flags::METADATA, stream: None };
+        match self.change.alloc.allocate_in(self.change.edit, &mut self.window.borrow_mut(), &request) {
+            Ok((start, _)) => {
+                space.count(1);
+                Ok(start)
+            }
+            Err(alloc::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
+            Err(alloc::Fault::Read(fault)) => Err(EditFault::Read(fault)),
+        }
+    }
+}
+
+impl DirBlocks for DirBlocksEdit<'_> {
+    fn len(&self) -> u32 {
+        let size = self.values.borrow().fields.size;
+        u32::try_from(size >> self.change.shared().geometry.block_size.log2()).unwrap_or(u32::MAX)
+    }
+
+    fn leaf(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
+        self.get(lblk, Kind::DirLeaf, dirent::verify_tail)
+    }
+
+    fn index(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
+        self.get(lblk, Kind::DirIndex, |bytes, seed| self.index.verify(bytes, seed))
+    }
+
+    fn hole_len(&self, lblk: Lblk) -> u32 {
+        let shared = self.change.shared();
+        let left = self.len().saturating_sub(lblk.0);
+        match self.values.borrow().map.find(&shared.buffers, lblk, left) {
+            Ok(Mapped { holds: Holds::Hole | Holds::Unwritten(_), len, .. }) => len.max(1),
+            _ => 1,
+        }
+    }
+
+    fn prefetch(&self, first: Lblk, len: u32) {
+        let shared = self.change.shared();
+        let found = self.values.borrow().map.find(&shared.buffers, first, len);
+        if let Ok(Mapped { holds: Holds::Written(block), len, .. }) = found {
+            shared.buffers.prefetch(block, len);
+        }
+    }
+}
+
+impl DirEdit for DirBlocksEdit<'_> {
+    fn change_leaf(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
+        self.change(lblk, Kind::DirLeaf, change)
+    }
+
+    fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
+        self.change(lblk, Kind::DirIndex, change)
+    }
+
+    fn append(&self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, dir::edit::EditFault> {
+        let shared = self.change.shared();
+        let lblk = Lblk(self.len());
+        let space = Space::new(self.change, &self.values.borrow());
+        let block = self.next_block(lblk, &space).map_err(dir_fault)?;
+        let mut values = self.values.borrow_mut();
+        let editor = mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
+        let mapped = Mapped { lblk, len: 1, holds: Holds::Written(block) };
+        if let Err(fault) = values.map.insert(&editor, mapped) {
+            if lblk.0.is_multiple_of(shared.geometry.cluster_ratio() as u32) {
+                space.give(block);
+            }
+            return Err(dir_fault(fault));
+        }
+        let kind = if as_index { Kind::DirIndex } else { Kind::DirLeaf };
+        let seal = Seal { owner: self.owner(kind), seed: values.map.seed };
+        self.change.edit.fresh(block, seal, fill);
+        values.fields.size += shared.geometry.block_size.bytes();
+        space.settle(&mut values);
+        Ok(lblk)
+    }
+
+    fn pop(&self) -> Result<(), dir::edit::EditFault> {
+        let shared = self.change.shared();
+        let last = self.len().saturating_sub(1);
+        let mut values = self.values.borrow_mut();
+        let space = Space::new(self.change, &values);
+        let editor = mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
+        let mut freed = Vec::new();
+        values
+            .map
+            .remove(&editor, u64::from(last)..1 << 32, &mut |start, len| freed.push((start, len)))
+            .map_err(dir_fault)?;
+        for (start, len) in freed {
+            self.change.free(&space, start, len, true)?;
+        }
+        values.fields.size -= shared.geometry.block_size.bytes();
+        space.settle(&mut values);
+        Ok(())
+    }
+
+    fn set_indexed(&self, indexed: bool) {
+        let fields = &mut self.values.borrow_mut().fields;
+        fields.flags = if indexed { fields.flags | flags::INDEX } else { fields.flags & !flags::INDEX };
+    }
+}
+
+fn dir_fault(fault: EditFault) -> dir::edit::EditFault {
+    match fault {
+        EditFault::Read(fault) => dir::edit::EditFault::Read(fault),
+        EditFault::NoSpace | EditFault::Quota => dir::edit::EditFault::NoSpace(NoSpace::Device),
+        EditFault::TooLarge => dir::edit::EditFault::NoSpace(NoSpace::Size { large_dir: true }),
+        EditFault::Occupied(lblk) => {
+            let fact = Malformed::new("directory", "the block behind its end is a hole", lblk.0);
+            dir::edit::EditFault::Read(ReadFault::corrupt(Place::default().at_lblk(lblk), fact))
+        }
+    }
+}
+
+/// The right to change nothing, for looking.
+struct NoChanges;
+
+impl Edit for NoChanges {
+    fn transaction(&self) -> u64 {
+        unreachable!("looking changes nothing")
+    }
+
+    fn change(&self, block: Pblk, _: Seal, _: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
+        unreachable!("looking does not change block {block}")
+    }
+
+    fn fresh(&self, block: Pblk, _: Seal, _: &mut dyn FnMut(&mut [u8])) {
+        unreachable!("looking does not make block {block}")
+    }
+
+    fn revoke(&self, block: Pblk) {
+        unreachable!("looking does not revoke block {block}")
+    }
+}

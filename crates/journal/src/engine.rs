@@ -1,0 +1,548 @@
+//! The live journal: many threads change blocks, many operations share one commit.
+//!
+//! ```text
+//!            start          locked: no new handles    its blocks' bytes are taken        in the log
+//!  (none) ----------> RUNNING ----------------> SEALING ------------------------> COMMITTING ----> CHECKPOINT ----> gone
+//!                     handles change blocks     client writes what it kept        checksums,       written home
+//!                                               as values                         log, barrier     in block order
+//!                                                    |
+//!                                                    '--> the next one RUNS
+//! ```
+//!
+//! Nobody waits for a block that is being committed: sealing takes shared bytes, and a change after that goes to a copy.
+//!
+//! Invariants
+//! 1. A home is written only with bytes of a committed transaction (C1).
+//! 2. A block of the log is used again only after all blocks of its transaction, or newer committed ones in their place, were
+//!    written home, that device was flushed, and the log's superblock says so durably (C3).
+//! 3. A transaction's log blocks are durable before its commit block is written; the commit block is durable before
+//!    [`Journal::committed`] tells (barriers on).
+//! 4. After the first failure nothing more is written: [`Aborted`] is latched with its cause.
+//! 5. A thread holds at most one handle, and commits while it holds none.
+//!
+//! Locks, in order: `writer` (one commit or checkpoint at a time), `running`, a transaction's list, the cache's shards.
+
+mod checkpoint;
+mod handle;
+mod log_writer;
+mod transaction;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base::Pblk;
+use buffer::{Buffer, Buffers, ReadFault, Seal};
+use device::{Device, DeviceFault};
+use parking_lot::{Condvar, Mutex};
+
+pub use self::handle::Handle;
+pub use self::log_writer::OpenLogFault;
+
+use self::checkpoint::Checkpoint;
+use self::log_writer::LogWriter;
+use self::transaction::Transaction;
+
+/// Who keeps a file system's values in memory, and knows how its blocks get their checksums.
+pub trait Client: Send + Sync {
+    /// Writes what is kept as values (inodes, group descriptors) into blocks. No handle is open, and none will be until this
+    /// returns.
+    ///
+    /// # Errors
+    /// A block could not be read; the journal aborts.
+    fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault>;
+
+    /// How many blocks [`before_commit`](Self::before_commit) will touch at most besides those that the transaction has.
+    fn blocks_to_come(&self) -> u32;
+
+    /// Puts a block's checksum in place.
+    fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]);
+
+    /// Has a block of this kind a checksum inside? If not it is logged as it is, without a copy.
+    fn has_checksum(&self, seal: Seal) -> bool;
+
+    /// This transaction, and all before it, are durable. Called in order, with no handle's lock held.
+    fn committed(&self, transaction: u64);
+}
+
+/// Why nothing is written any more.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the journal was aborted: {cause}; nothing is written any more; unmount, and check the image")]
+pub struct Aborted {
+    /// The first failure.
+    pub cause: String,
+}
+
+/// Mistakes on purpose, for the crash lab: each must be found by it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sabotage {
+    /// Revoke records are not written.
+    pub skip_revokes: bool,
+    /// No flush before the commit block.
+    pub skip_barrier: bool,
+    /// The tail moves before homes were flushed.
+    pub skip_checkpoint_flush: bool,
+}
+
+/// How a journal works.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Do not flush at commits and checkpoints: for measurements, and devices whose writes are durable.
+    pub no_barriers: bool,
+    /// Blocks of a transaction at most; 0 for a third of the log.
+    pub transaction_max: u32,
+    /// Somebody calls [`Journal::commit`] when [`Journal::wait_for_work`] says so; else who finds a transaction full commits
+    /// it himself.
+    pub has_committer: bool,
+    /// For the crash lab.
+    pub sabotage: Sabotage,
+}
+
+/// Counts since the journal was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Handles that were started.
+    pub handles: u64,
+    /// Transactions committed.
+    pub commits: u64,
+    /// Blocks logged by them.
+    pub logged_blocks: u64,
+    /// Blocks of the log written: descriptors, revokes and commits too.
+    pub log_blocks: u64,
+    /// Revoke records written.
+    pub revokes: u64,
+    /// Blocks written home.
+    pub home_blocks: u64,
+    /// Times that the log was emptied.
+    pub checkpoints: u64,
+    /// Times that a handle waited for a block that was being committed: always 0, by design; the kernel's "sleep on shadow".
+    pub shadow_waits: u64,
+    /// Times that a handle waited because the running transaction was full or being sealed.
+    pub start_waits: u64,
+    /// Nanoseconds in which no handle could start, since a transaction was being sealed.
+    pub sealing_nanos: u64,
+}
+
+/// A journal that is open for writing; or, without a log, the same order of things with homes written at each commit.
+pub struct Journal {
+    buffers: Arc<Buffers>,
+    home: Arc<dyn Device>,
+    client: OnceLock<Arc<dyn Client>>,
+    options: Options,
+    transaction_max: u32,
+    running: Mutex<Running>,
+    /// The running transaction changed, or handles ended, or a commit ended.
+    changed: Condvar,
+    writer: Mutex<Writer>,
+    committed: AtomicU64,
+    wanted: AtomicU64,
+    is_closing: AtomicBool,
+    aborted: OnceLock<Aborted>,
+    handles: AtomicU64,
+    start_waits: AtomicU64,
+    stats: Mutex<Stats>,
+}
+
+struct Running {
+    transaction: Arc<Transaction>,
+    /// Open handles.
+    handles: u32,
+    /// Credits that open handles still have.
+    reserved: u32,
+    is_locked: bool,
+}
+
+/// What one commit or checkpoint at a time works with.
+struct Writer {
+    log: Option<LogWriter>,
+    checkpoint: Checkpoint,
+}
+
+/// A block of a transaction as it goes to the log and home.
+pub(crate) struct Image {
+    pub(crate) block: Pblk,
+    pub(crate) bytes: Arc<[u8]>,
+}
+
+impl Journal {
+    /// A journal over `home`, whose blocks `buffers` has. The log must have been replayed.
+    ///
+    /// # Errors
+    /// The log's superblock cannot be read, or says that something waits for replay.
+    pub fn open(
+        buffers: Arc<Buffers>,
+        home: Arc<dyn Device>,
+        log: Option<crate::Log>,
+        options: Options,
+    ) -> Result<Self, OpenLogFault> {
+        let log = log.map(|log| LogWriter::open(log, &options)).transpose()?;
+        // Without a log a transaction is bounded by memory only.
+        let log_max = log.as_ref().map_or(1 << 16, LogWriter::transaction_max);
+        let transaction_max = match options.transaction_max {
+            0 => log_max,
+            max => max.min(log_max),
+        };
+        let running =
+            Running { transaction: Arc::new(Transaction::new(1)), handles: 0, reserved: 0, is_locked: false };
+        Ok(Self {
+            buffers,
+            home,
+            client: OnceLock::new(),
+            options,
+            transaction_max,
+            running: Mutex::new(running),
+            changed: Condvar::new(),
+            writer: Mutex::new(Writer { log, checkpoint: Checkpoint::default() }),
+            committed: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
+            aborted: OnceLock::new(),
+            handles: AtomicU64::new(0),
+            start_waits: AtomicU64::new(0),
+            stats: Mutex::default(),
+        })
+    }
+
+    /// Tells who keeps the values. Once, before the first handle.
+    pub fn set_client(&self, client: Arc<dyn Client>) {
+        let was_unset = self.client.set(client).is_ok();
+        debug_assert!(was_unset, "a journal has one client");
+    }
+
+    /// The cache whose blocks are changed.
+    #[must_use]
+    pub fn buffers(&self) -> &Arc<Buffers> {
+        &self.buffers
+    }
+
+    /// Blocks that a handle can ask for at most.
+    #[must_use]
+    pub fn credits_max(&self) -> u32 {
+        // What the client adds at the commit comes on top; half is left for it.
+        self.transaction_max / 2
+    }
+
+    /// The last transaction that is durable, with all before it; 0 for none yet.
+    #[must_use]
+    pub fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    /// The transaction that handles join now.
+    #[must_use]
+    pub fn running(&self) -> u64 {
+        self.running.lock().transaction.number
+    }
+
+    /// The first failure, if there was one.
+    #[must_use]
+    pub fn aborted(&self) -> Option<&Aborted> {
+        self.aborted.get()
+    }
+
+    /// Counts.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = *self.stats.lock();
+        stats.handles = self.handles.load(Ordering::Relaxed);
+        stats.start_waits = self.start_waits.load(Ordering::Relaxed);
+        stats
+    }
+
+    /// Joins the running transaction, with room for changes to `credits` blocks.
+    ///
+    /// # Errors
+    /// The journal was aborted, or more is asked for than a transaction may have.
+    pub fn start(&self, credits: u32) -> Result<Handle<'_>, Aborted> {
+        if credits > self.credits_max() {
+            let cause = format!(
+                "an operation needs {credits} blocks, and a transaction of this log has {}",
+                self.credits_max()
+            );
+            return Err(Aborted { cause });
+        }
+        let mut running = self.running.lock();
+        loop {
+            if let Some(aborted) = self.aborted.get() {
+                return Err(aborted.clone());
+            }
+            if running.is_locked {
+                self.start_waits.fetch_add(1, Ordering::Relaxed);
+                self.changed.wait(&mut running);
+                continue;
+            }
+            let blocks = running.transaction.len() + running.reserved + self.client().blocks_to_come();
+            if blocks + credits <= self.transaction_max || running.transaction.is_untouched(running.reserved)
+            {
+                break;
+            }
+            let full = running.transaction.number;
+            if self.options.has_committer {
+                self.start_waits.fetch_add(1, Ordering::Relaxed);
+                self.want(full);
+                self.changed.wait(&mut running);
+            } else {
+                drop(running);
+                self.commit(full)?;
+                running = self.running.lock();
+            }
+        }
+        running.handles += 1;
+        running.reserved += credits;
+        self.handles.fetch_add(1, Ordering::Relaxed);
+        let half = self.transaction_max / 2;
+        if self.options.has_committer && running.transaction.len() > half {
+            self.want(running.transaction.number);
+        }
+        Ok(Handle::new(self, Arc::clone(&running.transaction), credits))
+    }
+
+    /// Makes a transaction, and all before it, durable. Returns at once when it is.
+    ///
+    /// # Errors
+    /// The journal was aborted, or is now.
+    pub fn commit(&self, transaction: u64) -> Result<(), Aborted> {
+        if self.committed() >= transaction {
+            return self.check();
+        }
+        let mut writer = self.writer.lock();
+        self.check()?;
+        if self.committed() >= transaction {
+            return Ok(());
+        }
+        let committed = self.commit_running(&mut writer);
+        committed.map_err(|cause| self.abort(&mut writer, cause))
+    }
+
+    /// Commits what runs, if it has changes.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_all(&self) -> Result<(), Aborted> {
+        let running = self.running.lock();
+        let number = running.transaction.number;
+        let is_idle = running.handles == 0 && running.transaction.is_untouched(0);
+        drop(running);
+        if is_idle && self.client().blocks_to_come() == 0 {
+            self.commit(number - 1)
+        } else {
+            self.commit(number)
+        }
+    }
+
+    /// Writes all committed blocks home and empties the log.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn checkpoint(&self) -> Result<(), Aborted> {
+        let mut writer = self.writer.lock();
+        self.check()?;
+        self.empty_log(&mut writer).map_err(|cause| self.abort(&mut writer, cause))
+    }
+
+    /// Commits, checkpoints, and marks the log clean. No handle is open and none follows.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn close(&self) -> Result<(), Aborted> {
+        self.commit_all()?;
+        let mut writer = self.writer.lock();
+        let closed = self.empty_log(&mut writer).and_then(|()| match &mut writer.log {
+            Some(log) => log.mark_clean(),
+            None => Ok(()),
+        });
+        closed.map_err(|cause| self.abort(&mut writer, cause))
+    }
+
+    /// For the committer's thread: waits until a commit is wanted, or `timeout` passes. The transaction to commit; `None` to
+    /// end.
+    pub fn wait_for_work(&self, timeout: std::time::Duration) -> Option<u64> {
+        let mut running = self.running.lock();
+        loop {
+            if self.is_closing.load(Ordering::Acquire) {
+                return None;
+            }
+            if self.wanted.load(Ordering::Acquire) > self.committed() && self.aborted.get().is_none() {
+                return Some(self.wanted.load(Ordering::Acquire));
+            }
+            if self.changed.wait_for(&mut running, timeout).timed_out() {
+                return Some(running.transaction.number);
+            }
+        }
+    }
+
+    /// Ends [`wait_for_work`](Self::wait_for_work).
+    pub fn dismiss_committer(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        let _running = self.running.lock();
+        self.changed.notify_all();
+    }
+
+    fn want(&self, transaction: u64) {
+        if self.wanted.fetch_max(transaction, Ordering::AcqRel) < transaction {
+            self.changed.notify_all();
+        }
+    }
+
+    fn client(&self) -> &dyn Client {
+        &**self.client.get().expect("a journal's client is told before the first handle")
+    }
+
+    fn check(&self) -> Result<(), Aborted> {
+        self.aborted.get().map_or(Ok(()), |aborted| Err(aborted.clone()))
+    }
+
+    fn abort(&self, writer: &mut Writer, cause: Failure) -> Aborted {
+        let aborted = self.aborted.get_or_init(|| Aborted { cause: cause.to_string() }).clone();
+        if let Some(log) = &mut writer.log {
+            log.note_abort();
+        }
+        let mut running = self.running.lock();
+        running.is_locked = false;
+        self.changed.notify_all();
+        aborted
+    }
+
+    /// Aborts from outside of a commit: a handle met a failure half-way.
+    pub(crate) fn abort_because(&self, cause: String) {
+        let _ = self.aborted.set(Aborted { cause });
+        let _running = self.running.lock();
+        self.changed.notify_all();
+    }
+
+    fn commit_running(&self, writer: &mut Writer) -> Result<(), Failure> {
+        let (transaction, snapshots) = self.seal()?;
+        let sabotage = self.options.sabotage;
+        let mut logged = 0;
+        let images = self.images(&snapshots);
+        drop(snapshots);
+        let revokes = transaction.revokes();
+        match &mut writer.log {
+            Some(_) => {
+                let needed = writer.log.as_ref().map_or(0, |log| log.blocks_for(images.len(), revokes.len()));
+                if writer.log.as_ref().is_some_and(|log| log.free_blocks() < needed) {
+                    self.empty_log(writer)?;
+                }
+                let log = writer.log.as_mut().expect("matched above");
+                let revokes: &[Pblk] = if sabotage.skip_revokes { &[] } else { &revokes };
+                logged = log.write(&images, revokes, now())?;
+                // What was freed must not be written home over what takes its place.
+                for block in revokes {
+                    writer.checkpoint.forget(*block);
+                }
+                writer.checkpoint.add(images, transaction.number);
+            }
+            None => {
+                writer.checkpoint.add(images, transaction.number);
+                self.empty_log(writer)?;
+            }
+        }
+        {
+            let mut stats = self.stats.lock();
+            stats.commits += 1;
+            stats.logged_blocks += transaction.len() as u64;
+            stats.log_blocks += u64::from(logged);
+            stats.revokes += revokes.len() as u64;
+        }
+        self.committed.store(transaction.number, Ordering::Release);
+        self.client().committed(transaction.number);
+        let _running = self.running.lock();
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits for the running transaction's handles, lets the client write its values, takes the bytes of all blocks, and
+    /// lets the next transaction run.
+    fn seal(&self) -> Result<(Arc<Transaction>, Vec<(Buffer, Seal)>), Failure> {
+        let mut running = self.running.lock();
+        running.is_locked = true;
+        let begun = std::time::Instant::now();
+        while running.handles > 0 {
+            self.changed.wait(&mut running);
+        }
+        if let Some(aborted) = self.aborted.get() {
+            return Err(Failure::Aborted(aborted.cause.clone()));
+        }
+        let transaction = Arc::clone(&running.transaction);
+        drop(running);
+        let handle = Handle::sealing(self, Arc::clone(&transaction));
+        self.client().before_commit(&handle)?;
+        drop(handle);
+        let snapshots = transaction.take_blocks().into_iter().map(|(block, seal)| {
+            // A leaf of a directory may have become an index node since it joined.
+            let (bytes, owner) = self.buffers.snapshot(block)?;
+            Ok((bytes, Seal { owner: owner.unwrap_or(seal.owner), ..seal }))
+        });
+        let snapshots: Vec<_> = snapshots.collect::<Result<_, ReadFault>>()?;
+        let mut running = self.running.lock();
+        running.transaction = Arc::new(Transaction::new(transaction.number + 1));
+        running.reserved = 0;
+        running.is_locked = false;
+        self.changed.notify_all();
+        drop(running);
+        self.stats.lock().sealing_nanos += begun.elapsed().as_nanos() as u64;
+        Ok((transaction, snapshots))
+    }
+
+    /// The blocks with their checksums.
+    fn images(&self, snapshots: &[(Buffer, Seal)]) -> Vec<Image> {
+        let client = self.client();
+        let sealed = snapshots.iter().map(|(buffer, seal)| {
+            let mut bytes = Arc::clone(buffer.shared());
+            if client.has_checksum(*seal) {
+                client.seal(buffer.block(), *seal, Arc::make_mut(&mut bytes));
+                self.buffers.set_sealed(buffer, &bytes);
+            }
+            Image { block: buffer.block(), bytes }
+        });
+        sealed.collect()
+    }
+
+    fn empty_log(&self, writer: &mut Writer) -> Result<(), Failure> {
+        let homes = writer.checkpoint.write_home(&*self.home, &self.buffers)?;
+        let flush = !self.options.no_barriers && !self.options.sabotage.skip_checkpoint_flush;
+        if homes > 0 && flush {
+            self.home.flush()?;
+        }
+        if let Some(log) = &mut writer.log {
+            log.move_tail_to_head()?;
+        }
+        // Only now: a block that may leave the cache must be on the device.
+        writer.checkpoint.release(&self.buffers);
+        let mut stats = self.stats.lock();
+        stats.home_blocks += homes;
+        stats.checkpoints += 1;
+        Ok(())
+    }
+}
+
+/// Why a commit or checkpoint failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Device(#[from] DeviceFault),
+    #[error(transparent)]
+    Read(#[from] ReadFault),
+    #[error("the log has {have} blocks free, a commit needs {need}")]
+    LogFull { have: u32, need: u32 },
+    #[error("{0}")]
+    Aborted(String),
+    #[error("block {0} needs 64-bit numbers, which this log does not have")]
+    TooLarge(Pblk),
+}
+
+fn now() -> (u64, u32) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_secs(), now.subsec_nanos())
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Journal: {} blocks a transaction; {:?}", self.transaction_max, self.stats())
+    }
+}
+
+#[cfg(test)]
+mod tests;

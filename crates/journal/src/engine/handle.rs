@@ -1,0 +1,110 @@
+//! A handle: the right to change blocks in the running transaction.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use base::Pblk;
+use buffer::{Edit, ReadFault, Seal};
+
+use super::Journal;
+use super::transaction::Transaction;
+
+/// Joins changes to a transaction; all of them become durable together, or none. Dropping it ends it.
+///
+/// ```text
+/// let handle = journal.start(credits)?;      // room for so many blocks
+/// handle.change(block, seal, &mut |bytes| ..)?;
+/// drop(handle);                              // part of the next commit from here on
+/// ```
+pub struct Handle<'j> {
+    journal: &'j Journal,
+    transaction: Arc<Transaction>,
+    /// Blocks that may still join.
+    left: Cell<u32>,
+    /// Room that was given.
+    given: Cell<u32>,
+    /// The committer's own, while the transaction is being sealed.
+    is_sealing: bool,
+}
+
+impl<'j> Handle<'j> {
+    pub(super) fn new(journal: &'j Journal, transaction: Arc<Transaction>, credits: u32) -> Self {
+        Self { journal, transaction, left: Cell::new(credits), given: Cell::new(credits), is_sealing: false }
+    }
+
+    pub(super) fn sealing(journal: &'j Journal, transaction: Arc<Transaction>) -> Self {
+        Self { journal, transaction, left: Cell::new(u32::MAX), given: Cell::new(0), is_sealing: true }
+    }
+
+    /// Blocks that may still join.
+    #[must_use]
+    pub fn credits_left(&self) -> u32 {
+        self.left.get()
+    }
+
+    /// Asks for room for `credits` more blocks. `false`: the transaction has none; end this handle at a consistent point and
+    /// start another.
+    #[must_use]
+    pub fn extend(&self, credits: u32) -> bool {
+        let mut running = self.journal.running.lock();
+        let blocks = running.transaction.len() + running.reserved + self.journal.client().blocks_to_come();
+        if self.is_sealing || blocks + credits > self.journal.transaction_max {
+            return false;
+        }
+        running.reserved += credits;
+        self.left.set(self.left.get() + credits);
+        self.given.set(self.given.get() + credits);
+        true
+    }
+
+    /// Notes a failure in the middle of a change, which cannot be taken back: the transaction must not be committed.
+    pub fn abort(&self, cause: &str) {
+        self.journal.abort_because(cause.to_owned());
+    }
+
+    fn join(&self, block: Pblk, seal: Seal) {
+        let left = self.left.get();
+        debug_assert!(left > 0, "block {block} ({:?}) joins a handle without credits", seal.owner);
+        // One too few is a mistake of the estimate, not of the disk: the transaction has room left for it.
+        self.left.set(left.saturating_sub(1));
+        self.transaction.join(block, seal);
+    }
+}
+
+impl Edit for Handle<'_> {
+    fn transaction(&self) -> u64 {
+        self.transaction.number
+    }
+
+    fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
+        if self.journal.buffers.change(block, seal.owner, self.transaction.number, change)? {
+            self.join(block, seal);
+        }
+        Ok(())
+    }
+
+    fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8])) {
+        if self.journal.buffers.fresh(block, seal.owner, self.transaction.number, fill) {
+            self.join(block, seal);
+        }
+    }
+
+    fn revoke(&self, block: Pblk) {
+        self.transaction.revoke(block);
+        self.journal.buffers.forget(block);
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        if self.is_sealing {
+            return;
+        }
+        let mut running = self.journal.running.lock();
+        running.handles -= 1;
+        running.reserved -= self.given.get();
+        if running.handles == 0 && running.is_locked {
+            self.journal.changed.notify_all();
+        }
+    }
+}

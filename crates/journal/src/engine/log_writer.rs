@@ -1,0 +1,237 @@
+//! Writing the log: where it ends, what is free, and its superblock.
+//!
+//! ```text
+//! superblock | first ...  tail ====== transactions ======= head ... end) fast-commit area
+//!                          ^ start, sequence                ^ next transaction
+//! ```
+//!
+//! Source: spec 06 sections 2 and 4.
+
+use std::io::IoSlice;
+
+use base::Pblk;
+use device::Device as _;
+use jbd2_format::{
+    CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, escape, needs_escape,
+};
+
+use super::{Failure, Image, Options};
+use crate::fault::JournalFault;
+use crate::log::Log;
+use crate::scan::{Target, read_superblock};
+
+/// Blocks kept free besides what a transaction takes, as jbd2 does.
+const SPARE_BLOCKS: u32 = 32;
+/// The error number that an aborted journal carries: EIO.
+const ABORT_ERRNO: i32 = -5;
+
+/// Why a log cannot be opened for writing.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenLogFault {
+    /// Its superblock is of no use.
+    #[error(transparent)]
+    Log(#[from] JournalFault),
+    /// It must be replayed first.
+    #[error("the journal waits for replay; open the file system for writing, which replays it")]
+    NeedsReplay,
+    /// It cannot be written.
+    #[error("the journal cannot be written: {0}")]
+    Write(String),
+}
+
+/// A log with its end.
+pub(super) struct LogWriter {
+    log: Log,
+    sb: Superblock,
+    format: LogFormat,
+    head: u32,
+    free: u32,
+    tid: Tid,
+    barriers: bool,
+    flush_before_commit: bool,
+}
+
+impl LogWriter {
+    pub(super) fn open(log: Log, options: &Options) -> Result<Self, OpenLogFault> {
+        let mut sb = read_superblock(log.view(), &Target::new(0, log.block_size()))?;
+        if !sb.is_clean() {
+            return Err(OpenLogFault::NeedsReplay);
+        }
+        // What is written has all of these; what waits for replay could have been anything.
+        sb.version = jbd2_format::Version::V2;
+        let old = sb.active_features();
+        let fast_commits = old.incompat & Features::FAST_COMMIT;
+        sb.features.compat = old.compat & !Features::CHECKSUM;
+        sb.features.incompat = Features::REVOKE | Features::BIT64 | Features::CSUM_V3 | fast_commits;
+        sb.checksum_type = Superblock::CRC32C;
+        sb.sequence = sb.sequence.next();
+        let format = LogFormat::of(&sb).map_err(JournalFault::Superblock)?;
+        let head = if (sb.first..sb.log_end()).contains(&sb.head) { sb.head } else { sb.first };
+        let barriers = !options.no_barriers;
+        let mut writer = Self {
+            free: sb.log_end() - sb.first,
+            tid: sb.sequence,
+            log,
+            sb,
+            format,
+            head,
+            barriers,
+            flush_before_commit: barriers && !options.sabotage.skip_barrier,
+        };
+        writer.write_tail().map_err(|failure| OpenLogFault::Write(failure.to_string()))?;
+        Ok(writer)
+    }
+
+    /// Blocks that a transaction may have: a third of the log, without what describes them.
+    pub(super) fn transaction_max(&self) -> u32 {
+        let third = (self.sb.log_end() - self.sb.first) / 3;
+        third - third / self.format.tags_per_descriptor() as u32 - 2
+    }
+
+    pub(super) fn free_blocks(&self) -> u32 {
+        self.free.saturating_sub(SPARE_BLOCKS)
+    }
+
+    /// Blocks of the log that a transaction takes.
+    pub(super) fn blocks_for(&self, images: usize, revokes: usize) -> u32 {
+        let descriptors = images.div_ceil(self.format.tags_per_descriptor());
+        let revokes = revokes.div_ceil(self.format.revokes_per_block());
+        (images + descriptors + revokes + 1) as u32
+    }
+
+    /// Writes a transaction and makes it durable. How many blocks.
+    pub(super) fn write(
+        &mut self,
+        images: &[Image],
+        revokes: &[Pblk],
+        (seconds, nanos): (u64, u32),
+    ) -> Result<u32, Failure> {
+        let need = self.blocks_for(images.len(), revokes.len());
+        if need > self.free {
+            return Err(Failure::LogFull { have: self.free, need });
+        }
+        let tid = self.tid;
+        let mut records = revokes.iter().copied().peekable();
+        while records.peek().is_some() {
+            let mut block = RevokeWriter::new(self.format, tid);
+            while let Some(record) = records.next_if(|_| !block.is_full()) {
+                block.push(record).map_err(|_| Failure::TooLarge(record))?;
+            }
+            let block = block.finish();
+            self.append(&[&block])?;
+        }
+        for piece in images.chunks(self.format.tags_per_descriptor()) {
+            // Blocks that begin like a block of the journal are logged with that word zeroed.
+            let escaped: Vec<Option<Vec<u8>>> = piece
+                .iter()
+                .map(|image| {
+                    needs_escape(&image.bytes).then(|| {
+                        let mut bytes = image.bytes.to_vec();
+                        escape(&mut bytes);
+                        bytes
+                    })
+                })
+                .collect();
+            let mut descriptor = DescriptorWriter::new(self.format, tid, [0; 16]);
+            let mut blocks: Vec<&[u8]> = Vec::with_capacity(piece.len() + 1);
+            blocks.push(&[]);
+            for (image, escaped) in piece.iter().zip(&escaped) {
+                let logged: &[u8] = escaped.as_deref().unwrap_or(&image.bytes);
+                let checksum = self.format.tag_checksum(tid, logged);
+                let pushed = descriptor.push(image.block, escaped.is_some(), checksum);
+                pushed.map_err(|_| Failure::TooLarge(image.block))?;
+                blocks.push(logged);
+            }
+            let descriptor = descriptor.finish();
+            blocks[0] = &descriptor;
+            self.append(&blocks)?;
+        }
+        if self.flush_before_commit {
+            self.log.device().flush()?;
+        }
+        let commit = CommitBlock::new(tid, seconds, nanos).encode(self.format);
+        let (offset, _) = self.place(self.head)?;
+        if self.barriers {
+            self.log.device().write_durable_at(offset, &commit)?;
+        } else {
+            self.log.device().write_at(offset, &commit)?;
+        }
+        self.advance(1);
+        self.tid = tid.next();
+        Ok(need)
+    }
+
+    /// Nothing in the log is needed any more: it begins where the next transaction goes. Durable, as before any of its blocks
+    /// is used again.
+    pub(super) fn move_tail_to_head(&mut self) -> Result<(), Failure> {
+        if self.sb.sequence == self.tid && self.sb.start == self.head {
+            return Ok(());
+        }
+        self.write_tail()
+    }
+
+    /// Closes the log: nothing waits for replay.
+    pub(super) fn mark_clean(&mut self) -> Result<(), Failure> {
+        self.sb.head = self.head;
+        self.sb.start = 0;
+        // Who opens it counts on from here.
+        self.sb.sequence = self.tid;
+        self.write_superblock()
+    }
+
+    /// Leaves a note for whoever opens the journal next. Best effort: the device may be what failed.
+    pub(super) fn note_abort(&mut self) {
+        self.sb.errno = ABORT_ERRNO;
+        let _ = self.write_superblock();
+    }
+
+    fn write_tail(&mut self) -> Result<(), Failure> {
+        self.sb.start = self.head;
+        self.sb.sequence = self.tid;
+        self.write_superblock()?;
+        self.free = self.sb.log_end() - self.sb.first;
+        Ok(())
+    }
+
+    fn write_superblock(&mut self) -> Result<(), Failure> {
+        self.sb.seal();
+        let (offset, _) = self.place(self.log.map().superblock())?;
+        let bytes = self.sb.encode();
+        if self.barriers {
+            self.log.device().write_durable_at(offset, &bytes)?;
+        } else {
+            self.log.device().write_at(offset, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes blocks behind the head, as few transfers as the log's map and its end allow.
+    fn append(&mut self, blocks: &[&[u8]]) -> Result<(), Failure> {
+        let mut rest = blocks;
+        while !rest.is_empty() {
+            let (offset, in_a_row) = self.place(self.head)?;
+            let to_end = self.sb.log_end() - self.head;
+            let (now, later) = rest.split_at(rest.len().min(in_a_row.min(to_end) as usize));
+            let slices: Vec<IoSlice<'_>> = now.iter().map(|block| IoSlice::new(block)).collect();
+            self.log.device().write_vectored_at(offset, &slices)?;
+            self.advance(now.len() as u32);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, blocks: u32) {
+        self.head += blocks;
+        self.free -= blocks;
+        if self.head >= self.sb.log_end() {
+            self.head = self.sb.first;
+        }
+    }
+
+    fn place(&self, log_block: u32) -> Result<(u64, u32), Failure> {
+        self.log
+            .view()
+            .offset_of(log_block)
+            .ok_or(Failure::LogFull { have: log_block, need: self.sb.log_end() })
+    }
+}

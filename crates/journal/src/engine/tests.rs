@@ -1,0 +1,287 @@
+//! A journal over memory: blocks that tell which transaction wrote them.
+
+use std::sync::atomic::AtomicU64;
+
+use base::BlockSize;
+use buffer::{Edit, Kind, Owner};
+use device::MemDevice;
+use jbd2_format::Superblock;
+use memory::Budget;
+
+use super::*;
+use crate::{Log, LogMap, LogRun, Target, replay, scan};
+
+const BLOCKS: u64 = 8192;
+const LOG: LogRun = LogRun { log: 0, start: Pblk(100), len: 1024 };
+const SEAL: Seal = Seal { owner: Owner { kind: Kind::Other, ino: 0 }, seed: Some(1) };
+
+/// Seals a block by writing its sum into its last byte.
+#[derive(Default)]
+struct Sums {
+    committed: AtomicU64,
+}
+
+impl Client for Sums {
+    fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
+        // The "value in memory" of these tests: the number of the transaction, in block 7000.
+        let number = handle.transaction();
+        handle.change(Pblk(7000), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.to_le_bytes()))
+    }
+
+    fn blocks_to_come(&self) -> u32 {
+        1
+    }
+
+    fn seal(&self, _: Pblk, _: Seal, bytes: &mut [u8]) {
+        bytes[1023] = sum(bytes);
+    }
+
+    fn has_checksum(&self, seal: Seal) -> bool {
+        seal.seed.is_some()
+    }
+
+    fn committed(&self, transaction: u64) {
+        assert_eq!(self.committed.swap(transaction, Ordering::Relaxed) + 1, transaction);
+    }
+}
+
+fn sum(bytes: &[u8]) -> u8 {
+    bytes[..1023].iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte))
+}
+
+fn log(device: &Arc<MemDevice>) -> Log {
+    let map = LogMap::internal([LOG], LOG.len, BLOCKS).unwrap();
+    Log::new(device.clone(), map, BlockSize::MIN)
+}
+
+fn device() -> Arc<MemDevice> {
+    let device = Arc::new(MemDevice::new(BLOCKS * 1024));
+    let sb = Superblock::fresh(BlockSize::MIN, LOG.len, [7; 16]);
+    device.write_at(LOG.start.0 * 1024, &sb.encode()).unwrap();
+    device
+}
+
+fn open(device: &Arc<MemDevice>, options: Options) -> Journal {
+    let buffers = Buffers::new(device.clone(), BlockSize::MIN, BLOCKS, &Budget::new(1 << 20));
+    let journal = Journal::open(buffers, device.clone(), Some(log(device)), options).unwrap();
+    journal.set_client(Arc::new(Sums::default()));
+    journal
+}
+
+fn put(journal: &Journal, block: u64, value: u8) {
+    let handle = journal.start(1).unwrap();
+    handle.change(Pblk(block), SEAL, &mut |bytes| bytes[..1000].fill(value)).unwrap();
+}
+
+fn home(device: &MemDevice, block: u64) -> [u8; 1024] {
+    let mut bytes = [0; 1024];
+    device.read_at(block * 1024, &mut bytes).unwrap();
+    bytes
+}
+
+/// What the device would hold after the replay of what is in the log now.
+fn replayed(device: &Arc<MemDevice>) -> Arc<MemDevice> {
+    let copy = Arc::new(MemDevice::new(BLOCKS * 1024));
+    let mut bytes = vec![0; (BLOCKS * 1024) as usize];
+    device.read_at(0, &mut bytes).unwrap();
+    copy.write_at(0, &bytes).unwrap();
+    let log = log(&copy);
+    let plan = scan(log.view(), &Target::new(BLOCKS, BlockSize::MIN)).unwrap();
+    assert!(plan.is_sound(), "{plan}");
+    replay(&log, &plan, &*copy).unwrap();
+    crate::mark_clean(&log, &plan).unwrap();
+    copy
+}
+
+#[test]
+fn what_is_committed_is_in_the_log_and_what_is_checkpointed_at_home() {
+    let device = device();
+    let journal = open(&device, Options::default());
+    put(&journal, 5000, 3);
+    put(&journal, 5001, 4);
+    journal.commit_all().unwrap();
+    assert_eq!(journal.committed(), 1);
+    assert_eq!(home(&device, 5000), [0; 1024], "homes wait for a checkpoint");
+    let after = replayed(&device);
+    assert_eq!((home(&after, 5000)[0], home(&after, 5001)[0]), (3, 4));
+    assert_eq!(home(&after, 5000)[1023], sum(&home(&after, 5000)), "sealed");
+    put(&journal, 5000, 9);
+    assert_eq!(home(&replayed(&device), 5000)[0], 3, "not committed yet");
+    journal.checkpoint().unwrap();
+    assert_eq!(home(&device, 5000)[0], 3, "a checkpoint writes committed bytes");
+    journal.close().unwrap();
+    assert_eq!(home(&device, 5000)[0], 9);
+    let plan = scan(log(&device).view(), &Target::new(BLOCKS, BlockSize::MIN)).unwrap();
+    assert!(plan.superblock.is_clean());
+    assert_eq!(journal.stats().shadow_waits, 0);
+}
+
+#[test]
+fn the_log_goes_round_many_times() {
+    let device = device();
+    let journal = open(&device, Options { transaction_max: 40, ..Options::default() });
+    for round in 0..400u64 {
+        for block in 0..10 {
+            put(&journal, 3000 + (round * 7 + block * 13) % 900, (round % 251) as u8);
+        }
+        if round % 37 == 0 {
+            let after = replayed(&device);
+            for block in 3000..3900 {
+                let bytes = home(&after, block);
+                assert!(bytes == [0; 1024] || bytes[1023] == sum(&bytes), "block {block} is whole");
+            }
+        }
+    }
+    journal.close().unwrap();
+    let stats = journal.stats();
+    assert!(stats.checkpoints > 3 && stats.commits > 100, "{stats:?}");
+    // Opened again, it goes on where it was.
+    let journal = open(&device, Options::default());
+    put(&journal, 5000, 1);
+    journal.commit_all().unwrap();
+    assert_eq!(home(&replayed(&device), 5000)[0], 1);
+}
+
+#[test]
+fn blocks_that_look_like_the_journals_own_are_escaped() {
+    let device = device();
+    let journal = open(&device, Options::default());
+    let handle = journal.start(1).unwrap();
+    let magic = jbd2_format::MAGIC.to_be_bytes();
+    handle.change(Pblk(5000), SEAL, &mut |bytes| bytes[..4].copy_from_slice(&magic)).unwrap();
+    drop(handle);
+    journal.commit_all().unwrap();
+    assert_eq!(home(&replayed(&device), 5000)[..4], magic);
+    journal.checkpoint().unwrap();
+    assert_eq!(home(&device, 5000)[..4], magic);
+}
+
+#[test]
+fn a_revoked_block_does_not_come_back() {
+    let device = device();
+    let journal = open(&device, Options::default());
+    put(&journal, 5000, 3);
+    journal.commit_all().unwrap();
+    let handle = journal.start(1).unwrap();
+    handle.revoke(Pblk(5000));
+    drop(handle);
+    put(&journal, 5001, 1);
+    journal.commit_all().unwrap();
+    // Now it may be a file's data, which no journal sees.
+    device.write_at(5000 * 1024, &[0xDD; 1024]).unwrap();
+    assert_eq!(home(&replayed(&device), 5000), [0xDD; 1024]);
+    journal.close().unwrap();
+    assert_eq!(home(&device, 5000), [0xDD; 1024]);
+    assert_eq!(journal.stats().revokes, 1);
+}
+
+#[test]
+fn a_block_made_and_revoked_in_one_transaction_is_not_logged() {
+    let device = device();
+    let journal = open(&device, Options::default());
+    let handle = journal.start(2).unwrap();
+    handle.fresh(Pblk(5000), SEAL, &mut |bytes| bytes[0] = 1);
+    handle.revoke(Pblk(5000));
+    drop(handle);
+    journal.close().unwrap();
+    assert_eq!(home(&device, 5000), [0; 1024]);
+}
+
+#[test]
+fn a_failing_device_aborts_and_nothing_is_promised_after_it() {
+    let device = device();
+    // The log lies behind the end of what can be written.
+    let buffers = Buffers::new(device.clone(), BlockSize::MIN, BLOCKS, &Budget::new(1 << 20));
+    let failing = Arc::new(Failing(device.clone(), AtomicBool::new(false)));
+    let map = LogMap::internal([LOG], LOG.len, BLOCKS).unwrap();
+    let log = Log::new(failing.clone(), map, BlockSize::MIN);
+    let journal = Journal::open(buffers, device.clone(), Some(log), Options::default()).unwrap();
+    journal.set_client(Arc::new(Sums::default()));
+    put(&journal, 5000, 3);
+    failing.1.store(true, Ordering::Relaxed);
+    let aborted = journal.commit_all().unwrap_err();
+    assert!(aborted.to_string().contains("out of order"), "{aborted}");
+    assert!(journal.start(1).is_err());
+    assert!(journal.close().is_err());
+    assert_eq!(home(&device, 5000), [0; 1024]);
+}
+
+struct Failing(Arc<MemDevice>, AtomicBool);
+
+impl Device for Failing {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        self.0.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        if self.1.load(Ordering::Relaxed) {
+            let source = std::io::Error::other("out of order");
+            return Err(DeviceFault::Io { what: "write", offset, len: bytes.len() as u64, source });
+        }
+        self.0.write_at(offset, bytes)
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        self.0.zero_at(offset, len)
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        self.0.flush()
+    }
+}
+
+#[test]
+fn threads_change_blocks_while_a_committer_commits() {
+    let device = device();
+    let options = Options { has_committer: true, transaction_max: 60, ..Options::default() };
+    let journal = open(&device, options);
+    std::thread::scope(|scope| {
+        let committer = scope.spawn(|| {
+            while let Some(number) = journal.wait_for_work(std::time::Duration::from_millis(20)) {
+                journal.commit(number).unwrap();
+            }
+        });
+        let workers: Vec<_> = (0..4u64)
+            .map(|worker| {
+                let journal = &journal;
+                scope.spawn(move || {
+                    for round in 0..3000u64 {
+                        let handle = journal.start(3).unwrap();
+                        // Three blocks of one operation always tell the same.
+                        for part in 0..3 {
+                            let block = Pblk(3000 + worker * 30 + round % 10 * 3 + part);
+                            let write =
+                                &mut |bytes: &mut [u8]| bytes[..8].copy_from_slice(&round.to_le_bytes());
+                            handle.change(block, SEAL, write).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut looks = 0;
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            // A copy taken while it is written may be torn anywhere; the log's checksums tell.
+            looks += 1;
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(looks > 0);
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        journal.dismiss_committer();
+        committer.join().unwrap();
+    });
+    journal.commit_all().unwrap();
+    let after = replayed(&device);
+    for operation in 0..40 {
+        let first = 3000 + operation * 3;
+        let tells = |block| u64::from_le_bytes(home(&after, block)[..8].try_into().unwrap());
+        assert!((first..first + 3).all(|block| tells(block) == tells(first)), "operation {operation}");
+    }
+    journal.close().unwrap();
+    assert!(journal.stats().commits > 5);
+}

@@ -1,0 +1,71 @@
+//! A transaction: which blocks it changed, and which are metadata no more.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use base::Pblk;
+use buffer::Seal;
+use parking_lot::Mutex;
+
+/// One transaction, from its first handle until it is sealed.
+pub(super) struct Transaction {
+    /// Counted from 1; never wraps, unlike the ids in the log.
+    pub(super) number: u64,
+    len: AtomicU32,
+    changes: Mutex<Changes>,
+}
+
+#[derive(Default)]
+struct Changes {
+    /// In the order of their first change; each once, unless it was revoked between.
+    blocks: Vec<(Pblk, Seal)>,
+    revokes: HashSet<Pblk>,
+}
+
+impl Transaction {
+    pub(super) fn new(number: u64) -> Self {
+        Self { number, len: AtomicU32::new(0), changes: Mutex::default() }
+    }
+
+    /// Blocks and, as one for some of them, revoke records.
+    pub(super) fn len(&self) -> u32 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Has nobody changed anything, and nobody room for it?
+    pub(super) fn is_untouched(&self, reserved: u32) -> bool {
+        self.len() == 0 && reserved == 0
+    }
+
+    pub(super) fn join(&self, block: Pblk, seal: Seal) {
+        self.len.fetch_add(1, Ordering::Relaxed);
+        self.changes.lock().blocks.push((block, seal));
+    }
+
+    pub(super) fn revoke(&self, block: Pblk) {
+        let mut changes = self.changes.lock();
+        if changes.revokes.insert(block) && changes.revokes.len() % REVOKES_PER_CREDIT == 1 {
+            self.len.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn revokes(&self) -> Vec<Pblk> {
+        let mut revokes: Vec<Pblk> = self.changes.lock().revokes.iter().copied().collect();
+        revokes.sort_unstable();
+        revokes
+    }
+
+    /// The blocks to log, in the order of their places: that is how the checkpoint writes them.
+    pub(super) fn take_blocks(&self) -> Vec<(Pblk, Seal)> {
+        let mut changes = self.changes.lock();
+        let Changes { blocks, revokes } = &mut *changes;
+        let mut blocks = std::mem::take(blocks);
+        blocks.retain(|(block, _)| !revokes.contains(block));
+        blocks.sort_unstable_by_key(|(block, _)| *block);
+        blocks.dedup_by_key(|(block, _)| *block);
+        blocks
+    }
+}
+
+/// Records that a block of 1 KiB holds at least.
+const REVOKES_PER_CREDIT: usize = 120;

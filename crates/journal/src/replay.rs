@@ -1,0 +1,75 @@
+//! Replay for good: copies go home.
+//!
+//! A cut at any moment does no harm: the log still asks for the same replay until it is marked clean, which is the last thing
+//! written.
+//!
+//! Source: spec 06 section 7.2.
+
+use base::Pblk;
+use device::{Device, DeviceFault};
+use jbd2_format::{Superblock, unescape};
+
+use crate::fault::JournalFault;
+use crate::log::Log;
+use crate::plan::ReplayPlan;
+
+/// Bytes that are copied at a time.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Why a replay did not end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayFault {
+    /// A copy cannot be read.
+    #[error(transparent)]
+    Log(#[from] JournalFault),
+    /// A home cannot be written.
+    #[error("journal replay: {0}")]
+    Home(#[from] DeviceFault),
+}
+
+/// Copies what the plan names home, and makes it durable. The log itself stays as it is: see [`mark_clean`].
+///
+/// # Errors
+/// The log cannot be read or the target not written. Replaying again is safe.
+pub fn replay(log: &Log, plan: &ReplayPlan, target: &dyn Device) -> Result<(), ReplayFault> {
+    let bs = log.block_size();
+    let per_piece = (PIECE_BYTES / bs.len()).max(1);
+    // Homes are in order of their blocks; neighbours go in one write.
+    let mut rest = plan.homes.as_slice();
+    let mut bytes = Vec::new();
+    while let Some(first) = rest.first() {
+        let follows = |(n, home): &(usize, &crate::Home)| home.block.0 - first.block.0 == *n as u64;
+        let len = rest.iter().enumerate().take_while(follows).count().min(per_piece);
+        bytes.clear();
+        for home in &rest[..len] {
+            let mut copy = log.view().block(home.log_block)?;
+            if home.escaped {
+                unescape(&mut copy);
+            }
+            bytes.extend_from_slice(&copy);
+        }
+        target.write_at(offset(log, first.block), &bytes)?;
+        rest = &rest[len..];
+    }
+    target.flush()?;
+    Ok(())
+}
+
+/// Says durably that nothing waits any more. Only after everything that was replayed is durable.
+///
+/// # Errors
+/// The log cannot be written.
+pub fn mark_clean(log: &Log, plan: &ReplayPlan) -> Result<(), ReplayFault> {
+    let mut sb = Superblock { start: 0, sequence: plan.next_tid, head: plan.head, ..plan.superblock.clone() };
+    sb.seal();
+    let place = log.map().superblock();
+    let (offset, _) = log.view().offset_of(place).ok_or(JournalFault::OutsideLog { block: place })?;
+    log.device().write_at(offset, &sb.encode())?;
+    log.device().flush()?;
+    Ok(())
+}
+
+fn offset(log: &Log, block: Pblk) -> u64 {
+    // A plan names blocks of the target only, whose bytes have 64-bit numbers.
+    log.block_size().offset_of(block).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,218 @@
+//! Changing where a file's blocks are: what all kinds of maps have in common.
+
+use std::ops::Range;
+
+use base::{BlockSize, Lblk, Pblk};
+use buffer::{Buffers, Edit, ReadFault};
+use ondisk::extent::{Extent, MAX_DEPTH, ROOT_ENTRIES, entries_per_block};
+
+use crate::{FileMap, Holds, Mapped, indirect, tree};
+
+/// Where blocks of the tree itself come from and go to.
+pub trait TreeSpace {
+    /// A block for a node, best near `near` (block 0: no wish). What it holds does not matter.
+    ///
+    /// # Errors
+    /// There is none, or where they are noted cannot be read.
+    fn allocate(&self, near: Pblk) -> Result<Pblk, EditFault>;
+
+    /// Takes a block back: one that [`allocate`](Self::allocate) gave, or one that was read from the tree and is not part of
+    /// it any more. It is metadata no more: whoever takes it also revokes it. A damaged map without extents may name a block
+    /// twice, and then gives it back twice.
+    fn free(&self, block: Pblk);
+}
+
+/// Who is told of data blocks that were unmapped: the first one and how many. They are the caller's to free; whether a damaged
+/// map named blocks that are not the file's, he alone can tell.
+pub type Freed<'a> = &'a mut dyn FnMut(Pblk, u32);
+
+/// Why a map was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum EditFault {
+    /// A block of the tree cannot be read, or breaks a rule.
+    #[error(transparent)]
+    Read(#[from] ReadFault),
+    /// No block for the tree (ENOSPC).
+    #[error("no space for the file's block map")]
+    NoSpace,
+    /// No block for the tree: its owner's quota is used up (EDQUOT).
+    #[error("no quota for the file's block map")]
+    Quota,
+    /// The map cannot say it: a tree deeper than five levels, or, without extents, a logical block behind the reach of three
+    /// levels or a physical block of more than 32 bits (EFBIG).
+    #[error("the file is too large for its block map")]
+    TooLarge,
+    /// What was to be mapped is mapped already.
+    #[error("logical block {0} or one behind it is mapped already")]
+    Occupied(Lblk),
+}
+
+/// What a change of a map needs.
+#[derive(Clone, Copy)]
+pub struct Editor<'a> {
+    /// The blocks.
+    pub buffers: &'a Buffers,
+    /// The transaction.
+    pub edit: &'a dyn Edit,
+    /// Blocks for the tree.
+    pub space: &'a dyn TreeSpace,
+}
+
+impl FileMap {
+    /// Maps a hole to blocks that are its own from now on: as much from the front of `mapped` as one change can do. How many
+    /// blocks that were, at least 1; call again for the rest.
+    ///
+    /// One change maps at most 32768 written or 32767 unwritten blocks; without extents, those whose numbers stand in one
+    /// indirect block. Needs [`credits_insert`] blocks. `i_block` may change: the caller writes the inode.
+    ///
+    /// # Errors
+    /// Nothing was changed then: the range is mapped already, the tree needs a block and gets none, or a block cannot be read.
+    ///
+    /// # Panics
+    /// When `mapped` holds nothing, is empty, or is unwritten in a file without extents, which cannot say so.
+    pub fn insert(&mut self, editor: &Editor<'_>, mapped: Mapped) -> Result<u32, EditFault> {
+        let (start, unwritten) = match mapped.holds {
+            Holds::Written(start) => (start, false),
+            Holds::Unwritten(start) => (start, true),
+            Holds::Hole => panic!("a hole is made by removing"),
+        };
+        assert!(mapped.len > 0, "no block to map");
+        if !self.extents {
+            assert!(!unwritten, "a map without extents has no unwritten blocks");
+            let inserted = indirect::insert(self, editor, mapped.lblk, start, mapped.len);
+            return inserted.map_err(|fault| self.own(fault));
+        }
+        let len = mapped.len.min(Extent::len_max(unwritten));
+        let new = Extent { lblk: mapped.lblk.0, len, start: start.0, unwritten };
+        // The last of all numbers stands for "no block" in a file's size: none is mapped there.
+        if new.end() >= 1 << 32 || start.checked_add(len.into()).is_none_or(|end| end.0 > 1 << 48) {
+            return Err(EditFault::TooLarge);
+        }
+        tree::insert(self, editor, new).map_err(|fault| self.own(fault))?;
+        Ok(len)
+    }
+
+    /// Gives everything that is mapped in `range` the state `unwritten` (or written), as after its data was written. Holes
+    /// stay holes. At most `extents_max` extents change state; where to go on, or `None` when all is done.
+    ///
+    /// Needs [`credits_set_state`] blocks. `i_block` may change: the caller writes the inode. A map without extents knows only
+    /// written blocks: there is nothing to do.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert), also where an extent has to be split; extents before that one have their new state.
+    ///
+    /// # Panics
+    /// When blocks of a map without extents are to become unwritten.
+    pub fn set_state(
+        &mut self,
+        editor: &Editor<'_>,
+        range: Range<u64>,
+        unwritten: bool,
+        extents_max: u32,
+    ) -> Result<Option<u64>, EditFault> {
+        if !self.extents {
+            assert!(!unwritten, "a map without extents has no unwritten blocks");
+            return Ok(None);
+        }
+        let range = range.start..range.end.min(1 << 32);
+        tree::set_state(self, editor, range, unwritten, extents_max.max(1)).map_err(|fault| self.own(fault))
+    }
+
+    /// Unmaps what is mapped in `range` from its end backwards, at most `extents_max` extents (without extents: runs of
+    /// blocks). Where what is left to do ends (call again with that end, maybe in another transaction), or `None` when all is
+    /// done. `freed` is told the data's blocks, nodes that became empty go back to the [`TreeSpace`].
+    ///
+    /// Needs [`credits_remove`] blocks, besides what freeing takes. `i_block` may change: the caller writes the inode, in the
+    /// same transaction. An inode that is being cut in several transactions is an orphan.
+    ///
+    /// # Errors
+    /// A block cannot be read; or the middle of an extent was to be unmapped, the leaf is full, and there is no block to split
+    /// it. What was told as freed before is unmapped, the rest is as it was.
+    pub fn remove_step(
+        &mut self,
+        editor: &Editor<'_>,
+        range: Range<u64>,
+        extents_max: u32,
+        freed: Freed<'_>,
+    ) -> Result<Option<u64>, EditFault> {
+        let range = range.start..range.end.min(1 << 32);
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let left = if self.extents {
+            tree::remove_step(self, editor, range, extents_max, freed)
+        } else {
+            indirect::remove_step(self, editor, range, extents_max, freed)
+        };
+        left.map_err(|fault| self.own(fault))
+    }
+
+    /// Unmaps all that is mapped in `range`, in one go.
+    ///
+    /// # Errors
+    /// As [`remove_step`](Self::remove_step).
+    pub fn remove(
+        &mut self,
+        editor: &Editor<'_>,
+        range: Range<u64>,
+        freed: Freed<'_>,
+    ) -> Result<(), EditFault> {
+        let mut end = Some(range.end);
+        while let Some(left) = end {
+            end = self.remove_step(editor, range.start..left, u32::MAX, freed)?;
+        }
+        Ok(())
+    }
+
+    /// Levels of nodes below the root; of a map without extents the most that it may have.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        match self.root() {
+            Ok(root) if self.extents => root.depth().into(),
+            _ => 3,
+        }
+    }
+
+    fn own(&self, fault: EditFault) -> EditFault {
+        match fault {
+            EditFault::Read(fault) => EditFault::Read(fault.of_ino(self.ino)),
+            other => other,
+        }
+    }
+}
+
+/// Blocks of the tree that one [`insert`](FileMap::insert) changes or makes at most, in a map of this
+/// [`depth`](FileMap::depth). The inode comes on top.
+#[must_use]
+pub fn credits_insert(depth: u32) -> u32 {
+    // Every node on the path and its other half, and the old root's entries.
+    2 * depth.min(MAX_DEPTH.into()) + 1
+}
+
+/// Blocks of the tree that one [`set_state`](FileMap::set_state) of at most `extents_max` extents changes or makes at most.
+/// The inode comes on top.
+#[must_use]
+pub fn credits_set_state(depth: u32, extents_max: u32, block_size: BlockSize) -> u32 {
+    // At the range's ends leaves may have to be split.
+    nodes_of(depth + 1, extents_max, block_size).saturating_add(2 * credits_insert(depth + 1))
+}
+
+/// Blocks of the tree that one [`remove_step`](FileMap::remove_step) of at most `extents_max` extents changes, makes or gives
+/// back at most. The inode, and what freeing takes, come on top.
+#[must_use]
+pub fn credits_remove(depth: u32, extents_max: u32, block_size: BlockSize) -> u32 {
+    // Only a hole in the middle of one extent splits a leaf. Children pulled up into the root are given back.
+    nodes_of(depth, extents_max, block_size).saturating_add(credits_insert(depth))
+}
+
+/// The most nodes on the paths to so many neighbouring extents.
+fn nodes_of(depth: u32, extents: u32, block_size: BlockSize) -> u32 {
+    let paths = u64::from(extents) + 1;
+    let mut level_max = ROOT_ENTRIES as u64;
+    let mut nodes = 0;
+    for _ in 0..depth.min(MAX_DEPTH.into()) {
+        nodes += paths.min(level_max);
+        level_max = level_max.saturating_mul(entries_per_block(block_size) as u64);
+    }
+    u32::try_from(nodes).unwrap_or(u32::MAX)
+}

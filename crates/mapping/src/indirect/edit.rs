@@ -1,0 +1,317 @@
+//! Changing maps without extents: numbers are entered into the indirect block that they belong to, and taken out from the
+//! end of the file backwards.
+
+use std::ops::Range;
+
+use base::{BlockSize, Lblk, Pblk};
+use buffer::{Kind, Owner, Seal};
+use ondisk::indirect::max_blocks;
+
+use crate::{EditFault, Editor, FileMap, Freed, lies_inside, outside};
+
+/// Numbers in `i_block` that name data.
+const DIRECT: u64 = 12;
+
+fn entries(block_size: BlockSize) -> u64 {
+    block_size.bytes() / 4
+}
+
+fn get(bytes: &[u8], at: u64) -> u32 {
+    let (words, _) = bytes.as_chunks::<4>();
+    words.get(at as usize).map_or(0, |word| u32::from_le_bytes(*word))
+}
+
+fn put(bytes: &mut [u8], at: u64, number: u32) {
+    let (words, _) = bytes.as_chunks_mut::<4>();
+    if let Some(word) = words.get_mut(at as usize) {
+        *word = number.to_le_bytes();
+    }
+}
+
+/// Enters consecutive numbers.
+fn put_run(bytes: &mut [u8], at: u64, start: u32, len: u64) {
+    (0..len).for_each(|i| put(bytes, at + i, start + i as u32));
+}
+
+/// The slots that lead to a logical block: one in `i_block`, then one in each indirect block. At most four.
+struct Way {
+    slots: [u64; 4],
+    len: usize,
+}
+
+impl Way {
+    /// `None` behind the reach of three levels.
+    fn to(block_size: BlockSize, lblk: u64) -> Option<Self> {
+        if lblk < DIRECT {
+            return Some(Self { slots: [lblk, 0, 0, 0], len: 1 });
+        }
+        let a = entries(block_size);
+        let mut index = lblk - DIRECT;
+        for levels in 1..=3 {
+            let reach = a.pow(levels);
+            if index < reach {
+                let mut slots = [DIRECT + u64::from(levels) - 1, 0, 0, 0];
+                for (slot, level) in slots[1..].iter_mut().zip((0..levels).rev()) {
+                    *slot = index / a.pow(level) % a;
+                }
+                return Some(Self { slots, len: levels as usize + 1 });
+            }
+            index -= reach;
+        }
+        None
+    }
+}
+
+impl FileMap {
+    /// Indirect blocks have no checksum.
+    fn indirect_seal(&self) -> Seal {
+        Seal { owner: Owner { kind: Kind::Indirect, ino: self.ino.0 }, seed: None }
+    }
+
+    /// Changes an indirect block, or `i_block` for `None`.
+    fn change_numbers(
+        &mut self,
+        editor: &Editor<'_>,
+        block: Option<Pblk>,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), EditFault> {
+        match block {
+            None => change(&mut self.i_block),
+            Some(block) => editor.edit.change(block, self.indirect_seal(), change)?,
+        }
+        Ok(())
+    }
+}
+
+/// Maps as many of `len` blocks as stand in one indirect block, or in `i_block`: how many.
+pub(crate) fn insert(
+    map: &mut FileMap,
+    editor: &Editor<'_>,
+    lblk: Lblk,
+    start: Pblk,
+    len: u32,
+) -> Result<u32, EditFault> {
+    let block_size = editor.buffers.block_size();
+    let first = u64::from(lblk.0);
+    let reach = max_blocks(block_size).saturating_sub(first);
+    let way = Way::to(block_size, first).filter(|_| reach > 0).ok_or(EditFault::TooLarge)?;
+    let last = way.len - 1;
+    let room = if last == 0 { DIRECT } else { entries(block_size) } - way.slots[last];
+    let len = u64::from(len).min(room).min(reach);
+    if start.checked_add(len).is_none_or(|end| end.0 > 1 << 32) {
+        return Err(EditFault::TooLarge);
+    }
+    let number = start.0 as u32;
+
+    // Down to the first block that is missing, or to the block of the numbers themselves.
+    let (mut block, mut level) = (None, 0);
+    loop {
+        let held;
+        let bytes = match block {
+            None => &map.i_block[..],
+            Some(block) => {
+                held = map.indirect(editor.buffers, block)?;
+                &held
+            }
+        };
+        if level == last {
+            let is_free = (0..len).all(|i| get(bytes, way.slots[level] + i) == 0);
+            if !is_free {
+                return Err(EditFault::Occupied(lblk));
+            }
+            break;
+        }
+        let child = Pblk(get(bytes, way.slots[level]).into());
+        if child.0 == 0 {
+            break;
+        }
+        if !lies_inside(editor.buffers, child, 1) {
+            return Err(outside(lblk.0, child).into());
+        }
+        (block, level) = (Some(child), level + 1);
+    }
+    if level == last {
+        map.change_numbers(editor, block, &mut |bytes| put_run(bytes, way.slots[level], number, len))?;
+        return Ok(len as u32);
+    }
+    add_blocks(map, editor, &way, (block, level), (number, len))?;
+    Ok(len as u32)
+}
+
+/// Makes the indirect blocks that are missing below `level` of a way, the numbers in the lowest, and enters the highest into
+/// `parent`.
+fn add_blocks(
+    map: &mut FileMap,
+    editor: &Editor<'_>,
+    way: &Way,
+    (parent, level): (Option<Pblk>, usize),
+    (number, len): (u32, u64),
+) -> Result<(), EditFault> {
+    let last = way.len - 1;
+    let missing = last - level;
+    let mut blocks = [Pblk(0); 3];
+    let mut taken = 0;
+    let mut result = Ok(());
+    let near = parent.unwrap_or(Pblk(u64::from(number)));
+    while taken < missing && result.is_ok() {
+        match editor.space.allocate(near) {
+            Ok(block) if block.0 > u64::from(u32::MAX) => {
+                editor.space.free(block);
+                result = Err(EditFault::TooLarge);
+            }
+            Ok(block) => {
+                blocks[taken] = block;
+                taken += 1;
+            }
+            Err(fault) => result = Err(fault),
+        }
+    }
+    // The one change that can be refused comes first.
+    let result = result.and_then(|()| {
+        map.change_numbers(editor, parent, &mut |bytes| put(bytes, way.slots[level], blocks[0].0 as u32))
+    });
+    if result.is_err() {
+        blocks[..taken].iter().for_each(|block| editor.space.free(*block));
+        return result;
+    }
+    for (i, block) in blocks[..missing].iter().enumerate() {
+        let slot = way.slots[level + 1 + i];
+        editor.edit.fresh(*block, map.indirect_seal(), &mut |bytes| match blocks[..missing].get(i + 1) {
+            Some(child) => put(bytes, slot, child.0 as u32),
+            None => put_run(bytes, slot, number, len),
+        });
+    }
+    Ok(())
+}
+
+/// A removal in progress.
+struct Remover<'a, 'e> {
+    editor: &'a Editor<'e>,
+    range: Range<u64>,
+    /// Runs that may still be unmapped.
+    left: u32,
+    /// From here on all is unmapped.
+    reached: u64,
+    freed: Freed<'a>,
+}
+
+/// Unmaps from the end of `range` backwards; the end of what is left to do.
+pub(crate) fn remove_step(
+    map: &mut FileMap,
+    editor: &Editor<'_>,
+    range: Range<u64>,
+    runs_max: u32,
+    freed: Freed<'_>,
+) -> Result<Option<u64>, EditFault> {
+    let a = entries(editor.buffers.block_size());
+    let reached = range.end;
+    let mut remover = Remover { editor, range, left: runs_max.max(1), reached, freed };
+    for level in (0..3u32).rev() {
+        // The tree with `level` levels below its root block maps a^(level+1) blocks behind those of the smaller trees.
+        let first = DIRECT + (1..=level).map(|below| a.pow(below)).sum::<u64>();
+        let slot = DIRECT + u64::from(level);
+        let block = Pblk(get(&map.i_block, slot).into());
+        if block.0 == 0 || !remover.is_wanted(first, a.pow(level + 1)) {
+            continue;
+        }
+        if remover.below(map, block, level, first)? {
+            put(&mut map.i_block, slot, 0);
+            editor.space.free(block);
+        }
+        if remover.left == 0 {
+            return Ok(Some(remover.reached).filter(|reached| *reached > remover.range.start));
+        }
+    }
+    if remover.is_wanted(0, DIRECT) {
+        let bytes = map.i_block;
+        let gone = remover.numbers(&bytes[..48], 0);
+        put_run_of_zeros(&mut map.i_block, &gone);
+    }
+    Ok(Some(remover.reached).filter(|reached| remover.left == 0 && *reached > remover.range.start))
+}
+
+fn put_run_of_zeros(bytes: &mut [u8], slots: &Range<u64>) {
+    slots.clone().for_each(|slot| put(bytes, slot, 0));
+}
+
+impl Remover<'_, '_> {
+    /// Does something in the range lie among these logical blocks?
+    fn is_wanted(&self, first: u64, len: u64) -> bool {
+        self.left > 0 && first < self.range.end && first + len > self.range.start
+    }
+
+    /// Tells the data of the last runs that `bytes`, whose numbers begin with logical block `first`, has in the range: the slots
+    /// that have to be cleared.
+    fn numbers(&mut self, bytes: &[u8], first: u64) -> Range<u64> {
+        let from = self.range.start.saturating_sub(first);
+        let to = self.range.end.saturating_sub(first).min(bytes.len() as u64 / 4);
+        let mut at = to;
+        while at > from && self.left > 0 {
+            if get(bytes, at - 1) == 0 {
+                at -= 1;
+                continue;
+            }
+            let last = at - 1;
+            at = last;
+            let follows = |at: u64| {
+                get(bytes, at - 1) != 0 && get(bytes, at - 1).checked_add(1) == Some(get(bytes, at))
+            };
+            while at > from && follows(at) {
+                at -= 1;
+            }
+            (self.freed)(Pblk(get(bytes, at).into()), (last - at + 1) as u32);
+            self.left -= 1;
+        }
+        self.reached = first + at;
+        at..to
+    }
+
+    /// Unmaps below an indirect block with `level` levels below it, whose first logical block is `first`. Is nothing left in
+    /// it? Then it is not changed: the caller takes it out and frees it.
+    fn below(&mut self, map: &mut FileMap, block: Pblk, level: u32, first: u64) -> Result<bool, EditFault> {
+        if !lies_inside(self.editor.buffers, block, 1) {
+            return Err(outside(first as u32, block).into());
+        }
+        let held = map.indirect(self.editor.buffers, block)?;
+        let a = entries(self.editor.buffers.block_size());
+        if level == 0 {
+            let wanted = self.range.start.saturating_sub(first)..self.range.end.saturating_sub(first).min(a);
+            let is_wanted = |at: &u64| wanted.contains(at) && get(&held, *at) != 0;
+            let used = (0..a).filter(|at| get(&held, *at) != 0).count();
+            let wanted = (0..a).filter(is_wanted).count();
+            if wanted == 0 {
+                self.reached = first.max(self.range.start);
+                self.left -= 1; // looking counts too: a map of empty blocks is no endless step
+                return Ok(used == 0);
+            }
+            // Kept in memory, so that clearing cannot be refused once the data was told as free.
+            map.change_numbers(self.editor, Some(block), &mut |_| ())?;
+            let gone = self.numbers(&held, first);
+            let cleared = gone.clone().filter(|at| get(&held, *at) != 0).count();
+            drop(held);
+            if cleared == used {
+                return Ok(true);
+            }
+            map.change_numbers(self.editor, Some(block), &mut |bytes| put_run_of_zeros(bytes, &gone))?;
+            return Ok(false);
+        }
+        let span = a.pow(level);
+        let mut used = (0..a).filter(|at| get(&held, *at) != 0).count();
+        for at in (0..a).rev() {
+            let (child, child_first) = (Pblk(get(&held, at).into()), first + at * span);
+            if child.0 == 0 || !self.is_wanted(child_first, span) {
+                continue;
+            }
+            map.change_numbers(self.editor, Some(block), &mut |_| ())?;
+            if self.below(map, child, level - 1, child_first)? {
+                map.change_numbers(self.editor, Some(block), &mut |bytes| put(bytes, at, 0))?;
+                self.editor.space.free(child);
+                used -= 1;
+            }
+        }
+        if self.left > 0 {
+            self.reached = first.max(self.range.start);
+        }
+        Ok(used == 0)
+    }
+}

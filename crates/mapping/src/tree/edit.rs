@@ -1,0 +1,404 @@
+//! Changing extent trees: each change is one leaf's, and what follows from it in the nodes above.
+//!
+//! ```text
+//! insert        | 0..10 |    | 20..30 |   + 10..20   ->   | 0..30 |            merged with both neighbours
+//! set_state     | 0..30 unwritten |       10..20     ->   | 0..10 u | 10..20 w | 20..30 u |
+//! remove        | 0..30 |                 10..20     ->   | 0..10 | 20..30 |
+//! ```
+//!
+//! A node's key in its parent is kept equal to its own first key, as the kernel and e2fsck want it.
+
+use std::ops::Range;
+
+use base::{Lblk, Malformed, Pblk, Place};
+use buffer::{Buffer, Buffers, Kind, Owner, ReadFault, Seal};
+use ondisk::extent::{self, Extent, MAX_DEPTH, NodeView, ROOT_ENTRIES, Slot, init_node, set_key, splice};
+
+use super::{STRUCTURE, WHOLE, position};
+use crate::{EditFault, Editor, FileMap, Freed};
+
+/// Levels that a tree can have, the root's included.
+pub(super) const LEVELS: usize = MAX_DEPTH as usize + 1;
+
+/// One node of a path.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Step {
+    /// The node's block; 0 for the root.
+    pub(super) block: Pblk,
+    /// In an inner node the entry that was followed; in the leaf how many entries begin at or before the block looked for.
+    pub(super) at: usize,
+    /// Entries of the node.
+    pub(super) len: usize,
+}
+
+/// The way from the root (level 0) to a leaf.
+pub(super) struct Path {
+    pub(super) steps: [Step; LEVELS],
+    /// The leaf's level.
+    pub(super) depth: usize,
+    /// What the leaf may map.
+    pub(super) range: Range<u64>,
+    /// Blocks from here to the one looked for have their place in this leaf.
+    floor: u64,
+    /// The leaf's bytes; `None` if it is the root.
+    pub(super) leaf: Option<Buffer>,
+}
+
+impl Path {
+    pub(super) fn last(&self) -> Step {
+        self.steps[self.depth]
+    }
+}
+
+impl FileMap {
+    fn path(&self, buffers: &Buffers, lblk: u32) -> Result<Path, ReadFault> {
+        let mut path =
+            Path { steps: [Step::default(); LEVELS], depth: 0, range: WHOLE, floor: 0, leaf: None };
+        let mut held;
+        let mut node = self.root()?;
+        while node.depth() > 0 {
+            let position = position(node, lblk);
+            let at = position.unwrap_or(0);
+            let Some((buffer, range)) = self.node(buffers, node, &path.range, at)? else { break };
+            path.steps[path.depth].at = at;
+            path.steps[path.depth].len = node.len();
+            path.depth += 1;
+            path.steps[path.depth].block = buffer.block();
+            path.floor = if position.is_some() { range.start } else { path.floor };
+            path.range = range;
+            path.leaf = Some(buffer.clone());
+            held = buffer;
+            node = NodeView::new(&held);
+        }
+        path.steps[path.depth].at = node.place_of(lblk);
+        path.steps[path.depth].len = node.len();
+        Ok(path)
+    }
+
+    pub(super) fn view<'a>(&'a self, leaf: Option<&'a Buffer>) -> NodeView<'a> {
+        NodeView::new(leaf.map_or(&self.i_block[..], |leaf| leaf))
+    }
+
+    pub(super) fn seal(&self) -> Seal {
+        Seal { owner: Owner { kind: Kind::Extents, ino: self.ino.0 }, seed: self.seed }
+    }
+
+    /// Changes the node of a step. `change` says whether the node was as it expected, which a node in memory is.
+    pub(super) fn change_node(
+        &mut self,
+        editor: &Editor<'_>,
+        block: Pblk,
+        change: impl Fn(&mut [u8]) -> bool,
+    ) -> Result<(), EditFault> {
+        let mut is_good = true;
+        if block.0 == 0 {
+            is_good = change(&mut self.i_block);
+        } else {
+            editor.edit.change(block, self.seal(), &mut |bytes| is_good = change(bytes))?;
+        }
+        let fact = || Malformed::new(STRUCTURE, "stays as it was verified", block.0);
+        if is_good { Ok(()) } else { Err(ReadFault::corrupt(Place::block(block), fact()).into()) }
+    }
+
+    /// Makes sure that later changes of a block cannot be refused: a changed block stays in memory.
+    pub(super) fn pin(&self, editor: &Editor<'_>, block: Pblk) -> Result<(), EditFault> {
+        if block.0 != 0 {
+            editor.edit.change(block, self.seal(), &mut |_| ())?;
+        }
+        Ok(())
+    }
+
+    /// The nodes above `level` whose key changes with the first key of the node there.
+    fn keys_above(path: &Path, level: usize) -> impl Iterator<Item = Step> + '_ {
+        let is_last = move |above: &usize| *above + 1 == level || path.steps[above + 1].at == 0;
+        (0..level).rev().take_while(is_last).map(|above| path.steps[above])
+    }
+
+    /// The node at `level` begins with `key` now. The nodes above are pinned.
+    fn set_keys(
+        &mut self,
+        editor: &Editor<'_>,
+        path: &Path,
+        level: usize,
+        key: u32,
+    ) -> Result<(), EditFault> {
+        for step in Self::keys_above(path, level) {
+            self.change_node(editor, step.block, |bytes| set_key(bytes, step.at, key))?;
+        }
+        Ok(())
+    }
+
+    /// Puts `run` in the place of `removed` entries of the leaf from `at` on, calls `settle` when nothing can be refused any
+    /// more. `false`: there was no room, the leaf was split, look again. `append` is the extent that alone is new, behind all
+    /// others of the tree: a split puts it into a leaf of its own, and all is done.
+    fn replace(
+        &mut self,
+        editor: &Editor<'_>,
+        mut path: Path,
+        (at, removed): (usize, usize),
+        run: &Run,
+        append: Option<Extent>,
+        settle: &mut dyn FnMut(),
+    ) -> Result<bool, EditFault> {
+        let step = path.last();
+        if step.len - removed + run.len > self.capacity(editor, path.depth) {
+            self.split(editor, &path, append)?;
+            return Ok(append.is_some() && path.depth > 0);
+        }
+        let leaf = self.view(path.leaf.as_ref());
+        let first = if run.len > 0 { Some(run.list[0].lblk) } else { leaf.key(removed) };
+        let key = first.filter(|key| at == 0 && path.depth > 0 && leaf.key(0) != Some(*key));
+        path.leaf = None; // nobody holds the bytes: they are changed in place
+        if key.is_some() {
+            self.pin(editor, step.block)?;
+            for above in Self::keys_above(&path, path.depth) {
+                self.pin(editor, above.block)?;
+            }
+        }
+        let (slots, len) = run.slots();
+        self.change_node(editor, step.block, |bytes| splice(bytes, at, removed, &slots[..len]))?;
+        settle();
+        match key {
+            Some(key) => self.set_keys(editor, &path, path.depth, key).map(|()| true),
+            None => Ok(true),
+        }
+    }
+
+    /// Entries that a node at this level has room for.
+    pub(super) fn capacity(&self, editor: &Editor<'_>, level: usize) -> usize {
+        if level == 0 { ROOT_ENTRIES } else { extent::entries_per_block(editor.buffers.block_size()) }
+    }
+
+    /// Takes the leaf out of the tree, with those above that lose their only entry; `settle` as in [`replace`](Self::replace).
+    fn remove_leaf(
+        &mut self,
+        editor: &Editor<'_>,
+        path: &Path,
+        settle: &mut dyn FnMut(),
+    ) -> Result<(), EditFault> {
+        let keeps = (0..path.depth).rev().find(|level| path.steps[*level].len > 1);
+        let Some(level) = keeps else {
+            settle();
+            init_node(&mut self.i_block, 0, &[]);
+            for step in &path.steps[1..=path.depth] {
+                editor.space.free(step.block);
+            }
+            return Ok(());
+        };
+        let step = path.steps[level];
+        let mut key = None;
+        if step.at == 0 && level > 0 {
+            let node = editor.buffers.get(step.block, self.seal().owner, |_| Ok(()))?;
+            key = NodeView::new(&node).key(1);
+            for above in Self::keys_above(path, level) {
+                self.pin(editor, above.block)?;
+            }
+        }
+        self.change_node(editor, step.block, |bytes| splice(bytes, step.at, 1, &[]))?;
+        settle();
+        if let Some(key) = key {
+            self.set_keys(editor, path, level, key)?;
+        }
+        for step in &path.steps[level + 1..=path.depth] {
+            editor.space.free(step.block);
+        }
+        Ok(())
+    }
+
+    /// Pulls the root's only child up into the root while it fits there. A child that cannot be read stays where it is.
+    fn shrink(&mut self, editor: &Editor<'_>) {
+        loop {
+            let Ok(root) = self.root() else { return };
+            if root.depth() == 0 || root.len() != 1 {
+                return;
+            }
+            let Ok(Some((child, _))) = self.node(editor.buffers, root, &WHOLE, 0) else { return };
+            let node = NodeView::new(&child);
+            if node.len() > ROOT_ENTRIES {
+                return;
+            }
+            init_node(&mut self.i_block, node.depth(), node.slots());
+            editor.space.free(child.block());
+        }
+    }
+}
+
+/// A few extents that follow each other, neighbours merged.
+struct Run {
+    list: [Extent; 6],
+    len: usize,
+    /// Was the newest one merged with the one before?
+    was_merged: bool,
+}
+
+impl Run {
+    fn new() -> Self {
+        let none = Extent { lblk: 0, len: 0, start: 0, unwritten: false };
+        Self { list: [none; 6], len: 0, was_merged: false }
+    }
+
+    fn push(&mut self, extent: Extent) {
+        if extent.len == 0 {
+            return;
+        }
+        if let Some(last) = self.list[..self.len].last_mut()
+            && let Some(merged) = last.merged(&extent)
+        {
+            *last = merged;
+            self.was_merged = true;
+            return;
+        }
+        self.list[self.len] = extent;
+        self.len += 1;
+        self.was_merged = false;
+    }
+
+    fn slots(&self) -> ([Slot; 6], usize) {
+        (self.list.map(|extent| extent.slot()), self.len)
+    }
+}
+
+/// The part of an extent from logical block `from` to `to`, as far as it has one.
+fn part(extent: Extent, from: u64, to: u64) -> Extent {
+    let (from, to) = (from.max(extent.lblk.into()), to.min(extent.end()));
+    let len = to.saturating_sub(from) as u32;
+    let skip = if len == 0 { 0 } else { from - u64::from(extent.lblk) };
+    Extent { lblk: extent.lblk + skip as u32, len, start: extent.start + skip, ..extent }
+}
+
+/// Maps what was a hole.
+pub(crate) fn insert(map: &mut FileMap, editor: &Editor<'_>, new: Extent) -> Result<(), EditFault> {
+    loop {
+        let path = map.path(editor.buffers, new.lblk)?;
+        let (leaf, at) = (map.view(path.leaf.as_ref()), path.last().at);
+        let before = at.checked_sub(1).and_then(|at| leaf.extent(at));
+        let after = leaf.extent(at);
+        let hole_end = after.map_or(path.range.end, |after| after.lblk.into());
+        if before.is_some_and(|before| before.end() > new.lblk.into()) || new.end() > hole_end {
+            return Err(EditFault::Occupied(Lblk(new.lblk)));
+        }
+        let mut run = Run::new();
+        before.into_iter().for_each(|before| run.push(before));
+        run.push(new);
+        let is_last = after.is_none() && path.range.end == WHOLE.end;
+        let append = (is_last && !run.was_merged).then_some(new);
+        after.into_iter().for_each(|after| run.push(after));
+        let place = (at - usize::from(before.is_some()), before.iter().count() + after.iter().count());
+        if map.replace(editor, path, place, &run, append, &mut || ())? {
+            return Ok(());
+        }
+    }
+}
+
+/// Gives what is mapped in `range` this state; where to go on.
+pub(crate) fn set_state(
+    map: &mut FileMap,
+    editor: &Editor<'_>,
+    range: Range<u64>,
+    unwritten: bool,
+    extents_max: u32,
+) -> Result<Option<u64>, EditFault> {
+    let (mut from, mut left) = (range.start, extents_max);
+    while from < range.end {
+        let path = map.path(editor.buffers, from as u32)?;
+        let (leaf, place) = (map.view(path.leaf.as_ref()), path.last().at);
+        let holds = |at: &usize| leaf.extent(*at).is_some_and(|extent| extent.end() > from);
+        let at = place.checked_sub(1).filter(holds).unwrap_or(place);
+        let Some(extent) = leaf.extent(at) else {
+            from = path.range.end;
+            continue;
+        };
+        if u64::from(extent.lblk) >= range.end {
+            break;
+        }
+        if extent.unwritten == unwritten {
+            from = extent.end();
+            continue;
+        }
+        if left == 0 {
+            return Ok(Some(from));
+        }
+        let (before, after) = (at.checked_sub(1).and_then(|at| leaf.extent(at)), leaf.extent(at + 1));
+        let mut run = Run::new();
+        before.into_iter().for_each(|before| run.push(before));
+        run.push(part(extent, 0, from));
+        let mut changed = Extent { unwritten, ..part(extent, from, range.end) };
+        let end = changed.end();
+        while changed.len > 0 {
+            // Only the longest written extent is longer than an unwritten one may be.
+            let piece = Extent { len: changed.len.min(Extent::len_max(unwritten)), ..changed };
+            run.push(piece);
+            changed = part(changed, piece.end(), end);
+        }
+        run.push(part(extent, end, WHOLE.end));
+        after.into_iter().for_each(|after| run.push(after));
+        let place = (at - usize::from(before.is_some()), 1 + before.iter().count() + after.iter().count());
+        if map.replace(editor, path, place, &run, None, &mut || ())? {
+            from = end;
+            left -= 1;
+        }
+    }
+    Ok(None)
+}
+
+/// Unmaps from the end of `range` backwards; the end of what is left to do.
+pub(crate) fn remove_step(
+    map: &mut FileMap,
+    editor: &Editor<'_>,
+    range: Range<u64>,
+    extents_max: u32,
+    freed: Freed<'_>,
+) -> Result<Option<u64>, EditFault> {
+    let (mut end, mut left) = (range.end, extents_max.max(1));
+    while range.start < end {
+        if left == 0 {
+            map.shrink(editor);
+            return Ok(Some(end));
+        }
+        let (count, next) = remove_in_leaf(map, editor, range.start..end, left, freed)?;
+        (left, end) = (left - count, next);
+    }
+    map.shrink(editor);
+    Ok(None)
+}
+
+/// Unmaps at most `extents_max` extents of the last leaf that reaches into `range`: how many it were, and where what is left
+/// ends.
+fn remove_in_leaf(
+    map: &mut FileMap,
+    editor: &Editor<'_>,
+    range: Range<u64>,
+    extents_max: u32,
+    freed: Freed<'_>,
+) -> Result<(u32, u64), EditFault> {
+    let path = map.path(editor.buffers, (range.end - 1) as u32)?;
+    let (leaf, upto) = (map.view(path.leaf.as_ref()), path.last().at);
+    if upto == 0 {
+        return Ok((0, path.floor)); // an empty leaf, or one that begins behind the range: go on before it
+    }
+    let reaches = |at: &usize| leaf.extent(*at).is_some_and(|extent| extent.end() > range.start);
+    let count = (0..upto).rev().take_while(reaches).take(extents_max as usize).count();
+    let first = upto - count;
+    let (Some(low), Some(high), 1..) = (leaf.extent(first), leaf.extent(upto - 1), count) else {
+        return Ok((0, range.start));
+    };
+    let mut run = Run::new();
+    run.push(part(low, 0, range.start));
+    run.push(part(high, range.end, WHOLE.end));
+    let held = path.leaf.clone();
+    let root = map.i_block;
+    let mut settle = || {
+        let leaf = NodeView::new(held.as_ref().map_or(&root[..], |held| held));
+        for extent in (first..upto).rev().filter_map(|at| leaf.extent(at)) {
+            let gone = part(extent, range.start, range.end);
+            freed(Pblk(gone.start), gone.len);
+        }
+    };
+    let next = range.start.max(low.lblk.into());
+    if path.depth > 0 && run.len == 0 && count == path.last().len {
+        map.remove_leaf(editor, &path, &mut settle)?;
+    } else if !map.replace(editor, path, (first, count), &run, None, &mut settle)? {
+        return Ok((0, range.end));
+    }
+    Ok((count as u32, next))
+}

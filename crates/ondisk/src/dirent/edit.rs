@@ -1,0 +1,339 @@
+//! Changing the entries of one block (or inline region) in place.
+//!
+//! Owns: splitting an entry's slack, taking an entry out, packing entries anew. Does **not** own: which block, whether a
+//! name may be there, directories whose entries carry hashes (they are read only).
+//!
+//! ```text
+//! insert:  | a ......slack | b |    ->  | a | new .... | b |     or into an unused entry, which it takes over
+//! remove:  | a | x | b |            ->  | a ......00 | b |       the first entry becomes an unused one instead
+//! ```
+//!
+//! Invariants
+//! 1. The entries tile their area before and after each change.
+//! 2. Bytes of a removed name are zeroed: they do not outlive it.
+//! 3. Offsets that do not fit the bytes are refused (`None`), and nothing was changed then.
+//!
+//! Source: spec 04 section 1.
+
+use base::{Ino, Malformed};
+
+use super::{
+    DirFormat, HEADER_LEN, NAME_LEN_MAX, TAIL_LEN, TAIL_TYPE, decode_rec_len, encode_rec_len, min_rec_len,
+};
+use crate::filetype::FileType;
+
+/// Room at an entry: bytes behind its name, or the whole of an unused one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hole {
+    /// Offset of the entry that has the room.
+    pub at: usize,
+    /// Bytes of room; 0 is no hole.
+    pub len: usize,
+}
+
+/// Where a name was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Offset of its entry.
+    pub at: usize,
+    /// The inode it leads to.
+    pub ino: Ino,
+}
+
+/// What one pass over an area saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scan {
+    /// The name.
+    pub found: Option<Found>,
+    /// The first hole that is large enough, or the largest of all when none is.
+    pub hole: Hole,
+    /// Bytes that used entries need at least.
+    pub live_bytes: usize,
+}
+
+impl DirFormat {
+    /// Bytes that entries tile of an area of `len` bytes: all, but a block's tail.
+    #[must_use]
+    pub fn end_of(&self, len: usize) -> usize {
+        if self.csum && len == self.block_size.len() { len - TAIL_LEN } else { len }
+    }
+
+    /// Looks at all entries once: for a name, for the first hole of `need` bytes, for what is used.
+    ///
+    /// # Errors
+    /// The first malformed entry.
+    pub fn scan(&self, area: &[u8], name: &[u8], need: usize) -> Result<Scan, Malformed> {
+        let mut scan = Scan::default();
+        let (mut at, end) = (0, self.end_of(area.len()));
+        while at < end {
+            let header = self.header(area, at);
+            let good = header.is_some_and(|h| {
+                h.ino <= self.inodes_count
+                    && h.rec_len >= min_rec_len(1, false).max(min_rec_len(h.name_len, false))
+                    && h.rec_len <= end - at
+                    && (h.ino == 0 || h.name_len != 0)
+            });
+            let Some(header) = header.filter(|_| good) else {
+                // Says which rule it is.
+                return match self.decode_at(&area[..end], at) {
+                    Err(fact) => Err(fact),
+                    Ok(_) => {
+                        Err(Malformed::new("directory entry", "ends before the block's tail", at as u64))
+                    }
+                };
+            };
+            let mut room = header.rec_len;
+            if header.ino != 0 {
+                let used = min_rec_len(header.name_len, false);
+                room -= used;
+                scan.live_bytes += used;
+                let found = &area[at + HEADER_LEN..at + HEADER_LEN + header.name_len];
+                if header.name_len == name.len() && found == name {
+                    scan.found = scan.found.or(Some(Found { at, ino: Ino(header.ino) }));
+                }
+            }
+            if scan.hole.len < need && room > scan.hole.len {
+                scan.hole = Hole { at, len: room };
+            }
+            at += header.rec_len;
+        }
+        Ok(scan)
+    }
+
+    /// Puts a new entry into the room of the entry at `at`: where it lies now, with the room that is left behind it.
+    /// `None` when the room is too small.
+    pub fn insert_at(
+        &self,
+        area: &mut [u8],
+        at: usize,
+        ino: Ino,
+        kind: FileType,
+        name: &[u8],
+    ) -> Option<Hole> {
+        debug_assert!((1..=NAME_LEN_MAX).contains(&name.len()) && ino.0 != 0, "names have 1 to 255 bytes");
+        let end = self.end_of(area.len());
+        let header = self.header(area, at).filter(|header| at + header.rec_len <= end)?;
+        let own = if header.ino == 0 { 0 } else { min_rec_len(header.name_len, false) };
+        let room = header.rec_len.checked_sub(own)?;
+        let need = min_rec_len(name.len(), false);
+        let left = room.checked_sub(need)?;
+        if own > 0 {
+            self.set_rec_len(area, at, own);
+        }
+        let at = at + own;
+        let entry = &mut area[at..at + need];
+        entry[..4].copy_from_slice(&ino.0.to_le_bytes());
+        entry[6] = name.len() as u8;
+        entry[7] = if self.filetype { kind.dirent_code() } else { 0 };
+        entry[HEADER_LEN..HEADER_LEN + name.len()].copy_from_slice(name);
+        entry[HEADER_LEN + name.len()..].fill(0);
+        self.set_rec_len(area, at, room);
+        Some(Hole { at, len: left })
+    }
+
+    /// Takes the entry at `at` out. `from` is an entry before it, from which on the one right before is looked for (0
+    /// always is good). The room that came to be; `None` when there is no such entry.
+    pub fn remove_at(&self, area: &mut [u8], from: usize, at: usize) -> Option<Hole> {
+        let end = self.end_of(area.len());
+        let gone = self
+            .header(area, at)
+            .filter(|h| h.ino != 0 && h.rec_len >= HEADER_LEN && at + h.rec_len <= end)?;
+        let mut before = None;
+        let mut next = from;
+        while next < at {
+            let header = self.header(area, next).filter(|header| header.rec_len >= HEADER_LEN)?;
+            before = Some((next, header));
+            next += header.rec_len;
+        }
+        if next != at {
+            return None;
+        }
+        let name_end = at + HEADER_LEN + gone.name_len.min(gone.rec_len - HEADER_LEN);
+        let Some((before_at, before)) = before else {
+            area[at..at + 4].fill(0);
+            area[at + 6..name_end].fill(0);
+            return Some(Hole { at, len: gone.rec_len });
+        };
+        area[at..name_end].fill(0);
+        let rec_len = before.rec_len + gone.rec_len;
+        self.set_rec_len(area, before_at, rec_len);
+        let own = if before.ino == 0 { 0 } else { min_rec_len(before.name_len, false) };
+        Some(Hole { at: before_at, len: rec_len.saturating_sub(own) })
+    }
+
+    /// Lets the entry at `at` lead to another inode. `false` when there is no used entry.
+    pub fn replace_at(&self, area: &mut [u8], at: usize, ino: Ino, kind: FileType) -> bool {
+        if self.header(area, at).is_none_or(|header| header.ino == 0) {
+            return false;
+        }
+        area[at..at + 4].copy_from_slice(&ino.0.to_le_bytes());
+        if self.filetype {
+            area[at + 7] = kind.dirent_code();
+        }
+        true
+    }
+
+    /// Writes the entries of `source` at these offsets into the block `area`, from byte `start` on, one behind the other,
+    /// the last one stretched to the end, with a tail where the format has one. What lay before `start` stays. `placed`
+    /// gets the new offset of each. The room behind the last (of an empty block: all of it).
+    ///
+    /// # Panics
+    /// If an offset is no entry of `source`, or they do not all fit.
+    pub fn repack(
+        &self,
+        source: &[u8],
+        offsets: impl IntoIterator<Item = usize>,
+        area: &mut [u8],
+        start: usize,
+        mut placed: impl FnMut(usize),
+    ) -> Hole {
+        let end = self.end_of(area.len());
+        let (mut at, mut last) = (start, None);
+        for offset in offsets {
+            let len = min_rec_len(usize::from(source[offset + 6]), false);
+            area[at..at + len].copy_from_slice(&source[offset..offset + len]);
+            self.set_rec_len(area, at, len);
+            placed(at);
+            last = Some((at, len));
+            at += len;
+        }
+        area[at..].fill(0);
+        let hole = match last {
+            Some((last, _)) => Hole { at: last, len: end - at },
+            None => Hole { at: start, len: end - start },
+        };
+        if last.is_some() || end > start {
+            self.set_rec_len(area, hole.at, end - hole.at);
+        }
+        self.lay_tail(area);
+        hole
+    }
+
+    /// Makes an area one unused entry, with a tail where the format has one. (The checksum: [`super::seal_tail`].)
+    pub fn lay_empty(&self, area: &mut [u8]) {
+        self.repack(&[], [], area, 0, |_| ());
+    }
+
+    /// Writes the tail of a block, its checksum left 0; does nothing where the format has none.
+    pub fn lay_tail(&self, area: &mut [u8]) {
+        let end = self.end_of(area.len());
+        if let [_, _, _, _, len0, len1, _, kind, ..] = &mut area[end..] {
+            [*len0, *len1] = (TAIL_LEN as u16).to_le_bytes();
+            *kind = TAIL_TYPE;
+        }
+    }
+
+    fn header(&self, area: &[u8], at: usize) -> Option<Header> {
+        let [i0, i1, i2, i3, len0, len1, name_len, _] = area.get(at..)?.first_chunk::<HEADER_LEN>()?;
+        let rec_len = decode_rec_len(u16::from_le_bytes([*len0, *len1]), self.block_size);
+        let ino = u32::from_le_bytes([*i0, *i1, *i2, *i3]);
+        rec_len.is_multiple_of(4).then_some(Header { ino, rec_len, name_len: usize::from(*name_len) })
+    }
+
+    fn set_rec_len(&self, area: &mut [u8], at: usize, len: usize) {
+        let bits = encode_rec_len(len, self.block_size).expect("entries are multiples of 4 inside a block");
+        area[at + 4..at + 6].copy_from_slice(&bits.to_le_bytes());
+    }
+}
+
+/// An entry without its name.
+#[derive(Clone, Copy)]
+struct Header {
+    ino: u32,
+    rec_len: usize,
+    name_len: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use base::BlockSize;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn format(csum: bool, block_size: BlockSize) -> DirFormat {
+        DirFormat { block_size, filetype: true, csum, hash_in_dirent: false, inodes_count: 1 << 20 }
+    }
+
+    fn names(format: &DirFormat, area: &[u8]) -> Vec<(Vec<u8>, u32)> {
+        let entries = format.entries(area).map(Result::unwrap).filter(|entry| entry.is_used());
+        entries.map(|entry| (entry.name.to_vec(), entry.ino.0)).collect()
+    }
+
+    #[test]
+    fn an_entry_in_out_and_the_name_is_gone() {
+        for (csum, size) in
+            [(false, BlockSize::MIN), (true, BlockSize::MIN), (true, BlockSize::MAX), (false, BlockSize::MAX)]
+        {
+            let format = format(csum, size);
+            let mut block = vec![7; size.len()];
+            format.lay_empty(&mut block);
+            let hole = format.insert_at(&mut block, 0, Ino(9), FileType::Regular, b"secret").unwrap();
+            assert_eq!((hole.at, hole.len), (0, format.usable_len() - 16));
+            let second = format.insert_at(&mut block, hole.at, Ino(10), FileType::Fifo, b"second").unwrap();
+            assert_eq!(second.at, 16);
+            assert_eq!(names(&format, &block), [(b"secret".to_vec(), 9), (b"second".to_vec(), 10)]);
+            assert_eq!(format.remove_at(&mut block, 0, 0), Some(Hole { at: 0, len: 16 }));
+            assert!(!block.windows(6).any(|bytes| bytes == b"secret"));
+            assert!(format.replace_at(&mut block, 16, Ino(11), FileType::Socket));
+            assert!(!format.replace_at(&mut block, 0, Ino(11), FileType::Socket), "it is unused");
+            let all = Hole { at: 0, len: format.usable_len() };
+            assert_eq!(format.remove_at(&mut block, 0, 16), Some(all));
+            let mut empty = vec![7; size.len()];
+            format.lay_empty(&mut empty);
+            assert_eq!(block, empty);
+            assert_eq!(super::super::tail_checksum(&block).is_some(), csum);
+            assert_eq!(format.remove_at(&mut block, 0, 16), None);
+            let outside = size.len() - 4;
+            assert!(format.insert_at(&mut block, outside, Ino(1), FileType::Regular, b"x").is_none());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn entries_tile_whatever_is_done(
+            steps in prop::collection::vec((any::<bool>(), 0u8..30, 1usize..60), 1..200), csum: bool,
+        ) {
+            let format = format(csum, BlockSize::MIN);
+            let mut block = vec![0; 1024];
+            format.lay_empty(&mut block);
+            let mut model = std::collections::BTreeMap::new();
+            for (insert, key, len) in steps {
+                let name = vec![b'a' + key; len];
+                let scan = format.scan(&block, &name, min_rec_len(len, false)).unwrap();
+                prop_assert_eq!(scan.found.map(|found| found.ino.0), model.get(&name).copied());
+                let live: usize = model.keys().map(|name: &Vec<u8>| min_rec_len(name.len(), false)).sum();
+                prop_assert_eq!(scan.live_bytes, live);
+                match scan.found {
+                    Some(found) if !insert => {
+                        format.remove_at(&mut block, 0, found.at).unwrap();
+                        model.remove(&name);
+                    }
+                    None if insert => {
+                        let ino = u32::from(key) + 1;
+                        if format.insert_at(&mut block, scan.hole.at, Ino(ino), FileType::Regular, &name).is_some() {
+                            model.insert(name, ino);
+                        } else {
+                            let offsets: Vec<_> = format.entries(&block).map(Result::unwrap)
+                                .filter(|entry| entry.is_used()).map(|entry| entry.offset).collect();
+                            let source = block.clone();
+                            let hole = format.repack(&source, offsets, &mut block, 0, |_| ());
+                            prop_assert_eq!(hole.len, format.usable_len() - live);
+                        }
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(names(&format, &block).into_iter().collect::<std::collections::BTreeMap<_, _>>(), model.clone());
+            }
+        }
+
+        #[test]
+        fn any_bytes_can_be_scanned(bytes in prop::collection::vec(any::<u8>(), 1024), at in 0usize..1100, csum: bool) {
+            let format = format(csum, BlockSize::MIN);
+            let _ = format.scan(&bytes, b"name", 12);
+            let mut area = bytes;
+            let _ = format.remove_at(&mut area, 0, at);
+            let _ = format.insert_at(&mut area, at, Ino(1), FileType::Regular, b"name");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Writing: what a volume that is open for writing has besides one that is read, and how an operation begins.
+//!
+//! ```text
+//!   operation:  names' locks -> start(credits) -> Change{inodes, allocator, handle} -> edit in memory -> handle ends
+//!   commit:     inodes into table blocks, descriptors with bitmaps' checksums -> log -> freed space may be reused
+//! ```
+//!
+//! Invariants
+//! 1. An operation that is refused has changed nothing that lasts: what it took (an inode's number) it gave back in the same
+//!    transaction.
+//! 2. Operation locks: a directory before what it holds; two directories by number, ancestors first; then the handle.
+//! 3. An inode without links that somebody has open is an orphan; else it is deleted at once, in the same transaction if that
+//!    has room for it.
+
+mod attributes;
+mod delete;
+mod names;
+mod new;
+mod open;
+mod rename;
+mod xattrs;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use alloc::Alloc;
+use base::{Ino, Pblk};
+use buffer::{Kind, ReadFault, Seal};
+use inode::{Change, Live, Node, Orphans, Shared};
+use journal::{Handle, Journal};
+use ondisk::htree::DxFormat;
+use ondisk::time::Timestamp;
+use ondisk::{dirent, extent, orphan_file, superblock, xattr as xattr_layout};
+use parking_lot::Mutex;
+
+use crate::{Fault, Refusal, Volume};
+
+pub use attributes::SetAttr;
+pub use new::New;
+pub use rename::Rename;
+pub use xattrs::SetXattr;
+
+pub use open::WriteOptions;
+
+/// Blocks that an operation on names may change: two directories' index paths split, an inode, an attribute block, orphans.
+const NAME_CREDITS: u32 = 60;
+/// How often a transaction is committed though nobody asks: what a crash may lose.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// Commits that an operation waits for until freed space becomes usable, before it says that there is none.
+const SPACE_TRIES: u32 = 3;
+
+/// What keeps the values that a commit writes.
+pub(crate) struct Keeper {
+    pub(crate) live: Live,
+    pub(crate) alloc: Arc<Alloc>,
+    pub(crate) orphans: Orphans,
+    index: DxFormat,
+    superblock_at: usize,
+}
+
+impl Keeper {
+    fn shared(&self) -> &Arc<Shared> {
+        self.live.shared()
+    }
+}
+
+impl inode::LiveOwner for Keeper {
+    fn live(&self) -> &Live {
+        &self.live
+    }
+}
+
+impl journal::Client for Keeper {
+    fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
+        self.live.write_dirty(handle)?;
+        self.alloc.seal(handle)
+    }
+
+    fn blocks_to_come(&self) -> u32 {
+        self.live.dirty_blocks() + self.alloc.seal_credits()
+    }
+
+    fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]) {
+        let Some(seed) = seal.seed else { return };
+        match seal.owner.kind {
+            Kind::Extents => extent::seal(bytes, seed),
+            Kind::DirLeaf => dirent::seal_tail(bytes, seed),
+            Kind::DirIndex => self.index.seal(bytes, seed),
+            Kind::Xattr => xattr_layout::seal_block(bytes, seed, block),
+            Kind::Orphans => orphan_file::seal(seed, block, bytes),
+            Kind::Superblock => {
+                if let Some(place) = bytes.get_mut(self.superblock_at..self.superblock_at + superblock::SIZE)
+                {
+                    superblock::seal(place);
+                }
+            }
+            // Sealed where they are written, or without a checksum.
+            Kind::Descriptors
+            | Kind::InodeTable
+            | Kind::Indirect
+            | Kind::BlockBitmap
+            | Kind::InodeBitmap
+            | Kind::Other => {}
+        }
+    }
+
+    fn has_checksum(&self, seal: Seal) -> bool {
+        seal.seed.is_some() && self.shared().fs_seed.is_some()
+    }
+
+    fn committed(&self, transaction: u64) {
+        self.alloc.committed(transaction);
+    }
+}
+
+/// What a volume that is open for writing has.
+pub(crate) struct Writer {
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) blocks: xattrs::Blocks,
+    /// Moves of directories, one at a time: the tree above a directory stays while one looks at it.
+    renames: Mutex<()>,
+    generations: AtomicU64,
+    pub(crate) dir_format: dir::Format,
+    committer: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Deletes with one transaction skip the orphan list.
+    skip_short_orphans: bool,
+}
+
+impl Writer {
+    pub(crate) fn live(&self) -> &Live {
+        &self.keeper.live
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        self.keeper.shared()
+    }
+
+    /// Joins the running transaction.
+    fn start(&self, credits: u32) -> Result<Handle<'_>, Fault> {
+        Ok(self.journal.start(credits)?)
+    }
+
+    fn change<'a>(&'a self, handle: &'a Handle<'_>) -> Change<'a> {
+        Change { live: self.live(), alloc: &self.keeper.alloc, edit: handle }
+    }
+
+    /// Runs an operation in a handle. When there is no space, but will be after a commit, that is waited for, and the operation
+    /// runs again.
+    fn run<R>(
+        &self,
+        credits: u32,
+        mut operation: impl FnMut(&Change<'_>) -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        let mut tries = 0;
+        loop {
+            let handle = self.start(credits)?;
+            let done = operation(&self.change(&handle));
+            drop(handle);
+            match done {
+                Err(fault)
+                    if fault.is(Refusal::NoSpace)
+                        && tries < SPACE_TRIES
+                        && self.keeper.alloc.pending_blocks() > 0 =>
+                {
+                    tries += 1;
+                    self.journal.commit_all()?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// A number that tells uses of an inode's number apart.
+    fn generation(&self) -> u32 {
+        let number = self.generations.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        (number ^ number >> 32) as u32
+    }
+
+    /// An inode, to be changed.
+    fn node(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        Ok(self.live().get(ino)?)
+    }
+
+    fn now(&self) -> Timestamp {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let extra = self.shared().geometry.inode_size > ondisk::inode::BASE_SIZE;
+        Timestamp { seconds, nanos: now.subsec_nanos() }.clamped(extra)
+    }
+}
+
+impl Volume {
+    pub(crate) fn writer(&self) -> Result<&Writer, Fault> {
+        self.writer.as_ref().ok_or(Fault::Refused(Refusal::ReadOnly))
+    }
+
+    /// Makes everything that was done durable.
+    ///
+    /// # Errors
+    /// The device refused, now or before.
+    pub fn sync(&self) -> Result<(), Fault> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        Ok(writer.journal.commit_all()?)
+    }
+
+    /// Makes what was done to this inode durable: its last transaction, and all before.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync); no such inode.
+    pub fn fsync(&self, ino: Ino) -> Result<(), Fault> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        let changed_in = writer.live().get_orphan(ino)?.values().changed_in;
+        Ok(writer.journal.commit(changed_in)?)
+    }
+
+    /// Somebody opened the inode: it stays until [`released`](Self::released), whatever becomes of its names.
+    ///
+    /// # Errors
+    /// No such inode.
+    pub fn opened(&self, ino: Ino) -> Result<(), Fault> {
+        if let Some(writer) = &self.writer {
+            writer.node(ino)?.opens.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Somebody has it open no more. Without links it is deleted when nobody has.
+    ///
+    /// # Errors
+    /// The deletion failed.
+    pub fn released(&self, ino: Ino) -> Result<(), Fault> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        let node = writer.live().get_orphan(ino)?;
+        if node.opens.fetch_sub(1, Ordering::AcqRel) == 1 && node.values().fields.links == 0 {
+            let _operation = node.operation.write();
+            writer.delete(&node)?;
+        }
+        Ok(())
+    }
+
+    /// Counts of the journal; `None` when open for reading.
+    #[must_use]
+    pub fn journal_stats(&self) -> Option<journal::Stats> {
+        self.writer.as_ref().map(|writer| writer.journal.stats())
+    }
+
+    /// What the orphan list's lock saw; `None` when open for reading.
+    #[must_use]
+    pub fn orphan_lock_stats(&self) -> Option<inode::LockStats> {
+        self.writer.as_ref().map(|writer| writer.keeper.orphans.lock_stats())
+    }
+
+    /// Is it open for writing?
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writer.is_some()
+    }
+}
+
+/// A name that may be made or removed.
+fn check_name(name: &[u8]) -> Result<(), Fault> {
+    match name {
+        b"" => Err(Refusal::NotFound.into()),
+        name if name.len() > dirent::NAME_LEN_MAX => Err(Refusal::NameTooLong.into()),
+        name if name.contains(&b'/') || name.contains(&0) => Err(Refusal::Invalid.into()),
+        _ => Ok(()),
+    }
+}

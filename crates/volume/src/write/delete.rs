@@ -1,0 +1,141 @@
+//! Deleting inodes, at once or by steps; cutting files; what a crash left to do.
+
+use std::sync::Arc;
+
+use base::Ino;
+use inode::{Change, Node};
+use ondisk::filetype::FileType;
+use ondisk::inode::flags;
+
+use super::{NAME_CREDITS, Writer};
+use crate::Fault;
+
+/// What became of the orphans that a crash left.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Orphaned {
+    /// Files cut at their size.
+    pub(crate) cut: u64,
+    /// Inodes deleted.
+    pub(crate) deleted: u64,
+    /// Those that could not be, and stay.
+    pub(crate) failed: u64,
+}
+
+/// Blocks that are freed in the transaction that took the last name.
+const SHORT_EXTENTS: u16 = 4;
+
+impl Writer {
+    /// Can it be deleted within the credits of an operation on names?
+    pub(super) fn is_short(&self, node: &Node) -> bool {
+        let values = node.values();
+        let has_values_elsewhere = values.fields.file_acl != 0;
+        !has_values_elsewhere && (values.fields.blocks == 0 || short_tree(&values.map))
+    }
+
+    /// Deletes an inode without links: what it has in blocks by as many transactions as it takes, then the inode.
+    /// The caller holds its operation lock; it is an orphan.
+    pub(super) fn delete(&self, node: &Arc<Node>) -> Result<(), Fault> {
+        self.cut_from(node, 0)?;
+        self.run(NAME_CREDITS, |change| self.delete_now(change, node))
+    }
+
+    /// Deletes an inode within one transaction: it has few blocks left.
+    pub(super) fn delete_now(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+        self.release_xattrs(change, node)?;
+        if self.has_map(node) {
+            while !change.cut(node, 0)? {}
+        }
+        self.keeper.orphans.remove(change.live, node, change.edit)?;
+        let was_dir = {
+            let mut values = change.live.edit(node, change.edit.transaction());
+            let was_dir = values.kind() == FileType::Directory;
+            let now = self.now();
+            values.fields.links = 0;
+            values.fields.dtime = now.seconds as u32;
+            values.fields.size = 0;
+            values.dir = None;
+            was_dir
+        };
+        // Before its number is free to be used again.
+        change.live.forget(node.ino());
+        Ok(self.keeper.alloc.free_inode(change.edit, node.ino(), was_dir)?)
+    }
+
+    /// Frees all blocks from logical block `from` on.
+    pub(super) fn cut_from(&self, node: &Arc<Node>, from: u64) -> Result<(), Fault> {
+        if !self.has_map(node) {
+            return Ok(());
+        }
+        let credits = Change::cut_credits(self.shared());
+        while !self.run(credits, |change| Ok(change.cut(node, from)?))? {}
+        Ok(())
+    }
+
+    /// Has it blocks that a map leads to?
+    pub(super) fn has_map(&self, node: &Node) -> bool {
+        let values = node.values();
+        let kind = matches!(values.kind(), FileType::Regular | FileType::Directory | FileType::Symlink);
+        kind && !values.has_flag(flags::INLINE_DATA) && !self.is_fast_link(&values)
+    }
+
+    pub(super) fn is_fast_link(&self, values: &inode::Values) -> bool {
+        let ratio_512 =
+            self.shared().geometry.cluster_ratio() << (self.shared().geometry.block_size.log2() - 9);
+        let attributes = if values.fields.file_acl == 0 { 0 } else { ratio_512 };
+        values.kind() == FileType::Symlink
+            && !values.has_flag(flags::EXTENTS | flags::INLINE_DATA)
+            && values.fields.blocks <= attributes
+            && values.fields.size < 60
+    }
+
+    /// What a crash left: files to be cut at their size, inodes to be deleted.
+    pub(super) fn clean_orphans(&self, listed: &[Ino], in_file: &[(u32, Ino)]) -> Orphaned {
+        let (mut cut, mut deleted, mut failed) = (0, 0, 0);
+        let mut before = Ino(0);
+        let mut nodes = Vec::new();
+        for ino in listed {
+            let Ok(node) = self.live().get_orphan(*ino) else { break };
+            self.keeper.orphans.adopt_listed(&node, before);
+            before = *ino;
+            nodes.push(node);
+        }
+        for (slot, ino) in in_file {
+            // Slots that lead to nothing are left out, and stay.
+            let Ok(node) = self.live().get_orphan(*ino) else { continue };
+            node.values().orphan = inode::OrphanState::Slot(*slot);
+            nodes.push(node);
+        }
+        for node in nodes {
+            let _operation = node.operation.write();
+            let (links, size) = {
+                let values = node.values();
+                (values.fields.links, values.fields.size)
+            };
+            let done = if links == 0 {
+                deleted += 1;
+                self.delete(&node)
+            } else {
+                cut += 1;
+                self.finish_cut(&node, size)
+            };
+            // What cannot be finished stays tracked, for e2fsck.
+            failed += u64::from(done.is_err());
+        }
+        Orphaned { cut, deleted, failed }
+    }
+
+    fn finish_cut(&self, node: &Arc<Node>, size: u64) -> Result<(), Fault> {
+        let bs = self.shared().geometry.block_size;
+        self.cut_from(node, bs.blocks_for(size))?;
+        self.run(NAME_CREDITS, |change| {
+            self.keeper.orphans.remove(change.live, node, change.edit)?;
+            Ok(())
+        })
+    }
+}
+
+/// Is the tree nothing but a root with few extents?
+fn short_tree(map: &mapping::FileMap) -> bool {
+    let entries = u16::from_le_bytes([map.i_block[2], map.i_block[3]]);
+    map.extents && map.depth() == 0 && entries <= SHORT_EXTENTS
+}

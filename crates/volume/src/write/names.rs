@@ -1,0 +1,240 @@
+//! Names that come and go: link, unlink, rmdir.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::Ino;
+use inode::{Change, Node};
+use ondisk::filetype::FileType;
+use ondisk::inode::flags;
+use parking_lot::RwLockWriteGuard;
+
+use super::new::LINKS_MAX;
+use super::{NAME_CREDITS, Writer, check_name};
+use crate::ops::with_dir;
+use crate::{Fault, Refusal, Volume};
+
+impl Volume {
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`]; [`Refusal::NotPermitted`] for a directory; [`Refusal::TooManyNames`] beyond 65,000;
+    /// [`Refusal::NotFound`] when its last name is gone and nobody has it open unnamed; as [`create`](Self::create).
+    pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Fault> {
+        let writer = self.writer()?;
+        check_name(name)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Refusal::Exists.into());
+        }
+        let node = writer.live().get_orphan(ino)?;
+        let parent = writer.node(dir)?;
+        if node.ino() == parent.ino() {
+            return Err(Refusal::NotPermitted.into());
+        }
+        let _in_dir = parent.operation.write();
+        writer.check_parent(&parent, FileType::Regular)?;
+        let _operation = node.operation.write();
+        let kind = {
+            let values = node.values();
+            // That the name exists is told before anything about the inode.
+            let refusal = match () {
+                () if values.kind() == FileType::Directory => Some(Refusal::NotPermitted),
+                () if values.has_flag(flags::IMMUTABLE | flags::APPEND) => Some(Refusal::NotPermitted),
+                () if values.fields.links >= LINKS_MAX => Some(Refusal::TooManyNames),
+                () if values.fields.links == 0 && node.opens.load(Ordering::Acquire) == 0 => {
+                    Some(Refusal::NotFound)
+                }
+                () => None,
+            };
+            if let Some(refusal) = refusal {
+                drop(values);
+                let exists = writer.find(&parent, name)?.is_some();
+                return Err(if exists { Refusal::Exists } else { refusal }.into());
+            }
+            values.kind()
+        };
+        writer.run(NAME_CREDITS, |change| {
+            writer.with_names(change, &parent, |dir| dir.insert(name, ino, kind))?;
+            writer.touch_dir(change, &parent, 0);
+            let was_unnamed = {
+                let mut values = change.live.edit(&node, change.edit.transaction());
+                values.fields.ctime = writer.now();
+                values.fields.links += 1;
+                values.fields.links == 1
+            };
+            if was_unnamed {
+                writer.keeper.orphans.remove(change.live, &node, change.edit)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes a name away; with the last one goes the inode, unless somebody has it open.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::IsDirectory`], [`Refusal::NotPermitted`]; the directory is corrupt; the device refused.
+    pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
+        let writer = self.writer()?;
+        check_name(name)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Refusal::IsDirectory.into());
+        }
+        let parent = writer.node(dir)?;
+        let _in_dir = parent.operation.write();
+        writer.check_dir(&parent)?;
+        let node = writer.live().get(writer.find(&parent, name)?.ok_or(Refusal::NotFound)?)?;
+        let operation = node.operation.write();
+        {
+            let values = node.values();
+            if values.kind() == FileType::Directory {
+                return Err(Refusal::IsDirectory.into());
+            }
+            writer.check_removable(&parent, values.fields.flags)?;
+        }
+        let is_gone = writer.run(NAME_CREDITS, |change| {
+            writer.with_names(change, &parent, |dir| dir.remove(name))?;
+            writer.touch_dir(change, &parent, 0);
+            writer.drop_link(change, &node)
+        })?;
+        writer.delete_if(is_gone, &node, operation)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::NotDirectory`], [`Refusal::NotEmpty`], [`Refusal::Invalid`] for ".", as
+    /// [`unlink`](Self::unlink).
+    pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
+        let writer = self.writer()?;
+        check_name(name)?;
+        match name {
+            b"." => return Err(Refusal::Invalid.into()),
+            b".." => return Err(Refusal::NotEmpty.into()),
+            _ => {}
+        }
+        let parent = writer.node(dir)?;
+        let _in_dir = parent.operation.write();
+        writer.check_dir(&parent)?;
+        let node = writer.live().get(writer.find(&parent, name)?.ok_or(Refusal::NotFound)?)?;
+        let operation = node.operation.write();
+        if node.values().kind() != FileType::Directory {
+            return Err(Refusal::NotDirectory.into());
+        }
+        let of_it = node.values().fields.flags;
+        writer.check_removable(&parent, of_it)?;
+        writer.check_empty(&node)?;
+        let is_gone = writer.run(NAME_CREDITS, |change| {
+            writer.with_names(change, &parent, |dir| dir.remove(name))?;
+            writer.touch_dir(change, &parent, -1);
+            writer.drop_dir(change, &node)
+        })?;
+        writer.delete_if(is_gone, &node, operation)
+    }
+}
+
+impl Writer {
+    /// The inode that a name of a directory leads to.
+    pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Fault> {
+        let dir = self.live().get_orphan(dir)?;
+        let _operation = dir.operation.read();
+        self.find(&dir, name)
+    }
+
+    /// The inode that a name leads to. The caller holds the directory's operation lock.
+    pub(super) fn find(&self, dir: &Arc<Node>, name: &[u8]) -> Result<Option<Ino>, Fault> {
+        if name.len() > ondisk::dirent::NAME_LEN_MAX {
+            return Err(Refusal::NameTooLong.into());
+        }
+        let special = flags::INLINE_DATA | flags::ENCRYPT | flags::CASEFOLD;
+        if dir.values().has_flag(special) {
+            let inode = self.live().snapshot(dir)?;
+            return Ok(with_dir(self.shared(), &self.dir_format, &inode, |dir| {
+                dir.lookup(&self.dir_format, name)
+            })??);
+        }
+        let found =
+            Change::look(self.live(), &self.keeper.alloc, dir, &self.dir_format, |dir| dir.lookup(name))?;
+        Ok(found)
+    }
+
+    pub(super) fn check_empty(&self, dir: &Arc<Node>) -> Result<(), Fault> {
+        if dir.values().has_flag(flags::INLINE_DATA) {
+            let inode = self.live().snapshot(dir)?;
+            let mut names = 0;
+            let mut count = |entry: dir::DirEntry<'_>| {
+                names += usize::from(!matches!(entry.name, b"." | b".."));
+                std::ops::ControlFlow::Continue(())
+            };
+            with_dir(self.shared(), &self.dir_format, &inode, |dir| {
+                dir.list(&self.dir_format, dir::Cursor::START, &mut count, &mut |_| {})
+            })??;
+            return if names == 0 { Ok(()) } else { Err(Refusal::NotEmpty.into()) };
+        }
+        let is_empty =
+            Change::look(self.live(), &self.keeper.alloc, dir, &self.dir_format, |dir| dir.is_empty())?;
+        if is_empty { Ok(()) } else { Err(Refusal::NotEmpty.into()) }
+    }
+
+    /// Is it a directory that is still there?
+    pub(super) fn check_dir(&self, dir: &Node) -> Result<(), Fault> {
+        let values = dir.values();
+        match values.kind() {
+            FileType::Directory if values.fields.links == 0 => Err(Refusal::NotFound.into()),
+            FileType::Directory => Ok(()),
+            _ => Err(Refusal::NotDirectory.into()),
+        }
+    }
+
+    /// May a name of an inode with these flags be taken from the directory?
+    pub(super) fn check_removable(&self, dir: &Node, of_inode: u32) -> Result<(), Fault> {
+        let of_dir = dir.values().fields.flags;
+        let fixed = flags::IMMUTABLE | flags::APPEND;
+        if of_dir & fixed != 0 || of_inode & fixed != 0 { Err(Refusal::NotPermitted.into()) } else { Ok(()) }
+    }
+
+    /// One link less. `true` when nothing leads to the inode any more and it was not put among the orphans: delete it in this
+    /// transaction, or do that.
+    pub(super) fn drop_link(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<bool, Fault> {
+        let links = {
+            let mut values = change.live.edit(node, change.edit.transaction());
+            values.fields.ctime = self.now();
+            values.fields.links = values.fields.links.saturating_sub(1);
+            values.fields.links
+        };
+        if links > 0 {
+            return Ok(false);
+        }
+        self.orphan_or_delete(change, node)
+    }
+
+    /// A directory's last name is gone.
+    pub(super) fn drop_dir(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<bool, Fault> {
+        {
+            let mut values = change.live.edit(node, change.edit.transaction());
+            values.fields.ctime = self.now();
+            values.fields.links = 0;
+            values.fields.size = 0;
+        }
+        self.orphan_or_delete(change, node)
+    }
+
+    /// Deletes in the same transaction what fits it, else makes it an orphan. `true`: to be deleted by steps.
+    fn orphan_or_delete(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<bool, Fault> {
+        let is_open = node.opens.load(Ordering::Acquire) > 0;
+        if !is_open && self.skip_short_orphans && self.is_short(node) {
+            self.delete_now(change, node)?;
+            return Ok(false);
+        }
+        self.keeper.orphans.add(change.live, node, change.edit)?;
+        Ok(!is_open)
+    }
+
+    pub(super) fn delete_if(
+        &self,
+        is_gone: bool,
+        node: &Arc<Node>,
+        _operation: RwLockWriteGuard<'_, ()>,
+    ) -> Result<(), Fault> {
+        if is_gone { self.delete(node) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,370 @@
+//! New inodes: files, directories, links, devices.
+
+use alloc::InodeRequest;
+use base::{Ino, Lblk, Pblk};
+use buffer::{Kind, Owner, Seal};
+use inode::{Change, Node, Values};
+use mapping::FileMap;
+use ondisk::Features;
+use ondisk::filetype::FileType;
+use ondisk::inode::{self as layout, flags};
+use std::sync::Arc;
+
+use super::{NAME_CREDITS, Writer, check_name};
+use crate::ops::with_dir;
+use crate::{Fault, InodeRef, Refusal, Volume};
+
+/// Links that an inode has at most.
+pub(super) const LINKS_MAX: u16 = 65_000;
+const SETGID: u16 = 0o2000;
+/// A target shorter than this stands in the inode.
+const FAST_LINK_MAX: usize = 60;
+
+/// What to make.
+#[derive(Debug, Clone, Copy)]
+pub struct New<'a> {
+    /// Its type.
+    pub kind: FileType,
+    /// The twelve permission bits, before `umask`.
+    pub mode: u16,
+    /// Permission bits to leave out; a default ACL of the directory takes its place.
+    pub umask: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group; a directory with the setgid bit gives its own instead.
+    pub gid: u32,
+    /// Major and minor number of a device.
+    pub device: (u32, u32),
+    /// What a symbolic link points to.
+    pub target: &'a [u8],
+}
+
+impl New<'_> {
+    /// An empty regular file of root's.
+    #[must_use]
+    pub fn file(mode: u16) -> Self {
+        Self { kind: FileType::Regular, mode, umask: 0, uid: 0, gid: 0, device: (0, 0), target: b"" }
+    }
+
+    /// A directory of root's.
+    #[must_use]
+    pub fn directory(mode: u16) -> Self {
+        Self { kind: FileType::Directory, ..Self::file(mode) }
+    }
+}
+
+impl<'a> New<'a> {
+    /// A symbolic link of root's.
+    #[must_use]
+    pub fn symlink(target: &'a [u8]) -> Self {
+        Self { kind: FileType::Symlink, target, ..Self::file(0o777) }
+    }
+}
+
+impl Volume {
+    /// Makes an inode with a name. It gets inherited ACLs, flags, group and project of its directory.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::NoSpace`], [`Refusal::TooManyNames`] (of a directory's links), [`Refusal::NameTooLong`],
+    /// [`Refusal::Invalid`] (an empty target, a device number that cannot be stored); the directory is corrupt; the device refused.
+    pub fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
+        let writer = self.writer()?;
+        check_name(name)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Refusal::Exists.into());
+        }
+        writer.check_new(new)?;
+        let parent = writer.node(dir)?;
+        let _operation = parent.operation.write();
+        writer.check_parent(&parent, new.kind)?;
+        let node = writer.run(NAME_CREDITS, |change| {
+            let node = writer.make(change, &parent, new, name)?;
+            let inserted = writer.with_names(change, &parent, |dir| dir.insert(name, node.ino(), new.kind));
+            if let Err(fault) = inserted {
+                writer.unmake(change, &node)?;
+                return Err(fault);
+            }
+            writer.touch_dir(change, &parent, i32::from(new.kind == FileType::Directory));
+            Ok(node)
+        })?;
+        Ok(writer.live().snapshot(&node)?)
+    }
+
+    /// Makes an inode without a name, open once: [`link`](Self::link) gives it one, else it is gone when it is
+    /// [`released`](Self::released).
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_unnamed(&self, dir: Ino, new: &New<'_>) -> Result<InodeRef, Fault> {
+        let writer = self.writer()?;
+        writer.check_new(new)?;
+        if new.kind == FileType::Directory {
+            return Err(Refusal::WrongType.into());
+        }
+        let parent = writer.node(dir)?;
+        let _operation = parent.operation.read();
+        writer.check_parent(&parent, new.kind)?;
+        let node = writer.run(NAME_CREDITS, |change| {
+            let node = writer.make(change, &parent, new, b"")?;
+            node.opens.store(1, std::sync::atomic::Ordering::Release);
+            change.live.edit(&node, change.edit.transaction()).fields.links = 0;
+            writer.keeper.orphans.add(change.live, &node, change.edit)?;
+            Ok(node)
+        })?;
+        Ok(writer.live().snapshot(&node)?)
+    }
+}
+
+impl Writer {
+    fn check_new(&self, new: &New<'_>) -> Result<(), Fault> {
+        let bs = self.shared().geometry.block_size.len();
+        match new.kind {
+            FileType::Unknown => Err(Refusal::Invalid.into()),
+            FileType::Symlink if new.target.is_empty() => Err(Refusal::NotFound.into()),
+            // One byte is kept for the NUL that the kernel wants behind it.
+            FileType::Symlink if new.target.len() >= bs.min(4096) => Err(Refusal::NameTooLong.into()),
+            FileType::Symlink if new.target.contains(&0) => Err(Refusal::Invalid.into()),
+            FileType::CharDevice | FileType::BlockDevice
+                if layout::device_block(new.device.0, new.device.1).is_none() =>
+            {
+                Err(Refusal::Invalid.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Can something of this kind be made in the directory?
+    pub(super) fn check_parent(&self, parent: &Node, kind: FileType) -> Result<(), Fault> {
+        let values = parent.values();
+        if values.kind() != FileType::Directory {
+            return Err(Refusal::NotDirectory.into());
+        }
+        if values.fields.links == 0 {
+            return Err(Refusal::NotFound.into());
+        }
+        if values.has_flag(flags::IMMUTABLE) {
+            return Err(Refusal::NotPermitted.into());
+        }
+        let unlimited = self.shared().sb.features.has_ro_compat(Features::DIR_NLINK);
+        if kind == FileType::Directory && values.fields.links >= LINKS_MAX && !unlimited {
+            return Err(Refusal::TooManyNames.into());
+        }
+        Ok(())
+    }
+
+    /// Allocates an inode and gives it its values and first block. On an error nothing is left of it.
+    pub(super) fn make(
+        &self,
+        change: &Change<'_>,
+        parent: &Arc<Node>,
+        new: &New<'_>,
+        name: &[u8],
+    ) -> Result<Arc<Node>, Fault> {
+        let shared = self.shared();
+        let (from_dir, dir_gid, dir_mode, project, is_top) = {
+            let values = parent.values();
+            let fields = &values.fields;
+            let inherited = fields.flags & inode::INHERITED;
+            let is_top = parent.ino() == Ino::ROOT || fields.has_flag(flags::TOPDIR);
+            let project = if fields.has_flag(flags::PROJINHERIT) { fields.projid } else { 0 };
+            (inherited, fields.gid, fields.mode, project, is_top)
+        };
+        let is_dir = new.kind == FileType::Directory;
+        let request = InodeRequest {
+            parent: parent.ino(),
+            is_dir,
+            is_top_dir: is_dir && is_top,
+            name_hash: if is_dir && is_top { spread(name) } else { 0 },
+            goal: None,
+        };
+        let ino = self.keeper.alloc.allocate_inode(change.edit, &request)?.ino;
+        let in_setgid = dir_mode & SETGID != 0;
+        let mut mode = new.kind.mode_bits() | new.mode & 0o7777;
+        if in_setgid && is_dir {
+            mode |= SETGID;
+        }
+        let now = self.now();
+        // What makes no sense for a type is not inherited; what is kept in blocks has extents.
+        let mut flag_bits = match new.kind {
+            FileType::Directory => from_dir,
+            FileType::Regular => from_dir & !(flags::DIRSYNC | flags::CASEFOLD),
+            _ => from_dir & (flags::NODUMP | flags::NOATIME),
+        };
+        let has_blocks = match new.kind {
+            FileType::Regular | FileType::Directory => true,
+            FileType::Symlink => new.target.len() >= FAST_LINK_MAX,
+            _ => false,
+        };
+        let extents = has_blocks && shared.sb.features.has_incompat(Features::EXTENTS);
+        if extents {
+            flag_bits |= flags::EXTENTS;
+        }
+        let extra_isize = match shared.geometry.inode_size {
+            0..=layout::BASE_SIZE => 0,
+            size => {
+                shared.sb.want_extra_isize.clamp(layout::EXTRA_SIZE as u16, (size - layout::BASE_SIZE) as u16)
+                    & !3
+            }
+        };
+        let generation = self.generation();
+        let fields = layout::Inode {
+            mode,
+            uid: new.uid,
+            gid: if in_setgid { dir_gid } else { new.gid },
+            atime: now,
+            ctime: now,
+            mtime: now,
+            crtime: now,
+            links: 1,
+            flags: flag_bits,
+            generation,
+            extra_isize,
+            projid: project,
+            ..layout::Inode::default()
+        };
+        let body =
+            vec![0; shared.geometry.inode_size.saturating_sub(layout::BASE_SIZE + usize::from(extra_isize))];
+        let seed = shared.inode_seed(ino, generation);
+        let mut i_block = [0; 60];
+        match new.kind {
+            FileType::CharDevice | FileType::BlockDevice => {
+                i_block = layout::device_block(new.device.0, new.device.1).unwrap_or(i_block);
+            }
+            FileType::Symlink if !has_blocks => i_block[..new.target.len()].copy_from_slice(new.target),
+            _ if extents => i_block = FileMap::EMPTY,
+            _ => {}
+        }
+        let map = FileMap { ino, i_block, extents, seed };
+        let mut values = Values::new(fields, body, map);
+        values.fields.size = if new.kind == FileType::Symlink { new.target.len() as u64 } else { 0 };
+        let node = self.live().add(ino, values).map_err(Fault::from);
+        let node = match node {
+            Ok(node) => node,
+            Err(fault) => {
+                self.keeper.alloc.free_inode(change.edit, ino, is_dir)?;
+                return Err(fault);
+            }
+        };
+        let filled = self.fill(change, parent, &node, new, has_blocks);
+        if let Err(fault) = filled {
+            self.unmake(change, &node)?;
+            return Err(fault);
+        }
+        drop(change.live.edit(&node, change.edit.transaction()));
+        Ok(node)
+    }
+
+    fn fill(
+        &self,
+        change: &Change<'_>,
+        parent: &Arc<Node>,
+        node: &Arc<Node>,
+        new: &New<'_>,
+        has_blocks: bool,
+    ) -> Result<(), Fault> {
+        self.inherit_acl(change, parent, node, new)?;
+        match new.kind {
+            FileType::Directory => {
+                change.make_dir(node, parent.ino(), &self.dir_format)?;
+                change.live.edit(node, change.edit.transaction()).fields.links = 2;
+            }
+            FileType::Symlink if has_blocks => {
+                let mut values = change.live.edit(node, change.edit.transaction());
+                let block = change.append_block(&mut values, Lblk(0), Pblk(0));
+                let block = block.map_err(|fault| inode::edit_fault(node.ino(), fault))?;
+                let seal = Seal { owner: Owner { kind: Kind::Other, ino: node.ino().0 }, seed: None };
+                change
+                    .edit
+                    .fresh(block, seal, &mut |bytes| bytes[..new.target.len()].copy_from_slice(new.target));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Changes a directory's names; one that is kept inside its inode moves into a block first.
+    pub(super) fn with_names<R>(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<Node>,
+        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
+    ) -> Result<R, Fault> {
+        if dir.values().has_flag(flags::INLINE_DATA) {
+            self.move_out(change, dir)?;
+        }
+        Ok(change.with_dir(dir, &self.dir_format, with)?)
+    }
+
+    /// Moves the names of a directory out of its inode.
+    fn move_out(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+        let inode = self.live().snapshot(node)?;
+        let mut names: Vec<(Vec<u8>, Ino, Option<FileType>)> = Vec::new();
+        let mut parent = Ino::ROOT;
+        let mut keep = |entry: dir::DirEntry<'_>| {
+            match entry.name {
+                b"." => {}
+                b".." => parent = entry.ino,
+                name => names.push((name.to_vec(), entry.ino, entry.kind)),
+            }
+            std::ops::ControlFlow::Continue(())
+        };
+        let mut damage = None;
+        with_dir(self.shared(), &self.dir_format, &inode, |dir| {
+            dir.list(&self.dir_format, dir::Cursor::START, &mut keep, &mut |fault| damage = Some(fault))
+        })??;
+        if let Some(fault) = damage {
+            return Err(fault.into());
+        }
+        // What can be refused comes before what cannot be taken back: the block is taken with the old state at hand.
+        let before = {
+            let mut values = change.live.edit(node, change.edit.transaction());
+            let before = (values.fields.flags, values.fields.size, values.map.i_block, values.map.extents);
+            values.fields.flags &= !flags::INLINE_DATA;
+            values.fields.size = 0;
+            values.map.extents = self.shared().sb.features.has_incompat(Features::EXTENTS);
+            values.map.i_block = if values.map.extents { FileMap::EMPTY } else { [0; 60] };
+            if values.map.extents {
+                values.fields.flags |= flags::EXTENTS;
+            }
+            before
+        };
+        if let Err(fault) = change.make_dir(node, parent, &self.dir_format) {
+            let mut values = change.live.edit(node, change.edit.transaction());
+            (values.fields.flags, values.fields.size, values.map.i_block, values.map.extents) = before;
+            return Err(fault.into());
+        }
+        let kind_of = |ino: Ino| self.live().get(ino).map(|node| node.values().kind());
+        for (name, ino, kind) in names {
+            let kind = match kind {
+                Some(kind) => kind,
+                None => kind_of(ino)?,
+            };
+            change.with_dir(node, &self.dir_format, |dir| dir.insert(&name, ino, kind))?;
+        }
+        self.drop_inline_data(change, node)
+    }
+
+    /// Takes a new inode back, with what it got.
+    pub(super) fn unmake(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+        self.delete_now(change, node)
+    }
+
+    /// A directory's names changed: its times, and by `links` its links.
+    pub(super) fn touch_dir(&self, change: &Change<'_>, dir: &Arc<Node>, links: i32) {
+        let now = self.now();
+        let mut values = change.live.edit(dir, change.edit.transaction());
+        let fields = &mut values.fields;
+        (fields.mtime, fields.ctime) = (now, now);
+        fields.version += 1;
+        // 1 stands for more than an inode can count; it stays so.
+        if links != 0 && fields.links != 1 {
+            let count = i32::from(fields.links) + links;
+            fields.links = if count > i32::from(LINKS_MAX) { 1 } else { count as u16 };
+        }
+    }
+}
+
+/// Spreads names over flex groups: any hash does.
+fn spread(name: &[u8]) -> u32 {
+    name.iter().fold(0x811C_9DC5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}

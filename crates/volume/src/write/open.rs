@@ -1,0 +1,329 @@
+//! Opening for writing, and closing.
+//!
+//! ```text
+//! probe -> may it be written? -> replay the log home -> mark it clean -> probe again -> journal, allocator, inodes
+//!       -> RECOVER into the superblock -> what is left of orphans -> Volume
+//! close: commit -> checkpoint -> log clean -> counts into the superblock, RECOVER out of it
+//! ```
+//!
+//! Every stage can be cut and run again.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+
+use alloc::Alloc;
+use base::{Ino, Lblk, Pblk};
+use device::Device;
+use inode::{Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared};
+use journal::{Journal, Target};
+use mapping::Holds;
+use memory::Budget;
+use ondisk::orphan_file::OrphanBlock;
+use ondisk::superblock::{self, STATE_CLEAN, Superblock};
+use ondisk::{Features, Geometry};
+use parking_lot::Mutex;
+
+use super::xattrs::Blocks;
+use super::{COMMIT_INTERVAL, Keeper, Writer};
+use crate::fast_commit::NameChanges;
+use crate::open::{budget_of, log_of};
+use crate::probe::{Probed, probe};
+use crate::{OpenFault, OpenOptions, Recovery, Volume, policy};
+
+/// How to write.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WriteOptions {
+    /// How orphans are tracked.
+    pub orphans: OrphanMode,
+    /// Track also what one transaction deletes or cuts: for comparing the modes.
+    pub track_all_orphans: bool,
+    /// Do not flush at commits: for measurements, and devices whose writes are durable.
+    pub no_barriers: bool,
+    /// Blocks of a transaction at most; 0 for what the log allows.
+    pub transaction_max: u32,
+    /// Commit when somebody asks or a transaction is full, by the thread that does; nothing runs in the background.
+    pub no_committer: bool,
+    /// Keep no journal though the file system has one: what is not synced is lost in a crash, and the image may need a check.
+    pub no_journal: bool,
+    /// For the crash lab.
+    pub sabotage: journal::Sabotage,
+}
+
+/// Orphans on a list: more are a circle or damage.
+const ORPHANS_MAX: usize = 1 << 20;
+
+/// Opens for writing; see [`Volume::open`].
+pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {
+    let probed = probe(&*device)?;
+    refuse_unwritable(&probed.sb)?;
+    let budget = budget_of(options);
+    let (probed, recovery) = replay_home(&device, probed, options, &budget)?;
+    let Probed { sb, geometry } = probed;
+    let has_log = sb.features.has_compat(Features::HAS_JOURNAL) && !options.write.no_journal;
+    let log = has_log.then(|| log_of(&device, &sb, &geometry, options, &budget)).transpose()?;
+    let shared = Shared::new(Arc::clone(&device), sb.clone(), geometry.clone(), Arc::clone(&budget));
+    let inodes = Inodes::new(shared, Overrides::new());
+    let shared = Arc::clone(inodes.shared());
+
+    let in_journal = journal::Options {
+        no_barriers: options.write.no_barriers,
+        transaction_max: options.write.transaction_max,
+        has_committer: !options.write.no_committer,
+        sabotage: options.write.sabotage,
+    };
+    // From here on the superblock says that the log counts; before, nothing in the log does.
+    let orphan_file = sb.features.has_compat(Features::ORPHAN_FILE);
+    announce(&*device, &sb, has_log, orphan_file)?;
+    let journal = Journal::open(Arc::clone(&shared.buffers), Arc::clone(&device), log, in_journal);
+    let journal = Arc::new(journal.map_err(|fault| OpenFault::Journal(fault.to_string()))?);
+    let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
+    let in_alloc = alloc::Options { budget: Some(Arc::clone(&budget)), ..alloc::Options::default() };
+    let alloc = Alloc::open(Arc::clone(&shared.buffers), &sb, &geometry, in_alloc)
+        .map_err(|fault| damaged(&fault))?;
+    if recovery.needed || sb.state & STATE_CLEAN == 0 || probed_needs_count(&sb) {
+        alloc.recount().map_err(|fault| damaged(&fault))?;
+    }
+    let (superblock_block, superblock_at) = superblock_place(&geometry);
+    let file = if orphan_file { Some(load_orphan_file(&inodes)?) } else { None };
+    let in_file = file.as_ref().map(OrphanFile::used).unwrap_or_default();
+    let listed = listed(&inodes, &sb);
+    let keeper = Arc::new(Keeper {
+        live: Live::new(Arc::clone(&shared)),
+        alloc,
+        orphans: Orphans::new(options.write.orphans, file, (superblock_block, superblock_at)),
+        index: dir::Format::of(&sb, &geometry).index,
+        superblock_at,
+    });
+    let client: Arc<dyn journal::Client> = Arc::<Keeper>::clone(&keeper);
+    journal.set_client(client);
+    let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), &sb.uuid);
+    let writer = Writer {
+        keeper,
+        journal: Arc::clone(&journal),
+        blocks: Blocks::new(),
+        renames: Mutex::new(()),
+        generations: AtomicU64::new(salt),
+        dir_format: dir::Format::of(&sb, &geometry),
+        committer: Mutex::new(None),
+        skip_short_orphans: !options.write.track_all_orphans,
+    };
+    inodes.set_live(Arc::clone(&writer.keeper) as Arc<dyn inode::LiveOwner>);
+    if !options.write.no_committer {
+        *writer.committer.lock() = Some(spawn_committer(journal));
+    }
+    let done = writer.clean_orphans(&listed, &in_file);
+    let mut recovery = Recovery { truncated_orphans: done.cut, deleted_orphans: done.deleted, ..recovery };
+    if done.failed > 0 {
+        let failed = done.failed;
+        recovery.problems.push(format!("{failed} orphans could not be cleaned up, and stay; run `extant check`"));
+    }
+    Ok(Volume {
+        dir_format: dir::Format::of(&sb, &geometry),
+        inodes,
+        name_changes: NameChanges::default(),
+        recovery,
+        statfs: OnceLock::new(),
+        writer: Some(writer),
+    })
+}
+
+fn refuse_unwritable(sb: &Superblock) -> Result<(), OpenFault> {
+    let names = policy::unwritable(&sb.features);
+    if !names.is_empty() {
+        let names = names.join(", ");
+        return Err(OpenFault::Unsupported(format!("{names} (it can be opened for reading)")));
+    }
+    Ok(())
+}
+
+/// The superblock's own counts are those of the last clean end.
+fn probed_needs_count(sb: &Superblock) -> bool {
+    sb.features.has_incompat(Features::RECOVER)
+}
+
+/// Replays what the log holds, and marks it clean.
+fn replay_home(
+    device: &Arc<dyn Device>,
+    probed: Probed,
+    options: &OpenOptions,
+    budget: &Arc<Budget>,
+) -> Result<(Probed, Recovery), OpenFault> {
+    let Probed { sb, geometry } = &probed;
+    if !sb.features.has_incompat(Features::RECOVER) {
+        return Ok((probed, Recovery::default()));
+    }
+    let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
+    let log = log_of(device, sb, geometry, options, budget)?;
+    let target = Target {
+        fs_blocks: geometry.blocks,
+        block_size: geometry.block_size,
+        journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
+    };
+    let plan = journal::scan(log.view(), &target).map_err(|fault| failed(&fault))?;
+    if plan.fast_commits.is_some() {
+        let why = "the journal holds fast commits, which extant shows but does not write back yet: mount it once with the \
+                   kernel, or run `e2fsck -p`";
+        return Err(OpenFault::Journal(why.to_owned()));
+    }
+    if !plan.is_sound() {
+        let first = plan.problems.iter().find(|problem| problem.is_loss());
+        let first = first.map(ToString::to_string).unwrap_or_default();
+        return Err(OpenFault::Journal(format!("{first}; run `e2fsck -f` first, on a copy")));
+    }
+    journal::replay(&log, &plan, &**device).map_err(|fault| failed(&fault))?;
+    journal::mark_clean(&log, &plan).map_err(|fault| failed(&fault))?;
+    let recovery = Recovery {
+        needed: true,
+        transactions: plan.transactions.len() as u64,
+        blocks: plan.homes.len() as u64,
+        problems: plan.problems.iter().map(ToString::to_string).collect(),
+        ..Recovery::default()
+    };
+    Ok((probe(&**device)?, recovery))
+}
+
+/// Block of the superblock, and where in it.
+fn superblock_place(geometry: &Geometry) -> (Pblk, usize) {
+    let bs = geometry.block_size.bytes();
+    (Pblk(superblock::OFFSET / bs), (superblock::OFFSET % bs) as usize)
+}
+
+/// Says in the superblock that the log counts from now on, before anything is in it.
+fn announce(device: &dyn Device, sb: &Superblock, has_log: bool, orphan_file: bool) -> Result<(), OpenFault> {
+    let mut sb = sb.clone();
+    if has_log {
+        sb.features.incompat |= Features::RECOVER;
+    } else {
+        sb.state &= !STATE_CLEAN;
+    }
+    if orphan_file {
+        sb.features.ro_compat |= Features::ORPHAN_PRESENT;
+    }
+    sb.mtime = seconds_now();
+    sb.mnt_count = sb.mnt_count.saturating_add(1);
+    device.write_at(superblock::OFFSET, &sb.sealed())?;
+    device.flush()?;
+    Ok(())
+}
+
+fn seconds_now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
+}
+
+/// The members of the orphan list, from its head on.
+fn listed(inodes: &Inodes, sb: &Superblock) -> Vec<Ino> {
+    let mut found = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut next = sb.last_orphan;
+    while next != 0 && seen.insert(next) && found.len() < ORPHANS_MAX {
+        let Ok(link) = inodes.orphan_link(Ino(next)) else { break };
+        found.push(Ino(next));
+        next = link;
+    }
+    found
+}
+
+/// The orphan file's blocks.
+fn load_orphan_file(inodes: &Inodes) -> Result<OrphanFile, OpenFault> {
+    let shared = inodes.shared();
+    let damaged = |why: String| OpenFault::Damaged(format!("orphan file: {why}"));
+    let ino = Ino(shared.sb.orphan_file_inum);
+    let inode = inodes.get(ino).map_err(|fault| damaged(fault.to_string()))?;
+    let bs = shared.geometry.block_size;
+    let count = inode.size() >> bs.log2();
+    if count > ondisk::orphan_file::MAX_BLOCKS {
+        return Err(damaged(format!("it has {count} blocks, more than {}", ondisk::orphan_file::MAX_BLOCKS)));
+    }
+    let seed =
+        shared.fs_seed.map(|seed| ondisk::orphan_file::inode_seed(seed, ino, inode.fields().generation));
+    let owner = buffer::Owner { kind: buffer::Kind::Orphans, ino: ino.0 };
+    let mut blocks = Vec::new();
+    for lblk in 0..count as u32 {
+        let mapped = inode.map(shared, Lblk(lblk), 1).map_err(|fault| damaged(fault.to_string()))?;
+        let Holds::Written(place) = mapped.holds else {
+            return Err(damaged(format!("block {lblk} is a hole")));
+        };
+        let verify = |bytes: &[u8]| {
+            let block = OrphanBlock::decode(bytes)?;
+            let is_right = seed.is_none_or(|seed| block.verify(seed, place));
+            base::Malformed::unless(is_right, "orphan file", "its checksum is right", block.stored_checksum())
+        };
+        let held = shared.buffers.get(place, owner, verify).map_err(|fault| damaged(fault.to_string()))?;
+        let slots = ondisk::orphan_file::slots_per_block(bs);
+        let slots = held[..slots * 4]
+            .chunks_exact(4)
+            .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+        blocks.push((place, slots.collect()));
+    }
+    Ok(OrphanFile::new(ino, seed, blocks))
+}
+
+fn spawn_committer(journal: Arc<Journal>) -> std::thread::JoinHandle<()> {
+    let commits = move || {
+        while let Some(transaction) = journal.wait_for_work(COMMIT_INTERVAL) {
+            // What fails is latched, and told to whoever writes next.
+            let is_idle = transaction > journal.running();
+            if !is_idle && journal.commit(transaction).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("extant-commit".to_owned()).spawn(commits).expect("a thread can be made")
+}
+
+impl Volume {
+    /// Opens for reading and writing: a log that waits is replayed first, and orphans are cleaned up.
+    ///
+    /// # Errors
+    /// Not an ext4 file system, a feature that cannot be written (it may be possible to read), a log that cannot be replayed, or
+    /// the device refused.
+    pub fn open(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
+        read_write(device, options)
+    }
+
+    /// Writes everything home and ends. Dropping a volume without this is like pulling the plug: what was synced is safe.
+    ///
+    /// # Errors
+    /// The device refused, now or before: what was synced is in the log still.
+    pub fn close(mut self) -> Result<(), crate::Fault> {
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        writer.dismiss();
+        writer.journal.close()?;
+        writer.write_superblock(self.inodes.shared())
+    }
+}
+
+impl Writer {
+    fn dismiss(&self) {
+        if let Some(committer) = self.committer.lock().take() {
+            self.journal.dismiss_committer();
+            let _ = committer.join();
+        }
+    }
+
+    fn write_superblock(&self, shared: &Shared) -> Result<(), crate::Fault> {
+        let (block, at) = superblock_place(&shared.geometry);
+        // The journal may have changed it: the cache has it as it is.
+        let (held, _) = shared.buffers.snapshot(block)?;
+        let bytes = held.get(at..at + superblock::SIZE).unwrap_or_default();
+        let mut sb = Superblock::decode(bytes).map_err(|fact| crate::Fault::corrupt(Ino(0), fact))?;
+        let usage = self.keeper.alloc.usage();
+        sb.free_blocks_count = usage.blocks_free;
+        sb.free_inodes_count = u32::try_from(usage.inodes_free).unwrap_or(u32::MAX);
+        sb.features.incompat &= !Features::RECOVER;
+        if self.keeper.orphans.is_empty() {
+            sb.features.ro_compat &= !Features::ORPHAN_PRESENT;
+        }
+        sb.state |= shared.sb.state & STATE_CLEAN;
+        sb.wtime = seconds_now();
+        shared.device.write_at(superblock::OFFSET, &sb.sealed()).map_err(crate::Fault::Device)?;
+        shared.device.flush().map_err(crate::Fault::Device)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.dismiss();
+    }
+}

@@ -1,0 +1,256 @@
+//! Moving names.
+//!
+//! ```text
+//! new name first (it may need space), then the old one, then "..", links and times: one transaction
+//! ```
+
+use std::sync::Arc;
+
+use base::Ino;
+use inode::Node;
+use ondisk::filetype::FileType;
+use parking_lot::RwLockWriteGuard;
+
+use super::new::{LINKS_MAX, New};
+use super::{NAME_CREDITS, Writer, check_name};
+use crate::{Fault, Refusal, Volume};
+
+/// What is to become of a name that is in the way, and of the old name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rename {
+    /// It is replaced.
+    #[default]
+    Replace,
+    /// The move is refused ([`Refusal::Exists`]).
+    NoReplace,
+    /// Both names lead to each other's inode afterwards.
+    Exchange,
+    /// It is replaced, and a whiteout (a character device 0, 0) takes the old name's place.
+    Whiteout,
+}
+
+/// Steps up from a directory to the root: more are a circle.
+const DEPTH_MAX: u32 = 1 << 16;
+
+/// One of the two names.
+struct End<'a> {
+    dir: &'a Arc<Node>,
+    name: &'a [u8],
+}
+
+impl Volume {
+    /// Moves a name.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`]; [`Refusal::Exists`] with [`Rename::NoReplace`]; [`Refusal::IsDirectory`], [`Refusal::NotDirectory`],
+    /// [`Refusal::NotEmpty`] for a name in the way of another kind, or a directory that holds names; [`Refusal::Invalid`] for a
+    /// directory into itself; [`Refusal::Busy`] for "." and ".."; [`Refusal::TooManyNames`]; [`Refusal::NoSpace`].
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
+        let writer = self.writer()?;
+        for name in [from.1, to.1] {
+            check_name(name)?;
+        }
+        let (from_dir, to_dir) = (writer.node(from.0)?, writer.node(to.0)?);
+        for dir in [&from_dir, &to_dir] {
+            writer.check_dir(dir)?;
+        }
+        if [from.1, to.1].iter().any(|name| matches!(*name, b"." | b"..")) {
+            let exists = how == Rename::NoReplace && !matches!(from.1, b"." | b"..");
+            return Err(if exists { Refusal::Exists } else { Refusal::Busy }.into());
+        }
+        let is_across = from_dir.ino() != to_dir.ino();
+        // Directories that move change who is above whom: one at a time, so that the answers below stay true.
+        let _tree = is_across.then(|| writer.renames.lock());
+        let from_is_above = is_across && writer.is_above(&from_dir, &to_dir)?;
+        let to_is_above = is_across && !from_is_above && writer.is_above(&to_dir, &from_dir)?;
+        let first_is_from = from_is_above || !to_is_above && from_dir.ino() <= to_dir.ino();
+        let (first, second) = if first_is_from { (&from_dir, &to_dir) } else { (&to_dir, &from_dir) };
+        let _first = first.operation.write();
+        let _second = is_across.then(|| second.operation.write());
+        for dir in [&from_dir, &to_dir] {
+            writer.check_dir(dir)?;
+        }
+        let from = End { dir: &from_dir, name: from.1 };
+        let to = End { dir: &to_dir, name: to.1 };
+        let moved = writer.find(from.dir, from.name)?.ok_or(Refusal::NotFound)?;
+        let in_way = writer.find(to.dir, to.name)?;
+        match (how, in_way) {
+            (Rename::NoReplace, Some(_)) => return Err(Refusal::Exists.into()),
+            (Rename::Exchange, None) => return Err(Refusal::NotFound.into()),
+            _ => {}
+        }
+        let moved = writer.node(moved)?;
+        let in_way = in_way.map(|ino| writer.node(ino)).transpose()?;
+        // A directory cannot move below itself, nor take the place of one above it.
+        if is_across {
+            if moved.ino() == to.dir.ino() || writer.is_dir(&moved) && writer.is_above(&moved, to.dir)? {
+                return Err(Refusal::Invalid.into());
+            }
+            if let Some(other) = &in_way
+                && (other.ino() == from.dir.ino()
+                    || writer.is_dir(other) && writer.is_above(other, from.dir)?)
+            {
+                let refusal = if how == Rename::Exchange { Refusal::Invalid } else { Refusal::NotEmpty };
+                return Err(refusal.into());
+            }
+        }
+        if in_way.as_ref().is_some_and(|other| other.ino() == moved.ino()) {
+            return Ok(());
+        }
+        match (how, in_way) {
+            (Rename::Exchange, Some(other)) => writer.exchange(&from, &to, &moved, &other),
+            (_, in_way) => writer.replace(&from, &to, &moved, in_way.as_ref(), how),
+        }
+    }
+}
+
+impl Writer {
+    pub(super) fn is_dir(&self, node: &Node) -> bool {
+        node.values().kind() == FileType::Directory
+    }
+
+    /// Does `above` lie on the way from `dir` up to the root, `dir` itself not counted? Nothing moves meanwhile.
+    fn is_above(&self, above: &Node, dir: &Arc<Node>) -> Result<bool, Fault> {
+        let mut here = Arc::clone(dir);
+        for _ in 0..DEPTH_MAX {
+            if here.ino() == Ino::ROOT {
+                return Ok(false);
+            }
+            let up = self.find(&here, b"..")?.ok_or(Refusal::NotFound)?;
+            if up == above.ino() {
+                return Ok(true);
+            }
+            if up == here.ino() {
+                return Ok(false);
+            }
+            here = self.node(up)?;
+        }
+        let fact = base::Malformed::new("directory", "leads up to the root", dir.ino().0);
+        Err(Fault::corrupt(dir.ino(), fact))
+    }
+
+    /// Locks inodes that are not the directories, by number.
+    fn lock<'a>(&self, nodes: &mut [&'a Arc<Node>]) -> Vec<RwLockWriteGuard<'a, ()>> {
+        nodes.sort_by_key(|node| node.ino());
+        nodes.iter().map(|node| node.operation.write()).collect()
+    }
+
+    fn replace(
+        &self,
+        from: &End<'_>,
+        to: &End<'_>,
+        moved: &Arc<Node>,
+        in_way: Option<&Arc<Node>>,
+        how: Rename,
+    ) -> Result<(), Fault> {
+        let is_across = from.dir.ino() != to.dir.ino();
+        let is_dir = self.is_dir(moved);
+        let kind = moved.values().kind();
+        let victim_is_dir = in_way.is_some_and(|node| self.is_dir(node));
+        let mut nodes: Vec<&Arc<Node>> = [Some(moved), in_way].into_iter().flatten().collect();
+        let operations = self.lock(&mut nodes);
+        let of_moved = moved.values().fields.flags;
+        self.check_removable(from.dir, of_moved)?;
+        self.check_parent(to.dir, FileType::Regular)?;
+        if let Some(victim) = in_way {
+            match (is_dir, victim_is_dir) {
+                (true, false) => return Err(Refusal::NotDirectory.into()),
+                (false, true) => return Err(Refusal::IsDirectory.into()),
+                _ => {}
+            }
+            let of_victim = victim.values().fields.flags;
+            self.check_removable(to.dir, of_victim)?;
+            if victim_is_dir {
+                self.check_empty(victim)?;
+            }
+        } else if is_dir && is_across {
+            self.check_parent(to.dir, FileType::Directory)?;
+        }
+        let is_gone = self.run(2 * NAME_CREDITS, |change| {
+            let whiteout = match how {
+                Rename::Whiteout => {
+                    let new = New { kind: FileType::CharDevice, ..New::file(0) };
+                    Some(self.make(change, from.dir, &new, b"")?)
+                }
+                _ => None,
+            };
+            let entered = self.with_names(change, to.dir, |dir| match in_way {
+                Some(_) => dir.replace(to.name, moved.ino(), kind).map(drop),
+                None => dir.insert(to.name, moved.ino(), kind),
+            });
+            if let Err(fault) = entered {
+                if let Some(whiteout) = &whiteout {
+                    self.unmake(change, whiteout)?;
+                }
+                return Err(fault);
+            }
+            self.with_names(change, from.dir, |dir| match &whiteout {
+                Some(whiteout) => dir.replace(from.name, whiteout.ino(), FileType::CharDevice).map(drop),
+                None => dir.remove(from.name).map(drop),
+            })?;
+            if is_dir && is_across {
+                self.with_names(change, moved, |dir| dir.set_parent(to.dir.ino()))?;
+            }
+            change.live.edit(moved, change.edit.transaction()).fields.ctime = self.now();
+            let leaves = is_dir && (is_across || victim_is_dir);
+            self.touch_dir(change, from.dir, if leaves { -1 } else { 0 });
+            if is_across {
+                self.touch_dir(change, to.dir, i32::from(is_dir && !victim_is_dir));
+            }
+            match in_way {
+                Some(victim) if victim_is_dir => self.drop_dir(change, victim),
+                Some(victim) => self.drop_link(change, victim),
+                None => Ok(false),
+            }
+        })?;
+        if is_gone && let Some(victim) = in_way {
+            self.delete(victim)?;
+        }
+        drop(operations);
+        Ok(())
+    }
+
+    fn exchange(
+        &self,
+        from: &End<'_>,
+        to: &End<'_>,
+        one: &Arc<Node>,
+        other: &Arc<Node>,
+    ) -> Result<(), Fault> {
+        let is_across = from.dir.ino() != to.dir.ino();
+        let _operations = self.lock(&mut [one, other]);
+        for (dir, node) in [(from.dir, one), (to.dir, other)] {
+            let of_node = node.values().fields.flags;
+            self.check_removable(dir, of_node)?;
+        }
+        let (one_kind, other_kind) = (one.values().kind(), other.values().kind());
+        let is_dir = |kind| kind == FileType::Directory;
+        if is_across && is_dir(one_kind) != is_dir(other_kind) {
+            // One of the directories gets a subdirectory more.
+            let gains = if is_dir(one_kind) { to.dir } else { from.dir };
+            if gains.values().fields.links >= LINKS_MAX {
+                self.check_parent(gains, FileType::Directory)?;
+            }
+        }
+        self.run(2 * NAME_CREDITS, |change| {
+            self.with_names(change, to.dir, |dir| dir.replace(to.name, one.ino(), one_kind))?;
+            self.with_names(change, from.dir, |dir| dir.replace(from.name, other.ino(), other_kind))?;
+            if is_across {
+                for (node, kind, dir) in [(one, one_kind, to.dir), (other, other_kind, from.dir)] {
+                    if is_dir(kind) {
+                        self.with_names(change, node, |editor| editor.set_parent(dir.ino()))?;
+                    }
+                }
+            }
+            for node in [one, other] {
+                change.live.edit(node, change.edit.transaction()).fields.ctime = self.now();
+            }
+            let gain = i32::from(is_dir(one_kind)) - i32::from(is_dir(other_kind));
+            self.touch_dir(change, from.dir, if is_across { -gain } else { 0 });
+            if is_across {
+                self.touch_dir(change, to.dir, gain);
+            }
+            Ok(())
+        })
+    }
+}

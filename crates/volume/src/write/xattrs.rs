@@ -1,0 +1,515 @@
+//! Attributes and ACLs: doing what a plan of the crate `xattr` says.
+//!
+//! A value that has an inode of its own is kept as metadata: its blocks go through the journal. How many entries name such an
+//! inode stands in its ctime (high half) and version (low half), its checksum in its atime.
+//!
+//! Source: spec 07, attributes; kernel Documentation/filesystems/ext4/attributes.rst.
+
+use std::sync::Arc;
+
+use alloc::{Flags, InodeRequest, Request};
+use base::{Ino, Lblk, Pblk};
+use buffer::{Kind, Owner, Seal};
+use inode::{Change, Node, Values};
+use mapping::FileMap;
+use ondisk::filetype::FileType;
+use ondisk::inode::{self as layout, flags};
+use ondisk::time::Timestamp;
+use ondisk::xattr::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT};
+use ondisk::{Features, xattr as xattr_layout};
+use parking_lot::Mutex;
+use xattr::acl::{self, Acl, AclFault};
+use xattr::{BlockIndex, BlockPlan, ChangeFault, Mode, Places, Plan, Rules};
+
+use super::new::New;
+use super::{NAME_CREDITS, Writer};
+use crate::{Fault, Refusal, Volume};
+
+/// Hashes of attribute blocks that are remembered, to share blocks.
+const HASHES_MAX: usize = 1 << 16;
+/// Names of ACLs.
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+/// `h_refcount` within an attribute block.
+const REFCOUNT_AT: usize = 4;
+
+/// Must an attribute that is set be new or old?
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SetXattr {
+    /// Either.
+    #[default]
+    Any,
+    /// [`Refusal::Exists`] if it is there.
+    Create,
+    /// [`Refusal::NoAttribute`] if it is not.
+    Replace,
+}
+
+/// The attribute blocks that may be shared. Held while one of them is looked at or changed.
+pub(crate) struct Blocks(Mutex<BlockIndex>);
+
+impl Blocks {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(BlockIndex::new(HASHES_MAX)))
+    }
+}
+
+impl Volume {
+    /// Sets an extended attribute by its full name. ACLs come as the system call has them: an access ACL changes the mode too.
+    ///
+    /// # Errors
+    /// [`Refusal::Exists`], [`Refusal::NoAttribute`] as `how` asks; [`Refusal::NotSupported`] for names that are not kept,
+    /// [`Refusal::Range`] for names that are too long, [`Refusal::ValueTooLong`], [`Refusal::NoSpace`]; [`Refusal::Invalid`] for
+    /// an ACL that is none; [`Refusal::NotPermitted`].
+    pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Fault> {
+        self.change_xattr(ino, name, Some(value), how)
+    }
+
+    /// Removes an extended attribute by its full name.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAttribute`]; as [`set_xattr`](Self::set_xattr).
+    pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<(), Fault> {
+        self.change_xattr(ino, name, None, SetXattr::Any)
+    }
+
+    fn change_xattr(&self, ino: Ino, name: &[u8], value: Option<&[u8]>, how: SetXattr) -> Result<(), Fault> {
+        let writer = self.writer()?;
+        let node = writer.live().get(ino)?;
+        let _operation = node.operation.write();
+        let kind = {
+            let values = node.values();
+            if values.has_flag(flags::IMMUTABLE | flags::APPEND) {
+                return Err(Refusal::NotPermitted.into());
+            }
+            values.kind()
+        };
+        let is_acl = matches!(name, ACL_ACCESS | ACL_DEFAULT);
+        // User attributes are for files and directories; others have their owner's permissions only in name.
+        if name.starts_with(b"user.") && !matches!(kind, FileType::Regular | FileType::Directory) {
+            let refusal = if value.is_some() { Refusal::NotPermitted } else { Refusal::NoAttribute };
+            return Err(if is_acl { Refusal::NotSupported } else { refusal }.into());
+        }
+        let bs = writer.shared().geometry.block_size;
+        let credits = NAME_CREDITS + value.map_or(0, |value| bs.blocks_for(value.len() as u64) as u32 + 8);
+        writer.run(credits, |change| match (is_acl, value) {
+            (true, Some(value)) => writer.set_acl(change, &node, name == ACL_DEFAULT, value),
+            (_, Some(value)) => {
+                let mode = match how {
+                    SetXattr::Any => Mode::Any,
+                    SetXattr::Create => Mode::Create,
+                    SetXattr::Replace => Mode::Replace,
+                };
+                let planned = xattr::Change::set(name, value, mode).map_err(of_change)?;
+                writer.apply_xattr(change, &node, &planned)?;
+                writer.touch(change, &node);
+                Ok(())
+            }
+            (_, None) => {
+                let planned = xattr::Change::remove(name).map_err(of_change)?;
+                writer.apply_xattr(change, &node, &planned)?;
+                writer.touch(change, &node);
+                Ok(())
+            }
+        })
+    }
+}
+
+impl Writer {
+    fn touch(&self, change: &Change<'_>, node: &Arc<Node>) {
+        change.live.edit(node, change.edit.transaction()).fields.ctime = self.now();
+    }
+
+    fn set_acl(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<Node>,
+        is_default: bool,
+        value: &[u8],
+    ) -> Result<(), Fault> {
+        let kind = node.values().kind();
+        if kind == FileType::Symlink {
+            return Err(Refusal::NotSupported.into());
+        }
+        let parsed = acl::parse(value).map_err(|fault| of_acl(&fault))?;
+        if is_default {
+            let stored = acl::set_default(parsed.as_ref(), kind == FileType::Directory)
+                .map_err(|fault| of_acl(&fault))?;
+            self.store(change, node, INDEX_ACL_DEFAULT, stored.as_deref())?;
+        } else {
+            let mode = node.values().fields.mode;
+            let access = acl::set_access(parsed.as_ref(), mode);
+            self.store(change, node, INDEX_ACL_ACCESS, access.stored.as_deref())?;
+            change.live.edit(node, change.edit.transaction()).fields.mode = access.mode;
+        }
+        self.touch(change, node);
+        Ok(())
+    }
+
+    /// Sets or removes what is kept under the bare name of an index.
+    fn store(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<Node>,
+        index: u8,
+        value: Option<&[u8]>,
+    ) -> Result<(), Fault> {
+        let planned = xattr::Change { index, name: b"", value, mode: Mode::Any };
+        self.apply_xattr(change, node, &planned)
+    }
+
+    /// The part of inline data that stands among the attributes goes.
+    pub(super) fn drop_inline_data(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+        let planned =
+            xattr::Change { index: xattr_layout::INDEX_SYSTEM, name: b"data", value: None, mode: Mode::Any };
+        self.apply_xattr(change, node, &planned)
+    }
+
+    /// An ACL of an inode, if it has one.
+    fn acl(&self, node: &Node, name: &[u8]) -> Result<Option<Acl>, Fault> {
+        let (body, block) = self.parts(node);
+        if block.0 == 0 && body.iter().take(4).all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let places = Places { ino: node.ino(), body: &body, block, fs_seed: self.shared().fs_seed };
+        let value = places.get(&self.shared().buffers, &NoValues, name)?;
+        Ok(value.and_then(|value| Acl::from_xattr(&value).ok()))
+    }
+
+    /// What a new inode takes from its directory's default ACL, or loses by the umask.
+    pub(super) fn inherit_acl(
+        &self,
+        change: &Change<'_>,
+        parent: &Arc<Node>,
+        node: &Arc<Node>,
+        new: &New<'_>,
+    ) -> Result<(), Fault> {
+        if new.kind == FileType::Symlink {
+            return Ok(());
+        }
+        let is_dir = new.kind == FileType::Directory;
+        let Some(default) = self.acl(parent, ACL_DEFAULT)? else {
+            if new.umask != 0 {
+                change.live.edit(node, change.edit.transaction()).fields.mode &= !(new.umask & 0o777);
+            }
+            return Ok(());
+        };
+        let mode = node.values().fields.mode;
+        let inherited =
+            acl::inherit(&default, mode, is_dir).map_err(|fact| Fault::corrupt(parent.ino(), fact))?;
+        change.live.edit(node, change.edit.transaction()).fields.mode = inherited.mode;
+        for (index, value) in [(INDEX_ACL_ACCESS, inherited.access), (INDEX_ACL_DEFAULT, inherited.default)] {
+            if let Some(value) = value {
+                self.store(change, node, index, Some(&value))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The access ACL follows a new mode.
+    pub(super) fn chmod_acl(&self, change: &Change<'_>, node: &Arc<Node>, mode: u16) -> Result<(), Fault> {
+        let Some(mut access) = self.acl(node, ACL_ACCESS)? else { return Ok(()) };
+        acl::chmod(&mut access, mode);
+        self.store(change, node, INDEX_ACL_ACCESS, Some(&access.to_disk()))
+    }
+
+    /// The bytes behind the fixed fields, and the block.
+    fn parts(&self, node: &Node) -> (Vec<u8>, Pblk) {
+        let values = node.values();
+        let has_body = values.fields.extra_isize > 0;
+        let body = if has_body { values.body.clone() } else { Vec::new() };
+        (body, Pblk(values.fields.file_acl))
+    }
+
+    fn rules(&self) -> Rules {
+        let shared = self.shared();
+        let ea_inode = shared.sb.features.has_incompat(Features::EA_INODE);
+        Rules { block_size: shared.geometry.block_size, value_seed: ea_inode.then(|| shared.sb.fs_seed()) }
+    }
+
+    fn apply_xattr(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<Node>,
+        planned: &xattr::Change<'_>,
+    ) -> Result<(), Fault> {
+        let shared = self.shared();
+        let (body, block) = self.parts(node);
+        let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
+        let mut index = self.blocks.0.lock();
+        let before = self.value_units(&body, block)?;
+        let mut plan = planned.plan(&places, &shared.buffers, &self.rules()).map_err(of_change)?;
+        if plan.is_unchanged() {
+            return Ok(());
+        }
+        let references = plan.value_references();
+        let mut value_node = None;
+        if let (Some(checksum), Some(value)) = (plan.value_checksum, planned.value) {
+            let made = self.make_value(change, node, value, checksum)?;
+            plan.set_value_inode(made.ino());
+            value_node = Some(made);
+        } else {
+            plan.share(&index, &shared.buffers, shared.fs_seed)?;
+        }
+        if let Err(fault) = self.apply_block(change, node, &plan, &mut index) {
+            if let Some(made) = value_node {
+                self.delete_now(change, &made)?;
+            }
+            return Err(fault);
+        }
+        if let Some(body) = plan.body {
+            change.live.edit(node, change.edit.transaction()).body = body;
+        }
+        let (body, block) = self.parts(node);
+        let after = self.value_units(&body, block)?;
+        drop(index);
+        if before != after {
+            let mut values = change.live.edit(node, change.edit.transaction());
+            values.fields.blocks = (values.fields.blocks + after).saturating_sub(before);
+        }
+        for (ino, delta) in references {
+            self.count_value(change, ino, delta)?;
+        }
+        Ok(())
+    }
+
+    /// Units of 512 bytes that the values in inodes of their own take: i_blocks of who names them counts these too.
+    fn value_units(&self, body: &[u8], block: Pblk) -> Result<u64, Fault> {
+        let shared = self.shared();
+        if !shared.sb.features.has_incompat(Features::EA_INODE) {
+            return Ok(0);
+        }
+        let cluster = shared.geometry.block_size.bytes() * shared.geometry.cluster_ratio();
+        let units = |stored: &xattr_layout::StoredAttr<'_>| match stored.attr.value {
+            xattr_layout::AttrValue::Inode { size, .. } => u64::from(size).next_multiple_of(cluster) >> 9,
+            xattr_layout::AttrValue::Bytes(_) => 0,
+        };
+        let mut sum = xattr_layout::decode_ibody(body).map_or(0, |all| all.iter().map(units).sum());
+        if block.0 != 0 {
+            let held = shared.buffers.get(block, self.xattr_seal().owner, |_| Ok(()))?;
+            sum += xattr_layout::decode_block(&held).map_or(0, |(_, all)| all.iter().map(units).sum());
+        }
+        Ok(sum)
+    }
+
+    fn apply_block(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<Node>,
+        plan: &Plan,
+        index: &mut BlockIndex,
+    ) -> Result<(), Fault> {
+        let shared = self.shared();
+        let seal = self.xattr_seal();
+        let hash = plan.block_hash();
+        let new = match &plan.block {
+            BlockPlan::Keep => return Ok(()),
+            BlockPlan::Replace(bytes) => {
+                let Some((block, _)) = plan.old_block else { return Ok(()) };
+                self.forget_hash(block, index)?;
+                change.edit.fresh(block, seal, &mut |there| there.copy_from_slice(bytes));
+                if let Some(hash) = hash {
+                    index.insert(hash, block);
+                }
+                return Ok(());
+            }
+            BlockPlan::New(bytes) => {
+                let goal = self.keeper.alloc.inode_goal(node.ino(), false);
+                let request = Request { goal, len: 1, min_len: 1, flags: Flags::METADATA, stream: None };
+                let (block, _) = self.keeper.alloc.allocate(change.edit, &request)?;
+                change.edit.fresh(block, seal, &mut |there| there.copy_from_slice(bytes));
+                if let Some(hash) = hash {
+                    index.insert(hash, block);
+                }
+                block
+            }
+            BlockPlan::Share { block, refcount } => {
+                set_refcount(change, *block, seal, *refcount)?;
+                *block
+            }
+            BlockPlan::Drop => Pblk(0),
+        };
+        if let Some((old, refcount)) = plan.old_block {
+            self.release_block(change, old, refcount, index)?;
+        }
+        let units = shared.geometry.cluster_ratio() << (shared.geometry.block_size.log2() - 9);
+        let mut values = change.live.edit(node, change.edit.transaction());
+        let had = values.fields.file_acl != 0;
+        values.fields.file_acl = new.0;
+        match (had, new.0 != 0) {
+            (false, true) => values.fields.blocks += units,
+            (true, false) => values.fields.blocks = values.fields.blocks.saturating_sub(units),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn xattr_seal(&self) -> Seal {
+        Seal { owner: Owner { kind: Kind::Xattr, ino: 0 }, seed: self.shared().fs_seed }
+    }
+
+    /// One inode less uses the block.
+    fn release_block(
+        &self,
+        change: &Change<'_>,
+        block: Pblk,
+        refcount: u32,
+        index: &mut BlockIndex,
+    ) -> Result<(), Fault> {
+        if refcount > 1 {
+            return set_refcount(change, block, self.xattr_seal(), refcount - 1);
+        }
+        self.forget_hash(block, index)?;
+        let ratio = self.shared().geometry.cluster_ratio();
+        change.edit.revoke(block);
+        Ok(self.keeper.alloc.free(change.edit, block, ratio, false)?)
+    }
+
+    fn forget_hash(&self, block: Pblk, index: &mut BlockIndex) -> Result<(), Fault> {
+        let held = self.shared().buffers.get(block, self.xattr_seal().owner, |_| Ok(()))?;
+        if let Ok((header, _)) = xattr_layout::decode_block(&held) {
+            index.remove(header.hash, block);
+        }
+        Ok(())
+    }
+
+    /// A deleted inode's attributes: its block loses a user, its values one that names them.
+    pub(super) fn release_xattrs(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+        let (body, block) = self.parts(node);
+        let shared = self.shared();
+        if shared.sb.features.has_incompat(Features::EA_INODE) {
+            let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
+            let names = places.names(&shared.buffers)?;
+            for name in names {
+                // One by one: that counts what the values' inodes are named by.
+                if let Some((index, name)) = xattr_layout::split_name(&name) {
+                    self.apply_xattr(
+                        change,
+                        node,
+                        &xattr::Change { index, name, value: None, mode: Mode::Any },
+                    )?;
+                }
+            }
+            return Ok(());
+        }
+        if block.0 == 0 {
+            return Ok(());
+        }
+        let mut index = self.blocks.0.lock();
+        let held = shared.buffers.get(block, self.xattr_seal().owner, |_| Ok(()))?;
+        let refcount = xattr_layout::refcount(&held).unwrap_or(1);
+        self.release_block(change, block, refcount, &mut index)?;
+        change.live.edit(node, change.edit.transaction()).fields.file_acl = 0;
+        Ok(())
+    }
+
+    /// An inode for a value, named once.
+    fn make_value(
+        &self,
+        change: &Change<'_>,
+        node: &Node,
+        value: &[u8],
+        checksum: u32,
+    ) -> Result<Arc<Node>, Fault> {
+        let shared = self.shared();
+        let request =
+            InodeRequest { parent: node.ino(), is_dir: false, is_top_dir: false, name_hash: 0, goal: None };
+        let ino = self.keeper.alloc.allocate_inode(change.edit, &request)?.ino;
+        let (uid, gid) = {
+            let values = node.values();
+            (values.fields.uid, values.fields.gid)
+        };
+        let size = shared.geometry.inode_size;
+        let extra_isize = if size > layout::BASE_SIZE { layout::EXTRA_SIZE as u16 } else { 0 };
+        let generation = self.generation();
+        let fields = layout::Inode {
+            mode: FileType::Regular.mode_bits() | 0o600,
+            uid,
+            gid,
+            size: value.len() as u64,
+            // The value's checksum, and how many name it.
+            atime: Timestamp { seconds: i64::from(checksum as i32), nanos: 0 },
+            version: 1,
+            crtime: self.now(),
+            links: 1,
+            flags: flags::EA_INODE | flags::EXTENTS,
+            generation,
+            extra_isize,
+            ..layout::Inode::default()
+        };
+        let body = vec![0; size.saturating_sub(layout::BASE_SIZE + usize::from(extra_isize))];
+        let seed = shared.inode_seed(ino, generation);
+        let map = FileMap { ino, i_block: FileMap::EMPTY, extents: true, seed };
+        let made = self.live().add(ino, Values::new(fields, body, map))?;
+        if let Err(fault) = self.write_value(change, &made, value) {
+            self.delete_now(change, &made)?;
+            return Err(fault);
+        }
+        Ok(made)
+    }
+
+    fn write_value(&self, change: &Change<'_>, made: &Arc<Node>, value: &[u8]) -> Result<(), Fault> {
+        let bs = self.shared().geometry.block_size.len();
+        let seal = Seal { owner: Owner { kind: Kind::Other, ino: made.ino().0 }, seed: None };
+        let mut values = change.live.edit(made, change.edit.transaction());
+        for (piece, lblk) in value.chunks(bs).zip(0u32..) {
+            let block = change.append_block(&mut values, Lblk(lblk), Pblk(0));
+            let block = block.map_err(|fault| inode::edit_fault(made.ino(), fault))?;
+            change.edit.fresh(block, seal, &mut |bytes| bytes[..piece.len()].copy_from_slice(piece));
+        }
+        Ok(())
+    }
+
+    /// More or fewer entries name a value.
+    fn count_value(&self, change: &Change<'_>, ino: Ino, delta: i32) -> Result<(), Fault> {
+        let node = self.live().get_orphan(ino)?;
+        let is_unnamed = {
+            let mut values = change.live.edit(&node, change.edit.transaction());
+            let fields = &mut values.fields;
+            let count = (fields.ctime.seconds as u64) << 32 | fields.version & 0xFFFF_FFFF;
+            let count = count.saturating_add_signed(delta.into());
+            fields.ctime = Timestamp { seconds: i64::from((count >> 32) as i32), nanos: 0 };
+            fields.version = count & 0xFFFF_FFFF;
+            count == 0
+        };
+        if is_unnamed { self.delete_now(change, &node) } else { Ok(()) }
+    }
+}
+
+fn set_refcount(change: &Change<'_>, block: Pblk, seal: Seal, refcount: u32) -> Result<(), Fault> {
+    Ok(change.edit.change(block, seal, &mut |bytes| {
+        bytes[REFCOUNT_AT..REFCOUNT_AT + 4].copy_from_slice(&refcount.to_le_bytes());
+    })?)
+}
+
+/// ACLs are small: none has an inode of its own.
+struct NoValues;
+
+impl xattr::ValueInodes for NoValues {
+    fn value(&self, ino: Ino, _: u32) -> Result<Vec<u8>, buffer::ReadFault> {
+        let fact =
+            base::Malformed::new("access control list", "stands in the inode or its attribute block", ino.0);
+        Err(buffer::ReadFault::corrupt(base::Place::ino(ino), fact))
+    }
+}
+
+fn of_change(fault: ChangeFault) -> Fault {
+    match fault {
+        ChangeFault::Read(fault) => fault.into(),
+        ChangeFault::Unsupported => Refusal::NotSupported.into(),
+        ChangeFault::EmptyName => Refusal::Invalid.into(),
+        ChangeFault::NameLen => Refusal::Range.into(),
+        ChangeFault::ValueLen => Refusal::ValueTooLong.into(),
+        ChangeFault::Exists => Refusal::Exists.into(),
+        ChangeFault::Absent => Refusal::NoAttribute.into(),
+        ChangeFault::NoSpace => Refusal::NoSpace.into(),
+    }
+}
+
+fn of_acl(fault: &AclFault) -> Fault {
+    match fault {
+        AclFault::Version => Refusal::NotSupported.into(),
+        AclFault::Invalid(_) => Refusal::Invalid.into(),
+        AclFault::NoDirectory => Refusal::Denied.into(),
+    }
+}

@@ -1,0 +1,135 @@
+//! Attributes of the kernel's files changed by plans, judged by e2fsck and told by the kernel.
+
+#[path = "../../mapping/tests/common/mod.rs"]
+mod common;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use base::{Ino, Pblk};
+use buffer::{Direct, Edit, Kind, Owner, ReadFault, Seal};
+use common::Image;
+use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lremovexattr, lsetxattr};
+use testkit::LoopMount;
+use xattr::{BlockPlan, Change, ChangeFault, Mode, Places, Rules, ValueInodes};
+
+struct NoValues;
+
+impl ValueInodes for NoValues {
+    fn value(&self, ino: Ino, _: u32) -> Result<Vec<u8>, ReadFault> {
+        panic!("no value lies in inode {ino}")
+    }
+}
+
+type Attrs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn kernel_attrs(path: &Path) -> Attrs {
+    let mut names = vec![0; 64 << 10];
+    let len = llistxattr(path, &mut names[..]).unwrap();
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let value = |name: &[u8]| {
+        let mut value = vec![0; 64 << 10];
+        let len = lgetxattr(path, name, &mut value[..]).unwrap();
+        value[..len].to_vec()
+    };
+    names.map(|name| (name.to_vec(), value(name))).collect()
+}
+
+/// Changes many attributes of an inode that has a block of its own; what it has then.
+fn change(path: &Path, ino: u64) -> Attrs {
+    let image = Image::open(path);
+    let (inode, mut bytes) = image.inode(ino);
+    let at = inode.xattr_offset();
+    let block = Pblk(inode.file_acl);
+    assert_ne!(block.0, 0);
+    let fs_seed = image.sb.features.metadata_csum().then(|| image.sb.fs_seed());
+    let rules = Rules { block_size: image.geometry.block_size, value_seed: None };
+    let direct = Direct(&image.buffers);
+    let seal = Seal { owner: Owner { kind: Kind::Xattr, ino: 0 }, seed: fs_seed };
+    let mut refused = 0;
+    for i in 0..400usize {
+        let body = bytes[at..].to_vec();
+        let places = Places { ino: Ino(ino as u32), body: &body, block, fs_seed };
+        let name = format!("user.{}{}", "n".repeat(i * 7 % 23), i % 5);
+        let value = vec![i as u8; i * 37 % 130];
+        let change = match i % 4 {
+            3 => Change { mode: Mode::Any, ..Change::remove(name.as_bytes()).unwrap() },
+            _ => Change::set(name.as_bytes(), &value, Mode::Any).unwrap(),
+        };
+        let plan = match change.plan(&places, &image.buffers, &rules) {
+            Ok(plan) => plan,
+            Err(ChangeFault::NoSpace) => {
+                refused += 1;
+                continue;
+            }
+            Err(fault) => panic!("{fault}"),
+        };
+        match plan.block {
+            BlockPlan::Keep => {}
+            BlockPlan::Replace(new) => {
+                direct.change(block, seal, &mut |bytes| bytes.copy_from_slice(&new)).unwrap();
+            }
+            other => panic!("the block stays the inode's own: {other:?}"),
+        }
+        if let Some(body) = plan.body {
+            bytes[at..].copy_from_slice(&body);
+        }
+    }
+    assert!((1..350).contains(&refused), "{refused} found no room");
+    let places = Places { ino: Ino(ino as u32), body: &bytes[at..], block, fs_seed };
+    let all = places.all(&image.buffers, &NoValues).unwrap();
+    let mut new = image.buffers.get(block, seal.owner, |_| Ok(())).unwrap().to_vec();
+    if let Some(seed) = fs_seed {
+        ondisk::xattr::seal_block(&mut new, seed, block);
+    }
+    image.write(path, block, 0, &new);
+    image.write_inode(path, ino, bytes);
+    all.into_iter().map(|attr| (attr.name, attr.value)).collect()
+}
+
+#[test]
+fn plans_are_good_for_e2fsck_and_the_kernel() {
+    if !testkit::is_root() {
+        eprintln!("skipped: mounting needs root");
+        return;
+    }
+    for (features, block_size) in
+        [("metadata_csum", "1024"), ("^metadata_csum", "4096"), ("inline_data", "1024")]
+    {
+        let scratch = testkit::scratch();
+        let image = scratch.path().join("image");
+        let fixed = ["-q", "-F", "-t", "ext4", "-b", block_size, "-I", "256", "-O", features];
+        testkit::run("mke2fs", fixed.into_iter().chain([image.to_str().unwrap(), "32M"]));
+        let set = |path: &Path, name: &str, value: &[u8]| {
+            lsetxattr(path, name, value, XattrFlags::empty()).unwrap();
+        };
+        let ino;
+        {
+            let mount = LoopMount::new(&image, "rw").unwrap();
+            let file = mount.path().join("file");
+            std::fs::write(&file, vec![0xAB; 80]).unwrap();
+            set(&file, "security.kept", &[3; 200]);
+            set(&file, "trusted.kept", &[4; 9]);
+            ino = file.metadata().unwrap().ino();
+        }
+        let told = change(&image, ino);
+        assert!(told.len() > 6, "{features}: {} attributes", told.len());
+        assert_eq!(told[&b"security.kept"[..]], [3; 200]);
+        testkit::e2fsck_clean(&image);
+        {
+            let mount = LoopMount::new(&image, "rw").unwrap();
+            let file = mount.path().join("file");
+            assert!(kernel_attrs(&file) == told, "{features}");
+            assert_eq!(std::fs::read(&file).unwrap(), vec![0xAB; 80], "inline data stays");
+            // The kernel goes on with the layout.
+            let names: Vec<_> = told.keys().filter(|name| name.starts_with(b"user.")).collect();
+            for name in &names[..names.len() / 2] {
+                lremovexattr(&file, &name[..]).unwrap();
+            }
+            set(&file, "user.new", &[1; 40]);
+            assert_eq!(kernel_attrs(&file).len(), told.len() - names.len() / 2 + 1);
+        }
+        testkit::e2fsck_clean(&image);
+    }
+}
