@@ -1,7 +1,8 @@
 //! The project's own chores, run as `cargo xtask COMMAND`.
 //!
 //! Owns: the order of the checks (`ci`), the order of the crates (`layers`), the rules for text (`tidy`), the
-//! generator of benchmark trees (`maketree`), the printed table of the checker's rules (`spec`), the long soak (`fuzz`).
+//! generator of benchmark trees (`maketree`), the printed table of the checker's rules (`spec`), the long soaks (`fuzz`,
+//! `crash`).
 //!
 //! Does **not** own: the order itself (see `layers.toml`), the rules' numbers (see `xtask/tidy.toml`), what a tree
 //! looks like (see `testkit::trees`).
@@ -9,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod crash;
 mod fuzz;
 mod layers;
 mod maketree;
@@ -29,6 +31,9 @@ cargo xtask COMMAND
   spec                        print the rules that `extant check` holds file systems to
   fuzz [--seed S] [--rounds N] [--seconds N] [--threads N]
                               damage images and drive the readers and the checker over them, for N seconds (default 60)
+  crash [--seed S] [--cuts M] [--judged N] [--plants]
+                              cut the power M times (default 20000) while the engine works, recover, and judge; N of the cuts by
+                              e2fsck and by the kernel too. With --plants: plant mistakes, and find them
 ";
 
 fn main() -> ExitCode {
@@ -41,6 +46,7 @@ fn main() -> ExitCode {
         ["maketree", rest @ ..] => maketree::run(rest),
         ["spec"] => spec::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),
+        ["crash", rest @ ..] => crash::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())

@@ -5,16 +5,23 @@ use std::sync::Arc;
 
 use base::Ino;
 use device::Device;
-use fsmodel::{AclType, At, Bytes, Errno, Node, Op, Rdev, RenameMode, SetTime, Special, Subject, Time, Tree, XattrMode};
+use fsmodel::{
+    AclType, At, Bytes, Errno, Node, Op, Rdev, RenameMode, Rng, SetTime, Special, Subject, Time, Tree,
+    XattrMode,
+};
 use ondisk::time::Timestamp;
 use volume::{
     Fault, FileType, Inode, New, OpenOptions, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions,
 };
 
-/// A volume that is open for writing, behind the face of the model.
+/// A volume that is open for writing, behind the face of the model; its tree is a directory of its own.
 pub struct Engine {
     volume: Volume,
+    top: Ino,
 }
+
+/// The directory that is the tree.
+pub const TOP: &[u8] = b"tree";
 
 impl Engine {
     /// Opens the device for writing.
@@ -24,7 +31,16 @@ impl Engine {
     pub fn open(device: Arc<dyn Device>, write: WriteOptions) -> Result<Self, String> {
         let options = OpenOptions { write, ..OpenOptions::default() };
         let volume = Volume::open(device, &options).map_err(|fault| fault.to_string())?;
-        Ok(Self { volume })
+        let text = |fault: Fault| fault.to_string();
+        let root = volume.root().map_err(text)?;
+        let top = match volume.lookup(&root, TOP) {
+            Ok(top) => top.ino(),
+            Err(fault) if fault.is(Refusal::NotFound) => {
+                volume.create(root.ino(), TOP, &New::directory(0o755)).map_err(text)?.ino()
+            }
+            Err(fault) => return Err(text(fault)),
+        };
+        Ok(Self { volume, top })
     }
 
     /// The volume.
@@ -41,8 +57,24 @@ impl Engine {
         self.volume.close().map_err(|fault| fault.to_string())
     }
 
+    /// A file of the root's or of a directory in it, by chance.
+    pub(crate) fn any_file(&self, random: &mut Rng) -> Option<Ino> {
+        let mut here = self.volume.inode(self.top).ok()?;
+        for _ in 0..3 {
+            let names = names(&self.volume, &here).ok()?;
+            if names.is_empty() {
+                return None;
+            }
+            here = self.volume.lookup(&here, &names[random.index(names.len())]).ok()?;
+            if here.kind() != FileType::Directory {
+                return Some(here.ino());
+            }
+        }
+        None
+    }
+
     fn dir(&self, at: &At) -> Result<Ino, Fault> {
-        let mut here = self.volume.root()?;
+        let mut here = self.volume.inode(self.top)?;
         for name in at.dirs() {
             here = self.volume.lookup(&here, name)?;
             if here.kind() != FileType::Directory {
@@ -72,6 +104,18 @@ impl Engine {
 
     fn call(&self, op: &Op) -> Result<(), Fault> {
         let volume = &self.volume;
+        // Of attributes the system call looks at its own arguments before it looks for the name.
+        if let Op::SetXattr { at, name, .. } | Op::RemoveXattr { at, name } | Op::GetXattr { at, name } = op {
+            self.dir(at)?;
+            if !(1..=255).contains(&name.0.len()) {
+                return Err(Refusal::Range.into());
+            }
+        }
+        if let Op::SetXattr { value, .. } = op
+            && value.0.len() > 65536
+        {
+            return Err(Refusal::ValueTooLong.into());
+        }
         match op {
             Op::Create { at, mode } => self.create(at, &New::file(*mode)),
             Op::Mkdir { at, mode } => self.create(at, &New::directory(*mode)),
@@ -86,8 +130,9 @@ impl Engine {
                 self.create(at, &New { kind, device: (rdev.major, rdev.minor), ..New::file(*mode) })
             }
             Op::Link { old, new } => {
-                let ino = self.find(old)?.ino();
+                self.dir(old)?;
                 let dir = self.dir(new)?;
+                let ino = self.find(old)?.ino();
                 volume.link(ino, dir, new.name())
             }
             Op::Unlink { at } => volume.unlink(self.dir(at)?, at.name()),
@@ -103,7 +148,16 @@ impl Engine {
                 volume.rename((from, old.name()), (to, new.name()), how)
             }
             Op::Chmod { at, mode } => self.set(at, &SetAttr { mode: Some(*mode), ..SetAttr::default() }),
-            Op::Chown { at, uid, gid } => self.set(at, &SetAttr { uid: *uid, gid: *gid, ..SetAttr::default() }),
+            Op::Chown { at, uid: None, gid: None } => {
+                // Also a change of nothing takes bits off the mode.
+                let uid = Some(volume.stat(&*self.find(at)?).uid);
+                self.set(at, &SetAttr { uid, ..SetAttr::default() })
+            }
+            Op::Chown { at, uid, gid } => {
+                self.set(at, &SetAttr { uid: *uid, gid: *gid, ..SetAttr::default() })
+            }
+            // The system call does not even look for the file then.
+            Op::Utimens { at, atime: SetTime::Keep, mtime: SetTime::Keep } => self.dir(at).map(drop),
             Op::Utimens { at, atime, mtime } => {
                 let (atime, mtime) = (time_of(atime), time_of(mtime));
                 self.set(at, &SetAttr { atime, mtime, ..SetAttr::default() })
@@ -170,7 +224,12 @@ fn time_of(set: &SetTime) -> Option<Timestamp> {
 
 impl Subject for Engine {
     fn apply(&mut self, op: &Op) -> Result<(), Errno> {
-        self.call(op).map_err(|fault| Errno(fault.errno()))
+        self.call(op).map_err(|fault| {
+            if matches!(fault, Fault::Corrupt(_) | Fault::Device(_) | Fault::Aborted(_)) {
+                eprintln!("{op:?}: {fault}");
+            }
+            Errno(fault.errno())
+        })
     }
 
     fn tree(&mut self) -> Tree {
@@ -178,20 +237,18 @@ impl Subject for Engine {
     }
 }
 
-/// Everything that a volume shows, as the model tells it; "lost+found" is left out.
+/// Everything that the directory [`TOP`] of a volume holds, as the model tells it.
 ///
 /// # Errors
 /// Something cannot be read.
 pub fn tree(volume: &Volume) -> Result<Tree, String> {
     let mut tree = Tree::default();
     let text = |fault: Fault| fault.to_string();
-    let mut left = vec![(Vec::new(), volume.root().map_err(text)?)];
+    let top = volume.root().and_then(|root| volume.lookup(&root, TOP)).map_err(text)?;
+    let mut left = vec![(Vec::new(), top)];
     while let Some((path, inode)) = left.pop() {
         if inode.kind() == FileType::Directory {
             for name in names(volume, &inode).map_err(text)? {
-                if path.is_empty() && name == b"lost+found" {
-                    continue;
-                }
                 let below = volume
                     .lookup(&inode, &name)
                     .map_err(|fault| format!("{}/{}: {fault}", path.escape_ascii(), name.escape_ascii()))?;
@@ -231,7 +288,11 @@ fn node(volume: &Volume, inode: &Inode) -> Result<Node, Fault> {
         nlink: stat.links,
         size: if matches!(kind, fsmodel::Kind::File | fsmodel::Kind::Symlink) { stat.size } else { 0 },
         rdev: Rdev { major, minor },
-        target: if kind == fsmodel::Kind::Symlink { Bytes(volume.read_link(inode)?) } else { Bytes::default() },
+        target: if kind == fsmodel::Kind::Symlink {
+            Bytes(volume.read_link(inode)?)
+        } else {
+            Bytes::default()
+        },
         xattrs,
         atime: time(stat.atime),
         mtime: time(stat.mtime),

@@ -38,7 +38,7 @@ impl DirState {
 }
 
 /// Extents that one step of a cut removes: their groups' bitmaps are what a transaction needs room for.
-const EXTENTS_PER_STEP: u32 = 16;
+const EXTENTS_PER_STEP: u32 = 8;
 
 /// Somebody with a handle who changes inodes.
 #[derive(Clone, Copy)]
@@ -152,7 +152,7 @@ impl<'a> Change<'a> {
     /// Looks into a directory that nobody changes now: no handle is needed.
     ///
     /// # Errors
-    /// What the editor says, or why there is none.
+    /// What the editor says, or why there is none; `Absent` for a directory that was removed.
     pub fn look<R>(
         live: &Live,
         alloc: &Alloc,
@@ -161,7 +161,12 @@ impl<'a> Change<'a> {
         with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
     ) -> Result<R, dir::edit::EditFault> {
         let change = Change { live, alloc, edit: &NoChanges };
-        change.in_dir(node, &mut node.values(), format, with)
+        let mut values = node.values();
+        // Its blocks are somebody else's by now.
+        if values.fields.links == 0 {
+            return Err(dir::edit::EditFault::Absent);
+        }
+        change.in_dir(node, &mut values, format, with)
     }
 
     /// Blocks that one step of [`cut`](Self::cut) may change.

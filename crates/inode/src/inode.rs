@@ -154,7 +154,9 @@ impl Inode {
         self.kind == FileType::Symlink
             && !self.has_flag(flags::EXTENTS | flags::INLINE_DATA)
             && self.size < FAST_LINK_MAX
-            && self.fields.blocks <= attributes_512
+            // Values in inodes of their own are counted in i_blocks too.
+            && (self.fields.blocks <= attributes_512
+                || shared.sb.features.has_incompat(ondisk::Features::EA_INODE))
     }
 
     /// Where its attributes are.

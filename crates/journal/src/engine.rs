@@ -75,6 +75,24 @@ pub struct Aborted {
     pub cause: String,
 }
 
+/// Why a handle is not started.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StartFault {
+    /// Nothing is written any more.
+    #[error(transparent)]
+    Aborted(#[from] Aborted),
+    /// The log is too small for the operation; nothing is wrong.
+    #[error(
+        "the operation may change {wanted} blocks, and a transaction of this journal has room for {max}; make a larger journal"
+    )]
+    TooLarge {
+        /// Blocks asked for.
+        wanted: u32,
+        /// Blocks that there can be.
+        max: u32,
+    },
+}
+
 /// Mistakes on purpose, for the crash lab: each must be found by it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sabotage {
@@ -84,6 +102,12 @@ pub struct Sabotage {
     pub skip_barrier: bool,
     /// The tail moves before homes were flushed.
     pub skip_checkpoint_flush: bool,
+    /// The commit block goes to the log before what it commits.
+    pub commit_block_first: bool,
+    /// What was freed is used again before the commit. (By who uses the journal.)
+    pub reuse_freed: bool,
+    /// Inodes without links are not written with the transaction that makes them orphans. (By who uses the journal.)
+    pub forget_orphans: bool,
 }
 
 /// How a journal works.
@@ -255,18 +279,14 @@ impl Journal {
     ///
     /// # Errors
     /// The journal was aborted, or more is asked for than a transaction may have.
-    pub fn start(&self, credits: u32) -> Result<Handle<'_>, Aborted> {
+    pub fn start(&self, credits: u32) -> Result<Handle<'_>, StartFault> {
         if credits > self.credits_max() {
-            let cause = format!(
-                "an operation needs {credits} blocks, and a transaction of this log has {}",
-                self.credits_max()
-            );
-            return Err(Aborted { cause });
+            return Err(StartFault::TooLarge { wanted: credits, max: self.credits_max() });
         }
         let mut running = self.running.lock();
         loop {
             if let Some(aborted) = self.aborted.get() {
-                return Err(aborted.clone());
+                return Err(aborted.clone().into());
             }
             if running.is_locked {
                 self.start_waits.fetch_add(1, Ordering::Relaxed);
@@ -417,6 +437,7 @@ impl Journal {
         let sabotage = self.options.sabotage;
         let mut logged = 0;
         let images = self.images(&snapshots);
+        let n_images = images.len() as u64;
         drop(snapshots);
         let revokes = transaction.revokes();
         match &mut writer.log {
@@ -442,7 +463,7 @@ impl Journal {
         {
             let mut stats = self.stats.lock();
             stats.commits += 1;
-            stats.logged_blocks += transaction.len() as u64;
+            stats.logged_blocks += n_images;
             stats.log_blocks += u64::from(logged);
             stats.revokes += revokes.len() as u64;
         }

@@ -215,3 +215,13 @@ impl From<alloc::Fault> for Fault {
         }
     }
 }
+
+impl From<journal::StartFault> for Fault {
+    fn from(fault: journal::StartFault) -> Self {
+        match fault {
+            journal::StartFault::Aborted(aborted) => Self::Aborted(aborted),
+            // What the kernel tells in this case.
+            journal::StartFault::TooLarge { .. } => Refusal::NoSpace.into(),
+        }
+    }
+}

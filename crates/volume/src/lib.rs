@@ -50,7 +50,7 @@ pub type InodeRef = Arc<Inode>;
 
 /// A file system that is open.
 pub struct Volume {
-    inodes: Inodes,
+    inodes: Arc<Inodes>,
     dir_format: dir::Format,
     name_changes: fast_commit::NameChanges,
     recovery: Recovery,

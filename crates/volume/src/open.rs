@@ -15,7 +15,7 @@ use memory::Budget;
 use ondisk::{Features, Geometry, Superblock};
 
 use crate::fast_commit::{self, NameChanges};
-use crate::probe::{Probed, probe};
+use crate::probe::{Probed, probe, probe_for_log};
 use crate::problems::Problems;
 use crate::{Volume, orphans};
 
@@ -48,6 +48,9 @@ pub enum OpenFault {
     /// Features that cannot be read.
     #[error("the file system has features that extant cannot read: {0}")]
     Unsupported(String),
+    /// Features that cannot be kept right while writing.
+    #[error("the file system has features that extant cannot write: {0}; it can be opened for reading")]
+    Unwritable(String),
     /// Numbers that cannot be.
     #[error("the file system is damaged: {0}")]
     Damaged(String),
@@ -87,7 +90,7 @@ struct Replayed {
 
 /// Opens for reading; see [`Volume::open_read_only`].
 pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {
-    let probed = probe(&*device)?;
+    let probed = if options.no_recovery { probe(&*device)? } else { probe_for_log(&*device)? };
     let budget = budget_of(options);
     let needs_recovery = probed.sb.features.has_incompat(Features::RECOVER) && !options.no_recovery;
     let mut replayed = match needs_recovery {
@@ -95,8 +98,7 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
         false => Replayed { device, fast_commits: None, recovery: Recovery::default() },
     };
     // The log may hold a newer superblock.
-    let Probed { sb, geometry } =
-        if replayed.recovery.blocks > 0 { probe(&*replayed.device)? } else { probed };
+    let Probed { sb, geometry } = if needs_recovery { probe(&*replayed.device)? } else { probed };
     let dir_format = dir::Format::of(&sb, &geometry);
     let open = |overrides: Overrides| {
         let shared =
@@ -121,7 +123,14 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
         }
     }
     let recovery = Recovery { problems: problems.into_lines(), ..replayed.recovery };
-    Ok(Volume { inodes, dir_format, name_changes, recovery, statfs: OnceLock::new(), writer: None })
+    Ok(Volume {
+        inodes: Arc::new(inodes),
+        dir_format,
+        name_changes,
+        recovery,
+        statfs: OnceLock::new(),
+        writer: None,
+    })
 }
 
 pub(crate) fn budget_of(options: &OpenOptions) -> Arc<Budget> {

@@ -1,7 +1,7 @@
 //! From a device to a superblock that can be worked with.
 
 use device::Device;
-use ondisk::superblock::{self, Superblock};
+use ondisk::superblock::{self, STATE_CLEAN, Superblock};
 use ondisk::{Features, Geometry};
 
 use crate::{OpenFault, policy};
@@ -14,12 +14,22 @@ pub(crate) struct Probed {
 
 /// Reads and judges the superblock.
 pub(crate) fn probe(device: &dyn Device) -> Result<Probed, OpenFault> {
+    probe_with(device, false)
+}
+
+/// As [`probe`], but takes a superblock whose checksum is wrong for what it looks like, if there is a journal: it may hold the
+/// whole one, which was being written home when power failed. Only to find the journal: probe again after its replay.
+pub(crate) fn probe_for_log(device: &dyn Device) -> Result<Probed, OpenFault> {
+    probe_with(device, true)
+}
+
+fn probe_with(device: &dyn Device, for_log: bool) -> Result<Probed, OpenFault> {
     if device.size_bytes() < superblock::OFFSET + superblock::SIZE as u64 {
         return Err(OpenFault::NotExt4(format!("the image has only {} bytes", device.size_bytes())));
     }
     let mut bytes = [0; superblock::SIZE];
     device.read_at(superblock::OFFSET, &mut bytes)?;
-    let sb = Superblock::decode(&bytes).map_err(|fact| OpenFault::NotExt4(fact.to_string()))?;
+    let mut sb = Superblock::decode(&bytes).map_err(|fact| OpenFault::NotExt4(fact.to_string()))?;
     let unreadable = policy::unreadable(&sb.features);
     if sb.features.has_incompat(Features::JOURNAL_DEV) {
         let why = "this is an external journal: open the file system that it belongs to".to_owned();
@@ -33,10 +43,21 @@ pub(crate) fn probe(device: &dyn Device) -> Result<Probed, OpenFault> {
         if sb.checksum_type != 1 {
             return damaged("checksum_type is 1 (crc32c)");
         }
+        let may_be_logged = for_log && sb.features.has_incompat(Features::RECOVER);
         if !sb.verify() {
-            return damaged(
-                "its checksum is wrong (`extant inspect IMG super` shows it, and its backups may be whole)",
-            );
+            match whole_before(&sb) {
+                // The log decides what happened last; it may be asked in either case.
+                Some(before) => {
+                    sb.features.incompat |= before.features.incompat & Features::RECOVER;
+                    sb.features.ro_compat |= before.features.ro_compat & Features::ORPHAN_PRESENT;
+                }
+                None if may_be_logged => {}
+                None => {
+                    return damaged(
+                        "its checksum is wrong (`extant inspect IMG super` shows it, and its backups may be whole)",
+                    );
+                }
+            }
         }
     }
     if let Some(why) = policy::contradiction(&sb.features) {
@@ -54,4 +75,24 @@ pub(crate) fn probe(device: &dyn Device) -> Result<Probed, OpenFault> {
         return Err(OpenFault::Damaged(why));
     }
     Ok(Probed { sb, geometry })
+}
+
+/// A superblock that was torn between its two sectors when it was last written: opening and closing change only these bits in
+/// its first half, and the checksum in its second.
+const OPEN_BITS: [(u32, u32, u16); 3] =
+    [(Features::RECOVER, 0, 0), (0, Features::ORPHAN_PRESENT, 0), (0, 0, STATE_CLEAN)];
+
+/// The superblock that the stored checksum belongs to, if it differs in such bits only.
+fn whole_before(sb: &Superblock) -> Option<Superblock> {
+    (1..1 << OPEN_BITS.len()).find_map(|choice| {
+        let mut before = sb.clone();
+        for (at, (incompat, ro_compat, state)) in OPEN_BITS.into_iter().enumerate() {
+            if choice >> at & 1 == 1 {
+                before.features.incompat ^= incompat;
+                before.features.ro_compat ^= ro_compat;
+                before.state ^= state;
+            }
+        }
+        before.verify().then_some(before)
+    })
 }

@@ -118,6 +118,8 @@ impl journal::Client for Keeper {
 pub(crate) struct Writer {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) journal: Arc<Journal>,
+    /// For reading attributes whose values are in inodes of their own.
+    inodes: Arc<inode::Inodes>,
     pub(crate) blocks: xattrs::Blocks,
     /// Moves of directories, one at a time: the tree above a directory stays while one looks at it.
     renames: Mutex<()>,
@@ -126,6 +128,8 @@ pub(crate) struct Writer {
     committer: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Deletes with one transaction skip the orphan list.
     skip_short_orphans: bool,
+    /// A mistake on purpose, for the crash lab.
+    reuse_freed: bool,
 }
 
 impl Writer {
@@ -158,6 +162,9 @@ impl Writer {
             let handle = self.start(credits)?;
             let done = operation(&self.change(&handle));
             drop(handle);
+            if self.reuse_freed {
+                self.keeper.alloc.committed(self.journal.running());
+            }
             match done {
                 Err(fault)
                     if fault.is(Refusal::NoSpace)
@@ -205,6 +212,15 @@ impl Volume {
         Ok(writer.journal.commit_all()?)
     }
 
+    /// Writes all that is durable in the log home, so that the log is empty.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn checkpoint(&self) -> Result<(), Fault> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        Ok(writer.journal.checkpoint()?)
+    }
+
     /// Makes what was done to this inode durable: its last transaction, and all before.
     ///
     /// # Errors
@@ -221,7 +237,13 @@ impl Volume {
     /// No such inode.
     pub fn opened(&self, ino: Ino) -> Result<(), Fault> {
         if let Some(writer) = &self.writer {
-            writer.node(ino)?.opens.fetch_add(1, Ordering::AcqRel);
+            let node = writer.node(ino)?;
+            let _operation = node.operation.read();
+            // Between two looks its last name may have gone.
+            if node.values().fields.links == 0 && node.opens.load(Ordering::Acquire) == 0 {
+                return Err(Refusal::Stale.into());
+            }
+            node.opens.fetch_add(1, Ordering::AcqRel);
         }
         Ok(())
     }
@@ -233,8 +255,8 @@ impl Volume {
     pub fn released(&self, ino: Ino) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         let node = writer.live().get_orphan(ino)?;
+        let _operation = node.operation.write();
         if node.opens.fetch_sub(1, Ordering::AcqRel) == 1 && node.values().fields.links == 0 {
-            let _operation = node.operation.write();
             writer.delete(&node)?;
         }
         Ok(())
@@ -250,6 +272,14 @@ impl Volume {
     #[must_use]
     pub fn orphan_lock_stats(&self) -> Option<inode::LockStats> {
         self.writer.as_ref().map(|writer| writer.keeper.orphans.lock_stats())
+    }
+
+    /// What changes of a directory did since it came into memory; `None` when nothing changed it, or when open for reading.
+    #[must_use]
+    pub fn dir_stats(&self, ino: Ino) -> Option<dir::edit::Stats> {
+        let node = self.writer.as_ref()?.live().get(ino).ok()?;
+        let values = node.values();
+        values.dir.as_ref().map(|state| state.stats())
     }
 
     /// Is it open for writing?

@@ -65,7 +65,12 @@ fn names_come_and_go() {
             volume.create(dir, name.as_bytes(), &New::file(0o644)).unwrap();
         }
         assert_eq!(names(&volume, dir).len(), 2000);
-        assert!(volume.create(dir, b"a-name-that-is-somewhat-longer-7", &New::file(0)).unwrap_err().is(Refusal::Exists));
+        assert!(
+            volume
+                .create(dir, b"a-name-that-is-somewhat-longer-7", &New::file(0))
+                .unwrap_err()
+                .is(Refusal::Exists)
+        );
         assert!(volume.unlink(dir, b"absent").unwrap_err().is(Refusal::NotFound));
         assert!(volume.rmdir(Ino::ROOT, b"dir").unwrap_err().is(Refusal::NotEmpty));
         for i in (0..2000).filter(|i| i % 3 != 0) {
@@ -90,7 +95,12 @@ fn names_come_and_go() {
         let below = volume.create(dir, b"below", &New::directory(0o700)).unwrap().ino();
         volume.rename((dir, b"below"), (other, b"moved"), Rename::Replace).unwrap();
         assert_eq!(volume.lookup(&volume.inode(below).unwrap(), b"..").unwrap().ino(), other);
-        assert!(volume.rename((Ino::ROOT, b"other"), (below, b"x"), Rename::Replace).unwrap_err().is(Refusal::Invalid));
+        assert!(
+            volume
+                .rename((Ino::ROOT, b"other"), (below, b"x"), Rename::Replace)
+                .unwrap_err()
+                .is(Refusal::Invalid)
+        );
         volume.rename((dir, b"linked"), (dir, b"short"), Rename::Exchange).unwrap();
         volume.rename((dir, b"long"), (dir, b"fifo"), Rename::Whiteout).unwrap();
         volume.rename((dir, b"socket"), (other, b"socket"), Rename::NoReplace).unwrap();
@@ -130,7 +140,13 @@ fn attributes_are_set_and_removed() {
     each_kind(|kind, path| {
         let volume = open(path, WriteOptions::default());
         let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-        let set = SetAttr { mode: Some(0o4755), uid: Some(70_000), gid: Some(5), size: Some(1 << 20), ..SetAttr::default() };
+        let set = SetAttr {
+            mode: Some(0o4755),
+            uid: Some(70_000),
+            gid: Some(5),
+            size: Some(1 << 20),
+            ..SetAttr::default()
+        };
         volume.set_attr(file, &set).unwrap();
         let stat = volume.stat(&volume.inode(file).unwrap());
         assert_eq!((stat.mode & 0o7777, stat.uid, stat.gid, stat.size), (0o4755, 70_000, 5, 1 << 20));
@@ -148,11 +164,15 @@ fn attributes_are_set_and_removed() {
         }
         assert!(kept > 20, "{kind}: {kept}");
         assert!(
-            volume.set_xattr(file, b"user.attribute-1", b"", SetXattr::Create).unwrap_err().is(Refusal::Exists)
+            volume
+                .set_xattr(file, b"user.attribute-1", b"", SetXattr::Create)
+                .unwrap_err()
+                .is(Refusal::Exists)
         );
         // Many files with the same attributes share a block.
         for i in 0..30 {
-            let other = volume.create(Ino::ROOT, format!("other-{i}").as_bytes(), &New::file(0o600)).unwrap().ino();
+            let other =
+                volume.create(Ino::ROOT, format!("other-{i}").as_bytes(), &New::file(0o600)).unwrap().ino();
             volume.set_xattr(other, b"user.shared", &[7; 400], SetXattr::Any).unwrap();
         }
         if kind == "large values" {

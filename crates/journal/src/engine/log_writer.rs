@@ -49,6 +49,8 @@ pub(super) struct LogWriter {
     tid: Tid,
     barriers: bool,
     flush_before_commit: bool,
+    /// A mistake on purpose.
+    commit_block_first: bool,
 }
 
 impl LogWriter {
@@ -77,6 +79,7 @@ impl LogWriter {
             head,
             barriers,
             flush_before_commit: barriers && !options.sabotage.skip_barrier,
+            commit_block_first: options.sabotage.commit_block_first,
         };
         writer.write_tail().map_err(|failure| OpenLogFault::Write(failure.to_string()))?;
         Ok(writer)
@@ -111,6 +114,12 @@ impl LogWriter {
             return Err(Failure::LogFull { have: self.free, need });
         }
         let tid = self.tid;
+        if self.commit_block_first {
+            let (head, free) = (self.head, self.free);
+            self.advance(need - 1);
+            self.write_commit(tid, seconds, nanos)?;
+            (self.head, self.free) = (head, free);
+        }
         let mut records = revokes.iter().copied().peekable();
         while records.peek().is_some() {
             let mut block = RevokeWriter::new(self.format, tid);
@@ -149,6 +158,16 @@ impl LogWriter {
         if self.flush_before_commit {
             self.log.device().flush()?;
         }
+        if !self.commit_block_first {
+            self.write_commit(tid, seconds, nanos)?;
+        }
+        self.advance(1);
+        self.tid = tid.next();
+        Ok(need)
+    }
+
+    /// Writes the commit block at the head, and makes it durable.
+    fn write_commit(&self, tid: Tid, seconds: u64, nanos: u32) -> Result<(), Failure> {
         let commit = CommitBlock::new(tid, seconds, nanos).encode(self.format);
         let (offset, _) = self.place(self.head)?;
         if self.barriers {
@@ -156,9 +175,7 @@ impl LogWriter {
         } else {
             self.log.device().write_at(offset, &commit)?;
         }
-        self.advance(1);
-        self.tid = tid.next();
-        Ok(need)
+        Ok(())
     }
 
     /// Nothing in the log is needed any more: it begins where the next transaction goes. Durable, as before any of its blocks
@@ -224,7 +241,7 @@ impl LogWriter {
         self.head += blocks;
         self.free -= blocks;
         if self.head >= self.sb.log_end() {
-            self.head = self.sb.first;
+            self.head = self.sb.first + (self.head - self.sb.log_end());
         }
     }
 

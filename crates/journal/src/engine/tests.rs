@@ -176,6 +176,22 @@ fn a_revoked_block_does_not_come_back() {
 }
 
 #[test]
+fn without_revoke_records_it_would() {
+    let device = device();
+    let sabotage = Sabotage { skip_revokes: true, ..Sabotage::default() };
+    let journal = open(&device, Options { sabotage, ..Options::default() });
+    put(&journal, 5000, 3);
+    journal.commit_all().unwrap();
+    let handle = journal.start(1).unwrap();
+    handle.revoke(Pblk(5000));
+    drop(handle);
+    put(&journal, 5001, 1);
+    journal.commit_all().unwrap();
+    device.write_at(5000 * 1024, &[0xDD; 1024]).unwrap();
+    assert_ne!(home(&replayed(&device), 5000), [0xDD; 1024], "the mistake shows");
+}
+
+#[test]
 fn a_block_made_and_revoked_in_one_transaction_is_not_logged() {
     let device = device();
     let journal = open(&device, Options::default());

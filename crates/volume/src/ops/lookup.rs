@@ -69,10 +69,12 @@ impl Volume {
         if name.len() > NAME_LEN_MAX {
             return Err(Refusal::NameTooLong.into());
         }
-        let ino = match (&self.writer, self.name_changes.lookup(dir.ino(), name)) {
-            (Some(writer), _) => writer.lookup(dir.ino(), name)?,
-            (None, Some(changed)) => changed,
-            (None, None) => self.with_dir(dir, |found| found.lookup(&self.dir_format, name))??,
+        if let Some(writer) = &self.writer {
+            return Ok(writer.lookup(dir.ino(), name)?.ok_or(Refusal::NotFound)?);
+        }
+        let ino = match self.name_changes.lookup(dir.ino(), name) {
+            Some(changed) => changed,
+            None => self.with_dir(dir, |found| found.lookup(&self.dir_format, name))??,
         };
         let ino = ino.ok_or(Refusal::NotFound)?;
         self.inode(ino).map_err(|fault| match fault {
@@ -146,7 +148,13 @@ impl Volume {
         // As it is now, and stays while it is listed.
         let node = self.writer.as_ref().map(|writer| writer.live().get_orphan(dir.ino())).transpose()?;
         let _operation = node.as_ref().map(|node| node.operation.read());
-        let now = node.as_ref().map(|node| self.inodes.get(node.ino())).transpose()?;
+        let now = match (&self.writer, &node) {
+            (Some(writer), Some(node)) => {
+                writer.check_dir(node)?;
+                Some(writer.live().snapshot(node)?)
+            }
+            _ => None,
+        };
         let dir = now.as_deref().unwrap_or(dir);
         self.with_dir(dir, |found| found.list(&self.dir_format, from, each, &mut told))??;
         Ok(())

@@ -136,10 +136,27 @@ impl Volume {
     /// The value of an extended attribute by its full name ("user.comment").
     ///
     /// # Errors
-    /// [`Refusal::NoAttribute`]; the attributes are corrupt; the device refused.
+    /// [`Refusal::NoAttribute`]; [`Refusal::Range`] for a name that none can have; [`Refusal::NotSupported`] for an ACL of a
+    /// symbolic link; the attributes are corrupt; the device refused.
     pub fn xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>, Fault> {
+        if name.is_empty() || name.len() > ondisk::xattr::NAME_LEN_MAX {
+            return Err(Refusal::Range.into());
+        }
+        if inode.kind() == FileType::Symlink && name.starts_with(b"system.posix_acl_") {
+            return Err(Refusal::NotSupported.into());
+        }
+        if name.starts_with(b"user.") && !matches!(inode.kind(), FileType::Regular | FileType::Directory) {
+            return Err(Refusal::NoAttribute.into());
+        }
+        if matches!(name, b"user." | b"trusted." | b"security.") {
+            return Err(Refusal::Invalid.into());
+        }
+        let is_acl = matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default");
+        if !is_acl && (name.starts_with(b"system.") || ondisk::xattr::split_name(name).is_none()) {
+            return Err(Refusal::NotSupported.into());
+        }
         let shared = self.inodes.shared();
-        let value = inode.places(shared).get(&shared.buffers, &self.inodes, name)?;
+        let value = inode.places(shared).get(&shared.buffers, &*self.inodes, name)?;
         Ok(value.ok_or(Refusal::NoAttribute)?)
     }
 
@@ -158,6 +175,6 @@ impl Volume {
     /// As [`xattr`](Self::xattr).
     pub fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>, Fault> {
         let shared = self.inodes.shared();
-        Ok(inode.places(shared).all(&shared.buffers, &self.inodes)?)
+        Ok(inode.places(shared).all(&shared.buffers, &*self.inodes)?)
     }
 }

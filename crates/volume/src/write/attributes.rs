@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{Ino, Lblk};
-use inode::{Change, Node};
+use inode::{Change, Node, Orphans};
 use mapping::Holds;
 use ondisk::Features;
 use ondisk::filetype::FileType;
@@ -61,8 +61,12 @@ impl Volume {
     /// [`Refusal::NotPermitted`]; the device refused.
     pub fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
         let writer = self.writer()?;
+        let times = [set.atime, set.mtime, set.ctime, set.crtime];
+        if times.iter().flatten().any(|time| time.nanos >= 1_000_000_000) {
+            return Err(Refusal::Invalid.into());
+        }
         let node = writer.live().get(ino)?;
-        let _operation = node.operation.write();
+        let _operation = writer.lock_node(&node)?;
         writer.check_settable(&node, set)?;
         if let Some(size) = set.size {
             writer.set_size(&node, size)?;
@@ -84,6 +88,9 @@ impl Volume {
 impl Writer {
     fn check_settable(&self, node: &Node, set: &SetAttr) -> Result<(), Fault> {
         let values = node.values();
+        if set.mode.is_some() && values.kind() == FileType::Symlink {
+            return Err(Refusal::NotSupported.into());
+        }
         let only_flags = SetAttr { flags: set.flags, project: set.project, ..SetAttr::default() } == *set;
         if values.has_flag(flags::IMMUTABLE | flags::APPEND) && !only_flags {
             return Err(Refusal::NotPermitted.into());
@@ -101,6 +108,9 @@ impl Writer {
             FileType::Regular => {}
             FileType::Directory => return Err(Refusal::IsDirectory.into()),
             _ => return Err(Refusal::WrongType.into()),
+        }
+        if size > i64::MAX as u64 {
+            return Err(Refusal::Invalid.into());
         }
         if values.has_flag(flags::ENCRYPT | flags::VERITY) {
             return Err(Refusal::NotPermitted.into());
@@ -146,10 +156,10 @@ impl Writer {
         if let Some(mode) = set.mode {
             fields.mode = fields.mode & !0o7777 | mode & 0o7777;
         }
-        fields.atime = set.atime.map_or(fields.atime, |time| time.clamped(extra));
-        fields.mtime = set.mtime.map_or(fields.mtime, |time| time.clamped(extra));
-        fields.crtime = set.crtime.map_or(fields.crtime, |time| time.clamped(extra));
-        fields.ctime = set.ctime.unwrap_or(now).clamped(extra);
+        fields.atime = set.atime.map_or(fields.atime, |time| storable(time, extra));
+        fields.mtime = set.mtime.map_or(fields.mtime, |time| storable(time, extra));
+        fields.crtime = set.crtime.map_or(fields.crtime, |time| storable(time, extra));
+        fields.ctime = storable(set.ctime.unwrap_or(now), extra);
         if let Some(new) = set.flags {
             fields.flags = fields.flags & !SETTABLE | new & SETTABLE;
         }
@@ -168,7 +178,7 @@ impl Writer {
         if is_cut {
             self.zero_tail(node, size)?;
         }
-        let is_done = self.run(Change::cut_credits(self.shared()) + NAME_CREDITS, |change| {
+        let is_done = self.run(Change::cut_credits(self.shared()) + Orphans::CREDITS, |change| {
             if is_cut && !is_short {
                 self.keeper.orphans.add(change.live, node, change.edit)?;
             }
@@ -227,4 +237,11 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// The nearest time that an inode can hold; at the ends of what it can, whole seconds, as the kernel makes it.
+fn storable(time: Timestamp, extra: bool) -> Timestamp {
+    let kept = time.clamped(extra);
+    let ends = [i64::MIN, i64::MAX].map(|seconds| Timestamp { seconds, nanos: 0 }.clamped(extra).seconds);
+    if ends.contains(&kept.seconds) { Timestamp { nanos: 0, ..kept } } else { kept }
 }

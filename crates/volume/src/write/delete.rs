@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base::Ino;
 use inode::{Change, Node};
+use ondisk::Features;
 use ondisk::filetype::FileType;
 use ondisk::inode::flags;
 
@@ -41,8 +42,10 @@ impl Writer {
 
     /// Deletes an inode within one transaction: it has few blocks left.
     pub(super) fn delete_now(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+        // Asked before the attribute block goes: what i_blocks counts tells how a link is kept.
+        let has_map = self.has_map(node);
         self.release_xattrs(change, node)?;
-        if self.has_map(node) {
+        if has_map {
             while !change.cut(node, 0)? {}
         }
         self.keeper.orphans.remove(change.live, node, change.edit)?;
@@ -79,12 +82,12 @@ impl Writer {
     }
 
     pub(super) fn is_fast_link(&self, values: &inode::Values) -> bool {
-        let ratio_512 =
-            self.shared().geometry.cluster_ratio() << (self.shared().geometry.block_size.log2() - 9);
+        let shared = self.shared();
+        let ratio_512 = shared.geometry.cluster_ratio() << (shared.geometry.block_size.log2() - 9);
         let attributes = if values.fields.file_acl == 0 { 0 } else { ratio_512 };
         values.kind() == FileType::Symlink
             && !values.has_flag(flags::EXTENTS | flags::INLINE_DATA)
-            && values.fields.blocks <= attributes
+            && (values.fields.blocks <= attributes || shared.sb.features.has_incompat(Features::EA_INODE))
             && values.fields.size < 60
     }
 

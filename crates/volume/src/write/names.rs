@@ -12,7 +12,7 @@ use parking_lot::RwLockWriteGuard;
 use super::new::LINKS_MAX;
 use super::{NAME_CREDITS, Writer, check_name};
 use crate::ops::with_dir;
-use crate::{Fault, Refusal, Volume};
+use crate::{Fault, InodeRef, Refusal, Volume};
 
 impl Volume {
     /// Gives an inode another name.
@@ -29,7 +29,8 @@ impl Volume {
         let node = writer.live().get_orphan(ino)?;
         let parent = writer.node(dir)?;
         if node.ino() == parent.ino() {
-            return Err(Refusal::NotPermitted.into());
+            let exists = writer.lookup(dir, name)?.is_some();
+            return Err(if exists { Refusal::Exists } else { Refusal::NotPermitted }.into());
         }
         let _in_dir = parent.operation.write();
         writer.check_parent(&parent, FileType::Regular)?;
@@ -133,11 +134,27 @@ impl Volume {
 }
 
 impl Writer {
-    /// The inode that a name of a directory leads to.
-    pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Fault> {
+    /// The inode that a name of a directory leads to; it cannot go away before it is in hand.
+    pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<InodeRef>, Fault> {
         let dir = self.live().get_orphan(dir)?;
         let _operation = dir.operation.read();
-        self.find(&dir, name)
+        self.check_dir(&dir)?;
+        let Some(ino) = self.find(&dir, name)? else { return Ok(None) };
+        match self.live().get(ino) {
+            Ok(node) => Ok(Some(self.live().snapshot(&node)?)),
+            Err(inode::Fault::NoSuchInode(_)) => {
+                let fact = base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
+                Err(Fault::corrupt(dir.ino(), fact))
+            }
+            Err(fault) => Err(fault.into()),
+        }
+    }
+
+    /// Locks an inode to change it, if it is still there.
+    pub(super) fn lock_node<'a>(&self, node: &'a Node) -> Result<RwLockWriteGuard<'a, ()>, Fault> {
+        let operation = node.operation.write();
+        let is_gone = node.values().fields.links == 0 && node.opens.load(Ordering::Acquire) == 0;
+        if is_gone { Err(Refusal::Stale.into()) } else { Ok(operation) }
     }
 
     /// The inode that a name leads to. The caller holds the directory's operation lock.
@@ -176,7 +193,7 @@ impl Writer {
     }
 
     /// Is it a directory that is still there?
-    pub(super) fn check_dir(&self, dir: &Node) -> Result<(), Fault> {
+    pub(crate) fn check_dir(&self, dir: &Node) -> Result<(), Fault> {
         let values = dir.values();
         match values.kind() {
             FileType::Directory if values.fields.links == 0 => Err(Refusal::NotFound.into()),

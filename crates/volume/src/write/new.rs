@@ -25,7 +25,7 @@ const FAST_LINK_MAX: usize = 60;
 pub struct New<'a> {
     /// Its type.
     pub kind: FileType,
-    /// The twelve permission bits, before `umask`.
+    /// The twelve permission bits, before `umask`; of a directory the set-id bits do not count.
     pub mode: u16,
     /// Permission bits to leave out; a default ACL of the directory takes its place.
     pub umask: u16,
@@ -69,11 +69,11 @@ impl Volume {
     /// [`Refusal::Invalid`] (an empty target, a device number that cannot be stored); the directory is corrupt; the device refused.
     pub fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
         let writer = self.writer()?;
+        writer.check_new(new)?;
         check_name(name)?;
         if matches!(name, b"." | b"..") {
             return Err(Refusal::Exists.into());
         }
-        writer.check_new(new)?;
         let parent = writer.node(dir)?;
         let _operation = parent.operation.write();
         writer.check_parent(&parent, new.kind)?;
@@ -179,7 +179,8 @@ impl Writer {
         };
         let ino = self.keeper.alloc.allocate_inode(change.edit, &request)?.ino;
         let in_setgid = dir_mode & SETGID != 0;
-        let mut mode = new.kind.mode_bits() | new.mode & 0o7777;
+        // As mkdir: a directory is not made with set-id bits of its own.
+        let mut mode = new.kind.mode_bits() | new.mode & if is_dir { 0o1777 } else { 0o7777 };
         if in_setgid && is_dir {
             mode |= SETGID;
         }

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use alloc::Alloc;
 use base::{Ino, Lblk, Pblk};
+use buffer::{Kind, Owner, Seal};
 use device::Device;
 use inode::{Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared};
 use journal::{Journal, Target};
@@ -27,8 +28,8 @@ use super::xattrs::Blocks;
 use super::{COMMIT_INTERVAL, Keeper, Writer};
 use crate::fast_commit::NameChanges;
 use crate::open::{budget_of, log_of};
-use crate::probe::{Probed, probe};
-use crate::{OpenFault, OpenOptions, Recovery, Volume, policy};
+use crate::probe::{Probed, probe, probe_for_log};
+use crate::{Fault, OpenFault, OpenOptions, Recovery, Volume, policy};
 
 /// How to write.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,7 +55,7 @@ const ORPHANS_MAX: usize = 1 << 20;
 
 /// Opens for writing; see [`Volume::open`].
 pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {
-    let probed = probe(&*device)?;
+    let probed = probe_for_log(&*device)?;
     refuse_unwritable(&probed.sb)?;
     let budget = budget_of(options);
     let (probed, recovery) = replay_home(&device, probed, options, &budget)?;
@@ -62,7 +63,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     let has_log = sb.features.has_compat(Features::HAS_JOURNAL) && !options.write.no_journal;
     let log = has_log.then(|| log_of(&device, &sb, &geometry, options, &budget)).transpose()?;
     let shared = Shared::new(Arc::clone(&device), sb.clone(), geometry.clone(), Arc::clone(&budget));
-    let inodes = Inodes::new(shared, Overrides::new());
+    let inodes = Arc::new(Inodes::new(shared, Overrides::new()));
     let shared = Arc::clone(inodes.shared());
 
     let in_journal = journal::Options {
@@ -88,7 +89,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     let in_file = file.as_ref().map(OrphanFile::used).unwrap_or_default();
     let listed = listed(&inodes, &sb);
     let keeper = Arc::new(Keeper {
-        live: Live::new(Arc::clone(&shared)),
+        live: Live::new(Arc::clone(&shared), options.write.sabotage.forget_orphans),
         alloc,
         orphans: Orphans::new(options.write.orphans, file, (superblock_block, superblock_at)),
         index: dir::Format::of(&sb, &geometry).index,
@@ -100,22 +101,31 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     let writer = Writer {
         keeper,
         journal: Arc::clone(&journal),
+        inodes: Arc::clone(&inodes),
         blocks: Blocks::new(),
         renames: Mutex::new(()),
         generations: AtomicU64::new(salt),
         dir_format: dir::Format::of(&sb, &geometry),
         committer: Mutex::new(None),
         skip_short_orphans: !options.write.track_all_orphans,
+        reuse_freed: options.write.sabotage.reuse_freed,
     };
     inodes.set_live(Arc::clone(&writer.keeper) as Arc<dyn inode::LiveOwner>);
     if !options.write.no_committer {
         *writer.committer.lock() = Some(spawn_committer(journal));
     }
     let done = writer.clean_orphans(&listed, &in_file);
+    let noted = writer.change_superblock(|sb| {
+        sb.mtime = seconds_now();
+        sb.mnt_count = sb.mnt_count.saturating_add(1);
+    });
+    noted.map_err(|fault| damaged(&fault))?;
     let mut recovery = Recovery { truncated_orphans: done.cut, deleted_orphans: done.deleted, ..recovery };
     if done.failed > 0 {
         let failed = done.failed;
-        recovery.problems.push(format!("{failed} orphans could not be cleaned up, and stay; run `extant check`"));
+        recovery
+            .problems
+            .push(format!("{failed} orphans could not be cleaned up, and stay; run `extant check`"));
     }
     Ok(Volume {
         dir_format: dir::Format::of(&sb, &geometry),
@@ -130,8 +140,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
 fn refuse_unwritable(sb: &Superblock) -> Result<(), OpenFault> {
     let names = policy::unwritable(&sb.features);
     if !names.is_empty() {
-        let names = names.join(", ");
-        return Err(OpenFault::Unsupported(format!("{names} (it can be opened for reading)")));
+        return Err(OpenFault::Unwritable(names.join(", ")));
     }
     Ok(())
 }
@@ -188,7 +197,8 @@ fn superblock_place(geometry: &Geometry) -> (Pblk, usize) {
     (Pblk(superblock::OFFSET / bs), (superblock::OFFSET % bs) as usize)
 }
 
-/// Says in the superblock that the log counts from now on, before anything is in it.
+/// Says in the superblock that the log counts from now on, before anything is in it. Changes bits in its first half only, so that
+/// a superblock that was torn in the middle can be told from a damaged one (see `probe`).
 fn announce(device: &dyn Device, sb: &Superblock, has_log: bool, orphan_file: bool) -> Result<(), OpenFault> {
     let mut sb = sb.clone();
     if has_log {
@@ -199,8 +209,6 @@ fn announce(device: &dyn Device, sb: &Superblock, has_log: bool, orphan_file: bo
     if orphan_file {
         sb.features.ro_compat |= Features::ORPHAN_PRESENT;
     }
-    sb.mtime = seconds_now();
-    sb.mnt_count = sb.mnt_count.saturating_add(1);
     device.write_at(superblock::OFFSET, &sb.sealed())?;
     device.flush()?;
     Ok(())
@@ -286,11 +294,18 @@ impl Volume {
     ///
     /// # Errors
     /// The device refused, now or before: what was synced is in the log still.
-    pub fn close(mut self) -> Result<(), crate::Fault> {
+    pub fn close(mut self) -> Result<(), Fault> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         writer.dismiss();
+        writer.journal.commit_all()?;
+        let usage = writer.keeper.alloc.usage();
+        writer.change_superblock(|sb| {
+            sb.free_blocks_count = usage.blocks_free;
+            sb.free_inodes_count = u32::try_from(usage.inodes_free).unwrap_or(u32::MAX);
+            sb.wtime = seconds_now();
+        })?;
         writer.journal.close()?;
-        writer.write_superblock(self.inodes.shared())
+        writer.conclude(self.inodes.shared())
     }
 }
 
@@ -302,23 +317,34 @@ impl Writer {
         }
     }
 
-    fn write_superblock(&self, shared: &Shared) -> Result<(), crate::Fault> {
-        let (block, at) = superblock_place(&shared.geometry);
-        // The journal may have changed it: the cache has it as it is.
-        let (held, _) = shared.buffers.snapshot(block)?;
+    /// Changes the superblock, in a transaction.
+    fn change_superblock(&self, with: impl Fn(&mut Superblock)) -> Result<(), Fault> {
+        let (block, at) = superblock_place(&self.shared().geometry);
+        let seal = Seal { owner: Owner { kind: Kind::Superblock, ino: 0 }, seed: Some(0) };
+        let (held, _) = self.shared().buffers.snapshot(block)?;
         let bytes = held.get(at..at + superblock::SIZE).unwrap_or_default();
-        let mut sb = Superblock::decode(bytes).map_err(|fact| crate::Fault::corrupt(Ino(0), fact))?;
-        let usage = self.keeper.alloc.usage();
-        sb.free_blocks_count = usage.blocks_free;
-        sb.free_inodes_count = u32::try_from(usage.inodes_free).unwrap_or(u32::MAX);
+        let mut sb = Superblock::decode(bytes).map_err(|fact| Fault::corrupt(Ino(0), fact))?;
+        drop(held);
+        with(&mut sb);
+        let bytes = sb.encode();
+        self.run(1, |change| {
+            let put = &mut |there: &mut [u8]| there[at..at + superblock::SIZE].copy_from_slice(&bytes);
+            Ok(change.edit.change(block, seal, put)?)
+        })
+    }
+
+    /// Says in the superblock that the log does not count any more: again bits of its first half only.
+    fn conclude(&self, shared: &Shared) -> Result<(), Fault> {
+        let mut bytes = [0; superblock::SIZE];
+        shared.device.read_at(superblock::OFFSET, &mut bytes).map_err(Fault::Device)?;
+        let mut sb = Superblock::decode(&bytes).map_err(|fact| Fault::corrupt(Ino(0), fact))?;
         sb.features.incompat &= !Features::RECOVER;
         if self.keeper.orphans.is_empty() {
             sb.features.ro_compat &= !Features::ORPHAN_PRESENT;
         }
         sb.state |= shared.sb.state & STATE_CLEAN;
-        sb.wtime = seconds_now();
-        shared.device.write_at(superblock::OFFSET, &sb.sealed()).map_err(crate::Fault::Device)?;
-        shared.device.flush().map_err(crate::Fault::Device)
+        shared.device.write_at(superblock::OFFSET, &sb.sealed()).map_err(Fault::Device)?;
+        shared.device.flush().map_err(Fault::Device)
     }
 }
 

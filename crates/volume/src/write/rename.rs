@@ -47,9 +47,7 @@ impl Volume {
     /// directory into itself; [`Refusal::Busy`] for "." and ".."; [`Refusal::TooManyNames`]; [`Refusal::NoSpace`].
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
         let writer = self.writer()?;
-        for name in [from.1, to.1] {
-            check_name(name)?;
-        }
+        check_name(from.1)?;
         let (from_dir, to_dir) = (writer.node(from.0)?, writer.node(to.0)?);
         for dir in [&from_dir, &to_dir] {
             writer.check_dir(dir)?;
@@ -73,6 +71,7 @@ impl Volume {
         let from = End { dir: &from_dir, name: from.1 };
         let to = End { dir: &to_dir, name: to.1 };
         let moved = writer.find(from.dir, from.name)?.ok_or(Refusal::NotFound)?;
+        check_name(to.name)?;
         let in_way = writer.find(to.dir, to.name)?;
         match (how, in_way) {
             (Rename::NoReplace, Some(_)) => return Err(Refusal::Exists.into()),

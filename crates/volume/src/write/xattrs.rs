@@ -75,8 +75,14 @@ impl Volume {
 
     fn change_xattr(&self, ino: Ino, name: &[u8], value: Option<&[u8]>, how: SetXattr) -> Result<(), Fault> {
         let writer = self.writer()?;
+        if name.is_empty() || name.len() > xattr_layout::NAME_LEN_MAX {
+            return Err(Refusal::Range.into());
+        }
+        if value.is_some_and(|value| value.len() > xattr_layout::VALUE_LEN_MAX) {
+            return Err(Refusal::ValueTooLong.into());
+        }
         let node = writer.live().get(ino)?;
-        let _operation = node.operation.write();
+        let _operation = writer.lock_node(&node)?;
         let kind = {
             let values = node.values();
             if values.has_flag(flags::IMMUTABLE | flags::APPEND) {
@@ -87,8 +93,10 @@ impl Volume {
         let is_acl = matches!(name, ACL_ACCESS | ACL_DEFAULT);
         // User attributes are for files and directories; others have their owner's permissions only in name.
         if name.starts_with(b"user.") && !matches!(kind, FileType::Regular | FileType::Directory) {
-            let refusal = if value.is_some() { Refusal::NotPermitted } else { Refusal::NoAttribute };
-            return Err(if is_acl { Refusal::NotSupported } else { refusal }.into());
+            return Err(Refusal::NotPermitted.into());
+        }
+        if is_acl && value.is_none() && kind == FileType::Symlink {
+            return Err(Refusal::NotSupported.into());
         }
         let bs = writer.shared().geometry.block_size;
         let credits = NAME_CREDITS + value.map_or(0, |value| bs.blocks_for(value.len() as u64) as u32 + 8);
@@ -128,10 +136,22 @@ impl Writer {
         value: &[u8],
     ) -> Result<(), Fault> {
         let kind = node.values().kind();
-        if kind == FileType::Symlink {
-            return Err(Refusal::NotSupported.into());
+        let parsed = acl::parse(value);
+        // That it is no ACL at all is told first, then who cannot have any, then that it is no good one.
+        let is_none = match &parsed {
+            Err(AclFault::Version) => true,
+            Err(_) => Acl::from_xattr(value).is_err(),
+            Ok(_) => false,
+        };
+        let wrong_type = match kind {
+            FileType::Symlink => Some(Refusal::NotSupported),
+            FileType::Directory => None,
+            _ => (is_default && !matches!(parsed, Ok(None))).then_some(Refusal::Denied),
+        };
+        if let (false, Some(refusal)) = (is_none, wrong_type) {
+            return Err(refusal.into());
         }
-        let parsed = acl::parse(value).map_err(|fault| of_acl(&fault))?;
+        let parsed = parsed.map_err(|fault| of_acl(&fault))?;
         if is_default {
             let stored = acl::set_default(parsed.as_ref(), kind == FileType::Directory)
                 .map_err(|fault| of_acl(&fault))?;
@@ -172,7 +192,7 @@ impl Writer {
             return Ok(None);
         }
         let places = Places { ino: node.ino(), body: &body, block, fs_seed: self.shared().fs_seed };
-        let value = places.get(&self.shared().buffers, &NoValues, name)?;
+        let value = places.get(&self.shared().buffers, &*self.inodes, name)?;
         Ok(value.and_then(|value| Acl::from_xattr(&value).ok()))
     }
 
@@ -198,7 +218,8 @@ impl Writer {
         let inherited =
             acl::inherit(&default, mode, is_dir).map_err(|fact| Fault::corrupt(parent.ino(), fact))?;
         change.live.edit(node, change.edit.transaction()).fields.mode = inherited.mode;
-        for (index, value) in [(INDEX_ACL_ACCESS, inherited.access), (INDEX_ACL_DEFAULT, inherited.default)] {
+        // In the kernel's order: it decides which of them gets the room in the inode.
+        for (index, value) in [(INDEX_ACL_DEFAULT, inherited.default), (INDEX_ACL_ACCESS, inherited.access)] {
             if let Some(value) = value {
                 self.store(change, node, index, Some(&value))?;
             }
@@ -399,7 +420,10 @@ impl Writer {
         let held = shared.buffers.get(block, self.xattr_seal().owner, |_| Ok(()))?;
         let refcount = xattr_layout::refcount(&held).unwrap_or(1);
         self.release_block(change, block, refcount, &mut index)?;
-        change.live.edit(node, change.edit.transaction()).fields.file_acl = 0;
+        let units = shared.geometry.cluster_ratio() << (shared.geometry.block_size.log2() - 9);
+        let mut values = change.live.edit(node, change.edit.transaction());
+        values.fields.file_acl = 0;
+        values.fields.blocks = values.fields.blocks.saturating_sub(units);
         Ok(())
     }
 
@@ -480,17 +504,6 @@ fn set_refcount(change: &Change<'_>, block: Pblk, seal: Seal, refcount: u32) -> 
     Ok(change.edit.change(block, seal, &mut |bytes| {
         bytes[REFCOUNT_AT..REFCOUNT_AT + 4].copy_from_slice(&refcount.to_le_bytes());
     })?)
-}
-
-/// ACLs are small: none has an inode of its own.
-struct NoValues;
-
-impl xattr::ValueInodes for NoValues {
-    fn value(&self, ino: Ino, _: u32) -> Result<Vec<u8>, buffer::ReadFault> {
-        let fact =
-            base::Malformed::new("access control list", "stands in the inode or its attribute block", ino.0);
-        Err(buffer::ReadFault::corrupt(base::Place::ino(ino), fact))
-    }
 }
 
 fn of_change(fault: ChangeFault) -> Fault {

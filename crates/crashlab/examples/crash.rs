@@ -1,0 +1,231 @@
+//! Cuts by the hundred thousand: `crash [--seed S] [--cuts M] [--judged N] [--plants]`.
+//!
+//! First every sequence of two operations of the small alphabet, every moment; then random operations until `M` cuts were
+//! judged. `N` of them go to e2fsck, and as many to the kernel where it may mount.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crashlab::{Kind, Outcome, Run, Schedule, TOP, Verdict, base_image, plants, to_file};
+use fsmodel::{Generator, Limits, Op, short_alphabet, short_sequences, short_setup};
+use volume::Sabotage;
+
+struct Arguments {
+    seed: u64,
+    cuts: u64,
+    judged: u64,
+    plants: bool,
+}
+
+fn main() {
+    let arguments = parse();
+    let begun = Instant::now();
+    let mut failed = false;
+    if arguments.plants {
+        for plant in plants() {
+            let found = find_plant(&plant.sabotage, arguments.seed, arguments.cuts);
+            match &found {
+                Some((cuts, what)) => {
+                    println!("found after {cuts:>6} cuts: {}\n    {}", plant.name, first_line(what))
+                }
+                None => println!("NOT FOUND in {} cuts: {}", arguments.cuts, plant.name),
+            }
+            failed |= found.is_none();
+        }
+    } else {
+        let (outcome, violations) = soak(&arguments);
+        for violation in violations.iter().take(5) {
+            println!("VIOLATION {violation}");
+        }
+        println!(
+            "seed {}: {} cuts, {} of them cut again during recovery, {} judged by e2fsck, {} recovered by the kernel \
+             ({} more had a torn superblock, which the kernel refuses), {} violations, {:.0} s",
+            arguments.seed,
+            outcome.cuts,
+            outcome.twice,
+            outcome.e2fsck,
+            outcome.kernel,
+            outcome.torn,
+            violations.len(),
+            begun.elapsed().as_secs_f64()
+        );
+        failed = !violations.is_empty();
+    }
+    std::process::exit(i32::from(failed));
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+fn parse() -> Arguments {
+    let mut arguments = Arguments { seed: 1, cuts: 20_000, judged: 200, plants: false };
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let mut number = |what: &str| {
+            let value = words.next().and_then(|value| value.parse().ok());
+            value.unwrap_or_else(|| usage(&format!("{what} needs a number")))
+        };
+        match word.as_str() {
+            "--seed" => arguments.seed = number("--seed"),
+            "--cuts" => arguments.cuts = number("--cuts"),
+            "--judged" => arguments.judged = number("--judged"),
+            "--plants" => arguments.plants = true,
+            other => usage(&format!("unknown argument {other:?}")),
+        }
+    }
+    arguments
+}
+
+fn usage(why: &str) -> ! {
+    eprintln!("crash: {why}\nusage: crash [--seed S] [--cuts M] [--judged N] [--plants]");
+    std::process::exit(2);
+}
+
+/// Runs by number: the short sequences first, then random ones.
+fn run_of(number: u64, seed: u64, sequences: &[Vec<Op>], sabotage: Sabotage) -> Result<Run, String> {
+    let kind = Kind::ALL[(number % 4) as usize];
+    let schedule = Schedule { sabotage, ..Schedule::new(seed ^ number.wrapping_mul(0x9E37_79B9)) };
+    let base = base_image(kind);
+    match sequences.get(number as usize) {
+        Some(ops) => Run::record(base, &short_setup(), ops, schedule),
+        None => {
+            let limits = Limits { block_size: 1024, inode_size: 256, ea_inode: kind == Kind::Today };
+            let options = fsmodel::Options { limits, capabilities: false, ..fsmodel::Options::default() };
+            let mut generator = Generator::new(seed.wrapping_add(number), options);
+            let setup: Vec<Op> = generator.by_ref().take(60).collect();
+            let ops: Vec<Op> = generator.take(40).collect();
+            Run::record(base, &setup, &ops, schedule)
+        }
+    }
+}
+
+fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
+    let sequences: Vec<Vec<Op>> = short_sequences(&short_alphabet(), 2).collect();
+    let (next, cuts, twice) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let (e2fsck, kernel, torn) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let violations = Mutex::new(Vec::new());
+    let every = (arguments.cuts / arguments.judged.max(1)).max(1);
+    let may_mount = testkit::is_root();
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let scratch = testkit::scratch();
+                let path = scratch.path().join("cut");
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let is_short = (number as usize) < sequences.len();
+                    if cuts.load(Ordering::Relaxed) >= arguments.cuts && !is_short {
+                        return;
+                    }
+                    let run = match run_of(number, arguments.seed, &sequences, Sabotage::default()) {
+                        Ok(run) => run,
+                        Err(why) => {
+                            violations.lock().unwrap().push(format!("run {number}: {why}"));
+                            continue;
+                        }
+                    };
+                    for event in 0..=run.events() {
+                        let seed = number.wrapping_mul(1_000_003).wrapping_add(event) ^ arguments.seed;
+                        let count = cuts.fetch_add(1, Ordering::Relaxed);
+                        let again = count % 5 == 0;
+                        twice.fetch_add(u64::from(again), Ordering::Relaxed);
+                        let (verdict, disk) = run.judge(event, seed, again);
+                        if let Verdict::Violation(what) = verdict {
+                            violations.lock().unwrap().push(format!("run {number}: {what}"));
+                            break;
+                        }
+                        if count % every != 0 {
+                            continue;
+                        }
+                        if let Some(disk) = disk {
+                            to_file(&disk, &path).expect("scratch can be written");
+                            e2fsck.fetch_add(1, Ordering::Relaxed);
+                            if let Err(what) = e2fsck_says(&path) {
+                                violations
+                                    .lock()
+                                    .unwrap()
+                                    .push(format!("run {number}, event {event}: {what}"));
+                            }
+                        }
+                        let disk = run.cut_disk(event, seed);
+                        if may_mount && superblock_is_torn(&disk) {
+                            torn.fetch_add(1, Ordering::Relaxed);
+                        } else if may_mount {
+                            to_file(&disk, &path).expect("scratch can be written");
+                            kernel.fetch_add(1, Ordering::Relaxed);
+                            if let Err(what) = kernel_says(&run, &path, event) {
+                                let told =
+                                    format!("run {number}, event {event}, seed {seed}: kernel: {what}");
+                                violations.lock().unwrap().push(told);
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let outcome = Outcome {
+        cuts: cuts.into_inner(),
+        twice: twice.into_inner(),
+        e2fsck: e2fsck.into_inner(),
+        kernel: kernel.into_inner(),
+        torn: torn.into_inner(),
+    };
+    (outcome, violations.into_inner().unwrap())
+}
+
+/// Is the superblock half old and half new? We read such a one; the kernel wants e2fsck to.
+fn superblock_is_torn(disk: &simdisk::SimDisk) -> bool {
+    let mut bytes = [0; ondisk::superblock::SIZE];
+    disk.image().read(ondisk::superblock::OFFSET, &mut bytes);
+    ondisk::Superblock::decode(&bytes).is_ok_and(|sb| !sb.verify())
+}
+
+fn e2fsck_says(path: &std::path::Path) -> Result<(), String> {
+    let output =
+        testkit::command("e2fsck").arg("-fn").arg(path).output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("e2fsck: {}", String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The kernel recovers the image; what it shows then is one of the trees, and e2fsck finds nothing.
+fn kernel_says(run: &Run, path: &std::path::Path, event: u64) -> Result<(), String> {
+    {
+        let mount = testkit::LoopMount::new(path, "noatime").map_err(|error| error.to_string())?;
+        let top = mount.path().join(std::str::from_utf8(TOP).expect("a name of letters"));
+        let mut kernel = fsmodel::Kernel::open(&top).map_err(|errno| errno.to_string())?;
+        let tree = fsmodel::Subject::tree(&mut kernel);
+        run.judge_tree(&tree, event)?;
+    }
+    e2fsck_says(path)
+}
+
+/// Cuts until the mistake shows. After how many, and what it looked like.
+fn find_plant(sabotage: &Sabotage, seed: u64, cuts_max: u64) -> Option<(u64, String)> {
+    let mut cuts = 0;
+    let mut number = 1_000_000;
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    while cuts < cuts_max {
+        number += 1;
+        *sums.entry("runs").or_default() += 1;
+        let run = match run_of(number, seed, &[], *sabotage) {
+            Ok(run) => run,
+            Err(why) => return Some((cuts, why)),
+        };
+        for event in 0..=run.events() {
+            cuts += 1;
+            let seed = number.wrapping_mul(31).wrapping_add(event);
+            if let (Verdict::Violation(what), _) = run.judge(event, seed, false) {
+                return Some((cuts, what));
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,140 @@
+//! The verdict on one cut.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fsmodel::{Tree, diff};
+use simdisk::SimDisk;
+use volume::WriteOptions;
+
+use crate::{Engine, Run};
+
+/// What a cut showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// One of the trees that may be, and nothing to find fault with.
+    Right,
+    /// What is wrong.
+    Violation(String),
+}
+
+/// Sums over cuts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Cuts judged by the engine's recovery and the checker.
+    pub cuts: u64,
+    /// Of them with another cut during recovery.
+    pub twice: u64,
+    /// Of them judged by e2fsck after our recovery.
+    pub e2fsck: u64,
+    /// Cuts that the kernel recovered.
+    pub kernel: u64,
+    /// Cuts that the kernel was not asked about, since the superblock was torn.
+    pub torn: u64,
+}
+
+impl Run {
+    /// Power fails during event `event` (or just after it, by the seed), with these survivors. `again`: and once more during
+    /// recovery. The disk after our recovery comes along for other judges.
+    #[must_use]
+    pub fn judge(&self, event: u64, seed: u64, again: bool) -> (Verdict, Option<Arc<SimDisk>>) {
+        let torn = event < self.events() && seed % 2 == 0;
+        let cut = if torn { self.recording.cut_during(event, seed) } else { self.recording.cut(event, seed) };
+        let mut disk = Arc::new(cut);
+        if again {
+            disk.start_recording();
+            if let Err(why) = recover(&disk) {
+                return (self.violation(event, seed, &format!("recovery: {why}")), None);
+            }
+            let Some(recording) = disk.recorded() else { return (Verdict::Right, None) };
+            let span = recording.end() - recording.start() + 1;
+            let at = recording.start() + seed / 2 % span;
+            disk = Arc::new(recording.cut(at, seed.rotate_left(17)));
+        }
+        match self.judge_disk(&disk, event) {
+            Ok(()) => (Verdict::Right, Some(disk)),
+            Err(why) => (self.violation(event, seed, &why), None),
+        }
+    }
+
+    /// The disk as the kernel would find it.
+    #[must_use]
+    pub fn cut_disk(&self, event: u64, seed: u64) -> SimDisk {
+        let torn = event < self.events() && seed % 2 == 0;
+        if torn { self.recording.cut_during(event, seed) } else { self.recording.cut(event, seed) }
+    }
+
+    fn violation(&self, event: u64, seed: u64, why: &str) -> Verdict {
+        let ops: Vec<String> = self.ops.iter().map(|op| format!("    {op:?}")).collect();
+        let told = self.recording.event(event).map(|event| event.to_string()).unwrap_or_default();
+        Verdict::Violation(format!(
+            "cut at event {event} ({told}), survivors by seed {seed}: {why}\n  {:?}\n{}",
+            self.schedule,
+            ops.join("\n")
+        ))
+    }
+
+    fn judge_disk(&self, disk: &Arc<SimDisk>, event: u64) -> Result<(), String> {
+        let mut engine =
+            Engine::open(disk.clone(), options()).map_err(|why| format!("does not open: {why}"))?;
+        let problems = &engine.volume().recovery().problems;
+        if let Some(problem) = problems.iter().find(|problem| !problem.contains("first sector")) {
+            return Err(format!("recovery: {problem}"));
+        }
+        let tree = crate::tree(engine.volume()).map_err(|why| format!("cannot be read: {why}"))?;
+        self.judge_tree(&tree, event)?;
+        // It can be written on.
+        let probe = fsmodel::Op::Mkdir { at: fsmodel::At::new("after-the-cut"), mode: 0o755 };
+        fsmodel::Subject::apply(&mut engine, &probe)
+            .map_err(|errno| format!("mkdir after recovery: {errno}"))?;
+        engine.close().map_err(|why| format!("close: {why}"))?;
+        let report = check::check(&**disk, &check::Options::default()).map_err(|fault| fault.to_string())?;
+        if report.exit_code() != 0 {
+            let first = report.findings.iter().find(|finding| finding.rule.severity != check::Severity::Note);
+            return Err(format!("check: {} findings, first: {first:?}", report.findings.len()));
+        }
+        Ok(())
+    }
+
+    /// Is it one of the trees that may be there when power fails at this event?
+    ///
+    /// # Errors
+    /// It is none; how it differs from the nearest.
+    pub fn judge_tree(&self, tree: &Tree, event: u64) -> Result<(), String> {
+        let synced = |step: &crate::run::Step| step.synced.is_some_and(|synced| synced <= event);
+        let first = self.steps.iter().rposition(synced).unwrap_or(0);
+        let last = self.steps.iter().rposition(|step| step.begun <= event).unwrap_or(0).max(first);
+        let mut nearest: Option<(usize, Vec<String>)> = None;
+        for (at, step) in self.steps.iter().enumerate().take(last + 1).skip(first) {
+            let lines = diff(&step.tree, tree);
+            if lines.is_empty() {
+                return Ok(());
+            }
+            if nearest.as_ref().is_none_or(|(_, known)| lines.len() < known.len()) {
+                nearest = Some((at, lines));
+            }
+        }
+        let (at, lines) = nearest.unwrap_or_default();
+        let shown = lines[..lines.len().min(8)].join("\n    ");
+        Err(format!("no tree of operations {first}..={last}; nearest is the one after {at}:\n    {shown}"))
+    }
+}
+
+fn options() -> WriteOptions {
+    WriteOptions { no_committer: true, ..WriteOptions::default() }
+}
+
+fn recover(disk: &Arc<SimDisk>) -> Result<(), String> {
+    Engine::open(disk.clone(), options())?.close()
+}
+
+/// Writes a disk to a file, for e2fsck and the kernel.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn to_file(disk: &SimDisk, path: &Path) -> std::io::Result<()> {
+    let image = disk.image();
+    let mut bytes = vec![0; image.size_bytes() as usize];
+    image.read(0, &mut bytes);
+    std::fs::write(path, bytes)
+}

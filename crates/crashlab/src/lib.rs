@@ -1,0 +1,35 @@
+//! The crash lab: what is left after the power fails, at every moment, of every operation.
+//!
+//! ```text
+//! operations ──> Engine on a SimDisk that records ──> Recording: every write and flush
+//!      |                                                 | cut at event e: any unflushed sectors survive, torn, reordered
+//!      '── trees after each operation                    v
+//!                 |                                   recover (the engine, or the kernel) ──> check, e2fsck
+//!                 '──────── is it one of those? <────────┘
+//! ```
+//!
+//! Owns: the engine as a subject of comparison ([`Engine`]), runs that are recorded ([`Run`]), the verdict on a cut
+//! ([`Run::judge`]), mistakes planted on purpose ([`plants`]). Does **not** own: what operations mean (see `fsmodel`), what a
+//! device may forget (see `simdisk`).
+//!
+//! What a cut must show
+//! 1. The volume opens, and recovery says nothing is wrong.
+//! 2. Its tree is, to the last byte of an attribute and nanosecond of a time, the one after some operation: not before the last
+//!    one that was synced when power failed, not after the last one that had begun.
+//! 3. `check` finds nothing after a clean close; for a sample also `e2fsck -fn`, and the kernel's own recovery shows one of those
+//!    trees too.
+//! 4. Recovery itself can be cut, and recovered again.
+
+#![forbid(unsafe_code)]
+
+mod base_image;
+mod cut;
+mod engine;
+mod plants;
+mod run;
+
+pub use base_image::{Kind, base_image};
+pub use cut::{Outcome, Verdict, to_file};
+pub use engine::{Engine, TOP, tree};
+pub use plants::{Plant, plants};
+pub use run::{Run, Schedule};

@@ -1,0 +1,160 @@
+//! Many threads change one volume at the same time; then e2fsck.
+//!
+//! Longer: `EXTANT_SECONDS=600`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use base::Ino;
+use device::FileDevice;
+use testkit::trees::Random;
+use volume::{
+    Fault, Follow, New, OpenOptions, OrphanMode, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions,
+};
+
+const THREADS: u64 = 8;
+/// No answer for so long means that somebody waits for somebody for ever.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// What may be answered when others change the same names.
+const EXPECTED: &[Refusal] = &[
+    Refusal::NotFound,
+    Refusal::Exists,
+    Refusal::NotEmpty,
+    Refusal::NotDirectory,
+    Refusal::IsDirectory,
+    Refusal::NotPermitted,
+    Refusal::Invalid,
+    Refusal::Stale,
+    Refusal::NoAttribute,
+    Refusal::NoSpace,
+    Refusal::WrongType,
+    Refusal::Busy,
+    Refusal::NotSupported,
+];
+
+fn seconds() -> u64 {
+    std::env::var("EXTANT_SECONDS").ok().and_then(|value| value.parse().ok()).unwrap_or(4)
+}
+
+fn dir(volume: &Volume, random: &mut Random) -> Result<Ino, Fault> {
+    let path = format!("/{}/{}", random.below(4), random.below(4));
+    let depth = random.below(3) as usize;
+    let path = path.split('/').take(depth + 1).collect::<Vec<_>>().join("/");
+    Ok(volume.resolve(path.as_bytes(), Follow::NotTheLast)?.ino())
+}
+
+fn operate(volume: &Volume, random: &mut Random, open: &mut Vec<Ino>) -> Result<(), Fault> {
+    let name = format!("{}", random.below(12));
+    let name = name.as_bytes();
+    let here = dir(volume, random)?;
+    let find =
+        |name: &[u8]| volume.inode(here).and_then(|dir| volume.lookup(&dir, name)).map(|inode| inode.ino());
+    match random.below(18) {
+        0..=3 => volume.create(here, name, &New::file(0o644)).map(drop),
+        4 => volume.create(here, name, &New::directory(0o755)).map(drop),
+        5 => volume.create(here, name, &New::symlink(&[b's'; 100])).map(drop),
+        6..=7 => volume.unlink(here, name),
+        8 => volume.rmdir(here, name),
+        9..=10 => {
+            let there = dir(volume, random)?;
+            let other = format!("{}", random.below(12));
+            let how = [Rename::Replace, Rename::NoReplace, Rename::Exchange][random.below(3) as usize];
+            volume.rename((here, name), (there, other.as_bytes()), how)
+        }
+        11 => {
+            let there = dir(volume, random)?;
+            volume.link(find(name)?, there, format!("{}", random.below(12)).as_bytes())
+        }
+        12 => {
+            let size = Some(random.below(1 << 20));
+            volume.set_attr(find(name)?, &SetAttr { size, ..SetAttr::default() }).map(drop)
+        }
+        13 => volume.set_attr(find(name)?, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).map(drop),
+        14 => {
+            let value = vec![7; random.below(600) as usize];
+            volume.set_xattr(find(name)?, b"user.a", &value, SetXattr::Any)
+        }
+        15 => {
+            let ino = find(name)?;
+            volume.opened(ino)?;
+            open.push(ino);
+            if open.len() > 3 {
+                let at = random.below(open.len() as u64) as usize;
+                volume.released(open.swap_remove(at))?;
+            }
+            Ok(())
+        }
+        16 => {
+            let inode = volume.inode(here)?;
+            let each = &mut |_: volume::DirEntry<'_>| std::ops::ControlFlow::Continue(());
+            volume.read_dir(&inode, volume::Cursor::START, each, &mut |fault| panic!("{fault}"))
+        }
+        _ if random.below(50) == 0 => volume.sync(),
+        _ => find(name).map(drop),
+    }
+}
+
+fn run(path: &Path, write: WriteOptions) {
+    let device = Arc::new(FileDevice::open(path, true).unwrap());
+    let volume = Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).unwrap();
+    for i in 0..4 {
+        let top = volume.create(Ino::ROOT, format!("{i}").as_bytes(), &New::directory(0o755)).unwrap().ino();
+        for k in 0..4 {
+            volume.create(top, format!("{k}").as_bytes(), &New::directory(0o755)).unwrap();
+        }
+    }
+    let done = AtomicBool::new(false);
+    let counts: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
+    std::thread::scope(|scope| {
+        for (thread, count) in counts.iter().enumerate() {
+            let (volume, done) = (&volume, &done);
+            scope.spawn(move || {
+                let mut random = Random::for_item(5, thread as u64);
+                let mut open = Vec::new();
+                while !done.load(Ordering::Relaxed) {
+                    if let Err(fault) = operate(volume, &mut random, &mut open) {
+                        assert!(EXPECTED.iter().any(|expected| fault.is(*expected)), "{fault:?}");
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                for ino in open {
+                    volume.released(ino).unwrap();
+                }
+            });
+        }
+        let until = Instant::now() + Duration::from_secs(seconds());
+        let mut before: Vec<(u64, Instant)> = counts.iter().map(|_| (0, Instant::now())).collect();
+        while Instant::now() < until && !done.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(50));
+            for (thread, (count, known)) in counts.iter().zip(&mut before).enumerate() {
+                let now = count.load(Ordering::Relaxed);
+                if now != known.0 {
+                    *known = (now, Instant::now());
+                }
+                if known.1.elapsed() > STUCK {
+                    eprintln!("thread {thread} is stuck after {now} operations");
+                    std::process::abort();
+                }
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let all: u64 = counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+    println!("{all} operations, {:?}", volume.journal_stats().unwrap());
+    volume.close().unwrap();
+    testkit::e2fsck_clean(path);
+}
+
+#[test]
+fn eight_threads_of_mixed_operations() {
+    for (mode, features) in [(OrphanMode::File, "orphan_file"), (OrphanMode::ListV3, "^orphan_file")] {
+        let scratch = testkit::scratch();
+        let path = scratch.path().join("image");
+        let name = path.to_str().unwrap();
+        testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features, name, "64M"]);
+        run(&path, WriteOptions { orphans: mode, track_all_orphans: true, ..WriteOptions::default() });
+    }
+}

@@ -1,0 +1,11 @@
+//! `cargo xtask crash`: power cuts by the hundred thousand.
+
+use crate::workspace;
+
+/// `cargo xtask crash [--seed S] [--cuts M] [--judged N] [--plants]`
+pub(crate) fn run(args: &[&str]) -> Result<(), String> {
+    let mut command = workspace::cargo();
+    command.args(["run", "--profile", "ci", "-p", "extant-crashlab", "--example", "crash", "--"]).args(args);
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("crash: violations, see above ({status})")) }
+}
