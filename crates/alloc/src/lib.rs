@@ -32,7 +32,7 @@
 //! waits for its own bitmap when the cache lost it in the moment between reading ahead and looking.
 //!
 //! ```
-//! use alloc::{Flags, Options, Request};
+//! use space::{Flags, Options, Request};
 //! # use {base::*, ondisk::{Features, Geometry, Superblock, group_desc::GroupDesc}, std::sync::Arc, device::Device};
 //! # let mut sb = Superblock {
 //! #     blocks_count: 8192, free_blocks_count: 8000, log_block_size: 2, log_cluster_size: 2, rev_level: 1, inode_size: 256,
@@ -48,7 +48,7 @@
 //! # device.write_at(10 * 4096, &[0xFF; 10]).unwrap();
 //! # let budget = memory::Budget::new(1 << 20);
 //! # let buffers = buffer::Buffers::new(device, BlockSize::KIB4, 8192, &budget);
-//! let alloc = alloc::Alloc::open(buffers.clone(), &sb, &geometry, Options::default()).unwrap();
+//! let alloc = space::Alloc::open(buffers.clone(), &sb, &geometry, Options::default()).unwrap();
 //! let edit = buffer::Direct(&buffers); // in the engine: a handle of the journal
 //! let request = Request { goal: Pblk(200), len: 8, min_len: 1, flags: Flags::DATA, stream: None };
 //! let (start, len) = alloc.allocate(&edit, &request).unwrap();

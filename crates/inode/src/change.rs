@@ -10,7 +10,6 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use alloc::{Alloc, Flags, Prealloc, Request};
 use base::{Lblk, Malformed, Pblk, Place};
 use buffer::{Buffer, Edit, Kind, Owner, ReadFault, Seal};
 use dir::DirBlocks;
@@ -18,6 +17,7 @@ use dir::edit::{DirCache, DirEdit, NoSpace};
 use mapping::{EditFault, Holds, Mapped, TreeSpace};
 use ondisk::inode::flags;
 use ondisk::{Features, dirent};
+use space::{Alloc, Flags, Prealloc, Request};
 
 use crate::live::{Live, Node, Values};
 use crate::{Fault, Shared};
@@ -254,8 +254,8 @@ impl<'a> Space<'a> {
                 self.count(1);
                 Ok(start)
             }
-            Err(alloc::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
-            Err(alloc::Fault::Read(fault)) => Err(EditFault::Read(fault)),
+            Err(space::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
+            Err(space::Fault::Read(fault)) => Err(EditFault::Read(fault)),
         }
     }
 
@@ -355,8 +355,8 @@ impl DirBlocksEdit<'_> {
                 space.count(1);
                 Ok(start)
             }
-            Err(alloc::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
-            Err(alloc::Fault::Read(fault)) => Err(EditFault::Read(fault)),
+            Err(space::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
+            Err(space::Fault::Read(fault)) => Err(EditFault::Read(fault)),
         }
     }
 }

@@ -48,7 +48,7 @@ pub enum OrphanState {
 pub struct Values {
     /// The fixed fields; their `block` counts only while this is being encoded: see `map`.
     pub fields: layout::Inode,
-    /// The bytes behind the fixed fields.
+    /// The bytes behind the fixed fields; those that are not there are zeros.
     pub body: Vec<u8>,
     /// Where its blocks are; `i_block` is here whatever it holds.
     pub map: FileMap,
@@ -234,6 +234,11 @@ impl Live {
         Ok(node)
     }
 
+    /// Makes the table block of an inode anew, when no other inode in it is in use: it need not be read.
+    pub fn fresh_block(&self, node: &Node, edit: &dyn Edit) {
+        edit.fresh(node.place.0, TABLE, &mut |_| {});
+    }
+
     /// Drops an inode that was freed.
     pub fn forget(&self, ino: Ino) {
         if self.table.shard(ino).remove(&ino.0).is_some() {
@@ -326,7 +331,7 @@ impl Live {
             false => Inode::load(&self.shared, ino, raw, None)?,
             true => Inode::load_orphan(&self.shared, ino, raw)?,
         };
-        let values = Values::new(inode.fields().clone(), inode.body().to_vec(), inode.map.clone());
+        let values = Values::new(inode.fields().clone(), trimmed(inode.body()), inode.map.clone());
         Ok(Node::new(ino, place, values))
     }
 
@@ -341,7 +346,11 @@ impl Live {
         }
         let mut fields = values.fields.clone();
         fields.block = values.map.i_block;
-        let made = Arc::new(Inode::of_parts(&self.shared, node.ino, fields, values.body.as_slice().into())?);
+        let mut body = values.body.clone();
+        if let Some(len) = self.shared.geometry.inode_size.checked_sub(fields.xattr_offset()) {
+            body.resize(len, 0);
+        }
+        let made = Arc::new(Inode::of_parts(&self.shared, node.ino, fields, body.into())?);
         values.snapshot = Some(Arc::clone(&made));
         Ok(made)
     }
@@ -410,6 +419,12 @@ impl Drop for Table {
     fn drop(&mut self) {
         self.budget.release(self.cached_bytes());
     }
+}
+
+/// Without the zeros at the end.
+fn trimmed(body: &[u8]) -> Vec<u8> {
+    let len = body.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    body[..len].to_vec()
 }
 
 /// Flags that a new inode takes from its directory.

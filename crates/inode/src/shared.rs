@@ -1,6 +1,7 @@
 //! What all inodes of a volume share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Corrupt, Group, Ino, Malformed, Pblk, Place};
 use buffer::{Buffers, Kind, Owner, ReadFault};
@@ -24,7 +25,12 @@ pub struct Shared {
     /// Memory for caches.
     pub budget: Arc<Budget>,
     rule: ChecksumRule,
+    /// Where groups' inode tables begin, as far as a descriptor was read; 0 for not yet.
+    tables: Box<[AtomicU64]>,
 }
+
+/// Groups whose inode tables' places are remembered: more than a file system of 128 TiB has.
+const TABLES_MAX: u32 = 1 << 20;
 
 impl Shared {
     /// The shared part of a volume whose superblock was accepted.
@@ -33,7 +39,8 @@ impl Shared {
         let buffers = Buffers::new(Arc::clone(&device), geometry.block_size, geometry.blocks, &budget);
         let fs_seed = sb.features.metadata_csum().then(|| sb.fs_seed());
         let rule = ChecksumRule::of(&sb);
-        Self { device, buffers, sb, geometry, fs_seed, budget, rule }
+        let tables = (0..geometry.groups.min(TABLES_MAX)).map(|_| AtomicU64::new(0)).collect();
+        Self { device, buffers, sb, geometry, fs_seed, budget, rule, tables }
     }
 
     /// The descriptor of a group that exists, verified. Descriptors are read when they are needed: opening reads none.
@@ -68,11 +75,21 @@ impl Shared {
     /// As [`descriptor`](Self::descriptor); `Ok(None)` when the number is no inode's.
     pub fn inode_place(&self, ino: Ino) -> Result<Option<(Pblk, usize)>, ReadFault> {
         let Some((group, index)) = self.geometry.inode_place(ino) else { return Ok(None) };
-        let desc = self.descriptor(group)?;
+        let known = self.tables.get(group.0 as usize);
+        let table = match known.map(|known| known.load(Ordering::Relaxed)) {
+            Some(table) if table != 0 => table,
+            _ => {
+                let table = self.descriptor(group)?.inode_table;
+                if let Some(known) = known {
+                    known.store(table, Ordering::Relaxed);
+                }
+                table
+            }
+        };
         let at = u64::from(index) * self.geometry.inode_size as u64;
         let bs = self.geometry.block_size.bytes();
         // The whole table lies inside the file system, so this cannot pass 2^64.
-        Ok(Some((Pblk(desc.inode_table + at / bs), (at % bs) as usize)))
+        Ok(Some((Pblk(table + at / bs), (at % bs) as usize)))
     }
 
     /// Seed of the checksums that belong to an inode; `None` without metadata_csum.

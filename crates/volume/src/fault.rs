@@ -207,11 +207,11 @@ impl From<dir::edit::EditFault> for Fault {
     }
 }
 
-impl From<alloc::Fault> for Fault {
-    fn from(fault: alloc::Fault) -> Self {
+impl From<space::Fault> for Fault {
+    fn from(fault: space::Fault) -> Self {
         match fault {
-            alloc::Fault::NoSpace(_) => Refusal::NoSpace.into(),
-            alloc::Fault::Read(fault) => fault.into(),
+            space::Fault::NoSpace(_) => Refusal::NoSpace.into(),
+            space::Fault::Read(fault) => fault.into(),
         }
     }
 }

@@ -22,9 +22,8 @@ mod xattrs;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use alloc::Alloc;
 use base::{Ino, Pblk};
 use buffer::{Kind, ReadFault, Seal};
 use inode::{Change, Live, Node, Orphans, Shared};
@@ -33,6 +32,7 @@ use ondisk::htree::DxFormat;
 use ondisk::time::Timestamp;
 use ondisk::{dirent, extent, orphan_file, superblock, xattr as xattr_layout};
 use parking_lot::Mutex;
+use space::Alloc;
 
 use crate::{Fault, Refusal, Volume};
 
@@ -191,10 +191,11 @@ impl Writer {
     }
 
     fn now(&self) -> Timestamp {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        // The clock of the last tick, as the kernel's file systems use it.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         let extra = self.shared().geometry.inode_size > ondisk::inode::BASE_SIZE;
-        Timestamp { seconds, nanos: now.subsec_nanos() }.clamped(extra)
+        Timestamp { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or_default() }
+            .clamped(extra)
     }
 }
 

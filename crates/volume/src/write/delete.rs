@@ -43,7 +43,7 @@ impl Writer {
     /// Deletes an inode within one transaction: it has few blocks left.
     pub(super) fn delete_now(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
         // Asked before the attribute block goes: what i_blocks counts tells how a link is kept.
-        let has_map = self.has_map(node);
+        let has_map = self.has_map(node) && node.values().fields.blocks != 0;
         self.release_xattrs(change, node)?;
         if has_map {
             while !change.cut(node, 0)? {}

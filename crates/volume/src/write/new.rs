@@ -1,6 +1,5 @@
 //! New inodes: files, directories, links, devices.
 
-use alloc::InodeRequest;
 use base::{Ino, Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
 use inode::{Change, Node, Values};
@@ -8,6 +7,7 @@ use mapping::FileMap;
 use ondisk::Features;
 use ondisk::filetype::FileType;
 use ondisk::inode::{self as layout, flags};
+use space::InodeRequest;
 use std::sync::Arc;
 
 use super::{NAME_CREDITS, Writer, check_name};
@@ -68,6 +68,19 @@ impl Volume {
     /// [`Refusal::Exists`], [`Refusal::NoSpace`], [`Refusal::TooManyNames`] (of a directory's links), [`Refusal::NameTooLong`],
     /// [`Refusal::Invalid`] (an empty target, a device number that cannot be stored); the directory is corrupt; the device refused.
     pub fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
+        let node = self.create_node(dir, name, new)?;
+        Ok(self.writer()?.live().snapshot(&node)?)
+    }
+
+    /// As [`create`](Self::create), for who only wants the number.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_number(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Ino, Fault> {
+        Ok(self.create_node(dir, name, new)?.ino())
+    }
+
+    fn create_node(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Arc<Node>, Fault> {
         let writer = self.writer()?;
         writer.check_new(new)?;
         check_name(name)?;
@@ -77,7 +90,7 @@ impl Volume {
         let parent = writer.node(dir)?;
         let _operation = parent.operation.write();
         writer.check_parent(&parent, new.kind)?;
-        let node = writer.run(NAME_CREDITS, |change| {
+        writer.run(NAME_CREDITS, |change| {
             let node = writer.make(change, &parent, new, name)?;
             let inserted = writer.with_names(change, &parent, |dir| dir.insert(name, node.ino(), new.kind));
             if let Err(fault) = inserted {
@@ -86,8 +99,7 @@ impl Volume {
             }
             writer.touch_dir(change, &parent, i32::from(new.kind == FileType::Directory));
             Ok(node)
-        })?;
-        Ok(writer.live().snapshot(&node)?)
+        })
     }
 
     /// Makes an inode without a name, open once: [`link`](Self::link) gives it one, else it is gone when it is
@@ -177,7 +189,8 @@ impl Writer {
             name_hash: if is_dir && is_top { spread(name) } else { 0 },
             goal: None,
         };
-        let ino = self.keeper.alloc.allocate_inode(change.edit, &request)?.ino;
+        let allocated = self.keeper.alloc.allocate_inode(change.edit, &request)?;
+        let ino = allocated.ino;
         let in_setgid = dir_mode & SETGID != 0;
         // As mkdir: a directory is not made with set-id bits of its own.
         let mut mode = new.kind.mode_bits() | new.mode & if is_dir { 0o1777 } else { 0o7777 };
@@ -223,8 +236,6 @@ impl Writer {
             projid: project,
             ..layout::Inode::default()
         };
-        let body =
-            vec![0; shared.geometry.inode_size.saturating_sub(layout::BASE_SIZE + usize::from(extra_isize))];
         let seed = shared.inode_seed(ino, generation);
         let mut i_block = [0; 60];
         match new.kind {
@@ -236,7 +247,7 @@ impl Writer {
             _ => {}
         }
         let map = FileMap { ino, i_block, extents, seed };
-        let mut values = Values::new(fields, body, map);
+        let mut values = Values::new(fields, Vec::new(), map);
         values.fields.size = if new.kind == FileType::Symlink { new.target.len() as u64 } else { 0 };
         let node = self.live().add(ino, values).map_err(Fault::from);
         let node = match node {
@@ -246,6 +257,9 @@ impl Writer {
                 return Err(fault);
             }
         };
+        if allocated.is_first_in_block {
+            change.live.fresh_block(&node, change.edit);
+        }
         let filled = self.fill(change, parent, &node, new, has_blocks);
         if let Err(fault) = filled {
             self.unmake(change, &node)?;

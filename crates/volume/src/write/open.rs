@@ -11,7 +11,6 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-use alloc::Alloc;
 use base::{Ino, Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
 use device::Device;
@@ -23,6 +22,7 @@ use ondisk::orphan_file::OrphanBlock;
 use ondisk::superblock::{self, STATE_CLEAN, Superblock};
 use ondisk::{Features, Geometry};
 use parking_lot::Mutex;
+use space::Alloc;
 
 use super::xattrs::Blocks;
 use super::{COMMIT_INTERVAL, Keeper, Writer};
@@ -78,7 +78,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     let journal = Journal::open(Arc::clone(&shared.buffers), Arc::clone(&device), log, in_journal);
     let journal = Arc::new(journal.map_err(|fault| OpenFault::Journal(fault.to_string()))?);
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
-    let in_alloc = alloc::Options { budget: Some(Arc::clone(&budget)), ..alloc::Options::default() };
+    let in_alloc = space::Options { budget: Some(Arc::clone(&budget)), ..space::Options::default() };
     let alloc = Alloc::open(Arc::clone(&shared.buffers), &sb, &geometry, in_alloc)
         .map_err(|fault| damaged(&fault))?;
     if recovery.needed || sb.state & STATE_CLEAN == 0 || probed_needs_count(&sb) {

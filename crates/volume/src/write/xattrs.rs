@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use alloc::{Flags, InodeRequest, Request};
 use base::{Ino, Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
 use inode::{Change, Node, Values};
@@ -18,6 +17,7 @@ use ondisk::time::Timestamp;
 use ondisk::xattr::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT};
 use ondisk::{Features, xattr as xattr_layout};
 use parking_lot::Mutex;
+use space::{Flags, InodeRequest, Request};
 use xattr::acl::{self, Acl, AclFault};
 use xattr::{BlockIndex, BlockPlan, ChangeFault, Mode, Places, Plan, Rules};
 
@@ -187,10 +187,14 @@ impl Writer {
 
     /// An ACL of an inode, if it has one.
     fn acl(&self, node: &Node, name: &[u8]) -> Result<Option<Acl>, Fault> {
-        let (body, block) = self.parts(node);
-        if block.0 == 0 && body.iter().take(4).all(|byte| *byte == 0) {
-            return Ok(None);
+        {
+            let values = node.values();
+            // Most have no attributes at all: the body does not even begin with their magic.
+            if values.fields.file_acl == 0 && values.body.iter().take(4).all(|byte| *byte == 0) {
+                return Ok(None);
+            }
         }
+        let (body, block) = self.parts(node);
         let places = Places { ino: node.ino(), body: &body, block, fs_seed: self.shared().fs_seed };
         let value = places.get(&self.shared().buffers, &*self.inodes, name)?;
         Ok(value.and_then(|value| Acl::from_xattr(&value).ok()))
@@ -237,8 +241,12 @@ impl Writer {
     /// The bytes behind the fixed fields, and the block.
     fn parts(&self, node: &Node) -> (Vec<u8>, Pblk) {
         let values = node.values();
-        let has_body = values.fields.extra_isize > 0;
-        let body = if has_body { values.body.clone() } else { Vec::new() };
+        let room = match values.fields.extra_isize {
+            0 => 0,
+            extra => self.shared().geometry.inode_size.saturating_sub(layout::BASE_SIZE + usize::from(extra)),
+        };
+        let mut body = values.body[..values.body.len().min(room)].to_vec();
+        body.resize(room, 0);
         (body, Pblk(values.fields.file_acl))
     }
 
@@ -396,9 +404,13 @@ impl Writer {
 
     /// A deleted inode's attributes: its block loses a user, its values one that names them.
     pub(super) fn release_xattrs(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
-        let (body, block) = self.parts(node);
         let shared = self.shared();
-        if shared.sb.features.has_incompat(Features::EA_INODE) {
+        let has_values = shared.sb.features.has_incompat(Features::EA_INODE);
+        if !has_values && node.values().fields.file_acl == 0 {
+            return Ok(());
+        }
+        let (body, block) = self.parts(node);
+        if has_values {
             let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
             let names = places.names(&shared.buffers)?;
             for name in names {
@@ -411,9 +423,6 @@ impl Writer {
                     )?;
                 }
             }
-            return Ok(());
-        }
-        if block.0 == 0 {
             return Ok(());
         }
         let mut index = self.blocks.0.lock();
@@ -461,10 +470,9 @@ impl Writer {
             extra_isize,
             ..layout::Inode::default()
         };
-        let body = vec![0; size.saturating_sub(layout::BASE_SIZE + usize::from(extra_isize))];
         let seed = shared.inode_seed(ino, generation);
         let map = FileMap { ino, i_block: FileMap::EMPTY, extents: true, seed };
-        let made = self.live().add(ino, Values::new(fields, body, map))?;
+        let made = self.live().add(ino, Values::new(fields, Vec::new(), map))?;
         if let Err(fault) = self.write_value(change, &made, value) {
             self.delete_now(change, &made)?;
             return Err(fault);
