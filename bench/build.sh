@@ -17,7 +17,7 @@ export LC_ALL=C
 
 repository="$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/..")"
 cd -- "$repository"
-. ./xtask/needs.sh
+. ./bench/lib.sh
 
 rounds="${ROUNDS:-3}"
 limit="${LIMIT:-1800}"
@@ -39,43 +39,6 @@ cleanup() {
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM HUP
-
-# --- Numbers -------------------------------------------------------------------------------------------------------
-
-# median NUMBER...: null when there is none.
-median() {
-    if (($# == 0)); then
-        printf null
-        return
-    fi
-    printf '%s\n' "$@" | sort -g | awk '
-        { value[NR] = $1 }
-        END { printf "%.3f", NR % 2 ? value[(NR + 1) / 2] : (value[NR / 2] + value[NR / 2 + 1]) / 2 }'
-}
-
-# largest NUMBER...: null when there is none.
-largest() {
-    if (($# == 0)); then
-        printf null
-        return
-    fi
-    printf '%s\n' "$@" | sort -g | tail -n 1
-}
-
-# ratio A B: A / B, null when one of them is.
-ratio() {
-    if [[ "$1" == null || "$2" == null ]]; then
-        printf null
-        return
-    fi
-    awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.2f", a / b; else printf "null" }'
-}
-
-# json_string TEXT
-json_string() {
-    local text="${1//\\/\\\\}"
-    printf '"%s"' "${text//\"/\\\"}"
-}
 
 # --- Running one side ----------------------------------------------------------------------------------------------
 

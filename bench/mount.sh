@@ -20,7 +20,7 @@ export LC_ALL=C
 
 repository="$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/..")"
 cd -- "$repository"
-. ./xtask/needs.sh
+. ./bench/lib.sh
 
 rounds="${ROUNDS:-5}"
 size_mb="${SIZE_MB:-2048}"
@@ -59,34 +59,6 @@ release() {
     fi
 }
 server=""
-
-# --- Numbers -------------------------------------------------------------------------------------------------------
-
-# median NUMBER...: null when there is none.
-median() {
-    if (($# == 0)); then
-        printf null
-        return
-    fi
-    printf '%s\n' "$@" | sort -g | awk '
-        { value[NR] = $1 }
-        END { printf "%.1f", NR % 2 ? value[(NR + 1) / 2] : (value[NR / 2] + value[NR / 2 + 1]) / 2 }'
-}
-
-# ratio A B: A / B, null when one of them is.
-ratio() {
-    if [[ "$1" == null || "$2" == null ]]; then
-        printf null
-        return
-    fi
-    awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.2f", a / b; else printf "null" }'
-}
-
-# json_string TEXT
-json_string() {
-    local text="${1//\\/\\\\}"
-    printf '"%s"' "${text//\"/\\\"}"
-}
 
 # --- Running one side ----------------------------------------------------------------------------------------------
 

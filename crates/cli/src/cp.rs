@@ -1,6 +1,6 @@
 //! `extant cp`: files and trees out of an image.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use extant::{FileType, Follow};
 
 use crate::exit;
+use crate::imagearg::ImageArg;
+use crate::inspect::format::escape;
 use crate::look::host::{Choices, Host, Place, open_named_dir};
 use crate::look::progress::Progress;
 use crate::look::{IMAGES_HELP, OpenArgs, Session, Target};
@@ -50,6 +52,13 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
     let Some((destination, sources)) = args.paths.split_last() else {
         return exit::USAGE.into();
     };
+    if is_in_image(destination) {
+        let shown = escape(destination.as_bytes());
+        let why = "is in an image, and extant cannot write the contents of files into one yet; `extant build` makes an image \
+                   of a directory, and a mount by the kernel takes files";
+        session.problem(exit::USAGE_CODE, format_args!("{shown}: {why}"));
+        return session.finish(Ok(()));
+    }
     let destination = PathBuf::from(destination);
     let recursive = args.recursive || args.archive;
     let follow = if recursive { Follow::NotTheLast } else { Follow::Links };
@@ -81,6 +90,12 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
     }
     host.finish(&mut session);
     session.finish(Ok(()))
+}
+
+/// Is the destination a path in an image, and no place of this system?
+fn is_in_image(destination: &OsStr) -> bool {
+    std::fs::symlink_metadata(destination).is_err()
+        && ImageArg::parse(destination).is_ok_and(|image| image.inner_path.is_some())
 }
 
 /// Where a source goes.

@@ -21,6 +21,8 @@ pub(crate) const NO_SPACE: u8 = 7;
 pub(crate) const UNREADABLE: u8 = 8;
 /// A path that was asked for is not in the image, or not of the kind that the command needs.
 pub(crate) const NOT_FOUND: u8 = 9;
+/// The image is in use: another program writes to it, or it is mounted.
+pub(crate) const BUSY: u8 = 10;
 /// Interrupted by a signal.
 pub(crate) const INTERRUPTED: u8 = 130;
 

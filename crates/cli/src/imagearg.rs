@@ -55,13 +55,24 @@ pub(crate) enum Place {
     Memory(u64),
 }
 
-/// Why an image argument cannot be used. Both texts are whole sentences that name the image.
+/// Why an image argument cannot be used. The texts are whole sentences that name the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ArgError {
     /// It asks for what cannot be.
     Usage(String),
     /// The image cannot be read, or is not one.
     Unreadable(String),
+}
+
+/// Why an image cannot be opened for writing. The texts are as those of [`ArgError`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LockError {
+    /// It cannot even be read.
+    Arg(ArgError),
+    /// It may not be written.
+    Unwritable(String),
+    /// Somebody else writes to it, or has it mounted.
+    Busy(String),
 }
 
 impl fmt::Display for ArgError {
@@ -125,10 +136,40 @@ impl ImageArg {
         if let Place::Memory(bytes) = self.at {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
-        let disk: Arc<dyn Device> = match FileDevice::open_read_only(&self.path) {
-            Ok(device) => Arc::new(device),
-            Err(error) => return Err(ArgError::Unreadable(refusal(&self.path, &error))),
-        };
+        match FileDevice::open_read_only(&self.path) {
+            Ok(device) => self.part_of(Arc::new(device)),
+            Err(error) => Err(ArgError::Unreadable(refusal(&self.path, &error))),
+        }
+    }
+
+    /// Opens the image for reading and writing, and keeps other writers away: the whole file or device, whichever part of it
+    /// is meant.
+    ///
+    /// # Errors
+    /// As [`open_read_only`](Self::open_read_only); [`LockError::Busy`] when somebody else writes to it or it is mounted,
+    /// [`LockError::Unwritable`] when it may only be read.
+    pub(crate) fn open_locked(&self) -> Result<Arc<dyn Device>, LockError> {
+        if let Place::Memory(bytes) = self.at {
+            return Ok(Arc::new(MemDevice::new(bytes)));
+        }
+        match FileDevice::open_locked(&self.path) {
+            Ok(device) => self.part_of(Arc::new(device)).map_err(LockError::Arg),
+            Err(error) => {
+                let why = refusal(&self.path, &error);
+                Err(match error.kind() {
+                    io::ErrorKind::ResourceBusy => LockError::Busy(why),
+                    io::ErrorKind::ReadOnlyFilesystem => LockError::Unwritable(why),
+                    io::ErrorKind::PermissionDenied if std::fs::File::open(&self.path).is_ok() => {
+                        LockError::Unwritable(format!("{why}; it may only be read"))
+                    }
+                    _ => LockError::Arg(ArgError::Unreadable(why)),
+                })
+            }
+        }
+    }
+
+    /// The part of a file or block device that is meant.
+    fn part_of(&self, disk: Arc<dyn Device>) -> Result<Arc<dyn Device>, ArgError> {
         match self.at {
             Place::Partition(number) => self.partition(&disk, number),
             Place::Offset(offset) if offset > disk.size_bytes() => {
@@ -353,7 +394,7 @@ fn listed(disk: &dyn Device, table: &Table) -> String {
 fn refusal(path: &Path, error: &io::Error) -> String {
     let advice = match error.kind() {
         io::ErrorKind::PermissionDenied if path.starts_with("/dev") => {
-            "; reading a disk takes root, or membership in the group that owns it"
+            "; using a disk takes root, or membership in the group that owns it"
         }
         _ => "",
     };

@@ -1,4 +1,5 @@
-//! What the commands that look into an image share: opening, finding what the command line names, messages, exit codes.
+//! What the commands that look into an image or edit it share: opening, finding what the command line names, messages, exit
+//! codes.
 //!
 //! ```text
 //! IMG:PATTERN ... -> Session::targets -> Target { file system, path, inode } -> ls tree stat cat cp export df
@@ -9,7 +10,8 @@
 //! `extant`), what a command prints.
 //!
 //! Invariants
-//! 1. Images are opened for reading, each once; a journal that waits is told once.
+//! 1. Images are opened once each, for reading unless the session is one that [writes](Session::writing); a journal that
+//!    waits is told once. What a session writes is written at its end, or not at all.
 //! 2. What cannot be had is told in one line and does not keep the rest from being done; the exit code is the worst one.
 //! 3. Names reach the terminal escaped. A reader of the output that goes away (`| head`) is no error.
 
@@ -28,10 +30,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use extant::walk::{Order, Problem, WalkFault};
-use extant::{Fault, Features, FileSystem, FileType, Follow, InodeRef, OpenFault, OpenOptions, Refusal};
+use extant::{
+    Device, Fault, Features, FileSystem, FileType, Follow, InodeRef, OpenFault, OpenOptions, Refusal,
+    WriteOptions,
+};
 
+use crate::edit::staged::{Hold, Staged};
 use crate::exit;
-use crate::imagearg::{ArgError, ImageArg};
+use crate::imagearg::{ArgError, ImageArg, LockError};
 use crate::inspect::format::{count, escape};
 use glob::Glob;
 
@@ -46,6 +52,13 @@ pub(crate) struct OpenArgs {
     journal: Option<PathBuf>,
 }
 
+impl OpenArgs {
+    /// With the journal replayed, which may be elsewhere.
+    pub(crate) fn with_journal(journal: Option<PathBuf>) -> Self {
+        Self { no_recovery: false, journal }
+    }
+}
+
 /// What is said of images and paths in every help.
 pub(crate) const IMAGES_HELP: &str = "\
 Images: IMG is a file or block device, IMG@OFFSET a file system inside of one, IMG#N its partition N.
@@ -55,8 +68,42 @@ quote them for the shell. A path that exists as it is written is no pattern.";
 /// One run of a command.
 pub(crate) struct Session {
     args: OpenArgs,
-    open: Vec<(String, Option<FileSystem>)>,
+    open: Vec<Open>,
     worst: u8,
+    /// How what is written is held back, in a session that writes.
+    hold: Option<Hold>,
+    /// What all paths are in, where they come without an image.
+    pub(crate) image: Option<ImageArg>,
+    /// Stands before each message: the line of a script.
+    pub(crate) context: String,
+    /// Problems that were told.
+    pub(crate) problems: u64,
+    /// Images in which something was changed.
+    changed: Vec<String>,
+}
+
+/// An image that was opened.
+struct Open {
+    name: String,
+    /// `None` when it could not be.
+    fs: Option<FileSystem>,
+    staged: Option<Arc<Staged>>,
+}
+
+/// A name that the command line has, of something that need not exist.
+pub(crate) struct Named {
+    /// The image as the command line has it.
+    pub(crate) image: String,
+    pub(crate) fs: FileSystem,
+    /// Path from the root, with a slash at its beginning, and at its end where it was given one.
+    pub(crate) path: Vec<u8>,
+}
+
+impl Named {
+    /// `IMG:/path`, for messages.
+    pub(crate) fn shown(&self) -> String {
+        shown(&self.image, &self.path)
+    }
 }
 
 /// Something that the command line names.
@@ -111,9 +158,23 @@ fn rank(code: u8) -> u8 {
 /// The exit code of a fault.
 pub(crate) fn code_of(fault: &Fault) -> u8 {
     match fault {
-        Fault::Refused(Refusal::NeedsKey) => exit::DAMAGED,
-        Fault::Refused(_) => exit::NOT_FOUND,
+        Fault::Refused(refusal) => match refusal {
+            Refusal::NeedsKey => exit::DAMAGED,
+            Refusal::Exists => exit::EXISTS,
+            Refusal::NoSpace => exit::NO_SPACE,
+            Refusal::ReadOnly
+            | Refusal::NotPermitted
+            | Refusal::TooManyNames
+            | Refusal::TooLarge
+            | Refusal::ValueTooLong
+            | Refusal::Range
+            | Refusal::Denied
+            | Refusal::Busy
+            | Refusal::NotSupported => exit::TARGET,
+            _ => exit::NOT_FOUND,
+        },
         Fault::Corrupt(_) | Fault::Device(_) => exit::DAMAGED,
+        Fault::Aborted(_) => exit::TARGET,
     }
 }
 
@@ -125,15 +186,39 @@ fn told(why: ArgError) -> (u8, String) {
     }
 }
 
+/// As [`told`], for an image that cannot be opened for writing.
+fn told_of_lock(why: LockError) -> (u8, String) {
+    match why {
+        LockError::Arg(why) => told(why),
+        LockError::Unwritable(why) => (exit::TARGET, why),
+        LockError::Busy(why) => (exit::BUSY, why),
+    }
+}
+
 impl Session {
     pub(crate) fn new(args: &OpenArgs) -> Self {
-        Self { args: args.clone(), open: Vec::new(), worst: 0 }
+        Self {
+            args: args.clone(),
+            open: Vec::new(),
+            worst: 0,
+            hold: None,
+            image: None,
+            context: String::new(),
+            problems: 0,
+            changed: Vec::new(),
+        }
+    }
+
+    /// A session that writes: images are opened for that, and locked.
+    pub(crate) fn writing(args: &OpenArgs, hold: Hold) -> Self {
+        Self { hold: Some(hold), ..Self::new(args) }
     }
 
     /// Tells a problem and remembers its code.
     pub(crate) fn problem(&mut self, code: u8, message: impl Display) {
         // Standard error is the last resort: where it is gone, the exit code still tells.
-        let _ = writeln!(io::stderr(), "extant: {message}");
+        let _ = writeln!(io::stderr(), "extant: {}{message}", self.context);
+        self.problems += 1;
         self.remember(code);
     }
 
@@ -163,21 +248,63 @@ impl Session {
     /// The file system of an image; `None` after telling why not.
     pub(crate) fn open(&mut self, image: &ImageArg) -> Option<FileSystem> {
         let name = image.to_string();
-        if let Some((_, fs)) = self.open.iter().find(|(known, _)| *known == name) {
-            return fs.clone();
+        if let Some(known) = self.open.iter().find(|known| known.name == name) {
+            return known.fs.clone();
         }
-        let fs = match self.open_new(image) {
-            Ok(fs) => Some(fs),
+        let opened = match self.hold {
+            None => self.open_new(image).map(|fs| (fs, None)),
+            Some(hold) => self.open_to_write(image, hold),
+        };
+        let (fs, staged) = match opened {
+            Ok((fs, staged)) => (Some(fs), staged),
             Err((code, why)) => {
                 self.problem(code, why);
-                None
+                (None, None)
             }
         };
         if let Some(fs) = &fs {
             self.tell_recovery(&name, fs);
         }
-        self.open.push((name, fs.clone()));
+        self.open.push(Open { name, fs: fs.clone(), staged });
         fs
+    }
+
+    fn open_to_write(&self, image: &ImageArg, hold: Hold) -> Result<Writable, (u8, String)> {
+        let failed =
+            |code, why: &dyn Display| (code, format!("{}: {why}", escape(image.to_string().as_bytes())));
+        let device = image.open_locked().map_err(told_of_lock)?;
+        let journal_device = match &self.args.journal {
+            None => None,
+            Some(path) => {
+                let opened = ImageArg::parse(path.as_os_str())
+                    .map_err(LockError::Arg)
+                    .and_then(|journal| journal.open_locked());
+                let journal = |(code, why)| (code, format!("the journal: {why}"));
+                Some(opened.map_err(told_of_lock).map_err(journal)?)
+            }
+        };
+        // What is held back of an image must not be overtaken by what is written to its journal elsewhere.
+        let staged = match (&journal_device, hold) {
+            (None, hold) => Some(Arc::new(Staged::new(device.clone(), hold))),
+            (Some(_), Hold::UntilFull) => None,
+            (Some(_), Hold::All) => {
+                let why = "with an external journal, changes are written as they come; --keep-going says that this is meant";
+                return Err(failed(exit::USAGE_CODE, &why));
+            }
+        };
+        let target: Arc<dyn Device> = match &staged {
+            Some(staged) => Arc::<Staged>::clone(staged),
+            None => device,
+        };
+        // One commit at the end: nobody is to commit in between.
+        let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
+        let options = OpenOptions { journal_device, write, ..OpenOptions::default() };
+        let opened = FileSystem::from_device_writable(target, &options).map_err(|why| match why {
+            OpenFault::Unwritable(_) => failed(exit::TARGET, &why),
+            OpenFault::Journal(_) => failed(exit::UNREADABLE, &why_journal(&why)),
+            other => failed(exit::UNREADABLE, &other),
+        })?;
+        Ok((opened, staged))
     }
 
     fn open_new(&self, image: &ImageArg) -> Result<FileSystem, (u8, String)> {
@@ -207,7 +334,13 @@ impl Session {
         let recovery = fs.volume().recovery();
         let mut lines = Vec::new();
         let waits = fs.volume().superblock().features.has_incompat(Features::RECOVER);
-        if self.args.no_recovery && waits {
+        if self.hold.is_some() {
+            if recovery.needed {
+                let what = count(recovery.transactions, "transaction");
+                lines
+                    .push(format!("the journal held {what} that were not replayed; they are replayed first"));
+            }
+        } else if self.args.no_recovery && waits {
             lines.push("the journal waits for replay; shown without it".to_owned());
         } else if recovery.needed {
             let mut what = count(recovery.transactions, "transaction");
@@ -231,15 +364,56 @@ impl Session {
         targets
     }
 
-    fn add_targets(&mut self, arg: &OsStr, follow: Follow, targets: &mut Vec<Target>) {
-        let image = match ImageArg::parse(arg) {
-            Ok(image) => image,
-            Err(why) => {
-                let (code, why) = told(why);
-                return self.problem(code, why);
-            }
+    /// The image that an argument is in, opened, and the path inside. What cannot be had is told.
+    fn image_of(&mut self, arg: &OsStr) -> Option<(ImageArg, FileSystem)> {
+        let parsed = match &self.image {
+            Some(image) => Ok(ImageArg { inner_path: Some(PathBuf::from(arg)), ..image.clone() }),
+            None => ImageArg::parse(arg),
         };
-        let Some(fs) = self.open(&image) else { return };
+        match parsed {
+            Ok(image) => self.open(&image).map(|fs| (image, fs)),
+            Err(why) => {
+                self.argument_error(why);
+                None
+            }
+        }
+    }
+
+    /// Tells what is wrong with an image argument.
+    pub(crate) fn argument_error(&mut self, why: ArgError) {
+        let (code, why) = told(why);
+        self.problem(code, why);
+    }
+
+    /// A name as it is written, of something that need not exist; `None` after telling why there is none.
+    pub(crate) fn named(&mut self, arg: &OsStr) -> Option<Named> {
+        let (image, fs) = self.image_of(arg)?;
+        let Some(given) = image.inner_path.as_deref().map(|path| path.as_os_str().as_bytes()) else {
+            let why = "a path is missing, like";
+            let arg = escape(arg.as_bytes());
+            self.problem(exit::USAGE_CODE, format_args!("{arg}: {why} {arg}:/etc"));
+            return None;
+        };
+        let mut path = normal(given);
+        if given.ends_with(b"/") && path != b"/" {
+            path.push(b'/');
+        }
+        Some(Named { image: image.to_string(), fs, path })
+    }
+
+    /// What an argument names, patterns matched; nothing, and nothing told, where nothing is there.
+    pub(crate) fn targets_if_there(&mut self, arg: &OsStr, follow: Follow) -> Vec<Target> {
+        let mut targets = Vec::new();
+        self.find_targets(arg, follow, false, &mut targets);
+        targets
+    }
+
+    fn add_targets(&mut self, arg: &OsStr, follow: Follow, targets: &mut Vec<Target>) {
+        self.find_targets(arg, follow, true, targets);
+    }
+
+    fn find_targets(&mut self, arg: &OsStr, follow: Follow, is_wanted: bool, targets: &mut Vec<Target>) {
+        let Some((image, fs)) = self.image_of(arg) else { return };
         let name = image.to_string();
         let given = image.inner_path.as_deref().map_or(&b"/"[..], |path| path.as_os_str().as_bytes());
         // As for system calls, a slash at the end asks for the directory behind a link.
@@ -249,8 +423,12 @@ impl Session {
             Ok(inode) => return targets.push(Target { image: name, fs, path, inode }),
             Err(error) => (error, glob::is_pattern(given)),
         };
+        let is_absent = fault.is(Refusal::NotFound);
         if !pattern {
-            return self.library_error(&name, &path, fault);
+            if is_wanted || !is_absent {
+                self.library_error(&name, &path, fault);
+            }
+            return;
         }
         let globs = match Glob::parse(given) {
             Ok(globs) => globs,
@@ -258,11 +436,11 @@ impl Session {
                 return self.problem(exit::USAGE_CODE, format_args!("{}: {why}", shown(&name, given)));
             }
         };
-        let before = targets.len();
+        let (before, problems) = (targets.len(), self.problems);
         for glob in globs {
             self.expand(&name, &fs, glob, follow, targets);
         }
-        if targets.len() == before && self.worst == 0 {
+        if targets.len() == before && is_wanted && self.problems == problems {
             self.problem(exit::NOT_FOUND, format_args!("{}: nothing matches", shown(&name, given)));
         }
     }
@@ -321,8 +499,56 @@ impl Session {
         }
     }
 
-    /// The exit code after all output was written, or could not be.
+    /// Remembers that something in an image was changed.
+    pub(crate) fn did(&mut self, image: &str) {
+        if !self.changed.iter().any(|known| known == image) {
+            self.changed.push(image.to_owned());
+        }
+    }
+
+    /// Writes what was changed: one commit of each image. Nothing of an image in which nothing was changed is written.
+    pub(crate) fn commit(&mut self) {
+        for Open { name, fs, staged } in std::mem::take(&mut self.open) {
+            let Some(fs) = fs else { continue };
+            let recovery = fs.volume().recovery();
+            let is_changed = recovery.needed || recovery.deleted_orphans > 0 || self.changed.contains(&name);
+            // An operation that was refused may have touched blocks, and left in them what was there.
+            if !is_changed && staged.as_ref().is_some_and(|staged| staged.is_held()) {
+                continue;
+            }
+            let closed = fs.close().map_err(|error| match error.fault() {
+                Some(fault) => fault.to_string(),
+                None => error.to_string(),
+            });
+            let written = closed.and_then(|()| match &staged {
+                Some(staged) => staged.write_out().map_err(|fault| fault.to_string()),
+                None => Ok(()),
+            });
+            if let Err(why) = written {
+                let image = escape(name.as_bytes());
+                self.problem(
+                    exit::TARGET,
+                    format_args!("{image}: {why}; the changes are not all written, `extant check {image}` tells what is there"),
+                );
+            }
+        }
+    }
+
+    /// Drops what was changed. Of images whose changes are held back nothing was written.
+    pub(crate) fn discard(&mut self) {
+        for Open { name, staged, .. } in std::mem::take(&mut self.open) {
+            if let Some(why) = staged.and_then(|staged| staged.full()) {
+                self.context.clear();
+                self.problem(exit::TARGET, format_args!("{}: {why}", escape(name.as_bytes())));
+            }
+        }
+    }
+
+    /// The exit code after all output was written, or could not be. A session that writes commits first.
     pub(crate) fn finish(mut self, printed: io::Result<()>) -> ExitCode {
+        if self.hold.is_some() {
+            self.commit();
+        }
         match printed {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => {
@@ -334,6 +560,15 @@ impl Session {
         ExitCode::from(self.worst)
     }
 }
+
+/// What waits in the journal cannot be had.
+fn why_journal(why: &OpenFault) -> String {
+    let OpenFault::Journal(why) = why else { return why.to_string() };
+    format!("{why}; --journal FILE names a journal elsewhere")
+}
+
+/// An image that was opened for writing, and what is held back of it.
+type Writable = (FileSystem, Option<Arc<Staged>>);
 
 /// Standard output, buffered.
 pub(crate) fn output() -> BufWriter<StdoutLock<'static>> {

@@ -10,10 +10,12 @@ mod cat;
 mod check;
 mod cp;
 mod df;
+mod edit;
 mod exit;
 mod export;
 mod imagearg;
 mod inspect;
+mod lab;
 mod look;
 mod ls;
 mod mkfs;
@@ -29,7 +31,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 const AFTER_HELP: &str = "\
 Exit codes:
   0  done
-  1  the target could not be written, or not be mounted
+  1  the target could not be written or changed, or not be mounted
   2  the command line does not make sense
   3  a source could not be read, is damaged, or changed while it was read
   4  done, but a part of the image is damaged or encrypted, and is missing in the result
@@ -38,9 +40,10 @@ Exit codes:
   7  no space left where the target is written
   8  not an ext4 image, or it cannot be read (check: 0, 4, 8, 16 as e2fsck)
   9  a path that was asked for is not in the image, or not of the kind that the command needs
+  10  the image is in use: another program writes to it, or it is mounted
   130  interrupted";
 
-/// ext4 in user space: build, read, mount and check ext4 images, without root and without a kernel driver.
+/// ext4 in user space: build, read, edit, mount and check ext4 images, without root and without a kernel driver.
 #[derive(Debug, Parser)]
 #[command(name = "extant", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
@@ -66,16 +69,21 @@ enum Command {
     Cat(cat::CatArgs),
     /// Copy files and directories out of an image.
     Cp(cp::CpArgs),
+    #[command(flatten)]
+    Change(edit::args::Change),
+    Edit(edit::EditArgs),
     /// Write a tree of an image into a tar archive or a directory, metadata whole.
     Export(export::ExportArgs),
     /// Show how full file systems are.
     Df(df::DfArgs),
     /// Verify a file system, with every processor; nothing is repaired.
     Check(check::CheckArgs),
-    /// Mount an image, read-only, through FUSE; no root is needed.
+    /// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
     Mount(Box<mount::MountArgs>),
     /// Unmount what `extant mount` mounted.
     Umount(mount::UmountArgs),
+    /// Measure: very many names, orphans, large directories.
+    Lab(lab::LabArgs),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -115,11 +123,14 @@ fn main() -> ExitCode {
         Command::Stat(args) => stat::run(&args),
         Command::Cat(args) => cat::run(&args),
         Command::Cp(args) => cp::run(&args),
+        Command::Change(change) => edit::run_one(&change),
+        Command::Edit(args) => edit::run_script(&args),
         Command::Export(args) => export::run(&args),
         Command::Df(args) => df::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Mount(args) => mount::mount(&args),
         Command::Umount(args) => mount::umount(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "extant", &mut std::io::stdout());
             ExitCode::SUCCESS

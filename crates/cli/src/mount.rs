@@ -8,12 +8,13 @@
 //!    start it -----------------> open the image, mount, own session
 //!    wait for the line <-------- "ready"
 //!    ask DIR (statfs) ---------> answer, until it is unmounted or a signal comes
-//!    exit 0
+//!    exit 0                     close the image, exit 0
 //! ```
 //!
 //! Invariants
 //! 1. The command returns 0 only after the mount has answered; before, whatever fails is said on standard error.
-//! 2. A signal unmounts first. Nothing can be lost: the mount is read-only.
+//! 2. A signal unmounts first. However a mount ends but by a kill, what was changed is written home before the process ends,
+//!    and an exit code other than 0 says that it was not.
 
 mod options;
 mod serve;
@@ -38,24 +39,26 @@ const READY: &[u8] = b"ready\n";
 
 const MOUNT_HELP: &str = "\
 Options after -o, separated by commas:
-  ro                    read-only, as it is anyway
+  ro                    read-only; so it is if nothing else is said
+  rw                    names, owners, modes, times, sizes and attributes can be changed, but the content of files cannot yet
   allow_other           let other users look, too
   default_permissions   modes, owners and ACLs are checked (always with root and with allow_other)
   fsname=NAME           what the table of mounts shows as the source; the image otherwise
   subtype=NAME          what it shows behind `fuse.`; extant otherwise
-  noload, norecovery    do not replay the journal: show what stands in place
+  noload, norecovery    do not replay the journal: show what stands in place (not with rw)
   journal_dev=PATH      the external journal, a device or image
   dev, suid, noexec     open device nodes; honour set-id bits; start no programs
 
 Examples:
   extant mount root.img /mnt && ls /mnt; extant umount /mnt
   extant mount disk.img#2 ~/mnt -f      (partition 2, until Ctrl-C)
+  extant mount root.img /mnt -o rw && mv /mnt/a /mnt/b; extant umount /mnt
   sudo extant mount root.img /mnt -o allow_other
 
-Exit codes: 0 the mount answers (with -f: it was unmounted); 1 it cannot be mounted; 2 usage; 8 the image \
-cannot be read.";
+Exit codes: 0 the mount answers (with -f: it was unmounted); 1 it cannot be mounted (with -f also: changes \
+could not be written); 2 usage; 8 the image cannot be read; 10 another program writes to it, or has it mounted.";
 
-/// Mount an image, read-only, through FUSE; no root is needed.
+/// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_HELP)]
 pub(crate) struct MountArgs {
@@ -68,6 +71,9 @@ pub(crate) struct MountArgs {
     /// Options, see below.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<std::ffi::OsString>,
+    /// Mount for reading and writing, as -o rw.
+    #[arg(long)]
+    rw: bool,
     /// Stay in the foreground; end with Ctrl-C.
     #[arg(short, long)]
     foreground: bool,
@@ -94,9 +100,11 @@ impl MountError {
 
 /// Runs `extant mount`.
 pub(crate) fn mount(args: &MountArgs) -> ExitCode {
-    let done = MountFlags::parse(&args.options)
-        .map_err(|text| MountError::new(exit::USAGE_CODE, text))
-        .and_then(|flags| {
+    // In front of the others, of which a later one counts more.
+    let lists: Vec<_> =
+        args.rw.then(|| "rw".into()).into_iter().chain(args.options.iter().cloned()).collect();
+    let done =
+        MountFlags::parse(&lists).map_err(|text| MountError::new(exit::USAGE_CODE, text)).and_then(|flags| {
             let is_daemon = std::env::var_os(DAEMON).is_some();
             if args.foreground || is_daemon {
                 serve::run(args, &flags, is_daemon)

@@ -38,7 +38,7 @@ impl Run {
     /// recovery. The disk after our recovery comes along for other judges.
     #[must_use]
     pub fn judge(&self, event: u64, seed: u64, again: bool) -> (Verdict, Option<Arc<SimDisk>>) {
-        let torn = event < self.events() && seed % 2 == 0;
+        let torn = event < self.events() && seed.is_multiple_of(2);
         let cut = if torn { self.recording.cut_during(event, seed) } else { self.recording.cut(event, seed) };
         let mut disk = Arc::new(cut);
         if again {
@@ -60,7 +60,7 @@ impl Run {
     /// The disk as the kernel would find it.
     #[must_use]
     pub fn cut_disk(&self, event: u64, seed: u64) -> SimDisk {
-        let torn = event < self.events() && seed % 2 == 0;
+        let torn = event < self.events() && seed.is_multiple_of(2);
         if torn { self.recording.cut_during(event, seed) } else { self.recording.cut(event, seed) }
     }
 

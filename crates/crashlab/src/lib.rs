@@ -25,11 +25,13 @@
 mod base_image;
 mod cut;
 mod engine;
+mod judges;
 mod plants;
 mod run;
 
 pub use base_image::{Kind, base_image};
 pub use cut::{Outcome, Verdict, to_file};
 pub use engine::{Engine, TOP, tree};
+pub use judges::e2fsck_says;
 pub use plants::{Plant, plants};
 pub use run::{Run, Schedule};

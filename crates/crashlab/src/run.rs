@@ -37,7 +37,7 @@ impl Schedule {
             syncs: 30,
             checkpoints: 10,
             orphans: modes[(seed % 3) as usize],
-            track_all_orphans: seed % 2 == 0,
+            track_all_orphans: seed.is_multiple_of(2),
             transaction_max: 0,
             sabotage: Sabotage::default(),
         }

@@ -55,7 +55,7 @@ fn against_the_model(features: &[&str], options: Options) {
     });
     println!("{report}");
     engine.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    crashlab::e2fsck_says(&path).unwrap();
 }
 
 #[test]

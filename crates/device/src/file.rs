@@ -6,9 +6,10 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{Advice, FallocateFlags, OFlags};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::in_use::loop_mount_of;
 use crate::{Device, DeviceFault, FlushMeter, FlushStats, total_len, write_zeros};
 
 /// Most buffers that one system call takes (the kernel's UIO_MAXIOV).
@@ -42,17 +43,43 @@ impl FileDevice {
     /// When the system refuses to open it or to tell its size; when it is a directory or something else that holds no
     /// image, with words that say what it is.
     pub fn open_read_only(path: &Path) -> io::Result<Self> {
-        let kind = std::fs::metadata(path)?.file_type();
-        let what = match () {
-            () if kind.is_file() || kind.is_block_device() => return Self::open(path, false),
-            () if kind.is_dir() => "is a directory, no image",
-            () if kind.is_char_device() => "is a character device, no image",
-            () if kind.is_fifo() => {
-                "is a fifo, no image: an image is read at many places, so put it into a file first"
+        check_kind(path)?;
+        Self::open(path, false)
+    }
+
+    /// Opens an image for reading and writing that nobody else changes: a regular file with an exclusive lock (flock(2)),
+    /// a block device as [`open_exclusive`](Self::open_exclusive). The lock ends with the device; who only reads is not
+    /// kept away by it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ResourceBusy`] with words that say by whom, when another program has the lock, or the image is
+    /// mounted (through a loop device, if it is a file: as far as this process can see the mounts). Else as
+    /// [`open_read_only`](Self::open_read_only).
+    pub fn open_locked(path: &Path) -> io::Result<Self> {
+        let kind = check_kind(path)?;
+        let busy = |why: String| io::Error::new(io::ErrorKind::ResourceBusy, why);
+        if kind.is_block_device() {
+            return Self::open_exclusive(path).map_err(|error| match error.kind() {
+                io::ErrorKind::ResourceBusy => busy(
+                    "is in use: it is mounted, or another program writes to it; unmount it first".to_owned(),
+                ),
+                _ => error,
+            });
+        }
+        let device = Self::open(path, true)?;
+        match rustix::fs::flock(&device.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let why = "is in use: another program has it open for writing; wait until that has ended";
+                return Err(busy(why.to_owned()));
             }
-            () => "is neither a regular file nor a block device, so it holds no image",
-        };
-        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+            Err(errno) => return Err(errno.into()),
+        }
+        if let Some(mount) = loop_mount_of(&device.file.metadata()?) {
+            let (device, on) = (mount.device.display(), mount.on.display());
+            return Err(busy(format!("is in use: it is mounted on {on} through {device}; unmount it first")));
+        }
+        Ok(device)
     }
 
     /// Opens a block device for reading and writing that nobody else has mounted or claimed.
@@ -133,6 +160,21 @@ impl FileDevice {
     pub fn file(&self) -> &File {
         &self.file
     }
+}
+
+/// Can this hold an image? Nothing else is opened: a fifo would wait for a writer, and a terminal for a person.
+fn check_kind(path: &Path) -> io::Result<std::fs::FileType> {
+    let kind = std::fs::metadata(path)?.file_type();
+    let what = match () {
+        () if kind.is_file() || kind.is_block_device() => return Ok(kind),
+        () if kind.is_dir() => "is a directory, no image",
+        () if kind.is_char_device() => "is a character device, no image",
+        () if kind.is_fifo() => {
+            "is a fifo, no image: an image is read at many places, so put it into a file first"
+        }
+        () => "is neither a regular file nor a block device, so it holds no image",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
 impl Device for FileDevice {
@@ -285,6 +327,21 @@ mod tests {
         let error = FileDevice::open_read_only(Path::new("/dev/null")).unwrap_err();
         assert!(error.to_string().contains("character device"), "{error}");
         assert!(FileDevice::open_read_only(&dir.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn one_at_a_time_writes_and_anybody_reads() {
+        let file = file_of(b"content");
+        let device = FileDevice::open_locked(file.path()).unwrap();
+        let error = FileDevice::open_locked(file.path()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        assert!(error.to_string().contains("another program"), "{error}");
+        FileDevice::open_read_only(file.path()).unwrap();
+        device.write_at(0, b"C").unwrap();
+        drop(device);
+        FileDevice::open_locked(file.path()).unwrap();
+        let error = FileDevice::open_locked(Path::new("/dev/null")).unwrap_err();
+        assert!(error.to_string().contains("character device"), "{error}");
     }
 
     #[test]

@@ -30,6 +30,7 @@
 mod compose;
 mod file;
 mod flush;
+mod in_use;
 mod memory;
 mod mirror;
 mod new_file;

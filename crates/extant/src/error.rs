@@ -17,7 +17,7 @@ pub enum Error {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// The image holds no file system that can be read.
+    /// The image holds no file system that can be read, or none that can be written when it was opened for that.
     #[error("{}: {source}", .image.display())]
     Open {
         /// The file.
@@ -30,6 +30,16 @@ pub enum Error {
     At {
         /// The path as it was asked for.
         path: Vec<u8>,
+        /// Why.
+        fault: Fault,
+    },
+    /// An operation on two paths of the file system failed.
+    #[error("{} -> {}: {fault}", Shown(.from), Shown(.to))]
+    Between {
+        /// The first path, as it was asked for.
+        from: Vec<u8>,
+        /// The second.
+        to: Vec<u8>,
         /// Why.
         fault: Fault,
     },
@@ -48,10 +58,23 @@ impl Error {
         move |fault| Self::At { path: path.to_vec(), fault }
     }
 
+    pub(crate) fn between<'a>(from: &'a [u8], to: &'a [u8]) -> impl Fn(Fault) -> Self + 'a {
+        move |fault| Self::Between { from: from.to_vec(), to: to.to_vec(), fault }
+    }
+
+    /// What failed in the file system; `None` when it could not even be opened.
+    #[must_use]
+    pub fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::At { fault, .. } | Self::Between { fault, .. } => Some(fault),
+            Self::Image { .. } | Self::Open { .. } | Self::TooLarge { .. } => None,
+        }
+    }
+
     /// Was it refused for this reason?
     #[must_use]
     pub fn is(&self, refusal: Refusal) -> bool {
-        matches!(self, Self::At { fault, .. } if fault.is(refusal))
+        self.fault().is_some_and(|fault| fault.is(refusal))
     }
 }
 
@@ -60,7 +83,7 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::Image { source, .. } => source.kind(),
             Error::Open { .. } => io::ErrorKind::InvalidData,
-            Error::At { fault, .. } => fault_kind(fault),
+            Error::At { fault, .. } | Error::Between { fault, .. } => fault_kind(fault),
             Error::TooLarge { .. } => io::ErrorKind::OutOfMemory,
         };
         Self::new(kind, error)

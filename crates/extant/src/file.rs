@@ -11,16 +11,41 @@ use crate::error::fault_kind;
 ///
 /// Reads are positional underneath, so a clone has a position of its own, and threads may use [`read_at`](Self::read_at)
 /// on one file together. There is no buffer: wrap it in a [`std::io::BufReader`] for small reads.
+///
+/// Of a file system that is open for writing it shows the file as it is at each call, and keeps it alive when its last name
+/// is removed.
 #[derive(Clone)]
 pub struct File {
-    volume: Arc<Volume>,
-    inode: InodeRef,
+    held: Arc<Held>,
     position: u64,
 }
 
+/// An inode that stays while it is held.
+struct Held {
+    volume: Arc<Volume>,
+    inode: InodeRef,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // What cannot be deleted now stays an orphan, which the next opening for writing deletes.
+        let _ = self.volume.released(self.inode.ino());
+    }
+}
+
 impl File {
-    pub(crate) fn new(volume: Arc<Volume>, inode: InodeRef) -> Self {
-        Self { volume, inode, position: 0 }
+    pub(crate) fn new(volume: Arc<Volume>, inode: InodeRef) -> Result<Self, Fault> {
+        volume.opened(inode.ino())?;
+        Ok(Self { held: Arc::new(Held { volume, inode }), position: 0 })
+    }
+
+    /// The inode as it is now; as it was when opened, should it not be had.
+    fn now(&self) -> InodeRef {
+        let held = &self.held;
+        match held.volume.is_writable() {
+            true => held.volume.inode(held.inode.ino()).unwrap_or_else(|_| Arc::clone(&held.inode)),
+            false => Arc::clone(&held.inode),
+        }
     }
 
     /// Reads from byte `offset` on; fewer bytes than asked for only at the end of the file.
@@ -28,13 +53,13 @@ impl File {
     /// # Errors
     /// The map is corrupt, the content is encrypted, the device refused.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Fault> {
-        self.volume.read(&self.inode, offset, buf)
+        self.held.volume.read(&self.now(), offset, buf)
     }
 
     /// Size in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.inode.size()
+        self.now().size()
     }
 
     /// Is there no byte in it?
@@ -46,13 +71,13 @@ impl File {
     /// What stat tells about it.
     #[must_use]
     pub fn metadata(&self) -> Stat {
-        self.volume.stat(&self.inode)
+        self.held.volume.stat(&self.now())
     }
 
-    /// The inode behind it.
+    /// The inode behind it, as it was when the file was opened.
     #[must_use]
     pub fn inode(&self) -> &InodeRef {
-        &self.inode
+        &self.held.inode
     }
 }
 

@@ -23,8 +23,8 @@ use crate::{Error, File, list};
 /// absolute target or `..` never leaves the image. What paths cannot say is in the [`volume`](Self::volume) beneath.
 #[derive(Clone)]
 pub struct FileSystem {
-    volume: Arc<Volume>,
-    device: Arc<dyn Device>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) device: Arc<dyn Device>,
 }
 
 impl FileSystem {
@@ -114,7 +114,9 @@ impl FileSystem {
         let path = path.as_ref();
         let inode = self.resolve(path, Follow::Links)?;
         let refusal = match inode.kind() {
-            FileType::Regular => return Ok(File::new(Arc::clone(&self.volume), inode)),
+            FileType::Regular => {
+                return File::new(Arc::clone(&self.volume), inode).map_err(Error::at(bytes(path)));
+            }
             FileType::Directory => Refusal::IsDirectory,
             _ => Refusal::WrongType,
         };

@@ -1,8 +1,9 @@
 //! ext4 in user space: the library.
 //!
-//! Opens ext2, ext3 and ext4 file systems in image files, block devices, partitions and memory, and reads everything that is in
-//! them, without root, without mounting and without the kernel. Safe Rust; nothing is written, and an image may hold any
-//! bytes: what is damaged is an error that names its place, never a panic, a hang or a flood of memory.
+//! Opens ext2, ext3 and ext4 file systems in image files, block devices, partitions and memory, reads everything that is in
+//! them and changes names, attributes and sizes, without root, without mounting and without the kernel. Safe Rust; what is
+//! opened for reading is not written to, and an image may hold any bytes: what is damaged is an error that names its place,
+//! never a panic, a hang or a flood of memory.
 //!
 //! # Reading by paths
 //!
@@ -84,6 +85,82 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Changing things
+//!
+//! [`open_writable`] gives a file system that can be changed. Each operation is atomic: it is done as a whole or refused, and
+//! in the journal it is durable with the next [`sync`](FileSystem::sync). (The contents of files cannot be written yet; their
+//! sizes can.)
+//!
+//! ```
+//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+//! # let memory = example::empty_memory(64 << 20);
+//! use extant::{FileSystem, Follow, OpenOptions, Refusal, Rename, SetAttr, Timestamp};
+//!
+//! let fs = FileSystem::from_device_writable(memory, &OpenOptions::default())?;
+//!
+//! fs.create_dir("/etc", 0o755)?;
+//! fs.create_dir_all("/var/log/app", 0o750)?;
+//! fs.create("/etc/hosts", 0o644)?;
+//! fs.symlink("../etc/hosts", "/var/hosts")?;
+//! fs.hard_link("/etc/hosts", "/etc/names")?;
+//! assert_eq!(fs.metadata("/var/hosts")?.links, 2);
+//!
+//! fs.set_mode("/etc/hosts", 0o600)?;
+//! fs.set_owner("/etc/hosts", Some(1000), None)?;
+//! fs.set_times("/etc/hosts", None, Some(Timestamp { seconds: 1_700_000_000, nanos: 0 }))?;
+//! fs.set_len("/etc/hosts", 1 << 20)?;
+//! fs.set_xattr("/etc/hosts", "user.origin", b"template")?;
+//! // All of that at once, and of a symbolic link itself:
+//! let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
+//! fs.set_attr("/var/hosts", Follow::NotTheLast, &owner)?;
+//!
+//! fs.rename("/etc/names", "/var/names")?;
+//! let refused = fs.rename_with("/var/names", "/etc/hosts", Rename::NoReplace).unwrap_err();
+//! assert!(refused.is(Refusal::Exists));
+//! assert_eq!(refused.to_string(), "/var/names -> /etc/hosts: the name exists");
+//!
+//! fs.sync()?; // what was done until here survives a power cut
+//!
+//! fs.remove_xattr("/etc/hosts", "user.origin")?;
+//! fs.remove_file("/var/names")?;
+//! fs.remove_dir_all("/var")?;
+//! fs.remove_file("/etc/hosts")?;
+//! fs.remove_dir("/etc")?;
+//! fs.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Many threads may do so at the same time, and share the commits:
+//!
+//! ```
+//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+//! # let memory = example::empty_memory(64 << 20);
+//! use extant::{FileSystem, OpenOptions};
+//!
+//! let fs = FileSystem::from_device_writable(memory, &OpenOptions::default())?;
+//! std::thread::scope(|scope| {
+//!     let workers: Vec<_> = (0..4)
+//!         .map(|worker| {
+//!             let fs = &fs;
+//!             scope.spawn(move || {
+//!                 fs.create_dir(format!("/{worker}"), 0o755)?;
+//!                 for file in 0..500 {
+//!                     fs.create(format!("/{worker}/{file}"), 0o644)?;
+//!                 }
+//!                 Ok::<(), extant::Error>(())
+//!             })
+//!         })
+//!         .collect();
+//!     workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
+//! })?;
+//! assert_eq!(fs.read_dir("/3")?.count(), 500);
+//! fs.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Who opens a file or block device for writing has it alone: a second one is told that it is in use. Readers are not kept away,
+//! and see the state of the last commits that were written home.
+//!
 //! # Other places, and what lies beneath
 //!
 //! A file system may be in any [`Device`]: a [`Window`] of a disk image, memory, or a type of your own.
@@ -112,7 +189,7 @@
 //!
 //! # Journals
 //!
-//! A file system that was not unmounted shows the state that a replay of its journal gives, which is laid over the image in memory;
+//! A file system that was not unmounted and is opened for reading shows the state that a replay of its journal gives, which is laid over the image in memory;
 //! [`Recovery`] tells how much that was. [`OpenOptions::no_recovery`] shows what stands in place instead.
 //!
 //! # Errors
@@ -124,6 +201,7 @@
 
 #![forbid(unsafe_code)]
 
+mod change;
 mod error;
 mod file;
 mod fs;
@@ -141,8 +219,8 @@ pub use fs::{DirEntry, FileSystem, ReadDir};
 pub use ondisk::time::Timestamp;
 pub use ondisk::{Features, Superblock};
 pub use volume::{
-    Attribute, Cursor, Extent, Fault, FileType, Follow, Inode, InodeRef, OpenFault, OpenOptions, Recovery,
-    Refusal, Seek, Stat, StatFs, Volume,
+    Attribute, Cursor, Extent, Fault, FileType, Follow, Inode, InodeRef, New, OpenFault, OpenOptions,
+    OrphanMode, Recovery, Refusal, Rename, Seek, SetAttr, SetXattr, Stat, StatFs, Volume, WriteOptions,
 };
 pub use walk::Walk;
 
@@ -164,4 +242,25 @@ pub use ondisk::inode::flags;
 /// ```
 pub fn open(image: impl AsRef<Path>) -> Result<FileSystem, Error> {
     FileSystem::open(image)
+}
+
+/// Opens an image file or block device for reading and writing; see [`FileSystem::open_writable`].
+///
+/// # Errors
+/// The file cannot be opened, is in use, or holds no file system that can be written.
+///
+/// ```
+/// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+/// # let (_kept, image) = example::example_image();
+/// let fs = extant::open_writable(&image)?;
+/// fs.set_mode("/etc/motd", 0o444)?;
+///
+/// let second = extant::open_writable(&image).err().expect("there is one writer at a time");
+/// assert_eq!(std::io::Error::from(second).kind(), std::io::ErrorKind::ResourceBusy);
+///
+/// fs.close()?;
+/// # Ok::<(), extant::Error>(())
+/// ```
+pub fn open_writable(image: impl AsRef<Path>) -> Result<FileSystem, Error> {
+    FileSystem::open_writable(image)
 }

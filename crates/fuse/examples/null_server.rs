@@ -124,7 +124,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let mut options = MountOptions::new("null");
     options.subtype = "extant-null".to_owned();
-    let mounted = Mounted::new(Null { size }, &PathBuf::from(dir), &options, threads)?;
+    let mounted = Mounted::new(std::sync::Arc::new(Null { size }), &PathBuf::from(dir), &options, threads)?;
     let dir = mounted.dir().to_owned();
     let mut signals = signal_hook::iterator::Signals::new([
         signal_hook::consts::SIGTERM,

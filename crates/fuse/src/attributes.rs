@@ -1,9 +1,12 @@
-//! What the ioctls about inode flags answer: FS_IOC_GETFLAGS, FS_IOC_GETVERSION, FS_IOC_FSGETXATTR.
+//! What the ioctls about inode flags answer and change: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_GETVERSION,
+//! FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR.
 //!
 //! Source: kernel include/uapi/linux/fs.h (numbers, `struct fsxattr`); spec 07 (inode flags).
 
 use ondisk::inode::flags;
-use volume::Stat;
+use volume::{SetAttr, Stat};
+
+use crate::Errno;
 
 /// The low half of a command's number: what is asked, without the size of the answer, which differs between 32 and 64 bit.
 const GETFLAGS: u32 = 0x6601;
@@ -17,56 +20,91 @@ const FSSETXATTR: u32 = 0x5820;
 /// Flags that users see; the rest (the kernel's own bookkeeping) stays hidden, as with the kernel's ext4.
 const USER_VISIBLE: u32 = 0x725B_DFFF;
 
+/// Of them those that are meant to be changed; the others that come along with a change are left as they are.
+const USER_MODIFIABLE: u32 = 0x624B_C0FF;
+
 /// An answer to an ioctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ioctl {
     /// These bytes, at most as many as were asked for.
     Answer([u8; 28], usize),
-    /// It would change something.
-    Changes,
-    /// Not one of those known here.
-    Unknown,
+    /// This is to be changed.
+    Change(SetAttr),
 }
 
-/// Answers an ioctl about an inode: `command` as ioctl(2) has it.
-#[must_use]
-pub fn ioctl(stat: &Stat, command: u32) -> Ioctl {
+/// Answers an ioctl about an inode: `command` as ioctl(2) has it, `input` as the caller gave it.
+///
+/// # Errors
+/// [`Errno::NOTTY`] for those that are not known here, [`Errno::OPNOTSUPP`] for flags that nobody may set, [`Errno::INVAL`] if
+/// the input is too short.
+pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
     let mut bytes = [0; 28];
+    let word = |at: usize| {
+        let four = input.get(at..at + 4).and_then(|four| four.try_into().ok());
+        four.map(u32::from_ne_bytes).ok_or(Errno::INVAL)
+    };
+    let with_flags = |given: u32, modifiable: u32| stat.flags & !modifiable | given & modifiable;
     match command & 0xFFFF {
         GETFLAGS => {
             bytes[..4].copy_from_slice(&(stat.flags & USER_VISIBLE).to_ne_bytes());
-            Ioctl::Answer(bytes, 4)
+            Ok(Ioctl::Answer(bytes, 4))
         }
         GETVERSION => {
             bytes[..4].copy_from_slice(&stat.generation.to_ne_bytes());
-            Ioctl::Answer(bytes, 4)
+            Ok(Ioctl::Answer(bytes, 4))
         }
         // fsx_xflags, fsx_extsize, fsx_nextents, fsx_projid, fsx_cowextsize, 8 bytes of padding.
         FSGETXATTR => {
             bytes[..4].copy_from_slice(&extended_flags(stat.flags).to_ne_bytes());
             bytes[12..16].copy_from_slice(&stat.project.to_ne_bytes());
-            Ioctl::Answer(bytes, 28)
+            Ok(Ioctl::Answer(bytes, 28))
         }
-        SETFLAGS | SETVERSION | FSSETXATTR => Ioctl::Changes,
-        _ => Ioctl::Unknown,
+        SETFLAGS => match word(0)? {
+            given if given & !USER_VISIBLE != 0 => Err(Errno::OPNOTSUPP),
+            given => {
+                let flags = Some(with_flags(given, USER_MODIFIABLE));
+                Ok(Ioctl::Change(SetAttr { flags, ..SetAttr::default() }))
+            }
+        },
+        FSSETXATTR => {
+            let (given, project) = (word(0)?, word(12)?);
+            let known = EXTENDED.iter().fold(0, |sum, (_, extended)| sum | extended);
+            if given & !known != 0 {
+                return Err(Errno::OPNOTSUPP);
+            }
+            let modifiable = inode_flags(known) & USER_MODIFIABLE;
+            let flags = Some(with_flags(inode_flags(given), modifiable));
+            // Where there are no projects, none is what a file has.
+            let project = (project != stat.project).then_some(project);
+            Ok(Ioctl::Change(SetAttr { flags, project, ..SetAttr::default() }))
+        }
+        // A generation tells uses of a number apart: not for users to change.
+        SETVERSION => Err(Errno::OPNOTSUPP),
+        _ => Err(Errno::NOTTY),
     }
 }
 
-/// Inode flags in the spelling of `fsx_xflags`.
+/// Inode flags and their spelling in `fsx_xflags`.
+const EXTENDED: [(u32, u32); 8] = [
+    (flags::IMMUTABLE, 0x8),
+    (flags::APPEND, 0x10),
+    (flags::SYNC, 0x20),
+    (flags::NOATIME, 0x40),
+    (flags::NODUMP, 0x80),
+    (flags::PROJINHERIT, 0x200),
+    (flags::DAX, 0x8000),
+    (flags::VERITY, 0x2_0000),
+];
+
 fn extended_flags(inode_flags: u32) -> u32 {
-    [
-        (flags::IMMUTABLE, 0x8),
-        (flags::APPEND, 0x10),
-        (flags::SYNC, 0x20),
-        (flags::NOATIME, 0x40),
-        (flags::NODUMP, 0x80),
-        (flags::PROJINHERIT, 0x200),
-        (flags::DAX, 0x8000),
-        (flags::VERITY, 0x2_0000),
-    ]
-    .iter()
-    .filter(|(flag, _)| inode_flags & flag != 0)
-    .fold(0, |sum, (_, extended)| sum | extended)
+    EXTENDED.iter().filter(|(flag, _)| inode_flags & flag != 0).fold(0, |sum, (_, extended)| sum | extended)
+}
+
+fn inode_flags(extended_flags: u32) -> u32 {
+    EXTENDED
+        .iter()
+        .filter(|(_, extended)| extended_flags & extended != 0)
+        .fold(0, |sum, (flag, _)| sum | flag)
 }
 
 #[cfg(test)]
@@ -99,8 +137,8 @@ mod tests {
     }
 
     fn answer(command: u32) -> Vec<u8> {
-        match ioctl(&stat(), command) {
-            Ioctl::Answer(bytes, len) => bytes[..len].to_vec(),
+        match ioctl(&stat(), command, &[]) {
+            Ok(Ioctl::Answer(bytes, len)) => bytes[..len].to_vec(),
             other => panic!("{command:#x}: {other:?}"),
         }
     }
@@ -119,14 +157,35 @@ mod tests {
         assert_eq!(answer(0x8008_7601), 0x1234_5678u32.to_ne_bytes());
     }
 
-    #[test]
-    fn changes_and_strangers_are_refused() {
-        for change in [0x4008_6602, 0x4008_7602, 0x401C_5820] {
-            assert_eq!(ioctl(&stat(), change), Ioctl::Changes);
+    fn change(command: u32, input: &[u8]) -> Result<SetAttr, Errno> {
+        match ioctl(&stat(), command, input)? {
+            Ioctl::Change(set) => Ok(set),
+            other => panic!("{command:#x}: {other:?}"),
         }
+    }
+
+    #[test]
+    fn changes_keep_what_users_do_not_change() {
+        // chattr -i +a, with the flags that it was told.
+        let given = stat().flags & USER_VISIBLE & !flags::IMMUTABLE | flags::APPEND;
+        let changed = stat().flags & !flags::IMMUTABLE | flags::APPEND;
+        assert_eq!(change(0x4008_6602, &given.to_ne_bytes()).unwrap().flags, Some(changed));
+        let mut extended = [0; 28];
+        extended[0] = 0x10;
+        extended[12] = 78;
+        let set = change(0x401C_5820, &extended).unwrap();
+        let kept = flags::EXTENTS | flags::HUGE_FILE | flags::VERITY;
+        assert_eq!((set.flags, set.project), (Some(kept | flags::APPEND), Some(78)));
+    }
+
+    #[test]
+    fn strangers_are_refused() {
+        assert_eq!(change(0x4008_6602, &[0xFF; 4]), Err(Errno::OPNOTSUPP));
+        assert_eq!(change(0x4008_6602, &[]), Err(Errno::INVAL));
+        assert_eq!(change(0x4008_7602, &[0; 8]), Err(Errno::OPNOTSUPP));
         // FITRIM and a terminal's.
         for unknown in [0xC018_5879, 0x5401] {
-            assert_eq!(ioctl(&stat(), unknown), Ioctl::Unknown);
+            assert_eq!(ioctl(&stat(), unknown, &[]), Err(Errno::NOTTY));
         }
     }
 }

@@ -9,15 +9,21 @@
 //! ```
 //!
 //! Invariants
-//! 1. Nothing changes, so the kernel may keep names (those that are not there too), attributes, directories, link targets and
-//!    pages as long as it likes. Only what could not be read is asked for again.
+//! 1. Nothing changes but through this mount, so the kernel may keep names (those that are not there too), attributes, link
+//!    targets and pages as long as it likes: what a request changes besides what its answer tells, the kernel drops by itself
+//!    (attributes of directories, of inodes that lost a name), or is told to drop before the answer. Only what could not be
+//!    read is asked for again. Listings it keeps where nothing changes at all.
 //! 2. The kernel's number of the root is 1, ext4's is 2; ext4's 1 is never told (see `convert`).
-//! 3. Every request that would change something is answered with EROFS.
+//! 3. What lost its last name is let go when the kernel forgot it, not before (see `lookups`). So nothing is remembered about
+//!    open files, and most kernels never say that they open one.
 //! 4. A read allocates nothing once its thread has answered one of the same size.
+//! 5. The content of files cannot be changed: EOPNOTSUPP.
 //!
 //! Source: kernel include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
 
+mod changes;
 mod convert;
+mod lookups;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -25,16 +31,18 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use base::Ino;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
     ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use volume::{Cursor, FileType, Seek, Stat};
+use lookups::Lookups;
+use volume::{Cursor, FileType, New, Seek, SetAttr, Stat};
 
 use crate::attributes::{self, Ioctl};
 use crate::listing::{Listings, Want};
@@ -78,11 +86,16 @@ pub struct Mounted<S: Serve> {
 }
 
 impl<S: Serve> Mounted<S> {
-    /// Mounts on `dir`, read-only. Whoever uses the directory waits until [`serve`](Self::serve) runs.
+    /// Mounts on `dir`. Whoever uses the directory waits until [`serve`](Self::serve) runs.
     ///
     /// # Errors
     /// See [`MountFault`].
-    pub fn new(serve: S, dir: &Path, options: &MountOptions, threads: Threads) -> Result<Self, MountFault> {
+    pub fn new(
+        serve: Arc<S>,
+        dir: &Path,
+        options: &MountOptions,
+        threads: Threads,
+    ) -> Result<Self, MountFault> {
         let wrong_dir = |reason| MountFault::Directory { dir: dir.to_owned(), reason };
         let dir = dir.canonicalize().map_err(wrong_dir)?;
         let connection = mounting::mount(&dir, options)?;
@@ -91,9 +104,12 @@ impl<S: Serve> Mounted<S> {
         config.clone_fd = threads.own_connections;
         // The kernel itself keeps out whom the options keep out.
         let acl = fuser::SessionACL::All;
-        let transport = Transport::new(serve, options.default_permissions);
+        let notifier = Arc::new(OnceLock::new());
+        let transport = Transport::new(serve, options.default_permissions, Arc::clone(&notifier));
         match fuser::Session::from_fd(transport, connection, acl, config) {
             Ok(session) => {
+                // Nothing is asked before `serve`.
+                let _ = notifier.set(session.notifier());
                 read_further_ahead(&dir);
                 Ok(Self { session, dir })
             }
@@ -130,8 +146,11 @@ fn read_further_ahead(dir: &Path) {
 
 /// The adapter between `fuser` and a server.
 struct Transport<S> {
-    serve: S,
+    serve: Arc<S>,
     listings: Listings,
+    lookups: Lookups,
+    notifier: Arc<OnceLock<Notifier>>,
+    writable: bool,
     /// The kernel checks permissions.
     checks: bool,
     /// The kernel takes "not implemented" to open as "no need to ask": nothing to remember about open files.
@@ -159,10 +178,13 @@ enum Found {
 }
 
 impl<S: Serve> Transport<S> {
-    fn new(serve: S, checks: bool) -> Self {
+    fn new(serve: Arc<S>, checks: bool, notifier: Arc<OnceLock<Notifier>>) -> Self {
         Self {
+            writable: serve.is_writable(),
             serve,
             listings: Listings::default(),
+            lookups: Lookups::default(),
+            notifier,
             checks,
             opens_by_itself: false,
             opens_dirs_by_itself: false,
@@ -219,7 +241,7 @@ impl<S: Serve> Transport<S> {
             ControlFlow::Continue(())
         };
         let dir = convert::ino_of(dir)?;
-        match self.listings.tell(&self.serve, dir, Cursor(from), want, &mut each) {
+        match self.listings.tell(&*self.serve, dir, Cursor(from), want, &mut each) {
             Err(error) if !any => Err(error),
             _ => Ok(()),
         }
@@ -253,11 +275,12 @@ fn entry_of(serve: &impl Serve, name: &Name<'_>) -> (fuser::FileAttr, Duration, 
     }
 }
 
-/// Methods that take these arguments and answer that this file system is read-only.
-macro_rules! read_only {
+/// Methods that take these arguments and answer that content cannot be changed.
+macro_rules! of_content {
     ($($name:ident($($argument:ty),*) -> $reply:ty;)*) => {$(
         fn $name(&self, $(_: $argument,)* reply: $reply) {
-            reply.error(Errno::ROFS.into());
+            let errno = if self.writable { Errno::OPNOTSUPP } else { Errno::ROFS };
+            reply.error(errno.into());
         }
     )*};
 }
@@ -273,9 +296,15 @@ impl<S: Serve> Filesystem for Transport<S> {
             | InitFlags::FUSE_EXPORT_SUPPORT
             | InitFlags::FUSE_HAS_IOCTL_DIR
             | InitFlags::FUSE_MAX_PAGES
-            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             | InitFlags::FUSE_NO_OPEN_SUPPORT
             | InitFlags::FUSE_PARALLEL_DIROPS;
+        // Directories that open themselves have their listings kept by the kernel. It drops them when names change, and then
+        // loses the place of whoever was reading on: names would be missed.
+        wanted |= match self.writable {
+            // A default ACL takes the place of the umask, which is told.
+            true => InitFlags::FUSE_DONT_MASK,
+            false => InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+        };
         // ACLs without any check would be a promise that nobody keeps, and asking for them turns checks on.
         if self.checks {
             wanted |= InitFlags::FUSE_POSIX_ACL;
@@ -287,15 +316,13 @@ impl<S: Serve> Filesystem for Transport<S> {
         let _ = config.set_max_background(BACKGROUND);
         let may_spare = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.opens_by_itself = may_spare && !self.serve.asks_to_open();
-        self.opens_dirs_by_itself = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        self.opens_dirs_by_itself = (wanted & offered).contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         Ok(())
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.find(parent, name.as_bytes()) {
-            Ok(Found::Entry(stat)) => {
-                reply.entry(&REMEMBER, &convert::attributes(&stat), Generation(stat.generation.into()));
-            }
+            Ok(Found::Entry(stat)) => self.tell_entry(&stat, reply),
             // Its number is to be asked for again, as the one that the kernel gets here is not ext4's.
             Ok(Found::Root(stat)) => {
                 let attributes = convert::root_attributes(&stat);
@@ -309,7 +336,13 @@ impl<S: Serve> Filesystem for Transport<S> {
         }
     }
 
-    fn forget(&self, _: &Request, _: INodeNo, _: u64) {}
+    fn forget(&self, _: &Request, node: INodeNo, count: u64) {
+        if let (true, Ok(ino)) = (self.writable, convert::ino_of(node))
+            && self.lookups.forgotten(ino, count)
+        {
+            self.serve.let_go(ino);
+        }
+    }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
@@ -326,7 +359,7 @@ impl<S: Serve> Filesystem for Transport<S> {
     }
 
     fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if flags.acc_mode() != OpenAccMode::O_RDONLY {
+        if !self.writable && flags.acc_mode() != OpenAccMode::O_RDONLY {
             reply.error(Errno::ROFS.into());
         } else if self.opens_by_itself {
             reply.error(Errno::NOSYS.into());
@@ -369,17 +402,19 @@ impl<S: Serve> Filesystem for Transport<S> {
         reply.error(Errno::NOSYS.into());
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.error(Errno::NOSYS.into());
+    fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.tell_synced(node, reply);
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.error(Errno::NOSYS.into());
+    fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.tell_synced(node, reply);
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         if self.opens_dirs_by_itself {
             reply.error(Errno::NOSYS.into());
+        } else if self.writable {
+            reply.opened(FileHandle(0), FopenFlags::empty());
         } else {
             reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
         }
@@ -409,7 +444,13 @@ impl<S: Serve> Filesystem for Transport<S> {
         let told = self.tell_names(dir, offset, Want::Inodes, &mut |serve, name| {
             let (attributes, remember, generation) = entry_of(serve, &name);
             let text = OsStr::from_bytes(name.name);
-            reply.add(attributes.ino, name.next.0, text, &remember, &attributes, Generation(generation))
+            let generation = Generation(generation);
+            let is_full = reply.add(attributes.ino, name.next.0, text, &remember, &attributes, generation);
+            // The dots are told, and not remembered.
+            if self.writable && !is_full && attributes.ino.0 != 0 && !matches!(name.name, b"." | b"..") {
+                self.lookups.told(name.ino);
+            }
+            is_full
         });
         match told {
             Ok(()) => reply.ok(),
@@ -453,16 +494,21 @@ impl<S: Serve> Filesystem for Transport<S> {
         _: FileHandle,
         _: IoctlFlags,
         command: u32,
-        _: &[u8],
+        input: &[u8],
         out_size: u32,
         reply: ReplyIoctl,
     ) {
-        match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
-            Ok(stat) => match attributes::ioctl(&stat, command) {
-                Ioctl::Answer(bytes, len) => reply.ioctl(0, &bytes[..len.min(out_size as usize)]),
-                Ioctl::Changes => reply.error(Errno::ROFS.into()),
-                Ioctl::Unknown => reply.error(Errno::NOTTY.into()),
-            },
+        let answer = convert::ino_of(node).and_then(|ino| self.serve.stat(ino)).and_then(|stat| {
+            let answer = attributes::ioctl(&stat, command, input)?;
+            if let Ioctl::Change(set) = &answer {
+                self.serve.set_attr(stat.ino, set)?;
+                self.drop_attributes(node);
+            }
+            Ok(answer)
+        });
+        match answer {
+            Ok(Ioctl::Answer(bytes, len)) => reply.ioctl(0, &bytes[..len.min(out_size as usize)]),
+            Ok(Ioctl::Change(_)) => reply.ioctl(0, &[]),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -489,25 +535,152 @@ impl<S: Serve> Filesystem for Transport<S> {
         reply.error(Errno::NOSYS.into());
     }
 
-    read_only! {
-        setattr(
-            &Request, INodeNo, Option<u32>, Option<u32>, Option<u32>, Option<u64>, Option<TimeOrNow>, Option<TimeOrNow>,
-            Option<SystemTime>, Option<FileHandle>, Option<SystemTime>, Option<SystemTime>, Option<SystemTime>,
-            Option<BsdFileFlags>
-        ) -> ReplyAttr;
-        mknod(&Request, INodeNo, &OsStr, u32, u32, u32) -> ReplyEntry;
-        mkdir(&Request, INodeNo, &OsStr, u32, u32) -> ReplyEntry;
-        unlink(&Request, INodeNo, &OsStr) -> ReplyEmpty;
-        rmdir(&Request, INodeNo, &OsStr) -> ReplyEmpty;
-        symlink(&Request, INodeNo, &OsStr, &Path) -> ReplyEntry;
-        rename(&Request, INodeNo, &OsStr, INodeNo, &OsStr, RenameFlags) -> ReplyEmpty;
-        link(&Request, INodeNo, INodeNo, &OsStr) -> ReplyEntry;
+    fn setattr(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let mut set = SetAttr {
+            mode: mode.map(|mode| (mode & 0o7777) as u16),
+            uid,
+            gid,
+            size,
+            atime: atime.map(convert::time_to_set),
+            mtime: mtime.map(convert::time_to_set),
+            ctime: ctime.map(convert::timestamp),
+            ..SetAttr::default()
+        };
+        // Somebody gave the owner that it has: nothing to set, but a change.
+        if set == SetAttr::default() {
+            set.ctime = Some(convert::time_to_set(TimeOrNow::Now));
+        }
+        match convert::ino_of(node).and_then(|ino| self.serve.set_attr(ino, &set)) {
+            Ok(stat) => reply.attr(&REMEMBER, &convert::attributes(&stat)),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = convert::kind_of_mode(mode).and_then(|kind| {
+            let new =
+                New { kind, device: convert::device_parts(device), ..changes::new(request, mode, umask) };
+            self.make(parent, name, &new)
+        });
+        self.tell_made(&made, reply);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let new = New { kind: FileType::Directory, ..changes::new(request, mode, umask) };
+        self.tell_made(&self.make(parent, name, &new), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().as_bytes();
+        let new = New { kind: FileType::Symlink, target, ..changes::new(request, 0o777, 0) };
+        self.tell_made(&self.make(parent, name, &new), reply);
+    }
+
+    /// A file that opens itself needs no more than to be made, which the kernel falls back to.
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        if self.opens_by_itself {
+            return reply.error(Errno::NOSYS.into());
+        }
+        match self.make(parent, name, &changes::new(request, mode, umask)) {
+            Ok(stat) => {
+                self.lookups.told(stat.ino);
+                let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+                let generation = Generation(stat.generation.into());
+                reply.created(&REMEMBER, &convert::attributes(&stat), generation, FileHandle(0), flags);
+            }
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.tell_made(&self.link(node, parent, name), reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        changes::done(self.take_name(parent, |dir| self.serve.unlink(dir, name.as_bytes())), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        changes::done(self.take_name(parent, |dir| self.serve.rmdir(dir, name.as_bytes())), reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        changes::done(self.rename((parent, name), (new_parent, new_name), flags), reply);
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        changes::done(self.set_attribute(node, name.as_bytes(), value, flags), reply);
+    }
+
+    fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        changes::done(self.remove_attribute(node, name.as_bytes()), reply);
+    }
+
+    of_content! {
         write(
             &Request, INodeNo, FileHandle, u64, &[u8], WriteFlags, OpenFlags, Option<LockOwner>
         ) -> ReplyWrite;
-        setxattr(&Request, INodeNo, &OsStr, &[u8], i32, u32) -> ReplyEmpty;
-        removexattr(&Request, INodeNo, &OsStr) -> ReplyEmpty;
-        create(&Request, INodeNo, &OsStr, u32, u32, i32) -> ReplyCreate;
         fallocate(&Request, INodeNo, FileHandle, u64, u64, i32) -> ReplyEmpty;
         copy_file_range(
             &Request, INodeNo, FileHandle, u64, INodeNo, FileHandle, u64, u64, CopyFileRangeFlags

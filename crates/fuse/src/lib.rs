@@ -1,6 +1,6 @@
 //! An extant volume as a FUSE file system.
 //!
-//! Owns: answering everything a reader can ask ([`Server`]), and carrying it to and from the kernel ([`Mounted`]); mounting and
+//! Owns: answering everything that can be asked ([`Server`]), and carrying it to and from the kernel ([`Mounted`]); mounting and
 //! unmounting by root and by ordinary users ([`MountOptions`], [`unmount`]). Does **not** own: what a volume holds (see
 //! `volume`), the command line, daemons and signals (see the command).
 //!
@@ -11,15 +11,21 @@
 //!
 //! Invariants
 //! 1. [`Serve`] has no word of FUSE in it, [`fuser_transport`] none of ext4 but the root's number: either can be replaced.
-//! 2. Nothing is ever written, neither to the image nor for the caller: changes are refused with EROFS.
+//! 2. A volume that is open for reading is never written: changes are refused with EROFS. Of one that is open for writing
+//!    everything can be changed but the content of files.
 //! 3. What the image is damaged in is an error of the one request that comes across it, and told to the server's report.
+//! 4. A volume that is open for writing ends with [`Server::close`]; without, it is as after a power cut.
 //!
 //! ```no_run
+//! use std::sync::Arc;
+//!
 //! use fuse::{MountOptions, Mounted, Server, Threads};
 //! # fn volume() -> volume::Volume { unimplemented!() }
-//! let server = Server::new(volume(), Box::new(|damage| eprintln!("{damage}")));
-//! let mounted = Mounted::new(server, "/mnt".as_ref(), &MountOptions::new("a.img"), Threads::default())?;
+//! let server = Arc::new(Server::new(volume(), Box::new(|damage| eprintln!("{damage}"))));
+//! let options = MountOptions::new("a.img");
+//! let mounted = Mounted::new(Arc::clone(&server), "/mnt".as_ref(), &options, Threads::default())?;
 //! mounted.serve()?; // until somebody unmounts it
+//! server.close()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -12,7 +12,8 @@
 //! Does **not** own: what a directory holds ([`Serve::list`] is asked).
 //!
 //! Invariants
-//! 1. What waits is what a fresh listing from the same position would tell: it holds while nothing changes.
+//! 1. What waits is what a fresh listing from the same position would tell: whoever changes a directory throws away what waits
+//!    of it ([`Listings::forget`]), while nobody lists it.
 //! 2. At most [`WAITING_MAX`] batches wait, of at most [`BATCH_NAMES`] names each.
 //! 3. Every name has a position of its own (`dir` sees to that), so a listing can go on behind any.
 
@@ -112,6 +113,11 @@ impl Listings {
             }
             batch = gather(serve, dir, at, want)?;
         }
+    }
+
+    /// The names of this directory changed, or its number leads to another one.
+    pub(crate) fn forget(&self, dir: Ino) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).retain(|(ino, _, _)| *ino != dir);
     }
 
     fn take(&self, dir: Ino, at: Cursor) -> Option<Batch> {

@@ -32,6 +32,8 @@ pub struct MountOptions {
     pub fs_name: OsString,
     /// What the table shows behind "fuse.".
     pub subtype: String,
+    /// Nothing can be changed; the kernel says so by itself.
+    pub read_only: bool,
     /// Other users may look, too.
     pub allow_other: bool,
     /// The kernel checks modes, owners and ACLs, as for any file system. Without, who may look may read everything.
@@ -45,13 +47,14 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
-    /// The careful ones: no devices, no set-id bits, the owner of the mount only. Modes count for root, whose mount others
+    /// The careful ones: read-only, no devices, no set-id bits, the owner of the mount only. Modes count for root, whose mount others
     /// may use through him; an ordinary user can read the image anyway.
     #[must_use]
     pub fn new(fs_name: impl Into<OsString>) -> Self {
         Self {
             fs_name: fs_name.into(),
             subtype: "extant".to_owned(),
+            read_only: true,
             allow_other: false,
             default_permissions: geteuid().is_root(),
             dev: false,
@@ -62,8 +65,10 @@ impl MountOptions {
 
     /// The kernel's options and the helper's words for them.
     fn switches(&self) -> (MountFlags, Vec<&'static str>) {
-        let mut flags = MountFlags::RDONLY;
-        let mut words = vec!["ro"];
+        let (mut flags, mut words) = match self.read_only {
+            true => (MountFlags::RDONLY, vec!["ro"]),
+            false => (MountFlags::empty(), vec!["rw"]),
+        };
         for (is_set, flag, word) in [
             (!self.dev, MountFlags::NODEV, "nodev"),
             (!self.suid, MountFlags::NOSUID, "nosuid"),
@@ -157,7 +162,7 @@ pub enum UnmountFault {
     },
 }
 
-/// Mounts a new FUSE connection on `dir` (absolute, no symbolic links in it), read-only. Whoever uses the directory waits
+/// Mounts a new FUSE connection on `dir` (absolute, no symbolic links in it). Whoever uses the directory waits
 /// until somebody answers on the connection.
 ///
 /// # Errors

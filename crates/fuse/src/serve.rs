@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use base::Ino;
-use volume::{Cursor, FileType, Seek, Stat, StatFs};
+use volume::{Cursor, FileType, New, Rename, Seek, SetAttr, SetXattr, Stat, StatFs};
 
 /// Why a request was refused: the number that system calls return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,8 @@ impl Errno {
     pub const RANGE: Errno = Errno(34);
     /// Not implemented, and there is no need to ask again.
     pub const NOSYS: Errno = Errno(38);
+    /// Not possible here.
+    pub const OPNOTSUPP: Errno = Errno(95);
     /// No such attribute.
     pub const NODATA: Errno = Errno(61);
     /// No inode with this number any more.
@@ -61,10 +63,13 @@ pub struct Caller {
     pub uid: u32,
 }
 
-/// Everything a reader can ask of a file system. Inode numbers are ext4's: the root is 2.
+/// Everything that can be asked of a file system. Inode numbers are ext4's: the root is 2.
 ///
 /// Implementations answer many threads at the same time, and remember nothing from one question to the next that an
-/// answer depends on: a transport may ask in any order, twice, or never.
+/// answer depends on: a transport may ask in any order, twice, or never. One promise goes the other way: what lost its last
+/// name stays for those who use it, until the transport says that nobody does ([`let_go`](Self::let_go)).
+///
+/// Changes are refused with [`Errno::ROFS`] by who does not say otherwise.
 pub trait Serve: Send + Sync + 'static {
     /// What `name` in the directory `dir` leads to; `None` if there is no such name.
     ///
@@ -144,4 +149,84 @@ pub trait Serve: Send + Sync + 'static {
     /// # Errors
     /// [`Errno::NXIO`] past the end or when there is no more data; as [`stat`](Self::stat).
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno>;
+
+    /// Can anything be changed? The answer is always the same.
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    /// Makes an inode with a name.
+    ///
+    /// # Errors
+    /// The name exists or is too long, there is no space, the directory is full, immutable or gone.
+    fn create(&self, _dir: Ino, _name: &[u8], _new: &New<'_>) -> Result<Stat, Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); a directory; too many names.
+    fn link(&self, _ino: Ino, _dir: Ino, _name: &[u8]) -> Result<Stat, Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// Takes a name away. Tells the inode that has none any more: it stays until it is [let go](Self::let_go).
+    ///
+    /// # Errors
+    /// No such name, a directory, immutable.
+    fn unlink(&self, _dir: Ino, _name: &[u8]) -> Result<Option<Ino>, Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// Removes an empty directory. Tells and keeps it as [`unlink`](Self::unlink) does.
+    ///
+    /// # Errors
+    /// No such name, not a directory, names in it, immutable.
+    fn rmdir(&self, _dir: Ino, _name: &[u8]) -> Result<Option<Ino>, Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// Moves a name. Tells what was in its way and has no name any more, and keeps it, as [`unlink`](Self::unlink) does.
+    ///
+    /// # Errors
+    /// As rename(2).
+    fn rename(&self, _from: (Ino, &[u8]), _to: (Ino, &[u8]), _how: Rename) -> Result<Option<Ino>, Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// Changes attributes; tells them all as they are then.
+    ///
+    /// # Errors
+    /// A size of what has none, or too large; immutable.
+    fn set_attr(&self, _ino: Ino, _set: &SetAttr) -> Result<Stat, Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// Sets an extended attribute by its full name; ACLs as the system call has them.
+    ///
+    /// # Errors
+    /// There already, or not there, as `how` asks; no space; not for this inode; not an ACL.
+    fn set_xattr(&self, _ino: Ino, _name: &[u8], _value: &[u8], _how: SetXattr) -> Result<(), Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// Removes an extended attribute by its full name. An ACL that is not there counts as removed.
+    ///
+    /// # Errors
+    /// [`Errno::NODATA`]; immutable.
+    fn remove_xattr(&self, _ino: Ino, _name: &[u8]) -> Result<(), Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// Nobody uses this inode any more, whose last name was taken.
+    fn let_go(&self, _ino: Ino) {}
+
+    /// Makes what was done to an inode durable; for the root, all that was done.
+    ///
+    /// # Errors
+    /// The device refused, now or before.
+    fn sync(&self, _ino: Ino) -> Result<(), Errno> {
+        Ok(())
+    }
 }

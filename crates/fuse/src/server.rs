@@ -1,61 +1,203 @@
 //! A volume that answers.
 //!
 //! Names of encrypted directories are ciphertext that no kernel takes as names; they go out and come in spelled (see
-//! [`extant::spelled`]).
+//! [`extant::spelled`]). Without the key, such names can be taken away, and none can be made.
+//!
+//! ```text
+//!  Open(volume) -- close(), once every running request is answered --> Closed(outcome); every further request: EIO
+//! ```
+//!
+//! An inode that loses its last name is held open in the volume, and remembered here until it is let go, or the volume closed.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use base::Ino;
 use extant::spelled::{self, Meaning};
 use ondisk::Features;
 use ondisk::inode::flags;
-use volume::{Cursor, Fault, FileType, Inode, InodeRef, Refusal, Seek, Stat, StatFs, Volume};
+use volume::{
+    Cursor, Fault, FileType, Inode, InodeRef, New, Refusal, Rename, Seek, SetAttr, SetXattr, Stat, StatFs,
+    Volume,
+};
 
 use crate::{Caller, Errno, Name, Serve};
 
 /// Is told, in words, what is damaged; called from any thread.
 pub type Report = Box<dyn Fn(&str) + Send + Sync>;
 
+/// How often, and for how long each time, one who needs space waits for what is about to be let go: the transport tells that
+/// a moment after a removal was answered, and on another thread.
+const ROOM_TRIES: u32 = 20;
+const ROOM_WAIT: Duration = Duration::from_millis(1);
+
 /// Answers requests out of a [`Volume`].
 pub struct Server {
-    volume: Volume,
+    state: RwLock<State>,
+    /// Inodes without names that somebody uses.
+    kept: Mutex<HashSet<Ino>>,
+    /// How many are being deleted, kept no more.
+    leaving: AtomicU32,
+    is_writable: bool,
+    has_encrypted: bool,
     report: Report,
+}
+
+#[expect(clippy::large_enum_variant, reason = "there is one, and it is open nearly always")]
+enum State {
+    Open(Volume),
+    Closed(Result<(), String>),
 }
 
 impl Server {
     /// A server of this volume. Damage and errors of the device are told to `report`, as callers see just a number.
     #[must_use]
     pub fn new(volume: Volume, report: Report) -> Self {
-        Self { volume, report }
+        Self {
+            is_writable: volume.is_writable(),
+            has_encrypted: volume.superblock().features.has_incompat(Features::ENCRYPT),
+            state: RwLock::new(State::Open(volume)),
+            kept: Mutex::default(),
+            leaving: AtomicU32::new(0),
+            report,
+        }
     }
 
-    /// The volume.
-    #[must_use]
-    pub fn volume(&self) -> &Volume {
-        &self.volume
+    /// Waits for the requests that are being answered, deletes what has no names, writes everything home and closes the
+    /// volume. Every further request is refused. The first call counts; others tell what became of it.
+    ///
+    /// # Errors
+    /// In words, why changes may be lost.
+    pub fn close(&self) -> Result<(), String> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let volume = match &mut *state {
+            State::Closed(outcome) => return outcome.clone(),
+            // Should closing panic, others find it failed.
+            open @ State::Open(_) => {
+                let failed = State::Closed(Err("the volume could not be closed".to_owned()));
+                match std::mem::replace(open, failed) {
+                    State::Open(volume) => volume,
+                    State::Closed(outcome) => return outcome,
+                }
+            }
+        };
+        let kept = std::mem::take(&mut *self.kept());
+        for ino in kept {
+            if let Err(fault) = volume.released(ino) {
+                (self.report)(&fault.to_string());
+            }
+        }
+        let outcome = volume.close().map_err(|fault| fault.to_string());
+        *state = State::Closed(outcome.clone());
+        outcome
     }
 
-    fn find(&self, dir: &Inode, name: &[u8]) -> Result<InodeRef, Fault> {
-        if !dir.has_flag(flags::ENCRYPT) {
-            return self.volume.lookup(dir, name);
+    /// Asks the volume; refusals become numbers.
+    fn ask<R>(&self, question: impl FnOnce(&Volume) -> Result<R, Fault>) -> Result<R, Errno> {
+        match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+            State::Open(volume) => question(volume).map_err(|fault| self.refuse(&fault)),
+            State::Closed(_) => Err(Errno::IO),
+        }
+    }
+
+    /// As [`ask`](Self::ask), for what takes space. When there is none, but something removed may be on its way out, that is
+    /// waited for.
+    fn ask_for_room<R>(&self, mut question: impl FnMut(&Volume) -> Result<R, Fault>) -> Result<R, Errno> {
+        self.ask(|volume| {
+            let mut tries = 0;
+            loop {
+                // Asked before: it may be gone when the refusal comes.
+                let is_leaving = !self.kept().is_empty() || self.leaving.load(Ordering::Acquire) > 0;
+                match question(volume) {
+                    Err(fault) if fault.is(Refusal::NoSpace) && is_leaving && tries < ROOM_TRIES => {
+                        tries += 1;
+                        std::thread::sleep(ROOM_WAIT);
+                    }
+                    done => return done,
+                }
+            }
+        })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashSet<Ino>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A name as the directory has it; `None` if it cannot be there.
+    fn stored<'a>(volume: &Volume, dir: &Inode, name: &'a [u8]) -> Result<Option<Cow<'a, [u8]>>, Fault> {
+        if !dir.has_flag(flags::ENCRYPT) || matches!(name, b"." | b"..") {
+            return Ok(Some(name.into()));
         }
         match spelled::meaning(name) {
-            Meaning::Name(name) => self.volume.lookup(dir, &name),
-            Meaning::Nothing => Err(Refusal::NotFound.into()),
+            Meaning::Name(name) => Ok(Some(name.into())),
+            Meaning::Nothing => Ok(None),
             Meaning::Listed => {
                 let mut found = None;
                 let mut each = |entry: volume::DirEntry<'_>| {
                     if *spelled::spell(entry.name) == *name {
-                        found = Some(entry.name.to_vec());
+                        found = Some(entry.name.to_vec().into());
                         return ControlFlow::Break(());
                     }
                     ControlFlow::Continue(())
                 };
                 // Damage is told by whoever lists the directory, which is how one comes by such a name.
-                self.volume.read_dir(dir, Cursor::START, &mut each, &mut |_| ())?;
-                self.volume.lookup(dir, &found.ok_or(Refusal::NotFound)?)
+                volume.read_dir(dir, Cursor::START, &mut each, &mut |_| ())?;
+                Ok(found)
             }
         }
+    }
+
+    fn find(volume: &Volume, dir: &Inode, name: &[u8]) -> Result<InodeRef, Fault> {
+        let name = Self::stored(volume, dir, name)?.ok_or(Refusal::NotFound)?;
+        volume.lookup(dir, &name)
+    }
+
+    /// Can names be made in this directory, or moved from and to it?
+    fn check_key(&self, volume: &Volume, dir: Ino) -> Result<(), Fault> {
+        if self.has_encrypted && volume.inode(dir)?.has_flag(flags::ENCRYPT) {
+            return Err(Refusal::NeedsKey.into());
+        }
+        Ok(())
+    }
+
+    /// Holds `victim` while `change` may take its last name; keeps and tells it if that happened.
+    fn keep_while(
+        &self,
+        volume: &Volume,
+        victim: Ino,
+        change: impl FnOnce() -> Result<(), Fault>,
+    ) -> Result<Option<Ino>, Fault> {
+        volume.opened(victim)?;
+        let changed = change();
+        let has_names = |inode: InodeRef| inode.fields().links > 0;
+        if changed.is_ok() && !volume.inode(victim).is_ok_and(has_names) {
+            self.kept().insert(victim);
+            return Ok(Some(victim));
+        }
+        let released = volume.released(victim);
+        changed.and(released).map(|()| None)
+    }
+
+    fn take_name(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        take: impl FnOnce(&Volume, &[u8]) -> Result<(), Fault>,
+    ) -> Result<Option<Ino>, Errno> {
+        self.ask(|volume| {
+            let inode = volume.inode(dir)?;
+            let name = Self::stored(volume, &inode, name)?.ok_or(Refusal::NotFound)?;
+            // Their removal is refused by whoever removes, with a reason of its own.
+            if matches!(&*name, b"." | b"..") {
+                return take(volume, &name).map(|()| None);
+            }
+            let victim = volume.lookup(&inode, &name)?.ino();
+            self.keep_while(volume, victim, || take(volume, &name))
+        })
     }
 
     /// Refusals are the caller's business; everything else should be heard of.
@@ -69,44 +211,47 @@ impl Server {
 
 impl Serve for Server {
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Stat>, Errno> {
-        let found = self.volume.inode(dir).and_then(|dir| self.find(&dir, name));
-        match found {
-            Ok(inode) => Ok(Some(self.volume.stat(&inode))),
-            Err(fault) if fault.is(Refusal::NotFound) => Ok(None),
-            Err(fault) => Err(self.refuse(&fault)),
-        }
+        self.ask(|volume| {
+            let found = volume.inode(dir).and_then(|dir| Self::find(volume, &dir, name));
+            match found {
+                Ok(inode) => Ok(Some(volume.stat(&inode))),
+                Err(fault) if fault.is(Refusal::NotFound) => Ok(None),
+                Err(fault) => Err(fault),
+            }
+        })
     }
 
     fn stat(&self, ino: Ino) -> Result<Stat, Errno> {
-        let inode = self.volume.inode(ino).map_err(|fault| self.refuse(&fault))?;
-        Ok(self.volume.stat(&inode))
+        self.ask(|volume| Ok(volume.stat(&*volume.inode(ino)?)))
     }
 
     fn prefetch(&self, inos: &[Ino]) {
-        self.volume.prefetch_inodes(inos);
+        if let State::Open(volume) = &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+            volume.prefetch_inodes(inos);
+        }
     }
 
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let target = self.volume.inode(ino).and_then(|link| self.volume.read_link(&link));
-        target.map_err(|fault| self.refuse(&fault))
+        self.ask(|volume| volume.read_link(&*volume.inode(ino)?))
     }
 
     fn open(&self, ino: Ino) -> Result<(), Errno> {
-        let opened = self.volume.inode(ino).and_then(|file| match file.kind() {
-            // Reading nothing is refused for the reasons for which reading something is.
-            FileType::Regular => self.volume.read(&file, 0, &mut []).map(|_| ()),
-            _ => Ok(()),
-        });
-        opened.map_err(|fault| self.refuse(&fault))
+        self.ask(|volume| {
+            let file = volume.inode(ino)?;
+            match file.kind() {
+                // Reading nothing is refused for the reasons for which reading something is.
+                FileType::Regular => volume.read(&file, 0, &mut []).map(|_| ()),
+                _ => Ok(()),
+            }
+        })
     }
 
     fn asks_to_open(&self) -> bool {
-        self.volume.superblock().features.has_incompat(Features::ENCRYPT)
+        self.has_encrypted
     }
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        let read = self.volume.inode(ino).and_then(|file| self.volume.read(&file, offset, buf));
-        read.map_err(|fault| self.refuse(&fault))
+        self.ask(|volume| volume.read(&*volume.inode(ino)?, offset, buf))
     }
 
     fn list(
@@ -115,7 +260,8 @@ impl Serve for Server {
         from: Cursor,
         each: &mut dyn FnMut(Name<'_>) -> ControlFlow<()>,
     ) -> Result<(), Errno> {
-        let listed = self.volume.inode(dir).and_then(|dir| {
+        self.ask(|volume| {
+            let dir = volume.inode(dir)?;
             let encrypted = dir.has_flag(flags::ENCRYPT);
             let mut pass_on = |entry: volume::DirEntry<'_>| {
                 let name = if encrypted { spelled::spell(entry.name) } else { entry.name.into() };
@@ -123,31 +269,101 @@ impl Serve for Server {
             };
             // As the kernel does: what can be read is listed, and the damage goes to the log.
             let mut damage = |fault: Fault| (self.report)(&fault.to_string());
-            self.volume.read_dir(&dir, from, &mut pass_on, &mut damage)
-        });
-        listed.map_err(|fault| self.refuse(&fault))
+            volume.read_dir(&dir, from, &mut pass_on, &mut damage)
+        })
     }
 
     fn stat_fs(&self) -> Result<StatFs, Errno> {
-        self.volume.statfs().map_err(|fault| self.refuse(&fault))
+        self.ask(Volume::statfs)
     }
 
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        let value = self.volume.inode(ino).and_then(|inode| self.volume.xattr(&inode, name));
-        value.map_err(|fault| self.refuse(&fault))
+        self.ask(|volume| volume.xattr(&*volume.inode(ino)?, name))
     }
 
     fn xattr_names(&self, ino: Ino, caller: Caller) -> Result<Vec<Vec<u8>>, Errno> {
-        let names = self.volume.inode(ino).and_then(|inode| self.volume.xattr_names(&inode));
-        let mut names = names.map_err(|fault| self.refuse(&fault))?;
+        let mut names = self.ask(|volume| volume.xattr_names(&*volume.inode(ino)?))?;
         // The kernel asks for CAP_SYS_ADMIN, which no transport tells; it guards the values by itself.
         names.retain(|name| caller.uid == 0 || !name.starts_with(b"trusted."));
         Ok(names)
     }
 
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
-        let place = self.volume.inode(ino).and_then(|file| self.volume.seek(&file, offset, what));
-        place.map_err(|fault| self.refuse(&fault))
+        self.ask(|volume| volume.seek(&*volume.inode(ino)?, offset, what))
+    }
+
+    fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Stat, Errno> {
+        self.ask_for_room(|volume| {
+            self.check_key(volume, dir)?;
+            Ok(volume.stat(&*volume.create(dir, name, new)?))
+        })
+    }
+
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat, Errno> {
+        self.ask_for_room(|volume| {
+            self.check_key(volume, dir)?;
+            volume.link(ino, dir, name)?;
+            Ok(volume.stat(&*volume.inode(ino)?))
+        })
+    }
+
+    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Errno> {
+        self.take_name(dir, name, |volume, name| volume.unlink(dir, name))
+    }
+
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, Errno> {
+        self.take_name(dir, name, |volume, name| volume.rmdir(dir, name))
+    }
+
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<Option<Ino>, Errno> {
+        self.ask_for_room(|volume| {
+            self.check_key(volume, from.0)?;
+            self.check_key(volume, to.0)?;
+            let replaces = matches!(how, Rename::Replace | Rename::Whiteout);
+            let in_way = match replaces && !matches!(to.1, b"." | b"..") {
+                true => volume.inode(to.0).and_then(|dir| volume.lookup(&dir, to.1)).ok(),
+                false => None,
+            };
+            match in_way {
+                Some(victim) => self.keep_while(volume, victim.ino(), || volume.rename(from, to, how)),
+                None => volume.rename(from, to, how).map(|()| None),
+            }
+        })
+    }
+
+    fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<Stat, Errno> {
+        self.ask(|volume| Ok(volume.stat(&*volume.set_attr(ino, set)?)))
+    }
+
+    fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Errno> {
+        self.ask_for_room(|volume| volume.set_xattr(ino, name, value, how))
+    }
+
+    fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        let is_acl = matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default");
+        self.ask(|volume| match volume.remove_xattr(ino, name) {
+            Err(fault) if is_acl && fault.is(Refusal::NoAttribute) => Ok(()),
+            done => done,
+        })
+    }
+
+    fn let_go(&self, ino: Ino) {
+        // Errors are told to the report; nobody waits for an answer.
+        let _ = self.ask(|volume| {
+            self.leaving.fetch_add(1, Ordering::AcqRel);
+            let was_kept = self.kept().remove(&ino);
+            let released = if was_kept { volume.released(ino) } else { Ok(()) };
+            self.leaving.fetch_sub(1, Ordering::AcqRel);
+            released
+        });
+    }
+
+    fn sync(&self, ino: Ino) -> Result<(), Errno> {
+        self.ask(|volume| if ino == Ino::ROOT { volume.sync() } else { volume.fsync(ino) })
     }
 }
 

@@ -85,16 +85,16 @@ impl<'a> Change<'a> {
             encrypted: values.has_flag(flags::ENCRYPT),
         };
         let DirState { cache, window } = &mut *state;
-        let blocks = DirBlocksEdit {
-            change: *self,
-            node,
-            values: RefCell::new(values),
-            window: RefCell::new(window),
-            index: &format.index,
+        let done = {
+            let blocks = DirBlocksEdit {
+                change: *self,
+                node,
+                values: RefCell::new(values),
+                window: RefCell::new(window),
+                index: &format.index,
+            };
+            dir::edit::Editor::new(target, format, &blocks, cache).and_then(|mut editor| with(&mut editor))
         };
-        let editor = dir::edit::Editor::new(target, format, &blocks, cache);
-        let done = editor.and_then(|mut editor| with(&mut editor));
-        drop(blocks);
         values.dir = Some(state);
         done
     }

@@ -184,6 +184,9 @@ struct Writer {
     checkpoint: Checkpoint,
 }
 
+/// A block's bytes as they were when its transaction was sealed.
+type Taken = (Buffer, Seal);
+
 /// A block of a transaction as it goes to the log and home.
 pub(crate) struct Image {
     pub(crate) block: Pblk,
@@ -476,7 +479,7 @@ impl Journal {
 
     /// Waits for the running transaction's handles, lets the client write its values, takes the bytes of all blocks, and
     /// lets the next transaction run.
-    fn seal(&self) -> Result<(Arc<Transaction>, Vec<(Buffer, Seal)>), Failure> {
+    fn seal(&self) -> Result<(Arc<Transaction>, Vec<Taken>), Failure> {
         let mut running = self.running.lock();
         running.is_locked = true;
         let begun = std::time::Instant::now();
@@ -508,7 +511,7 @@ impl Journal {
     }
 
     /// The blocks with their checksums.
-    fn images(&self, snapshots: &[(Buffer, Seal)]) -> Vec<Image> {
+    fn images(&self, snapshots: &[Taken]) -> Vec<Image> {
         let client = self.client();
         let sealed = snapshots.iter().map(|(buffer, seal)| {
             let mut bytes = Arc::clone(buffer.shared());

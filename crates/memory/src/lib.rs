@@ -17,6 +17,8 @@
 //! 2. One thread shrinks at a time; a charge that comes meanwhile (also one from inside a shrinker) only adds.
 //! 3. The work of one charge is bounded: each shrinker is asked at most once, for at most [`STEP_MIN`] bytes or twice
 //!    what is being charged, whichever is more. Twice, so that freeing outruns growing.
+//!    After a round that freed next to nothing there is no other until the sum has grown by a 32nd of the limit: what is left
+//!    is in use.
 //! 4. A cache that is gone is forgotten: the registry holds weak references.
 //! 5. [`Budget::used`] is exact when nobody is charging; the hot path's own view of it is off by less than 1/16 of the
 //!    limit (each shard keeps back less than a small batch).
@@ -91,6 +93,8 @@ pub struct Budget {
     registry: Mutex<Vec<Weak<dyn Shrinker>>>,
     /// Who is asked first next time. Held for the length of a round: this is invariant 2.
     turn: Mutex<usize>,
+    /// After a round that freed next to nothing: the sum below which there is no other.
+    patience: AtomicIsize,
 }
 
 /// A counter on a cache line of its own (two, for processors that fetch lines in pairs).
@@ -110,6 +114,7 @@ impl Budget {
             shards: Default::default(),
             registry: Mutex::default(),
             turn: Mutex::default(),
+            patience: AtomicIsize::new(0),
         })
     }
 
@@ -124,7 +129,9 @@ impl Budget {
         if over == 0 {
             return 0;
         }
-        self.shrink(over, bytes);
+        if self.sum.load(Ordering::Relaxed) >= self.patience.load(Ordering::Relaxed) {
+            self.shrink(over, bytes);
+        }
         self.over()
     }
 
@@ -184,7 +191,8 @@ impl Budget {
         let shrinkers = self.shrinkers();
         let step = STEP_MIN.max(charged.saturating_mul(2));
         // A little more than needed, or the very next charge would have to come here again.
-        let mut wanted = over.saturating_add(self.limit / 64);
+        let all = over.saturating_add(self.limit / 64);
+        let mut wanted = all;
         for _ in 0..shrinkers.len() {
             *turn = turn.wrapping_add(1);
             let freed = shrinkers[*turn % shrinkers.len()].shrink(wanted.min(step));
@@ -193,6 +201,11 @@ impl Budget {
                 break;
             }
         }
+        // What is left is in use. To look through it again for each charge would cost more than what it holds.
+        let freed = all - wanted;
+        let sum = self.sum.load(Ordering::Relaxed);
+        let rest = if freed < step / 4 { (self.limit / 32) as isize } else { 0 };
+        self.patience.store(if rest == 0 { 0 } else { sum.saturating_add(rest) }, Ordering::Relaxed);
     }
 }
 

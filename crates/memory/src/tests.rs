@@ -95,7 +95,8 @@ fn one_charge_asks_each_cache_once_and_for_a_bounded_amount() {
     assert!(budget.charge(1 << 30) > 0);
     let before = (a.asked(), b.asked());
     a.asked_max.store(0, Ordering::Relaxed);
-    assert!(a.put(1) > 0);
+    // Beyond what a round that freed nothing makes wait for.
+    assert!(a.put(1 << 15) > 0);
     assert_eq!((a.asked(), b.asked()), (before.0 + 1, before.1 + 1));
     assert_eq!(a.asked_max.load(Ordering::Relaxed), STEP_MIN);
 }
@@ -166,4 +167,21 @@ fn threads_together_keep_the_sum() {
     // One more charge, alone: nobody else holds the turn now.
     while toy.put(1) > 0 {}
     assert!(budget.used() <= (4 << 20) + (4 << 20) / 16, "{}", budget.used());
+}
+
+#[test]
+fn what_cannot_go_is_not_looked_through_for_each_charge_and_goes_when_it_can() {
+    let budget = Budget::new(1 << 20);
+    let toy = Toy::new(&budget, usize::MAX);
+    for _ in 0..2000 {
+        toy.put(1024);
+    }
+    // About one round for each 32nd of the limit beyond it.
+    assert!(toy.asked() < 100, "asked {} times", toy.asked());
+    // The next cache that can give is asked soon after.
+    let other = Toy::new(&budget, 0);
+    for _ in 0..100 {
+        other.put(1024);
+    }
+    assert!(other.asked() > 0 && other.cached_bytes() < 100 << 10);
 }

@@ -8,7 +8,9 @@ use fuse::mounting::is_plain_word;
 
 /// What the options say, as given; nothing is decided yet.
 #[derive(Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of mount(8), one each")]
 pub(super) struct MountFlags {
+    pub(super) read_write: bool,
     pub(super) allow_other: bool,
     pub(super) default_permissions: bool,
     pub(super) fs_name: Option<OsString>,
@@ -27,6 +29,13 @@ impl MountFlags {
         for word in lists.iter().flat_map(|list| list.as_bytes().split(|byte| *byte == b',')) {
             flags.word(word)?;
         }
+        if flags.read_write && flags.no_recovery {
+            return Err(
+                "-o rw,noload: what is written over a journal that waits would be lost or mixed with it; \
+                        leave one of them out"
+                    .to_owned(),
+            );
+        }
         Ok(flags)
     }
 
@@ -38,13 +47,12 @@ impl MountFlags {
         let key_text = String::from_utf8_lossy(key);
         match (key, value) {
             // What mount(8) and fstab put there, and what holds anyway.
-            (
-                b"" | b"ro" | b"defaults" | b"nodev" | b"nosuid" | b"noatime" | b"relatime" | b"async",
-                None,
-            ) => {
+            (b"" | b"defaults" | b"nodev" | b"nosuid" | b"noatime" | b"relatime" | b"async", None) => {
                 self.dev &= key != b"nodev";
                 self.suid &= key != b"nosuid";
             }
+            (b"ro", None) => self.read_write = false,
+            (b"rw", None) => self.read_write = true,
             (b"exec", None) => self.noexec = false,
             (b"noexec", None) => self.noexec = true,
             (b"dev", None) => self.dev = true,
@@ -59,9 +67,6 @@ impl MountFlags {
             (b"subtype", Some(_)) => return Err("-o subtype=NAME: letters and digits only".to_owned()),
             (b"journal_dev" | b"journal_path", Some(value)) if !value.is_empty() => {
                 self.journal_device = Some(OsString::from_vec(value.as_bytes().to_vec()).into());
-            }
-            (b"rw", None) => {
-                return Err("-o rw: extant mounts read-only so far; leave it out".to_owned());
             }
             (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path", _) => {
                 return Err(format!("-o {key_text} needs a value: {key_text}=..."));
@@ -94,13 +99,15 @@ mod tests {
         assert_eq!(flags.fs_name.as_deref(), Some(OsStr::new("a b")));
         assert_eq!(flags.journal_device, Some(PathBuf::from("/dev/x")));
         assert_eq!(parse(""), Ok(MountFlags::default()));
+        assert_eq!(["rw", "ro,rw", "rw,ro"].map(|text| parse(text).unwrap().read_write), [true, true, false]);
         let both = MountFlags::parse(&["noexec".into(), "subtype=x".into()]).unwrap();
         assert!(both.noexec && both.subtype.as_deref() == Some("x"));
     }
 
     #[test]
     fn what_is_not_known_is_refused_with_what_to_do() {
-        assert!(parse("rw").unwrap_err().contains("read-only"));
+        assert!(parse("rw,noload").unwrap_err().contains("journal"));
+        assert!(parse("rw=1").is_err());
         assert!(parse("ro,what").unwrap_err().contains("--help"));
         assert!(parse("ro=1").is_err());
         assert!(parse("fsname").unwrap_err().contains("fsname=..."));

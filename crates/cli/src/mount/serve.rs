@@ -1,10 +1,12 @@
-//! The process that stays: it opens the image, mounts, and answers until the mount is gone.
+//! The process that stays: it opens the image, mounts, answers until the mount is gone, and closes the image.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::exit as end_process;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use device::Device;
 use fuse::mount_table::mounted_at;
 use fuse::{MountOptions, Mounted, Server, Threads, UnmountFault, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -14,7 +16,7 @@ use volume::{OpenOptions, Volume};
 use super::options::MountFlags;
 use super::{MountArgs, MountError, READY};
 use crate::exit;
-use crate::imagearg::{ArgError, ImageArg};
+use crate::imagearg::{ArgError, ImageArg, LockError};
 use crate::sizes::parse_size;
 
 /// Damages that are said one by one; a badly damaged image would fill the screen or a log.
@@ -33,21 +35,51 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
 
     let volume = open(args, flags)?;
     tell_recovery(args, &volume);
-    let server = Server::new(volume, Box::new(reporter(args)));
+    let server = Arc::new(Server::new(volume, Box::new(reporter(args))));
+    let served = serve(args, flags, is_daemon, signals, &server);
+    // Whatever happened: what was changed is written.
+    let closed = close(args, &server);
+    served.and(closed)
+}
+
+/// Closes the image; what is lost if that fails, is said.
+fn close(args: &MountArgs, server: &Server) -> Result<(), MountError> {
+    server.close().map_err(|fault| {
+        let image = Path::new(&args.image).display();
+        MountError::new(exit::TARGET, format!("{image}: the last changes could not be written: {fault}"))
+    })
+}
+
+fn serve(
+    args: &MountArgs,
+    flags: &MountFlags,
+    is_daemon: bool,
+    signals: Signals,
+    server: &Arc<Server>,
+) -> Result<(), MountError> {
+    let target = |text: String| MountError::new(exit::TARGET, text);
     let options = mount_options(args, flags);
     let mut threads = Threads::default();
     threads.count = args.threads.map_or(threads.count, usize::from);
-    let mounted = Mounted::new(server, &args.dir, &options, threads)
+    let mounted = Mounted::new(Arc::clone(server), &args.dir, &options, threads)
         .map_err(|fault| target(format!("{}: {fault}", Path::new(&args.image).display())))?;
     let dir = mounted.dir().to_owned();
 
     let handle = signals.handle();
     let device = mounted_at(&dir).ok().flatten().map(|entry| entry.device);
     let watcher = {
-        let dir = dir.clone();
+        let (dir, server, image) = (dir.clone(), Arc::clone(server), args.image.clone());
+        let end = move || match server.close() {
+            Ok(()) => end_process(0),
+            Err(fault) => {
+                let image = Path::new(&image).display();
+                eprintln!("extant: {image}: the last changes could not be written: {fault}");
+                end_process(exit::TARGET.into())
+            }
+        };
         std::thread::Builder::new()
             .name("signals".to_owned())
-            .spawn(move || unmount_on_signal(signals, &dir, device))
+            .spawn(move || unmount_on_signal(signals, &dir, device, &end))
             .map_err(|error| target(format!("cannot start a thread: {error}")))
     };
     let watcher = watcher.inspect_err(|_| {
@@ -62,9 +94,10 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
         let mut stdout = std::io::stdout().lock();
         let _ = writeln!(
             stdout,
-            "{} is mounted on {}, read-only; Ctrl-C or `extant umount {1}` ends it",
+            "{} is mounted on {}, {}; Ctrl-C or `extant umount {1}` ends it",
             Path::new(&args.image).display(),
-            dir.display()
+            dir.display(),
+            if flags.read_write { "read-write" } else { "read-only" }
         );
         let _ = stdout.flush();
     }
@@ -87,7 +120,7 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         );
         return Err(MountError::new(exit::USAGE_CODE, text));
     }
-    let device = image.open_read_only()?;
+    let device = open_device(&image, flags)?;
     let cache = parse_size(&args.cache)
         .map_err(|text| MountError::new(exit::USAGE_CODE, format!("--cache: {text}")))?;
     let mut options = OpenOptions {
@@ -97,10 +130,25 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         ..OpenOptions::default()
     };
     if let Some(path) = &flags.journal_device {
-        options.journal_device = Some(ImageArg::parse(path.as_os_str())?.open_read_only()?);
+        options.journal_device = Some(open_device(&ImageArg::parse(path.as_os_str())?, flags)?);
     }
-    Volume::open_read_only(device, &options)
-        .map_err(|fault| MountError::new(NOT_READABLE, format!("{image}: {fault}")))
+    let opened = match flags.read_write {
+        true => Volume::open(device, &options),
+        false => Volume::open_read_only(device, &options),
+    };
+    opened.map_err(|fault| MountError::new(NOT_READABLE, format!("{image}: {fault}")))
+}
+
+/// The image, for reading, or to be changed by nobody else.
+fn open_device(image: &ImageArg, flags: &MountFlags) -> Result<Arc<dyn Device>, MountError> {
+    if !flags.read_write {
+        return Ok(image.open_read_only()?);
+    }
+    image.open_locked().map_err(|error| match error {
+        LockError::Arg(error) => error.into(),
+        LockError::Unwritable(why) => MountError::new(exit::TARGET, why),
+        LockError::Busy(why) => MountError::new(exit::BUSY, why),
+    })
 }
 
 impl From<ArgError> for MountError {
@@ -115,9 +163,14 @@ fn tell_recovery(args: &MountArgs, volume: &Volume) {
     let recovery = volume.recovery();
     let image = Path::new(&args.image).display();
     if recovery.needed && recovery.blocks > 0 {
+        let done = if volume.is_writable() {
+            "its journal was replayed"
+        } else {
+            "shown as after the replay of its journal"
+        };
+        let stays = if volume.is_writable() { "" } else { ", which stays as it is" };
         eprintln!(
-            "extant: note: {image} was not unmounted cleanly; shown as after the replay of its journal \
-             ({} transactions, {} blocks), which stays as it is",
+            "extant: note: {image} was not unmounted cleanly; {done} ({} transactions, {} blocks){stays}",
             recovery.transactions, recovery.blocks
         );
     }
@@ -136,6 +189,7 @@ fn mount_options(args: &MountArgs, flags: &MountFlags) -> MountOptions {
         // Who lets others look lets them see what modes let them see.
         default_permissions: careful.default_permissions || flags.default_permissions || flags.allow_other,
         subtype: flags.subtype.clone().unwrap_or_else(|| careful.subtype.clone()),
+        read_only: !flags.read_write,
         dev: flags.dev,
         suid: flags.suid,
         exec: !flags.noexec,
@@ -171,8 +225,9 @@ fn leave_terminal() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Waits for signals until the handle is closed. A mount that is in use is taken out of the tree, and its users get errors.
-fn unmount_on_signal(mut signals: Signals, dir: &Path, device: Option<(u32, u32)>) {
+/// Waits for signals until the handle is closed. A mount that is in use is taken out of the tree, and its users get errors:
+/// `end` closes the image and ends the process.
+fn unmount_on_signal(mut signals: Signals, dir: &Path, device: Option<(u32, u32)>, end: &dyn Fn()) {
     for _signal in signals.forever() {
         // Something else may have been mounted there after ours was gone.
         let is_ours = match mounted_at(dir) {
@@ -180,13 +235,13 @@ fn unmount_on_signal(mut signals: Signals, dir: &Path, device: Option<(u32, u32)
             Err(_) => true,
         };
         if !is_ours {
-            end_process(0);
+            end();
         }
         match unmount(dir, false) {
             // The threads notice; the main one ends the process.
             Ok(()) => return,
             Err(UnmountFault::Busy { .. }) => match unmount(dir, true) {
-                Ok(()) => end_process(0),
+                Ok(()) => end(),
                 Err(fault) => eprintln!("extant: {fault}"),
             },
             Err(fault) => eprintln!("extant: {fault}"),

@@ -14,13 +14,13 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::exit;
 
-/// How long the server may take to end. It has nothing to write.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the server may take to end: it writes home what was changed.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const UMOUNT_HELP: &str = "\
 Refuses what is not a mount of extant. Returns when the process that served it has ended, so the image is free then.
 
-Exit codes: 0 unmounted; 1 not, the reason is said; 2 usage.";
+Exit codes: 0 unmounted; 1 not, or changes could not be written: the reason is said; 2 usage.";
 
 /// Unmount what `extant mount` mounted.
 #[derive(Debug, Args)]
@@ -62,12 +62,22 @@ fn run(args: &UmountArgs) -> Result<(), String> {
     }
     // Held from before: the number of a process that has ended may be given to another one.
     let process = server.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+    // The process behind the mount has nobody to tell that writing fails; here it can still be told.
+    let synced = if server.is_some() { sync(&dir) } else { Ok(()) };
     unmount(&dir, args.lazy).map_err(|fault| fault.to_string())?;
     if let Some(process) = process.filter(|process| !ends_in_time(process)) {
         drop(process);
         eprintln!("extant: note: unmounted, but the process that served {} still runs", dir.display());
     }
-    Ok(())
+    synced.map_err(|error| {
+        let dir = dir.display();
+        format!("{dir} is unmounted, but changes could not be written: {error}; `extant check` tells the state of the image")
+    })
+}
+
+/// Makes all changes durable: extant takes an fsync of the root for that. Nothing on mounts that are read-only.
+fn sync(dir: &Path) -> std::io::Result<()> {
+    std::fs::File::open(dir)?.sync_all()
 }
 
 /// Absolute and without symbolic links, also when nobody answers in the directory itself.

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use base::Ino;
-use fuser::{FileAttr, INodeNo};
+use fuser::{FileAttr, INodeNo, TimeOrNow};
 use ondisk::time::Timestamp;
 use volume::{FileType, Stat};
 
@@ -108,6 +108,50 @@ fn device_number((major, minor): (u32, u32)) -> u32 {
     (minor & 0xFF) | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12
 }
 
+/// The type in a mode, as mknod(2) has it; no bits stand for a regular file.
+///
+/// # Errors
+/// A type that cannot be made so.
+pub(super) fn kind_of_mode(mode: u32) -> Result<FileType, Errno> {
+    match mode & 0o170_000 {
+        0 | 0o100_000 => Ok(FileType::Regular),
+        0o010_000 => Ok(FileType::Fifo),
+        0o020_000 => Ok(FileType::CharDevice),
+        0o060_000 => Ok(FileType::BlockDevice),
+        0o140_000 => Ok(FileType::Socket),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Major and minor number from the kernel's 32-bit form.
+pub(super) fn device_parts(device: u32) -> (u32, u32) {
+    (device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xF_FF00)
+}
+
+/// A time to be set.
+pub(super) fn time_to_set(time: TimeOrNow) -> Timestamp {
+    match time {
+        TimeOrNow::SpecificTime(time) => timestamp(time),
+        TimeOrNow::Now => timestamp(SystemTime::now()),
+    }
+}
+
+/// A time that the kernel told. Of one before 1970 `fuser` takes the nanoseconds off, where they are to be added to the whole
+/// seconds: -2 s and 0.8 s come as 2.8 s before.
+pub(super) fn timestamp(time: SystemTime) -> Timestamp {
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => {
+            let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+            Timestamp { seconds, nanos: since.subsec_nanos() }
+        }
+        Err(before) => {
+            let before = before.duration();
+            let seconds = i64::try_from(before.as_secs()).map_or(i64::MIN, |seconds| -seconds);
+            Timestamp { seconds, nanos: before.subsec_nanos() }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +173,9 @@ mod tests {
         assert_eq!(device_number((1, 3)), 0x103);
         assert_eq!(device_number((0xFFF, 0xF_FFFF)), 0xFFFF_FFFF);
         assert_eq!(device_number((8, 0x12345)), 0x1230_0845);
+        for parts in [(1, 3), (0xFFF, 0xF_FFFF), (8, 0x12345)] {
+            assert_eq!(device_parts(device_number(parts)), parts);
+        }
     }
 
     #[test]

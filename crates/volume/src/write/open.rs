@@ -97,7 +97,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     });
     let client: Arc<dyn journal::Client> = Arc::<Keeper>::clone(&keeper);
     journal.set_client(client);
-    let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), &sb.uuid);
+    let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), sb.uuid);
     let writer = Writer {
         keeper,
         journal: Arc::clone(&journal),

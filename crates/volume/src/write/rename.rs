@@ -47,7 +47,6 @@ impl Volume {
     /// directory into itself; [`Refusal::Busy`] for "." and ".."; [`Refusal::TooManyNames`]; [`Refusal::NoSpace`].
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
         let writer = self.writer()?;
-        check_name(from.1)?;
         let (from_dir, to_dir) = (writer.node(from.0)?, writer.node(to.0)?);
         for dir in [&from_dir, &to_dir] {
             writer.check_dir(dir)?;
@@ -56,6 +55,7 @@ impl Volume {
             let exists = how == Rename::NoReplace && !matches!(from.1, b"." | b"..");
             return Err(if exists { Refusal::Exists } else { Refusal::Busy }.into());
         }
+        check_name(from.1)?;
         let is_across = from_dir.ino() != to_dir.ino();
         // Directories that move change who is above whom: one at a time, so that the answers below stay true.
         let _tree = is_across.then(|| writer.renames.lock());

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Functions that the benchmarks share. To be sourced, from the repository's root.
+
+set -euo pipefail
+
+. ./xtask/needs.sh
+
+# median NUMBER...: null when there is none.
+median() {
+    if (($# == 0)); then
+        printf null
+        return
+    fi
+    printf '%s\n' "$@" | sort -g | awk '
+        { value[NR] = $1 }
+        END {
+            text = sprintf("%.4f", NR % 2 ? value[(NR + 1) / 2] : (value[NR / 2] + value[NR / 2 + 1]) / 2)
+            sub(/\.?0+$/, "", text)
+            printf "%s", text
+        }'
+}
+
+# largest NUMBER...: null when there is none.
+largest() {
+    if (($# == 0)); then
+        printf null
+        return
+    fi
+    printf '%s\n' "$@" | sort -g | tail -n 1
+}
+
+# ratio A B: A / B, null when one of them is.
+ratio() {
+    if [[ "$1" == null || "$2" == null ]]; then
+        printf null
+        return
+    fi
+    awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.2f", a / b; else printf "null" }'
+}
+
+# json_string TEXT
+json_string() {
+    local text="${1//\\/\\\\}"
+    printf '"%s"' "${text//\"/\\\"}"
+}

@@ -1,0 +1,221 @@
+//! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`, `truncate`, `touch`, and `extant edit` for many of them at once.
+//!
+//! ```text
+//! command line -> Change { options, IMG:PATH ... } ─┐
+//! script line  -> words -> Change { options, PATH } ┴> run_change -> operations of the library -> one commit at the end
+//! ```
+//!
+//! Owns: the commands' words, what they do with paths, scripts. Does **not** own: opening, committing and messages (see
+//! [`look`](crate::look)), the operations (see the library).
+//!
+//! Invariants
+//! 1. What cannot be done is told in one line and keeps the rest of a command from nothing; a script ends at the first problem.
+//! 2. A script is made as a whole or not at all, byte for byte, unless `--keep-going`.
+
+pub(crate) mod args;
+mod mode;
+mod ops;
+pub(crate) mod staged;
+mod words;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{IsTerminal, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::exit;
+use crate::imagearg::ImageArg;
+use crate::inspect::format::escape;
+use crate::look::{OpenArgs, Session};
+use args::{Change, JournalArg};
+use staged::Hold;
+
+const EDIT_HELP: &str = "\
+A script has a command per line, with the words and options of `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`, \
+`truncate` and `touch`, and paths without the image. Words are quoted as for a shell; # begins a comment.
+
+All lines are one commit. At the first line that cannot be done nothing is changed at all, and the image is as it was, \
+byte for byte.
+
+Examples:
+  extant edit root.img setup.txt
+  extant edit 'disk.img#2' <<'END'
+  mkdir -p -m 0700 /etc/secrets
+  ln -sf ../usr/share/zoneinfo/UTC /etc/localtime
+  chown 1000:1000 \"/srv/ann/My Files\"     # quoted
+  rm -rf /var/cache/*
+  END";
+
+/// Change an image by a script: all of it in one commit, or nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EDIT_HELP)]
+pub(crate) struct EditArgs {
+    /// Go on behind lines that cannot be done, and keep what the others did.
+    #[arg(short, long)]
+    keep_going: bool,
+    /// Say what would go wrong, and change nothing.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// The image.
+    #[arg(value_name = "IMG")]
+    image: OsString,
+    /// The script; standard input without it.
+    script: Option<PathBuf>,
+    #[command(flatten)]
+    journal: JournalArg,
+}
+
+/// A line of a script.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true, disable_help_subcommand = true)]
+struct Line {
+    #[command(subcommand)]
+    change: Change,
+}
+
+/// Runs a command of the command line.
+pub(crate) fn run_one(change: &Change) -> ExitCode {
+    let open = OpenArgs::with_journal(change.journal().cloned());
+    let mut session = match change.only_looks() {
+        true => Session::new(&open),
+        false => Session::writing(&open, Hold::UntilFull),
+    };
+    let printed = ops::run_change(&mut session, change);
+    session.finish(printed)
+}
+
+/// Runs a script.
+pub(crate) fn run_script(args: &EditArgs) -> ExitCode {
+    let script = match read_script(args) {
+        Ok(script) => script,
+        Err(why) => return exit::fail(exit::SOURCE, &why),
+    };
+    let name = args.script.as_ref().map_or_else(|| "line ".to_owned(), |path| format!("{}:", path.display()));
+    let hold = if args.keep_going && !args.dry_run { Hold::UntilFull } else { Hold::All };
+    let mut session = Session::writing(&OpenArgs::with_journal(args.journal.journal.clone()), hold);
+
+    // All lines are understood before the image is touched.
+    let mut changes = Vec::new();
+    for (number, line) in (1..).zip(script.split(|byte| *byte == b'\n')) {
+        session.context = format!("{name}{number}: ");
+        match parse_line(line) {
+            Ok(None) => {}
+            Ok(Some(change)) => changes.push((number, change)),
+            Err(why) => session.problem(exit::USAGE_CODE, why),
+        }
+    }
+    if session.problems > 0 && !args.keep_going {
+        tell_undone(&mut session, args);
+        return session.finish(Ok(()));
+    }
+    session.context.clear();
+    match ImageArg::parse(&args.image) {
+        Ok(image) if image.inner_path.is_some() => {
+            let shown = escape(args.image.as_bytes());
+            let why = "a script is for a whole image; its paths are in the script";
+            session.problem(exit::USAGE_CODE, format_args!("{shown}: {why}"));
+        }
+        Ok(image) => {
+            if session.open(&image).is_some() {
+                session.image = Some(image);
+            }
+        }
+        Err(why) => session.argument_error(why),
+    }
+    if session.image.is_none() {
+        return session.finish(Ok(()));
+    }
+    let mut printed = Ok(());
+    for (number, change) in &changes {
+        session.context = format!("{name}{number}: ");
+        let before = session.problems;
+        printed = ops::run_change(&mut session, change);
+        if (session.problems > before && !args.keep_going) || printed.is_err() {
+            if !args.keep_going {
+                tell_undone(&mut session, args);
+            }
+            break;
+        }
+    }
+    session.context.clear();
+    if args.dry_run {
+        session.discard();
+    }
+    session.finish(printed)
+}
+
+/// Drops what the script did until now, and says so.
+fn tell_undone(session: &mut Session, args: &EditArgs) {
+    session.context.clear();
+    session.discard();
+    eprintln!("extant: nothing of the script was done: {} is as it was", escape(args.image.as_bytes()));
+}
+
+fn read_script(args: &EditArgs) -> Result<Vec<u8>, String> {
+    let mut script = Vec::new();
+    match &args.script {
+        Some(path) => {
+            script = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        None => {
+            let mut stdin = std::io::stdin().lock();
+            if stdin.is_terminal() {
+                eprintln!("extant: reading the script from the terminal; Ctrl-D ends it");
+            }
+            stdin.read_to_end(&mut script).map_err(|error| format!("standard input: {error}"))?;
+        }
+    }
+    Ok(script)
+}
+
+/// What a line says; nothing for a blank one.
+fn parse_line(line: &[u8]) -> Result<Option<Change>, String> {
+    let words = words::words(line)?;
+    if words.is_empty() {
+        return Ok(None);
+    }
+    let words = words.into_iter().map(OsString::from_vec);
+    match Line::try_parse_from(words) {
+        Ok(line) if line.change.journal().is_some() => {
+            Err("--journal is an option of `extant edit` itself, not of its lines".to_owned())
+        }
+        Ok(line) => Ok(Some(line.change)),
+        Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelp => {
+            Err("help is had from the command line, not from a script".to_owned())
+        }
+        Err(error) => Err(told_in_one_line(&error.to_string())),
+    }
+}
+
+/// clap's message without the usage and the tips that are meant for a command line.
+fn told_in_one_line(message: &str) -> String {
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let end = message.find("\n\n").unwrap_or(message.len());
+    message[..end].split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Bytes as an argument.
+fn os(bytes: &[u8]) -> &OsStr {
+    OsStr::from_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_the_words_of_the_commands() {
+        assert!(
+            matches!(parse_line(b"mkdir -p -m 0700 /a /b"), Ok(Some(Change::Mkdir(args))) if args.parents)
+        );
+        assert!(matches!(parse_line(b"  # nothing"), Ok(None)));
+        assert!(matches!(parse_line(b"xattr set user.a -1 /a"), Ok(Some(Change::Xattr(_)))));
+        assert_eq!(parse_line(b"mount /a").unwrap_err(), "unrecognized subcommand 'mount'");
+        assert!(parse_line(b"mkdir 'a").unwrap_err().contains("not closed"));
+        let missing = parse_line(b"mkdir").unwrap_err();
+        assert_eq!(missing, "the following required arguments were not provided: <IMG:PATH>...");
+    }
+}

@@ -1,0 +1,575 @@
+//! What each command does with the paths that it is given.
+//!
+//! Owns: the order of a command's operations, and the advice that goes with a refusal. Does **not** own: the operations.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use extant::walk::Order;
+use extant::{
+    Error, Fault, FileSystem, FileType, Follow, InodeRef, New, Refusal, Rename, SetAttr, SetXattr, Timestamp,
+};
+
+use super::args::{
+    Change, ChmodArgs, ChownArgs, LinksArg, LnArgs, MkdirArgs, MvArgs, Resize, RmArgs, TouchArgs,
+    TruncateArgs, XattrArgs, XattrCommand,
+};
+use super::os;
+use crate::exit;
+use crate::inspect::format::{escape, hex, quote};
+use crate::look::{Named, Session, Target, below, code_of, output, shown};
+
+/// Bits that new files and directories do not get; a default ACL takes its place.
+const UMASK: u16 = 0o022;
+
+/// Runs a command. What cannot be done is told to the session; an error is one of the output.
+pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<()> {
+    match change {
+        Change::Mkdir(args) => mkdir(session, args),
+        Change::Rm(args) => rm(session, args),
+        Change::Mv(args) => mv(session, args),
+        Change::Ln(args) => ln(session, args),
+        Change::Chmod(args) => chmod(session, args),
+        Change::Chown(args) => chown(session, args),
+        Change::Xattr(args) => return xattr(session, args),
+        Change::Truncate(args) => truncate(session, args),
+        Change::Touch(args) => touch(session, args),
+    }
+    Ok(())
+}
+
+/// Tells what failed, and what to do about it.
+fn tell(session: &mut Session, image: &str, error: &Error, advice: &str) {
+    let semicolon = if advice.is_empty() { "" } else { "; " };
+    match error {
+        Error::At { path, fault } => {
+            let place = shown(image, &absolute(path));
+            session.problem(code_of(fault), format_args!("{place}: {fault}{semicolon}{advice}"));
+        }
+        Error::Between { from, to, fault } => {
+            let (from, to) = (shown(image, &absolute(from)), escape(&absolute(to)));
+            session.problem(code_of(fault), format_args!("{from} -> {to}: {fault}{semicolon}{advice}"));
+        }
+        other => session.problem(exit::UNREADABLE, other),
+    }
+}
+
+fn absolute(path: &[u8]) -> Vec<u8> {
+    if path.first() == Some(&b'/') { path.to_vec() } else { [b"/", path].concat() }
+}
+
+/// The last part of a path, without slashes behind it.
+fn last_part(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    path[..end].rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+fn parent(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let slash = path[..end].iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    if slash == 0 { b"/" } else { &path[..slash] }
+}
+
+fn is_dir(fs: &FileSystem, path: &[u8]) -> bool {
+    fs.resolve(os(path), Follow::Links).is_ok_and(|inode| inode.kind() == FileType::Directory)
+}
+
+fn mkdir(session: &mut Session, args: &MkdirArgs) {
+    let (mode, umask) = match &args.mode {
+        Some(change) => (change.apply(0o777, true), 0),
+        None => (0o777, UMASK),
+    };
+    let new = New { umask, ..New::directory(mode) };
+    for arg in &args.paths {
+        let Some(named) = session.named(arg) else { continue };
+        let made = match args.parents {
+            true if is_dir(&named.fs, &named.path) => Ok(()),
+            true => named
+                .fs
+                .create_dir_all(os(parent(&named.path)), 0o777 & !UMASK)
+                .and_then(|_| named.fs.create_node(os(&named.path), &new).map(drop)),
+            false => named.fs.create_node(os(&named.path), &new).map(drop),
+        };
+        // Directories above may have been made, also where this one could not be.
+        if made.is_ok() || args.parents {
+            session.did(&named.image);
+        }
+        if let Err(error) = made {
+            let advice = match () {
+                () if error.is(Refusal::NotFound) => "-p makes the directories above too",
+                () if error.is(Refusal::Exists) && is_dir(&named.fs, &named.path) => {
+                    "-p does not mind directories that are there"
+                }
+                () => "",
+            };
+            tell(session, &named.image, &error, advice);
+        }
+    }
+}
+
+fn rm(session: &mut Session, args: &RmArgs) {
+    let found: Vec<Target> = if args.force {
+        let mut found = Vec::new();
+        for arg in &args.paths {
+            found.extend(session.targets_if_there(arg, Follow::NotTheLast));
+        }
+        found
+    } else {
+        session.targets(&args.paths, Follow::NotTheLast)
+    };
+    // What a pattern matched below a directory that it matched as well goes before that.
+    for target in found.iter().rev() {
+        let (fs, path) = (&target.fs, os(&target.path));
+        let is_dir = target.inode.kind() == FileType::Directory;
+        let removed = match () {
+            () if target.path == b"/" => {
+                let why = "the root directory cannot be removed; /* are the names in it";
+                session.problem(exit::TARGET, format_args!("{}: {why}", target.shown()));
+                continue;
+            }
+            () if is_dir && args.recursive => fs.remove_dir_all(path),
+            () if is_dir && args.dir => fs.remove_dir(path),
+            () => fs.remove_file(path),
+        };
+        // Of a tree a part may be gone.
+        if removed.is_ok() || (is_dir && args.recursive) {
+            session.did(&target.image);
+        }
+        match removed {
+            Err(error) if args.force && error.is(Refusal::NotFound) => {}
+            Err(error) => {
+                let advice = match () {
+                    () if error.is(Refusal::IsDirectory) => {
+                        "-r removes it with everything below, -d when it is empty"
+                    }
+                    () if error.is(Refusal::NotEmpty) => "-r removes it with everything below",
+                    () => advice_on_flags(&error),
+                };
+                tell(session, &target.image, &error, advice);
+            }
+            Ok(()) => {}
+        }
+    }
+}
+
+fn advice_on_flags(error: &Error) -> &'static str {
+    if error.is(Refusal::NotPermitted) { "`extant stat` shows the flags" } else { "" }
+}
+
+/// Where several sources go: a directory to put them into, or a new name for the only one.
+struct Destination {
+    named: Named,
+    is_dir: bool,
+}
+
+/// The destination that the last path names; `None` after telling what is wrong with it.
+fn destination(session: &mut Session, last: &OsStr, sources: usize, is_name: bool) -> Option<Destination> {
+    let named = session.named(last)?;
+    let is_dir = !is_name && is_dir(&named.fs, &named.path);
+    if sources > 1 && !is_dir {
+        let why = "several files need an existing directory to go to";
+        session.problem(exit::USAGE_CODE, format_args!("{}: {why}", named.shown()));
+        return None;
+    }
+    Some(Destination { named, is_dir })
+}
+
+impl Destination {
+    /// The new name of something that was called `name`.
+    fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        if self.is_dir { below(without_slash(&self.named.path), name) } else { self.named.path.clone() }
+    }
+
+    /// Is it in the same image? Tells if not.
+    fn check_image(&self, session: &mut Session, target: &Target, what: &str) -> bool {
+        if target.image == self.named.image {
+            return true;
+        }
+        let (from, to) = (target.shown(), self.named.shown());
+        session.problem(exit::USAGE_CODE, format_args!("{from} -> {to}: {what} stay inside of one image"));
+        false
+    }
+}
+
+fn without_slash(path: &[u8]) -> &[u8] {
+    match path.strip_suffix(b"/") {
+        Some(b"") | None => path,
+        Some(rest) => rest,
+    }
+}
+
+fn mv(session: &mut Session, args: &MvArgs) {
+    let Some((last, sources)) = args.paths.split_last() else { return };
+    let before = session.problems;
+    let found = session.targets(sources, Follow::NotTheLast);
+    if found.is_empty() && session.problems > before {
+        return;
+    }
+    let is_name = args.no_target_directory || args.exchange;
+    let Some(destination) = destination(session, last, found.len().max(sources.len()), is_name) else {
+        return;
+    };
+    let how = match () {
+        () if args.exchange => Rename::Exchange,
+        () if args.no_clobber => Rename::NoReplace,
+        () => Rename::Replace,
+    };
+    for target in &found {
+        if !destination.check_image(session, target, "files") {
+            continue;
+        }
+        let to = destination.path_of(target.name());
+        let moved = target.fs.rename_with(os(&target.path), os(&to), how);
+        if moved.is_ok() {
+            session.did(&target.image);
+        }
+        if let Err(error) = moved {
+            let advice = match () {
+                () if error.is(Refusal::Invalid) => "a directory cannot be moved into itself",
+                () if error.is(Refusal::NotEmpty) => {
+                    "remove what is in the way first, or move to another name"
+                }
+                () if error.is(Refusal::NotFound) && args.exchange => "both must be there to be exchanged",
+                () => advice_on_flags(&error),
+            };
+            tell(session, &target.image, &error, advice);
+        }
+    }
+}
+
+fn ln(session: &mut Session, args: &LnArgs) {
+    let Some((last, sources)) = args.paths.split_last() else { return };
+    if args.symbolic {
+        let is_name = args.no_target_directory;
+        let Some(destination) = destination(session, last, sources.len(), is_name) else { return };
+        for text in sources.iter().map(|text| text.as_bytes()) {
+            let path = destination.path_of(last_part(text));
+            let new = New::symlink(text);
+            let fs = &destination.named.fs;
+            let image = &destination.named.image;
+            make_link(session, image, fs, &path, args.force, || fs.create_node(os(&path), &new).map(drop));
+        }
+        return;
+    }
+    let found = session.targets(sources, Follow::NotTheLast);
+    if found.is_empty() {
+        return;
+    }
+    let Some(destination) = destination(session, last, found.len(), args.no_target_directory) else { return };
+    for target in &found {
+        if !destination.check_image(session, target, "hard links") {
+            continue;
+        }
+        if target.inode.kind() == FileType::Directory {
+            let why = "is a directory, which has one name only; -s makes a symbolic link to it";
+            session.problem(exit::NOT_FOUND, format_args!("{}: {why}", target.shown()));
+            continue;
+        }
+        let path = destination.path_of(target.name());
+        let fs = &target.fs;
+        make_link(session, &target.image, fs, &path, args.force, || {
+            fs.hard_link(os(&target.path), os(&path))
+        });
+    }
+}
+
+/// Makes a link; with force instead of what has its name.
+fn make_link(
+    session: &mut Session,
+    image: &str,
+    fs: &FileSystem,
+    path: &[u8],
+    force: bool,
+    make: impl Fn() -> Result<(), Error>,
+) {
+    let made = match make() {
+        Err(error) if force && error.is(Refusal::Exists) => {
+            let removed = fs.remove_file(os(path));
+            if removed.is_ok() {
+                session.did(image);
+            }
+            removed.and_then(|()| make())
+        }
+        made => made,
+    };
+    if made.is_ok() {
+        session.did(image);
+    }
+    if let Err(error) = made {
+        let advice = if error.is(Refusal::Exists) { "-f replaces it" } else { "" };
+        tell(session, image, &error, advice);
+    }
+}
+
+/// Does something to the inodes of targets, and of all that is below them. Symbolic links below are left out, or changed
+/// themselves.
+fn each_inode(
+    session: &mut Session,
+    targets: &[Target],
+    recursive: bool,
+    links_below: bool,
+    mut change: impl FnMut(&FileSystem, &InodeRef) -> Result<(), Fault>,
+) {
+    for target in targets {
+        let mut apply = |session: &mut Session, path: &[u8], inode: &InodeRef| {
+            let changed = change(&target.fs, inode);
+            if changed.is_ok() {
+                session.did(&target.image);
+            }
+            if let Err(fault) = changed {
+                let place = shown(&target.image, path);
+                let advice = match fault {
+                    Fault::Refused(Refusal::NotPermitted) => "; `extant stat` shows the flags",
+                    _ => "",
+                };
+                session.problem(code_of(&fault), format_args!("{place}: {fault}{advice}"));
+            }
+        };
+        if !recursive || target.inode.kind() != FileType::Directory {
+            apply(session, &target.path, &target.inode);
+            continue;
+        }
+        let walk = target.fs.walk_inode(InodeRef::clone(&target.inode)).order(Order::Names);
+        for entry in walk {
+            match entry {
+                Ok(entry) => match entry.inode() {
+                    Ok(inode) if inode.kind() == FileType::Symlink && !links_below => {}
+                    Ok(inode) => apply(session, &below(&target.path, entry.path()), &inode),
+                    Err(fault) => {
+                        session.fault(shown(&target.image, &below(&target.path, entry.path())), &fault)
+                    }
+                },
+                Err(fault) => session.walk_fault(target, &fault),
+            }
+        }
+    }
+}
+
+fn chmod(session: &mut Session, args: &ChmodArgs) {
+    let targets = session.targets(&args.paths, Follow::Links);
+    each_inode(session, &targets, args.recursive, false, |fs, inode| {
+        // An earlier path may have changed it.
+        let now = fs.volume().inode(inode.ino())?;
+        let mode = args.mode.apply(now.fields().mode, now.kind() == FileType::Directory);
+        fs.volume().set_attr(inode.ino(), &SetAttr { mode: Some(mode), ..SetAttr::default() }).map(drop)
+    });
+}
+
+fn chown(session: &mut Session, args: &ChownArgs) {
+    let targets = session.targets(&args.paths, links(args.links));
+    let set = SetAttr { uid: args.owner.uid, gid: args.owner.gid, ..SetAttr::default() };
+    each_inode(session, &targets, args.recursive, true, |fs, inode| {
+        fs.volume().set_attr(inode.ino(), &set).map(drop)
+    });
+}
+
+fn links(arg: LinksArg) -> Follow {
+    if arg.no_dereference { Follow::NotTheLast } else { Follow::Links }
+}
+
+fn xattr(session: &mut Session, args: &XattrArgs) -> io::Result<()> {
+    let targets =
+        |session: &mut Session, paths: &[OsString], arg: LinksArg| session.targets(paths, links(arg));
+    match &args.command {
+        XattrCommand::Get { raw, links, name, paths } => {
+            let targets = targets(session, paths, *links);
+            let mut out = output();
+            for target in &targets {
+                match target.fs.volume().xattr(&target.inode, name.as_bytes()) {
+                    Ok(value) if *raw => out.write_all(&value)?,
+                    Ok(value) if targets.len() == 1 => writeln!(out, "{}", value_text(&value))?,
+                    Ok(value) => writeln!(out, "{}: {}", escape(&target.path), value_text(&value))?,
+                    Err(fault) => tell_attribute(session, target, name, &fault),
+                }
+            }
+            out.flush()
+        }
+        XattrCommand::List { links, paths } => {
+            let targets = targets(session, paths, *links);
+            let mut out = output();
+            for target in &targets {
+                let attributes = match target.fs.volume().xattrs(&target.inode) {
+                    Ok(attributes) => attributes,
+                    Err(fault) => {
+                        session.fault(target.shown(), &fault);
+                        continue;
+                    }
+                };
+                for attribute in &attributes {
+                    if targets.len() > 1 {
+                        write!(out, "{}: ", escape(&target.path))?;
+                    }
+                    writeln!(out, "{} = {}", escape(&attribute.name), value_text(&attribute.value))?;
+                }
+            }
+            out.flush()
+        }
+        XattrCommand::Set { create, replace, links, name, value, paths } => {
+            let how = match (create, replace) {
+                (true, _) => SetXattr::Create,
+                (_, true) => SetXattr::Replace,
+                _ => SetXattr::Any,
+            };
+            match parse_value(value.as_bytes()) {
+                Ok(value) => {
+                    for target in &targets(session, paths, *links) {
+                        let ino = target.inode.ino();
+                        match target.fs.volume().set_xattr(ino, name.as_bytes(), &value, how) {
+                            Ok(()) => session.did(&target.image),
+                            Err(fault) => tell_attribute(session, target, name, &fault),
+                        }
+                    }
+                }
+                Err(why) => session.problem(exit::USAGE_CODE, why),
+            }
+            Ok(())
+        }
+        XattrCommand::Remove { links, name, paths } => {
+            for target in &targets(session, paths, *links) {
+                match target.fs.volume().remove_xattr(target.inode.ino(), name.as_bytes()) {
+                    Ok(()) => session.did(&target.image),
+                    Err(fault) => tell_attribute(session, target, name, &fault),
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+fn tell_attribute(session: &mut Session, target: &Target, name: &OsStr, fault: &Fault) {
+    let advice: &dyn Display = match fault {
+        Fault::Refused(Refusal::NotSupported) => {
+            &"; names begin with user., trusted., security. or system.posix_acl_, and user. is for files and directories"
+        }
+        Fault::Refused(Refusal::NoSpace) => {
+            &"; the attributes of a file have little room, or the file system is full"
+        }
+        Fault::Refused(Refusal::Exists) => {
+            let text = format_args!("{}: {}: it has this attribute", target.shown(), escape(name.as_bytes()));
+            return session.problem(exit::EXISTS, text);
+        }
+        _ => &"",
+    };
+    let (place, name) = (target.shown(), escape(name.as_bytes()));
+    session.problem(code_of(fault), format_args!("{place}: {name}: {fault}{advice}"));
+}
+
+/// Text, or bytes in hex behind `0x`.
+fn parse_value(text: &[u8]) -> Result<Vec<u8>, String> {
+    let Some(digits) = text.strip_prefix(b"0x") else { return Ok(text.to_vec()) };
+    let byte = |pair: &[u8]| {
+        let text = std::str::from_utf8(pair).ok().filter(|_| pair.len() == 2 && pair.is_ascii())?;
+        text.bytes().all(|c| c.is_ascii_hexdigit()).then(|| u8::from_str_radix(text, 16).ok())?
+    };
+    let bytes: Option<Vec<u8>> = digits.chunks(2).map(byte).collect();
+    bytes.ok_or_else(|| {
+        let text = escape(text);
+        format!("{text}: behind 0x stand pairs of hex digits; to set this very text, write it in hex")
+    })
+}
+
+/// Text in quotes where it is text, else hex.
+fn value_text(value: &[u8]) -> String {
+    let body = value.strip_suffix(b"\0").unwrap_or(value);
+    let is_text = std::str::from_utf8(body).is_ok_and(|text| !text.chars().any(char::is_control));
+    if is_text { quote(value) } else { format!("0x{}", hex(value)) }
+}
+
+/// What is there under a path, made if it is not; `None` after telling why there is neither, or when nothing is to be made.
+fn there_or_made(session: &mut Session, arg: &OsStr, follow: Follow, no_create: bool) -> Vec<Target> {
+    let found = session.targets_if_there(arg, follow);
+    if !found.is_empty() || no_create {
+        return found;
+    }
+    let before = session.problems;
+    let Some(named) = session.named(arg) else { return Vec::new() };
+    if session.problems > before {
+        return Vec::new();
+    }
+    let new = New { umask: UMASK, ..New::file(0o666) };
+    match named.fs.create_node(os(&named.path), &new) {
+        Ok(inode) => {
+            session.did(&named.image);
+            vec![Target { image: named.image, fs: named.fs, path: named.path, inode }]
+        }
+        Err(error) => {
+            let advice = match () {
+                () if error.is(Refusal::Exists) => "it is a symbolic link that leads nowhere",
+                () if error.is(Refusal::NotFound) => "the directory is not there; `mkdir -p` makes it",
+                () => "",
+            };
+            tell(session, &named.image, &error, advice);
+            Vec::new()
+        }
+    }
+}
+
+fn truncate(session: &mut Session, args: &TruncateArgs) {
+    for arg in &args.paths {
+        for target in there_or_made(session, arg, Follow::Links, args.no_create) {
+            let size = match args.size {
+                Resize::To(size) => size,
+                Resize::By(more) if more < 0 => target.inode.size().saturating_sub(more.unsigned_abs()),
+                Resize::By(more) => target.inode.size().saturating_add(more.unsigned_abs()),
+            };
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            match target.fs.volume().set_attr(target.inode.ino(), &set) {
+                Ok(_) => session.did(&target.image),
+                Err(fault) => session.fault(target.shown(), &fault),
+            }
+        }
+    }
+}
+
+fn touch(session: &mut Session, args: &TouchArgs) {
+    let time = args.date.unwrap_or_else(now);
+    let both = args.access == args.modification;
+    let set = SetAttr {
+        atime: (both || args.access).then_some(time),
+        mtime: (both || args.modification).then_some(time),
+        ..SetAttr::default()
+    };
+    for arg in &args.paths {
+        for target in there_or_made(session, arg, links(args.links), args.no_create) {
+            match target.fs.volume().set_attr(target.inode.ino(), &set) {
+                Ok(_) => session.did(&target.image),
+                Err(fault) => session.fault(target.shown(), &fault),
+            }
+        }
+    }
+}
+
+fn now() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX), nanos: now.subsec_nanos() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_taken_apart() {
+        for (path, above, last) in
+            [("/a", "/", "a"), ("/a/b", "/a", "b"), ("/a/b/", "/a", "b"), ("/", "/", ""), ("a", "/", "a")]
+        {
+            assert_eq!(parent(path.as_bytes()), above.as_bytes(), "{path}");
+            assert_eq!(last_part(path.as_bytes()), last.as_bytes(), "{path}");
+        }
+    }
+
+    #[test]
+    fn values_are_text_or_hex() {
+        assert_eq!(parse_value(b"text"), Ok(b"text".to_vec()));
+        assert_eq!(parse_value(b"0x00fF"), Ok(vec![0, 255]));
+        assert_eq!(parse_value(b"0x"), Ok(vec![]));
+        for wrong in [&b"0x1"[..], b"0xg0", b"0x+1", b"0x\xff\xff"] {
+            assert!(parse_value(wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(value_text(b"plain"), "\"plain\"");
+        assert_eq!(value_text(b"\x01\xff"), "0x01ff");
+    }
+}

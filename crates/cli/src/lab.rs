@@ -1,0 +1,188 @@
+//! `extant lab`: the studies' drivers, on a file system in memory, in an image, or on a mount.
+//!
+//! Does **not** own: any load or measurement (see the crate `lab`).
+
+mod createmany;
+mod large_dir;
+mod orphans;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use image::options::{FeatureEdit, FormatOptions, JournalSize};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lab::LabFault;
+use volume::{OpenOptions, OrphanMode, WriteOptions};
+
+use crate::exit;
+use crate::sizes::parse_size;
+
+/// Measure what drives a file system hardest, in process or on a mount.
+#[derive(Debug, Args)]
+pub(crate) struct LabArgs {
+    #[command(subcommand)]
+    study: Study,
+}
+
+#[derive(Debug, Subcommand)]
+enum Study {
+    /// Make very many names in one directory, as fast as possible.
+    Createmany(Box<createmany::CreatemanyArgs>),
+    /// How orphan tracking scales with writers: its modes side by side.
+    Orphans(Box<orphans::OrphansArgs>),
+    /// One directory with very many names: rates along the way, and what its hash changes.
+    LargeDir(Box<large_dir::LargeDirArgs>),
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &LabArgs) -> ExitCode {
+    let done = match &args.study {
+        Study::Createmany(args) => createmany::run(args),
+        Study::Orphans(args) => orphans::run(args),
+        Study::LargeDir(args) => large_dir::run(args),
+    };
+    match done {
+        Ok(code) => code,
+        Err(fault) => exit::fail(code_of(&fault), &fault),
+    }
+}
+
+fn code_of(fault: &LabFault) -> u8 {
+    match fault {
+        LabFault::Usage(_) | LabFault::Make(_) => exit::USAGE_CODE,
+        LabFault::Open(_) => exit::UNREADABLE,
+        LabFault::Failed(failed) if failed.errno == 28 => exit::NO_SPACE,
+        LabFault::Failed(_) | LabFault::Close(_) | LabFault::Device(_) => exit::TARGET,
+    }
+}
+
+/// The file system that is made for a study.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "File system")]
+struct GroundArgs {
+    /// Features to add or (with ^) leave out, as mkfs names them.
+    #[arg(long, value_name = "LIST")]
+    features: Vec<String>,
+    /// Block size in bytes.
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    block_size: Option<u64>,
+    /// Size of the journal in MiB.
+    #[arg(long, value_name = "MIB")]
+    journal_size: Option<u32>,
+    /// Number of inodes; enough if not given.
+    #[arg(long, value_name = "COUNT")]
+    inodes: Option<u64>,
+}
+
+impl GroundArgs {
+    fn options(&self) -> Result<FormatOptions, LabFault> {
+        let mut features = Vec::new();
+        for list in &self.features {
+            let edits = FeatureEdit::parse_list(list);
+            features.extend(edits.map_err(|word| usage(format!("no feature is called \"{word}\"")))?);
+        }
+        let block_size = self.block_size.map(|bytes| {
+            let wrong = || usage("a block size is a power of two from 1024 to 65536".to_owned());
+            base::BlockSize::from_bytes(bytes).ok_or_else(wrong)
+        });
+        Ok(FormatOptions {
+            features,
+            block_size: block_size.transpose()?,
+            journal_size: self.journal_size.map_or(JournalSize::Auto, JournalSize::MiB),
+            inodes: self.inodes,
+            ..FormatOptions::default()
+        })
+    }
+}
+
+/// How the engine works.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
+struct EngineArgs {
+    /// Memory for caches.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache: Option<u64>,
+    /// Do not flush the device at commits.
+    #[arg(long)]
+    no_barriers: bool,
+    /// Keep no journal though the file system has one.
+    #[arg(long)]
+    no_journal: bool,
+    /// Blocks of a transaction at most.
+    #[arg(long, value_name = "BLOCKS", default_value_t = 0, hide_default_value = true)]
+    transaction_max: u32,
+}
+
+impl EngineArgs {
+    fn options(&self) -> OpenOptions {
+        let write = WriteOptions {
+            orphans: OrphanMode::default(),
+            no_barriers: self.no_barriers,
+            no_journal: self.no_journal,
+            transaction_max: self.transaction_max,
+            ..WriteOptions::default()
+        };
+        let cache_bytes = self.cache.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        OpenOptions { cache_bytes, write, ..OpenOptions::default() }
+    }
+}
+
+fn usage(why: String) -> LabFault {
+    LabFault::Usage(why)
+}
+
+/// Prints a report: as JSON, or as text.
+fn print(report: &impl serde::Serialize, text: &dyn std::fmt::Display, json: bool) {
+    let mut out = std::io::stdout().lock();
+    // A reader that went away does not change what was measured.
+    let _ = match json {
+        true => writeln!(out, "{}", serde_json::to_string_pretty(report).unwrap_or_default()),
+        false => write!(out, "{text}"),
+    };
+}
+
+/// Shows how far a study is, on a terminal; and the protocol's lines, where they are wanted.
+struct Shown {
+    bar: ProgressBar,
+    lines: bool,
+}
+
+impl Shown {
+    fn new(bar: bool, lines: bool) -> Self {
+        let bar = match bar && std::io::stderr().is_terminal() {
+            true => ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5)),
+            false => ProgressBar::hidden(),
+        };
+        if let Ok(style) = ProgressStyle::with_template("{msg:16} {wide_bar} {percent:3}% {per_sec:>16}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_secs(1));
+        Self { bar, lines }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl lab::Watch for Shown {
+    fn advance(&self, objects: u64) {
+        self.bar.inc(objects);
+    }
+
+    fn line(&self, text: &str) {
+        if self.lines {
+            let _ = writeln!(std::io::stdout().lock(), "{text}");
+        }
+    }
+
+    fn part(&self, what: &str, total: Option<u64>) {
+        self.bar.reset();
+        self.bar.set_message(what.to_owned());
+        self.bar.set_length(total.unwrap_or(1));
+    }
+}

@@ -1,0 +1,236 @@
+//! `extant lab createmany`: its options are the known tool's; where it works is ours.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args;
+use image::options::JournalSize;
+use lab::createmany::{Job, LINKS_PER_TARGET, Operation, Report};
+use lab::ground::Ground;
+use lab::{Engine, Kernel, LabFault, Watch};
+use serde::Serialize;
+
+use super::{EngineArgs, GroundArgs, Shown, print, usage};
+use crate::exit;
+use crate::imagearg::{ArgError, ImageArg, LockError, Place};
+
+/// Size of the device in memory when nobody knows how many objects there will be.
+const SIZE_UNKNOWN: u64 = 16 << 30;
+const SIZE_BASE: u64 = 512 << 20;
+const JOURNAL_MIB: u32 = 128;
+
+/// Make very many names in one directory, as fast as possible.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "extant lab createmany [OPTIONS] {-o [-k] | -m | -d | -l TARGET} [-u[UNLINKFMT]] [-r ALIAS] \
+                      [-t SECONDS] FILENAMEFMT [[START] COUNT]",
+    after_help = "\
+What to make (these come after the options above):
+  -o            open with O_CREAT|O_RDWR and close; with -k files stay open until the end
+  -m            mknod of a regular file
+  -d            mkdir
+  -l TARGET     link to TARGET, a name in the same directory
+  -u[FMT]       unlink (rmdir with -d) each at once, by FMT's name if that is given
+  -r ALIAS      give each a second name as well
+  -t SECONDS    stop after this time; COUNT -SECONDS is the same
+Names are FILENAMEFMT with the number at %ld (printf's), or at the end; numbers go from START (0) on, COUNT of them.
+
+Examples:
+  extant lab createmany -m test 1000000                        in memory, in process
+  extant lab createmany --then-unlink --json -m test 1000000   and remove them again, timed apart
+  extant lab createmany --renew-target -l target test 5000000  names only: few inodes
+  extant lab createmany --threads 2 -d dir%06d 50000           two workers, a directory each
+  extant lab createmany --kernel /mnt -m test 1000000          the same loop on a mount"
+)]
+pub(crate) struct CreatemanyArgs {
+    /// Work in an image: FILE, FILE@OFFSET, FILE#PARTITION, or mem:SIZE for a new one in memory. Without this, in memory with enough room.
+    #[arg(long, value_name = "IMG")]
+    image: Option<OsString>,
+    /// Work in a directory of the system, through its calls.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["image", "check", "sync"])]
+    kernel: Option<PathBuf>,
+    /// Workers; each gets a directory of its own, and COUNT names.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: u16,
+    /// With -l: make TARGET if it is missing, and take a new one (TARGET.1, ...) after so many links.
+    #[arg(long, value_name = "LINKS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "64998", value_parser = clap::value_parser!(u64).range(1..=LINKS_PER_TARGET))]
+    renew_target: Option<u64>,
+    /// Remove all in a second pass with a clock of its own.
+    #[arg(long)]
+    then_unlink: bool,
+    /// Verify the image at the end.
+    #[arg(long)]
+    check: bool,
+    /// Report also the time until all is home on the device.
+    #[arg(long)]
+    sync: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print only the totals.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    ground: GroundArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// Options of createmany itself, format, start, count.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "WORDS")]
+    words: Vec<String>,
+}
+
+/// What was measured, and where.
+#[derive(Serialize)]
+struct Told {
+    place: String,
+    #[serde(flatten)]
+    report: Report,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    close_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    commits: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logged_blocks: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_waits: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sealing_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clean: Option<bool>,
+}
+
+impl Told {
+    fn new(place: String, report: Report) -> Self {
+        Self {
+            place,
+            report,
+            close_s: None,
+            commits: None,
+            logged_blocks: None,
+            start_waits: None,
+            sealing_s: None,
+            clean: None,
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.report.totals();
+        if let Some(seconds) = self.close_s {
+            text += &format!("close: all home after {seconds:.2} seconds more\n");
+        }
+        match self.clean {
+            Some(true) => text += "check: clean\n",
+            Some(false) => text += "check: errors; run `extant check`\n",
+            None => {}
+        }
+        text
+    }
+}
+
+pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
+    let mut job = lab::usage::parse(&args.words).map_err(usage)?;
+    job.threads = usize::from(args.threads);
+    job.renew_target = args.renew_target;
+    job.then_unlink = args.then_unlink;
+    if job.then_unlink && job.unlink.is_some() {
+        return Err(usage("--then-unlink removes what -u has removed already".to_owned()));
+    }
+    let shown = Shown::new(args.json || args.quiet, !args.json && !args.quiet);
+    shown.part(&job.word(), job.count.map(|count| count * u64::from(args.threads)));
+    let told = match &args.kernel {
+        Some(dir) => {
+            let report = lab::createmany::run(&job, &mut Kernel::at(dir)?, &shown)?;
+            Told::new(dir.display().to_string(), report)
+        }
+        None => in_process(args, &job, &shown)?,
+    };
+    drop(shown);
+    print(&told, &told.text(), args.json);
+    match (&told.report.failed, told.clean) {
+        (Some(why), _) => {
+            let code = if why.contains("(errno 28)") { exit::NO_SPACE } else { exit::TARGET };
+            Ok(exit::fail(code, why))
+        }
+        (None, Some(false)) => Ok(ExitCode::from(exit::DAMAGED)),
+        (None, _) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn in_process(args: &CreatemanyArgs, job: &Job, shown: &Shown) -> Result<Told, LabFault> {
+    let mut job = job.clone();
+    let (place, ground) = ground(args, &mut job)?;
+    let volume = ground.open(&args.engine.options())?;
+    let report = lab::createmany::run(&job, &mut Engine::root(&volume), shown)?;
+    let mut told = Told::new(place, report);
+    let journal = volume.journal_stats().unwrap_or_default();
+    told.commits = Some(journal.commits);
+    told.logged_blocks = Some(journal.logged_blocks);
+    told.start_waits = Some(journal.start_waits);
+    told.sealing_s = Some(journal.sealing_nanos as f64 / 1e9);
+    let is_kept = args.image.is_some();
+    if is_kept || args.sync || args.check {
+        shown.part("close", None);
+        let begun = Instant::now();
+        volume.close().map_err(LabFault::Close)?;
+        told.close_s = Some(begun.elapsed().as_secs_f64());
+    }
+    if args.check {
+        shown.part("check", None);
+        told.clean = Some(ground.check()?.clean());
+    }
+    Ok(told)
+}
+
+/// The image that was named, or a new one in memory with room for the job.
+fn ground(args: &CreatemanyArgs, job: &mut Job) -> Result<(String, Ground), LabFault> {
+    let mut options = args.ground.options()?;
+    let memory = match &args.image {
+        None => None,
+        Some(arg) => {
+            let image = ImageArg::parse(arg).map_err(refused)?;
+            let path = image.to_string();
+            if image.inner_path.is_some() {
+                return Err(usage(format!(
+                    "{path}: names are made in the root directory: leave the path out"
+                )));
+            }
+            match image.at {
+                Place::Memory(size) => Some(size),
+                _ => {
+                    let device = image.open_locked().map_err(|why| match why {
+                        LockError::Arg(why) => refused(why),
+                        LockError::Unwritable(why) | LockError::Busy(why) => LabFault::Device(why),
+                    })?;
+                    return Ok((path, Ground::of(device)));
+                }
+            }
+        }
+    };
+    let objects = job.count.map(|count| count.saturating_mul(job.threads as u64));
+    let per_object = match job.operation {
+        Operation::Link => 64,
+        Operation::Mkdir => 4096 + 512,
+        Operation::Open | Operation::OpenKeep | Operation::Mknod => 512,
+    };
+    let enough = objects.map_or(SIZE_UNKNOWN, |objects| SIZE_BASE + objects.saturating_mul(per_object));
+    let size = memory.unwrap_or(enough);
+    let inodes = if job.operation == Operation::Link { 0 } else { objects.unwrap_or(size / 1024) };
+    options.inodes.get_or_insert(inodes + inodes / 64 + 16_384);
+    if options.journal_size == JournalSize::Auto {
+        // What a disk of some size has; the device here is just large enough for the job.
+        options.journal_size = JournalSize::MiB(JOURNAL_MIB);
+    }
+    // In memory nobody can have made a target.
+    job.renew_target.get_or_insert(LINKS_PER_TARGET);
+    Ok((format!("mem:{}", crate::sizes::human(size)), Ground::memory(size, &options)?))
+}
+
+fn refused(why: ArgError) -> LabFault {
+    match why {
+        ArgError::Usage(why) => usage(why),
+        ArgError::Unreadable(why) => LabFault::Device(why),
+    }
+}

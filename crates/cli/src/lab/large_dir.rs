@@ -1,0 +1,105 @@
+//! `extant lab large-dir`.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use lab::LabFault;
+use lab::createmany::Operation;
+use lab::large_dir::Study;
+use lab::names::NameFormat;
+use ondisk::hash::HashVersion;
+
+use super::{EngineArgs, GroundArgs, Shown, print};
+use crate::exit;
+use crate::sizes::parse_size;
+
+/// One directory with very many names: rates along the way, and what its hash changes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Names are links to few inodes, so that nothing but the directory grows (--operation changes that). A directory of 207
+million names takes about 7 GB of memory.
+
+Examples:
+  extant lab large-dir                              5 million names, both hashes
+  extant lab large-dir --names 20000000 --cache 64M where the rate falls when leaves do not fit into memory
+  extant lab large-dir --hash half_md4 --json")]
+pub(crate) struct LargeDirArgs {
+    /// Names in the directory.
+    #[arg(long, value_name = "N", default_value_t = 5_000_000)]
+    names: u64,
+    /// Print the rate after so many names.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    per: u64,
+    /// Hashes to compare: half_md4, tea, legacy.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["half_md4", "tea"])]
+    hash: Vec<HashArg>,
+    /// What each name is.
+    #[arg(long, value_enum, default_value = "link")]
+    operation: OperationArg,
+    /// The names, as createmany's format.
+    #[arg(long, value_name = "FMT", default_value = "test%ld", value_parser = NameFormat::parse)]
+    format: NameFormat,
+    /// Size of the device in memory; enough if not given.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+    /// Do not verify the file systems at their end.
+    #[arg(long)]
+    no_check: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    ground: GroundArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum HashArg {
+    #[value(name = "half_md4", alias = "half-md4")]
+    HalfMd4,
+    Tea,
+    Legacy,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OperationArg {
+    Link,
+    Mknod,
+    Mkdir,
+    Open,
+}
+
+pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
+    let hash = |hash: &HashArg| match hash {
+        HashArg::HalfMd4 => HashVersion::HalfMd4,
+        HashArg::Tea => HashVersion::Tea,
+        HashArg::Legacy => HashVersion::Legacy,
+    };
+    let study = Study {
+        names: args.names,
+        per: args.per,
+        operation: match args.operation {
+            OperationArg::Link => Operation::Link,
+            OperationArg::Mknod => Operation::Mknod,
+            OperationArg::Mkdir => Operation::Mkdir,
+            OperationArg::Open => Operation::Open,
+        },
+        format: args.format.clone(),
+        hashes: args.hash.iter().map(hash).collect(),
+        size: args.size,
+        make: args.ground.options()?,
+        open: args.engine.options(),
+        check: !args.no_check,
+    };
+    let shown = Shown::new(true, false);
+    let report = lab::large_dir::run(&study, &shown)?;
+    drop(shown);
+    print(&report, &report, args.json);
+    let is_damaged = report.hashes.iter().any(|of| of.check_errors.is_some_and(|errors| errors > 0));
+    match report.hashes.iter().find_map(|of| of.failed.as_ref()) {
+        Some(why) => Ok(exit::fail(exit::TARGET, why)),
+        None if is_damaged => Ok(ExitCode::from(exit::DAMAGED)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}

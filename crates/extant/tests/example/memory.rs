@@ -1,0 +1,12 @@
+// Included by the examples of the documentation and by tests: an empty file system in memory, as `extant mkfs` makes it.
+
+/// A device in memory of `bytes` bytes, with an empty ext4 on it.
+pub fn empty_memory(bytes: u64) -> std::sync::Arc<extant::MemDevice> {
+    let memory = extant::MemDevice::new(bytes);
+    let options = image::options::FormatOptions::default();
+    let identity = image::mkfs::Identity { uuid: [7; 16], hash_seed: [9; 16], time: 1_700_000_000 };
+    let tree = image::mkfs::EmptyTree::new(identity.time, (0, 0));
+    let plan = image::mkfs::plan(&tree.input(&options, identity, true), bytes).unwrap();
+    image::mkfs::write_plan(&plan, &memory, false).unwrap();
+    std::sync::Arc::new(memory)
+}

@@ -1,0 +1,156 @@
+//! Requests that change something: what they mean to the server, and what else the kernel is to be told.
+//!
+//! Does **not** own: the list of requests (see the parent module), what a change does (see [`Serve`]).
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use base::Ino;
+use fuser::{Generation, INodeNo, RenameFlags, ReplyEmpty, ReplyEntry, Request};
+use volume::{New, Rename, SetXattr, Stat};
+
+use super::{REMEMBER, Transport, convert};
+use crate::{Errno, Serve};
+
+/// XATTR_CREATE and XATTR_REPLACE of setxattr(2).
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+
+/// A regular file of whoever asks.
+pub(super) fn new(request: &Request, mode: u32, umask: u32) -> New<'static> {
+    New {
+        umask: (umask & 0o777) as u16,
+        uid: request.uid(),
+        gid: request.gid(),
+        ..New::file((mode & 0o7777) as u16)
+    }
+}
+
+/// The answer to a request that has none but its errno.
+pub(super) fn done(done: Result<(), Errno>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno.into()),
+    }
+}
+
+impl<S: Serve> Transport<S> {
+    /// Tells a name's inode, which the kernel knows from now on.
+    pub(super) fn tell_entry(&self, stat: &Stat, reply: ReplyEntry) {
+        if self.writable {
+            self.lookups.told(stat.ino);
+        }
+        reply.entry(&REMEMBER, &convert::attributes(stat), Generation(stat.generation.into()));
+    }
+
+    pub(super) fn tell_made(&self, made: &Result<Stat, Errno>, reply: ReplyEntry) {
+        match made {
+            Ok(stat) => self.tell_entry(stat, reply),
+            Err(errno) => reply.error((*errno).into()),
+        }
+    }
+
+    /// Without changes there is nothing to make durable, and no need to ask again.
+    pub(super) fn tell_synced(&self, node: INodeNo, reply: ReplyEmpty) {
+        let synced = if self.writable {
+            convert::ino_of(node).and_then(|ino| self.serve.sync(ino))
+        } else {
+            Err(Errno::NOSYS)
+        };
+        done(synced, reply);
+    }
+
+    pub(super) fn make(&self, parent: INodeNo, name: &OsStr, new: &New<'_>) -> Result<Stat, Errno> {
+        let dir = convert::ino_of(parent)?;
+        let made = self.serve.create(dir, name.as_bytes(), new);
+        self.listings.forget(dir);
+        if let Ok(stat) = &made {
+            // Its number may have been another directory's.
+            self.listings.forget(stat.ino);
+        }
+        made
+    }
+
+    pub(super) fn link(&self, node: INodeNo, parent: INodeNo, name: &OsStr) -> Result<Stat, Errno> {
+        let (ino, dir) = (convert::ino_of(node)?, convert::ino_of(parent)?);
+        let linked = self.serve.link(ino, dir, name.as_bytes());
+        self.listings.forget(dir);
+        linked
+    }
+
+    pub(super) fn take_name(
+        &self,
+        parent: INodeNo,
+        take: impl FnOnce(Ino) -> Result<Option<Ino>, Errno>,
+    ) -> Result<(), Errno> {
+        let dir = convert::ino_of(parent)?;
+        let taken = take(dir);
+        self.listings.forget(dir);
+        self.keep(taken?);
+        Ok(())
+    }
+
+    pub(super) fn rename(
+        &self,
+        from: (INodeNo, &OsStr),
+        to: (INodeNo, &OsStr),
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        let how = match flags {
+            flags if flags.is_empty() => Rename::Replace,
+            RenameFlags::RENAME_NOREPLACE => Rename::NoReplace,
+            RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
+            RenameFlags::RENAME_WHITEOUT => Rename::Whiteout,
+            // Nobody is in the way of the new name: the kernel has looked, and nothing else changes there meanwhile.
+            both if both == RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_WHITEOUT => Rename::Whiteout,
+            _ => return Err(Errno::INVAL),
+        };
+        let (from_dir, to_dir) = (convert::ino_of(from.0)?, convert::ino_of(to.0)?);
+        let moved = self.serve.rename((from_dir, from.1.as_bytes()), (to_dir, to.1.as_bytes()), how);
+        for dir in [from_dir, to_dir] {
+            self.listings.forget(dir);
+        }
+        self.keep(moved?);
+        Ok(())
+    }
+
+    /// What lost its last name stays until the kernel forgets it.
+    fn keep(&self, nameless: Option<Ino>) {
+        if let Some(ino) = nameless.filter(|ino| !self.lookups.keep(*ino)) {
+            self.serve.let_go(ino);
+        }
+    }
+
+    pub(super) fn set_attribute(
+        &self,
+        node: INodeNo,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<(), Errno> {
+        let how = match flags {
+            0 => SetXattr::Any,
+            XATTR_CREATE => SetXattr::Create,
+            XATTR_REPLACE => SetXattr::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        self.serve.set_xattr(convert::ino_of(node)?, name, value, how)?;
+        // An access ACL changes the mode; without checks the kernel does not know that.
+        if !self.checks && name == b"system.posix_acl_access" {
+            self.drop_attributes(node);
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_attribute(&self, node: INodeNo, name: &[u8]) -> Result<(), Errno> {
+        self.serve.remove_xattr(convert::ino_of(node)?, name)
+    }
+
+    /// Has the kernel ask for the attributes again.
+    pub(super) fn drop_attributes(&self, node: INodeNo) {
+        if let Some(notifier) = self.notifier.get() {
+            // A negative offset: pages stay. An error says that it does not know the inode.
+            let _ = notifier.inval_inode(node, -1, 0);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the kernel knows: how often it was told each inode.
+//!
+//! The kernel asks about an inode by number for as long as it holds it: because of a name, an open file, a working directory.
+//! It says with "forget" that it does not any more. So a file whose last name was taken lives until then, and nobody needs to
+//! count what is open.
+//!
+//! ```text
+//!  told: count + 1    [count > 0, named] -- last name taken --> [count > 0, kept] -- forgotten, count = 0 --> to be let go
+//! ```
+//!
+//! Does **not** own: inodes, or keeping them (see [`crate::Serve::let_go`]).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::Ino;
+
+/// Parts that are locked apart, since every answer with an inode in it comes by.
+const SHARDS: usize = 16;
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Known {
+    count: u64,
+    /// It has no name any more.
+    is_kept: bool,
+}
+
+/// Counts per inode.
+#[derive(Debug, Default)]
+pub(super) struct Lookups {
+    shards: [Mutex<HashMap<u32, Known>>; SHARDS],
+}
+
+impl Lookups {
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, HashMap<u32, Known>> {
+        self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel is going to be told of the inode.
+    pub(super) fn told(&self, ino: Ino) {
+        self.shard(ino).entry(ino.0).or_default().count += 1;
+    }
+
+    /// The inode has no name any more. `false`: nobody knows it, it can be let go at once.
+    pub(super) fn keep(&self, ino: Ino) -> bool {
+        match self.shard(ino).get_mut(&ino.0) {
+            Some(known) => {
+                known.is_kept = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The kernel forgot `count` tellings. `true`: nobody knows it any more and it has no name, it is to be let go.
+    pub(super) fn forgotten(&self, ino: Ino, count: u64) -> bool {
+        let mut shard = self.shard(ino);
+        let Some(known) = shard.get_mut(&ino.0) else { return false };
+        known.count = known.count.saturating_sub(count);
+        if known.count > 0 {
+            return false;
+        }
+        let was_kept = known.is_kept;
+        shard.remove(&ino.0);
+        was_kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lost_its_name_is_let_go_when_it_was_forgotten_as_often_as_told() {
+        let (lookups, ino) = (Lookups::default(), Ino(12));
+        assert!(!lookups.keep(ino), "nobody knows it");
+        for _ in 0..3 {
+            lookups.told(ino);
+        }
+        assert!(lookups.keep(ino));
+        assert!(!lookups.forgotten(ino, 2));
+        assert!(lookups.forgotten(ino, 1));
+        assert!(!lookups.forgotten(ino, 1), "once only");
+        lookups.told(ino);
+        assert!(!lookups.forgotten(ino, 1), "another inode of the same number, with a name");
+    }
+}

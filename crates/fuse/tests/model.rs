@@ -1,0 +1,108 @@
+//! Random operations through a writable mount: the same answers and the same trees as the model, which is held against the
+//! kernel's ext4 elsewhere.
+//!
+//! `EXTANT_OPS` sets the number of operations of each test (20,000 in CI), `EXTANT_SEED` the seed. Needs /dev/fuse and root.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use device::FileDevice;
+use fsmodel::{Errno, Generator, Kernel, Limits, Model, Op, Options, Subject, Tree, compare, shrink};
+use fuse::{MountOptions, Mounted, Server, Threads};
+use testkit::{e2fsck_clean, is_root, run, scratch};
+use volume::{OpenOptions, Volume};
+
+const N_OPS_CI: u64 = 20_000;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+/// Leaves out what the transport has no request for: O_TMPFILE.
+struct WithoutTmpfile<S>(S);
+
+impl<S: Subject> Subject for WithoutTmpfile<S> {
+    fn apply(&mut self, op: &Op) -> Result<(), Errno> {
+        if matches!(op, Op::Tmpfile { .. }) { Ok(()) } else { self.0.apply(op) }
+    }
+
+    fn tree(&mut self) -> Tree {
+        self.0.tree()
+    }
+}
+
+/// Runs `test` on a mount of a new file system of these features; e2fsck is to find it clean afterwards.
+fn on_mount(features: &str, limits: Limits, test: impl FnOnce(&Path) + std::panic::UnwindSafe) {
+    if !is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: not root, or no /dev/fuse");
+        return;
+    }
+    let dir = scratch();
+    let (image, mnt) = (dir.path().join("model.img"), dir.path().join("mnt"));
+    std::fs::create_dir(&mnt).unwrap();
+    let (block_size, inode_size) = (limits.block_size.to_string(), limits.inode_size.to_string());
+    let fixed =
+        ["-q", "-F", "-t", "ext4", "-i", "8192", "-b", &block_size, "-I", &inode_size, "-O", features];
+    run("mke2fs", fixed.into_iter().map(OsStr::new).chain([image.as_os_str(), OsStr::new("1G")]));
+    let device = Arc::new(FileDevice::open_locked(&image).unwrap());
+    let volume = Volume::open(device, &OpenOptions::default()).unwrap();
+    let server = Arc::new(Server::new(volume, Box::new(|damage| eprintln!("damage: {damage}"))));
+    let options = MountOptions { read_only: false, dev: true, suid: true, ..MountOptions::new("model.img") };
+    let mounted = Mounted::new(Arc::clone(&server), &mnt, &options, Threads::default()).unwrap();
+    let serving = std::thread::spawn(move || mounted.serve());
+    let tested = std::panic::catch_unwind(|| test(&mnt));
+    fuse::unmount(&mnt, tested.is_err()).unwrap();
+    serving.join().unwrap().unwrap();
+    server.close().unwrap();
+    if let Err(panic) = tested {
+        std::panic::resume_unwind(panic);
+    }
+    e2fsck_clean(&image);
+}
+
+fn equals_model(features: &str, options: &Options, check_every: u64) {
+    on_mount(features, options.limits, |mount| {
+        let (n_ops, seed) = (number("EXTANT_OPS", N_OPS_CI), number("EXTANT_SEED", 1));
+        let fresh = |number| {
+            let model = WithoutTmpfile(Model::new(options.limits));
+            (model, WithoutTmpfile(Kernel::fresh(mount, number).unwrap()))
+        };
+        let (mut model, mut subject) = fresh(0);
+        let mut generator = Generator::new(seed, options.clone());
+        match compare(&mut model, &mut subject, &mut generator, n_ops, check_every) {
+            Ok(report) => println!("{features}, seed {seed}: {report}"),
+            Err(difference) => {
+                let mut number = 0;
+                let ops = shrink(&difference.ops, || {
+                    number += 1;
+                    fresh(number)
+                });
+                panic!("{difference}\nmodel != mount; shrunk to {ops:#?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn plain() {
+    equals_model("metadata_csum,metadata_csum_seed,orphan_file", &Options::default(), 500);
+}
+
+#[test]
+fn without_checksums() {
+    equals_model("^metadata_csum,^64bit,^dir_index", &Options::default(), 500);
+}
+
+#[test]
+fn attributes_with_ea_inode() {
+    let limits = Limits { ea_inode: true, ..Limits::default() };
+    let options = Options { limits, mostly_attributes: true, n_objects_max: 40, ..Options::default() };
+    equals_model("metadata_csum,ea_inode", &options, 200);
+}
+
+#[test]
+fn many_names() {
+    let options = Options { many_names: 20_000, n_objects_max: 12_000, ..Options::default() };
+    equals_model("metadata_csum,metadata_csum_seed,orphan_file", &options, 5_000);
+}

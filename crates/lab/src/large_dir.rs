@@ -1,0 +1,331 @@
+//! One directory with very many names.
+//!
+//! Links are made to few inodes, so that nothing but the directory grows: names are hashed, leaves found, split, and the index
+//! gets its levels. Per so many names the rate is noted: it shows where caches become too small (the knee), and what a hash
+//! does that puts neighbouring names together (tea is said to, and was refuted: see spec 04 section 3).
+
+use std::fmt;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use image::options::{FeatureEdit, FormatOptions, JournalSize};
+use ondisk::hash::HashVersion;
+use serde::Serialize;
+use volume::OpenOptions;
+
+use crate::createmany::{self, Job, LINKS_PER_TARGET, Operation};
+use crate::ground::Ground;
+use crate::names::NameFormat;
+use crate::summary::rate;
+use crate::{Engine, LabFault, Place, Watch};
+
+/// Bytes of a device that a name takes at most: 24 of its entry in leaves half full, the index, room.
+const BYTES_PER_NAME: u64 = 64;
+/// Bytes of a device besides names.
+const BYTES_BASE: u64 = 512 << 20;
+const DIR: &[u8] = b"large";
+
+/// What to run.
+#[derive(Clone)]
+pub struct Study {
+    /// Names in the directory.
+    pub names: u64,
+    /// A rate is noted after so many names.
+    pub per: u64,
+    /// Links to few inodes, or an inode each.
+    pub operation: Operation,
+    /// The names.
+    pub format: NameFormat,
+    /// Hashes to compare.
+    pub hashes: Vec<HashVersion>,
+    /// Size of the device in memory, in bytes; `None`: enough.
+    pub size: Option<u64>,
+    /// How file systems are made; `large_dir` is added.
+    pub make: FormatOptions,
+    /// How volumes are opened: memory for caches too.
+    pub open: OpenOptions,
+    /// Verify each file system at its end.
+    pub check: bool,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Names in each directory.
+    pub names: u64,
+    /// Bytes of memory that caches may take; 0 for the default.
+    pub cache_bytes: usize,
+    /// One of each hash.
+    pub hashes: Vec<OfHash>,
+}
+
+/// One directory.
+#[derive(Debug, Clone, Serialize)]
+pub struct OfHash {
+    /// The hash.
+    pub hash: String,
+    /// Names made.
+    pub done: u64,
+    /// Wall seconds to make them.
+    pub seconds: f64,
+    /// Names per second.
+    pub per_s: f64,
+    /// Seconds until all was home on the device, behind the last name.
+    pub close_seconds: f64,
+    /// Rates along the way.
+    pub points: Vec<Point>,
+    /// Bytes of the directory.
+    pub dir_bytes: u64,
+    /// Share of those bytes that names take, of 1.
+    pub fill: f64,
+    /// Levels of the index above the leaves.
+    pub levels: u64,
+    /// Leaves split.
+    pub splits: u64,
+    /// Nodes of the index split.
+    pub index_splits: u64,
+    /// Leaves looked at, per name.
+    pub leaf_reads_per_name: f64,
+    /// Leaves that the last 10,000 names touched.
+    pub leaves_touched: u64,
+    /// Commits of the journal.
+    pub commits: u64,
+    /// Blocks that it logged.
+    pub logged_blocks: u64,
+    /// Times that a change waited for a block that was being committed.
+    pub shadow_waits: u64,
+    /// Errors that the check found; `None` when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check_errors: Option<u64>,
+    /// Why it ended early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// A rate along the way.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Point {
+    /// Names in the directory.
+    pub names: u64,
+    /// Names per second since the point before.
+    pub per_s: f64,
+}
+
+/// Runs a study.
+///
+/// # Errors
+/// A file system cannot be made, opened, closed or checked; the first name cannot be made.
+pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
+    if study.operation == Operation::OpenKeep {
+        return Err(LabFault::Usage("files are not kept open in this study".to_owned()));
+    }
+    let of = |hash: &HashVersion| one(study, *hash, watch);
+    let hashes = study.hashes.iter().map(of).collect::<Result<_, _>>()?;
+    Ok(Report { names: study.names, cache_bytes: study.open.cache_bytes, hashes })
+}
+
+/// As the superblock's field is called in mke2fs's words.
+#[must_use]
+pub fn hash_name(hash: HashVersion) -> String {
+    let name = match hash.code() {
+        0 => "legacy",
+        1 => "half_md4",
+        2 => "tea",
+        _ => "siphash",
+    };
+    name.to_owned()
+}
+
+fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, LabFault> {
+    let mut make = study.make.clone();
+    make.features.extend(FeatureEdit::parse_list("large_dir").unwrap_or_default());
+    if make.inodes.is_none() {
+        let inodes =
+            if study.operation == Operation::Link { study.names / LINKS_PER_TARGET } else { study.names };
+        make.inodes = Some(inodes + 8192);
+    }
+    if make.journal_size == JournalSize::Auto {
+        make.journal_size = JournalSize::MiB(128);
+    }
+    let per_inode = if study.operation == Operation::Link { 0 } else { 320 };
+    let per_dir = if study.operation == Operation::Mkdir { 4096 } else { 0 };
+    let size = study.size.unwrap_or(BYTES_BASE + study.names * (BYTES_PER_NAME + per_inode + per_dir));
+    let ground = Ground::memory(size, &make)?;
+    ground.set_hash(hash)?;
+    let volume = ground.open(&study.open)?;
+    let mut dir = Engine::root(&volume).below(DIR)?;
+    let job = Job {
+        operation: study.operation,
+        format: study.format.clone(),
+        count: Some(study.names),
+        renew_target: Some(LINKS_PER_TARGET),
+        ..Job::new(study.operation, "test")
+    };
+    watch.part(&hash_name(hash), Some(study.names));
+    let curve = Curve { watch, per: study.per.max(1), state: Mutex::new(State::new()) };
+    let made = createmany::run(&job, &mut dir, &curve)?;
+    let stats = volume.dir_stats(dir.dir()).unwrap_or_default();
+    let dir_bytes = volume.inode(dir.dir()).map_or(0, |inode| inode.size());
+    let journal = volume.journal_stats().unwrap_or_default();
+    let begun = Instant::now();
+    volume.close().map_err(LabFault::Close)?;
+    let close_seconds = begun.elapsed().as_secs_f64();
+    let check_errors = match study.check {
+        true => {
+            watch.part("check", None);
+            let report = ground.check()?;
+            let errors = |report: &check::Report| report.counts.values().sum::<u64>();
+            Some(if report.clean() { 0 } else { errors(&report).max(1) })
+        }
+        false => None,
+    };
+    let mut name = Vec::new();
+    let entry = |number: u64, name: &mut Vec<u8>| {
+        study.format.write(number as i64, name);
+        (8 + name.len() as u64).next_multiple_of(4)
+    };
+    // All names of one study have nearly the same length: the mean of first and last is what they take.
+    let entry_bytes = (entry(0, &mut name) + entry(made.done.saturating_sub(1), &mut name)) as f64 / 2.0;
+    Ok(OfHash {
+        hash: hash_name(hash),
+        done: made.done,
+        seconds: made.seconds,
+        per_s: made.per_s,
+        close_seconds,
+        points: curve.points(),
+        dir_bytes,
+        fill: if dir_bytes == 0 { 0.0 } else { made.done as f64 * entry_bytes / dir_bytes as f64 },
+        levels: stats.indexed.min(1) + stats.levels_added,
+        splits: stats.splits,
+        index_splits: stats.index_splits,
+        leaf_reads_per_name: stats.leaf_reads as f64 / made.done.max(1) as f64,
+        leaves_touched: stats.leaves_in_last_window,
+        commits: journal.commits,
+        logged_blocks: journal.logged_blocks,
+        shadow_waits: journal.shadow_waits,
+        check_errors,
+        failed: made.failed,
+    })
+}
+
+/// Notes rates as names come.
+struct Curve<'a> {
+    watch: &'a dyn Watch,
+    per: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    done: u64,
+    last: (Instant, u64),
+    points: Vec<Point>,
+}
+
+impl State {
+    fn new() -> Self {
+        Self { done: 0, last: (Instant::now(), 0), points: Vec::new() }
+    }
+}
+
+impl Curve<'_> {
+    fn points(self) -> Vec<Point> {
+        self.state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).points
+    }
+}
+
+impl Watch for Curve<'_> {
+    fn advance(&self, objects: u64) {
+        let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        state.done += objects;
+        let names = state.done;
+        if names - state.last.1 >= self.per {
+            let now = Instant::now();
+            let per_s = rate(names - state.last.1, (now - state.last.0).as_secs_f64());
+            state.points.push(Point { names, per_s });
+            state.last = (now, names);
+            self.watch.line(&format!(" - {names} names, {per_s:.0} per second"));
+        }
+        drop(state);
+        self.watch.advance(objects);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:34}", "one directory, by its hash")?;
+        self.hashes.iter().try_for_each(|of| write!(f, " {:>14}", of.hash))?;
+        writeln!(f)?;
+        type Cell = fn(&OfHash) -> String;
+        let rows: [(&str, Cell); 15] = [
+            ("names", |of| of.done.to_string()),
+            ("seconds", |of| format!("{:.3}", of.seconds)),
+            ("names per second", |of| format!("{:.0}", of.per_s)),
+            ("seconds until home", |of| format!("{:.3}", of.close_seconds)),
+            ("bytes of the directory", |of| of.dir_bytes.to_string()),
+            ("share that names take", |of| format!("{:.3}", of.fill)),
+            ("levels of the index", |of| of.levels.to_string()),
+            ("leaves split", |of| of.splits.to_string()),
+            ("nodes of the index split", |of| of.index_splits.to_string()),
+            ("leaves looked at per name", |of| format!("{:.3}", of.leaf_reads_per_name)),
+            ("leaves touched by 10,000 names", |of| of.leaves_touched.to_string()),
+            ("commits", |of| of.commits.to_string()),
+            ("blocks logged", |of| of.logged_blocks.to_string()),
+            ("waits for a block in a commit", |of| of.shadow_waits.to_string()),
+            ("check", |of| match of.check_errors {
+                None => "-".to_owned(),
+                Some(0) => "clean".to_owned(),
+                Some(errors) => format!("{errors} errors"),
+            }),
+        ];
+        for (what, cell) in rows {
+            write!(f, "{what:34}")?;
+            self.hashes.iter().try_for_each(|of| write!(f, " {:>14}", cell(of)))?;
+            writeln!(f)?;
+        }
+        let points = self.hashes.iter().map(|of| of.points.len()).max().unwrap_or(0);
+        if points > 0 {
+            writeln!(f, "\nnames so far, and names per second since the line before")?;
+        }
+        for at in 0..points {
+            let names = self.hashes.iter().find_map(|of| of.points.get(at)).map_or(0, |point| point.names);
+            write!(f, "{names:>34}")?;
+            for of in &self.hashes {
+                let cell = of.points.get(at).map_or("-".to_owned(), |point| format!("{:.0}", point.per_s));
+                write!(f, " {cell:>14}")?;
+            }
+            writeln!(f)?;
+        }
+        self.hashes
+            .iter()
+            .filter_map(|of| of.failed.as_ref().map(|why| (of, why)))
+            .try_for_each(|(of, why)| writeln!(f, "{}: ended early: {why}", of.hash))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_hashes_make_a_sound_directory() {
+        let study = Study {
+            names: 70_000,
+            per: 20_000,
+            operation: Operation::Link,
+            format: NameFormat::parse("test%ld").unwrap(),
+            hashes: vec![HashVersion::HalfMd4, HashVersion::Tea],
+            size: None,
+            make: FormatOptions { block_size: base::BlockSize::from_bytes(1024), ..FormatOptions::default() },
+            open: OpenOptions::default(),
+            check: true,
+        };
+        let report = run(&study, &crate::Quiet).unwrap();
+        for of in &report.hashes {
+            assert_eq!((of.done, of.check_errors, of.failed.as_deref()), (70_000, Some(0), None), "{report}");
+            assert_eq!(of.points.len(), 3);
+            assert!(of.splits > 1000 && of.levels >= 2 && of.shadow_waits == 0, "{report}");
+            assert!(of.fill > 0.5 && of.fill < 1.0, "{report}");
+        }
+        assert_eq!(report.hashes[1].hash, "tea");
+    }
+}

@@ -1,0 +1,470 @@
+//! How orphan tracking scales with writers.
+//!
+//! ```text
+//! truncate   each worker: its own file of 4096 bytes; repeat: cut to 4095, 4094, ... 1, extend to 4096
+//! creat_clo  each worker: repeat: create and close 1000 files, then unlink them
+//! ```
+//! A cut of a file without blocks is nearly nothing but: track, change the inode, track no more. So the load shows what the
+//! tracking costs: under the list's lock (twice in version 0, where each call asks there), or in a slot of the orphan file.
+//!
+//! Modes are compared side by side: within a run each mode has its turn on a fresh file system, so that what else the machine
+//! does meets all of them. Source: spec 03 sections 7 and 8.
+
+use std::fmt;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use image::options::{FeatureEdit, FormatOptions};
+use serde::Serialize;
+use volume::{LockStats, OpenOptions, OrphanMode, WriteOptions};
+
+use crate::ground::Ground;
+use crate::summary::rate;
+use crate::{Engine, Failed, Kernel, LabFault, Place, Summary, Watch};
+
+/// Size of a worker's file, in bytes.
+pub const FILE_BYTES: u64 = 4096;
+/// Files that creat_clo makes before it unlinks them.
+pub const FILES: u64 = 1000;
+/// Seconds that one worker should need, where loops are not given.
+const SECONDS_MIN: f64 = 1.0;
+
+/// How orphans are tracked, in one column of the study.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The list as before 2014: every question under its lock.
+    ListV0,
+    /// The list, with what can be done outside of its lock done there.
+    ListV3,
+    /// The orphan file.
+    File,
+    /// Nothing is tracked.
+    None,
+    /// The orphan file, and nothing is tracked that one transaction finishes: what the engine does if it is not told otherwise.
+    SingleHandle,
+    /// The system's file system, in a directory.
+    Kernel,
+}
+
+impl Mode {
+    /// All that the engine has, in the order of the columns.
+    pub const ENGINE: [Self; 5] = [Self::ListV0, Self::ListV3, Self::File, Self::None, Self::SingleHandle];
+
+    /// As it is spelled.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ListV0 => "list-v0",
+            Self::ListV3 => "list-v3",
+            Self::File => "file",
+            Self::None => "none",
+            Self::SingleHandle => "single-handle",
+            Self::Kernel => "kernel",
+        }
+    }
+
+    /// By its spelling.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ENGINE.into_iter().chain([Self::Kernel]).find(|mode| mode.name() == name)
+    }
+
+    fn write_options(self) -> WriteOptions {
+        let orphans = match self {
+            Self::ListV0 => OrphanMode::ListV0,
+            Self::ListV3 => OrphanMode::ListV3,
+            Self::None => OrphanMode::None,
+            Self::File | Self::SingleHandle | Self::Kernel => OrphanMode::File,
+        };
+        WriteOptions { orphans, track_all_orphans: self != Self::SingleHandle, ..WriteOptions::default() }
+    }
+
+    fn format_options(self, options: &FormatOptions) -> FormatOptions {
+        let list = if matches!(self, Self::ListV0 | Self::ListV3) { "^orphan_file" } else { "orphan_file" };
+        let mut options = options.clone();
+        options.features.extend(FeatureEdit::parse_list(list).unwrap_or_default());
+        options
+    }
+}
+
+/// The load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Load {
+    /// Cuts of one file per worker; its result is seconds.
+    Truncate,
+    /// Creations and unlinks; its result is operations per second.
+    CreatClo,
+}
+
+impl Load {
+    /// Operations of one loop of one worker.
+    #[must_use]
+    pub fn operations(self) -> u64 {
+        match self {
+            Self::Truncate => FILE_BYTES,
+            // Each file is created, closed and unlinked; the two that change something count.
+            Self::CreatClo => 2 * FILES,
+        }
+    }
+}
+
+/// What to run.
+#[derive(Clone)]
+pub struct Study {
+    /// The load.
+    pub load: Load,
+    /// The columns.
+    pub modes: Vec<Mode>,
+    /// Numbers of workers.
+    pub widths: Vec<usize>,
+    /// Runs of each.
+    pub runs: usize,
+    /// Loops of a worker in a run; `None`: so many that one worker needs a second.
+    pub loops: Option<u64>,
+    /// Size of the device in memory, in bytes.
+    pub size: u64,
+    /// How file systems are made.
+    pub format: FormatOptions,
+    /// How volumes are opened; the mode's choices are laid over it.
+    pub open: OpenOptions,
+    /// Where [`Mode::Kernel`] works.
+    pub kernel_dir: Option<std::path::PathBuf>,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The load.
+    pub load: Load,
+    /// Loops of a worker in a run.
+    pub loops: u64,
+    /// Operations of one loop.
+    pub operations_per_loop: u64,
+    /// One row of each mode and number of workers.
+    pub rows: Vec<Row>,
+}
+
+/// One mode with one number of workers.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// The mode.
+    pub mode: Mode,
+    /// Workers.
+    pub workers: usize,
+    /// Wall seconds until all workers are done.
+    pub seconds: Summary,
+    /// Operations per second, of the median.
+    pub per_s: f64,
+    /// The median of list-v0 by this one's: above 1 is faster; where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_list_v0: Option<f64>,
+    /// This one's median by that of `none`: what tracking costs; where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_over_none: Option<f64>,
+    /// The list's lock, in all runs together; not for the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock: Option<Lock>,
+}
+
+/// What a lock saw, in the terms of lockstat.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Lock {
+    /// Times that it was taken.
+    pub acquisitions: u64,
+    /// Times that it was not free.
+    pub contentions: u64,
+    /// The longest wait, in microseconds.
+    pub wait_max_us: f64,
+    /// Waits together, in microseconds.
+    pub wait_total_us: f64,
+    /// Of those that had to wait, in microseconds.
+    pub wait_avg_us: f64,
+    /// Held longest, in microseconds.
+    pub hold_max_us: f64,
+    /// Held together, in microseconds.
+    pub hold_total_us: f64,
+    /// Held on average, in microseconds.
+    pub hold_avg_us: f64,
+}
+
+impl Lock {
+    fn of(all: &[LockStats]) -> Self {
+        let sum = |of: fn(&LockStats) -> u64| all.iter().map(of).sum::<u64>();
+        let max = |of: fn(&LockStats) -> u64| all.iter().map(of).max().unwrap_or(0) as f64 / 1e3;
+        let (acquisitions, contentions) = (sum(|lock| lock.acquisitions), sum(|lock| lock.contentions));
+        let wait_total_us = sum(|lock| lock.wait_total_ns) as f64 / 1e3;
+        let hold_total_us = sum(|lock| lock.hold_total_ns) as f64 / 1e3;
+        Self {
+            acquisitions,
+            contentions,
+            wait_max_us: max(|lock| lock.wait_max_ns),
+            wait_total_us,
+            wait_avg_us: wait_total_us / contentions.max(1) as f64,
+            hold_max_us: max(|lock| lock.hold_max_ns),
+            hold_total_us,
+            hold_avg_us: hold_total_us / acquisitions.max(1) as f64,
+        }
+    }
+}
+
+/// Runs a study.
+///
+/// # Errors
+/// A file system cannot be made, or an operation failed.
+pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
+    if study.modes.contains(&Mode::Kernel) && study.kernel_dir.is_none() {
+        return Err(LabFault::Usage("the mode kernel needs a directory to work in".to_owned()));
+    }
+    if study.runs == 0 || study.widths.contains(&0) || study.loops == Some(0) {
+        return Err(LabFault::Usage("runs, widths and loops are at least 1".to_owned()));
+    }
+    let loops = match study.loops {
+        Some(loops) => loops,
+        None => calibrate(study, watch)?,
+    };
+    let mut rows = Vec::new();
+    for &workers in &study.widths {
+        let mut seconds = vec![Vec::new(); study.modes.len()];
+        let mut locks = vec![Vec::new(); study.modes.len()];
+        let turns = (study.runs * study.modes.len() * workers) as u64;
+        watch.part(&format!("{workers} workers"), Some(turns * loops * study.load.operations()));
+        for _ in 0..study.runs {
+            for (at, &mode) in study.modes.iter().enumerate() {
+                let (took, lock) = one_run(study, mode, workers, loops, watch)?;
+                seconds[at].push(took);
+                locks[at].extend(lock);
+            }
+        }
+        let medians: Vec<f64> = seconds.iter().map(|runs| Summary::of(runs).median).collect();
+        let median_of = |mode: Mode| study.modes.iter().position(|&m| m == mode).map(|at| medians[at]);
+        for (at, &mode) in study.modes.iter().enumerate() {
+            let operations = loops * study.load.operations() * workers as u64;
+            rows.push(Row {
+                mode,
+                workers,
+                seconds: Summary::of(&seconds[at]),
+                per_s: rate(operations, medians[at]),
+                over_list_v0: median_of(Mode::ListV0).map(|v0| v0 / medians[at]),
+                cost_over_none: median_of(Mode::None).map(|none| medians[at] / none),
+                lock: (!locks[at].is_empty()).then(|| Lock::of(&locks[at])),
+            });
+        }
+    }
+    Ok(Report { load: study.load, loops, operations_per_loop: study.load.operations(), rows })
+}
+
+/// Loops with which one worker needs a second, in the mode that is likely the fastest.
+fn calibrate(study: &Study, watch: &dyn Watch) -> Result<u64, LabFault> {
+    watch.part("how many loops", None);
+    let mode = study.modes.last().copied().unwrap_or(Mode::File);
+    let mut loops = 1;
+    loop {
+        let (took, _) = one_run(study, mode, 1, loops, &crate::Quiet)?;
+        if took >= SECONDS_MIN / 8.0 {
+            return Ok((loops as f64 * SECONDS_MIN * 1.1 / took).ceil().max(1.0) as u64);
+        }
+        loops *= 4;
+    }
+}
+
+fn one_run(
+    study: &Study,
+    mode: Mode,
+    workers: usize,
+    loops: u64,
+    watch: &dyn Watch,
+) -> Result<(f64, Option<LockStats>), LabFault> {
+    if mode == Mode::Kernel {
+        let mut place = Kernel::at(study.kernel_dir.as_deref().unwrap_or("".as_ref()))?;
+        return Ok((load(study.load, &mut place, workers, loops, watch)?, None));
+    }
+    let ground = Ground::memory(study.size, &mode.format_options(&study.format))?;
+    let base = study.open.write;
+    let of_mode = mode.write_options();
+    let write =
+        WriteOptions { orphans: of_mode.orphans, track_all_orphans: of_mode.track_all_orphans, ..base };
+    let volume = ground.open(&OpenOptions { write, ..study.open.clone() })?;
+    let took = load(study.load, &mut Engine::root(&volume), workers, loops, watch)?;
+    let lock = volume.orphan_lock_stats();
+    volume.close().map_err(LabFault::Close)?;
+    Ok((took, lock))
+}
+
+/// Seconds from when all workers may begin until the last one ended.
+fn load<P: Place>(
+    load: Load,
+    place: &mut P,
+    workers: usize,
+    loops: u64,
+    watch: &dyn Watch,
+) -> Result<f64, Failed> {
+    let mut places = Vec::new();
+    for number in 0..workers {
+        places.push(place.below(format!("worker-{number}").as_bytes())?);
+    }
+    let begin = Barrier::new(workers + 1);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = places
+            .into_iter()
+            .map(|mut place| {
+                let begin = &begin;
+                scope.spawn(move || {
+                    // Whatever happens, who waits for the begin gets it.
+                    let file = (load == Load::Truncate).then(|| place.open(b"file")).transpose();
+                    begin.wait();
+                    let file = file?;
+                    for _ in 0..loops {
+                        match &file {
+                            Some(file) => truncate(&mut place, file)?,
+                            None => creat_clo(&mut place)?,
+                        }
+                        watch.advance(load.operations());
+                    }
+                    let ended = Instant::now();
+                    file.map(|file| place.close(file)).transpose()?;
+                    Ok(ended)
+                })
+            })
+            .collect();
+        begin.wait();
+        let begun = Instant::now();
+        let mut last = begun;
+        for thread in threads {
+            let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            last = last.max(ended);
+        }
+        Ok((last - begun).as_secs_f64())
+    })
+}
+
+fn truncate<P: Place>(place: &mut P, file: &P::File) -> Result<(), Failed> {
+    place.set_size(file, FILE_BYTES)?;
+    (1..FILE_BYTES).rev().try_for_each(|size| place.set_size(file, size))
+}
+
+fn creat_clo<P: Place>(place: &mut P) -> Result<(), Failed> {
+    use std::io::Write as _;
+    let mut name = Vec::with_capacity(16);
+    let mut each = |with: &mut dyn FnMut(&[u8]) -> Result<(), Failed>| {
+        (0..FILES).try_for_each(|number| {
+            name.clear();
+            // A vector takes everything.
+            let _ = write!(name, "file-{number}");
+            with(&name)
+        })
+    };
+    each(&mut |name| {
+        let file = place.open(name)?;
+        place.close(file)
+    })?;
+    each(&mut |name| place.unlink(name))
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.load {
+            Load::Truncate => "truncate: each worker cuts its own file from 4096 bytes to 1, byte by byte",
+            Load::CreatClo => "creat_clo: each worker creates and closes 1000 files, then unlinks them",
+        };
+        writeln!(f, "{what}; {} loops", self.loops)?;
+        writeln!(
+            f,
+            "\n{:14} {:>3} {:>9} {:>9} {:>9} {:>9} {:>8} {:>12} {:>10} {:>10}",
+            "mode", "N", "Min", "Max", "Median", "Avg", "Stddev", "ops/s", "v0/this", "this/none"
+        )?;
+        let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
+        for row in &self.rows {
+            let Summary { min, max, median, avg, stddev, .. } = row.seconds;
+            writeln!(
+                f,
+                "{:14} {:>3} {min:>9.4} {max:>9.4} {median:>9.4} {avg:>9.4} {stddev:>8.4} {:>12.0} {:>10} {:>10}",
+                row.mode.name(),
+                row.workers,
+                row.per_s,
+                ratio(row.over_list_v0),
+                ratio(row.cost_over_none)
+            )?;
+        }
+        writeln!(
+            f,
+            "\nthe list's lock, all runs; times in microseconds\n{:14} {:>3} {:>12} {:>11} {:>10} {:>13} {:>9} {:>10} {:>13} {:>9}",
+            "mode",
+            "N",
+            "acquisitions",
+            "contentions",
+            "wait max",
+            "wait total",
+            "wait avg",
+            "hold max",
+            "hold total",
+            "hold avg"
+        )?;
+        for (row, lock) in self.rows.iter().filter_map(|row| Some((row, row.lock?))) {
+            writeln!(
+                f,
+                "{:14} {:>3} {:>12} {:>11} {:>10.1} {:>13.0} {:>9.2} {:>10.1} {:>13.0} {:>9.3}",
+                row.mode.name(),
+                row.workers,
+                lock.acquisitions,
+                lock.contentions,
+                lock.wait_max_us,
+                lock.wait_total_us,
+                lock.wait_avg_us,
+                lock.hold_max_us,
+                lock.hold_total_us,
+                lock.hold_avg_us
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn study(load: Load) -> Study {
+        Study {
+            load,
+            modes: Mode::ENGINE.to_vec(),
+            widths: vec![1, 2],
+            runs: 2,
+            loops: Some(1),
+            size: 64 << 20,
+            format: FormatOptions::default(),
+            open: OpenOptions::default(),
+            kernel_dir: None,
+        }
+    }
+
+    #[test]
+    fn the_modes_take_the_lock_as_often_as_they_are_made_to() {
+        let report = run(&study(Load::Truncate), &crate::Quiet).unwrap();
+        let cuts = FILE_BYTES - 1;
+        for row in &report.rows {
+            let lock = row.lock.unwrap();
+            let per_cut = lock.acquisitions as f64 / (cuts * 2 * row.workers as u64) as f64;
+            let expected = match row.mode {
+                Mode::ListV0 => 3.0,
+                Mode::ListV3 => 2.0,
+                _ => 0.0,
+            };
+            assert!((per_cut - expected).abs() < 0.01, "{:?} {per_cut}", row.mode);
+        }
+        assert_eq!(report.rows.len(), 10);
+        assert!(report.rows[0].over_list_v0 == Some(1.0) && report.to_string().contains("single-handle"));
+    }
+
+    #[test]
+    fn create_and_close_runs_in_all_modes_and_on_the_system() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut study = study(Load::CreatClo);
+        study.modes.push(Mode::Kernel);
+        study.kernel_dir = Some(scratch.path().to_owned());
+        assert_eq!(run(&study, &crate::Quiet).unwrap().rows.len(), 12);
+        study.kernel_dir = None;
+        assert!(run(&study, &crate::Quiet).is_err());
+    }
+}

@@ -1,0 +1,58 @@
+//! What several runs have in common.
+
+use serde::Serialize;
+
+/// Order statistics of runs, in the unit of the runs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// Runs.
+    pub runs: usize,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// The middle one, or the mean of the two in the middle.
+    pub median: f64,
+    /// Mean.
+    pub avg: f64,
+    /// Standard deviation of the sample; 0 for one run.
+    pub stddev: f64,
+}
+
+impl Summary {
+    /// Of these values; all zero without any.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else {
+            return Self { runs: 0, min: 0.0, max: 0.0, median: 0.0, avg: 0.0, stddev: 0.0 };
+        };
+        let avg = sorted.iter().sum::<f64>() / n as f64;
+        let squares: f64 = sorted.iter().map(|value| (value - avg).powi(2)).sum();
+        let stddev = if n > 1 { (squares / (n - 1) as f64).sqrt() } else { 0.0 };
+        Self { runs: n, min, max, median: f64::midpoint(sorted[(n - 1) / 2], sorted[n / 2]), avg, stddev }
+    }
+}
+
+/// `part` of `whole` per unit; 0 if there was no time.
+#[must_use]
+pub fn rate(objects: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { objects as f64 / seconds } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_numbers() {
+        let summary = Summary::of(&[4.0, 1.0, 3.0, 2.0]);
+        assert_eq!((summary.min, summary.max, summary.median, summary.avg), (1.0, 4.0, 2.5, 2.5));
+        assert!((summary.stddev - 1.290_994).abs() < 1e-5);
+        assert_eq!(Summary::of(&[7.0]).stddev, 0.0);
+        assert_eq!(Summary::of(&[]).runs, 0);
+        assert_eq!(rate(10, 0.0), 0.0);
+    }
+}
