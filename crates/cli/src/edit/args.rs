@@ -154,8 +154,8 @@ pub(crate) struct LnArgs {
 
 /// Change the permissions of files in an image.
 ///
-/// MODE is octal (0755) or like u=rwx,go+rX: \[ugoa\]\[+-=\]\[rwxXst\], parted by commas; a copy like g=u works too. One that
-/// begins with - stands behind --. Symbolic links are followed; -R leaves those that it finds alone.
+/// MODE is octal (0755) or symbolic as in chmod(1): u=rwx,go+rX, parts set apart by commas, also copies like g=u. One that begins with -
+/// stands behind --. Symbolic links are followed; -R leaves those that it finds alone.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = format!("{PATHS_HELP}\n\nExamples:
   extant chmod 0600 root.img:/etc/shadow
