@@ -184,8 +184,16 @@ impl Prealloc {
 }
 
 impl Drop for Prealloc {
+    /// Gives back what was not used; unless somebody has the group, who may be the very thread that makes room in memory by
+    /// dropping this: then the window stays until space is short.
     fn drop(&mut self) {
-        self.release();
+        if let (Some(at), Some(alloc)) = (self.at.take(), self.alloc.upgrade())
+            && let Some(cell) = alloc.seen_cell(at.group)
+            && let Some(mut state) = cell.state.try_lock()
+            && state.windows.get(at.slot).is_some_and(|kept| kept.id == at.id)
+        {
+            alloc.empty(at.group, cell, &mut state, at.slot);
+        }
     }
 }
 

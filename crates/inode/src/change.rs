@@ -117,12 +117,16 @@ impl<'a> Change<'a> {
         let left = map.remove_step(&editor, from..1 << 32, EXTENTS_PER_STEP, &mut |start, len| {
             freed.push((start, len));
         });
-        let left = left.map_err(|fault| edit_fault(ino, fault))?;
+        // Also after a fault what was unmapped is unmapped.
         values.map = map;
+        let mut given_back = Ok(());
         for (start, len) in freed {
-            self.free(&space, start, len, is_meta).map_err(Fault::of(ino))?;
+            let done = self.free(&space, start, len, is_meta).map_err(Fault::of(ino));
+            given_back = given_back.and(done);
         }
         space.settle(&mut values);
+        let left = left.map_err(|fault| edit_fault(ino, fault))?;
+        given_back?;
         Ok(left.is_none())
     }
 

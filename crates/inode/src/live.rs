@@ -8,7 +8,8 @@
 //!
 //! Invariants
 //! 1. An inode's values are changed under an open handle only, so that the commit finds them whole.
-//! 2. An inode on the list, or held by somebody, stays in memory.
+//! 2. An inode on the list, or held by somebody, stays in memory. So does one that was deleted, until the commit: the table has
+//!    it alive until then.
 //! 3. Locks, in order: the operation locks of inodes (by number, see `volume`), then a handle, then an inode's values, then the
 //!    list. Values are not locked across the start of a handle.
 
@@ -239,14 +240,6 @@ impl Live {
         edit.fresh(node.place.0, TABLE, &mut |_| {});
     }
 
-    /// Drops an inode that was freed.
-    pub fn forget(&self, ino: Ino) {
-        if self.table.shard(ino).remove(&ino.0).is_some() {
-            self.table.bytes.fetch_sub(NODE_BYTES, Ordering::Relaxed);
-            self.shared.budget.release(NODE_BYTES);
-        }
-    }
-
     /// The values of an inode, to be changed by `transaction`, of which the caller has a handle.
     pub fn edit<'a>(&self, node: &'a Arc<Node>, transaction: u64) -> Editing<'a> {
         let mut values = node.values.lock();
@@ -390,9 +383,10 @@ impl Shrinker for Table {
             let is_idle = |node: &Arc<Node>| {
                 Arc::strong_count(node) == 1
                     && node.opens.load(Ordering::Relaxed) == 0
-                    && node.values.try_lock().is_some_and(|values| {
-                        !values.is_listed && values.orphan == OrphanState::None && values.fields.links > 0
-                    })
+                    && node
+                        .values
+                        .try_lock()
+                        .is_some_and(|values| !values.is_listed && values.orphan == OrphanState::None)
             };
             let mut idle = Vec::new();
             for (ino, node) in shard.iter() {

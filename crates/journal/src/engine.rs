@@ -296,9 +296,10 @@ impl Journal {
                 self.changed.wait(&mut running);
                 continue;
             }
-            let blocks = running.transaction.len() + running.reserved + self.client().blocks_to_come();
-            if blocks + credits <= self.transaction_max || running.transaction.is_untouched(running.reserved)
-            {
+            let to_come = self.client().blocks_to_come();
+            let blocks = running.transaction.len() + running.reserved + to_come;
+            let is_empty = to_come == 0 && running.transaction.is_untouched(running.reserved);
+            if blocks + credits <= self.transaction_max || is_empty {
                 break;
             }
             let full = running.transaction.number;
@@ -316,7 +317,7 @@ impl Journal {
         running.reserved += credits;
         self.handles.fetch_add(1, Ordering::Relaxed);
         let half = self.transaction_max / 2;
-        if self.options.has_committer && running.transaction.len() > half {
+        if self.options.has_committer && running.transaction.len() + self.client().blocks_to_come() > half {
             self.want(running.transaction.number);
         }
         Ok(Handle::new(self, Arc::clone(&running.transaction), credits))

@@ -185,8 +185,19 @@ impl Writer {
         (number ^ number >> 32) as u32
     }
 
-    /// An inode, to be changed.
+    /// Is it one of the file system's own, which no operation may touch?
+    fn is_special(&self, ino: Ino) -> bool {
+        let sb = &self.shared().sb;
+        let first = if sb.rev_level == 0 { 11 } else { sb.first_ino };
+        ino.0 < first && ino != Ino::ROOT || [sb.journal_inum, sb.orphan_file_inum].contains(&ino.0)
+    }
+
+    /// An inode, to be changed: none of the file system's own.
     fn node(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        if self.is_special(ino) {
+            let fact = base::Malformed::new("inode", "is not one of the file system's own", ino.0);
+            return Err(Fault::corrupt(ino, fact));
+        }
         Ok(self.live().get(ino)?)
     }
 
@@ -228,7 +239,11 @@ impl Volume {
     /// As [`sync`](Self::sync); no such inode.
     pub fn fsync(&self, ino: Ino) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
-        let changed_in = writer.live().get_orphan(ino)?.values().changed_in;
+        let changed_in = match writer.live().get_orphan(ino)?.values().changed_in {
+            // Not since it was loaded: maybe by a transaction that is being committed now.
+            0 => writer.journal.running() - 1,
+            transaction => transaction,
+        };
         Ok(writer.journal.commit(changed_in)?)
     }
 

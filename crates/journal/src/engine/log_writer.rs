@@ -88,7 +88,7 @@ impl LogWriter {
     /// Blocks that a transaction may have: a third of the log, without what describes them.
     pub(super) fn transaction_max(&self) -> u32 {
         let third = (self.sb.log_end() - self.sb.first) / 3;
-        third - third / self.format.tags_per_descriptor() as u32 - 2
+        third.saturating_sub(third / self.format.tags_per_descriptor() as u32 + 2)
     }
 
     pub(super) fn free_blocks(&self) -> u32 {

@@ -65,7 +65,7 @@ impl Volume {
         if times.iter().flatten().any(|time| time.nanos >= 1_000_000_000) {
             return Err(Refusal::Invalid.into());
         }
-        let node = writer.live().get(ino)?;
+        let node = writer.node(ino)?;
         let _operation = writer.lock_node(&node)?;
         writer.check_settable(&node, set)?;
         if let Some(size) = set.size {

@@ -59,8 +59,8 @@ impl Writer {
             values.dir = None;
             was_dir
         };
-        // Before its number is free to be used again.
-        change.live.forget(node.ino());
+        // It stays in memory, dead, until the commit has written it, or its number is used again: the table still has it alive,
+        // and somebody with an old number in hand would find it there.
         Ok(self.keeper.alloc.free_inode(change.edit, node.ino(), was_dir)?)
     }
 
@@ -98,6 +98,9 @@ impl Writer {
         let mut nodes = Vec::new();
         for ino in listed {
             let Ok(node) = self.live().get_orphan(*ino) else { break };
+            if self.is_special(*ino) {
+                break;
+            }
             self.keeper.orphans.adopt_listed(&node, before);
             before = *ino;
             nodes.push(node);
@@ -105,6 +108,9 @@ impl Writer {
         for (slot, ino) in in_file {
             // Slots that lead to nothing are left out, and stay.
             let Ok(node) = self.live().get_orphan(*ino) else { continue };
+            if self.is_special(*ino) {
+                continue;
+            }
             node.values().orphan = inode::OrphanState::Slot(*slot);
             nodes.push(node);
         }

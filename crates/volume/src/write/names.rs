@@ -32,14 +32,19 @@ impl Volume {
             let exists = writer.lookup(dir, name)?.is_some();
             return Err(if exists { Refusal::Exists } else { Refusal::NotPermitted }.into());
         }
+        let kind = node.values().kind();
         let _in_dir = parent.operation.write();
         writer.check_parent(&parent, FileType::Regular)?;
+        // Not locked: it may be above the one that is. What it is never changes.
+        if kind == FileType::Directory {
+            let exists = writer.find(&parent, name)?.is_some();
+            return Err(if exists { Refusal::Exists } else { Refusal::NotPermitted }.into());
+        }
         let _operation = node.operation.write();
         let kind = {
             let values = node.values();
             // That the name exists is told before anything about the inode.
             let refusal = match () {
-                () if values.kind() == FileType::Directory => Some(Refusal::NotPermitted),
                 () if values.has_flag(flags::IMMUTABLE | flags::APPEND) => Some(Refusal::NotPermitted),
                 () if values.fields.links >= LINKS_MAX => Some(Refusal::TooManyNames),
                 () if values.fields.links == 0 && node.opens.load(Ordering::Acquire) == 0 => {
@@ -83,7 +88,7 @@ impl Volume {
         let parent = writer.node(dir)?;
         let _in_dir = parent.operation.write();
         writer.check_dir(&parent)?;
-        let node = writer.live().get(writer.find(&parent, name)?.ok_or(Refusal::NotFound)?)?;
+        let node = writer.child(&parent, name)?;
         let operation = node.operation.write();
         {
             let values = node.values();
@@ -116,7 +121,7 @@ impl Volume {
         let parent = writer.node(dir)?;
         let _in_dir = parent.operation.write();
         writer.check_dir(&parent)?;
-        let node = writer.live().get(writer.find(&parent, name)?.ok_or(Refusal::NotFound)?)?;
+        let node = writer.child(&parent, name)?;
         let operation = node.operation.write();
         if node.values().kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
@@ -148,6 +153,16 @@ impl Writer {
             }
             Err(fault) => Err(fault.into()),
         }
+    }
+
+    /// What a name of a directory leads to; not to the directory itself, whose lock the caller holds.
+    pub(super) fn child(&self, dir: &Arc<Node>, name: &[u8]) -> Result<Arc<Node>, Fault> {
+        let ino = self.find(dir, name)?.ok_or(Refusal::NotFound)?;
+        if ino == dir.ino() {
+            let fact = base::Malformed::new("directory entry", "leads to another inode", ino.0);
+            return Err(Fault::corrupt(ino, fact));
+        }
+        self.node(ino)
     }
 
     /// Locks an inode to change it, if it is still there.

@@ -370,7 +370,7 @@ impl Writer {
         let mut values = change.live.edit(dir, change.edit.transaction());
         let fields = &mut values.fields;
         (fields.mtime, fields.ctime) = (now, now);
-        fields.version += 1;
+        fields.version = fields.version.wrapping_add(1);
         // 1 stands for more than an inode can count; it stays so.
         if links != 0 && fields.links != 1 {
             let count = i32::from(fields.links) + links;

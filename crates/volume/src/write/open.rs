@@ -60,8 +60,13 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     let budget = budget_of(options);
     let (probed, recovery) = replay_home(&device, probed, options, &budget)?;
     let Probed { sb, geometry } = probed;
+    // The log may have brought another superblock.
+    refuse_unwritable(&sb)?;
     let has_log = sb.features.has_compat(Features::HAS_JOURNAL) && !options.write.no_journal;
     let log = has_log.then(|| log_of(&device, &sb, &geometry, options, &budget)).transpose()?;
+    if let Some(log) = log.as_ref().filter(|_| !recovery.needed) {
+        forget_old_log(log, &sb, &geometry)?;
+    }
     let shared = Shared::new(Arc::clone(&device), sb.clone(), geometry.clone(), Arc::clone(&budget));
     let inodes = Arc::new(Inodes::new(shared, Overrides::new()));
     let shared = Arc::clone(inodes.shared());
@@ -191,6 +196,22 @@ fn replay_home(
     Ok((probe(&**device)?, recovery))
 }
 
+/// A log that holds something though the superblock does not ask for it is out of date, and must not be asked later.
+fn forget_old_log(log: &journal::Log, sb: &Superblock, geometry: &Geometry) -> Result<(), OpenFault> {
+    let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
+    let target = Target {
+        fs_blocks: geometry.blocks,
+        block_size: geometry.block_size,
+        journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
+    };
+    let found = journal::read_superblock(log.view(), &target).map_err(|fault| failed(&fault))?;
+    if found.is_clean() {
+        return Ok(());
+    }
+    let plan = journal::scan(log.view(), &target).map_err(|fault| failed(&fault))?;
+    journal::mark_clean(log, &plan).map_err(|fault| failed(&fault))
+}
+
 /// Block of the superblock, and where in it.
 fn superblock_place(geometry: &Geometry) -> (Pblk, usize) {
     let bs = geometry.block_size.bytes();
@@ -271,8 +292,9 @@ fn spawn_committer(journal: Arc<Journal>) -> std::thread::JoinHandle<()> {
     let commits = move || {
         while let Some(transaction) = journal.wait_for_work(COMMIT_INTERVAL) {
             // What fails is latched, and told to whoever writes next.
-            let is_idle = transaction > journal.running();
-            if !is_idle && journal.commit(transaction).is_err() {
+            let is_wanted = transaction < journal.running();
+            let committed = if is_wanted { journal.commit(transaction) } else { journal.commit_all() };
+            if committed.is_err() {
                 return;
             }
         }

@@ -80,6 +80,16 @@ impl Volume {
         }
         let moved = writer.node(moved)?;
         let in_way = in_way.map(|ino| writer.node(ino)).transpose()?;
+        // An entry that leads to one of the directories would be locked twice.
+        for node in [Some(&moved), in_way.as_ref()].into_iter().flatten() {
+            let is_own = [(&from_dir, from.name), (&to_dir, to.name)]
+                .iter()
+                .any(|(dir, _)| dir.ino() == node.ino() && !is_across);
+            if is_own {
+                let fact = base::Malformed::new("directory entry", "leads to another inode", node.ino().0);
+                return Err(Fault::corrupt(node.ino(), fact));
+            }
+        }
         // A directory cannot move below itself, nor take the place of one above it.
         if is_across {
             if moved.ino() == to.dir.ino() || writer.is_dir(&moved) && writer.is_above(&moved, to.dir)? {
@@ -128,9 +138,9 @@ impl Writer {
         Err(Fault::corrupt(dir.ino(), fact))
     }
 
-    /// Locks inodes that are not the directories, by number.
+    /// Locks inodes that are not the directories: directories first, each kind by number.
     fn lock<'a>(&self, nodes: &mut [&'a Arc<Node>]) -> Vec<RwLockWriteGuard<'a, ()>> {
-        nodes.sort_by_key(|node| node.ino());
+        nodes.sort_by_key(|node| (!self.is_dir(node), node.ino()));
         nodes.iter().map(|node| node.operation.write()).collect()
     }
 

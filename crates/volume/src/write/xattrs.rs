@@ -81,7 +81,7 @@ impl Volume {
         if value.is_some_and(|value| value.len() > xattr_layout::VALUE_LEN_MAX) {
             return Err(Refusal::ValueTooLong.into());
         }
-        let node = writer.live().get(ino)?;
+        let node = writer.node(ino)?;
         let _operation = writer.lock_node(&node)?;
         let kind = {
             let values = node.values();
