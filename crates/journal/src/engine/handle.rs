@@ -36,12 +36,6 @@ impl<'j> Handle<'j> {
         Self { journal, transaction, left: Cell::new(u32::MAX), given: Cell::new(0), is_sealing: true }
     }
 
-    /// Blocks that may still join.
-    #[must_use]
-    pub fn credits_left(&self) -> u32 {
-        self.left.get()
-    }
-
     /// Asks for room for `credits` more blocks. `false`: the transaction has none; end this handle at a consistent point and
     /// start another.
     #[must_use]

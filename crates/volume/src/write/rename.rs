@@ -80,15 +80,12 @@ impl Volume {
         }
         let moved = writer.node(moved)?;
         let in_way = in_way.map(|ino| writer.node(ino)).transpose()?;
-        // An entry that leads to one of the directories would be locked twice.
-        for node in [Some(&moved), in_way.as_ref()].into_iter().flatten() {
-            let is_own = [(&from_dir, from.name), (&to_dir, to.name)]
-                .iter()
-                .any(|(dir, _)| dir.ino() == node.ino() && !is_across);
-            if is_own {
-                let fact = base::Malformed::new("directory entry", "leads to another inode", node.ino().0);
-                return Err(Fault::corrupt(node.ino(), fact));
-            }
+        // An entry that leads to its own directory: that is locked already.
+        let in_itself = (moved.ino() == from.dir.ino()).then_some(from.dir);
+        let other_in_itself = in_way.as_ref().filter(|other| other.ino() == to.dir.ino());
+        if let Some(dir) = in_itself.or(other_in_itself) {
+            let fact = base::Malformed::new("directory entry", "leads to another inode", dir.ino().0);
+            return Err(Fault::corrupt(dir.ino(), fact));
         }
         // A directory cannot move below itself, nor take the place of one above it.
         if is_across {
