@@ -18,6 +18,8 @@
 #   LOOPS=50          loops of truncate, 4096 operations each
 #   CACHE=4G          memory for our caches: the kernel's may have all that there is
 #   LIMIT=600         seconds after which one command is given up
+#   WARM_MB=4096      memory that is touched before each measurement, on both sides: what a hypervisor took back from a machine
+#                     comes at a price that has nothing to do with file systems (0: none)
 #   WORK=/dev/shm     where the kernel's image goes: in memory, so that no disk is measured
 #   EXTANT=PATH       the binary; else it is built
 set -euo pipefail
@@ -32,6 +34,7 @@ names="${NAMES:-1000000}"
 dirs="${DIRS:-200000}"
 loops="${LOOPS:-50}"
 cache="${CACHE:-4G}"
+warm_mb="${WARM_MB:-4096}"
 limit="${LIMIT:-600}"
 work=""
 mount_point=""
@@ -70,15 +73,24 @@ fresh() {
     mount -t ext4 -o loop,noinit_itable,noatime "$work/image" "$mount_point"
 }
 
+# warm: see WARM_MB.
+warm() {
+    ((warm_mb > 0)) || return 0
+    head -c "${warm_mb}M" /dev/zero >"$work/warm"
+    rm -- "$work/warm"
+}
+
 # side WHICH MIB INODES WORDS...: runs createmany on one side; its JSON goes to stdout.
 side() {
     local which="$1" mib="$2" inodes="$3"
     shift 3
     if [[ "$which" == ours ]]; then
+        warm
         timeout "$limit" "$extant" lab createmany --json --image "mem:${mib}M" --inodes "$inodes" --journal-size 128 \
             --features "$features" --cache "$cache" "$@" 2>"$work/log"
     else
         fresh "$mib" "$inodes" >"$work/log" 2>&1 || return 1
+        warm
         timeout "$limit" "$extant" lab createmany --json --kernel "$mount_point" "$@" 2>"$work/log" || return 1
         release
     fi
@@ -148,6 +160,7 @@ round() {
             fresh 1024 65536 >"$work/log" 2>&1 || return 0
             words=(--kernel "$mount_point" --modes kernel)
         fi
+        warm
         if json="$(timeout "$limit" "$extant" lab orphans --json --widths 1 --runs 1 --loops "$loops" "${words[@]}" \
             2>"$work/log")"; then
             note truncate "$which" "$(number '.rows[0].per_s' "$json")" null

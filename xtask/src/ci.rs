@@ -30,6 +30,7 @@ const STAGES: &[Stage] = &[
         },
     },
     Stage { name: "test", run: test },
+    Stage { name: "schedules", run: schedules },
 ];
 
 /// `cargo xtask ci [STAGE...] [-- ARGS...]`
@@ -68,6 +69,23 @@ fn test(rest: &[&str]) -> Result<(), String> {
     }
     args.extend(rest);
     cargo(&args)
+}
+
+/// The structures that threads share, under schedules that `shuttle` chooses: `EXTANT_SCHEDULES=n` for more of them,
+/// `EXTANT_SEED=n` for others.
+fn schedules(_: &[&str]) -> Result<(), String> {
+    // One package at a time: together their features would be those of all.
+    for (package, tests) in [
+        ("extant-buffer", "--test=schedules"),
+        ("extant-journal", "--test=schedules"),
+        ("extant-inode", "--lib"),
+    ] {
+        let filter: &[&str] = if tests == "--lib" { &["schedules"] } else { &[] };
+        let args = ["test", "--profile", "ci", "--features", "shuttle", "-p", package, tests];
+        let all: Vec<&str> = args.iter().chain(filter).chain(&["--", "--nocapture"]).copied().collect();
+        cargo(&all)?;
+    }
+    Ok(())
 }
 
 fn cargo(args: &[&str]) -> Result<(), String> {

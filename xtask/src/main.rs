@@ -23,7 +23,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  ci [STAGE...] [-- ARGS...]  run the checks: fmt clippy layers tidy doc test (all, or those named, in this order);
+  ci [STAGE...] [-- ARGS...]  run the checks: fmt layers tidy clippy doc test schedules (all, or those named, in this order);
                               ARGS go to `cargo test`
   layers                      hold layers.toml against the crates' dependencies
   tidy                        text rules: file lengths, white space, links, scripts, forbidden words

@@ -267,7 +267,7 @@ impl Alloc {
     }
 
     /// Sets the bit of an inode that is free.
-    fn take_inode(
+    pub(crate) fn take_inode(
         &self,
         edit: &dyn Edit,
         group: u32,

@@ -61,6 +61,7 @@
 
 mod bits;
 mod blocks;
+mod exact;
 mod free;
 mod group;
 mod groups;

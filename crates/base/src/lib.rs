@@ -1,7 +1,8 @@
 //! The ground floor: what every other crate of extant agrees on before any ext4 structure is named.
 //!
 //! Owns: distinct types for block, inode and group numbers ([`units`]); the two checksums of the format
-//! ([`checksum`]); the fact "these bytes break this rule" ([`Malformed`]), and the same with its place ([`Corrupt`]).
+//! ([`checksum`]); the fact "these bytes break this rule" ([`Malformed`]), and the same with its place ([`Corrupt`]); the locks
+//! of what is tested under all schedules ([`sync`]).
 //!
 //! Does **not** own: any on-disk layout (see `ondisk`), any I/O (see `device`), any error of a higher floor. Each
 //! floor builds its own error type and may carry a [`Malformed`] inside.
@@ -15,6 +16,8 @@
 pub mod checksum;
 mod corrupt;
 mod malformed;
+pub mod salted;
+pub mod sync;
 pub mod units;
 
 pub use corrupt::{Corrupt, Place};

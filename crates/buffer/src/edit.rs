@@ -1,11 +1,9 @@
 //! Changing blocks in memory.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
 use base::Pblk;
+use base::sync::atomic::Ordering;
 
-use crate::{Buffer, Buffers, Owner, ReadFault, zeroed};
+use crate::{Buffer, Buffers, Bytes, Owner, ReadFault, unshared, zeroed};
 
 /// How a block gets its checksum when it leaves for the device: computed once per commit, not per change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +19,18 @@ pub struct Seal {
 /// Who calls has verified the block ([`Buffers::get`]) before he changes it, and has room for it reserved: changes are not
 /// refused half-way.
 pub trait Edit {
-    /// The transaction that the changes belong to; never 0.
+    /// The transaction that the changes belong to; never 0. Who asks is about to change a value that gets into a block later: it
+    /// counts as a change.
     fn transaction(&self) -> u64;
+
+    /// Changes so far that are part of something unfinished. Who does not care what a failure leaves need not count.
+    fn changes(&self) -> u64 {
+        0
+    }
+
+    /// What was changed since there were `before` changes was taken back, or is whole by itself: a later failure does not leave
+    /// it half done.
+    fn settle(&self, _before: u64) {}
 
     /// Changes a block's bytes. `change` runs under a lock of the cache: it is short, and asks nothing of the cache.
     ///
@@ -53,8 +61,7 @@ impl Buffers {
             if let Some(is_first) = self.shard(block).edit(block, owner.word(), transaction, change) {
                 return Ok(is_first);
             }
-            let bytes = self.read(block)?;
-            self.insert(block, bytes, true);
+            self.bring_in(block)?;
         }
     }
 
@@ -66,16 +73,26 @@ impl Buffers {
         transaction: u64,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> bool {
-        let mut fill = |bytes: &mut [u8]| {
+        let mut refill = |bytes: &mut [u8]| {
             bytes.fill(0);
             fill(bytes);
         };
-        loop {
-            if let Some(is_first) = self.shard(block).edit(block, owner.word(), transaction, &mut fill) {
+        if let Some(is_first) = self.shard(block).edit(block, owner.word(), transaction, &mut refill) {
+            return is_first;
+        }
+        // Filled before anybody sees it, and zeroed only once: that is most of what a new directory costs.
+        let mut bytes = zeroed(self.block_size().len());
+        fill(unshared(&mut bytes));
+        {
+            let mut shard = self.shard(block);
+            let mut put = |place: &mut [u8]| place.copy_from_slice(&bytes);
+            if let Some(is_first) = shard.edit(block, owner.word(), transaction, &mut put) {
                 return is_first;
             }
-            self.insert(block, zeroed(self.block_size().len()), false);
+            shard.add_changed(block, bytes, owner.word(), transaction);
         }
+        self.charge();
+        true
     }
 
     /// The bytes of a changed block as they are now, and whose they are since the last change.
@@ -86,16 +103,13 @@ impl Buffers {
         let hit = self.shard(block).hit(block);
         let (bytes, owner) = match hit {
             Some(hit) => hit,
-            None => {
-                let bytes = self.read(block)?;
-                self.insert(block, bytes, true)
-            }
+            None => self.bring_in(block)?,
         };
         Ok((Buffer { block, bytes }, Owner::from_word(owner)))
     }
 
     /// The block with its checksum in place, as it was written: takes the place of `unsealed`, if nobody changed it since.
-    pub fn set_sealed(&self, unsealed: &Buffer, sealed: &Arc<[u8]>) {
+    pub fn set_sealed(&self, unsealed: &Buffer, sealed: &Bytes) {
         self.shard(unsealed.block).replace(unsealed.block, &unsealed.bytes, sealed);
     }
 
@@ -116,7 +130,7 @@ impl Buffers {
 impl Buffer {
     /// The bytes, shared.
     #[must_use]
-    pub fn shared(&self) -> &Arc<[u8]> {
+    pub fn shared(&self) -> &Bytes {
         &self.bytes
     }
 }

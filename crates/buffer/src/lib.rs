@@ -10,7 +10,9 @@
 //! 3. Memory is charged to the budget; the cache gives the oldest untouched blocks back when asked. Blocks that somebody
 //!    holds are not given back: that would free nothing.
 //! 4. No lock is held across device I/O, a verification or a charge.
-//! 5. A changed block stays until it is told that the device has the change ([`Buffers::set_clean`]).
+//! 5. What is kept of a block is never older than what was here before: bytes that were read from the device while a change came,
+//!    was written home and left are not kept.
+//! 6. A changed block stays until it is told that the device has the change ([`Buffers::set_clean`]).
 //!
 //! Locks: one per shard; no two are ever held together.
 //!
@@ -39,9 +41,10 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io::IoSliceMut;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use base::sync::{Mutex, MutexGuard};
 use base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
 use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
@@ -61,6 +64,9 @@ const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 
 /// What a block takes besides its bytes: its slot, its place in the ring, and the counts before the bytes.
 const OVERHEAD: usize = 96;
+
+/// A block's bytes, shared: the counts stand elsewhere, so that the bytes take what they are and no size of its own.
+pub type Bytes = Arc<Box<[u8]>>;
 
 /// Why a structure cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -171,7 +177,7 @@ impl Kind {
 #[derive(Debug, Clone)]
 pub struct Buffer {
     block: Pblk,
-    bytes: Arc<[u8]>,
+    bytes: Bytes,
 }
 
 impl Buffer {
@@ -258,10 +264,7 @@ impl Buffers {
         let hit = self.shard(block).hit(block);
         let (bytes, verified) = match hit {
             Some(hit) => hit,
-            None => {
-                let bytes = self.read(block).map_err(|fault| of_owner(fault, owner))?;
-                self.insert(block, bytes, true)
-            }
+            None => self.bring_in(block).map_err(|fault| of_owner(fault, owner))?,
         };
         if verified != word {
             // Again and again for a block that fails: it stays in memory, so that this costs no read.
@@ -279,16 +282,25 @@ impl Buffers {
         let len = u64::from(len).min(bytes_max >> self.block_size.log2());
         let end = first.0.saturating_add(len).min(self.blocks);
         let piece_max = PIECE_BYTES_MAX >> self.block_size.log2();
-        let is_missing = |block: u64| !self.shard(Pblk(block)).contains(Pblk(block));
+        let missing = |block: u64| {
+            let shard = self.shard(Pblk(block));
+            (!shard.contains(Pblk(block))).then(|| shard.departed())
+        };
         let mut at = first.0;
+        let mut since = Vec::new();
         while at < end {
             let start = at;
-            while at < end && at - start < piece_max && is_missing(at) {
+            since.clear();
+            while at < end
+                && at - start < piece_max
+                && let Some(departed) = missing(at)
+            {
+                since.push(departed);
                 at += 1;
             }
             if at == start {
                 at += 1;
-            } else if self.read_piece(start, (at - start) as usize).is_err() {
+            } else if self.read_piece(start, &since).is_err() {
                 return;
             }
         }
@@ -303,7 +315,7 @@ impl Buffers {
             ..Stats::default()
         };
         for shard in &self.shards {
-            let shard = lock(shard);
+            let shard = shard.lock();
             stats.hits += shard.hits;
             stats.misses += shard.misses;
             stats.evicted += shard.evicted;
@@ -314,11 +326,11 @@ impl Buffers {
 
     fn shard(&self, block: Pblk) -> MutexGuard<'_, Shard> {
         // Top bits: the buckets inside a shard go by others.
-        let at = (shard::spread(block.0 ^ self.salt) >> 58) as usize;
-        lock(&self.shards[at % SHARDS])
+        let at = (base::salted::spread(block.0 ^ self.salt) >> 58) as usize;
+        self.shards[at % SHARDS].lock()
     }
 
-    fn read(&self, block: Pblk) -> Result<Arc<[u8]>, ReadFault> {
+    fn read(&self, block: Pblk) -> Result<Bytes, ReadFault> {
         let outside = || {
             let fact = Malformed::new("block number", "block lies inside the file system", block.0);
             ReadFault::corrupt(Place::block(block), fact)
@@ -332,28 +344,53 @@ impl Buffers {
         Ok(bytes)
     }
 
-    fn read_piece(&self, start: u64, len: usize) -> Result<(), DeviceFault> {
+    /// Reads a run of blocks; `since`: what [`Shard::departed`] was for each of them before. Those that came, or may have come
+    /// and gone, meanwhile are left out.
+    fn read_piece(&self, start: u64, since: &[u64]) -> Result<(), DeviceFault> {
         let Some(offset) = self.block_size.offset_of(Pblk(start)) else { return Ok(()) };
-        let mut blocks: Vec<Arc<[u8]>> = (0..len).map(|_| zeroed(self.block_size.len())).collect();
+        let mut blocks: Vec<Bytes> = since.iter().map(|_| zeroed(self.block_size.len())).collect();
         let mut slices: Vec<_> = blocks.iter_mut().map(|bytes| IoSliceMut::new(unshared(bytes))).collect();
         self.device.read_vectored_at(offset, &mut slices)?;
-        for (block, bytes) in (start..).zip(blocks) {
-            self.insert(Pblk(block), bytes, false);
+        for ((block, bytes), since) in (start..).zip(blocks).zip(since) {
+            self.insert(Pblk(block), bytes, *since);
         }
-        self.prefetched.fetch_add(len as u64, Ordering::Relaxed);
+        self.prefetched.fetch_add(since.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Keeps what was read, or, when another thread was first, takes what that one keeps. With the owner that it is
-    /// verified as.
-    fn insert(&self, block: Pblk, bytes: Arc<[u8]>, wanted: bool) -> (Arc<[u8]>, u64) {
-        let (kept, verified, is_new) = self.shard(block).insert(block, bytes, wanted);
-        if is_new {
-            let charge = self.charge_per_block();
-            self.held_bytes.fetch_add(charge, Ordering::Relaxed);
-            self.budget.charge(charge);
+    /// Reads a block that is not here; what is kept of it, and the owner that it is verified as.
+    ///
+    /// Between the read and the insertion others may make the block anew, commit it, write it home and let it go: what was
+    /// read is out of date then, and is read again.
+    fn bring_in(&self, block: Pblk) -> Result<(Bytes, u64), ReadFault> {
+        loop {
+            let since = {
+                let mut shard = self.shard(block);
+                shard.misses += 1;
+                shard.departed()
+            };
+            let bytes = self.read(block)?;
+            if let Some(kept) = self.insert(block, bytes, since) {
+                return Ok(kept);
+            }
         }
-        (kept, verified)
+    }
+
+    /// Keeps what was read, or, when another thread was first, takes what that one keeps. With the owner that it is
+    /// verified as. `None`: see [`Shard::insert`].
+    fn insert(&self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64)> {
+        let (kept, verified, is_new) = self.shard(block).insert(block, bytes, since)?;
+        if is_new {
+            self.charge();
+        }
+        Some((kept, verified))
+    }
+
+    /// Accounts for one block more; with no lock held.
+    fn charge(&self) {
+        let charge = self.charge_per_block();
+        self.held_bytes.fetch_add(charge, Ordering::Relaxed);
+        self.budget.charge(charge);
     }
 
     fn charge_per_block(&self) -> usize {
@@ -382,7 +419,7 @@ impl Shrinker for Buffers {
             }
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % SHARDS;
             // Dropped here, behind the lock: freeing memory takes long.
-            let evicted = lock(&self.shards[turn]).evict(per_shard.min(wanted - freed), 4 * per_shard);
+            let evicted = self.shards[turn].lock().evict(per_shard.min(wanted - freed), 4 * per_shard);
             freed += evicted.len();
         }
         let freed_bytes = freed * self.charge_per_block();
@@ -436,18 +473,13 @@ fn of_owner(fault: ReadFault, owner: Owner) -> ReadFault {
     if owner.ino == 0 { fault } else { fault.of_ino(Ino(owner.ino)) }
 }
 
-fn zeroed(len: usize) -> Arc<[u8]> {
-    std::iter::repeat_n(0, len).collect()
+fn zeroed(len: usize) -> Bytes {
+    Arc::new(vec![0; len].into_boxed_slice())
 }
 
 /// The bytes of a block that nobody else has seen yet.
-fn unshared(bytes: &mut Arc<[u8]>) -> &mut [u8] {
+fn unshared(bytes: &mut Bytes) -> &mut [u8] {
     Arc::get_mut(bytes).expect("just made, not shared")
-}
-
-/// A panic elsewhere leaves a shard whole: every change to it is one statement.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -9,10 +9,12 @@
 //! Invariant: the ring names each block of the slots once, and nothing else.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use base::Pblk;
+use base::salted::Salted;
+
+use crate::Bytes;
 
 /// The blocks of one shard, and counts of what happened to them.
 pub(crate) struct Shard {
@@ -22,10 +24,12 @@ pub(crate) struct Shard {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
     pub(crate) evicted: u64,
+    /// Blocks that left after they were changed here: what was read of them before that is out of date.
+    departed: u64,
 }
 
 struct Slot {
-    bytes: Arc<[u8]>,
+    bytes: Bytes,
     /// The owner that the bytes were verified as; 0 for nobody yet.
     verified: u64,
     touched: bool,
@@ -33,16 +37,23 @@ struct Slot {
     at: usize,
     /// The transaction that changed the bytes last, while the device has not got them; else 0.
     changed: u64,
+    /// It was changed since it came in, be the device up to date or not.
+    is_edited: bool,
 }
 
 impl Shard {
     pub(crate) fn new(salt: u64) -> Self {
-        let slots = HashMap::with_hasher(Salted(salt));
-        Self { slots, ring: Vec::new(), hand: 0, hits: 0, misses: 0, evicted: 0 }
+        let slots = HashMap::with_hasher(Salted::new(salt));
+        Self { slots, ring: Vec::new(), hand: 0, hits: 0, misses: 0, evicted: 0, departed: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.ring.len()
+    }
+
+    /// To be asked before a block is read from the device, and told to [`insert`](Self::insert).
+    pub(crate) fn departed(&self) -> u64 {
+        self.departed
     }
 
     pub(crate) fn contains(&self, block: Pblk) -> bool {
@@ -51,27 +62,42 @@ impl Shard {
 
     /// The bytes and the owner that they were verified as.
     #[inline]
-    pub(crate) fn hit(&mut self, block: Pblk) -> Option<(Arc<[u8]>, u64)> {
+    pub(crate) fn hit(&mut self, block: Pblk) -> Option<(Bytes, u64)> {
         let slot = self.slots.get_mut(&block.0)?;
         slot.touched = true;
         self.hits += 1;
         Some((slot.bytes.clone(), slot.verified))
     }
 
-    /// Keeps `bytes`, unless the block came meanwhile: what is kept, the owner it was verified as, and is it new?
-    pub(crate) fn insert(&mut self, block: Pblk, bytes: Arc<[u8]>, wanted: bool) -> (Arc<[u8]>, u64, bool) {
-        self.misses += u64::from(wanted);
+    /// Keeps what was read of a block since [`departed`](Self::departed) was `since`, unless the block came meanwhile: what is
+    /// kept, the owner it was verified as, and is it new? `None`: something that was changed here left meanwhile, maybe this
+    /// block, and the bytes are from before its change. Read again.
+    pub(crate) fn insert(&mut self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64, bool)> {
         if let Some(slot) = self.slots.get(&block.0) {
-            return (slot.bytes.clone(), slot.verified, false);
+            return Some((slot.bytes.clone(), slot.verified, false));
         }
-        let slot = Slot { bytes: bytes.clone(), verified: 0, touched: true, at: self.ring.len(), changed: 0 };
+        if self.departed != since {
+            return None;
+        }
+        self.add(block, bytes.clone());
+        Some((bytes, 0, true))
+    }
+
+    fn add(&mut self, block: Pblk, bytes: Bytes) -> &mut Slot {
+        let at = self.ring.len();
         self.ring.push(block.0);
-        self.slots.insert(block.0, slot);
-        (bytes, 0, true)
+        let slot = Slot { bytes, verified: 0, touched: true, at, changed: 0, is_edited: false };
+        self.slots.entry(block.0).insert_entry(slot).into_mut()
+    }
+
+    /// A block that is not here: whatever the device has, this transaction made these bytes.
+    pub(crate) fn add_changed(&mut self, block: Pblk, bytes: Bytes, owner: u64, transaction: u64) {
+        let slot = self.add(block, bytes);
+        (slot.verified, slot.changed, slot.is_edited) = (owner, transaction, true);
     }
 
     /// Notes that these very bytes passed a verification.
-    pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Arc<[u8]>, owner: u64) {
+    pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Bytes, owner: u64) {
         if let Some(slot) = self.slots.get_mut(&block.0).filter(|slot| Arc::ptr_eq(&slot.bytes, bytes)) {
             slot.verified = owner;
         }
@@ -90,12 +116,14 @@ impl Shard {
         let slot = self.slots.get_mut(&block.0)?;
         slot.touched = true;
         slot.verified = owner;
-        change(Arc::make_mut(&mut slot.bytes));
+        slot.is_edited = true;
+        let bytes = Arc::make_mut(&mut slot.bytes);
+        change(bytes);
         Some(std::mem::replace(&mut slot.changed, transaction) != transaction)
     }
 
     /// Puts `sealed` in the place of `bytes`, if nobody changed the block since.
-    pub(crate) fn replace(&mut self, block: Pblk, bytes: &Arc<[u8]>, sealed: &Arc<[u8]>) {
+    pub(crate) fn replace(&mut self, block: Pblk, bytes: &Bytes, sealed: &Bytes) {
         if let Some(slot) = self.slots.get_mut(&block.0).filter(|slot| Arc::ptr_eq(&slot.bytes, bytes)) {
             slot.bytes = sealed.clone();
         }
@@ -111,13 +139,14 @@ impl Shard {
     /// Drops a block, changed or not. Was it here?
     pub(crate) fn forget(&mut self, block: Pblk) -> bool {
         let Some(slot) = self.slots.remove(&block.0) else { return false };
+        self.departed += u64::from(slot.is_edited);
         self.leave_ring(slot.at);
         true
     }
 
     /// Moves the hand over at most `looks` blocks and takes out those untouched since it last came by, `wanted` at most,
     /// but none that somebody holds.
-    pub(crate) fn evict(&mut self, wanted: usize, looks: usize) -> Vec<Arc<[u8]>> {
+    pub(crate) fn evict(&mut self, wanted: usize, looks: usize) -> Vec<Bytes> {
         let mut evicted = Vec::with_capacity(wanted);
         for _ in 0..looks.min(2 * self.ring.len()) {
             if evicted.len() == wanted || self.ring.is_empty() {
@@ -133,7 +162,9 @@ impl Shard {
             }
             // What moves into the gap is looked at next.
             self.leave_ring(self.hand);
-            evicted.extend(self.slots.remove(&block).map(|slot| slot.bytes));
+            let Some(slot) = self.slots.remove(&block) else { continue };
+            self.departed += u64::from(slot.is_edited);
+            evicted.push(slot.bytes);
         }
         self.evicted += evicted.len() as u64;
         evicted
@@ -151,44 +182,5 @@ impl Shard {
     pub(crate) fn assert_whole(&self) {
         assert_eq!(self.slots.len(), self.ring.len());
         assert!(self.ring.iter().enumerate().all(|(at, block)| self.slots[block].at == at));
-    }
-}
-
-/// Spreads close numbers far: multiplied, both halves of the product folded together.
-#[inline]
-pub(crate) fn spread(number: u64) -> u64 {
-    let product = u128::from(number) * 0x9E37_79B9_7F4A_7C15;
-    (product as u64) ^ (product >> 64) as u64
-}
-
-/// Hashes block numbers under a secret, so that no image can be made whose blocks all fall into one bucket.
-#[derive(Clone, Copy)]
-struct Salted(u64);
-
-impl BuildHasher for Salted {
-    type Hasher = SaltedHasher;
-
-    fn build_hasher(&self) -> SaltedHasher {
-        SaltedHasher(self.0)
-    }
-}
-
-struct SaltedHasher(u64);
-
-impl Hasher for SaltedHasher {
-    #[inline]
-    fn write_u64(&mut self, number: u64) {
-        self.0 = spread(number ^ self.0.rotate_left(17));
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
     }
 }

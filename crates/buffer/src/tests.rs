@@ -74,7 +74,7 @@ fn cache(device: &Arc<Counting>, limit: usize) -> (Arc<Buffers>, Arc<Budget>) {
 }
 
 fn assert_whole(buffers: &Buffers, budget: &Budget) {
-    buffers.shards.iter().for_each(|shard| lock(shard).assert_whole());
+    buffers.shards.iter().for_each(|shard| shard.lock().assert_whole());
     let stats = buffers.stats();
     assert_eq!(stats.bytes, stats.blocks * buffers.charge_per_block());
     assert_eq!(budget.used(), stats.bytes);
@@ -270,4 +270,79 @@ fn a_change_leaves_what_was_handed_out_alone_and_stays_until_it_is_clean() {
         buffers.shrink(1 << 20);
     }
     assert_eq!(buffers.stats().blocks, 0);
+}
+
+/// Runs something once, after the bytes of the next read were taken from the device.
+struct Slow {
+    device: MemDevice,
+    after_read: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Slow {
+    fn pause(&self) {
+        let pause = self.after_read.lock().take();
+        if let Some(pause) = pause {
+            pause();
+        }
+    }
+}
+
+impl Device for Slow {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        self.device.read_at(offset, buf)?;
+        self.pause();
+        Ok(())
+    }
+
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
+        self.device.read_vectored_at(offset, bufs)?;
+        self.pause();
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.device.write_at(offset, bytes)
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        self.device.zero_at(offset, len)
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        Ok(())
+    }
+}
+
+/// While a block is read, it is made anew, written home and let go: nobody may see what was read.
+#[test]
+fn a_read_that_was_overtaken_is_not_kept() {
+    let read: [fn(&Buffers); 3] = [
+        |buffers| buffers.prefetch(Pblk(2), 3),
+        |buffers| drop(buffers.get(Pblk(3), OWNER, |_| Ok(())).unwrap()),
+        |buffers| assert!(buffers.change(Pblk(3), OWNER, 2, &mut |bytes| bytes[1] = 1).unwrap()),
+    ];
+    for (way, read) in read.into_iter().enumerate() {
+        let device = Arc::new(Slow { device: MemDevice::new(64 << 10), after_read: Mutex::new(None) });
+        let budget = Budget::new(1 << 20);
+        let buffers = Buffers::new(device.clone(), BlockSize::MIN, 64, &budget);
+        let (there, home) = (buffers.clone(), Arc::downgrade(&device));
+        *device.after_read.lock() = Some(Box::new(move || {
+            there.fresh(Pblk(3), OWNER, 1, &mut |bytes| bytes[0] = 9);
+            let committed = there.snapshot(Pblk(3)).unwrap().0;
+            home.upgrade().unwrap().write_at(3 * 1024, &committed).unwrap();
+            drop(committed);
+            there.set_clean(Pblk(3), 1);
+            for _ in 0..3 {
+                there.shrink(1 << 20);
+            }
+            assert!(!there.shard(Pblk(3)).contains(Pblk(3)), "it left");
+        }));
+        read(&buffers);
+        assert_eq!(buffers.get(Pblk(3), OWNER, |_| Ok(())).unwrap()[0], 9, "way {way}");
+        assert_whole(&buffers, &budget);
+    }
 }

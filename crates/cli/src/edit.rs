@@ -1,4 +1,5 @@
-//! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`, `truncate`, `touch`, and `extant edit` for many of them at once.
+//! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `truncate`, `touch`, and
+//! `extant edit` for many of them at once.
 //!
 //! ```text
 //! command line -> Change { options, IMG:PATH ... } ─┐
@@ -34,8 +35,8 @@ use args::{Change, JournalArg};
 use staged::Hold;
 
 const EDIT_HELP: &str = "\
-A script has a command per line, with the words and options of `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`, \
-`truncate` and `touch`, and paths without the image. Words are quoted as for a shell; # begins a comment.
+A script has a command per line, with the words and options of `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, \
+`xattr`, `truncate` and `touch`, and paths without the image. Words are quoted as for a shell; # begins a comment.
 
 All lines are one commit. At the first line that cannot be done nothing is changed at all, and the image is as it was, \
 byte for byte.

@@ -31,8 +31,8 @@ use std::sync::Arc;
 
 use extant::walk::{Order, Problem, WalkFault};
 use extant::{
-    Device, Fault, Features, FileSystem, FileType, Follow, InodeRef, OpenFault, OpenOptions, Refusal,
-    WriteOptions,
+    Device, Fault, Features, FileSystem, FileType, Follow, InodeRef, MountGuard, OpenFault, OpenOptions,
+    Refusal, WriteOptions,
 };
 
 use crate::edit::staged::{Hold, Staged};
@@ -88,6 +88,8 @@ struct Open {
     /// `None` when it could not be.
     fs: Option<FileSystem>,
     staged: Option<Arc<Staged>>,
+    /// Keeps others off until all is written, where the file system knows how (mmp).
+    guard: Option<MountGuard>,
 }
 
 /// A name that the command line has, of something that need not exist.
@@ -170,11 +172,12 @@ pub(crate) fn code_of(fault: &Fault) -> u8 {
             | Refusal::Range
             | Refusal::Denied
             | Refusal::Busy
-            | Refusal::NotSupported => exit::TARGET,
+            | Refusal::NotSupported
+            | Refusal::OtherProject => exit::TARGET,
             _ => exit::NOT_FOUND,
         },
         Fault::Corrupt(_) | Fault::Device(_) => exit::DAMAGED,
-        Fault::Aborted(_) => exit::TARGET,
+        Fault::Aborted(_) | Fault::Stopped(_) => exit::TARGET,
     }
 }
 
@@ -252,20 +255,20 @@ impl Session {
             return known.fs.clone();
         }
         let opened = match self.hold {
-            None => self.open_new(image).map(|fs| (fs, None)),
+            None => self.open_new(image).map(|fs| (fs, None, None)),
             Some(hold) => self.open_to_write(image, hold),
         };
-        let (fs, staged) = match opened {
-            Ok((fs, staged)) => (Some(fs), staged),
+        let (fs, staged, guard) = match opened {
+            Ok((fs, staged, guard)) => (Some(fs), staged, guard),
             Err((code, why)) => {
                 self.problem(code, why);
-                (None, None)
+                (None, None, None)
             }
         };
         if let Some(fs) = &fs {
             self.tell_recovery(&name, fs);
         }
-        self.open.push(Open { name, fs: fs.clone(), staged });
+        self.open.push(Open { name, fs: fs.clone(), staged, guard });
         fs
     }
 
@@ -283,6 +286,13 @@ impl Session {
                 Some(opened.map_err(told_of_lock).map_err(journal)?)
             }
         };
+        let not_opened = |why| match why {
+            OpenFault::Unwritable(_) => failed(exit::TARGET, &why),
+            OpenFault::InUse(_) => failed(exit::BUSY, &why),
+            OpenFault::Journal(_) => failed(exit::UNREADABLE, &why_journal(&why)),
+            other => failed(exit::UNREADABLE, &other),
+        };
+        let guard = MountGuard::claim(&device).map_err(not_opened)?;
         // What is held back of an image must not be overtaken by what is written to its journal elsewhere.
         let staged = match (&journal_device, hold) {
             (None, hold) => Some(Arc::new(Staged::new(device.clone(), hold))),
@@ -297,14 +307,10 @@ impl Session {
             None => device,
         };
         // One commit at the end: nobody is to commit in between.
-        let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
+        let write = WriteOptions { no_committer: true, is_guarded: true, ..WriteOptions::default() };
         let options = OpenOptions { journal_device, write, ..OpenOptions::default() };
-        let opened = FileSystem::from_device_writable(target, &options).map_err(|why| match why {
-            OpenFault::Unwritable(_) => failed(exit::TARGET, &why),
-            OpenFault::Journal(_) => failed(exit::UNREADABLE, &why_journal(&why)),
-            other => failed(exit::UNREADABLE, &other),
-        })?;
-        Ok((opened, staged))
+        let opened = FileSystem::from_device_writable(target, &options).map_err(not_opened)?;
+        Ok((opened, staged, guard))
     }
 
     fn open_new(&self, image: &ImageArg) -> Result<FileSystem, (u8, String)> {
@@ -508,7 +514,7 @@ impl Session {
 
     /// Writes what was changed: one commit of each image. Nothing of an image in which nothing was changed is written.
     pub(crate) fn commit(&mut self) {
-        for Open { name, fs, staged } in std::mem::take(&mut self.open) {
+        for Open { name, fs, staged, guard } in std::mem::take(&mut self.open) {
             let Some(fs) = fs else { continue };
             let recovery = fs.volume().recovery();
             let is_changed = recovery.needed || recovery.deleted_orphans > 0 || self.changed.contains(&name);
@@ -520,7 +526,8 @@ impl Session {
                 Some(fault) => fault.to_string(),
                 None => error.to_string(),
             });
-            let written = closed.and_then(|()| match &staged {
+            let is_ours = guard.as_ref().and_then(MountGuard::lost).map_or(Ok(()), Err);
+            let written = closed.and(is_ours).and_then(|()| match &staged {
                 Some(staged) => staged.write_out().map_err(|fault| fault.to_string()),
                 None => Ok(()),
             });
@@ -567,8 +574,8 @@ fn why_journal(why: &OpenFault) -> String {
     format!("{why}; --journal FILE names a journal elsewhere")
 }
 
-/// An image that was opened for writing, and what is held back of it.
-type Writable = (FileSystem, Option<Arc<Staged>>);
+/// An image that was opened for writing, what is held back of it, and what keeps others off.
+type Writable = (FileSystem, Option<Arc<Staged>>, Option<MountGuard>);
 
 /// Standard output, buffered.
 pub(crate) fn output() -> BufWriter<StdoutLock<'static>> {

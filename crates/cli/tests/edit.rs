@@ -1,4 +1,4 @@
-//! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`, `truncate`, `touch` and `edit`: what they make is what e2fsck and
+//! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `truncate`, `touch` and `edit`: what they make is what e2fsck and
 //! the kernel find; what they refuse leaves the image as it was; and one writes at a time.
 
 mod common;
@@ -220,6 +220,27 @@ fn modes_owners_times_and_sizes_are_set() {
 }
 
 #[test]
+fn projects_are_set_inherited_and_counted() {
+    let image = Image::new(&["-O", "quota,project", "-E", "quotatype=usrquota:grpquota:prjquota"]);
+    image.done("mkdir -p :/d/sub");
+    image.done("touch :/d/f :/other");
+    image.done("project -R -s 42 :/d");
+    image.done("touch :/d/sub/new");
+    image.done("project 7 :/d/f");
+    image.refused("mv :/other :/d", TARGET, "the directory is of another project");
+    assert_has(&image.done("stat :/d/sub/new"), "Project: 42");
+    assert_has(&image.done("stat :/d/f"), "Project: 7");
+    assert_has(&image.done("stat :/d/sub"), "Project: 42");
+    image.done("project -R --no-inherit 0 :/d");
+    image.done("mv :/other :/d");
+    assert_has(&image.done("stat :/d/sub/new"), "Project: 0");
+    e2fsck_clean(&image.path);
+    let without = Image::new(&[]);
+    without.done("touch :/f");
+    without.refused("project 1 :/f", TARGET, "not possible here; the file system needs the feature project");
+}
+
+#[test]
 fn attributes_are_set_shown_and_removed() {
     for image in kinds() {
         image.done("touch :/f :/g");
@@ -389,6 +410,26 @@ fn a_block_device_that_is_mounted_is_busy() {
 }
 
 #[test]
+fn an_image_that_another_machine_may_have_is_claimed_and_given_back() {
+    let image = Image::new(&["-O", "mmp"]);
+    image.done("mkdir :/a");
+    image.done("mkdir :/b");
+    e2fsck_clean(&image.path);
+    // e2fsck works on it.
+    let mut bytes = std::fs::read(&image.path).unwrap();
+    let sb = ondisk::Superblock::decode(&bytes[1024..2048]).unwrap();
+    let at = (sb.mmp_block << (10 + sb.log_block_size)) as usize;
+    let mut mmp = ondisk::mmp::Mmp::decode(&bytes[at..]).unwrap();
+    assert_eq!(mmp.sequence, ondisk::mmp::Mmp::SEQ_CLEAN);
+    mmp.sequence = ondisk::mmp::Mmp::SEQ_FSCK;
+    mmp.seal(sb.fs_seed());
+    bytes[at..at + ondisk::mmp::Mmp::LEN].copy_from_slice(&mmp.encode());
+    std::fs::write(&image.path, bytes).unwrap();
+    image.refused("mkdir :/c", BUSY, "the file system is in use: e2fsck works on it");
+    assert_has(&image.done("ls :/"), "a");
+}
+
+#[test]
 fn a_journal_that_waits_is_replayed_first() {
     let image = Image::new(&[]);
     let fs = extant::open_writable(&image.path).unwrap();
@@ -434,6 +475,7 @@ fn what_cannot_be_is_said_clearly() {
     assert_has(run([OsString::from("mv"), from, to]).code(USAGE), "stay inside of one image");
 
     // A feature that is read and not written.
-    let quota = Image::new(&["-O", "quota"]);
-    quota.refused("mkdir :/a", TARGET, "extant cannot write: quota; it can be opened for reading");
+    let shared = Image::new(&[]);
+    testkit::run("debugfs", ["-w", "-R", "feature shared_blocks", shared.path.to_str().unwrap()]);
+    shared.refused("mkdir :/a", TARGET, "extant cannot write: shared_blocks; it can be opened for reading");
 }

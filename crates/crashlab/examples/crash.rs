@@ -85,15 +85,32 @@ fn usage(why: &str) -> ! {
     std::process::exit(2);
 }
 
+/// The kind of image that a run begins from.
+fn kind_of(number: u64) -> Kind {
+    Kind::ALL[(number % Kind::ALL.len() as u64) as usize]
+}
+
+/// Kinds that the kernel mounts for writing: one that was built without quotas does not mount all of them.
+fn mounted_kinds() -> Vec<Kind> {
+    let mounts = |kind: &Kind| {
+        let scratch = testkit::scratch();
+        let path = scratch.path().join("base");
+        let disk = simdisk::SimDisk::from_image(base_image(*kind));
+        to_file(&disk, &path).expect("scratch can be written");
+        testkit::is_root() && testkit::LoopMount::new(&path, "noatime").is_ok()
+    };
+    Kind::ALL.into_iter().filter(mounts).collect()
+}
+
 /// Runs by number: the short sequences first, then random ones.
 fn run_of(number: u64, seed: u64, sequences: &[Vec<Op>], sabotage: Sabotage) -> Result<Run, String> {
-    let kind = Kind::ALL[(number % 4) as usize];
+    let kind = kind_of(number);
     let schedule = Schedule { sabotage, ..Schedule::new(seed ^ number.wrapping_mul(0x9E37_79B9)) };
     let base = base_image(kind);
     match sequences.get(number as usize) {
         Some(ops) => Run::record(base, &short_setup(), ops, schedule),
         None => {
-            let limits = Limits { block_size: 1024, inode_size: 256, ea_inode: kind == Kind::Today };
+            let limits = Limits { block_size: 1024, inode_size: 256, ea_inode: kind.has_value_inodes() };
             let options = fsmodel::Options { limits, capabilities: false, ..fsmodel::Options::default() };
             let mut generator = Generator::new(seed.wrapping_add(number), options);
             let setup: Vec<Op> = generator.by_ref().take(60).collect();
@@ -109,7 +126,7 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
     let (e2fsck, kernel, torn) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let violations = Mutex::new(Vec::new());
     let every = (arguments.cuts / arguments.judged.max(1)).max(1);
-    let may_mount = testkit::is_root();
+    let mounted = mounted_kinds();
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -118,6 +135,7 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
                 let path = scratch.path().join("cut");
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
+                    let may_mount = mounted.contains(&kind_of(number));
                     let is_short = (number as usize) < sequences.len();
                     if cuts.load(Ordering::Relaxed) >= arguments.cuts && !is_short {
                         return;

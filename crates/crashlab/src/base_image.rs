@@ -15,17 +15,33 @@ pub enum Kind {
     Listed,
     /// Clusters of 16 blocks.
     Clusters,
+    /// Users', groups' and projects' usage counted.
+    Quotas,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Today, Self::Plain, Self::Listed, Self::Clusters];
+    pub const ALL: [Self; 5] = [Self::Today, Self::Plain, Self::Listed, Self::Clusters, Self::Quotas];
+
+    /// Has it the feature `ea_inode`?
+    #[must_use]
+    pub fn has_value_inodes(self) -> bool {
+        matches!(self, Self::Today | Self::Quotas)
+    }
 
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::Today => &["-b", "1024", "-O", "metadata_csum_seed,orphan_file,ea_inode"],
             Self::Plain => &["-b", "1024", "-O", "^metadata_csum,^orphan_file"],
             Self::Listed => &["-b", "1024", "-O", "^orphan_file"],
+            Self::Quotas => &[
+                "-b",
+                "1024",
+                "-O",
+                "quota,project,orphan_file,ea_inode",
+                "-E",
+                "quotatype=usrquota:grpquota:prjquota",
+            ],
             Self::Clusters => &["-b", "1024", "-O", "bigalloc,orphan_file", "-C", "16384", "-N", "512"],
         }
     }
@@ -37,7 +53,7 @@ impl Kind {
 /// When mke2fs fails.
 #[must_use]
 pub fn base_image(kind: Kind) -> Image {
-    static MADE: [OnceLock<Image>; 4] = [const { OnceLock::new() }; 4];
+    static MADE: [OnceLock<Image>; 5] = [const { OnceLock::new() }; 5];
     let make = || {
         let scratch = testkit::scratch();
         let path = scratch.path().join("image");

@@ -5,8 +5,8 @@ use fsmodel::{Generator, Limits, Op, Options, short_alphabet, short_sequences, s
 use volume::Sabotage;
 
 fn random_run(number: u64, sabotage: Sabotage) -> Result<Run, String> {
-    let kind = Kind::ALL[(number % 4) as usize];
-    let limits = Limits { block_size: 1024, inode_size: 256, ea_inode: kind == Kind::Today };
+    let kind = Kind::ALL[(number % Kind::ALL.len() as u64) as usize];
+    let limits = Limits { block_size: 1024, inode_size: 256, ea_inode: kind.has_value_inodes() };
     let options = Options { limits, capabilities: false, ..Options::default() };
     let mut generator = Generator::new(number, options);
     let setup: Vec<Op> = generator.by_ref().take(60).collect();
@@ -27,7 +27,7 @@ fn every_moment_of_pairs_of_operations() {
     // Every 12th pair; all of them are in the long run.
     for (number, ops) in short_sequences(&alphabet, 2).enumerate().step_by(12) {
         let number = number as u64;
-        let kind = Kind::ALL[(number % 4) as usize];
+        let kind = Kind::ALL[(number % Kind::ALL.len() as u64) as usize];
         let run = Run::record(base_image(kind), &short_setup(), &ops, Schedule::new(number)).unwrap();
         for event in 0..=run.events() {
             right(&run, event, number * 1000 + event, event % 5 == 0);

@@ -222,6 +222,12 @@ impl Device for FileDevice {
         }
     }
 
+    fn forget_cached(&self, offset: u64, len: u64) {
+        if let Some(len) = NonZeroU64::new(len) {
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed);
+        }
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         let len = bytes.len() as u64;
         self.check_write("write", offset, len)?;

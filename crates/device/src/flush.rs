@@ -122,6 +122,10 @@ impl<D: Device> Device for Measured<D> {
         self.inner.prefetch(offset, len);
     }
 
+    fn forget_cached(&self, offset: u64, len: u64) {
+        self.inner.forget_cached(offset, len);
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         self.inner.write_at(offset, bytes)
     }

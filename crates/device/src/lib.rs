@@ -146,6 +146,10 @@ pub trait Device: Send + Sync {
     /// a range that reaches past the end is cut there.
     fn prefetch(&self, _offset: u64, _len: u64) {}
 
+    /// Asks the system to forget what it keeps of a range in memory, so that the next read sees what another machine wrote to
+    /// the device. A hint: what cannot be forgotten stays.
+    fn forget_cached(&self, _offset: u64, _len: u64) {}
+
     /// Writes all of `bytes` at byte `offset`.
     ///
     /// # Errors

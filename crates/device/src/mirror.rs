@@ -134,6 +134,10 @@ impl Device for Mirror {
         }
     }
 
+    fn forget_cached(&self, offset: u64, len: u64) {
+        self.devices().for_each(|member| member.forget_cached(offset, len));
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         DeviceFault::check_range("write", offset, bytes.len(), self.size)?;
         self.all(|member| member.write_at(offset, bytes))

@@ -24,6 +24,10 @@ macro_rules! forward {
                 (**self).prefetch(offset, len);
             }
 
+            fn forget_cached(&self, offset: u64, len: u64) {
+                (**self).forget_cached(offset, len);
+            }
+
             fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
                 (**self).write_at(offset, bytes)
             }

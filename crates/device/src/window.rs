@@ -64,6 +64,13 @@ impl<D: Device> Device for Window<D> {
         }
     }
 
+    fn forget_cached(&self, offset: u64, len: u64) {
+        let len = len.min(self.len.saturating_sub(offset));
+        if len > 0 {
+            self.inner.forget_cached(self.offset + offset, len);
+        }
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         self.inner.write_at(self.translate("write", offset, bytes.len() as u64)?, bytes)
     }

@@ -38,6 +38,7 @@ mod shrink;
 
 use base::{Ino, Lblk, Malformed, Place};
 use buffer::{Buffer, ReadFault};
+use ondisk::dirent::edit::Found;
 use ondisk::dirent::{DirBlockWriter, DirFormat, NAME_LEN_MAX};
 use ondisk::filetype::FileType;
 
@@ -204,6 +205,23 @@ impl Target {
     }
 }
 
+/// Where a name is, as long as its directory is not changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot {
+    /// The inode that it leads to.
+    pub ino: Ino,
+    /// The leaf of an indexed directory, and the offset in it.
+    place: Option<(Lblk, usize)>,
+}
+
+impl Spot {
+    /// Somewhere in the directory.
+    #[must_use]
+    pub fn anywhere(ino: Ino) -> Self {
+        Self { ino, place: None }
+    }
+}
+
 /// A directory that is being changed.
 pub struct Editor<'a> {
     ino: Ino,
@@ -252,12 +270,21 @@ impl<'a> Editor<'a> {
     /// # Errors
     /// A block cannot be read or breaks a rule.
     pub fn lookup(&mut self, name: &[u8]) -> Result<Option<Ino>, EditFault> {
+        Ok(self.find(name)?.map(|spot| spot.ino))
+    }
+
+    /// As [`lookup`](Self::lookup), for who will remove the name: see [`remove_found`](Self::remove_found).
+    ///
+    /// # Errors
+    /// As [`lookup`](Self::lookup).
+    pub fn find(&mut self, name: &[u8]) -> Result<Option<Spot>, EditFault> {
         if !self.is_indexed || is_dots(name) || !is_name(name) {
-            return Ok(self.dir().lookup(self.format, name)?);
+            let ino = self.dir().lookup(self.format, name)?;
+            return Ok(ino.map(Spot::anywhere));
         }
         let looked = self.find_indexed(name);
         let found = self.settled(looked)?;
-        Ok(found.map(|(_, _, found)| found.ino))
+        Ok(found.map(|(lblk, _, found)| Spot { ino: found.ino, place: Some((lblk, found.at)) }))
     }
 
     /// Inserts a name.
@@ -286,12 +313,27 @@ impl<'a> Editor<'a> {
     /// # Errors
     /// The name is not there, or a block cannot be read.
     pub fn remove(&mut self, name: &[u8]) -> Result<Ino, EditFault> {
+        self.remove_at(name, None)
+    }
+
+    /// Removes a name that [`find`](Self::find) found, and that nobody changed since.
+    ///
+    /// # Errors
+    /// As [`remove`](Self::remove); the name is somewhere else by now, of which the caller made sure that it is not.
+    pub fn remove_found(&mut self, name: &[u8], spot: Spot) -> Result<Ino, EditFault> {
+        self.remove_at(name, Some(spot))
+    }
+
+    fn remove_at(&mut self, name: &[u8], spot: Option<Spot>) -> Result<Ino, EditFault> {
         if is_dots(name) || !is_name(name) {
             return Err(EditFault::Absent);
         }
-        let removed = match self.is_indexed {
-            true => self.remove_indexed(name),
-            false => self.remove_linear(name),
+        let removed = match (self.is_indexed, spot) {
+            (true, Some(Spot { ino, place: Some((lblk, at)) })) => {
+                self.remove_in_leaf(name, lblk, Found { at, ino })
+            }
+            (true, _) => self.remove_indexed(name),
+            (false, _) => self.remove_linear(name),
         };
         let ino = self.settled(removed)?;
         self.cache.stats.removes += 1;

@@ -262,8 +262,11 @@ impl Listing<'_, '_> {
     /// Reads the leaves ahead that lie side by side from entry `at` on; how many entries that are.
     fn read_ahead(&mut self, entries: DxEntries<'_>, at: usize) -> usize {
         let Some(first) = entries.get(at).map(|entry| entry.block) else { return 1 };
-        let follows =
-            |i: &usize| entries.get(at + i).is_some_and(|entry| entry.block.0 == first.0 + *i as u32);
+        let len = self.blocks.len();
+        let follows = |i: &usize| {
+            let next = entries.get(at + i).map(|entry| entry.block.0);
+            next.is_some_and(|next| next == first.0 + *i as u32 && next < len)
+        };
         let run = 1 + (1..self.ahead).take_while(follows).count();
         if run > 1 {
             self.blocks.prefetch(first, run as u32);

@@ -538,6 +538,21 @@ fn cost_of_lookup_and_listing() {
     }
 }
 
+/// Leaves are read ahead as far as the directory goes, whatever an index says (the toy holds that).
+#[test]
+fn nothing_behind_the_end_is_read_ahead() {
+    let format = format(false);
+    let root = RootInfo { ino: INO, parent: PARENT, hash_code: 0, filetype: true };
+    let entries =
+        [(0, 2), (1 << 28, 3)].map(|(hash, lblk)| ondisk::htree::DxEntry { hash, block: Lblk(lblk) });
+    let mut first = vec![0; BS.len()];
+    format.index.encode_root(&root, 0, entries, &mut first);
+    let leaf = block(false, false, &numbered(["name".to_owned()]));
+    let toy = Toy::new(&[first, leaf.clone(), leaf], false);
+    let (told, faults) = listed(&dir(Kept::Indexed(&toy)), &format, 10);
+    assert_eq!((told.len(), faults.len()), (3, 1));
+}
+
 proptest! {
     #[test]
     fn hostile_directories_end(

@@ -56,9 +56,9 @@ const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
 const READ_MAX: usize = 16 << 20;
 /// Requests that the kernel sends ahead of its readers at the same time.
 const BACKGROUND: u16 = 64;
-/// How far the kernel reads ahead on a mount that root made; it starts with 128 KiB. Two requests of the largest size, so that one
-/// is answered while the other is read.
-const READ_AHEAD_KIB: u32 = 2048;
+/// How far the kernel reads ahead on a mount that root made; it starts with 128 KiB. Eight requests of the largest size: a reader
+/// that has one copied while others are answered keeps all processors busy, and never waits for a single answer.
+const READ_AHEAD_KIB: u32 = 8192;
 /// The attribute of the root that tells which process serves the mount, in decimal; in no list.
 pub const SERVER_ATTRIBUTE: &str = "extant.server";
 

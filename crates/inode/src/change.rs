@@ -7,35 +7,24 @@
 //!
 //! Source: spec 07 sections 7 and 8; i_blocks counts whole clusters.
 
+mod remap;
+
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use base::{Lblk, Malformed, Pblk, Place};
 use buffer::{Buffer, Edit, Kind, Owner, ReadFault, Seal};
 use dir::DirBlocks;
-use dir::edit::{DirCache, DirEdit, NoSpace};
-use mapping::{EditFault, Holds, Mapped, TreeSpace};
+use dir::edit::{DirEdit, NoSpace};
+use mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
 use ondisk::inode::flags;
 use ondisk::{Features, dirent};
 use space::{Alloc, Flags, Prealloc, Request};
 
-use crate::live::{Live, Node, Values};
+use crate::clusters::{self, Gone};
+use crate::dir_state::DirState;
+use crate::live::{Editing, Live, Node, Values};
 use crate::{Fault, Shared};
-
-/// What makes changes of a directory fast; lost without harm.
-#[derive(Default)]
-pub struct DirState {
-    cache: DirCache,
-    window: Prealloc,
-}
-
-impl DirState {
-    /// What the directory's changes did.
-    #[must_use]
-    pub fn stats(&self) -> dir::edit::Stats {
-        self.cache.stats()
-    }
-}
 
 /// Extents that one step of a cut removes: their groups' bitmaps are what a transaction needs room for.
 const EXTENTS_PER_STEP: u32 = 8;
@@ -66,7 +55,15 @@ impl<'a> Change<'a> {
         format: &dir::Format,
         with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
     ) -> Result<R, dir::edit::EditFault> {
-        self.in_dir(node, &mut self.live.edit(node, self.edit.transaction()), format, with)
+        self.in_dir(node, &mut self.hand_over(node), format, with)
+    }
+
+    /// The values for who changes them only along with blocks: that he may change them is no change yet.
+    fn hand_over<'n>(&self, node: &'n Arc<Node>) -> Editing<'n> {
+        let before = self.edit.changes();
+        let values = self.live.edit(node, self.edit.transaction());
+        self.edit.settle(before);
+        values
     }
 
     fn in_dir<R>(
@@ -76,7 +73,7 @@ impl<'a> Change<'a> {
         format: &dir::Format,
         with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
     ) -> Result<R, dir::edit::EditFault> {
-        let mut state = values.dir.take().unwrap_or_default();
+        let mut state = values.dir.take().unwrap_or_else(|| self.live.dirs().state());
         let target = dir::edit::Target {
             ino: node.ino(),
             indexed: values.has_flag(flags::INDEX)
@@ -84,7 +81,7 @@ impl<'a> Change<'a> {
             casefold: values.has_flag(flags::CASEFOLD),
             encrypted: values.has_flag(flags::ENCRYPT),
         };
-        let DirState { cache, window } = &mut *state;
+        let DirState { cache, window, .. } = &mut *state;
         let done = {
             let blocks = DirBlocksEdit {
                 change: *self,
@@ -95,6 +92,7 @@ impl<'a> Change<'a> {
             };
             dir::edit::Editor::new(target, format, &blocks, cache).and_then(|mut editor| with(&mut editor))
         };
+        self.live.dirs().count(node, &mut state);
         values.dir = Some(state);
         done
     }
@@ -104,29 +102,34 @@ impl<'a> Change<'a> {
     /// [`cut_credits`](Self::cut_credits).
     ///
     /// # Errors
-    /// A block cannot be read, or is free already.
+    /// A block cannot be read: what was done so far is whole, unless some of the tree was changed. Or a block is free already, or
+    /// its bitmap cannot be read: then it is unmapped all the same, and lost at worst.
     pub fn cut(&self, node: &Arc<Node>, from: u64) -> Result<bool, Fault> {
         let ino = node.ino();
-        let mut values = self.live.edit(node, self.edit.transaction());
+        let before = self.edit.changes();
+        let mut values = self.hand_over(node);
         let space = Space::new(*self, &values);
-        let mut freed: Vec<(Pblk, u32)> = Vec::new();
+        let mut gone: Vec<Gone> = Vec::new();
         let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
         let mut map = values.map.clone();
         let is_meta = values.kind() != ondisk::filetype::FileType::Regular
             || values.has_flag(flags::EA_INODE | flags::JOURNAL_DATA);
-        let left = map.remove_step(&editor, from..1 << 32, EXTENTS_PER_STEP, &mut |start, len| {
-            freed.push((start, len));
+        let left = map.remove_step(&editor, from..1 << 32, EXTENTS_PER_STEP, &mut |lblk, start, len| {
+            gone.push((lblk, start, len));
         });
         // Also after a fault what was unmapped is unmapped.
         values.map = map;
-        let mut given_back = Ok(());
-        for (start, len) in freed {
-            let done = self.free(&space, start, len, is_meta).map_err(Fault::of(ino));
-            given_back = given_back.and(done);
+        if !gone.is_empty() {
+            // Counts, whether or not it can be freed.
+            values.changed_in = self.edit.transaction();
         }
+        let given_back = self.free(&space, &values.map, &gone, is_meta).map_err(Fault::of(ino));
         space.settle(&mut values);
         let left = left.map_err(|fault| edit_fault(ino, fault))?;
-        given_back?;
+        if let Err(fault) = given_back {
+            self.edit.settle(before);
+            return Err(fault);
+        }
         Ok(left.is_none())
     }
 
@@ -140,6 +143,20 @@ impl<'a> Change<'a> {
         parent: base::Ino,
         format: &dir::Format,
     ) -> Result<(), dir::edit::EditFault> {
+        let fill = &mut |bytes: &mut [u8]| dir::edit::first_block(&format.entries, node.ino(), parent, bytes);
+        self.fill_dir(node, format, fill)
+    }
+
+    /// Gives a directory without blocks its first one: `fill` gets zeros, and puts "." and ".." there and what else it holds.
+    ///
+    /// # Errors
+    /// No space; or a block cannot be read. Nothing was changed.
+    pub fn fill_dir(
+        &self,
+        node: &Arc<Node>,
+        format: &dir::Format,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), dir::edit::EditFault> {
         let mut values = self.live.edit(node, self.edit.transaction());
         let mut window = Prealloc::new();
         let blocks = DirBlocksEdit {
@@ -149,7 +166,6 @@ impl<'a> Change<'a> {
             window: RefCell::new(&mut window),
             index: &format.index,
         };
-        let fill = &mut |bytes: &mut [u8]| dir::edit::first_block(&format.entries, node.ino(), parent, bytes);
         blocks.append(false, fill).map(drop)
     }
 
@@ -180,36 +196,57 @@ impl<'a> Change<'a> {
         mapping::credits_remove(5, EXTENTS_PER_STEP, shared.geometry.block_size) + 2 * EXTENTS_PER_STEP + 8
     }
 
-    /// Frees data blocks. With clusters of several blocks only whole clusters are freed: what a file maps of the first one
-    /// before `start` keeps it.
-    fn free(&self, space: &Space<'_>, start: Pblk, len: u32, is_meta: bool) -> Result<(), ReadFault> {
-        let ratio = self.shared().geometry.cluster_ratio();
-        let first = start.0.div_ceil(ratio) * ratio;
-        let end = (start.0 + u64::from(len)).div_ceil(ratio) * ratio;
+    /// Frees blocks that `map` has no more, in the order in which they were unmapped. What can be freed is, also after a fault.
+    fn free(&self, space: &Space<'_>, map: &FileMap, gone: &[Gone], is_meta: bool) -> Result<(), ReadFault> {
+        let geometry = &self.shared().geometry;
         if is_meta {
-            for block in start.0..start.0 + u64::from(len) {
-                self.edit.revoke(Pblk(block));
+            for &(_, start, len) in gone {
+                (start.0..start.0 + u64::from(len)).for_each(|block| self.edit.revoke(Pblk(block)));
             }
         }
-        if first >= end {
-            return Ok(());
-        }
-        space.count(-(((end - first) / ratio) as i64));
-        self.alloc.free(self.edit, Pblk(first), end - first, false)
+        let mut freed = Ok(());
+        let told = clusters::unused(geometry, &self.shared().buffers, map, gone, &mut |blocks| {
+            let len = blocks.end - blocks.start;
+            space.count(-(len.div_ceil(geometry.cluster_ratio()) as i64));
+            let done = self.alloc.free(self.edit, Pblk(blocks.start), len, false);
+            freed = std::mem::replace(&mut freed, Ok(())).and(done);
+        });
+        told.and(freed)
     }
 
-    /// One block for data of `values` that is kept as metadata (a symbolic link's target, an attribute's value), mapped
-    /// at `lblk`.
+    /// Frees the cluster that a block of its own (an attribute block, a node of a map) is in.
+    ///
+    /// # Errors
+    /// See [`Alloc::free`].
+    pub fn free_cluster(&self, block: Pblk) -> Result<(), ReadFault> {
+        let blocks = clusters::whole(&self.shared().geometry, block, 1);
+        self.alloc.free(self.edit, Pblk(blocks.start), blocks.end - blocks.start, false)
+    }
+
+    /// One block for data of `values` that is kept as metadata (a symbolic link's target, an attribute's value, a quota file),
+    /// mapped at `lblk`.
     ///
     /// # Errors
     /// No space; or a block cannot be read.
     pub fn append_block(&self, values: &mut Values, lblk: Lblk, goal: Pblk) -> Result<Pblk, EditFault> {
         let space = Space::new(*self, values);
-        let start = space.take(goal, Flags::METADATA)?;
+        // Within a cluster the blocks of the file follow each other.
+        let is_first = lblk.0.is_multiple_of(self.shared().geometry.cluster_ratio() as u32);
+        let before = if is_first {
+            Holds::Hole
+        } else {
+            values.map.find(&self.shared().buffers, Lblk(lblk.0 - 1), 1)?.holds
+        };
+        let (start, is_taken) = match before {
+            Holds::Written(before) => (Pblk(before.0 + 1), false),
+            Holds::Hole | Holds::Unwritten(_) => (space.take(goal, Flags::METADATA)?, true),
+        };
         let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
         let mapped = Mapped { lblk, len: 1, holds: Holds::Written(start) };
         if let Err(fault) = values.map.insert(&editor, mapped) {
-            space.give(start);
+            if is_taken {
+                space.give(start);
+            }
             return Err(fault);
         }
         space.settle(values);
@@ -236,6 +273,8 @@ struct Space<'a> {
     change: Change<'a>,
     goal: Pblk,
     clusters: Cell<i64>,
+    /// Clusters that i_blocks has room for: more are not taken.
+    room: i64,
 }
 
 impl<'a> Space<'a> {
@@ -243,16 +282,23 @@ impl<'a> Space<'a> {
         let geometry = &change.shared().geometry;
         let group = geometry.inode_place(values.map.ino).map(|(group, _)| group);
         let goal = group.map_or(Pblk(0), |group| geometry.group_start(group));
-        Self { change, goal, clusters: Cell::new(0) }
+        let room = values.room(change.shared()) / geometry.cluster_ratio();
+        Self { change, goal, clusters: Cell::new(0), room: i64::try_from(room).unwrap_or(i64::MAX) }
     }
 
     fn count(&self, clusters: i64) {
         self.clusters.set(self.clusters.get() + clusters);
     }
 
+    /// May one cluster more be taken?
+    fn check_room(&self) -> Result<(), EditFault> {
+        if self.clusters.get() < self.room { Ok(()) } else { Err(EditFault::TooLarge) }
+    }
+
     fn take(&self, goal: Pblk, flags: Flags) -> Result<Pblk, EditFault> {
         let goal = if goal.0 == 0 { self.goal } else { goal };
         let request = Request { goal, len: 1, min_len: 1, flags, stream: None };
+        self.check_room()?;
         match self.change.alloc.allocate(self.change.edit, &request) {
             Ok((start, _)) => {
                 self.count(1);
@@ -266,18 +312,14 @@ impl<'a> Space<'a> {
     /// Takes back what [`take`](Self::take) gave.
     fn give(&self, start: Pblk) {
         self.count(-1);
-        let ratio = self.change.shared().geometry.cluster_ratio();
         // What cannot be freed now was just allocated in a group that could be read.
-        let _ = self.change.alloc.free(self.change.edit, start, ratio, false);
+        let _ = self.change.free_cluster(start);
     }
 
     /// Adds the clusters to i_blocks.
     fn settle(&self, values: &mut Values) {
         let shared = self.change.shared();
-        let blocks = self.clusters.replace(0) * shared.geometry.cluster_ratio() as i64;
-        let huge = shared.sb.features.has_ro_compat(Features::HUGE_FILE) && values.has_flag(flags::HUGE_FILE);
-        let units = if huge { blocks } else { blocks << (shared.geometry.block_size.log2() - 9) };
-        values.fields.blocks = values.fields.blocks.saturating_add_signed(units);
+        values.add_blocks(shared, self.clusters.replace(0) * shared.geometry.cluster_ratio() as i64);
     }
 }
 
@@ -351,6 +393,7 @@ impl DirBlocksEdit<'_> {
             return Ok(Pblk(before.0 + 1));
         }
         let Some(before) = before else { return space.take(Pblk(0), Flags::METADATA) };
+        space.check_room()?;
         // A directory that has a second block will have more.
         let request =
             Request { goal: Pblk(before.0 + 1), len: 1, min_len: 1, flags: Flags::METADATA, stream: None };
@@ -434,14 +477,12 @@ impl DirEdit for DirBlocksEdit<'_> {
         let mut values = self.values.borrow_mut();
         let space = Space::new(self.change, &values);
         let editor = mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
-        let mut freed = Vec::new();
+        let mut gone: Vec<Gone> = Vec::new();
         values
             .map
-            .remove(&editor, u64::from(last)..1 << 32, &mut |start, len| freed.push((start, len)))
+            .remove(&editor, u64::from(last)..1 << 32, &mut |lblk, start, len| gone.push((lblk, start, len)))
             .map_err(dir_fault)?;
-        for (start, len) in freed {
-            self.change.free(&space, start, len, true)?;
-        }
+        self.change.free(&space, &values.map, &gone, true)?;
         values.fields.size -= shared.geometry.block_size.bytes();
         space.settle(&mut values);
         Ok(())

@@ -9,7 +9,7 @@ use ondisk::htree::DxFormat;
 use ondisk::inline_data::InlineDir;
 use ondisk::inode::flags;
 
-use crate::{Fault, Inode, Shared};
+use crate::{Fault, Inode, Shared, count};
 
 /// Blocks mapped at once: more than one transfer needs.
 const MAP_MAX: u32 = 1 << 15;
@@ -81,8 +81,7 @@ impl Inode {
     /// Has this inode blocks that hold its content?
     #[must_use]
     pub fn has_map(&self, shared: &Shared) -> bool {
-        let kind = matches!(self.kind(), FileType::Regular | FileType::Directory | FileType::Symlink);
-        kind && !self.is_inline() && !self.is_fast_link(shared)
+        shared.has_map(self.fields(), self.size())
     }
 
     /// Reads content from byte `offset` on; fewer bytes than asked for only at the end.
@@ -157,11 +156,14 @@ impl Inode {
 
     /// Does its content go through the journal?
     fn is_journaled(&self) -> bool {
-        self.kind() == FileType::Symlink || self.has_flag(flags::EA_INODE)
+        count::is_journaled(self.fields())
     }
 
     /// The content that is kept in the inode itself.
-    fn inline_content(&self, shared: &Shared) -> Result<Vec<u8>, Fault> {
+    ///
+    /// # Errors
+    /// Its attributes are corrupt.
+    pub fn inline_content(&self, shared: &Shared) -> Result<Vec<u8>, Fault> {
         if !self.is_inline() {
             return Ok(self.fields().block[..(self.size() as usize).min(60)].to_vec());
         }

@@ -8,9 +8,6 @@ use ondisk::inode::{self, flags};
 
 use crate::{Fault, Override, Shared};
 
-/// `i_block` holds the target of a symbolic link that is shorter than this.
-const FAST_LINK_MAX: u64 = 60;
-
 /// An inode in memory. Never changes once it is there.
 pub struct Inode {
     ino: Ino,
@@ -147,16 +144,7 @@ impl Inode {
     /// Does `i_block` hold the target of this symbolic link?
     #[must_use]
     pub fn is_fast_link(&self, shared: &Shared) -> bool {
-        let attributes_512 = match self.fields.file_acl {
-            0 => 0,
-            _ => (shared.geometry.block_size.bytes() >> 9) << shared.geometry.cluster_log,
-        };
-        self.kind == FileType::Symlink
-            && !self.has_flag(flags::EXTENTS | flags::INLINE_DATA)
-            && self.size < FAST_LINK_MAX
-            // Values in inodes of their own are counted in i_blocks too.
-            && (self.fields.blocks <= attributes_512
-                || shared.sb.features.has_incompat(ondisk::Features::EA_INODE))
+        shared.is_fast_link(&self.fields, self.size)
     }
 
     /// Where its attributes are.

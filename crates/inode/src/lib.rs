@@ -22,20 +22,26 @@
 
 mod cache;
 mod change;
+mod clusters;
+mod count;
+mod dir_state;
 mod fault;
 mod file;
 mod inode;
 mod live;
 mod orphans;
 mod overrides;
+mod quota;
 mod shared;
 
 pub use cache::{Inodes, LiveOwner};
-pub use change::{Change, DirState, edit_fault};
+pub use change::{Change, edit_fault};
+pub use dir_state::DirState;
 pub use fault::Fault;
 pub use file::{Blocks, Extent};
 pub use inode::Inode;
 pub use live::{Editing, INHERITED, Live, Node, OrphanState, Values};
 pub use orphans::{LockStats, OrphanFile, OrphanMode, Orphans};
 pub use overrides::{Override, Overrides};
+pub use quota::{Owners, Quota, ValuesInInodes};
 pub use shared::Shared;

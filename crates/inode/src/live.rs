@@ -3,33 +3,38 @@
 //! ```text
 //!   Live::get(ino) -> Node -- operation lock --> handle --> edit(): fields, map, body change in memory
 //!                                                              '--> on the list of the running transaction
-//!   write_dirty(handle), at the commit: each listed inode into its table block, checksum and all, once
+//!   freeze(), while no handle is open: the list is the commit's, the next transaction has an empty one
+//!   write_frozen(handle), while the next one runs: each inode of the list into its table block, checksum and all, once
 //! ```
 //!
 //! Invariants
-//! 1. An inode's values are changed under an open handle only, so that the commit finds them whole.
+//! 1. An inode's values are changed under an open handle only, so that a list that is frozen has them whole. Who changes an inode
+//!    that the commit has not written yet encodes it as it was first; nobody waits.
 //! 2. An inode on the list, or held by somebody, stays in memory. So does one that was deleted, until the commit: the table has
 //!    it alive until then.
-//! 3. Locks, in order: the operation locks of inodes (by number, see `volume`), then a handle, then an inode's values, then the
-//!    list. Values are not locked across the start of a handle.
+//! 3. Only a commit changes table blocks, one commit at a time.
+//! 4. What an inode costs its owners is counted when the list is frozen: see [`Quota`].
+//! 5. Locks, in order: the operation locks of inodes (by number, see `volume`), then a handle, then an inode's values, then the
+//!    lists and blocks. Values are not locked across the start of a handle.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+mod table;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use base::{Ino, Pblk};
 use buffer::{Edit, Kind, Owner, ReadFault, Seal};
 use mapping::FileMap;
-use memory::Shrinker;
 use ondisk::filetype::FileType;
 use ondisk::inode::{self as layout, flags};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::{Fault, Inode, Shared};
+use self::table::Table;
+use crate::dir_state::DirMemory;
+use crate::quota::{self, Charge};
+use crate::{Fault, Inode, Quota, Shared};
 
-const SHARDS: usize = 64;
-/// Inodes looked at per call of the shrinker.
-const SCAN_MAX: usize = 1 << 14;
 /// The seal of table blocks: inodes are sealed one by one as they are written.
 const TABLE: Seal = Seal { owner: Owner { kind: Kind::InodeTable, ino: 0 }, seed: None };
 
@@ -59,7 +64,12 @@ pub struct Values {
     pub orphan: OrphanState,
     /// The last transaction that changed it; 0 for none.
     pub changed_in: u64,
-    is_listed: bool,
+    /// The transaction on whose list it is, to be written by its commit; 0 for none.
+    listed_in: u64,
+    /// Its attributes' values that have inodes of their own, where quotas are counted: they count as its own.
+    pub value_inodes: u32,
+    /// What the quota files have for it.
+    pub(crate) charged: Option<Box<Charge>>,
     snapshot: Option<Arc<Inode>>,
 }
 
@@ -74,7 +84,9 @@ impl Values {
             dir: None,
             orphan: OrphanState::None,
             changed_in: 0,
-            is_listed: false,
+            listed_in: 0,
+            value_inodes: 0,
+            charged: None,
             snapshot: None,
         }
     }
@@ -117,6 +129,11 @@ impl Node {
         self.place
     }
 
+    /// Its values, if nobody else has them now.
+    pub(crate) fn try_values(&self) -> Option<MutexGuard<'_, Values>> {
+        self.values.try_lock()
+    }
+
     /// Its values. To change them, see [`Live::edit`].
     pub fn values(&self) -> MutexGuard<'_, Values> {
         self.values.lock()
@@ -127,28 +144,57 @@ impl Node {
 pub struct Live {
     shared: Arc<Shared>,
     table: Arc<Table>,
+    dirs: Arc<DirMemory>,
     dirty: Mutex<Dirty>,
+    /// What the commit under way has to write.
+    frozen: Mutex<Frozen>,
     /// Upper bound of the table blocks that the listed inodes are in.
     dirty_blocks: AtomicU32,
+    quota: OnceLock<Quota>,
     /// A mistake on purpose, for the crash lab: inodes without links are written a transaction late.
     forget_orphans: bool,
 }
 
+/// What the running transaction changed.
 #[derive(Default)]
 struct Dirty {
-    nodes: Vec<Arc<Node>>,
-    last_block: Pblk,
+    nodes: Vec<(Ino, Arc<Node>)>,
+    /// Table blocks of which nothing was in use: they are made anew, and need not be read.
+    fresh: Vec<Pblk>,
+    /// Blocks that were counted last, by their numbers' last bits.
+    counted: [Pblk; 32],
 }
 
-struct Table {
-    budget: Arc<memory::Budget>,
-    shards: Vec<Mutex<HashMap<u32, Arc<Node>>>>,
-    bytes: AtomicUsize,
-    turn: AtomicUsize,
+/// What is being committed.
+#[derive(Default)]
+struct Frozen {
+    transaction: u64,
+    nodes: Vec<(Ino, Arc<Node>)>,
+    fresh: Vec<Pblk>,
+    /// Inodes that the next transaction changed before the commit came to them, as they were when it began.
+    early: Vec<(Pblk, Encoded, Box<[u8]>)>,
 }
 
-/// Memory that an inode takes, roughly: values, body, place in the table.
-const NODE_BYTES: usize = size_of::<Node>() + 256;
+/// What is to be done with an inode's encoded bytes.
+struct Encoded {
+    /// Where in its block.
+    at: usize,
+    /// Bytes that stay as they are there: fields that are newer than this program.
+    kept: Range<usize>,
+    /// Seed of its checksum, which covers those too.
+    seed: Option<u32>,
+}
+
+impl Encoded {
+    fn put(&self, raw: &[u8], block: &mut [u8]) {
+        let Some(place) = block.get_mut(self.at..self.at + raw.len()) else { return };
+        place[..self.kept.start].copy_from_slice(&raw[..self.kept.start]);
+        place[self.kept.end..].copy_from_slice(&raw[self.kept.end..]);
+        if let Some(seed) = self.seed {
+            layout::seal(place, seed);
+        }
+    }
+}
 
 /// An inode's values, for changing them: on the list of the running transaction.
 pub struct Editing<'a> {
@@ -173,22 +219,46 @@ impl Live {
     /// No inode in memory yet. `forget_orphans`: see `journal::Sabotage`.
     #[must_use]
     pub fn new(shared: Arc<Shared>, forget_orphans: bool) -> Self {
-        let table = Arc::new(Table {
-            budget: Arc::clone(&shared.budget),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            bytes: AtomicUsize::new(0),
-            turn: AtomicUsize::new(0),
-        });
-        let shrinker: Arc<dyn Shrinker> = Arc::<Table>::clone(&table);
-        let weak: Weak<dyn Shrinker> = Arc::downgrade(&shrinker);
-        shared.budget.register(weak);
-        Self { shared, table, dirty: Mutex::default(), dirty_blocks: AtomicU32::new(0), forget_orphans }
+        let table = Table::new(&shared.budget);
+        let dirs = DirMemory::new(&shared.budget);
+        Self {
+            shared,
+            table,
+            dirs,
+            dirty: Mutex::default(),
+            frozen: Mutex::default(),
+            dirty_blocks: AtomicU32::new(0),
+            quota: OnceLock::new(),
+            forget_orphans,
+        }
     }
 
     /// What all inodes share.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    pub(crate) fn dirs(&self) -> &Arc<DirMemory> {
+        &self.dirs
+    }
+
+    /// Counts what inodes cost their owners from now on, where the file system has quota files. Before any inode is changed.
+    ///
+    /// # Errors
+    /// A quota file is damaged: writing would make it worse.
+    pub fn count_quotas(&self) -> Result<(), Fault> {
+        if let Some(quota) = Quota::open(self)? {
+            let was_unset = self.quota.set(quota).is_ok();
+            debug_assert!(was_unset, "quotas are opened once");
+        }
+        Ok(())
+    }
+
+    /// The quota files, where there are any.
+    #[must_use]
+    pub fn quota(&self) -> Option<&Quota> {
+        self.quota.get()
     }
 
     /// An inode that is in use.
@@ -208,15 +278,19 @@ impl Live {
     }
 
     fn find(&self, ino: Ino, is_orphan: bool) -> Result<Arc<Node>, Fault> {
-        let known = self.table.shard(ino).get(&ino.0).cloned();
-        if let Some(node) = known {
-            if !is_orphan && node.values.lock().fields.links == 0 && node.opens.load(Ordering::Relaxed) == 0 {
-                return Err(Fault::NoSuchInode(ino));
+        loop {
+            let since = match self.table.get(ino) {
+                Ok(node) => {
+                    let is_gone =
+                        node.values.lock().fields.links == 0 && node.opens.load(Ordering::Relaxed) == 0;
+                    return if is_gone && !is_orphan { Err(Fault::NoSuchInode(ino)) } else { Ok(node) };
+                }
+                Err(since) => since,
+            };
+            if let Some(node) = self.table.keep(Arc::new(self.load(ino, is_orphan)?), since) {
+                return Ok(node);
             }
-            return Ok(node);
         }
-        let loaded = Arc::new(self.load(ino, is_orphan)?);
-        Ok(self.keep(loaded))
     }
 
     /// A new inode; what was known of its number is forgotten.
@@ -227,17 +301,13 @@ impl Live {
         let place = self.shared.inode_place(ino).map_err(Fault::of(ino))?.ok_or(Fault::NoSuchInode(ino))?;
         let node = Arc::new(Node::new(ino, place, values));
         // Somebody with an old number in hand may have brought the old inode back into memory: it gives way.
-        let old = self.table.shard(ino).insert(ino.0, Arc::clone(&node));
-        if old.is_none() {
-            self.table.bytes.fetch_add(NODE_BYTES, Ordering::Relaxed);
-            self.shared.budget.charge(NODE_BYTES);
-        }
+        self.table.put(Arc::clone(&node));
         Ok(node)
     }
 
-    /// Makes the table block of an inode anew, when no other inode in it is in use: it need not be read.
-    pub fn fresh_block(&self, node: &Node, edit: &dyn Edit) {
-        edit.fresh(node.place.0, TABLE, &mut |_| {});
+    /// Nothing else in the table block of this new inode is in use: the commit makes the block anew.
+    pub fn fresh_block(&self, node: &Node) {
+        self.dirty.lock().fresh.push(node.place.0);
     }
 
     /// The values of an inode, to be changed by `transaction`, of which the caller has a handle.
@@ -245,74 +315,120 @@ impl Live {
         let mut values = node.values.lock();
         values.changed_in = transaction;
         values.snapshot = None;
-        if !values.is_listed {
-            values.is_listed = true;
+        if values.listed_in != transaction {
+            if values.listed_in != 0 {
+                self.write_early(node, &mut values);
+            }
+            values.listed_in = transaction;
             let mut dirty = self.dirty.lock();
             // Inodes that are made one after the other share blocks; counting some blocks twice does no harm.
-            if dirty.last_block != node.place.0 {
-                dirty.last_block = node.place.0;
+            let counted = &mut dirty.counted[(node.place.0.0 % 32) as usize];
+            if *counted != node.place.0 {
+                *counted = node.place.0;
                 self.dirty_blocks.fetch_add(1, Ordering::Relaxed);
             }
-            dirty.nodes.push(Arc::clone(node));
+            dirty.nodes.push((node.ino, Arc::clone(node)));
+            drop(dirty);
+            if let Some(quota) = self.quota() {
+                quota.touch_owners_of(&self.shared, node, &values);
+            }
         }
         Editing { values }
     }
 
-    /// Table blocks that [`write_dirty`](Self::write_dirty) would touch, at most.
+    /// Blocks that [`freeze`](Self::freeze) and [`write_frozen`](Self::write_frozen) would touch, at most.
     #[must_use]
     pub fn dirty_blocks(&self) -> u32 {
-        self.dirty_blocks.load(Ordering::Relaxed)
+        self.dirty_blocks.load(Ordering::Relaxed) + self.quota().map_or(0, Quota::blocks_to_come)
     }
 
-    /// Writes the inodes that the running transaction changed into their table blocks. No other handle is open.
+    /// Ends the list of the running transaction, of which no handle is open any more but this: what is changed from here on
+    /// belongs to the next one. What the inodes of the list cost goes into the quota files.
+    ///
+    /// # Errors
+    /// A block of a quota file cannot be read.
+    pub fn freeze(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
+        let Dirty { nodes, fresh, .. } = std::mem::take(&mut *self.dirty.lock());
+        self.dirty_blocks.store(0, Ordering::Relaxed);
+        let counted = self.quota().map_or(Ok(()), |quota| {
+            for (_, node) in &nodes {
+                quota.settle(&self.shared, node, &mut node.values.lock());
+            }
+            quota.write(&self.shared, edit)
+        });
+        *self.frozen.lock() = Frozen { transaction: edit.transaction(), nodes, fresh, early: Vec::new() };
+        counted
+    }
+
+    /// Writes the inodes of the frozen list into their table blocks, while the next transaction runs: nothing else changes these
+    /// blocks.
     ///
     /// # Errors
     /// A table block cannot be read.
-    pub fn write_dirty(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
-        let Dirty { nodes, .. } = std::mem::take(&mut *self.dirty.lock());
-        self.dirty_blocks.store(0, Ordering::Relaxed);
-        for node in &nodes {
-            let mut values = node.values.lock();
-            values.is_listed = false;
-            if self.forget_orphans && values.fields.links == 0 && values.orphan != OrphanState::None {
-                continue;
+    pub fn write_frozen(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
+        let (transaction, mut nodes, fresh) = {
+            let mut frozen = self.frozen.lock();
+            (frozen.transaction, std::mem::take(&mut frozen.nodes), std::mem::take(&mut frozen.fresh))
+        };
+        for block in fresh {
+            edit.fresh(block, TABLE, &mut |_| {});
+        }
+        // Of one number the older inode first: the sort keeps the order of equals.
+        nodes.sort_by_key(|(ino, _)| *ino);
+        let size = self.shared.geometry.inode_size;
+        let mut images: Vec<u8> = Vec::new();
+        let mut encoded: Vec<Encoded> = Vec::new();
+        for of_block in nodes.chunk_by(|(_, one), (_, other)| one.place.0 == other.place.0) {
+            // Encoded before the block is locked: whoever holds an inode's values may wait for blocks.
+            images.resize(of_block.len() * size, 0);
+            encoded.clear();
+            for (_, node) in of_block {
+                let mut values = node.values.lock();
+                if values.listed_in != transaction {
+                    continue;
+                }
+                values.listed_in = 0;
+                if self.forget_orphans && values.fields.links == 0 && values.orphan != OrphanState::None {
+                    continue;
+                }
+                let at = encoded.len() * size;
+                encoded.push(self.encode(node, &mut values, &mut images[at..at + size]));
             }
-            self.write(node, &mut values, edit)?;
+            edit.change(of_block[0].1.place.0, TABLE, &mut |block| {
+                for (encoded, raw) in encoded.iter().zip(images.chunks_exact(size)) {
+                    encoded.put(raw, block);
+                }
+            })?;
+        }
+        // All that were passed over are in here: they were put in before their values could be looked at.
+        let early = std::mem::take(&mut self.frozen.lock().early);
+        for (block, encoded, raw) in early {
+            edit.change(block, TABLE, &mut |block| encoded.put(&raw, block))?;
         }
         Ok(())
     }
 
-    fn write(&self, node: &Node, values: &mut Values, edit: &dyn Edit) -> Result<(), ReadFault> {
-        let Values { fields, body, map, .. } = values;
-        fields.block = map.i_block;
-        let seed = self.shared.inode_seed(node.ino, fields.generation);
-        let size = self.shared.geometry.inode_size;
-        let (block, at) = node.place;
-        edit.change(block, TABLE, &mut |bytes| {
-            let Some(raw) = bytes.get_mut(at..at + size) else { return };
-            fields.encode(raw);
-            let from = if size > layout::BASE_SIZE { fields.xattr_offset().min(size) } else { size };
-            let behind = &mut raw[from..];
-            let len = body.len().min(behind.len());
-            behind[..len].copy_from_slice(&body[..len]);
-            behind[len..].fill(0);
-            if let Some(seed) = seed {
-                layout::seal(raw, seed);
-            }
-        })
+    /// Keeps an inode as it was when the commit under way began, which has not come to it yet.
+    #[cold]
+    fn write_early(&self, node: &Node, values: &mut Values) {
+        let mut raw = vec![0; self.shared.geometry.inode_size].into_boxed_slice();
+        let encoded = self.encode(node, values, &mut raw);
+        self.frozen.lock().early.push((node.place.0, encoded, raw));
     }
 
-    fn keep(&self, loaded: Arc<Node>) -> Arc<Node> {
-        {
-            let mut shard = self.table.shard(loaded.ino);
-            if let Some(known) = shard.get(&loaded.ino.0) {
-                return Arc::clone(known);
-            }
-            shard.insert(loaded.ino.0, Arc::clone(&loaded));
-        }
-        self.table.bytes.fetch_add(NODE_BYTES, Ordering::Relaxed);
-        self.shared.budget.charge(NODE_BYTES);
-        loaded
+    fn encode(&self, node: &Node, values: &mut Values, raw: &mut [u8]) -> Encoded {
+        let Values { fields, body, map, .. } = values;
+        fields.block = map.i_block;
+        fields.encode(raw);
+        let size = raw.len();
+        let from = if size > layout::BASE_SIZE { fields.xattr_offset().min(size) } else { size };
+        let behind = &mut raw[from..];
+        let len = body.len().min(behind.len());
+        behind[..len].copy_from_slice(&body[..len]);
+        behind[len..].fill(0);
+        let known = from.min(layout::BASE_SIZE + layout::EXTRA_SIZE);
+        let seed = self.shared.inode_seed(node.ino, fields.generation);
+        Encoded { at: node.place.1, kept: known..from, seed }
     }
 
     fn load(&self, ino: Ino, is_orphan: bool) -> Result<Node, Fault> {
@@ -324,7 +440,12 @@ impl Live {
             false => Inode::load(&self.shared, ino, raw, None)?,
             true => Inode::load_orphan(&self.shared, ino, raw)?,
         };
-        let values = Values::new(inode.fields().clone(), trimmed(inode.body()), inode.map.clone());
+        let mut values = Values::new(inode.fields().clone(), trimmed(inode.body()), inode.map.clone());
+        if self.quota().is_some() {
+            let file_acl = Pblk(values.fields.file_acl);
+            values.value_inodes = self.shared.values_in_inodes(inode.body(), file_acl).map_err(&of)?.count;
+            values.charged = quota::charge_in_use(&self.shared, ino, &values).map(Box::new);
+        }
         Ok(Node::new(ino, place, values))
     }
 
@@ -352,66 +473,6 @@ impl Live {
 impl Node {
     fn new(ino: Ino, place: (Pblk, usize), values: Values) -> Self {
         Self { ino, place, operation: RwLock::new(()), values: Mutex::new(values), opens: AtomicU32::new(0) }
-    }
-}
-
-impl Table {
-    fn shard(&self, ino: Ino) -> MutexGuard<'_, HashMap<u32, Arc<Node>>> {
-        self.shards[ino.0 as usize % SHARDS].lock()
-    }
-}
-
-impl Shrinker for Table {
-    fn name(&self) -> &'static str {
-        "inodes that may change"
-    }
-
-    fn cached_bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    fn shrink(&self, bytes: usize) -> usize {
-        let (mut freed, mut scanned) = (0, 0);
-        let first = self.turn.load(Ordering::Relaxed);
-        for at in (first..first + SHARDS).map(|at| at % SHARDS) {
-            if freed >= bytes || scanned >= SCAN_MAX {
-                break;
-            }
-            self.turn.store((at + 1) % SHARDS, Ordering::Relaxed);
-            // Whoever charges may hold a shard: then that one is left out.
-            let Some(mut shard) = self.shards[at].try_lock() else { continue };
-            let is_idle = |node: &Arc<Node>| {
-                Arc::strong_count(node) == 1
-                    && node.opens.load(Ordering::Relaxed) == 0
-                    && node
-                        .values
-                        .try_lock()
-                        .is_some_and(|values| !values.is_listed && values.orphan == OrphanState::None)
-            };
-            let mut idle = Vec::new();
-            for (ino, node) in shard.iter() {
-                if freed >= bytes || scanned >= SCAN_MAX {
-                    break;
-                }
-                scanned += 1;
-                if is_idle(node) {
-                    freed += NODE_BYTES;
-                    idle.push(*ino);
-                }
-            }
-            for ino in idle {
-                shard.remove(&ino);
-            }
-        }
-        self.bytes.fetch_sub(freed, Ordering::Relaxed);
-        self.budget.release(freed);
-        freed
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        self.budget.release(self.cached_bytes());
     }
 }
 

@@ -19,9 +19,10 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use base::sync::atomic::{AtomicI32, AtomicU32};
 use base::{Ino, Pblk};
 use buffer::{Edit, Kind, Owner, ReadFault, Seal};
 use parking_lot::{Mutex, MutexGuard};
@@ -381,3 +382,6 @@ impl Drop for Held<'_> {
         self.stats.hold_max.fetch_max(held, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;

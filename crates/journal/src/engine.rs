@@ -17,7 +17,7 @@
 //!    written home, that device was flushed, and the log's superblock says so durably (C3).
 //! 3. A transaction's log blocks are durable before its commit block is written; the commit block is durable before
 //!    [`Journal::committed`] tells (barriers on).
-//! 4. After the first failure nothing more is written: [`Aborted`] is latched with its cause.
+//! 4. After the first failure nothing more is written but a note of it: [`Aborted`] is latched with its cause.
 //! 5. A thread holds at most one handle, and commits while it holds none.
 //!
 //! Locks, in order: `writer` (one commit or checkpoint at a time), `running`, a transaction's list, the cache's shards.
@@ -30,13 +30,13 @@ mod transaction;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::Pblk;
-use buffer::{Buffer, Buffers, ReadFault, Seal};
+use base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use base::sync::{Condvar, Mutex};
+use buffer::{Buffer, Buffers, Bytes, ReadFault, Seal};
 use device::{Device, DeviceFault};
-use parking_lot::{Condvar, Mutex};
 
 pub use self::handle::Handle;
 pub use self::log_writer::OpenLogFault;
@@ -45,16 +45,34 @@ use self::checkpoint::Checkpoint;
 use self::log_writer::LogWriter;
 use self::transaction::Transaction;
 
+/// What the committer's thread is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// [`Journal::commit`] this transaction: somebody wants it, or it is full.
+    Commit(u64),
+    /// [`Journal::commit_all`]: it is time.
+    CommitAll,
+    /// [`Journal::checkpoint`].
+    Checkpoint,
+}
+
 /// Who keeps a file system's values in memory, and knows how its blocks get their checksums.
 pub trait Client: Send + Sync {
-    /// Writes what is kept as values (inodes, group descriptors) into blocks. No handle is open, and none will be until this
-    /// returns.
+    /// Draws the line below what belongs to this transaction. No handle is open, and none will be until this returns: what is
+    /// kept as values and is little (group descriptors) is written into blocks here.
     ///
     /// # Errors
     /// A block could not be read; the journal aborts.
     fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault>;
 
-    /// How many blocks [`before_commit`](Self::before_commit) will touch at most besides those that the transaction has.
+    /// Writes the values below that line (inodes) into blocks, while the next transaction runs: only blocks that nothing else
+    /// changes.
+    ///
+    /// # Errors
+    /// As [`before_commit`](Self::before_commit).
+    fn write_values(&self, handle: &Handle<'_>) -> Result<(), ReadFault>;
+
+    /// How many blocks these two will touch at most besides those that the transaction has.
     fn blocks_to_come(&self) -> u32;
 
     /// Puts a block's checksum in place.
@@ -115,13 +133,29 @@ pub struct Sabotage {
 pub struct Options {
     /// Do not flush at commits and checkpoints: for measurements, and devices whose writes are durable.
     pub no_barriers: bool,
-    /// Blocks of a transaction at most; 0 for a third of the log.
+    /// Blocks of a transaction at most; 0 for half of the log.
     pub transaction_max: u32,
+    /// Bytes of committed blocks that may wait in memory to be written home, before a checkpoint is due; 0 for as many as the
+    /// log holds.
+    pub pinned_bytes_max: usize,
     /// Somebody calls [`Journal::commit`] when [`Journal::wait_for_work`] says so; else who finds a transaction full commits
     /// it himself.
     pub has_committer: bool,
+    /// Everything in the log is home but its fast commits: see [`Supersede`].
+    pub supersede: Option<Supersede>,
     /// For the crash lab.
     pub sabotage: Sabotage,
+}
+
+/// The first transaction takes the place of the fast commits that wait in a log: it gets the number that they stand for. Until
+/// its commit block is durable they count, from then on it does, so that they can be written back in one step. It may fill the
+/// log, which holds nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Supersede {
+    /// The transaction that the fast commits stand for.
+    pub tid: jbd2_format::Tid,
+    /// The log block where it goes: behind the last one.
+    pub head: u32,
 }
 
 /// Counts since the journal was opened.
@@ -141,6 +175,12 @@ pub struct Stats {
     pub home_blocks: u64,
     /// Times that the log was emptied.
     pub checkpoints: u64,
+    /// Times among them that a commit found the log full, and had to wait for it.
+    pub full_log_waits: u64,
+    /// Committed blocks that are in memory now until they are written home.
+    pub pinned_blocks: u64,
+    /// The most that there ever were.
+    pub pinned_blocks_max: u64,
     /// Times that a handle waited for a block that was being committed: always 0, by design; the kernel's "sleep on shadow".
     pub shadow_waits: u64,
     /// Times that a handle waited because the running transaction was full or being sealed.
@@ -162,6 +202,8 @@ pub struct Journal {
     writer: Mutex<Writer>,
     committed: AtomicU64,
     wanted: AtomicU64,
+    /// The committer is to write homes: much is pinned, or half the log is used.
+    is_checkpoint_due: AtomicBool,
     is_closing: AtomicBool,
     aborted: OnceLock<Aborted>,
     handles: AtomicU64,
@@ -190,7 +232,7 @@ type Taken = (Buffer, Seal);
 /// A block of a transaction as it goes to the log and home.
 pub(crate) struct Image {
     pub(crate) block: Pblk,
-    pub(crate) bytes: Arc<[u8]>,
+    pub(crate) bytes: Bytes,
 }
 
 impl Journal {
@@ -224,6 +266,7 @@ impl Journal {
             writer: Mutex::new(Writer { log, checkpoint: Checkpoint::default() }),
             committed: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
+            is_checkpoint_due: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             aborted: OnceLock::new(),
             handles: AtomicU64::new(0),
@@ -287,7 +330,7 @@ impl Journal {
             return Err(StartFault::TooLarge { wanted: credits, max: self.credits_max() });
         }
         let mut running = self.running.lock();
-        loop {
+        let blocks = loop {
             if let Some(aborted) = self.aborted.get() {
                 return Err(aborted.clone().into());
             }
@@ -300,10 +343,10 @@ impl Journal {
             let blocks = running.transaction.len() + running.reserved + to_come;
             let is_empty = to_come == 0 && running.transaction.is_untouched(running.reserved);
             if blocks + credits <= self.transaction_max || is_empty {
-                break;
+                break blocks + credits;
             }
             let full = running.transaction.number;
-            if self.options.has_committer {
+            if self.options.has_committer && !self.is_closing.load(Ordering::Acquire) {
                 self.start_waits.fetch_add(1, Ordering::Relaxed);
                 self.want(full);
                 self.changed.wait(&mut running);
@@ -312,12 +355,14 @@ impl Journal {
                 self.commit(full)?;
                 running = self.running.lock();
             }
-        }
+        };
         running.handles += 1;
         running.reserved += credits;
         self.handles.fetch_add(1, Ordering::Relaxed);
-        let half = self.transaction_max / 2;
-        if self.options.has_committer && running.transaction.len() + self.client().blocks_to_come() > half {
+        // As late as can be: a block that many operations change is logged once for all of them. Not at the last moment: whoever
+        // comes while the rest fills up need not wait.
+        let soon = self.transaction_max - self.transaction_max / 8;
+        if self.options.has_committer && blocks > soon {
             self.want(running.transaction.number);
         }
         Ok(Handle::new(self, Arc::clone(&running.transaction), credits))
@@ -337,7 +382,7 @@ impl Journal {
             return Ok(());
         }
         let committed = self.commit_running(&mut writer);
-        committed.map_err(|cause| self.abort(&mut writer, cause))
+        committed.map_err(|cause| self.give_up(&mut writer, cause))
     }
 
     /// Commits what runs, if it has changes.
@@ -347,13 +392,13 @@ impl Journal {
     pub fn commit_all(&self) -> Result<(), Aborted> {
         let running = self.running.lock();
         let number = running.transaction.number;
-        let is_idle = running.handles == 0 && running.transaction.is_untouched(0);
+        // All of it asked at one moment: a transaction that is being sealed has nothing to come any more, and is not durable.
+        let is_idle = !running.is_locked
+            && running.handles == 0
+            && running.transaction.is_untouched(0)
+            && self.client().blocks_to_come() == 0;
         drop(running);
-        if is_idle && self.client().blocks_to_come() == 0 {
-            self.commit(number - 1)
-        } else {
-            self.commit(number)
-        }
+        self.commit(if is_idle { number - 1 } else { number })
     }
 
     /// Writes all committed blocks home and empties the log.
@@ -363,7 +408,7 @@ impl Journal {
     pub fn checkpoint(&self) -> Result<(), Aborted> {
         let mut writer = self.writer.lock();
         self.check()?;
-        self.empty_log(&mut writer).map_err(|cause| self.abort(&mut writer, cause))
+        self.empty_log(&mut writer).map_err(|cause| self.give_up(&mut writer, cause))
     }
 
     /// Commits, checkpoints, and marks the log clean. No handle is open and none follows.
@@ -377,22 +422,29 @@ impl Journal {
             Some(log) => log.mark_clean(),
             None => Ok(()),
         });
-        closed.map_err(|cause| self.abort(&mut writer, cause))
+        closed.map_err(|cause| self.give_up(&mut writer, cause))
     }
 
-    /// For the committer's thread: waits until a commit is wanted, or `timeout` passes. The transaction to commit; `None` to
-    /// end.
-    pub fn wait_for_work(&self, timeout: std::time::Duration) -> Option<u64> {
+    /// For the committer's thread: waits until there is something to do, or `timeout` passes, after which all is committed.
+    /// `None` to end.
+    pub fn wait_for_work(&self, timeout: std::time::Duration) -> Option<Work> {
         let mut running = self.running.lock();
         loop {
             if self.is_closing.load(Ordering::Acquire) {
                 return None;
             }
-            if self.wanted.load(Ordering::Acquire) > self.committed() && self.aborted.get().is_none() {
-                return Some(self.wanted.load(Ordering::Acquire));
+            if self.aborted.get().is_none() {
+                // Before a commit that is wanted: that may have to wait for room otherwise, with everybody waiting for it.
+                if self.is_checkpoint_due.load(Ordering::Acquire) {
+                    return Some(Work::Checkpoint);
+                }
+                let wanted = self.wanted.load(Ordering::Acquire);
+                if wanted > self.committed() {
+                    return Some(Work::Commit(wanted));
+                }
             }
             if self.changed.wait_for(&mut running, timeout).timed_out() {
-                return Some(running.transaction.number);
+                return Some(Work::CommitAll);
             }
         }
     }
@@ -418,7 +470,7 @@ impl Journal {
         self.aborted.get().map_or(Ok(()), |aborted| Err(aborted.clone()))
     }
 
-    fn abort(&self, writer: &mut Writer, cause: Failure) -> Aborted {
+    fn give_up(&self, writer: &mut Writer, cause: Failure) -> Aborted {
         let aborted = self.aborted.get_or_init(|| Aborted { cause: cause.to_string() }).clone();
         if let Some(log) = &mut writer.log {
             log.note_abort();
@@ -429,11 +481,23 @@ impl Journal {
         aborted
     }
 
-    /// Aborts from outside of a commit: a handle met a failure half-way.
-    pub(crate) fn abort_because(&self, cause: String) {
+    /// Lets nothing more be committed: for failures that are not the journal's own, or when the file system is somebody else's now.
+    /// The first cause stays.
+    pub fn abort(&self, cause: String) {
         let _ = self.aborted.set(Aborted { cause });
         let _running = self.running.lock();
         self.changed.notify_all();
+    }
+
+    /// After an abort: waits for what is being written, leaves a note in the log for who opens it next, and lets `with` write its
+    /// own: nobody else writes any more. The caller has no handle.
+    pub fn after_abort(&self, with: impl FnOnce()) {
+        let mut writer = self.writer.lock();
+        debug_assert!(self.aborted.get().is_some(), "the journal is not aborted");
+        if let Some(log) = &mut writer.log {
+            log.note_abort();
+        }
+        with();
     }
 
     fn commit_running(&self, writer: &mut Writer) -> Result<(), Failure> {
@@ -448,6 +512,7 @@ impl Journal {
             Some(_) => {
                 let needed = writer.log.as_ref().map_or(0, |log| log.blocks_for(images.len(), revokes.len()));
                 if writer.log.as_ref().is_some_and(|log| log.free_blocks() < needed) {
+                    self.stats.lock().full_log_waits += 1;
                     self.empty_log(writer)?;
                 }
                 let log = writer.log.as_mut().expect("matched above");
@@ -470,16 +535,32 @@ impl Journal {
             stats.logged_blocks += n_images;
             stats.log_blocks += u64::from(logged);
             stats.revokes += revokes.len() as u64;
+            stats.pinned_blocks = writer.checkpoint.len() as u64;
+            stats.pinned_blocks_max = stats.pinned_blocks_max.max(stats.pinned_blocks);
         }
-        self.committed.store(transaction.number, Ordering::Release);
+        // First what waits for it: who sees that it is committed finds freed space usable.
         self.client().committed(transaction.number);
+        self.committed.store(transaction.number, Ordering::Release);
+        let is_due = self.is_due(writer);
+        if is_due && !self.options.has_committer {
+            self.empty_log(writer)?;
+        }
         let _running = self.running.lock();
+        self.is_checkpoint_due.store(is_due && self.options.has_committer, Ordering::Release);
         self.changed.notify_all();
         Ok(())
     }
 
-    /// Waits for the running transaction's handles, lets the client write its values, takes the bytes of all blocks, and
-    /// lets the next transaction run.
+    /// Should homes be written now? Early enough that the next commit finds room in the log, and so that what is pinned
+    /// leaves room for what others keep in memory.
+    fn is_due(&self, writer: &Writer) -> bool {
+        let pinned = writer.checkpoint.len() * self.buffers.block_size().len();
+        let is_much = self.options.pinned_bytes_max > 0 && pinned > self.options.pinned_bytes_max;
+        is_much || self.options.has_committer && writer.log.as_ref().is_some_and(LogWriter::is_nearly_full)
+    }
+
+    /// Waits for the running transaction's handles, takes the bytes of all its blocks, lets the next transaction run, and the
+    /// client write the values of this one.
     fn seal(&self) -> Result<(Arc<Transaction>, Vec<Taken>), Failure> {
         let mut running = self.running.lock();
         running.is_locked = true;
@@ -494,13 +575,7 @@ impl Journal {
         drop(running);
         let handle = Handle::sealing(self, Arc::clone(&transaction));
         self.client().before_commit(&handle)?;
-        drop(handle);
-        let snapshots = transaction.take_blocks().into_iter().map(|(block, seal)| {
-            // A leaf of a directory may have become an index node since it joined.
-            let (bytes, owner) = self.buffers.snapshot(block)?;
-            Ok((bytes, Seal { owner: owner.unwrap_or(seal.owner), ..seal }))
-        });
-        let snapshots: Vec<_> = snapshots.collect::<Result<_, ReadFault>>()?;
+        let mut taken = self.take(&transaction)?;
         let mut running = self.running.lock();
         running.transaction = Arc::new(Transaction::new(transaction.number + 1));
         running.reserved = 0;
@@ -508,7 +583,21 @@ impl Journal {
         self.changed.notify_all();
         drop(running);
         self.stats.lock().sealing_nanos += begun.elapsed().as_nanos() as u64;
-        Ok((transaction, snapshots))
+        self.client().write_values(&handle)?;
+        taken.extend(self.take(&transaction)?);
+        // In the order of their places: that is how the checkpoint writes them.
+        taken.sort_unstable_by_key(|(buffer, _)| buffer.block());
+        Ok((transaction, taken))
+    }
+
+    /// The bytes of the blocks that joined since the last time.
+    fn take(&self, transaction: &Transaction) -> Result<Vec<Taken>, ReadFault> {
+        let taken = transaction.take_blocks().into_iter().map(|(block, seal)| {
+            // A leaf of a directory may have become an index node since it joined.
+            let (bytes, owner) = self.buffers.snapshot(block)?;
+            Ok((bytes, Seal { owner: owner.unwrap_or(seal.owner), ..seal }))
+        });
+        taken.collect()
     }
 
     /// The blocks with their checksums.
@@ -517,7 +606,8 @@ impl Journal {
         let sealed = snapshots.iter().map(|(buffer, seal)| {
             let mut bytes = Arc::clone(buffer.shared());
             if client.has_checksum(*seal) {
-                client.seal(buffer.block(), *seal, Arc::make_mut(&mut bytes));
+                let own = Arc::make_mut(&mut bytes);
+                client.seal(buffer.block(), *seal, own);
                 self.buffers.set_sealed(buffer, &bytes);
             }
             Image { block: buffer.block(), bytes }
@@ -536,9 +626,11 @@ impl Journal {
         }
         // Only now: a block that may leave the cache must be on the device.
         writer.checkpoint.release(&self.buffers);
+        self.is_checkpoint_due.store(false, Ordering::Release);
         let mut stats = self.stats.lock();
         stats.home_blocks += homes;
         stats.checkpoints += 1;
+        stats.pinned_blocks = 0;
         Ok(())
     }
 }

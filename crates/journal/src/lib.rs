@@ -79,7 +79,9 @@ mod scan;
 #[cfg(test)]
 mod testlog;
 
-pub use engine::{Aborted, Client, Handle, Journal, OpenLogFault, Options, Sabotage, StartFault, Stats};
+pub use engine::{
+    Aborted, Client, Handle, Journal, OpenLogFault, Options, Sabotage, StartFault, Stats, Supersede, Work,
+};
 pub use entries::{Entry, each_entry};
 pub use fast_commit::{FastCommitCounts, FastCommitPlan};
 pub use fault::JournalFault;

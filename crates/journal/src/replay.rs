@@ -55,12 +55,19 @@ pub fn replay(log: &Log, plan: &ReplayPlan, target: &dyn Device) -> Result<(), R
     Ok(())
 }
 
-/// Says durably that nothing waits any more. Only after everything that was replayed is durable.
+/// Says durably that nothing waits any more, and forgets that the journal was aborted. Only after everything that was replayed is
+/// durable, and the abort is noted elsewhere.
 ///
 /// # Errors
 /// The log cannot be written.
 pub fn mark_clean(log: &Log, plan: &ReplayPlan) -> Result<(), ReplayFault> {
-    let mut sb = Superblock { start: 0, sequence: plan.next_tid, head: plan.head, ..plan.superblock.clone() };
+    let mut sb = Superblock {
+        start: 0,
+        sequence: plan.next_tid,
+        head: plan.head,
+        errno: 0,
+        ..plan.superblock.clone()
+    };
     sb.seal();
     let place = log.map().superblock();
     let (offset, _) = log.view().offset_of(place).ok_or(JournalFault::OutsideLog { block: place })?;

@@ -22,9 +22,9 @@ pub trait TreeSpace {
     fn free(&self, block: Pblk);
 }
 
-/// Who is told of data blocks that were unmapped: the first one and how many. They are the caller's to free; whether a damaged
-/// map named blocks that are not the file's, he alone can tell.
-pub type Freed<'a> = &'a mut dyn FnMut(Pblk, u32);
+/// Who is told of data blocks that were unmapped: the first one of the file, where it was, and how many. They are the caller's to
+/// free; whether a damaged map named blocks that are not the file's, he alone can tell.
+pub type Freed<'a> = &'a mut dyn FnMut(Lblk, Pblk, u32);
 
 /// Why a map was not changed.
 #[derive(Debug, thiserror::Error)]

@@ -192,8 +192,8 @@ fn remove(
         let mut freed = Vec::new();
         let credits = credits_remove(map.depth(), extents_max, toy.buffers.block_size());
         let (left, touched) = toy.edit(|editor| {
-            map.remove_step(editor, range.start..to, extents_max, &mut |block, len| {
-                freed.extend(block.0..block.0 + u64::from(len));
+            map.remove_step(editor, range.start..to, extents_max, &mut |lblk, block, len| {
+                freed.extend((0..len).map(|at| (lblk.0 + at, block.0 + u64::from(at))));
             })
         });
         assert!(touched <= credits, "{touched} of {credits}");
@@ -209,8 +209,6 @@ fn remove(
         for (lblk, _) in &lost {
             model.remove(lblk);
         }
-        let mut lost: Vec<_> = lost.into_iter().map(|(_, block)| block).collect();
-        lost.sort_unstable();
         freed.sort_unstable();
         assert_eq!(freed, lost);
         end = left;
@@ -485,8 +483,8 @@ proptest! {
             match op {
                 0 => drop(map.insert(&editor, written(lblk, len, 20))),
                 1 => drop(map.set_state(&editor, range, flag && extents, 3)),
-                _ if flag => drop(map.remove_step(&editor, range, 3, &mut |_, _| ())),
-                _ => drop(map.remove(&editor, range, &mut |_, _| ())),
+                _ if flag => drop(map.remove_step(&editor, range, 3, &mut |_, _, _| ())),
+                _ => drop(map.remove(&editor, range, &mut |_, _, _| ())),
             }
         }
     }
@@ -516,7 +514,7 @@ fn cost_of_a_change() {
         }
         let inserted = start.elapsed().as_nanos() / u128::from(COUNT);
         let (start, nodes) = (std::time::Instant::now(), toy.out.borrow().len());
-        map.remove(&editor, 0..1 << 32, &mut |_, _| ()).unwrap();
+        map.remove(&editor, 0..1 << 32, &mut |_, _, _| ()).unwrap();
         let removed = start.elapsed().as_nanos() / u128::from(COUNT);
         println!("{what}: {inserted} ns an insert, {removed} ns a removal, {nodes} nodes");
     }

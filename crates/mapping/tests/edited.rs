@@ -55,7 +55,7 @@ fn map_anew(path: &Path, ino: u64, lblk_of: impl Fn(u32) -> u32) -> Vec<u32> {
     let direct = Direct(&image.buffers);
     let editor = Editor { buffers: &image.buffers, edit: &direct, space: &own };
     let mut data = VecDeque::new();
-    map.remove(&editor, 0..1 << 32, &mut |start, len| {
+    map.remove(&editor, 0..1 << 32, &mut |_, start, len| {
         data.extend((start.0..start.0 + u64::from(len)).map(Pblk));
     })
     .unwrap();

@@ -26,6 +26,7 @@
 pub mod acl;
 pub mod bitmap;
 pub mod dirent;
+pub mod errors;
 pub mod extent;
 pub mod features;
 pub mod filetype;

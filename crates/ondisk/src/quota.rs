@@ -10,14 +10,16 @@
 //!
 //! A leaf holds entries of any ids, in the order in which they came; many tree slots point to one leaf.
 //!
-//! Owns the whole file as bytes. Does **not** own: where the file lives (inode 3, inode 4 or the superblock's
-//! `s_prj_quota_inum`), counting usage.
+//! Owns the whole file as bytes; [`tree`] changes it in place, entry by entry. Does **not** own: where the file lives (inode 3,
+//! inode 4 or the superblock's `s_prj_quota_inum`), counting usage.
 //!
 //! Source: spec 07 section 11; kernel Documentation/filesystems/quota.rst; block numbering from files of e2fsprogs.
 
 use std::collections::BTreeMap;
 
 use base::Malformed;
+
+pub mod tree;
 
 const STRUCTURE: &str = "quota file";
 

@@ -6,7 +6,8 @@
 //! CREAT, LINK, UNLINK   names of a directory                                         -> NameChanges
 //! ```
 //!
-//! Does **not** own: which records are valid (see `journal`), allocation: nothing is written, so no bitmap changes.
+//! Does **not** own: which records are valid (see `journal`); writing it back, bitmaps and counts with it (see
+//! `write::fast_commits`).
 //!
 //! Invariants
 //! 1. A record that makes no sense is noted and left out; the others are applied.
@@ -42,12 +43,14 @@ pub(crate) struct NameChanges {
     dirs: HashMap<Ino, DirChange>,
 }
 
+/// Names of a directory, and where they lead; `None`: the name was taken away.
+pub(crate) type DirNames = BTreeMap<Vec<u8>, Option<Ino>>;
+
 #[derive(Debug, Default)]
 struct DirChange {
     /// The directory itself was made: nothing of its block counts.
     is_new: bool,
-    /// `None`: the name was taken away.
-    names: BTreeMap<Vec<u8>, Option<Ino>>,
+    names: DirNames,
 }
 
 impl NameChanges {
@@ -74,6 +77,14 @@ impl NameChanges {
     pub(crate) fn names(&self, dir: Ino) -> impl Iterator<Item = (&[u8], Ino)> {
         let names = self.dirs.get(&dir).into_iter().flat_map(|change| &change.names);
         names.filter_map(|(name, ino)| Some((name.as_slice(), (*ino)?)))
+    }
+
+    /// The directories whose names changed, and how, in the order of their numbers; `true` for one that was made.
+    pub(crate) fn all(&self) -> Vec<(Ino, bool, &DirNames)> {
+        let mut all: Vec<_> =
+            self.dirs.iter().map(|(dir, change)| (*dir, change.is_new, &change.names)).collect();
+        all.sort_unstable_by_key(|(dir, ..)| *dir);
+        all
     }
 
     /// Takes back the names of inodes whose last record tells no links: a file that was made, opened and unlinked. The names,
@@ -180,10 +191,15 @@ impl Work<'_> {
         raw[len..].copy_from_slice(&stored[len..]);
         let fields = layout::Inode::decode(&raw).map_err(|fact| format!("inode {ino}: {fact}"))?;
         let extents = fields.has_flag(flags::EXTENTS);
+        // The number was used again: the tree that stands there was the other inode's.
+        let is_other = layout::Inode::decode(&stored).is_ok_and(|old| old.generation != fields.generation);
+        if is_other {
+            self.maps.remove(&ino);
+        }
         if !fields.has_flag(flags::INLINE_DATA) {
             raw[I_BLOCK].copy_from_slice(&stored[I_BLOCK]);
         }
-        if extents && raw[I_BLOCK][..2] != EMPTY_ROOT[..2] {
+        if extents && (is_other || raw[I_BLOCK][..2] != EMPTY_ROOT[..2]) {
             raw[I_BLOCK].fill(0);
             raw[I_BLOCK][..EMPTY_ROOT.len()].copy_from_slice(&EMPTY_ROOT);
         }
@@ -264,16 +280,18 @@ impl Work<'_> {
 
     /// Sets i_blocks to what the map needs, as the kernel does at replay.
     fn count_blocks(&mut self, ino: Ino) {
-        let geometry = &self.inodes.shared().geometry;
+        let shared = self.inodes.shared();
+        let geometry = &shared.geometry;
         let Some(known) = self.overrides.get_mut(&ino) else { return };
         let (Some(raw), Some(map)) = (known.raw.as_mut(), known.map.as_ref()) else { return };
         let Ok(mut fields) = layout::Inode::decode(raw) else { return };
-        if fields.has_flag(flags::HUGE_FILE) || !fields.has_flag(flags::EXTENTS) {
+        if !fields.has_flag(flags::EXTENTS) {
             return;
         }
         let shape = ondisk::extent::TreeShape::for_extents(map.len(), geometry.block_size);
         let data: u64 = map.iter().map(|piece| u64::from(piece.len)).sum();
-        fields.blocks = (data + shape.blocks() as u64) << (geometry.block_size.log2() - 9);
+        let sectors = (data + shape.blocks() as u64) << (geometry.block_size.log2() - 9);
+        shared.set_sectors(&mut fields, sectors);
         fields.encode(raw);
     }
 

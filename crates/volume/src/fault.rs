@@ -21,6 +21,9 @@ pub enum Fault {
     /// Nothing is written any more, since something went wrong before.
     #[error(transparent)]
     Aborted(journal::Aborted),
+    /// Damage was met, and nothing is done any more: neither written nor read ([`OnError::Panic`](crate::OnError::Panic)).
+    #[error("nothing is done any more, since damage was met (errors=panic): {0}")]
+    Stopped(journal::Aborted),
 }
 
 /// Why an operation was refused.
@@ -72,6 +75,8 @@ pub enum Refusal {
     Denied,
     /// Not possible in this file system, or for this name of an attribute.
     NotSupported,
+    /// The directory gives its project to what is in it, and the file has another.
+    OtherProject,
 }
 
 impl Refusal {
@@ -86,6 +91,7 @@ impl Refusal {
             Self::Denied => 13,
             Self::Busy => 16,
             Self::Exists => 17,
+            Self::OtherProject => 18,
             Self::NotDirectory => 20,
             Self::IsDirectory => 21,
             Self::WrongType | Self::Invalid => 22,
@@ -133,6 +139,7 @@ impl fmt::Display for Refusal {
             Self::Range => "the attribute's name is empty or too long",
             Self::Denied => "not for files of this type",
             Self::NotSupported => "not possible here",
+            Self::OtherProject => "the directory is of another project",
         })
     }
 }
@@ -147,6 +154,7 @@ impl Fault {
             Self::Device(fault) => fault.os_error().unwrap_or(5),
             // As the kernel's mounts that became read-only because of an error.
             Self::Aborted(_) => 30,
+            Self::Stopped(_) => 5,
         }
     }
 
@@ -154,6 +162,12 @@ impl Fault {
     #[must_use]
     pub fn is(&self, refusal: Refusal) -> bool {
         matches!(self, Self::Refused(found) if *found == refusal)
+    }
+
+    /// Is it a refusal that operations give before they change anything, or after they took that back? What leads nowhere half-way
+    /// is damage, whatever it is called.
+    pub(crate) fn is_clean_refusal(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if !matches!(refusal, Refusal::NotFound | Refusal::Stale))
     }
 
     pub(crate) fn corrupt(ino: Ino, fact: Malformed) -> Self {

@@ -19,6 +19,7 @@
 
 mod fast_commit;
 mod fault;
+mod mmp;
 mod open;
 pub mod ops;
 mod orphans;
@@ -38,11 +39,12 @@ pub use dir::{Cursor, DirEntry};
 pub use fault::{Fault, Refusal};
 pub use inode::{Extent, Inode, LockStats, OrphanMode};
 pub use journal::Sabotage;
+pub use mmp::MountGuard;
 pub use ondisk::filetype::FileType;
 pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use stat::{Stat, StatFs};
-pub use write::{New, Rename, SetAttr, SetXattr, WriteOptions};
+pub use write::{New, OnError, Rename, SetAttr, SetXattr, WriteOptions};
 pub use xattr::Attribute;
 
 /// An inode that is in memory; cheap to clone.
@@ -91,6 +93,7 @@ impl Volume {
     /// # Errors
     /// [`Refusal::Stale`] when there is none in use with this number; it is corrupt; the device refused.
     pub fn inode(&self, ino: Ino) -> Result<InodeRef, Fault> {
+        self.check_going()?;
         Ok(self.inodes.get(ino)?)
     }
 

@@ -24,7 +24,7 @@ const CACHE_BYTES: usize = 64 << 20;
 /// Runs that a journal's map may have: fragmented beyond this is damage.
 const LOG_RUNS_MAX: usize = 1 << 20;
 /// Pieces of maps that recovery may look at and keep in memory, of all inodes of one open together.
-const PIECES_MAX: usize = 1 << 22;
+pub(crate) const PIECES_MAX: usize = 1 << 22;
 
 /// How to open.
 #[derive(Clone, Default)]
@@ -51,6 +51,9 @@ pub enum OpenFault {
     /// Features that cannot be kept right while writing.
     #[error("the file system has features that extant cannot write: {0}; it can be opened for reading")]
     Unwritable(String),
+    /// Somebody else has it open for writing.
+    #[error("the file system is in use: {0}")]
+    InUse(String),
     /// Numbers that cannot be.
     #[error("the file system is damaged: {0}")]
     Damaged(String),
@@ -183,7 +186,7 @@ pub(crate) fn log_of(
     if sb.journal_inum == 0 {
         let Some(external) = &options.journal_device else {
             return refuse(
-                "the file system needs recovery, and its journal is on a device of its own: name that device"
+                "the file system's journal is on a device of its own, which is needed to recover or write it: name that device"
                     .to_owned(),
             );
         };

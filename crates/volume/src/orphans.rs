@@ -90,7 +90,7 @@ fn cut(
 ) -> Result<bool, String> {
     let shared = inodes.shared();
     let content = matches!(inode.kind(), FileType::Regular | FileType::Directory);
-    if !content || !inode.has_map(shared) || inode.has_flag(flags::HUGE_FILE) {
+    if !content || !inode.has_map(shared) {
         return Ok(false);
     }
     let bs = shared.geometry.block_size;
@@ -126,7 +126,8 @@ fn cut(
         let nodes = |pieces| ondisk::extent::TreeShape::for_extents(pieces, bs).blocks() as u64;
         freed += nodes(whole).saturating_sub(nodes(kept.len()));
     }
-    fields.blocks = fields.blocks.saturating_sub(freed << (bs.log2() - 9));
+    let sectors = shared.sectors(&fields).saturating_sub(freed << (bs.log2() - 9));
+    shared.set_sectors(&mut fields, sectors);
     let changed = overrides.entry(inode.ino()).or_default();
     let mut raw = match changed.raw.take() {
         Some(raw) => raw,

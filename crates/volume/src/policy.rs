@@ -55,19 +55,17 @@ pub const WRITABLE: u32 = Features::SPARSE_SUPER
     | Features::GDT_CSUM
     | Features::DIR_NLINK
     | Features::EXTRA_ISIZE
+    | Features::QUOTA
     | Features::BIGALLOC
     | Features::METADATA_CSUM
     | Features::PROJECT
     | Features::VERITY
     | Features::ORPHAN_PRESENT;
 
-/// Readable features that must not be written under: what they promise is not kept.
-const READ_ONLY_INCOMPAT: u32 = Features::MMP;
-
 /// The features that forbid writing, by name.
 #[must_use]
 pub fn unwritable(features: &Features) -> Vec<String> {
-    let incompat = features.word(Word::Incompat) & (!READABLE | READ_ONLY_INCOMPAT);
+    let incompat = features.word(Word::Incompat) & !READABLE;
     let ro_compat = features.word(Word::RoCompat) & !WRITABLE;
     Features { incompat, ro_compat, ..Features::default() }.names()
 }

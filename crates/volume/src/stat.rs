@@ -2,7 +2,6 @@
 
 use base::Ino;
 use inode::Inode;
-use ondisk::Features;
 use ondisk::filetype::FileType;
 use ondisk::time::Timestamp;
 
@@ -77,14 +76,6 @@ impl Volume {
         let geometry = &shared.geometry;
         let kind = inode.kind();
         let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
-        let huge = shared.sb.features.has_ro_compat(Features::HUGE_FILE)
-            && fields.has_flag(ondisk::inode::flags::HUGE_FILE);
-        let unit_log = if huge { geometry.block_size.log2() - 9 } else { 0 };
-        // Without the feature the high half of the count has no meaning.
-        let blocks = match shared.sb.features.has_ro_compat(Features::HUGE_FILE) {
-            true => fields.blocks,
-            false => fields.blocks & 0xFFFF_FFFF,
-        };
         // As the kernel tells it, so that nobody takes a file with inline data for a hole.
         let inline = inode.is_inline() && kind == FileType::Regular;
         let inline_512 = if inline { inode.size().div_ceil(512) } else { 0 };
@@ -98,7 +89,7 @@ impl Volume {
             gid: fields.gid,
             links: u32::from(fields.links),
             size: inode.size(),
-            blocks_512: (blocks << unit_log) + inline_512,
+            blocks_512: shared.sectors(fields).saturating_add(inline_512),
             block_size: geometry.block_size.bytes() as u32,
             device: if is_device { fields.device() } else { (0, 0) },
             atime: fields.atime,

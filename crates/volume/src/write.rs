@@ -7,17 +7,22 @@
 //!
 //! Invariants
 //! 1. An operation that is refused has changed nothing that lasts: what it took (an inode's number) it gave back in the same
-//!    transaction.
+//!    transaction. One that failed after it had changed something, and could not take that back, is never committed: the journal
+//!    is aborted (see [`Writer::run`]).
 //! 2. Operation locks: a directory before what it holds; two directories by number, ancestors first; then the handle.
 //! 3. An inode without links that somebody has open is an orphan; else it is deleted at once, in the same transaction if that
 //!    has room for it.
 
 mod attributes;
 mod delete;
+mod errors;
+mod fast_commits;
 mod names;
 mod new;
 mod open;
+mod quota;
 mod rename;
+mod truncate;
 mod xattrs;
 
 use std::sync::Arc;
@@ -37,6 +42,7 @@ use space::Alloc;
 use crate::{Fault, Refusal, Volume};
 
 pub use attributes::SetAttr;
+pub use errors::OnError;
 pub use new::New;
 pub use rename::Rename;
 pub use xattrs::SetXattr;
@@ -45,6 +51,8 @@ pub use open::WriteOptions;
 
 /// Blocks that an operation on names may change: two directories' index paths split, an inode, an attribute block, orphans.
 const NAME_CREDITS: u32 = 60;
+/// Set-group-id.
+const SETGID: u16 = 0o2000;
 /// How often a transaction is committed though nobody asks: what a crash may lose.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Commits that an operation waits for until freed space becomes usable, before it says that there is none.
@@ -55,6 +63,7 @@ pub(crate) struct Keeper {
     pub(crate) live: Live,
     pub(crate) alloc: Arc<Alloc>,
     pub(crate) orphans: Orphans,
+    errors: errors::Errors,
     index: DxFormat,
     superblock_at: usize,
 }
@@ -73,12 +82,17 @@ impl inode::LiveOwner for Keeper {
 
 impl journal::Client for Keeper {
     fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
-        self.live.write_dirty(handle)?;
+        self.live.freeze(handle)?;
+        self.errors.write(handle, &self.shared().geometry)?;
         self.alloc.seal(handle)
     }
 
+    fn write_values(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
+        self.live.write_frozen(handle)
+    }
+
     fn blocks_to_come(&self) -> u32 {
-        self.live.dirty_blocks() + self.alloc.seal_credits()
+        self.live.dirty_blocks() + self.alloc.seal_credits() + self.errors.blocks_to_come()
     }
 
     fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]) {
@@ -130,6 +144,8 @@ pub(crate) struct Writer {
     skip_short_orphans: bool,
     /// A mistake on purpose, for the crash lab.
     reuse_freed: bool,
+    /// Lets others in when it goes, last of all.
+    guard: Option<crate::mmp::MountGuard>,
 }
 
 impl Writer {
@@ -143,7 +159,8 @@ impl Writer {
 
     /// Joins the running transaction.
     fn start(&self, credits: u32) -> Result<Handle<'_>, Fault> {
-        Ok(self.journal.start(credits)?)
+        let in_quotas = self.live().quota().map_or(0, |_| inode::Quota::CREDITS);
+        Ok(self.journal.start(credits + in_quotas)?)
     }
 
     fn change<'a>(&'a self, handle: &'a Handle<'_>) -> Change<'a> {
@@ -152,6 +169,10 @@ impl Writer {
 
     /// Runs an operation in a handle. When there is no space, but will be after a commit, that is waited for, and the operation
     /// runs again.
+    ///
+    /// The operation's part: what it refuses it refuses before its first change, or takes its changes back. Anything else that
+    /// goes wrong (damage, the device) may find it half-way; if it has changes then that it did not settle (see
+    /// [`buffer::Edit::settle`]) the journal is aborted before anybody can commit them.
     fn run<R>(
         &self,
         credits: u32,
@@ -161,6 +182,11 @@ impl Writer {
         loop {
             let handle = self.start(credits)?;
             let done = operation(&self.change(&handle));
+            if let Err(fault) = &done
+                && !fault.is_clean_refusal()
+            {
+                handle.fail(fault);
+            }
             drop(handle);
             if self.reuse_freed {
                 self.keeper.alloc.committed(self.journal.running());
@@ -185,20 +211,27 @@ impl Writer {
         (number ^ number >> 32) as u32
     }
 
-    /// Is it one of the file system's own, which no operation may touch?
-    fn is_special(&self, ino: Ino) -> bool {
-        let sb = &self.shared().sb;
-        let first = if sb.rev_level == 0 { 11 } else { sb.first_ino };
-        ino.0 < first && ino != Ino::ROOT || [sb.journal_inum, sb.orphan_file_inum].contains(&ino.0)
+    /// An inode that the caller names, to be changed: none of the file system's own.
+    fn node(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        if self.shared().is_special(ino) {
+            return Err(Refusal::NotPermitted.into());
+        }
+        Ok(self.live().get(ino)?)
     }
 
-    /// An inode, to be changed: none of the file system's own.
-    fn node(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
-        if self.is_special(ino) {
+    /// An inode that an entry of a directory leads to: that it cannot be changed is damage.
+    fn named(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        if self.shared().is_special(ino) {
             let fact = base::Malformed::new("inode", "is not one of the file system's own", ino.0);
             return Err(Fault::corrupt(ino, fact));
         }
-        Ok(self.live().get(ino)?)
+        self.live().get(ino).map_err(|fault| match fault {
+            inode::Fault::NoSuchInode(_) => {
+                let fact = base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
+                Fault::corrupt(ino, fact)
+            }
+            fault => fault.into(),
+        })
     }
 
     fn now(&self) -> Timestamp {
@@ -212,6 +245,7 @@ impl Writer {
 
 impl Volume {
     pub(crate) fn writer(&self) -> Result<&Writer, Fault> {
+        self.check_going()?;
         self.writer.as_ref().ok_or(Fault::Refused(Refusal::ReadOnly))
     }
 
@@ -221,7 +255,7 @@ impl Volume {
     /// The device refused, now or before.
     pub fn sync(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
-        Ok(writer.journal.commit_all()?)
+        self.noted(writer.journal.commit_all().map_err(Fault::from))
     }
 
     /// Writes all that is durable in the log home, so that the log is empty.
@@ -230,7 +264,7 @@ impl Volume {
     /// As [`sync`](Self::sync).
     pub fn checkpoint(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
-        Ok(writer.journal.checkpoint()?)
+        self.noted(writer.journal.checkpoint().map_err(Fault::from))
     }
 
     /// Makes what was done to this inode durable: its last transaction, and all before.
@@ -244,7 +278,7 @@ impl Volume {
             0 => writer.journal.running() - 1,
             transaction => transaction,
         };
-        Ok(writer.journal.commit(changed_in)?)
+        self.noted(writer.journal.commit(changed_in).map_err(Fault::from))
     }
 
     /// Somebody opened the inode: it stays until [`released`](Self::released), whatever becomes of its names.
@@ -269,10 +303,17 @@ impl Volume {
     /// # Errors
     /// The deletion failed.
     pub fn released(&self, ino: Ino) -> Result<(), Fault> {
+        self.noted(self.release(ino))
+    }
+
+    fn release(&self, ino: Ino) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         let node = writer.live().get_orphan(ino)?;
         let _operation = node.operation.write();
-        if node.opens.fetch_sub(1, Ordering::AcqRel) == 1 && node.values().fields.links == 0 {
+        let less = |opens: u32| opens.checked_sub(1);
+        let before = node.opens.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        debug_assert!(before.is_ok(), "inode {ino} is released more often than it was opened");
+        if before == Ok(1) && node.values().fields.links == 0 {
             writer.delete(&node)?;
         }
         Ok(())
@@ -314,3 +355,6 @@ fn check_name(name: &[u8]) -> Result<(), Fault> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,7 +53,10 @@ fn operate(volume: &Volume, random: &mut Random, open: &mut Vec<Ino>) -> Result<
     let find =
         |name: &[u8]| volume.inode(here).and_then(|dir| volume.lookup(&dir, name)).map(|inode| inode.ino());
     match random.below(18) {
-        0..=3 => volume.create(here, name, &New::file(0o644)).map(drop),
+        0..=3 => {
+            let new = New { uid: random.below(40) as u32 * 256, ..New::file(0o644) };
+            volume.create(here, name, &new).map(drop)
+        }
         4 => volume.create(here, name, &New::directory(0o755)).map(drop),
         5 => volume.create(here, name, &New::symlink(&[b's'; 100])).map(drop),
         6..=7 => volume.unlink(here, name),
@@ -72,7 +75,10 @@ fn operate(volume: &Volume, random: &mut Random, open: &mut Vec<Ino>) -> Result<
             let size = Some(random.below(1 << 20));
             volume.set_attr(find(name)?, &SetAttr { size, ..SetAttr::default() }).map(drop)
         }
-        13 => volume.set_attr(find(name)?, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).map(drop),
+        13 => {
+            let gid = Some(random.below(100) as u32);
+            volume.set_attr(find(name)?, &SetAttr { mode: Some(0o600), gid, ..SetAttr::default() }).map(drop)
+        }
         14 => {
             let value = vec![7; random.below(600) as usize];
             volume.set_xattr(find(name)?, b"user.a", &value, SetXattr::Any)
@@ -150,7 +156,7 @@ fn run(path: &Path, write: WriteOptions) {
 
 #[test]
 fn eight_threads_of_mixed_operations() {
-    for (mode, features) in [(OrphanMode::File, "orphan_file"), (OrphanMode::ListV3, "^orphan_file")] {
+    for (mode, features) in [(OrphanMode::File, "orphan_file,quota"), (OrphanMode::ListV3, "^orphan_file")] {
         let scratch = testkit::scratch();
         let path = scratch.path().join("image");
         let name = path.to_str().unwrap();

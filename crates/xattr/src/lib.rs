@@ -152,6 +152,31 @@ impl<'a> Places<'a> {
         }
     }
 
+    /// The entries whose values are in inodes of their own, hidden ones too: index, name and inode of each. Those of the block
+    /// only if no other inode shares it: they are named by the block, however many inodes have that.
+    ///
+    /// # Errors
+    /// A structure cannot be read or breaks a rule.
+    pub fn value_entries(&self, buffers: &Buffers) -> Result<Vec<(u8, Vec<u8>, Ino)>, ReadFault> {
+        let block =
+            self.block(buffers)?.filter(|bytes| ondisk::xattr::refcount(bytes).is_ok_and(|count| count <= 1));
+        let entry = |stored: StoredAttr<'_>| match stored.attr.value {
+            AttrValue::Inode { ino, .. } => Some((stored.attr.index, stored.attr.name.to_vec(), ino)),
+            AttrValue::Bytes(_) => None,
+        };
+        Ok(self.stored(block.as_deref())?.into_iter().filter_map(entry).collect())
+    }
+
+    /// How many inodes share the block; `None` without one.
+    ///
+    /// # Errors
+    /// It cannot be read or breaks a rule.
+    pub fn block_refcount(&self, buffers: &Buffers) -> Result<Option<u32>, ReadFault> {
+        let Some(block) = self.block(buffers)? else { return Ok(None) };
+        let count = ondisk::xattr::refcount(&block);
+        count.map(Some).map_err(|fact| ReadFault::corrupt(Place::block(self.block).of_ino(self.ino), fact))
+    }
+
     fn corrupt(&self, fact: Malformed) -> ReadFault {
         ReadFault::corrupt(Place::ino(self.ino), fact)
     }

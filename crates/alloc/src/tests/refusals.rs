@@ -180,3 +180,36 @@ fn windows_give_way_when_space_runs_out() {
         assert!(matches!(alloc.allocate_in(&edit, window, &request(9000, 1, 1)), Err(Fault::NoSpace(_))));
     }
 }
+
+/// What is wanted exactly is given once, counted, and refused while it is in use or waits for a commit.
+#[test]
+fn exactly_these_are_taken_once() {
+    let image = Image::mke2fs("16M", &["-b", "1024"]);
+    let alloc = image.open(Options::default());
+    let edit = image.edit(1);
+    let free = alloc.usage();
+    let request = Request { goal: Pblk(12_000), len: 30, min_len: 30, flags: Flags::DATA, stream: None };
+    let (start, len) = alloc.allocate(&edit, &request).unwrap();
+    alloc.free(&edit, start, len.into(), false).unwrap();
+    assert!(alloc.take_these(&edit, start, len.into()).is_err(), "freed, and not committed");
+    alloc.committed(1);
+    let edit = image.edit(2);
+    alloc.take_these(&edit, start, len.into()).unwrap();
+    assert_eq!(alloc.usage().blocks_free, free.blocks_free - 30);
+    assert!(alloc.take_these(&edit, start, 1).is_err(), "in use");
+    assert!(alloc.take_these(&edit, Pblk(1), 1).is_err(), "the file system's own");
+    assert!(alloc.take_these(&edit, Pblk(image.geometry.blocks - 1), 2).is_err(), "outside");
+    alloc.free(&edit, start, len.into(), false).unwrap();
+
+    let ino = Ino(100);
+    assert!(!alloc.is_inode_used(ino).unwrap());
+    alloc.take_this_inode(&edit, ino, false).unwrap();
+    assert!(alloc.is_inode_used(ino).unwrap());
+    assert_eq!(alloc.usage().inodes_free, free.inodes_free - 1);
+    assert!(alloc.take_this_inode(&edit, ino, false).is_err(), "in use");
+    assert!(alloc.take_this_inode(&edit, Ino(u32::MAX), false).is_err(), "no inode's number");
+    alloc.free_inode(&edit, ino, false).unwrap();
+    assert_eq!(alloc.usage().inodes_free, free.inodes_free);
+    alloc.committed(2);
+    image.judge(&alloc);
+}

@@ -21,6 +21,7 @@ pub(crate) enum Change {
     Ln(LnArgs),
     Chmod(ChmodArgs),
     Chown(ChownArgs),
+    Project(ProjectArgs),
     Xattr(XattrArgs),
     Truncate(TruncateArgs),
     Touch(TouchArgs),
@@ -43,6 +44,7 @@ impl Change {
             Self::Ln(args) => &args.journal,
             Self::Chmod(args) => &args.journal,
             Self::Chown(args) => &args.journal,
+            Self::Project(args) => &args.journal,
             Self::Xattr(args) => &args.journal,
             Self::Truncate(args) => &args.journal,
             Self::Touch(args) => &args.journal,
@@ -193,6 +195,36 @@ pub(crate) struct ChownArgs {
     /// UID, UID:GID or :GID.
     #[arg(value_name = "OWNER", value_parser = parse_owner)]
     pub(crate) owner: Owner,
+    /// The files.
+    #[arg(required = true, value_name = "IMG:PATH")]
+    pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) journal: JournalArg,
+}
+
+/// Set the project of files in an image, by its number.
+///
+/// Projects are trees of files whose space and inodes are counted together, whoever owns them (quota type prjquota). Every file has
+/// one; 0 is that of files nobody gave any. The file system needs the feature `project`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(disable_help_flag = true, after_help = format!("{PATHS_HELP}\n\nExamples:
+  extant project -R -s 42 root.img:/srv/www      the tree, and what will be made in it
+  extant project 0 root.img:/srv/www/shared"))]
+pub(crate) struct ProjectArgs {
+    /// Directories with everything below them; symbolic links in there themselves.
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+    /// What is made in the directories from now on gets their project too, and files of other projects cannot be moved there.
+    #[arg(short = 's', long)]
+    pub(crate) inherit: bool,
+    /// No more of that.
+    #[arg(long, conflicts_with = "inherit")]
+    pub(crate) no_inherit: bool,
+    #[command(flatten)]
+    pub(crate) links: LinksArg,
+    /// The project's number.
+    #[arg(value_name = "ID")]
+    pub(crate) id: u32,
     /// The files.
     #[arg(required = true, value_name = "IMG:PATH")]
     pub(crate) paths: Vec<OsString>,

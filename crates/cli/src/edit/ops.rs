@@ -11,11 +11,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use extant::walk::Order;
 use extant::{
     Error, Fault, FileSystem, FileType, Follow, InodeRef, New, Refusal, Rename, SetAttr, SetXattr, Timestamp,
+    flags,
 };
 
 use super::args::{
-    Change, ChmodArgs, ChownArgs, LinksArg, LnArgs, MkdirArgs, MvArgs, Resize, RmArgs, TouchArgs,
-    TruncateArgs, XattrArgs, XattrCommand,
+    Change, ChmodArgs, ChownArgs, LinksArg, LnArgs, MkdirArgs, MvArgs, ProjectArgs, Resize, RmArgs,
+    TouchArgs, TruncateArgs, XattrArgs, XattrCommand,
 };
 use super::os;
 use crate::exit;
@@ -34,6 +35,7 @@ pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<(
         Change::Ln(args) => ln(session, args),
         Change::Chmod(args) => chmod(session, args),
         Change::Chown(args) => chown(session, args),
+        Change::Project(args) => project(session, args),
         Change::Xattr(args) => return xattr(session, args),
         Change::Truncate(args) => truncate(session, args),
         Change::Touch(args) => touch(session, args),
@@ -305,12 +307,13 @@ fn make_link(
 }
 
 /// Does something to the inodes of targets, and of all that is below them. Symbolic links below are left out, or changed
-/// themselves.
+/// themselves. `unsupported`: what is missing where it is not supported.
 fn each_inode(
     session: &mut Session,
     targets: &[Target],
     recursive: bool,
     links_below: bool,
+    unsupported: &str,
     mut change: impl FnMut(&FileSystem, &InodeRef) -> Result<(), Fault>,
 ) {
     for target in targets {
@@ -323,6 +326,7 @@ fn each_inode(
                 let place = shown(&target.image, path);
                 let advice = match fault {
                     Fault::Refused(Refusal::NotPermitted) => "; `extant stat` shows the flags",
+                    Fault::Refused(Refusal::NotSupported) => unsupported,
                     _ => "",
                 };
                 session.problem(code_of(&fault), format_args!("{place}: {fault}{advice}"));
@@ -350,7 +354,7 @@ fn each_inode(
 
 fn chmod(session: &mut Session, args: &ChmodArgs) {
     let targets = session.targets(&args.paths, Follow::Links);
-    each_inode(session, &targets, args.recursive, false, |fs, inode| {
+    each_inode(session, &targets, args.recursive, false, "", |fs, inode| {
         // An earlier path may have changed it.
         let now = fs.volume().inode(inode.ino())?;
         let mode = args.mode.apply(now.fields().mode, now.kind() == FileType::Directory);
@@ -361,7 +365,23 @@ fn chmod(session: &mut Session, args: &ChmodArgs) {
 fn chown(session: &mut Session, args: &ChownArgs) {
     let targets = session.targets(&args.paths, links(args.links));
     let set = SetAttr { uid: args.owner.uid, gid: args.owner.gid, ..SetAttr::default() };
-    each_inode(session, &targets, args.recursive, true, |fs, inode| {
+    each_inode(session, &targets, args.recursive, true, "", |fs, inode| {
+        fs.volume().set_attr(inode.ino(), &set).map(drop)
+    });
+}
+
+fn project(session: &mut Session, args: &ProjectArgs) {
+    let targets = session.targets(&args.paths, links(args.links));
+    let needs = "; the file system needs the feature project";
+    each_inode(session, &targets, args.recursive, true, needs, |fs, inode| {
+        let now = fs.volume().inode(inode.ino())?;
+        let had = now.fields().flags;
+        let flags = match now.kind() == FileType::Directory {
+            true if args.inherit => Some(had | flags::PROJINHERIT),
+            true if args.no_inherit => Some(had & !flags::PROJINHERIT),
+            _ => None,
+        };
+        let set = SetAttr { project: Some(args.id), flags, ..SetAttr::default() };
         fs.volume().set_attr(inode.ino(), &set).map(drop)
     });
 }

@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use fuse::mounting::is_plain_word;
+use volume::OnError;
 
 /// What the options say, as given; nothing is decided yet.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -20,6 +21,7 @@ pub(super) struct MountFlags {
     pub(super) dev: bool,
     pub(super) suid: bool,
     pub(super) noexec: bool,
+    pub(super) errors: Option<OnError>,
 }
 
 impl MountFlags {
@@ -60,6 +62,14 @@ impl MountFlags {
             (b"allow_other", None) => self.allow_other = true,
             (b"default_permissions", None) => self.default_permissions = true,
             (b"noload" | b"norecovery", None) => self.no_recovery = true,
+            (b"errors", Some(value)) => {
+                self.errors = Some(match value.as_bytes() {
+                    b"continue" => OnError::Continue,
+                    b"remount-ro" => OnError::ReadOnly,
+                    b"panic" => OnError::Panic,
+                    _ => return Err("-o errors=: continue, remount-ro or panic".to_owned()),
+                });
+            }
             (b"fsname", Some(value)) => self.fs_name = Some(value.to_owned()),
             (b"subtype", Some(value)) if is_plain_word(value) => {
                 self.subtype = Some(value.to_string_lossy().into_owned());
@@ -68,7 +78,7 @@ impl MountFlags {
             (b"journal_dev" | b"journal_path", Some(value)) if !value.is_empty() => {
                 self.journal_device = Some(OsString::from_vec(value.as_bytes().to_vec()).into());
             }
-            (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path", _) => {
+            (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path" | b"errors", _) => {
                 return Err(format!("-o {key_text} needs a value: {key_text}=..."));
             }
             _ => {
@@ -101,6 +111,7 @@ mod tests {
         assert_eq!(parse(""), Ok(MountFlags::default()));
         assert_eq!(["rw", "ro,rw", "rw,ro"].map(|text| parse(text).unwrap().read_write), [true, true, false]);
         let both = MountFlags::parse(&["noexec".into(), "subtype=x".into()]).unwrap();
+        assert_eq!(parse("errors=panic,errors=remount-ro").unwrap().errors, Some(OnError::ReadOnly));
         assert!(both.noexec && both.subtype.as_deref() == Some("x"));
     }
 
@@ -110,6 +121,7 @@ mod tests {
         assert!(parse("rw=1").is_err());
         assert!(parse("ro,what").unwrap_err().contains("--help"));
         assert!(parse("ro=1").is_err());
+        assert!(parse("errors").is_err() && parse("errors=ignore").unwrap_err().contains("remount-ro"));
         assert!(parse("fsname").unwrap_err().contains("fsname=..."));
         assert!(parse("subtype=a\\b").is_err());
         assert!(parse("journal_dev=").is_err());

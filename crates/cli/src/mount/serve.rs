@@ -11,7 +11,7 @@ use fuse::mount_table::mounted_at;
 use fuse::{MountOptions, Mounted, Server, Threads, UnmountFault, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use volume::{OpenOptions, Volume};
+use volume::{OpenFault, OpenOptions, Volume, WriteOptions};
 
 use super::options::MountFlags;
 use super::{MountArgs, MountError, READY};
@@ -127,6 +127,7 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         no_recovery: flags.no_recovery,
         // 0 would stand for the default.
         cache_bytes: usize::try_from(cache).unwrap_or(usize::MAX).max(CACHE_MIN),
+        write: WriteOptions { errors: flags.errors, ..WriteOptions::default() },
         ..OpenOptions::default()
     };
     if let Some(path) = &flags.journal_device {
@@ -136,7 +137,10 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         true => Volume::open(device, &options),
         false => Volume::open_read_only(device, &options),
     };
-    opened.map_err(|fault| MountError::new(NOT_READABLE, format!("{image}: {fault}")))
+    opened.map_err(|fault| {
+        let code = if matches!(fault, OpenFault::InUse(_)) { exit::BUSY } else { NOT_READABLE };
+        MountError::new(code, format!("{image}: {fault}"))
+    })
 }
 
 /// The image, for reading, or to be changed by nobody else.

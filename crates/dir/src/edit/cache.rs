@@ -62,6 +62,8 @@ pub(super) struct Node {
 /// The used entries of a leaf, in no order.
 #[derive(Default)]
 pub(super) struct Notes {
+    /// Which hashes may be here: one bit for each, none is taken back. Most names that are new need no look at the hashes.
+    seen: Seen,
     hashes: Vec<u32>,
     /// Offsets in words of 4 bytes.
     words: Vec<u16>,
@@ -119,9 +121,31 @@ impl Node {
     }
 }
 
+/// A set of hashes that sometimes says yes for one that is not in it; a cache line.
+#[derive(Default)]
+struct Seen([u64; 8]);
+
+impl Seen {
+    /// Word and bit: leaves split by the high bits, so it goes by the low ones, but the lowest, which is no part of a hash.
+    fn place(hash: u32) -> (usize, u64) {
+        ((hash >> 7) as usize % 8, 1 << (hash >> 1 & 63))
+    }
+
+    fn add(&mut self, hash: u32) {
+        let (word, bit) = Self::place(hash);
+        self.0[word] |= bit;
+    }
+
+    fn may_have(&self, hash: u32) -> bool {
+        let (word, bit) = Self::place(hash);
+        self.0[word] & bit != 0
+    }
+}
+
 impl Notes {
     /// Notes of a leaf whose entries and largest hole are known.
     pub(super) fn set(&mut self, entries: impl Iterator<Item = (u32, usize)>, live_bytes: usize, hole: Hole) {
+        self.seen = Seen::default();
         self.hashes.clear();
         self.words.clear();
         for (hash, at) in entries {
@@ -132,6 +156,7 @@ impl Notes {
     }
 
     pub(super) fn push(&mut self, hash: u32, at: usize) {
+        self.seen.add(hash);
         self.hashes.push(hash);
         self.words.push((at / 4) as u16);
     }
@@ -144,31 +169,52 @@ impl Notes {
         (self.hole_at, self.hole_len) = (hole.at as u32, hole.len as u32);
     }
 
-    /// Is any name of this hash here? Without a branch for each, and in words as wide as the hashes: vectors do it.
+    /// Is any name of this hash here?
     pub(super) fn has(&self, hash: u32) -> bool {
-        let mut chunks = self.hashes.chunks(32);
-        chunks.any(|chunk| chunk.iter().fold(0u32, |has, other| has | u32::from(*other == hash)) != 0)
+        self.seen.may_have(hash) && self.next(hash, 0).is_some()
     }
 
     /// The offsets of the names of this hash.
     pub(super) fn offsets(&self, hash: u32) -> impl Iterator<Item = usize> + '_ {
-        let pairs = self.hashes.iter().zip(&self.words);
-        pairs.filter(move |(other, _)| **other == hash).map(|(_, word)| usize::from(*word) * 4)
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let at = self.next(hash, from)?;
+            from = at + 1;
+            Some(usize::from(self.words[at]) * 4)
+        })
+    }
+
+    /// The first entry of this hash, from `from` on.
+    fn next(&self, hash: u32, from: usize) -> Option<usize> {
+        let hashes = self.hashes.get(from..)?;
+        let mut at = from;
+        for chunk in hashes.chunks(CHUNK) {
+            // Without a branch for each, and in words as wide as the hashes: vectors do it.
+            if chunk.iter().fold(0u32, |has, other| has | u32::from(*other == hash)) != 0 {
+                return chunk.iter().position(|other| *other == hash).map(|within| at + within);
+            }
+            at += CHUNK;
+        }
+        None
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = Mapped> + '_ {
         self.hashes.iter().zip(&self.words).map(|(hash, word)| Mapped::new(*hash, usize::from(*word) * 4))
     }
 
-    /// The offset of the used entry before this one, or 0.
+    /// The offset of the used entry before this one, or 0. Without a branch for each: vectors do it.
     pub(super) fn before(&self, at: usize) -> usize {
-        let words = self.words.iter().map(|word| usize::from(*word) * 4);
-        words.filter(|other| *other < at).max().unwrap_or(0)
+        // Below 2^14: a block has 64 KiB at most.
+        let at = (at / 4) as i16;
+        let nearest = self.words.iter().map(|word| *word as i16);
+        let nearest = nearest.fold(0, |nearest, other| if other < at { nearest.max(other) } else { nearest });
+        nearest as usize * 4
     }
 
     /// Takes the entry at this offset off the notes, which gave this room.
     pub(super) fn remove(&mut self, at: usize, live_bytes: usize, room: Hole) {
-        if let Some(i) = self.words.iter().position(|word| usize::from(*word) * 4 == at) {
+        let word = (at / 4) as u16;
+        if let Some(i) = self.words.iter().position(|other| *other == word) {
             self.words.swap_remove(i);
             self.hashes.swap_remove(i);
         }
@@ -183,6 +229,9 @@ impl Notes {
         size_of::<Self>() + 4 * self.hashes.capacity() + 2 * self.words.capacity()
     }
 }
+
+/// Hashes that are compared without a branch for each.
+const CHUNK: usize = 32;
 
 impl Default for DirCache {
     fn default() -> Self {

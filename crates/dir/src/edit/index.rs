@@ -308,6 +308,7 @@ impl Editor<'_> {
         if let Some(notes) = self.cache.notes(lblk) {
             map.clear();
             map.extend(notes.entries());
+            leaf::check(&format, &block, &map).map_err(|fact| self.corrupt(&block, lblk, fact))?;
         } else {
             let mapped = leaf::map(&format, self.hasher(), &block, 0, &mut map);
             mapped.map_err(|fact| self.corrupt(&block, lblk, fact))?;

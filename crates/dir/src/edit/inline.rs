@@ -137,7 +137,8 @@ impl<'a> InlineEditor<'a> {
         first_block(&self.format, self.ino, *self.parent, block);
         let mut at = min_rec_len(1, false);
         for region in &self.regions {
-            for entry in self.format.entries(region).map_while(Result::ok).filter(|entry| entry.is_used()) {
+            let entries = self.format.entries(region).map_while(Result::ok);
+            for entry in entries.filter(|entry| entry.is_used() && !entry.is_dot_or_dotdot()) {
                 let placed = self.format.insert_at(block, at, entry.ino, entry.file_type, entry.name);
                 at = placed.expect("names of an inode fit into a block").at;
             }

@@ -41,6 +41,24 @@ pub(super) fn map(
     Ok(())
 }
 
+/// Are these entries in the block, and fit into one together? Bytes may have changed since they were noted: where a damaged index
+/// leads to a block as a node and as a leaf.
+pub(super) fn check(format: &DirFormat, block: &[u8], entries: &[Mapped]) -> Result<(), Malformed> {
+    let mut sum = 0;
+    for entry in entries {
+        let len = block.get(entry.at() + 6).map_or(usize::MAX, |len| min_rec_len(usize::from(*len), false));
+        sum += len.min(block.len() + 1);
+        let is_inside = len <= block.len().saturating_sub(entry.at());
+        Malformed::unless(is_inside, "directory block", "entries are where they were", entry.at() as u64)?;
+    }
+    Malformed::unless(
+        sum <= format.usable_len(),
+        "directory block",
+        "entries are as long as they were",
+        sum as u64,
+    )
+}
+
 /// Where a sorted leaf is cut: the entries from there on move. At least one stays and one moves, of two or more.
 ///
 /// From the high end as many as half a block holds; if that is all of them, half of their number.

@@ -8,6 +8,7 @@
 
 use base::{Ino, Lblk};
 use buffer::ReadFault;
+use ondisk::dirent::edit::Found;
 use ondisk::dirent::min_rec_len;
 use ondisk::htree::DxKind;
 
@@ -42,11 +43,20 @@ struct Parent {
 
 impl Editor<'_> {
     pub(super) fn remove_indexed(&mut self, name: &[u8]) -> Result<Ino, EditFault> {
+        let (lblk, _, found) = self.find_indexed(name)?.ok_or(EditFault::Absent)?;
+        self.remove_in_leaf(name, lblk, found)
+    }
+
+    /// Removes a name whose place is known.
+    pub(super) fn remove_in_leaf(&mut self, name: &[u8], lblk: Lblk, found: Found) -> Result<Ino, EditFault> {
         let format = self.format.entries;
-        let (lblk, path, found) = self.find_indexed(name)?.ok_or(EditFault::Absent)?;
         let from = self.cache.notes(lblk).map_or(0, |notes| notes.before(found.at));
         let mut room = None;
-        self.blocks.change_leaf(lblk, &mut |bytes| room = format.remove_at(bytes, from, found.at))?;
+        self.blocks.change_leaf(lblk, &mut |bytes| {
+            if format.is_at(bytes, found, name) {
+                room = format.remove_at(bytes, from, found.at);
+            }
+        })?;
         let room = room.ok_or_else(|| self.stale(lblk))?;
         let mut is_empty = room.len == format.usable_len();
         if let Some(notes) = self.cache.notes(lblk) {
@@ -54,9 +64,25 @@ impl Editor<'_> {
             is_empty |= notes.live_bytes == 0;
         }
         if is_empty {
-            self.free_leaf(path)?;
+            match self.path_to(name, lblk) {
+                Ok(Some(path)) => self.free_leaf(path)?,
+                Ok(None) => {}
+                // The name is gone; that its leaf stays, empty, does no harm.
+                Err(_) => self.cache.clear(),
+            }
         }
         Ok(found.ino)
+    }
+
+    /// The way to a leaf in which a name was found.
+    fn path_to(&mut self, name: &[u8], leaf: Lblk) -> Result<Option<Path>, ReadFault> {
+        self.load_root()?;
+        let hash = self.hasher().hash(name).hash;
+        let mut path = Some(self.descend(hash)?);
+        while let Some(at) = path.filter(|at| at.leaf != leaf) {
+            path = self.continued(&at, hash)?;
+        }
+        Ok(path)
     }
 
     /// Gives back a leaf without names, and what became useless with it. Where that cannot be done the empty leaf stays.
@@ -118,6 +144,10 @@ impl Editor<'_> {
         if self.node(child).len() > self.format.index.limit(DxKind::Root) / 2 {
             return Ok(false);
         }
+        if freed.blocks[..freed.len].contains(&child) {
+            // It was a leaf, too.
+            return Err(self.stale(child));
+        }
         let Some(node) = self.cache.take_node(child) else {
             return Ok(false);
         };
@@ -133,6 +163,9 @@ impl Editor<'_> {
     /// Moves the last block into a freed one, and pops it.
     fn fill_gap(&mut self, gap: Lblk) -> Result<(), EditFault> {
         let Some(last) = self.blocks.len().checked_sub(1).map(Lblk) else { return Ok(()) };
+        if gap.0 > last.0 {
+            return Err(self.stale(gap));
+        }
         if gap != last {
             let parent = self.parent_of(last)?.ok_or_else(|| self.stale(last))?;
             if parent.is_index {

@@ -1,6 +1,7 @@
 //! Directories that are changed against a model, judged as a whole again and again.
 
 mod crafted;
+mod hostile;
 mod toy;
 
 use std::collections::BTreeSet;

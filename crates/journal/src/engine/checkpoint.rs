@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
-use std::sync::Arc;
 
 use base::Pblk;
-use buffer::Buffers;
+use buffer::{Buffers, Bytes};
 use device::Device;
 
 use super::{Failure, Image};
@@ -21,7 +20,7 @@ pub(super) struct Checkpoint {
 }
 
 struct Newest {
-    bytes: Arc<[u8]>,
+    bytes: Bytes,
     transaction: u64,
 }
 
@@ -30,6 +29,10 @@ impl Checkpoint {
         for Image { block, bytes } in images {
             self.blocks.insert(block, Newest { bytes, transaction });
         }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
     }
 
     /// The block is metadata no more, and that is durable.

@@ -23,17 +23,21 @@ pub struct Handle<'j> {
     left: Cell<u32>,
     /// Room that was given.
     given: Cell<u32>,
+    /// Changes that were made and not settled.
+    changes: Cell<u64>,
     /// The committer's own, while the transaction is being sealed.
     is_sealing: bool,
 }
 
 impl<'j> Handle<'j> {
     pub(super) fn new(journal: &'j Journal, transaction: Arc<Transaction>, credits: u32) -> Self {
-        Self { journal, transaction, left: Cell::new(credits), given: Cell::new(credits), is_sealing: false }
+        let (left, given, changes) = (Cell::new(credits), Cell::new(credits), Cell::new(0));
+        Self { journal, transaction, left, given, changes, is_sealing: false }
     }
 
     pub(super) fn sealing(journal: &'j Journal, transaction: Arc<Transaction>) -> Self {
-        Self { journal, transaction, left: Cell::new(u32::MAX), given: Cell::new(0), is_sealing: true }
+        let (left, given, changes) = (Cell::new(u32::MAX), Cell::new(0), Cell::new(0));
+        Self { journal, transaction, left, given, changes, is_sealing: true }
     }
 
     /// Asks for room for `credits` more blocks. `false`: the transaction has none; end this handle at a consistent point and
@@ -51,9 +55,24 @@ impl<'j> Handle<'j> {
         true
     }
 
-    /// Notes a failure in the middle of a change, which cannot be taken back: the transaction must not be committed.
-    pub fn abort(&self, cause: &str) {
-        self.journal.abort_because(cause.to_owned());
+    /// Is there room for `credits` more blocks, in this handle and, with what the client adds at the commit, in the
+    /// transaction? For who must do all within one transaction, and asks before each step.
+    #[must_use]
+    pub fn has_room(&self, credits: u32) -> bool {
+        let blocks = self.transaction.len() + self.journal.client().blocks_to_come();
+        self.left.get() >= credits && blocks + credits <= self.journal.transaction_max
+    }
+
+    /// An operation failed and does not go on. Was something of it changed and not taken back, the transaction must not be
+    /// committed: the journal is aborted, before this handle ends.
+    pub fn fail(&self, cause: &dyn std::fmt::Display) {
+        if self.changes.get() > 0 {
+            self.journal.abort(format!("an operation failed half-way: {cause}"));
+        }
+    }
+
+    fn count(&self) {
+        self.changes.set(self.changes.get() + 1);
     }
 
     fn join(&self, block: Pblk, seal: Seal) {
@@ -67,23 +86,35 @@ impl<'j> Handle<'j> {
 
 impl Edit for Handle<'_> {
     fn transaction(&self) -> u64 {
+        self.count();
         self.transaction.number
+    }
+
+    fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
+    fn settle(&self, before: u64) {
+        self.changes.set(self.changes.get().min(before));
     }
 
     fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
         if self.journal.buffers.change(block, seal.owner, self.transaction.number, change)? {
             self.join(block, seal);
         }
+        self.count();
         Ok(())
     }
 
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8])) {
+        self.count();
         if self.journal.buffers.fresh(block, seal.owner, self.transaction.number, fill) {
             self.join(block, seal);
         }
     }
 
     fn revoke(&self, block: Pblk) {
+        self.count();
         self.transaction.revoke(block);
         self.journal.buffers.forget(block);
     }

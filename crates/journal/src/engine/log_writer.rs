@@ -15,7 +15,7 @@ use jbd2_format::{
     CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, escape, needs_escape,
 };
 
-use super::{Failure, Image, Options};
+use super::{Failure, Image, Options, Supersede};
 use crate::fault::JournalFault;
 use crate::log::Log;
 use crate::scan::{Target, read_superblock};
@@ -49,6 +49,8 @@ pub(super) struct LogWriter {
     tid: Tid,
     barriers: bool,
     flush_before_commit: bool,
+    /// A transaction may fill the log.
+    has_all: bool,
     /// A mistake on purpose.
     commit_block_first: bool,
 }
@@ -56,7 +58,7 @@ pub(super) struct LogWriter {
 impl LogWriter {
     pub(super) fn open(log: Log, options: &Options) -> Result<Self, OpenLogFault> {
         let mut sb = read_superblock(log.view(), &Target::new(0, log.block_size()))?;
-        if !sb.is_clean() {
+        if !sb.is_clean() && options.supersede.is_none() {
             return Err(OpenLogFault::NeedsReplay);
         }
         // What is written has all of these; what waits for replay could have been anything.
@@ -67,8 +69,12 @@ impl LogWriter {
         sb.features.incompat = Features::REVOKE | Features::BIT64 | Features::CSUM_V3 | fast_commits;
         sb.checksum_type = Superblock::CRC32C;
         sb.sequence = sb.sequence.next();
+        let mut head = sb.head;
+        if let Some(Supersede { tid, head: behind }) = options.supersede {
+            (sb.sequence, head) = (tid, behind);
+        }
         let format = LogFormat::of(&sb).map_err(JournalFault::Superblock)?;
-        let head = if (sb.first..sb.log_end()).contains(&sb.head) { sb.head } else { sb.first };
+        let head = if (sb.first..sb.log_end()).contains(&head) { head } else { sb.first };
         let barriers = !options.no_barriers;
         let mut writer = Self {
             free: sb.log_end() - sb.first,
@@ -79,20 +85,28 @@ impl LogWriter {
             head,
             barriers,
             flush_before_commit: barriers && !options.sabotage.skip_barrier,
+            has_all: options.supersede.is_some(),
             commit_block_first: options.sabotage.commit_block_first,
         };
         writer.write_tail().map_err(|failure| OpenLogFault::Write(failure.to_string()))?;
         Ok(writer)
     }
 
-    /// Blocks that a transaction may have: a third of the log, without what describes them.
+    /// Blocks that a transaction may have: half of the log, without what describes them. A commit that finds no room empties the
+    /// log first, so all of it would do; but then every commit did.
     pub(super) fn transaction_max(&self) -> u32 {
-        let third = (self.sb.log_end() - self.sb.first) / 3;
-        third.saturating_sub(third / self.format.tags_per_descriptor() as u32 + 2)
+        let all = (self.sb.log_end() - self.sb.first).saturating_sub(SPARE_BLOCKS);
+        let part = if self.has_all { all } else { all / 2 };
+        part.saturating_sub(part / self.format.tags_per_descriptor() as u32 + 2)
     }
 
     pub(super) fn free_blocks(&self) -> u32 {
         self.free.saturating_sub(SPARE_BLOCKS)
+    }
+
+    /// Has it no room for a large transaction any more?
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.free_blocks() < self.blocks_for(self.transaction_max() as usize, 0)
     }
 
     /// Blocks of the log that a transaction takes.

@@ -28,8 +28,14 @@ impl Client for Sums {
         handle.change(Pblk(7000), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.to_le_bytes()))
     }
 
+    fn write_values(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
+        // The same, written while the next transaction runs.
+        let number = handle.transaction();
+        handle.change(Pblk(7001), SEAL, &mut |bytes| bytes[..8].copy_from_slice(&number.to_le_bytes()))
+    }
+
     fn blocks_to_come(&self) -> u32 {
-        1
+        2
     }
 
     fn seal(&self, _: Pblk, _: Seal, bytes: &mut [u8]) {
@@ -71,6 +77,17 @@ fn open(device: &Arc<MemDevice>, options: Options) -> Journal {
 fn put(journal: &Journal, block: u64, value: u8) {
     let handle = journal.start(1).unwrap();
     handle.change(Pblk(block), SEAL, &mut |bytes| bytes[..1000].fill(value)).unwrap();
+}
+
+/// What a committer's thread does until it is dismissed.
+fn work(journal: &Journal) {
+    while let Some(work) = journal.wait_for_work(std::time::Duration::from_millis(20)) {
+        match work {
+            Work::Commit(number) => journal.commit(number).unwrap(),
+            Work::CommitAll => journal.commit_all().unwrap(),
+            Work::Checkpoint => journal.checkpoint().unwrap(),
+        }
+    }
 }
 
 fn home(device: &MemDevice, block: u64) -> [u8; 1024] {
@@ -257,9 +274,7 @@ fn threads_change_blocks_while_a_committer_commits() {
     let journal = open(&device, options);
     std::thread::scope(|scope| {
         let committer = scope.spawn(|| {
-            while let Some(number) = journal.wait_for_work(std::time::Duration::from_millis(20)) {
-                journal.commit(number).unwrap();
-            }
+            work(&journal);
         });
         let workers: Vec<_> = (0..4u64)
             .map(|worker| {
@@ -269,7 +284,7 @@ fn threads_change_blocks_while_a_committer_commits() {
                         let handle = journal.start(3).unwrap();
                         // Three blocks of one operation always tell the same.
                         for part in 0..3 {
-                            let block = Pblk(3000 + worker * 30 + round % 10 * 3 + part);
+                            let block = Pblk(3000 + worker * 120 + round % 40 * 3 + part);
                             let write =
                                 &mut |bytes: &mut [u8]| bytes[..8].copy_from_slice(&round.to_le_bytes());
                             handle.change(block, SEAL, write).unwrap();
@@ -293,11 +308,45 @@ fn threads_change_blocks_while_a_committer_commits() {
     });
     journal.commit_all().unwrap();
     let after = replayed(&device);
-    for operation in 0..40 {
+    for operation in 0..160 {
         let first = 3000 + operation * 3;
         let tells = |block| u64::from_le_bytes(home(&after, block)[..8].try_into().unwrap());
         assert!((first..first + 3).all(|block| tells(block) == tells(first)), "operation {operation}");
     }
     journal.close().unwrap();
     assert!(journal.stats().commits > 5);
+}
+
+/// What is committed does not stay in memory until the log is full, and no commit finds it full.
+#[test]
+fn homes_are_written_before_much_waits_for_it() {
+    for (has_committer, pinned_max, most) in [(true, 50, 50 + 41), (true, 0, 512 + 41), (false, 50, 50 + 41)]
+    {
+        let device = device();
+        let pinned_bytes_max = pinned_max * 1024;
+        let options = Options { has_committer, transaction_max: 80, pinned_bytes_max, ..Options::default() };
+        let journal = open(&device, options);
+        std::thread::scope(|scope| {
+            let committer = has_committer.then(|| scope.spawn(|| work(&journal)));
+            for block in 0..4000 {
+                put(&journal, 2000 + block, 7);
+                if block % 40 == 39 {
+                    journal.commit_all().unwrap();
+                    // A commit that is asked for does not wait for the committer to be done with what is due.
+                    while has_committer && journal.is_checkpoint_due.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            journal.dismiss_committer();
+            if let Some(thread) = committer {
+                thread.join().unwrap();
+            }
+        });
+        let stats = journal.stats();
+        assert!(stats.pinned_blocks_max <= most, "{stats:?}");
+        assert!(stats.checkpoints >= 4 && stats.full_log_waits == 0, "{stats:?}");
+        journal.close().unwrap();
+        assert!((2000..6000).all(|block| home(&device, block)[0] == 7));
+    }
 }

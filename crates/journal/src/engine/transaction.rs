@@ -1,11 +1,11 @@
 //! A transaction: which blocks it changed, and which are metadata no more.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use base::Pblk;
+use base::sync::Mutex;
+use base::sync::atomic::{AtomicU32, Ordering};
 use buffer::Seal;
-use parking_lot::Mutex;
 
 /// One transaction, from its first handle until it is sealed.
 pub(super) struct Transaction {
@@ -55,7 +55,7 @@ impl Transaction {
         revokes
     }
 
-    /// The blocks to log, in the order of their places: that is how the checkpoint writes them.
+    /// The blocks to log, each once.
     pub(super) fn take_blocks(&self) -> Vec<(Pblk, Seal)> {
         let mut changes = self.changes.lock();
         let Changes { blocks, revokes } = &mut *changes;

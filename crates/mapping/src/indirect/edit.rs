@@ -259,7 +259,7 @@ impl Remover<'_, '_> {
             while at > from && follows(at) {
                 at -= 1;
             }
-            (self.freed)(Pblk(get(bytes, at).into()), (last - at + 1) as u32);
+            (self.freed)(Lblk((first + at) as u32), Pblk(get(bytes, at).into()), (last - at + 1) as u32);
             self.left -= 1;
         }
         self.reached = first + at;

@@ -391,7 +391,7 @@ fn remove_in_leaf(
         let leaf = NodeView::new(held.as_ref().map_or(&root[..], |held| held));
         for extent in (first..upto).rev().filter_map(|at| leaf.extent(at)) {
             let gone = part(extent, range.start, range.end);
-            freed(Pblk(gone.start), gone.len);
+            freed(Lblk(gone.lblk), Pblk(gone.start), gone.len);
         }
     };
     let next = range.start.max(low.lblk.into());

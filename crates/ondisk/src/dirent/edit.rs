@@ -131,6 +131,15 @@ impl DirFormat {
         Some(Hole { at, len: left })
     }
 
+    /// Is this name, leading to this inode, at this offset?
+    #[must_use]
+    pub fn is_at(&self, area: &[u8], found: Found, name: &[u8]) -> bool {
+        let Some(entry) = area.get(found.at..) else { return false };
+        let is_it = entry.first_chunk() == Some(&found.ino.0.to_le_bytes())
+            && entry.get(6).is_some_and(|len| usize::from(*len) == name.len());
+        is_it && found.ino.0 != 0 && entry.get(HEADER_LEN..HEADER_LEN + name.len()) == Some(name)
+    }
+
     /// Takes the entry at `at` out. `from` is an entry before it, from which on the one right before is looked for (0
     /// always is good). The room that came to be; `None` when there is no such entry.
     pub fn remove_at(&self, area: &mut [u8], from: usize, at: usize) -> Option<Hole> {

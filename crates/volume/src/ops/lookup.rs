@@ -63,6 +63,7 @@ impl Volume {
     /// [`Refusal::NotDirectory`], [`Refusal::NameTooLong`], [`Refusal::NotFound`]; the directory is corrupt; the device
     /// refused.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<InodeRef, Fault> {
+        self.check_going()?;
         if dir.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
         }
@@ -70,7 +71,7 @@ impl Volume {
             return Err(Refusal::NameTooLong.into());
         }
         if let Some(writer) = &self.writer {
-            return Ok(writer.lookup(dir.ino(), name)?.ok_or(Refusal::NotFound)?);
+            return Ok(self.noted(writer.lookup(dir.ino(), name))?.ok_or(Refusal::NotFound)?);
         }
         let ino = match self.name_changes.lookup(dir.ino(), name) {
             Some(changed) => changed,
@@ -138,6 +139,7 @@ impl Volume {
         each: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
         damage: &mut dyn FnMut(Fault),
     ) -> Result<(), Fault> {
+        self.check_going()?;
         if dir.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
         }

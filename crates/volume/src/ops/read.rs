@@ -27,6 +27,7 @@ impl Volume {
     /// # Errors
     /// [`Refusal::IsDirectory`], [`Refusal::WrongType`], [`Refusal::NeedsKey`]; the map is corrupt; the device refused.
     pub fn read(&self, file: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        self.check_going()?;
         match file.kind() {
             FileType::Regular => Ok(file.read_at(self.inodes.shared(), offset, buf)?),
             FileType::Directory => Err(Refusal::IsDirectory.into()),
@@ -39,6 +40,7 @@ impl Volume {
     /// # Errors
     /// [`Refusal::WrongType`] if it is none; as [`read`](Self::read).
     pub fn read_link(&self, link: &Inode) -> Result<Vec<u8>, Fault> {
+        self.check_going()?;
         if link.kind() != FileType::Symlink {
             return Err(Refusal::WrongType.into());
         }
@@ -60,6 +62,7 @@ impl Volume {
         len: u64,
         each: &mut dyn FnMut(Extent) -> Option<()>,
     ) -> Result<(), Fault> {
+        self.check_going()?;
         let shared = self.inodes.shared();
         if file.is_inline() || file.is_fast_link(shared) {
             if offset < file.size() && len > 0 {
@@ -109,6 +112,7 @@ impl Volume {
     /// # Errors
     /// [`Refusal::PastEnd`] when `offset` is at or behind the end, or there is no more data; as [`read`](Self::read).
     pub fn seek(&self, file: &Inode, offset: u64, what: Seek) -> Result<u64, Fault> {
+        self.check_going()?;
         let shared = self.inodes.shared();
         if offset >= file.size() {
             return Err(Refusal::PastEnd.into());
@@ -139,6 +143,7 @@ impl Volume {
     /// [`Refusal::NoAttribute`]; [`Refusal::Range`] for a name that none can have; [`Refusal::NotSupported`] for an ACL of a
     /// symbolic link; the attributes are corrupt; the device refused.
     pub fn xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>, Fault> {
+        self.check_going()?;
         if name.is_empty() || name.len() > ondisk::xattr::NAME_LEN_MAX {
             return Err(Refusal::Range.into());
         }
@@ -165,6 +170,7 @@ impl Volume {
     /// # Errors
     /// As [`xattr`](Self::xattr).
     pub fn xattr_names(&self, inode: &Inode) -> Result<Vec<Vec<u8>>, Fault> {
+        self.check_going()?;
         let shared = self.inodes.shared();
         Ok(inode.places(shared).names(&shared.buffers)?)
     }
@@ -174,6 +180,7 @@ impl Volume {
     /// # Errors
     /// As [`xattr`](Self::xattr).
     pub fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>, Fault> {
+        self.check_going()?;
         let shared = self.inodes.shared();
         Ok(inode.places(shared).all(&shared.buffers, &*self.inodes)?)
     }

@@ -1,20 +1,18 @@
-//! Changing an inode's fields: mode, owner, times, size.
+//! Changing an inode's fields: mode, owner, times; the size is `truncate`'s.
 
 use std::sync::Arc;
 
-use base::{Ino, Lblk};
-use inode::{Change, Node, Orphans};
-use mapping::Holds;
+use base::Ino;
+use inode::{Change, Node};
 use ondisk::Features;
 use ondisk::filetype::FileType;
 use ondisk::inode::flags;
 use ondisk::time::Timestamp;
 
-use super::{NAME_CREDITS, Writer};
+use super::{NAME_CREDITS, SETGID, Writer};
 use crate::{Fault, InodeRef, Refusal, Volume};
 
 const SETUID: u16 = 0o4000;
-const SETGID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o0010;
 
 /// What to change; `None` stays as it is.
@@ -38,7 +36,7 @@ pub struct SetAttr {
     pub crtime: Option<Timestamp>,
     /// Inode flags (`ondisk::inode::flags`) that users may set.
     pub flags: Option<u32>,
-    /// Project id.
+    /// Project id: needs the feature `project`, and room for it in the inode.
     pub project: Option<u32>,
 }
 
@@ -60,6 +58,10 @@ impl Volume {
     /// [`Refusal::WrongType`] for the size of what has none ([`Refusal::IsDirectory`] for directories), [`Refusal::TooLarge`],
     /// [`Refusal::NotPermitted`]; the device refused.
     pub fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
+        self.noted(self.change_attr(ino, set))
+    }
+
+    fn change_attr(&self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
         let writer = self.writer()?;
         let times = [set.atime, set.mtime, set.ctime, set.crtime];
         if times.iter().flatten().any(|time| time.nanos >= 1_000_000_000) {
@@ -73,16 +75,25 @@ impl Volume {
         }
         let others = SetAttr { size: None, ..*set };
         if others != SetAttr::default() {
+            writer.admit(|| owners_after(&node, &others))?;
             writer.run(NAME_CREDITS, |change| {
-                writer.set_fields(change, &node, &others)?;
-                match others.mode {
-                    Some(mode) => writer.chmod_acl(change, &node, mode),
-                    None => Ok(()),
+                // First what may be refused: the ACL may need a block.
+                if let Some(mode) = others.mode {
+                    writer.chmod_acl(change, &node, mode)?;
                 }
+                writer.set_fields(change, &node, &others);
+                Ok(())
             })?;
         }
         Ok(writer.live().snapshot(&node)?)
     }
+}
+
+/// Whose the inode will be.
+fn owners_after(node: &Node, set: &SetAttr) -> inode::Owners {
+    let values = node.values();
+    let fields = &values.fields;
+    [set.uid.unwrap_or(fields.uid), set.gid.unwrap_or(fields.gid), set.project.unwrap_or(fields.projid)]
 }
 
 impl Writer {
@@ -95,9 +106,9 @@ impl Writer {
         if values.has_flag(flags::IMMUTABLE | flags::APPEND) && !only_flags {
             return Err(Refusal::NotPermitted.into());
         }
-        if set.project.is_some_and(|project| project != 0)
-            && !self.shared().sb.features.has_ro_compat(Features::PROJECT)
-        {
+        let has_project = self.shared().sb.features.has_ro_compat(Features::PROJECT)
+            && usize::from(values.fields.extra_isize) >= ondisk::inode::EXTRA_SIZE;
+        if set.project.is_some_and(|project| project != values.fields.projid) && !has_project {
             return Err(Refusal::NotSupported.into());
         }
         if set.flags.is_some_and(|new| (new ^ values.fields.flags) & !SETTABLE != 0) {
@@ -115,29 +126,13 @@ impl Writer {
         if values.has_flag(flags::ENCRYPT | flags::VERITY) {
             return Err(Refusal::NotPermitted.into());
         }
-        if values.has_flag(flags::INLINE_DATA) && size != values.fields.size {
-            return Err(Refusal::NotSupported.into());
-        }
         if size > self.size_max(values.has_flag(flags::EXTENTS)) {
             return Err(Refusal::TooLarge.into());
         }
         Ok(())
     }
 
-    /// The largest size of a file, in bytes.
-    fn size_max(&self, extents: bool) -> u64 {
-        let bs = self.shared().geometry.block_size;
-        let blocks = match extents {
-            true => u64::from(u32::MAX),
-            false => {
-                let per_block = bs.bytes() / 4;
-                12 + per_block + per_block * per_block + per_block * per_block * per_block
-            }
-        };
-        (blocks.min(u64::from(u32::MAX)) << bs.log2()).min(i64::MAX as u64)
-    }
-
-    fn set_fields(&self, change: &Change<'_>, node: &Arc<Node>, set: &SetAttr) -> Result<(), Fault> {
+    fn set_fields(&self, change: &Change<'_>, node: &Arc<Node>, set: &SetAttr) {
         let extra = self.shared().geometry.inode_size > ondisk::inode::BASE_SIZE;
         let now = self.now();
         let mut values = change.live.edit(node, change.edit.transaction());
@@ -164,78 +159,9 @@ impl Writer {
             fields.flags = fields.flags & !SETTABLE | new & SETTABLE;
         }
         fields.projid = set.project.unwrap_or(fields.projid);
-        Ok(())
-    }
-
-    /// Sets a regular file's size. What lies behind the new end is freed; while that takes several transactions the inode is
-    /// an orphan, so that a crash does not leave it half done.
-    fn set_size(&self, node: &Arc<Node>, size: u64) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size;
-        let old = node.values().fields.size;
-        let keep = bs.blocks_for(size);
-        let is_cut = size < old || size == old && self.may_have_blocks_behind(node, size);
-        let is_short = is_cut && self.skip_short_orphans && self.is_short_cut(node);
-        if is_cut {
-            self.zero_tail(node, size)?;
+        if let Some(quota) = change.live.quota() {
+            quota.touch([fields.uid, fields.gid, fields.projid]);
         }
-        let is_done = self.run(Change::cut_credits(self.shared()) + Orphans::CREDITS, |change| {
-            if is_cut && !is_short {
-                self.keeper.orphans.add(change.live, node, change.edit)?;
-            }
-            let now = self.now();
-            {
-                let mut values = change.live.edit(node, change.edit.transaction());
-                let fields = &mut values.fields;
-                fields.size = size;
-                (fields.mtime, fields.ctime) = (now, now);
-            }
-            if !is_cut {
-                return Ok(true);
-            }
-            let is_done = change.cut(node, keep)?;
-            if is_done && !is_short {
-                self.keeper.orphans.remove(change.live, node, change.edit)?;
-            } else if !is_done && is_short {
-                self.keeper.orphans.add(change.live, node, change.edit)?;
-            }
-            Ok(is_done)
-        })?;
-        if is_done {
-            return Ok(());
-        }
-        self.cut_from(node, keep)?;
-        self.run(NAME_CREDITS, |change| Ok(self.keeper.orphans.remove(change.live, node, change.edit)?))
-    }
-
-    fn may_have_blocks_behind(&self, node: &Node, size: u64) -> bool {
-        let blocks = self.shared().geometry.block_size.blocks_for(size);
-        let values = node.values();
-        let held = values.fields.blocks >> (self.shared().geometry.block_size.log2() - 9);
-        held > blocks
-    }
-
-    fn is_short_cut(&self, node: &Node) -> bool {
-        let values = node.values();
-        values.map.extents && values.map.depth() == 0
-    }
-
-    /// Zeros what a block that stays holds behind the new end: it would come back if the file grew.
-    fn zero_tail(&self, node: &Arc<Node>, size: u64) -> Result<(), Fault> {
-        let shared = self.shared();
-        let bs = shared.geometry.block_size;
-        let within = size & (bs.bytes() - 1);
-        let Ok(lblk) = u32::try_from(size >> bs.log2()) else { return Ok(()) };
-        if within == 0 || !self.has_map(node) {
-            return Ok(());
-        }
-        let map = node.values().map.clone();
-        if let Holds::Written(block) = map.find(&shared.buffers, Lblk(lblk), 1)?.holds
-            && let Some(start) = bs.offset_of(block)
-        {
-            let zeros = vec![0; (bs.bytes() - within) as usize];
-            shared.device.write_at(start + within, &zeros).map_err(Fault::Device)?;
-        }
-        Ok(())
     }
 }
 

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use base::Ino;
 use inode::{Change, Node};
-use ondisk::Features;
 use ondisk::filetype::FileType;
-use ondisk::inode::flags;
 
 use super::{NAME_CREDITS, Writer};
 use crate::Fault;
@@ -29,13 +27,16 @@ impl Writer {
     /// Can it be deleted within the credits of an operation on names?
     pub(super) fn is_short(&self, node: &Node) -> bool {
         let values = node.values();
-        let has_values_elsewhere = values.fields.file_acl != 0;
-        !has_values_elsewhere && (values.fields.blocks == 0 || short_tree(&values.map))
+        let is_short = values.fields.file_acl == 0 && (values.fields.blocks == 0 || short_tree(&values.map));
+        drop(values);
+        // What cannot be read is told by who deletes it.
+        is_short && self.value_entries(node).is_ok_and(|entries| entries.is_empty())
     }
 
     /// Deletes an inode without links: what it has in blocks by as many transactions as it takes, then the inode.
     /// The caller holds its operation lock; it is an orphan.
     pub(super) fn delete(&self, node: &Arc<Node>) -> Result<(), Fault> {
+        self.release_values(node)?;
         self.cut_from(node, 0)?;
         self.run(NAME_CREDITS, |change| self.delete_now(change, node))
     }
@@ -43,7 +44,10 @@ impl Writer {
     /// Deletes an inode within one transaction: it has few blocks left.
     pub(super) fn delete_now(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
         // Asked before the attribute block goes: what i_blocks counts tells how a link is kept.
-        let has_map = self.has_map(node) && node.values().fields.blocks != 0;
+        let has_map = {
+            let values = node.values();
+            values.has_map(self.shared()) && values.fields.blocks != 0
+        };
         self.release_xattrs(change, node)?;
         if has_map {
             while !change.cut(node, 0)? {}
@@ -66,29 +70,12 @@ impl Writer {
 
     /// Frees all blocks from logical block `from` on.
     pub(super) fn cut_from(&self, node: &Arc<Node>, from: u64) -> Result<(), Fault> {
-        if !self.has_map(node) {
+        if !node.values().has_map(self.shared()) {
             return Ok(());
         }
         let credits = Change::cut_credits(self.shared());
         while !self.run(credits, |change| Ok(change.cut(node, from)?))? {}
         Ok(())
-    }
-
-    /// Has it blocks that a map leads to?
-    pub(super) fn has_map(&self, node: &Node) -> bool {
-        let values = node.values();
-        let kind = matches!(values.kind(), FileType::Regular | FileType::Directory | FileType::Symlink);
-        kind && !values.has_flag(flags::INLINE_DATA) && !self.is_fast_link(&values)
-    }
-
-    pub(super) fn is_fast_link(&self, values: &inode::Values) -> bool {
-        let shared = self.shared();
-        let ratio_512 = shared.geometry.cluster_ratio() << (shared.geometry.block_size.log2() - 9);
-        let attributes = if values.fields.file_acl == 0 { 0 } else { ratio_512 };
-        values.kind() == FileType::Symlink
-            && !values.has_flag(flags::EXTENTS | flags::INLINE_DATA)
-            && (values.fields.blocks <= attributes || shared.sb.features.has_incompat(Features::EA_INODE))
-            && values.fields.size < 60
     }
 
     /// What a crash left: files to be cut at their size, inodes to be deleted.
@@ -98,7 +85,7 @@ impl Writer {
         let mut nodes = Vec::new();
         for ino in listed {
             let Ok(node) = self.live().get_orphan(*ino) else { break };
-            if self.is_special(*ino) {
+            if self.shared().is_special(*ino) {
                 break;
             }
             self.keeper.orphans.adopt_listed(&node, before);
@@ -108,7 +95,7 @@ impl Writer {
         for (slot, ino) in in_file {
             // Slots that lead to nothing are left out, and stay.
             let Ok(node) = self.live().get_orphan(*ino) else { continue };
-            if self.is_special(*ino) {
+            if self.shared().is_special(*ino) {
                 continue;
             }
             node.values().orphan = inode::OrphanState::Slot(*slot);
@@ -116,30 +103,21 @@ impl Writer {
         }
         for node in nodes {
             let _operation = node.operation.write();
-            let (links, size) = {
-                let values = node.values();
-                (values.fields.links, values.fields.size)
-            };
+            let links = node.values().fields.links;
             let done = if links == 0 {
                 deleted += 1;
                 self.delete(&node)
             } else {
                 cut += 1;
-                self.finish_cut(&node, size)
+                self.finish_cut(&node)
             };
             // What cannot be finished stays tracked, for e2fsck.
-            failed += u64::from(done.is_err());
+            if let Err(fault) = &done {
+                failed += 1;
+                self.note(fault);
+            }
         }
         Orphaned { cut, deleted, failed }
-    }
-
-    fn finish_cut(&self, node: &Arc<Node>, size: u64) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size;
-        self.cut_from(node, bs.blocks_for(size))?;
-        self.run(NAME_CREDITS, |change| {
-            self.keeper.orphans.remove(change.live, node, change.edit)?;
-            Ok(())
-        })
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::Ino;
+use dir::edit::Spot;
 use inode::{Change, Node};
 use ondisk::filetype::FileType;
 use ondisk::inode::flags;
@@ -19,8 +20,13 @@ impl Volume {
     ///
     /// # Errors
     /// [`Refusal::Exists`]; [`Refusal::NotPermitted`] for a directory; [`Refusal::TooManyNames`] beyond 65,000;
-    /// [`Refusal::NotFound`] when its last name is gone and nobody has it open unnamed; as [`create`](Self::create).
+    /// [`Refusal::NotFound`] when its last name is gone and nobody has it open unnamed; [`Refusal::OtherProject`]; as
+    /// [`create`](Self::create).
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Fault> {
+        self.noted(self.add_link(ino, dir, name))
+    }
+
+    fn add_link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Fault> {
         let writer = self.writer()?;
         check_name(name)?;
         if matches!(name, b"." | b"..") {
@@ -41,6 +47,7 @@ impl Volume {
             return Err(if exists { Refusal::Exists } else { Refusal::NotPermitted }.into());
         }
         let _operation = node.operation.write();
+        let is_elsewhere = writer.check_project(&parent, &node);
         let kind = {
             let values = node.values();
             // That the name exists is told before anything about the inode.
@@ -50,6 +57,7 @@ impl Volume {
                 () if values.fields.links == 0 && node.opens.load(Ordering::Acquire) == 0 => {
                     Some(Refusal::NotFound)
                 }
+                () if is_elsewhere.is_err() => Some(Refusal::OtherProject),
                 () => None,
             };
             if let Some(refusal) = refusal {
@@ -80,6 +88,10 @@ impl Volume {
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsDirectory`], [`Refusal::NotPermitted`]; the directory is corrupt; the device refused.
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
+        self.noted(self.remove_name(dir, name))
+    }
+
+    fn remove_name(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
         let writer = self.writer()?;
         check_name(name)?;
         if matches!(name, b"." | b"..") {
@@ -88,7 +100,7 @@ impl Volume {
         let parent = writer.node(dir)?;
         let _in_dir = parent.operation.write();
         writer.check_dir(&parent)?;
-        let node = writer.child(&parent, name)?;
+        let (node, spot) = writer.child(&parent, name)?;
         let operation = node.operation.write();
         {
             let values = node.values();
@@ -98,7 +110,7 @@ impl Volume {
             writer.check_removable(&parent, values.fields.flags)?;
         }
         let is_gone = writer.run(NAME_CREDITS, |change| {
-            writer.with_names(change, &parent, |dir| dir.remove(name))?;
+            writer.with_names(change, &parent, |dir| dir.remove_found(name, spot))?;
             writer.touch_dir(change, &parent, 0);
             writer.drop_link(change, &node)
         })?;
@@ -111,6 +123,10 @@ impl Volume {
     /// [`Refusal::NotFound`], [`Refusal::NotDirectory`], [`Refusal::NotEmpty`], [`Refusal::Invalid`] for ".", as
     /// [`unlink`](Self::unlink).
     pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
+        self.noted(self.remove_dir(dir, name))
+    }
+
+    fn remove_dir(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
         let writer = self.writer()?;
         check_name(name)?;
         match name {
@@ -121,7 +137,7 @@ impl Volume {
         let parent = writer.node(dir)?;
         let _in_dir = parent.operation.write();
         writer.check_dir(&parent)?;
-        let node = writer.child(&parent, name)?;
+        let (node, spot) = writer.child(&parent, name)?;
         let operation = node.operation.write();
         if node.values().kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
@@ -130,7 +146,7 @@ impl Volume {
         writer.check_removable(&parent, of_it)?;
         writer.check_empty(&node)?;
         let is_gone = writer.run(NAME_CREDITS, |change| {
-            writer.with_names(change, &parent, |dir| dir.remove(name))?;
+            writer.with_names(change, &parent, |dir| dir.remove_found(name, spot))?;
             writer.touch_dir(change, &parent, -1);
             writer.drop_dir(change, &node)
         })?;
@@ -156,13 +172,14 @@ impl Writer {
     }
 
     /// What a name of a directory leads to; not to the directory itself, whose lock the caller holds.
-    pub(super) fn child(&self, dir: &Arc<Node>, name: &[u8]) -> Result<Arc<Node>, Fault> {
-        let ino = self.find(dir, name)?.ok_or(Refusal::NotFound)?;
+    fn child(&self, dir: &Arc<Node>, name: &[u8]) -> Result<(Arc<Node>, Spot), Fault> {
+        let spot = self.find_spot(dir, name)?.ok_or(Refusal::NotFound)?;
+        let ino = spot.ino;
         if ino == dir.ino() {
             let fact = base::Malformed::new("directory entry", "leads to another inode", ino.0);
             return Err(Fault::corrupt(ino, fact));
         }
-        self.node(ino)
+        Ok((self.named(ino)?, spot))
     }
 
     /// Locks an inode to change it, if it is still there.
@@ -174,19 +191,21 @@ impl Writer {
 
     /// The inode that a name leads to. The caller holds the directory's operation lock.
     pub(super) fn find(&self, dir: &Arc<Node>, name: &[u8]) -> Result<Option<Ino>, Fault> {
+        Ok(self.find_spot(dir, name)?.map(|spot| spot.ino))
+    }
+
+    fn find_spot(&self, dir: &Arc<Node>, name: &[u8]) -> Result<Option<Spot>, Fault> {
         if name.len() > ondisk::dirent::NAME_LEN_MAX {
             return Err(Refusal::NameTooLong.into());
         }
         let special = flags::INLINE_DATA | flags::ENCRYPT | flags::CASEFOLD;
         if dir.values().has_flag(special) {
             let inode = self.live().snapshot(dir)?;
-            return Ok(with_dir(self.shared(), &self.dir_format, &inode, |dir| {
-                dir.lookup(&self.dir_format, name)
-            })??);
+            let found =
+                with_dir(self.shared(), &self.dir_format, &inode, |dir| dir.lookup(&self.dir_format, name))??;
+            return Ok(found.map(Spot::anywhere));
         }
-        let found =
-            Change::look(self.live(), &self.keeper.alloc, dir, &self.dir_format, |dir| dir.lookup(name))?;
-        Ok(found)
+        Ok(Change::look(self.live(), &self.keeper.alloc, dir, &self.dir_format, |dir| dir.find(name))?)
     }
 
     pub(super) fn check_empty(&self, dir: &Arc<Node>) -> Result<(), Fault> {
@@ -197,9 +216,13 @@ impl Writer {
                 names += usize::from(!matches!(entry.name, b"." | b".."));
                 std::ops::ControlFlow::Continue(())
             };
+            let mut damage = None;
             with_dir(self.shared(), &self.dir_format, &inode, |dir| {
-                dir.list(&self.dir_format, dir::Cursor::START, &mut count, &mut |_| {})
+                dir.list(&self.dir_format, dir::Cursor::START, &mut count, &mut |fault| damage = Some(fault))
             })??;
+            if let Some(fault) = damage {
+                return Err(fault.into());
+            }
             return if names == 0 { Ok(()) } else { Err(Refusal::NotEmpty.into()) };
         }
         let is_empty =

@@ -2,6 +2,8 @@
 
 use base::{Ino, Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
+use dir::edit::Target;
+use dir::edit::inline::InlineEditor;
 use inode::{Change, Node, Values};
 use mapping::FileMap;
 use ondisk::Features;
@@ -9,14 +11,13 @@ use ondisk::filetype::FileType;
 use ondisk::inode::{self as layout, flags};
 use space::InodeRequest;
 use std::sync::Arc;
+use xattr::Places;
 
-use super::{NAME_CREDITS, Writer, check_name};
-use crate::ops::with_dir;
+use super::{NAME_CREDITS, SETGID, Writer, check_name};
 use crate::{Fault, InodeRef, Refusal, Volume};
 
 /// Links that an inode has at most.
 pub(super) const LINKS_MAX: u16 = 65_000;
-const SETGID: u16 = 0o2000;
 /// A target shorter than this stands in the inode.
 const FAST_LINK_MAX: usize = 60;
 
@@ -68,7 +69,7 @@ impl Volume {
     /// [`Refusal::Exists`], [`Refusal::NoSpace`], [`Refusal::TooManyNames`] (of a directory's links), [`Refusal::NameTooLong`],
     /// [`Refusal::Invalid`] (an empty target, a device number that cannot be stored); the directory is corrupt; the device refused.
     pub fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
-        let node = self.create_node(dir, name, new)?;
+        let node = self.noted(self.create_node(dir, name, new))?;
         Ok(self.writer()?.live().snapshot(&node)?)
     }
 
@@ -77,7 +78,7 @@ impl Volume {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn create_number(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Ino, Fault> {
-        Ok(self.create_node(dir, name, new)?.ino())
+        Ok(self.noted(self.create_node(dir, name, new))?.ino())
     }
 
     fn create_node(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Arc<Node>, Fault> {
@@ -90,13 +91,14 @@ impl Volume {
         let parent = writer.node(dir)?;
         let _operation = parent.operation.write();
         writer.check_parent(&parent, new.kind)?;
+        writer.admit(|| writer.owners_of_new(&parent, new))?;
         writer.run(NAME_CREDITS, |change| {
+            writer.ready_names(change, &parent)?;
+            let before = change.edit.changes();
             let node = writer.make(change, &parent, new, name)?;
-            let inserted = writer.with_names(change, &parent, |dir| dir.insert(name, node.ino(), new.kind));
-            if let Err(fault) = inserted {
-                writer.unmake(change, &node)?;
-                return Err(fault);
-            }
+            writer.or_unmake(change, &node, before, || {
+                writer.with_names(change, &parent, |dir| dir.insert(name, node.ino(), new.kind))
+            })?;
             writer.touch_dir(change, &parent, i32::from(new.kind == FileType::Directory));
             Ok(node)
         })
@@ -108,6 +110,10 @@ impl Volume {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn create_unnamed(&self, dir: Ino, new: &New<'_>) -> Result<InodeRef, Fault> {
+        self.noted(self.make_unnamed(dir, new))
+    }
+
+    fn make_unnamed(&self, dir: Ino, new: &New<'_>) -> Result<InodeRef, Fault> {
         let writer = self.writer()?;
         writer.check_new(new)?;
         if new.kind == FileType::Directory {
@@ -116,6 +122,7 @@ impl Volume {
         let parent = writer.node(dir)?;
         let _operation = parent.operation.read();
         writer.check_parent(&parent, new.kind)?;
+        writer.admit(|| writer.owners_of_new(&parent, new))?;
         let node = writer.run(NAME_CREDITS, |change| {
             let node = writer.make(change, &parent, new, b"")?;
             node.opens.store(1, std::sync::atomic::Ordering::Release);
@@ -173,13 +180,13 @@ impl Writer {
         name: &[u8],
     ) -> Result<Arc<Node>, Fault> {
         let shared = self.shared();
-        let (from_dir, dir_gid, dir_mode, project, is_top) = {
+        let [uid, gid, projid] = self.owners_of_new(parent, new);
+        let (from_dir, dir_mode, is_top) = {
             let values = parent.values();
             let fields = &values.fields;
             let inherited = fields.flags & inode::INHERITED;
             let is_top = parent.ino() == Ino::ROOT || fields.has_flag(flags::TOPDIR);
-            let project = if fields.has_flag(flags::PROJINHERIT) { fields.projid } else { 0 };
-            (inherited, fields.gid, fields.mode, project, is_top)
+            (inherited, fields.mode, is_top)
         };
         let is_dir = new.kind == FileType::Directory;
         let request = InodeRequest {
@@ -189,6 +196,7 @@ impl Writer {
             name_hash: if is_dir && is_top { spread(name) } else { 0 },
             goal: None,
         };
+        let before = change.edit.changes();
         let allocated = self.keeper.alloc.allocate_inode(change.edit, &request)?;
         let ino = allocated.ino;
         let in_setgid = dir_mode & SETGID != 0;
@@ -201,7 +209,7 @@ impl Writer {
         // What makes no sense for a type is not inherited; what is kept in blocks has extents.
         let mut flag_bits = match new.kind {
             FileType::Directory => from_dir,
-            FileType::Regular => from_dir & !(flags::DIRSYNC | flags::CASEFOLD),
+            FileType::Regular => from_dir & !(flags::DIRSYNC | flags::CASEFOLD | flags::PROJINHERIT),
             _ => from_dir & (flags::NODUMP | flags::NOATIME),
         };
         let has_blocks = match new.kind {
@@ -223,8 +231,8 @@ impl Writer {
         let generation = self.generation();
         let fields = layout::Inode {
             mode,
-            uid: new.uid,
-            gid: if in_setgid { dir_gid } else { new.gid },
+            uid,
+            gid,
             atime: now,
             ctime: now,
             mtime: now,
@@ -233,7 +241,7 @@ impl Writer {
             flags: flag_bits,
             generation,
             extra_isize,
-            projid: project,
+            projid,
             ..layout::Inode::default()
         };
         let seed = shared.inode_seed(ino, generation);
@@ -254,17 +262,14 @@ impl Writer {
             Ok(node) => node,
             Err(fault) => {
                 self.keeper.alloc.free_inode(change.edit, ino, is_dir)?;
+                change.edit.settle(before);
                 return Err(fault);
             }
         };
         if allocated.is_first_in_block {
-            change.live.fresh_block(&node, change.edit);
+            change.live.fresh_block(&node);
         }
-        let filled = self.fill(change, parent, &node, new, has_blocks);
-        if let Err(fault) = filled {
-            self.unmake(change, &node)?;
-            return Err(fault);
-        }
+        self.or_unmake(change, &node, before, || self.fill(change, parent, &node, new, has_blocks))?;
         drop(change.live.edit(&node, change.edit.transaction()));
         Ok(node)
     }
@@ -297,71 +302,84 @@ impl Writer {
         Ok(())
     }
 
-    /// Changes a directory's names; one that is kept inside its inode moves into a block first.
+    /// Gets a directory ready for changes of its names: one that is kept inside its inode moves into a block. Comes before
+    /// anything else of an operation, since there may be no block.
+    pub(super) fn ready_names(&self, change: &Change<'_>, dir: &Arc<Node>) -> Result<(), Fault> {
+        let of_dir = dir.values().fields.flags;
+        if of_dir & (flags::ENCRYPT | flags::CASEFOLD) != 0 {
+            return Err(Refusal::NotSupported.into());
+        }
+        if of_dir & flags::INLINE_DATA != 0 { self.move_out(change, dir) } else { Ok(()) }
+    }
+
+    /// Changes a directory's names.
     pub(super) fn with_names<R>(
         &self,
         change: &Change<'_>,
         dir: &Arc<Node>,
         with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
     ) -> Result<R, Fault> {
-        if dir.values().has_flag(flags::INLINE_DATA) {
-            self.move_out(change, dir)?;
-        }
+        self.ready_names(change, dir)?;
         Ok(change.with_dir(dir, &self.dir_format, with)?)
     }
 
-    /// Moves the names of a directory out of its inode.
+    /// Moves the names of a directory out of its inode: into a block, all at once.
     fn move_out(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+        let shared = self.shared();
+        let begun = change.edit.changes();
+        // What can be wrong with the names, or with the attributes that one goes from, is found before the first change.
+        let (body, block) = self.parts(node);
+        Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed }.names(&shared.buffers)?;
         let inode = self.live().snapshot(node)?;
-        let mut names: Vec<(Vec<u8>, Ino, Option<FileType>)> = Vec::new();
-        let mut parent = Ino::ROOT;
-        let mut keep = |entry: dir::DirEntry<'_>| {
-            match entry.name {
-                b"." => {}
-                b".." => parent = entry.ino,
-                name => names.push((name.to_vec(), entry.ino, entry.kind)),
-            }
-            std::ops::ControlFlow::Continue(())
-        };
-        let mut damage = None;
-        with_dir(self.shared(), &self.dir_format, &inode, |dir| {
-            dir.list(&self.dir_format, dir::Cursor::START, &mut keep, &mut |fault| damage = Some(fault))
-        })??;
-        if let Some(fault) = damage {
-            return Err(fault.into());
-        }
-        // What can be refused comes before what cannot be taken back: the block is taken with the old state at hand.
+        let (mut parent, mut first, mut second) =
+            inode.with_inline_dir(shared, |dir| (dir.parent, *dir.first, dir.second.to_vec()))?;
+        let format = &self.dir_format.entries;
+        let target = Target { ino: node.ino(), indexed: false, casefold: false, encrypted: false };
+        let names = InlineEditor::new(target, format, &mut parent, &mut first, &mut second)?;
         let before = {
             let mut values = change.live.edit(node, change.edit.transaction());
             let before = (values.fields.flags, values.fields.size, values.map.i_block, values.map.extents);
             values.fields.flags &= !flags::INLINE_DATA;
             values.fields.size = 0;
-            values.map.extents = self.shared().sb.features.has_incompat(Features::EXTENTS);
+            values.map.extents = shared.sb.features.has_incompat(Features::EXTENTS);
             values.map.i_block = if values.map.extents { FileMap::EMPTY } else { [0; 60] };
             if values.map.extents {
                 values.fields.flags |= flags::EXTENTS;
             }
             before
         };
-        if let Err(fault) = change.make_dir(node, parent, &self.dir_format) {
+        if let Err(fault) = change.fill_dir(node, &self.dir_format, &mut |bytes| names.to_block(bytes)) {
             let mut values = change.live.edit(node, change.edit.transaction());
             (values.fields.flags, values.fields.size, values.map.i_block, values.map.extents) = before;
+            drop(values);
+            change.edit.settle(begun);
             return Err(fault.into());
         }
-        let kind_of = |ino: Ino| self.live().get(ino).map(|node| node.values().kind());
-        for (name, ino, kind) in names {
-            let kind = match kind {
-                Some(kind) => kind,
-                None => kind_of(ino)?,
-            };
-            change.with_dir(node, &self.dir_format, |dir| dir.insert(&name, ino, kind))?;
-        }
-        self.drop_inline_data(change, node)
+        self.drop_inline_data(change, node)?;
+        change.edit.settle(begun);
+        Ok(())
     }
 
-    /// Takes a new inode back, with what it got.
-    pub(super) fn unmake(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
-        self.delete_now(change, node)
+    /// Goes on with an inode that was made after the first `before` changes. If that fails, the inode is taken back; what failed
+    /// half-way itself still counts as a change, see [`Writer::run`].
+    pub(super) fn or_unmake<R>(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<Node>,
+        before: u64,
+        go_on: impl FnOnce() -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        let made = change.edit.changes();
+        let fault = match go_on() {
+            Ok(done) => return Ok(done),
+            Err(fault) => fault,
+        };
+        let changed_nothing = change.edit.changes() == made;
+        self.delete_now(change, node)?;
+        if changed_nothing {
+            change.edit.settle(before);
+        }
+        Err(fault)
     }
 
     /// A directory's names changed: its times, and by `links` its links.

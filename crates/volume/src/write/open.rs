@@ -1,7 +1,8 @@
 //! Opening for writing, and closing.
 //!
 //! ```text
-//! probe -> may it be written? -> replay the log home -> mark it clean -> probe again -> journal, allocator, inodes
+//! probe -> may it be written? does nobody else (mmp)? -> replay the log home -> (fast commits in one transaction, home)
+//!       -> mark it clean -> probe again -> journal, allocator, inodes, quota files
 //!       -> RECOVER into the superblock -> what is left of orphans -> Volume
 //! close: commit -> checkpoint -> log clean -> counts into the superblock, RECOVER out of it
 //! ```
@@ -14,21 +15,25 @@ use std::sync::{Arc, OnceLock};
 use base::{Ino, Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
 use device::Device;
-use inode::{Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared};
-use journal::{Journal, Target};
+use inode::{Change, Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared};
+use journal::{Journal, Target, Work};
 use mapping::Holds;
 use memory::Budget;
+use ondisk::errors::ErrorLog;
 use ondisk::orphan_file::OrphanBlock;
-use ondisk::superblock::{self, STATE_CLEAN, Superblock};
+use ondisk::superblock::{self, STATE_CLEAN, STATE_ERRORS, Superblock};
 use ondisk::{Features, Geometry};
 use parking_lot::Mutex;
 use space::Alloc;
 
+use super::errors::Errors;
 use super::xattrs::Blocks;
-use super::{COMMIT_INTERVAL, Keeper, Writer};
-use crate::fast_commit::NameChanges;
-use crate::open::{budget_of, log_of};
+use super::{COMMIT_INTERVAL, Keeper, OnError, Writer};
+use crate::fast_commit::{self, NameChanges};
+use crate::mmp::MountGuard;
+use crate::open::{PIECES_MAX, budget_of, log_of};
 use crate::probe::{Probed, probe, probe_for_log};
+use crate::problems::Problems;
 use crate::{Fault, OpenFault, OpenOptions, Recovery, Volume, policy};
 
 /// How to write.
@@ -46,6 +51,10 @@ pub struct WriteOptions {
     pub no_committer: bool,
     /// Keep no journal though the file system has one: what is not synced is lost in a crash, and the image may need a check.
     pub no_journal: bool,
+    /// What to do when damage is met; `None` for what the superblock asks for.
+    pub errors: Option<OnError>,
+    /// Who opens it holds a [`MountGuard`] of his own, on the device behind one that holds writes back.
+    pub is_guarded: bool,
     /// For the crash lab.
     pub sabotage: journal::Sabotage,
 }
@@ -53,10 +62,18 @@ pub struct WriteOptions {
 /// Orphans on a list: more are a circle or damage.
 const ORPHANS_MAX: usize = 1 << 20;
 
+/// Blocks that wait to be written home take at most this part of the memory for caches.
+const PINNED_PART: usize = 4;
+
 /// Opens for writing; see [`Volume::open`].
 pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {
     let probed = probe_for_log(&*device)?;
     refuse_unwritable(&probed.sb)?;
+    // Dropped on every way out, it lets others in.
+    let guard = match options.write.is_guarded {
+        true => None,
+        false => MountGuard::claim_with(&device, &probed.sb, &probed.geometry, &std::thread::sleep)?,
+    };
     let budget = budget_of(options);
     let (probed, recovery) = replay_home(&device, probed, options, &budget)?;
     let Probed { sb, geometry } = probed;
@@ -67,57 +84,23 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     if let Some(log) = log.as_ref().filter(|_| !recovery.needed) {
         forget_old_log(log, &sb, &geometry)?;
     }
-    let shared = Shared::new(Arc::clone(&device), sb.clone(), geometry.clone(), Arc::clone(&budget));
-    let inodes = Arc::new(Inodes::new(shared, Overrides::new()));
-    let shared = Arc::clone(inodes.shared());
-
-    let in_journal = journal::Options {
-        no_barriers: options.write.no_barriers,
-        transaction_max: options.write.transaction_max,
-        has_committer: !options.write.no_committer,
-        sabotage: options.write.sabotage,
-    };
     // From here on the superblock says that the log counts; before, nothing in the log does.
-    let orphan_file = sb.features.has_compat(Features::ORPHAN_FILE);
-    announce(&*device, &sb, has_log, orphan_file)?;
-    let journal = Journal::open(Arc::clone(&shared.buffers), Arc::clone(&device), log, in_journal);
-    let journal = Arc::new(journal.map_err(|fault| OpenFault::Journal(fault.to_string()))?);
+    announce(&*device, &sb, has_log, sb.features.has_compat(Features::ORPHAN_FILE))?;
+    let must_count = recovery.needed || sb.state & STATE_CLEAN == 0 || probed_needs_count(&sb);
+    let Engine { mut writer, inodes, listed, in_file } =
+        engine(&device, &sb, &geometry, (log, in_journal(options, &budget)), must_count, options, &budget)?;
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
-    let in_alloc = space::Options { budget: Some(Arc::clone(&budget)), ..space::Options::default() };
-    let alloc = Alloc::open(Arc::clone(&shared.buffers), &sb, &geometry, in_alloc)
-        .map_err(|fault| damaged(&fault))?;
-    if recovery.needed || sb.state & STATE_CLEAN == 0 || probed_needs_count(&sb) {
-        alloc.recount().map_err(|fault| damaged(&fault))?;
+    if let Some(guard) = guard {
+        let journal = Arc::downgrade(&writer.journal);
+        guard.when_lost(move |why| {
+            if let Some(journal) = journal.upgrade() {
+                journal.abort(why.to_owned());
+            }
+        });
+        writer.guard = Some(guard);
     }
-    let (superblock_block, superblock_at) = superblock_place(&geometry);
-    let file = if orphan_file { Some(load_orphan_file(&inodes)?) } else { None };
-    let in_file = file.as_ref().map(OrphanFile::used).unwrap_or_default();
-    let listed = listed(&inodes, &sb);
-    let keeper = Arc::new(Keeper {
-        live: Live::new(Arc::clone(&shared), options.write.sabotage.forget_orphans),
-        alloc,
-        orphans: Orphans::new(options.write.orphans, file, (superblock_block, superblock_at)),
-        index: dir::Format::of(&sb, &geometry).index,
-        superblock_at,
-    });
-    let client: Arc<dyn journal::Client> = Arc::<Keeper>::clone(&keeper);
-    journal.set_client(client);
-    let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), sb.uuid);
-    let writer = Writer {
-        keeper,
-        journal: Arc::clone(&journal),
-        inodes: Arc::clone(&inodes),
-        blocks: Blocks::new(),
-        renames: Mutex::new(()),
-        generations: AtomicU64::new(salt),
-        dir_format: dir::Format::of(&sb, &geometry),
-        committer: Mutex::new(None),
-        skip_short_orphans: !options.write.track_all_orphans,
-        reuse_freed: options.write.sabotage.reuse_freed,
-    };
-    inodes.set_live(Arc::clone(&writer.keeper) as Arc<dyn inode::LiveOwner>);
     if !options.write.no_committer {
-        *writer.committer.lock() = Some(spawn_committer(journal));
+        *writer.committer.lock() = Some(spawn_committer(Arc::clone(&writer.journal)));
     }
     let done = writer.clean_orphans(&listed, &in_file);
     let noted = writer.change_superblock(|sb| {
@@ -140,6 +123,80 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
         statfs: OnceLock::new(),
         writer: Some(writer),
     })
+}
+
+/// What an open volume changes with, and the orphans that were there.
+struct Engine {
+    writer: Writer,
+    inodes: Arc<Inodes>,
+    listed: Vec<Ino>,
+    in_file: Vec<(u32, Ino)>,
+}
+
+fn in_journal(options: &OpenOptions, budget: &Budget) -> journal::Options {
+    journal::Options {
+        no_barriers: options.write.no_barriers,
+        transaction_max: options.write.transaction_max,
+        has_committer: !options.write.no_committer,
+        supersede: None,
+        pinned_bytes_max: budget.limit() / PINNED_PART,
+        sabotage: options.write.sabotage,
+    }
+}
+
+fn engine(
+    device: &Arc<dyn Device>,
+    sb: &Superblock,
+    geometry: &Geometry,
+    (log, in_journal): (Option<journal::Log>, journal::Options),
+    must_count: bool,
+    options: &OpenOptions,
+    budget: &Arc<Budget>,
+) -> Result<Engine, OpenFault> {
+    let shared = Shared::new(Arc::clone(device), sb.clone(), geometry.clone(), Arc::clone(budget));
+    let inodes = Arc::new(Inodes::new(shared, Overrides::new()));
+    let shared = Arc::clone(inodes.shared());
+    let journal = Journal::open(Arc::clone(&shared.buffers), Arc::clone(device), log, in_journal);
+    let journal = Arc::new(journal.map_err(|fault| OpenFault::Journal(fault.to_string()))?);
+    let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
+    let in_alloc = space::Options { budget: Some(Arc::clone(budget)), ..space::Options::default() };
+    let alloc =
+        Alloc::open(Arc::clone(&shared.buffers), sb, geometry, in_alloc).map_err(|fault| damaged(&fault))?;
+    if must_count {
+        alloc.recount().map_err(|fault| damaged(&fault))?;
+    }
+    let (superblock_block, superblock_at) = superblock_place(geometry);
+    let orphan_file = sb.features.has_compat(Features::ORPHAN_FILE);
+    let file = if orphan_file { Some(load_orphan_file(&inodes)?) } else { None };
+    let in_file = file.as_ref().map(OrphanFile::used).unwrap_or_default();
+    let listed = listed(&inodes, sb);
+    let keeper = Arc::new(Keeper {
+        live: Live::new(Arc::clone(&shared), options.write.sabotage.forget_orphans),
+        alloc,
+        orphans: Orphans::new(options.write.orphans, file, (superblock_block, superblock_at)),
+        errors: Errors::new(sb, options.write.errors),
+        index: dir::Format::of(sb, geometry).index,
+        superblock_at,
+    });
+    let client: Arc<dyn journal::Client> = Arc::<Keeper>::clone(&keeper);
+    journal.set_client(client);
+    keeper.live.count_quotas().map_err(|fault| damaged(&fault))?;
+    let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), sb.uuid);
+    let writer = Writer {
+        keeper,
+        journal,
+        inodes: Arc::clone(&inodes),
+        blocks: Blocks::new(),
+        renames: Mutex::new(()),
+        generations: AtomicU64::new(salt),
+        dir_format: dir::Format::of(sb, geometry),
+        committer: Mutex::new(None),
+        skip_short_orphans: !options.write.track_all_orphans,
+        reuse_freed: options.write.sabotage.reuse_freed,
+        guard: None,
+    };
+    inodes.set_live(Arc::clone(&writer.keeper) as Arc<dyn inode::LiveOwner>);
+    Ok(Engine { writer, inodes, listed, in_file })
 }
 
 fn refuse_unwritable(sb: &Superblock) -> Result<(), OpenFault> {
@@ -174,26 +231,91 @@ fn replay_home(
         journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
     };
     let plan = journal::scan(log.view(), &target).map_err(|fault| failed(&fault))?;
-    if plan.fast_commits.is_some() {
-        let why = "the journal holds fast commits, which extant shows but does not write back yet: mount it once with the \
-                   kernel, or run `e2fsck -p`";
-        return Err(OpenFault::Journal(why.to_owned()));
-    }
     if !plan.is_sound() {
         let first = plan.problems.iter().find(|problem| problem.is_loss());
         let first = first.map(ToString::to_string).unwrap_or_default();
         return Err(OpenFault::Journal(format!("{first}; run `e2fsck -f` first, on a copy")));
     }
+    if plan.fast_commits.is_some() && sb.features.has_ro_compat(Features::QUOTA) {
+        let why = "the journal holds fast commits, which do not say what quotas become: run `e2fsck -p`, which counts them";
+        return Err(OpenFault::Journal(why.to_owned()));
+    }
     journal::replay(&log, &plan, &**device).map_err(|fault| failed(&fault))?;
-    journal::mark_clean(&log, &plan).map_err(|fault| failed(&fault))?;
+    keep_errors(&**device, sb, plan.superblock.errno)?;
+    let mut problems = Problems::from(plan.problems.iter().map(ToString::to_string).collect::<Vec<_>>());
     let recovery = Recovery {
         needed: true,
         transactions: plan.transactions.len() as u64,
         blocks: plan.homes.len() as u64,
-        problems: plan.problems.iter().map(ToString::to_string).collect(),
+        fast_commit_records: plan.fast_commits.as_ref().map_or(0, |commits| commits.records),
         ..Recovery::default()
     };
-    Ok((probe(&**device)?, recovery))
+    match &plan.fast_commits {
+        None => journal::mark_clean(&log, &plan).map_err(|fault| failed(&fault))?,
+        Some(commits) => {
+            let supersede = journal::Supersede { tid: commits.tid, head: plan.head };
+            write_back(device, commits, (log, supersede), options, budget, &mut problems)?;
+        }
+    }
+    Ok((probe(&**device)?, Recovery { problems: problems.into_lines(), ..recovery }))
+}
+
+/// Writes back what fast commits changed, on top of what was replayed, and marks the log clean.
+fn write_back(
+    device: &Arc<dyn Device>,
+    commits: &journal::FastCommitPlan,
+    (log, supersede): (journal::Log, journal::Supersede),
+    options: &OpenOptions,
+    budget: &Arc<Budget>,
+    problems: &mut Problems,
+) -> Result<(), OpenFault> {
+    let Probed { sb, geometry } = probe(&**device)?;
+    refuse_unwritable(&sb)?;
+    let (overrides, names) = {
+        let shared = Shared::new(Arc::clone(device), sb.clone(), geometry.clone(), Arc::clone(budget));
+        let inodes = Inodes::new(shared, Overrides::new());
+        let format = dir::Format::of(&sb, &geometry);
+        fast_commit::apply(commits, &inodes, &format, &mut PIECES_MAX.clone(), problems)
+    };
+    let in_journal = journal::Options {
+        // Nobody commits before all is done.
+        has_committer: false,
+        transaction_max: 0,
+        supersede: Some(supersede),
+        ..in_journal(options, budget)
+    };
+    let Engine { writer, listed, in_file, .. } =
+        engine(device, &sb, &geometry, (Some(log), in_journal), true, options, budget)?;
+    let orphans = listed.into_iter().chain(in_file.into_iter().map(|(_, ino)| ino)).collect();
+    writer.write_back(&overrides, &names, &orphans).map_err(|fault| {
+        let help = "mount the file system once with the kernel, or run `e2fsck -p`";
+        OpenFault::Journal(format!("the journal's fast commits cannot be written back: {fault}; {help}"))
+    })?;
+    writer.journal.close().map_err(|fault| OpenFault::Journal(fault.to_string()))
+}
+
+/// After a replay: the superblock that was in place may know of later errors than the one in the log, since they are written there
+/// when the journal is aborted; and that it was aborted is an error, too.
+fn keep_errors(device: &dyn Device, before: &Superblock, journal_errno: i32) -> Result<(), OpenFault> {
+    let mut bytes = [0; superblock::SIZE];
+    device.read_at(superblock::OFFSET, &mut bytes)?;
+    let Ok(found) = Superblock::decode(&bytes) else { return Ok(()) };
+    let mut sb = found.clone();
+    if before.verify() {
+        let errors = ErrorLog::of(before);
+        if errors.count > sb.error_count {
+            errors.put(&mut sb);
+        }
+        sb.state |= before.state & STATE_ERRORS;
+    }
+    if journal_errno != 0 {
+        sb.state |= STATE_ERRORS;
+    }
+    if sb == found || !found.verify() {
+        return Ok(());
+    }
+    device.write_at(superblock::OFFSET, &sb.sealed())?;
+    Ok(device.flush()?)
 }
 
 /// A log that holds something though the superblock does not ask for it is out of date, and must not be asked later.
@@ -212,8 +334,11 @@ fn forget_old_log(log: &journal::Log, sb: &Superblock, geometry: &Geometry) -> R
     journal::mark_clean(log, &plan).map_err(|fault| failed(&fault))
 }
 
+/// The superblock's block, as a commit writes it.
+pub(super) const SUPERBLOCK: Seal = Seal { owner: Owner { kind: Kind::Superblock, ino: 0 }, seed: Some(0) };
+
 /// Block of the superblock, and where in it.
-fn superblock_place(geometry: &Geometry) -> (Pblk, usize) {
+pub(super) fn superblock_place(geometry: &Geometry) -> (Pblk, usize) {
     let bs = geometry.block_size.bytes();
     (Pblk(superblock::OFFSET / bs), (superblock::OFFSET % bs) as usize)
 }
@@ -235,7 +360,7 @@ fn announce(device: &dyn Device, sb: &Superblock, has_log: bool, orphan_file: bo
     Ok(())
 }
 
-fn seconds_now() -> u64 {
+pub(super) fn seconds_now() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
 }
@@ -290,11 +415,14 @@ fn load_orphan_file(inodes: &Inodes) -> Result<OrphanFile, OpenFault> {
 
 fn spawn_committer(journal: Arc<Journal>) -> std::thread::JoinHandle<()> {
     let commits = move || {
-        while let Some(transaction) = journal.wait_for_work(COMMIT_INTERVAL) {
+        while let Some(work) = journal.wait_for_work(COMMIT_INTERVAL) {
+            let done = match work {
+                Work::Commit(transaction) => journal.commit(transaction),
+                Work::CommitAll => journal.commit_all(),
+                Work::Checkpoint => journal.checkpoint(),
+            };
             // What fails is latched, and told to whoever writes next.
-            let is_wanted = transaction < journal.running();
-            let committed = if is_wanted { journal.commit(transaction) } else { journal.commit_all() };
-            if committed.is_err() {
+            if done.is_err() {
                 return;
             }
         }
@@ -319,19 +447,27 @@ impl Volume {
     pub fn close(mut self) -> Result<(), Fault> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         writer.dismiss();
-        writer.journal.commit_all()?;
-        let usage = writer.keeper.alloc.usage();
-        writer.change_superblock(|sb| {
-            sb.free_blocks_count = usage.blocks_free;
-            sb.free_inodes_count = u32::try_from(usage.inodes_free).unwrap_or(u32::MAX);
-            sb.wtime = seconds_now();
-        })?;
-        writer.journal.close()?;
-        writer.conclude(self.inodes.shared())
+        let closed = writer.close(self.inodes.shared());
+        if let Err(fault) = &closed {
+            writer.note(fault);
+        }
+        closed
     }
 }
 
 impl Writer {
+    fn close(&self, shared: &Shared) -> Result<(), Fault> {
+        self.journal.commit_all()?;
+        let usage = self.keeper.alloc.usage();
+        self.change_superblock(|sb| {
+            sb.free_blocks_count = usage.blocks_free;
+            sb.free_inodes_count = u32::try_from(usage.inodes_free).unwrap_or(u32::MAX);
+            sb.wtime = seconds_now();
+        })?;
+        self.journal.close()?;
+        self.conclude(shared)
+    }
+
     fn dismiss(&self) {
         if let Some(committer) = self.committer.lock().take() {
             self.journal.dismiss_committer();
@@ -339,20 +475,27 @@ impl Writer {
         }
     }
 
-    /// Changes the superblock, in a transaction.
+    /// Changes the superblock, in a transaction of its own.
     fn change_superblock(&self, with: impl Fn(&mut Superblock)) -> Result<(), Fault> {
+        self.run(1, |change| self.edit_superblock(change, &with))
+    }
+
+    /// Changes the superblock.
+    pub(super) fn edit_superblock(
+        &self,
+        change: &Change<'_>,
+        with: &dyn Fn(&mut Superblock),
+    ) -> Result<(), Fault> {
         let (block, at) = superblock_place(&self.shared().geometry);
-        let seal = Seal { owner: Owner { kind: Kind::Superblock, ino: 0 }, seed: Some(0) };
-        let (held, _) = self.shared().buffers.snapshot(block)?;
-        let bytes = held.get(at..at + superblock::SIZE).unwrap_or_default();
-        let mut sb = Superblock::decode(bytes).map_err(|fact| Fault::corrupt(Ino(0), fact))?;
-        drop(held);
-        with(&mut sb);
-        let bytes = sb.encode();
-        self.run(1, |change| {
-            let put = &mut |there: &mut [u8]| there[at..at + superblock::SIZE].copy_from_slice(&bytes);
-            Ok(change.edit.change(block, seal, put)?)
-        })
+        let mut decoded = Ok(());
+        change.edit.change(block, SUPERBLOCK, &mut |bytes| {
+            let place = bytes.get_mut(at..at + superblock::SIZE).unwrap_or_default();
+            decoded = Superblock::decode(place).map(|mut sb| {
+                with(&mut sb);
+                place.copy_from_slice(&sb.encode());
+            });
+        })?;
+        decoded.map_err(|fact| Fault::corrupt(Ino(0), fact))
     }
 
     /// Says in the superblock that the log does not count any more: again bits of its first half only.

@@ -1,7 +1,8 @@
 //! Moving names.
 //!
 //! ```text
-//! new name first (it may need space), then the old one, then "..", links and times: one transaction
+//! directories out of their inodes, new name first (these may need space), then the old one, then "..", links and times: one
+//! transaction
 //! ```
 
 use std::sync::Arc;
@@ -32,6 +33,10 @@ pub enum Rename {
 /// Steps up from a directory to the root: more are a circle.
 const DEPTH_MAX: u32 = 1 << 16;
 
+/// What stands for a name that is not to be seen: a character device 0, 0.
+const WHITEOUT: New<'_> =
+    New { kind: FileType::CharDevice, mode: 0, umask: 0, uid: 0, gid: 0, device: (0, 0), target: b"" };
+
 /// One of the two names.
 struct End<'a> {
     dir: &'a Arc<Node>,
@@ -44,8 +49,13 @@ impl Volume {
     /// # Errors
     /// [`Refusal::NotFound`]; [`Refusal::Exists`] with [`Rename::NoReplace`]; [`Refusal::IsDirectory`], [`Refusal::NotDirectory`],
     /// [`Refusal::NotEmpty`] for a name in the way of another kind, or a directory that holds names; [`Refusal::Invalid`] for a
-    /// directory into itself; [`Refusal::Busy`] for "." and ".."; [`Refusal::TooManyNames`]; [`Refusal::NoSpace`].
+    /// directory into itself; [`Refusal::OtherProject`] into a directory that wants another project; [`Refusal::Busy`] for "."
+    /// and ".."; [`Refusal::TooManyNames`]; [`Refusal::NoSpace`].
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
+        self.noted(self.move_name(from, to, how))
+    }
+
+    fn move_name(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
         let writer = self.writer()?;
         let (from_dir, to_dir) = (writer.node(from.0)?, writer.node(to.0)?);
         for dir in [&from_dir, &to_dir] {
@@ -78,8 +88,8 @@ impl Volume {
             (Rename::Exchange, None) => return Err(Refusal::NotFound.into()),
             _ => {}
         }
-        let moved = writer.node(moved)?;
-        let in_way = in_way.map(|ino| writer.node(ino)).transpose()?;
+        let moved = writer.named(moved)?;
+        let in_way = in_way.map(|ino| writer.named(ino)).transpose()?;
         // An entry that leads to its own directory: that is locked already.
         let in_itself = (moved.ino() == from.dir.ino()).then_some(from.dir);
         let other_in_itself = in_way.as_ref().filter(|other| other.ino() == to.dir.ino());
@@ -129,7 +139,7 @@ impl Writer {
             if up == here.ino() {
                 return Ok(false);
             }
-            here = self.node(up)?;
+            here = self.named(up)?;
         }
         let fact = base::Malformed::new("directory", "leads up to the root", dir.ino().0);
         Err(Fault::corrupt(dir.ino(), fact))
@@ -166,29 +176,36 @@ impl Writer {
             }
             let of_victim = victim.values().fields.flags;
             self.check_removable(to.dir, of_victim)?;
-            if victim_is_dir {
-                self.check_empty(victim)?;
-            }
         } else if is_dir && is_across {
             self.check_parent(to.dir, FileType::Directory)?;
         }
+        self.check_project(to.dir, moved)?;
+        if let Some(victim) = in_way.filter(|_| victim_is_dir) {
+            self.check_empty(victim)?;
+        }
+        if how == Rename::Whiteout {
+            self.admit(|| self.owners_of_new(from.dir, &WHITEOUT))?;
+        }
         let is_gone = self.run(2 * NAME_CREDITS, |change| {
+            self.ready_names(change, from.dir)?;
+            self.ready_names(change, to.dir)?;
+            if is_dir && is_across {
+                self.ready_names(change, moved)?;
+            }
+            let before = change.edit.changes();
             let whiteout = match how {
-                Rename::Whiteout => {
-                    let new = New { kind: FileType::CharDevice, ..New::file(0) };
-                    Some(self.make(change, from.dir, &new, b"")?)
-                }
+                Rename::Whiteout => Some(self.make(change, from.dir, &WHITEOUT, b"")?),
                 _ => None,
             };
-            let entered = self.with_names(change, to.dir, |dir| match in_way {
-                Some(_) => dir.replace(to.name, moved.ino(), kind).map(drop),
-                None => dir.insert(to.name, moved.ino(), kind),
-            });
-            if let Err(fault) = entered {
-                if let Some(whiteout) = &whiteout {
-                    self.unmake(change, whiteout)?;
-                }
-                return Err(fault);
+            let enter = || {
+                self.with_names(change, to.dir, |dir| match in_way {
+                    Some(_) => dir.replace(to.name, moved.ino(), kind).map(drop),
+                    None => dir.insert(to.name, moved.ino(), kind),
+                })
+            };
+            match &whiteout {
+                Some(whiteout) => self.or_unmake(change, whiteout, before, enter)?,
+                None => enter()?,
             }
             self.with_names(change, from.dir, |dir| match &whiteout {
                 Some(whiteout) => dir.replace(from.name, whiteout.ino(), FileType::CharDevice).map(drop),
@@ -238,7 +255,16 @@ impl Writer {
                 self.check_parent(gains, FileType::Directory)?;
             }
         }
+        self.check_project(to.dir, one)?;
+        self.check_project(from.dir, other)?;
         self.run(2 * NAME_CREDITS, |change| {
+            self.ready_names(change, from.dir)?;
+            self.ready_names(change, to.dir)?;
+            for (node, kind) in [(one, one_kind), (other, other_kind)] {
+                if is_across && is_dir(kind) {
+                    self.ready_names(change, node)?;
+                }
+            }
             self.with_names(change, to.dir, |dir| dir.replace(to.name, one.ino(), one_kind))?;
             self.with_names(change, from.dir, |dir| dir.replace(from.name, other.ino(), other_kind))?;
             if is_across {

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use base::{Ino, Lblk, Pblk};
+use base::{Ino, Lblk, Malformed, Pblk};
 use buffer::{Kind, Owner, Seal};
 use inode::{Change, Node, Values};
 use mapping::FileMap;
@@ -62,7 +62,7 @@ impl Volume {
     /// [`Refusal::Range`] for names that are too long, [`Refusal::ValueTooLong`], [`Refusal::NoSpace`]; [`Refusal::Invalid`] for
     /// an ACL that is none; [`Refusal::NotPermitted`].
     pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Fault> {
-        self.change_xattr(ino, name, Some(value), how)
+        self.noted(self.change_xattr(ino, name, Some(value), how))
     }
 
     /// Removes an extended attribute by its full name.
@@ -70,7 +70,7 @@ impl Volume {
     /// # Errors
     /// [`Refusal::NoAttribute`]; as [`set_xattr`](Self::set_xattr).
     pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<(), Fault> {
-        self.change_xattr(ino, name, None, SetXattr::Any)
+        self.noted(self.change_xattr(ino, name, None, SetXattr::Any))
     }
 
     fn change_xattr(&self, ino: Ino, name: &[u8], value: Option<&[u8]>, how: SetXattr) -> Result<(), Fault> {
@@ -239,7 +239,7 @@ impl Writer {
     }
 
     /// The bytes behind the fixed fields, and the block.
-    fn parts(&self, node: &Node) -> (Vec<u8>, Pblk) {
+    pub(super) fn parts(&self, node: &Node) -> (Vec<u8>, Pblk) {
         let values = node.values();
         let room = match values.fields.extra_isize {
             0 => 0,
@@ -256,7 +256,7 @@ impl Writer {
         Rules { block_size: shared.geometry.block_size, value_seed: ea_inode.then(|| shared.sb.fs_seed()) }
     }
 
-    fn apply_xattr(
+    pub(super) fn apply_xattr(
         &self,
         change: &Change<'_>,
         node: &Arc<Node>,
@@ -266,12 +266,20 @@ impl Writer {
         let (body, block) = self.parts(node);
         let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
         let mut index = self.blocks.0.lock();
-        let before = self.value_units(&body, block)?;
+        let before = shared.values_in_inodes(&body, block)?;
         let mut plan = planned.plan(&places, &shared.buffers, &self.rules()).map_err(of_change)?;
         if plan.is_unchanged() {
             return Ok(());
         }
-        let references = plan.value_references();
+        if let Some(value) = planned.value {
+            let ratio = shared.geometry.cluster_ratio();
+            let value = shared.geometry.block_size.blocks_for(value.len() as u64).next_multiple_of(ratio);
+            // A block for attributes, and one inode's worth for the value.
+            if node.values().room(shared) < ratio + value {
+                return Err(Refusal::TooLarge.into());
+            }
+        }
+        let begun = change.edit.changes();
         let mut value_node = None;
         if let (Some(checksum), Some(value)) = (plan.value_checksum, planned.value) {
             let made = self.make_value(change, node, value, checksum)?;
@@ -280,45 +288,35 @@ impl Writer {
         } else {
             plan.share(&index, &shared.buffers, shared.fs_seed)?;
         }
-        if let Err(fault) = self.apply_block(change, node, &plan, &mut index) {
-            if let Some(made) = value_node {
-                self.delete_now(change, &made)?;
-            }
-            return Err(fault);
-        }
+        let references = plan.value_references();
+        let mut apply = || {
+            // What names no value is refused before anything changes.
+            let counted =
+                references.iter().map(|(ino, delta)| Ok((self.value_node(node.ino(), *ino)?, *delta)));
+            let counted: Result<Vec<(Arc<Node>, i32)>, Fault> = counted.collect();
+            let counted = counted?;
+            self.apply_block(change, node, &plan, &mut index)?;
+            Ok(counted)
+        };
+        let counted = match &value_node {
+            Some(made) => self.or_unmake(change, made, begun, apply)?,
+            None => apply()?,
+        };
         if let Some(body) = plan.body {
             change.live.edit(node, change.edit.transaction()).body = body;
         }
         let (body, block) = self.parts(node);
-        let after = self.value_units(&body, block)?;
+        let after = shared.values_in_inodes(&body, block)?;
         drop(index);
         if before != after {
             let mut values = change.live.edit(node, change.edit.transaction());
-            values.fields.blocks = (values.fields.blocks + after).saturating_sub(before);
+            values.add_blocks(shared, after.blocks.cast_signed() - before.blocks.cast_signed());
+            values.value_inodes = after.count;
         }
-        for (ino, delta) in references {
-            self.count_value(change, ino, delta)?;
+        for (value, delta) in counted {
+            self.count_value(change, &value, delta)?;
         }
         Ok(())
-    }
-
-    /// Units of 512 bytes that the values in inodes of their own take: i_blocks of who names them counts these too.
-    fn value_units(&self, body: &[u8], block: Pblk) -> Result<u64, Fault> {
-        let shared = self.shared();
-        if !shared.sb.features.has_incompat(Features::EA_INODE) {
-            return Ok(0);
-        }
-        let cluster = shared.geometry.block_size.bytes() * shared.geometry.cluster_ratio();
-        let units = |stored: &xattr_layout::StoredAttr<'_>| match stored.attr.value {
-            xattr_layout::AttrValue::Inode { size, .. } => u64::from(size).next_multiple_of(cluster) >> 9,
-            xattr_layout::AttrValue::Bytes(_) => 0,
-        };
-        let mut sum = xattr_layout::decode_ibody(body).map_or(0, |all| all.iter().map(units).sum());
-        if block.0 != 0 {
-            let held = shared.buffers.get(block, self.xattr_seal().owner, |_| Ok(()))?;
-            sum += xattr_layout::decode_block(&held).map_or(0, |(_, all)| all.iter().map(units).sum());
-        }
-        Ok(sum)
     }
 
     fn apply_block(
@@ -361,13 +359,13 @@ impl Writer {
         if let Some((old, refcount)) = plan.old_block {
             self.release_block(change, old, refcount, index)?;
         }
-        let units = shared.geometry.cluster_ratio() << (shared.geometry.block_size.log2() - 9);
+        let cluster = shared.geometry.cluster_ratio().cast_signed();
         let mut values = change.live.edit(node, change.edit.transaction());
         let had = values.fields.file_acl != 0;
         values.fields.file_acl = new.0;
         match (had, new.0 != 0) {
-            (false, true) => values.fields.blocks += units,
-            (true, false) => values.fields.blocks = values.fields.blocks.saturating_sub(units),
+            (false, true) => values.add_blocks(shared, cluster),
+            (true, false) => values.add_blocks(shared, -cluster),
             _ => {}
         }
         Ok(())
@@ -389,9 +387,8 @@ impl Writer {
             return set_refcount(change, block, self.xattr_seal(), refcount - 1);
         }
         self.forget_hash(block, index)?;
-        let ratio = self.shared().geometry.cluster_ratio();
         change.edit.revoke(block);
-        Ok(self.keeper.alloc.free(change.edit, block, ratio, false)?)
+        Ok(change.free_cluster(block)?)
     }
 
     fn forget_hash(&self, block: Pblk, index: &mut BlockIndex) -> Result<(), Fault> {
@@ -402,38 +399,58 @@ impl Writer {
         Ok(())
     }
 
+    /// The values of an inode that is to be deleted and may have many of them: each loses one that names it, in a transaction of
+    /// its own.
+    pub(super) fn release_values(&self, node: &Arc<Node>) -> Result<(), Fault> {
+        for (index, name, ino) in self.value_entries(node)? {
+            // What names no value is left alone, and goes with the rest.
+            if self.sound_value(node.ino(), ino)?.is_some() {
+                let gone = xattr::Change { index, name: &name, value: None, mode: Mode::Any };
+                self.run(NAME_CREDITS, |change| self.apply_xattr(change, node, &gone))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has it values in inodes of their own, for which its deletion needs more than one transaction?
+    pub(super) fn value_entries(&self, node: &Node) -> Result<Vec<(u8, Vec<u8>, Ino)>, Fault> {
+        let shared = self.shared();
+        if !shared.sb.features.has_incompat(Features::EA_INODE) {
+            return Ok(Vec::new());
+        }
+        let (body, block) = self.parts(node);
+        let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
+        Ok(places.value_entries(&shared.buffers)?)
+    }
+
     /// A deleted inode's attributes: its block loses a user, its values one that names them.
     pub(super) fn release_xattrs(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
         let shared = self.shared();
-        let has_values = shared.sb.features.has_incompat(Features::EA_INODE);
-        if !has_values && node.values().fields.file_acl == 0 {
-            return Ok(());
-        }
         let (body, block) = self.parts(node);
-        if has_values {
-            let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
-            let names = places.names(&shared.buffers)?;
-            for name in names {
-                // One by one: that counts what the values' inodes are named by.
-                if let Some((index, name)) = xattr_layout::split_name(&name) {
-                    self.apply_xattr(
-                        change,
-                        node,
-                        &xattr::Change { index, name, value: None, mode: Mode::Any },
-                    )?;
-                }
-            }
+        let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
+        let entries = self.value_entries(node)?;
+        if block.0 == 0 && entries.is_empty() {
             return Ok(());
         }
         let mut index = self.blocks.0.lock();
-        let held = shared.buffers.get(block, self.xattr_seal().owner, |_| Ok(()))?;
-        let refcount = xattr_layout::refcount(&held).unwrap_or(1);
-        self.release_block(change, block, refcount, &mut index)?;
-        let units = shared.geometry.cluster_ratio() << (shared.geometry.block_size.log2() - 9);
-        let mut values = change.live.edit(node, change.edit.transaction());
-        values.fields.file_acl = 0;
-        values.fields.blocks = values.fields.blocks.saturating_sub(units);
-        Ok(())
+        let values: Vec<_> =
+            entries.iter().filter_map(|(.., ino)| self.sound_value(node.ino(), *ino).transpose()).collect();
+        let values = values.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let counted = shared.values_in_inodes(&body, block)?.blocks.cast_signed();
+        let mut cluster = 0;
+        if let Some(refcount) = places.block_refcount(&shared.buffers)? {
+            self.release_block(change, block, refcount, &mut index)?;
+            cluster = shared.geometry.cluster_ratio().cast_signed();
+        }
+        drop(index);
+        {
+            let mut values = change.live.edit(node, change.edit.transaction());
+            values.fields.file_acl = 0;
+            values.body.clear();
+            values.value_inodes = 0;
+            values.add_blocks(shared, -cluster - counted);
+        }
+        values.iter().try_for_each(|value| self.count_value(change, value, -1))
     }
 
     /// An inode for a value, named once.
@@ -447,7 +464,8 @@ impl Writer {
         let shared = self.shared();
         let request =
             InodeRequest { parent: node.ino(), is_dir: false, is_top_dir: false, name_hash: 0, goal: None };
-        let ino = self.keeper.alloc.allocate_inode(change.edit, &request)?.ino;
+        let allocated = self.keeper.alloc.allocate_inode(change.edit, &request)?;
+        let ino = allocated.ino;
         let (uid, gid) = {
             let values = node.values();
             (values.fields.uid, values.fields.gid)
@@ -473,6 +491,9 @@ impl Writer {
         let seed = shared.inode_seed(ino, generation);
         let map = FileMap { ino, i_block: FileMap::EMPTY, extents: true, seed };
         let made = self.live().add(ino, Values::new(fields, Vec::new(), map))?;
+        if allocated.is_first_in_block {
+            self.live().fresh_block(&made);
+        }
         if let Err(fault) = self.write_value(change, &made, value) {
             self.delete_now(change, &made)?;
             return Err(fault);
@@ -492,19 +513,49 @@ impl Writer {
         Ok(())
     }
 
-    /// More or fewer entries name a value.
-    fn count_value(&self, change: &Change<'_>, ino: Ino, delta: i32) -> Result<(), Fault> {
+    /// The inode of a value, if that is what it is. Anything else must not be counted, let alone deleted, because an attribute
+    /// names it; and a value that had attributes of its own could lead back here.
+    fn value_node(&self, owner: Ino, ino: Ino) -> Result<Arc<Node>, Fault> {
+        let wrong = |rule| Fault::corrupt(owner, Malformed::new("attribute value's inode", rule, ino.0));
+        if ino == owner || ino == Ino::ROOT || self.shared().is_special(ino) {
+            return Err(wrong("is none of the file system's own"));
+        }
         let node = self.live().get_orphan(ino)?;
+        let is_value = {
+            let values = node.values();
+            values.has_flag(flags::EA_INODE) && values.kind() == FileType::Regular && values.fields.links > 0
+        };
+        if !is_value {
+            return Err(wrong("is one that holds a value"));
+        }
+        let (body, block) = self.parts(&node);
+        if block.0 != 0 || xattr_layout::decode_ibody(&body).is_ok_and(|all| !all.is_empty()) {
+            return Err(wrong("has no attributes of its own"));
+        }
+        Ok(node)
+    }
+
+    /// As [`value_node`](Self::value_node); `None` for what is no value.
+    fn sound_value(&self, owner: Ino, ino: Ino) -> Result<Option<Arc<Node>>, Fault> {
+        match self.value_node(owner, ino) {
+            Ok(node) => Ok(Some(node)),
+            Err(Fault::Corrupt(_) | Fault::Refused(_)) => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// More or fewer entries name a value.
+    fn count_value(&self, change: &Change<'_>, node: &Arc<Node>, delta: i32) -> Result<(), Fault> {
         let is_unnamed = {
-            let mut values = change.live.edit(&node, change.edit.transaction());
+            let mut values = change.live.edit(node, change.edit.transaction());
             let fields = &mut values.fields;
             let count = (fields.ctime.seconds as u64) << 32 | fields.version & 0xFFFF_FFFF;
             let count = count.saturating_add_signed(delta.into());
             fields.ctime = Timestamp { seconds: i64::from((count >> 32) as i32), nanos: 0 };
             fields.version = count & 0xFFFF_FFFF;
-            count == 0
+            count == 0 && fields.links > 0
         };
-        if is_unnamed { self.delete_now(change, &node) } else { Ok(()) }
+        if is_unnamed { self.delete_now(change, node) } else { Ok(()) }
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+pub(crate) mod small;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;

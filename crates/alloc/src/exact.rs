@@ -1,0 +1,86 @@
+//! Taking exactly these blocks, exactly this inode: what fast commits say is in use, though no bitmap says so yet.
+//!
+//! Nothing is chosen here, and nobody else allocates meanwhile: this is for recovery.
+
+use base::{Group, Ino, Malformed, Pblk, Place};
+use buffer::{Edit, ReadFault};
+
+use crate::{Alloc, NewInode, bits};
+
+impl Alloc {
+    /// Is this inode's bit set?
+    ///
+    /// # Errors
+    /// The bitmap cannot be read, or its group is set aside; the number is no inode's.
+    pub fn is_inode_used(&self, ino: Ino) -> Result<bool, ReadFault> {
+        let (group, index) = self.inode_bit(ino)?;
+        let cell = self.cell(group)?;
+        let Some(state) = self.lock_inodes(group, cell, true)? else {
+            return Err(refused(ino, "its group can be used"));
+        };
+        Ok(!self.is_inode_uninit(&state.desc)
+            && state.inodes.as_deref().is_some_and(|map| bits::test(map, index)))
+    }
+
+    /// Takes this inode. Changes what [`allocate_inode`](Self::allocate_inode) does.
+    ///
+    /// # Errors
+    /// It is in use; or as [`is_inode_used`](Self::is_inode_used).
+    pub fn take_this_inode(&self, edit: &dyn Edit, ino: Ino, is_dir: bool) -> Result<NewInode, ReadFault> {
+        let (group, index) = self.inode_bit(ino)?;
+        let cell = self.cell(group)?;
+        // A group that was never used gets its block bitmap too, for which its own blocks have to be known.
+        drop(self.lock_blocks(group, cell, true)?);
+        let Some(mut state) = self.lock_inodes(group, cell, true)? else {
+            return Err(refused(ino, "its group can be used"));
+        };
+        if state.inodes.as_deref().is_some_and(|map| bits::test(map, index)) {
+            return Err(refused(ino, "it is free"));
+        }
+        let taken = self.take_inode(edit, group, &mut state, index, is_dir)?;
+        cell.publish(&state);
+        Ok(taken)
+    }
+
+    fn inode_bit(&self, ino: Ino) -> Result<(u32, u32), ReadFault> {
+        let place = self.geometry.inode_place(ino).map(|(Group(group), index)| (group, index));
+        place.ok_or_else(|| refused(ino, "its number is an inode's"))
+    }
+
+    /// Takes these blocks: whole clusters, all free. Changes the bitmap of each group touched.
+    ///
+    /// # Errors
+    /// A bitmap cannot be read; some are in use, or wait for a commit since they were freed, or lie outside the file system.
+    pub fn take_these(&self, edit: &dyn Edit, start: Pblk, blocks: u64) -> Result<(), ReadFault> {
+        let refuse =
+            |rule| ReadFault::corrupt(Place::block(start), Malformed::new("taken blocks", rule, blocks));
+        let inside = start.checked_add(blocks).is_some_and(|end| end.0 <= self.geometry.blocks);
+        let Some((mut group, mut bit)) = self.place_of(start).filter(|_| inside) else {
+            return Err(refuse("they lie inside the file system"));
+        };
+        let mut clusters = blocks.div_ceil(self.geometry.cluster_ratio());
+        while clusters > 0 {
+            let here = clusters.min(u64::from(self.geometry.clusters_per_group() - bit)) as u32;
+            let cell = self.cell(group)?;
+            let Some(mut state) = self.lock_blocks(group, cell, true)? else {
+                return Err(refuse("their group can be used"));
+            };
+            let range = bit..bit + here;
+            if !state.map.as_deref().is_some_and(|map| bits::all_clear(map, range.clone())) {
+                return Err(refuse("they are free"));
+            }
+            self.set_on_disk(edit, group, &mut state, range.clone())?;
+            state.take(range.clone(), range.start);
+            state.reindex(group, &self.index);
+            cell.publish(&state);
+            drop(state);
+            self.space.add_free(-i64::from(here));
+            (clusters, group, bit) = (clusters - u64::from(here), group + 1, 0);
+        }
+        Ok(())
+    }
+}
+
+fn refused(ino: Ino, rule: &'static str) -> ReadFault {
+    ReadFault::corrupt(Place::ino(ino), Malformed::new("taken inode", rule, ino.0))
+}

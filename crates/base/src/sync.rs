@@ -1,0 +1,122 @@
+//! Locks and atomics of the structures that threads share, in two editions.
+//!
+//! The usual one is `parking_lot`'s locks and the standard library's atomics. With the feature `shuttle` each of them is
+//! [shuttle](https://docs.rs/shuttle)'s, which runs the threads of a test one at a time and chooses at every lock and atomic who
+//! goes on: schedules by the thousand, each of which a seed repeats. That edition is for `cargo xtask ci schedules` only; outside
+//! of such a test its locks panic. It takes every atomic for sequentially consistent: orderings that are too weak it does not see.
+//!
+//! Used by what is small and shared: the journal's handles, the cache's shards, the slots of orphans. Others take their locks
+//! where they come from; a lock that is no lock of this module must not be held across one that is.
+
+#[cfg(not(feature = "shuttle"))]
+pub use parking_lot::{Condvar, Mutex, MutexGuard};
+#[cfg(not(feature = "shuttle"))]
+pub use std::sync::atomic;
+
+#[cfg(feature = "shuttle")]
+pub use self::scheduled::{Condvar, Mutex, MutexGuard, WaitTimeoutResult};
+#[cfg(feature = "shuttle")]
+pub use shuttle;
+#[cfg(feature = "shuttle")]
+pub use shuttle::sync::atomic;
+
+/// `parking_lot`'s face, as far as it is used, over shuttle's locks.
+#[cfg(feature = "shuttle")]
+mod scheduled {
+    use std::ops::{Deref, DerefMut};
+    use std::time::Duration;
+
+    use shuttle::sync as with;
+
+    /// A lock.
+    #[derive(Debug, Default)]
+    pub struct Mutex<T>(with::Mutex<T>);
+
+    /// Holds a lock. Empty only while it waits.
+    #[derive(Debug)]
+    pub struct MutexGuard<'a, T>(Option<with::MutexGuard<'a, T>>);
+
+    impl<T> Mutex<T> {
+        /// A lock of its own.
+        pub fn new(value: T) -> Self {
+            Self(with::Mutex::new(value))
+        }
+
+        /// Waits for it.
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            // A thread that panicked with it fails the whole test.
+            MutexGuard(Some(self.0.lock().expect("no thread panicked")))
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.0.as_deref().expect("nobody looks while it waits")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_deref_mut().expect("nobody looks while it waits")
+        }
+    }
+
+    /// Waits for what somebody else does.
+    #[derive(Debug, Default)]
+    pub struct Condvar(with::Condvar);
+
+    /// How a wait ended.
+    #[derive(Debug, Clone, Copy)]
+    pub struct WaitTimeoutResult;
+
+    impl WaitTimeoutResult {
+        /// Never: there is no time in a schedule.
+        #[must_use]
+        pub fn timed_out(&self) -> bool {
+            false
+        }
+    }
+
+    impl Condvar {
+        /// Nobody waits.
+        #[must_use]
+        pub fn new() -> Self {
+            Self::default()
+        }
+
+        /// Lets go of the lock until it is notified.
+        pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            if let Some(held) = guard.0.take() {
+                guard.0 = Some(self.0.wait(held).expect("no thread panicked"));
+            }
+        }
+
+        /// As [`wait`](Self::wait): time does not pass.
+        pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> WaitTimeoutResult {
+            self.wait(guard);
+            WaitTimeoutResult
+        }
+
+        /// Wakes all who wait.
+        pub fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+}
+
+/// Runs a test under many schedules: `EXTANT_SCHEDULES` of them, else `usual`, from the seed `EXTANT_SEED`, else 1. What fails
+/// says the seed, and how to see that schedule again.
+#[cfg(feature = "shuttle")]
+pub fn schedules(name: &str, usual: usize, test: impl Fn() + Send + Sync + 'static) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let seed = number("EXTANT_SEED").unwrap_or(1);
+    let count = number("EXTANT_SCHEDULES").map_or(usual, |count| count as usize);
+    println!("{name}: {count} schedules, EXTANT_SEED={seed}");
+    let mut config = shuttle::Config::default();
+    config.stack_size = 1 << 20;
+    let random = shuttle::scheduler::RandomScheduler::new_from_seed(seed, count);
+    let runs = shuttle::Runner::new(random, config).run(test);
+    assert_eq!(runs, count, "{name}: all schedules ran");
+}

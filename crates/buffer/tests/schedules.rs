@@ -1,0 +1,147 @@
+//! The cache under all schedules: `cargo xtask ci schedules`.
+
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+use base::sync::atomic::{AtomicU8, Ordering};
+use base::sync::{schedules, shuttle};
+use base::{BlockSize, Pblk};
+use buffer::{Buffers, Kind, Owner};
+use device::{Device, DeviceFault, MemDevice};
+use memory::{Budget, Shrinker};
+
+const OWNER: Owner = Owner { kind: Kind::Other, ino: 7 };
+const BLOCK: Pblk = Pblk(3);
+
+/// A device whose reads and writes take time: others run before and after the bytes are taken.
+struct Slow(MemDevice);
+
+impl Device for Slow {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        shuttle::thread::yield_now();
+        self.0.read_at(offset, buf)?;
+        shuttle::thread::yield_now();
+        Ok(())
+    }
+
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
+        shuttle::thread::yield_now();
+        self.0.read_vectored_at(offset, bufs)?;
+        shuttle::thread::yield_now();
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.0.write_at(offset, bytes)
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        self.0.zero_at(offset, len)
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        Ok(())
+    }
+}
+
+fn cache() -> (Arc<Slow>, Arc<Buffers>) {
+    let device = Arc::new(Slow(MemDevice::new(16 << 10)));
+    let budget = Budget::new(1 << 20);
+    let buffers = Buffers::new(device.clone(), BlockSize::MIN, 16, &budget);
+    (device, buffers)
+}
+
+/// First and last byte, which every change sets alike.
+fn ends(bytes: &[u8]) -> u8 {
+    assert_eq!(bytes[0], bytes[1023], "a change is seen whole or not at all");
+    bytes[0]
+}
+
+fn set(buffers: &Buffers, transaction: u64, value: u8) {
+    let change = &mut |bytes: &mut [u8]| (bytes[0], bytes[1023]) = (value, value);
+    buffers.change(BLOCK, OWNER, transaction, change).unwrap();
+}
+
+/// A thread changes a block, commits it, writes it home and lets it go; others read it by all ways. What they see never goes back
+/// in time, and what was handed out never changes.
+#[test]
+fn what_is_seen_of_a_block_only_goes_forward() {
+    schedules("cache: changes and reads", 2000, || {
+        let (device, buffers) = cache();
+        let last = Arc::new(AtomicU8::new(0));
+        let (writer, done) = (buffers.clone(), last.clone());
+        let writes = shuttle::thread::spawn(move || {
+            for number in 1..=2u8 {
+                if number == 1 {
+                    writer.fresh(BLOCK, OWNER, 1, &mut |bytes| (bytes[0], bytes[1023]) = (1, 1));
+                } else {
+                    set(&writer, number.into(), number);
+                }
+                done.store(number, Ordering::SeqCst);
+                let taken = writer.snapshot(BLOCK).unwrap().0;
+                assert_eq!(ends(&taken), number);
+                device.write_at(3 * 1024, &taken).unwrap();
+                drop(taken);
+                writer.set_clean(BLOCK, number.into());
+                writer.shrink(1 << 20);
+                writer.shrink(1 << 20);
+            }
+        });
+        let readers: Vec<_> = (0..2)
+            .map(|way| {
+                let (buffers, last) = (buffers.clone(), last.clone());
+                shuttle::thread::spawn(move || {
+                    for _ in 0..2 {
+                        let least = last.load(Ordering::SeqCst);
+                        if way == 0 {
+                            buffers.prefetch(Pblk(2), 3);
+                        }
+                        let held = buffers.get(BLOCK, OWNER, |_| Ok(())).unwrap();
+                        let seen = ends(&held);
+                        assert!(seen >= least, "{seen} after {least}");
+                        shuttle::thread::yield_now();
+                        assert_eq!(ends(&held), seen, "what is held does not change");
+                    }
+                })
+            })
+            .collect();
+        writes.join().unwrap();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert_eq!(ends(&buffers.get(BLOCK, OWNER, |_| Ok(())).unwrap()), 2);
+    });
+}
+
+/// A commit takes a block's bytes and seals them while others go on changing it: the commit's bytes are those of one moment, the
+/// sealed copy never takes the place of a newer one, and a block that changed again is not clean.
+#[test]
+fn a_seal_never_hides_a_newer_change() {
+    schedules("cache: seals and changes", 3000, || {
+        let (device, buffers) = cache();
+        set(&buffers, 1, 1);
+        let (committer, home) = (buffers.clone(), device.clone());
+        let commit = shuttle::thread::spawn(move || {
+            let taken = committer.snapshot(BLOCK).unwrap().0;
+            let mut sealed = taken.to_vec();
+            sealed[500] = 77;
+            let sealed = Arc::new(sealed.into_boxed_slice());
+            committer.set_sealed(&taken, &sealed);
+            home.write_at(3 * 1024, &sealed).unwrap();
+            drop(taken);
+            committer.set_clean(BLOCK, 1);
+            committer.shrink(1 << 20);
+            committer.shrink(1 << 20);
+        });
+        let changer = buffers.clone();
+        let change = shuttle::thread::spawn(move || set(&changer, 2, 2));
+        commit.join().unwrap();
+        change.join().unwrap();
+        assert_eq!(ends(&buffers.snapshot(BLOCK).unwrap().0), 2, "the newer change is there");
+        buffers.shrink(1 << 20);
+        buffers.shrink(1 << 20);
+        assert_eq!(ends(&buffers.snapshot(BLOCK).unwrap().0), 2, "and it stays until it is home");
+    });
+}

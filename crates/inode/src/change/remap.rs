@@ -1,0 +1,187 @@
+//! Giving an inode another map as a whole, as recovery has it from fast commits: first the blocks of all inodes, then the trees,
+//! whose own blocks are chosen among what is left.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::Pblk;
+use mapping::{EditFault, Holds, Mapped};
+
+use super::{Change, Space, edit_fault};
+use crate::Fault;
+use crate::live::Node;
+
+impl Change<'_> {
+    /// Frees what `old` maps and `new` does not, takes what `new` maps and `old` does not, and counts both in i_blocks.
+    ///
+    /// # Errors
+    /// What is freed is not in use, what is taken is; or a bitmap cannot be read.
+    pub fn exchange_blocks(&self, node: &Arc<Node>, old: &[Mapped], new: &[Mapped]) -> Result<(), Fault> {
+        let of = Fault::of(node.ino());
+        let mut values = self.live.edit(node, self.edit.transaction());
+        let space = Space::new(*self, &values);
+        let (old, new) = (self.clusters(old), self.clusters(new));
+        let is_meta = values.kind() != ondisk::filetype::FileType::Regular;
+        for range in minus(&old, &new) {
+            let (start, len) = self.blocks(&range);
+            space.count(-((range.end - range.start) as i64));
+            self.alloc.free(self.edit, start, len, is_meta).map_err(&of)?;
+        }
+        for range in minus(&new, &old) {
+            let (start, len) = self.blocks(&range);
+            space.count((range.end - range.start) as i64);
+            self.alloc.take_these(self.edit, start, len).map_err(&of)?;
+        }
+        space.settle(&mut values);
+        Ok(())
+    }
+
+    /// Makes the tree of an inode with extents anew: `pieces`, and nothing else. `has_room` is asked before each of them.
+    ///
+    /// # Errors
+    /// No space for the tree; [`Fault::NoSpace`] too when there is no room; or a block of the old tree cannot be read.
+    pub fn rebuild_map(
+        &self,
+        node: &Arc<Node>,
+        pieces: &[Mapped],
+        has_room: &dyn Fn(u32) -> bool,
+    ) -> Result<(), Fault> {
+        let of = Fault::of(node.ino());
+        let mut values = self.live.edit(node, self.edit.transaction());
+        let space = Space::new(*self, &values);
+        let buffers = &self.shared().buffers;
+        let mut tree = Vec::new();
+        let mut map = values.map.clone();
+        map.walk_tree_blocks(buffers, &mut |block| {
+            tree.push(block);
+            Some(())
+        })
+        .map_err(&of)?;
+        tree.into_iter().for_each(|block| mapping::TreeSpace::free(&space, block));
+        map.i_block = mapping::FileMap::EMPTY;
+        let editor = mapping::Editor { buffers, edit: self.edit, space: &space };
+        for piece in pieces.iter().filter(|piece| piece.holds != Holds::Hole) {
+            let mut left = *piece;
+            while left.len > 0 {
+                if !has_room(mapping::credits_insert(map.depth())) {
+                    return Err(Fault::NoSpace);
+                }
+                let done =
+                    map.insert(&editor, left).map_err(|fault: EditFault| edit_fault(node.ino(), fault))?;
+                left = behind(left, done);
+            }
+        }
+        values.map = map;
+        space.settle(&mut values);
+        Ok(())
+    }
+
+    /// The clusters of all pieces, each once, in order.
+    fn clusters(&self, pieces: &[Mapped]) -> Vec<Range<u64>> {
+        let geometry = &self.shared().geometry;
+        let of = |block: u64| block.saturating_sub(geometry.first_data_block.into()) >> geometry.cluster_log;
+        let mut ranges: Vec<Range<u64>> = pieces
+            .iter()
+            .filter_map(|piece| match piece.holds {
+                Holds::Written(start) | Holds::Unwritten(start) => {
+                    Some(of(start.0)..of(start.0 + u64::from(piece.len) - 1) + 1)
+                }
+                Holds::Hole => None,
+            })
+            .collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        let mut merged: Vec<Range<u64>> = Vec::new();
+        for range in ranges {
+            match merged.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => merged.push(range),
+            }
+        }
+        merged
+    }
+
+    /// First block and number of blocks; the file system may end inside its last cluster.
+    fn blocks(&self, clusters: &Range<u64>) -> (Pblk, u64) {
+        let geometry = &self.shared().geometry;
+        let block = |cluster: u64| {
+            let block = (cluster << geometry.cluster_log) + u64::from(geometry.first_data_block);
+            block.min(geometry.blocks)
+        };
+        let start = block(clusters.start);
+        (Pblk(start), block(clusters.end) - start)
+    }
+}
+
+/// A piece without its first `len` blocks.
+fn behind(piece: Mapped, len: u32) -> Mapped {
+    let moved = |block: Pblk| Pblk(block.0 + u64::from(len));
+    let holds = match piece.holds {
+        Holds::Hole => Holds::Hole,
+        Holds::Written(block) => Holds::Written(moved(block)),
+        Holds::Unwritten(block) => Holds::Unwritten(moved(block)),
+    };
+    // Behind the last block of a map there is none: then nothing is left either.
+    let lblk = base::Lblk(piece.lblk.0.saturating_add(len));
+    Mapped { lblk, len: piece.len - len, holds }
+}
+
+/// What is in `a` and not in `b`; both in order, without overlaps.
+fn minus(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    let mut others = b.iter().peekable();
+    for range in a {
+        let mut start = range.start;
+        while let Some(other) = others.peek() {
+            if other.end <= start {
+                others.next();
+                continue;
+            }
+            if other.start >= range.end {
+                break;
+            }
+            if other.start > start {
+                left.push(start..other.start);
+            }
+            start = other.end;
+            if start >= range.end {
+                break;
+            }
+        }
+        if start < range.end {
+            left.push(start..range.end);
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minus_is_what_sets_of_numbers_say() {
+        let mut state = 7u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        for _ in 0..500 {
+            let mut ranges = || {
+                let (mut at, mut ranges) = (random(5), Vec::new());
+                for _ in 0..random(6) {
+                    let end = at + 1 + random(6);
+                    ranges.push(at..end);
+                    at = end + 1 + random(4);
+                }
+                ranges
+            };
+            let (a, b) = (ranges(), ranges());
+            let has = |ranges: &[Range<u64>], n: u64| ranges.iter().any(|range| range.contains(&n));
+            let left = minus(&a, &b);
+            assert!(
+                (0..100).all(|n| has(&left, n) == (has(&a, n) && !has(&b, n))),
+                "{a:?} - {b:?} = {left:?}"
+            );
+        }
+    }
+}

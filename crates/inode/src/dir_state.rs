@@ -1,0 +1,144 @@
+//! What makes changes of a directory fast, and the memory that it takes: charged to the budget, and given back when that is short.
+//!
+//! Owns: each directory's cache and window of blocks; who has how much. Does **not** own: what a cache remembers (see `dir`).
+//!
+//! Invariants
+//! 1. What is remembered may be forgotten between two operations at any time: it is made again from the blocks.
+//! 2. The shrinker waits for no lock: whoever charges may hold a directory's values.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use dir::edit::{DirCache, Stats};
+use memory::{Budget, Shrinker};
+use parking_lot::Mutex;
+use space::Prealloc;
+
+use crate::Node;
+
+/// Less than this is not worth counting.
+const STEP: usize = 4096;
+/// What one directory remembers at most, in bytes.
+const ONE_MAX: usize = 64 << 20;
+/// Directories looked at per call of the shrinker.
+const SCAN_MAX: usize = 1 << 12;
+
+/// What makes changes of a directory fast; lost without harm.
+pub struct DirState {
+    pub(crate) cache: DirCache,
+    pub(crate) window: Prealloc,
+    charged: Charged,
+}
+
+/// Memory of one directory that is charged.
+struct Charged {
+    memory: Arc<DirMemory>,
+    bytes: usize,
+    /// It is in the list of those that have something.
+    is_known: bool,
+}
+
+impl DirState {
+    /// What the directory's changes did.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.cache.stats()
+    }
+}
+
+/// The memory of all directories' changers.
+pub(crate) struct DirMemory {
+    budget: Arc<Budget>,
+    bytes: AtomicUsize,
+    /// Those that have something charged, each once; those that do longest first.
+    known: Mutex<VecDeque<Weak<Node>>>,
+}
+
+impl DirMemory {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Arc<Self> {
+        let made = Arc::new(Self {
+            budget: Arc::clone(budget),
+            bytes: AtomicUsize::new(0),
+            known: Mutex::default(),
+        });
+        let shrinker: Arc<dyn Shrinker> = Arc::<Self>::clone(&made);
+        let weak: Weak<dyn Shrinker> = Arc::downgrade(&shrinker);
+        budget.register(weak);
+        made
+    }
+
+    /// Nothing is remembered yet.
+    pub(crate) fn state(self: &Arc<Self>) -> Box<DirState> {
+        let cache = DirCache::new(ONE_MAX.min(self.budget.limit() / 4));
+        Box::new(DirState {
+            cache,
+            window: Prealloc::new(),
+            charged: Charged { memory: Arc::clone(self), bytes: 0, is_known: false },
+        })
+    }
+
+    /// Counts what the directory's cache takes now, after an operation.
+    pub(crate) fn count(&self, node: &Arc<Node>, state: &mut DirState) {
+        let (held, before) = (state.cache.held_bytes(), state.charged.bytes);
+        if held.abs_diff(before) < STEP {
+            return;
+        }
+        state.charged.bytes = held;
+        if !std::mem::replace(&mut state.charged.is_known, true) {
+            self.known.lock().push_back(Arc::downgrade(node));
+        }
+        if held < before {
+            self.release(before - held);
+        } else {
+            self.bytes.fetch_add(held - before, Ordering::Relaxed);
+            self.budget.charge(held - before);
+        }
+    }
+
+    fn release(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.budget.release(bytes);
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        self.memory.release(self.bytes);
+    }
+}
+
+impl Shrinker for DirMemory {
+    fn name(&self) -> &'static str {
+        "what changers of directories remember"
+    }
+
+    fn cached_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn shrink(&self, bytes: usize) -> usize {
+        let mut freed = 0;
+        let scan_max = self.known.lock().len().min(SCAN_MAX);
+        for _ in 0..scan_max {
+            if freed >= bytes {
+                break;
+            }
+            let Some(weak) = self.known.lock().pop_front() else { break };
+            let Some(node) = weak.upgrade() else { continue };
+            match node.try_values() {
+                Some(mut values) => {
+                    if let Some(state) = &mut values.dir {
+                        state.cache.clear();
+                        freed += std::mem::take(&mut state.charged.bytes);
+                        state.charged.is_known = false;
+                    }
+                }
+                // In use at this moment.
+                None => self.known.lock().push_back(weak),
+            }
+        }
+        self.release(freed);
+        freed
+    }
+}

@@ -1,0 +1,44 @@
+//! The orphan file's slots under all schedules: `cargo xtask ci schedules`.
+
+use std::sync::Arc;
+
+use base::sync::{schedules, shuttle};
+
+use super::*;
+
+fn file(blocks: u64, slots: usize) -> Arc<OrphanFile> {
+    let blocks = (0..blocks).map(|block| (Pblk(100 + block), vec![0; slots]));
+    Arc::new(OrphanFile::new(Ino(12), None, blocks.collect()))
+}
+
+/// A slot belongs to one inode at a time, a claim is refused only when others hold or try for all, and what was given back is
+/// counted.
+#[test]
+fn a_slot_is_never_given_twice() {
+    schedules("orphan slots", 3000, || {
+        let file = file(2, 2);
+        let owners: Arc<Vec<AtomicU32>> = Arc::new((0..4).map(|_| AtomicU32::new(0)).collect());
+        let threads: Vec<_> = (1..=3u32)
+            .map(|thread| {
+                let (file, owners) = (Arc::clone(&file), Arc::clone(&owners));
+                shuttle::thread::spawn(move || {
+                    for round in 0..2 {
+                        let ino = Ino(thread * 10 + round);
+                        let Some(slot) = file.claim(ino, thread as usize) else { continue };
+                        let owner = &owners[slot as usize];
+                        assert_eq!(owner.swap(ino.0, Ordering::AcqRel), 0, "slot {slot} has an owner");
+                        assert!(file.used().contains(&(slot, ino)), "slot {slot} tells its owner");
+                        assert_eq!(owner.swap(0, Ordering::AcqRel), ino.0, "slot {slot} stayed");
+                        file.give_back(slot);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(file.used().is_empty());
+        // Nothing leaked: all slots can be had again, and no more.
+        let again: Vec<_> = (1..=4).map(|ino| file.claim(Ino(ino), 0)).collect();
+        assert!(again.iter().all(Option::is_some), "{again:?}");
+        assert_eq!(file.claim(Ino(5), 0), None);
+    });
+}

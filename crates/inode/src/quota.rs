@@ -1,0 +1,396 @@
+//! Quotas: what the inodes of each user, group and project use, kept in the hidden quota files.
+//!
+//! ```text
+//!   an inode's values ---- charge(): owners, bytes, inodes ----.
+//!   what was counted for it before (Values::charged) ----------'--> the difference, at the commit --> entries of the files
+//! ```
+//!
+//! Nobody counts as he goes: what an inode costs follows from its values, and the commit that writes the inode counts the
+//! difference to what the files have for it. So whatever changes an inode, or takes a change back, is counted right.
+//!
+//! An owner gets its entry before the operation that gives it its first inode ([`Quota::admit`]), which is the last moment to
+//! refuse: entries need blocks, and a commit cannot lack any. An entry stays when its usage goes back to zero.
+//!
+//! Does **not** own: limits, which are kept and not enforced, as on a kernel's mount without quota options.
+//!
+//! Invariants
+//! 1. What counts: the root directory and inodes that are not reserved; not the file system's own, and not values of attributes
+//!    in inodes of their own, which count for each inode that names them.
+//! 2. An inode counts from its first commit until the one that frees it, orphans too.
+//! 3. The files' places of entries never move.
+//! 4. Locks: a handle, then a file's `places`, then inodes' values, then `due`.
+//!
+//! Source: spec 07 section 11; e2fsck's and the kernel's counts of the same images.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base::{Ino, Lblk, Malformed, Pblk};
+use buffer::{Edit, Kind, Owner, ReadFault, Seal};
+use mapping::Holds;
+use ondisk::Features;
+use ondisk::filetype::FileType;
+use ondisk::inode::flags;
+use ondisk::quota::QuotaKind;
+use ondisk::quota::tree::{self, Block};
+use parking_lot::Mutex;
+
+use crate::live::{Live, Node, OrphanState, Values};
+use crate::{Change, Fault, Shared, edit_fault};
+
+/// A user, a group and a project.
+pub type Owners = [u32; 3];
+
+const KINDS: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
+/// Places of entries that are remembered, for each kind.
+const PLACES_MAX: usize = 1 << 16;
+
+/// What an inode costs, and whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Charge {
+    owners: Owners,
+    bytes: u64,
+    inodes: u64,
+}
+
+/// The quota files of a volume that is open for writing.
+pub struct Quota {
+    files: [Option<File>; 3],
+    /// By kind and id: bytes and inodes that the next commit adds. Also who may get some then, with zeros.
+    due: Mutex<HashMap<(usize, u32), (i64, i64)>>,
+}
+
+struct File {
+    kind: QuotaKind,
+    node: Arc<Node>,
+    /// Block and first byte of entries.
+    places: Mutex<HashMap<u32, (Pblk, usize)>>,
+}
+
+/// Why an entry is not found.
+enum WalkFault {
+    Read(ReadFault),
+    Rule(Malformed),
+}
+
+impl From<Malformed> for WalkFault {
+    fn from(fact: Malformed) -> Self {
+        Self::Rule(fact)
+    }
+}
+
+impl Quota {
+    /// Blocks that an operation's inodes may have entries in: a directory and three inodes, one of which changes its owners.
+    pub const CREDITS: u32 = 5 * 3;
+    /// Blocks that [`admit`](Self::admit) may change: the file's own, bitmaps, the map of one file.
+    pub const ADMIT_CREDITS: u32 = tree::CHANGED_MAX + 4 * 2 + 16;
+
+    /// The quota files that the superblock names; `None` when usage is not counted.
+    ///
+    /// # Errors
+    /// One of them is none, or cannot be read: writing would make it worse.
+    pub(crate) fn open(live: &Live) -> Result<Option<Self>, Fault> {
+        let shared = live.shared();
+        let sb = &shared.sb;
+        if !sb.features.has_ro_compat(Features::QUOTA) {
+            return Ok(None);
+        }
+        let of_projects = if sb.features.has_ro_compat(Features::PROJECT) { sb.prj_quota_inum } else { 0 };
+        let mut files = [const { None }; 3];
+        for (at, ino) in [sb.usr_quota_inum, sb.grp_quota_inum, of_projects].into_iter().enumerate() {
+            if ino == 0 {
+                continue; // this kind is not counted
+            }
+            let node = live.get(Ino(ino))?;
+            let kind = node.values().kind();
+            Malformed::unless(kind == FileType::Regular, "quota file", "is a regular file", ino)
+                .map_err(|fact| Fault::corrupt(Ino(ino), fact))?;
+            let file = File { kind: KINDS[at], node, places: Mutex::default() };
+            file.check(shared).map_err(|fault| file.fault(fault))?;
+            files[at] = Some(file);
+        }
+        Ok(Some(Self { files, due: Mutex::default() }))
+    }
+
+    /// Has each of these owners an entry?
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn knows(&self, live: &Live, owners: Owners) -> Result<bool, Fault> {
+        for (file, id) in self.files.iter().zip(owners) {
+            let Some(file) = file else { continue };
+            if file.place(live.shared(), id).map_err(|fault| file.fault(fault))?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives the first of these owners that has none an entry without usage. `false`: some may still lack one, call again with
+    /// another handle of [`ADMIT_CREDITS`](Self::ADMIT_CREDITS).
+    ///
+    /// # Errors
+    /// No space, or a file cannot be read: it has its old entries then.
+    pub fn admit(&self, change: &Change<'_>, owners: Owners) -> Result<bool, Fault> {
+        let shared = change.live.shared();
+        for (file, id) in self.files.iter().zip(owners) {
+            let Some(file) = file else { continue };
+            if file.place(shared, id).map_err(|fault| file.fault(fault))?.is_none() {
+                file.add(change, id)?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Blocks of the quota files that the commit will write, at most.
+    pub(crate) fn blocks_to_come(&self) -> u32 {
+        self.due.lock().len() as u32
+    }
+
+    /// The running transaction changes an inode.
+    pub(crate) fn touch_owners_of(&self, shared: &Shared, node: &Node, values: &Values) {
+        let charged = values.charged.as_deref().copied().or_else(|| charge(shared, node.ino(), values));
+        if let Some(charge) = charged {
+            self.touch(charge.owners);
+        }
+    }
+
+    /// The running transaction gives an inode to these owners.
+    pub fn touch(&self, owners: Owners) {
+        let mut due = self.due.lock();
+        for kind in (0..KINDS.len()).filter(|kind| self.files[*kind].is_some()) {
+            due.entry((kind, owners[kind])).or_default();
+        }
+    }
+
+    /// Counts an inode as it is now. Called when it is written.
+    pub(crate) fn settle(&self, shared: &Shared, node: &Node, values: &mut Values) {
+        let now = charge(shared, node.ino(), values);
+        let before = values.charged.as_deref().copied();
+        if before == now {
+            return;
+        }
+        values.charged = now.map(Box::new);
+        let mut due = self.due.lock();
+        for (charge, sign) in [(before, -1), (now, 1)] {
+            let Some(charge) = charge else { continue };
+            for kind in (0..KINDS.len()).filter(|kind| self.files[*kind].is_some()) {
+                let sum = due.entry((kind, charge.owners[kind])).or_default();
+                sum.0 = sum.0.saturating_add(sign * charge.bytes.cast_signed());
+                sum.1 = sum.1.saturating_add(sign * charge.inodes.cast_signed());
+            }
+        }
+    }
+
+    /// Writes what is due into the files. No other handle is open.
+    ///
+    /// # Errors
+    /// A block cannot be read.
+    pub(crate) fn write(&self, shared: &Shared, edit: &dyn Edit) -> Result<(), ReadFault> {
+        let due = std::mem::take(&mut *self.due.lock());
+        for ((kind, id), (bytes, inodes)) in due {
+            let Some(file) = self.files[kind].as_ref().filter(|_| (bytes, inodes) != (0, 0)) else {
+                continue;
+            };
+            let place = match file.place(shared, id) {
+                Ok(place) => place,
+                Err(WalkFault::Read(fault)) => return Err(fault),
+                // Who has an inode has an entry, unless the file was wrong before: then it stays so, for e2fsck.
+                Err(WalkFault::Rule(_)) => None,
+            };
+            let Some((block, at)) = place else { continue };
+            edit.change(block, file.seal(), &mut |all| {
+                if let Some(entry) = all.get_mut(at..at + tree::ENTRY_BYTES) {
+                    // What is another's by now is damage too.
+                    let _ = tree::count(entry, id, bytes, inodes);
+                }
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What an inode costs; `None`: it is free, or does not count.
+fn charge(shared: &Shared, ino: Ino, values: &Values) -> Option<Charge> {
+    let fields = &values.fields;
+    let is_free = fields.links == 0 && fields.dtime != 0 && values.orphan == OrphanState::None;
+    if is_free { None } else { charge_in_use(shared, ino, values) }
+}
+
+/// What an inode that is in use, or an orphan, costs; `None`: it does not count.
+pub(crate) fn charge_in_use(shared: &Shared, ino: Ino, values: &Values) -> Option<Charge> {
+    if shared.is_special(ino) || values.has_flag(flags::EA_INODE) {
+        return None;
+    }
+    let fields = &values.fields;
+    Some(Charge {
+        owners: [fields.uid, fields.gid, fields.projid],
+        // A damaged count may be anything.
+        bytes: shared.sectors(fields).saturating_mul(512).min(i64::MAX as u64),
+        inodes: 1 + u64::from(values.value_inodes),
+    })
+}
+
+impl File {
+    fn owner(&self) -> Owner {
+        Owner { kind: Kind::Other, ino: self.node.ino().0 }
+    }
+
+    fn seal(&self) -> Seal {
+        Seal { owner: self.owner(), seed: None }
+    }
+
+    fn fault(&self, fault: WalkFault) -> Fault {
+        match fault {
+            WalkFault::Read(fault) => Fault::of(self.node.ino())(fault),
+            WalkFault::Rule(fact) => Fault::corrupt(self.node.ino(), fact),
+        }
+    }
+
+    fn check(&self, shared: &Shared) -> Result<(), WalkFault> {
+        let blocks = tree::check_header(self.kind, &self.read(shared, 0)?)?;
+        let size = self.node.values().fields.size;
+        let holds = u64::from(blocks) * tree::BLOCK_BYTES <= size;
+        Ok(Malformed::unless(holds, "quota file", "the file holds the blocks it counts", blocks)?)
+    }
+
+    /// Where a block of the quota file is: which block of the file, and the first byte in it.
+    fn lblk(shared: &Shared, number: u32) -> (u64, usize) {
+        let at = u64::from(number) * tree::BLOCK_BYTES;
+        let bs = shared.geometry.block_size;
+        (at >> bs.log2(), (at & (bs.bytes() - 1)) as usize)
+    }
+
+    /// The device's block of a block of the file; `None` for a hole.
+    fn find(&self, shared: &Shared, values: &Values, lblk: u64) -> Result<Option<Pblk>, WalkFault> {
+        let rule = "its blocks are written";
+        let lblk = u32::try_from(lblk).map_err(|_| Malformed::new("quota file", rule, lblk))?;
+        match values.map.find(&shared.buffers, Lblk(lblk), 1).map_err(WalkFault::Read)?.holds {
+            Holds::Written(block) => Ok(Some(block)),
+            Holds::Hole => Ok(None),
+            Holds::Unwritten(_) => Err(Malformed::new("quota file", rule, lblk).into()),
+        }
+    }
+
+    fn read(&self, shared: &Shared, number: u32) -> Result<Block, WalkFault> {
+        let (lblk, at) = Self::lblk(shared, number);
+        let place = self.find(shared, &self.node.values(), lblk)?;
+        let mut block = [0; _];
+        if let Some(place) = place {
+            let held = shared.buffers.get(place, self.owner(), |_| Ok(())).map_err(WalkFault::Read)?;
+            let len = block.len();
+            block.copy_from_slice(&held[at..at + len]);
+        }
+        Ok(block)
+    }
+
+    /// Where the entry of `id` is.
+    fn place(&self, shared: &Shared, id: u32) -> Result<Option<(Pblk, usize)>, WalkFault> {
+        let mut places = self.places.lock();
+        if let Some(known) = places.get(&id) {
+            return Ok(Some(*known));
+        }
+        let found = tree::find(self.kind, id, &mut |number| self.read(shared, number))?;
+        let Some(found) = found else { return Ok(None) };
+        let (lblk, at) = Self::lblk(shared, found.block);
+        let block = self.find(shared, &self.node.values(), lblk)?;
+        let Some(block) = block else { return Ok(None) };
+        if places.len() >= PLACES_MAX {
+            places.clear();
+        }
+        places.insert(id, (block, at + found.at));
+        Ok(Some((block, at + found.at)))
+    }
+
+    /// Adds an entry.
+    fn add(&self, change: &Change<'_>, id: u32) -> Result<(), Fault> {
+        let shared = change.live.shared();
+        // Held until the end: two who add at a time would take the same blocks.
+        let places = self.places.lock();
+        let read = &mut |number| self.read(shared, number);
+        let known = tree::find(self.kind, id, read).map_err(|fault| self.fault(fault))?;
+        if known.is_some() {
+            return Ok(());
+        }
+        let insertion = tree::insert(self.kind, id, read).map_err(|fault| self.fault(fault))?;
+        // First room for all of it, which may be refused: a block of zeros behind the last one does no harm.
+        let mut homes = Vec::new();
+        for (number, bytes) in &insertion.changed {
+            let (lblk, at) = Self::lblk(shared, *number);
+            homes.push((self.home(change, lblk)?, at, bytes));
+        }
+        for (home, at, bytes) in homes {
+            let put = &mut |all: &mut [u8]| all[at..at + bytes.len()].copy_from_slice(bytes);
+            change.edit.change(home, self.seal(), put).map_err(Fault::of(self.node.ino()))?;
+        }
+        drop(places);
+        Ok(())
+    }
+
+    /// A block of the file, made of zeros where there is none.
+    fn home(&self, change: &Change<'_>, lblk: u64) -> Result<Pblk, Fault> {
+        let shared = change.live.shared();
+        let ino = self.node.ino();
+        let known = self.find(shared, &self.node.values(), lblk).map_err(|fault| self.fault(fault))?;
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let mut values = change.live.edit(&self.node, change.edit.transaction());
+        let at = Lblk(u32::try_from(lblk).map_err(|_| Fault::TooLarge)?);
+        let block = change.append_block(&mut values, at, Pblk(0)).map_err(|fault| edit_fault(ino, fault))?;
+        change.edit.fresh(block, self.seal(), &mut |_| {});
+        let end = (lblk + 1) << shared.geometry.block_size.log2();
+        values.fields.size = values.fields.size.max(end);
+        Ok(block)
+    }
+}
+
+impl Shared {
+    /// Is it one of the file system's own, which no operation may touch?
+    #[must_use]
+    pub fn is_special(&self, ino: Ino) -> bool {
+        let sb = &self.sb;
+        let first = if sb.rev_level == 0 { 11 } else { sb.first_ino };
+        let has_quotas = sb.features.has_ro_compat(Features::QUOTA);
+        ino.0 < first && ino != Ino::ROOT
+            || [sb.journal_inum, sb.orphan_file_inum].contains(&ino.0)
+            || has_quotas && [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum].contains(&ino.0)
+    }
+
+    /// What an inode's attributes keep in inodes of their own.
+    ///
+    /// # Errors
+    /// The attribute block cannot be read.
+    pub fn values_in_inodes(&self, body: &[u8], block: Pblk) -> Result<ValuesInInodes, ReadFault> {
+        let mut sum = ValuesInInodes::default();
+        if !self.sb.features.has_incompat(Features::EA_INODE) {
+            return Ok(sum);
+        }
+        let ratio = self.geometry.cluster_ratio();
+        let mut add = |all: Vec<ondisk::xattr::StoredAttr<'_>>| {
+            for stored in all {
+                if let ondisk::xattr::AttrValue::Inode { size, .. } = stored.attr.value {
+                    sum.blocks += self.geometry.block_size.blocks_for(size.into()).next_multiple_of(ratio);
+                    sum.count += 1;
+                }
+            }
+        };
+        add(ondisk::xattr::decode_ibody(body).unwrap_or_default());
+        if block.0 != 0 {
+            let owner = Owner { kind: Kind::Xattr, ino: 0 };
+            let held = self.buffers.get(block, owner, |_| Ok(()))?;
+            add(ondisk::xattr::decode_block(&held).map(|(_, all)| all).unwrap_or_default());
+        }
+        Ok(sum)
+    }
+}
+
+/// Values of attributes that have inodes of their own: the inode that names them counts their blocks as its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ValuesInInodes {
+    /// Blocks that they take, whole clusters each.
+    pub blocks: u64,
+    /// How many there are.
+    pub count: u32,
+}

@@ -1,0 +1,340 @@
+//! Keeping others off a file system that is open for writing (feature `mmp`), on this machine and on those that share its disk.
+//!
+//! ```text
+//! claim:  clean? ------------------------------> write a number of ours -> read it back -> held
+//!         a number? wait: does it still change? -- no --^                  (after a wait, if there was a number before)
+//!                                               -- yes -> somebody is there: refused
+//! held:   every few seconds: is it still our number? then the next one; else lost: nothing may be written any more
+//! drop:   clean
+//! ```
+//!
+//! Owns: the protocol, and a thread while it is held. Does **not** own: the block's bytes (`ondisk::mmp`), what becomes of a volume
+//! whose guard is lost: who holds it says so.
+//!
+//! Invariants
+//! 1. The block is read past the memory of this machine, where the device can ([`Device::forget_cached`]), and written durably.
+//! 2. Who has lost the file system writes its block no more.
+//!
+//! Source: spec 07 section 11; kernel Documentation/filesystems/ext4/mmp.rst.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use device::{Device, DeviceFault};
+use ondisk::mmp::{Mmp, MmpState};
+use ondisk::superblock::{Superblock, until_nul};
+use ondisk::{Features, Geometry};
+use parking_lot::{Condvar, Mutex};
+
+use crate::OpenFault;
+use crate::probe::probe_for_log;
+
+/// Seconds between looks at the block, at least: what others wait for depends on it.
+const CHECK_MIN: u16 = 5;
+/// Seconds that waiting takes at most besides one such time.
+const WAIT_MORE_MAX: u16 = 60;
+
+/// The right to write a file system that others could open too. Dropping it lets them.
+pub struct MountGuard {
+    held: Arc<Held>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Held {
+    place: Place,
+    every: Duration,
+    state: Mutex<State>,
+    is_over: Condvar,
+}
+
+struct State {
+    block: Mmp,
+    is_over: bool,
+    lost: Option<String>,
+    when_lost: Option<Tell>,
+}
+
+/// Who is told why it was lost.
+type Tell = Box<dyn FnOnce(&str) + Send>;
+
+struct Place {
+    device: Arc<dyn Device>,
+    offset: u64,
+    seed: Option<u32>,
+}
+
+impl Place {
+    fn read(&self) -> Result<Mmp, OpenFault> {
+        let mut bytes = [0; Mmp::LEN];
+        self.device.forget_cached(self.offset, Mmp::LEN as u64);
+        self.device.read_at(self.offset, &mut bytes)?;
+        let damaged = |why: &dyn std::fmt::Display| {
+            OpenFault::Damaged(format!("{why}; `e2fsck -f` writes the multiple-mount protection block anew"))
+        };
+        let block = Mmp::decode(&bytes).map_err(|fact| damaged(&fact))?;
+        match self.seed {
+            Some(seed) if !block.verify(seed) => {
+                Err(damaged(&"multiple-mount protection block: its checksum is wrong"))
+            }
+            _ => Ok(block),
+        }
+    }
+
+    fn write(&self, block: &mut Mmp) -> Result<(), DeviceFault> {
+        block.time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        if let Some(seed) = self.seed {
+            block.seal(seed);
+        }
+        self.device.write_durable_at(self.offset, &block.encode())
+    }
+}
+
+impl MountGuard {
+    /// Claims the file system on `device`: seconds, where the last one to write it did not end well. `None`: it has no such
+    /// protection.
+    ///
+    /// # Errors
+    /// [`OpenFault::InUse`]; as [`Volume::open`](crate::Volume::open).
+    pub fn claim(device: &Arc<dyn Device>) -> Result<Option<Self>, OpenFault> {
+        let probed = probe_for_log(&**device)?;
+        Self::claim_with(device, &probed.sb, &probed.geometry, &std::thread::sleep)
+    }
+
+    /// As [`claim`](Self::claim), with a superblock at hand. `wait` waits.
+    pub(crate) fn claim_with(
+        device: &Arc<dyn Device>,
+        sb: &Superblock,
+        geometry: &Geometry,
+        wait: &dyn Fn(Duration),
+    ) -> Result<Option<Self>, OpenFault> {
+        if !sb.features.has_incompat(Features::MMP) {
+            return Ok(None);
+        }
+        if sb.mmp_block <= u64::from(geometry.first_data_block) || sb.mmp_block >= geometry.blocks {
+            let why = format!(
+                "the multiple-mount protection block, {}, lies outside of the file system",
+                sb.mmp_block
+            );
+            return Err(OpenFault::Damaged(why));
+        }
+        let place = Place {
+            device: Arc::clone(device),
+            offset: sb.mmp_block * geometry.block_size.bytes(),
+            seed: sb.features.metadata_csum().then(|| sb.fs_seed()),
+        };
+        let update = sb.mmp_interval.max(1);
+        let block = claim_block(&place, update.max(CHECK_MIN), wait)?;
+        let state = State { block, is_over: false, lost: None, when_lost: None };
+        let held = Arc::new(Held {
+            place,
+            every: Duration::from_secs(u64::from(update.min(CHECK_MIN))),
+            state: Mutex::new(state),
+            is_over: Condvar::new(),
+        });
+        let in_thread = Arc::clone(&held);
+        let thread = std::thread::Builder::new()
+            .name("extant-mmp".to_owned())
+            .spawn(move || in_thread.keep())
+            .expect("a thread can be made");
+        Ok(Some(Self { held, thread: Some(thread) }))
+    }
+
+    /// Why the file system must not be written any more; `None` while all is well.
+    #[must_use]
+    pub fn lost(&self) -> Option<String> {
+        self.held.state.lock().lost.clone()
+    }
+
+    /// Who is to be told when it is lost.
+    pub(crate) fn when_lost(&self, tell: impl FnOnce(&str) + Send + 'static) {
+        let mut state = self.held.state.lock();
+        match &state.lost {
+            Some(why) => tell(why),
+            None => state.when_lost = Some(Box::new(tell)),
+        }
+    }
+}
+
+/// Takes the block for us.
+fn claim_block(place: &Place, check: u16, wait: &dyn Fn(Duration)) -> Result<Mmp, OpenFault> {
+    let mut block = place.read()?;
+    let check = check.max(block.check_interval);
+    let pause = Duration::from_secs(u64::from((2 * check + 1).min(check.saturating_add(WAIT_MORE_MAX))));
+    let by = |block: &Mmp| {
+        let text = |field: &[u8]| String::from_utf8_lossy(until_nul(field)).escape_debug().to_string();
+        format!("\"{}\" ({})", text(&block.node_name), text(&block.device_name))
+    };
+    let was_clean = match block.state() {
+        MmpState::Clean => true,
+        MmpState::Checking => {
+            let why =
+                "e2fsck works on it, or was killed; `tune2fs -E clear_mmp` tells that it does not".to_owned();
+            return Err(OpenFault::InUse(why));
+        }
+        MmpState::Unknown(number) => {
+            let why = format!("multiple-mount protection block: its number is {number:#x}");
+            return Err(OpenFault::Damaged(why));
+        }
+        MmpState::Mounted(number) => {
+            wait(pause);
+            let now = place.read()?;
+            if now.sequence != number {
+                return Err(OpenFault::InUse(format!("{} writes it", by(&now))));
+            }
+            false
+        }
+    };
+    let uname = rustix::system::uname();
+    let mut ours = Mmp::clean(0, &uname.nodename().to_string_lossy(), "extant", check);
+    ours.sequence = any_number();
+    place.write(&mut ours)?;
+    // Two that claim at the same time: the second write wins. As the kernel, nobody waits for those who came to a clean one.
+    if !was_clean {
+        wait(pause);
+    }
+    block = place.read()?;
+    if block.sequence != ours.sequence {
+        return Err(OpenFault::InUse(format!("{} claimed it at the same time", by(&block))));
+    }
+    Ok(ours)
+}
+
+fn any_number() -> u32 {
+    let salt = std::collections::hash_map::RandomState::new();
+    std::hash::BuildHasher::hash_one(&salt, 0) as u32 % Mmp::SEQ_MAX + 1
+}
+
+impl Held {
+    fn keep(&self) {
+        let mut state = self.state.lock();
+        while !state.is_over && state.lost.is_none() {
+            if self.is_over.wait_for(&mut state, self.every).timed_out() {
+                self.refresh(&mut state);
+            }
+        }
+    }
+
+    /// Looks whether it is ours still, and shows that we are here.
+    fn refresh(&self, state: &mut State) {
+        let is_ours =
+            |block: &Mmp| (block.sequence, block.node_name) == (state.block.sequence, state.block.node_name);
+        let why = match self.place.read() {
+            Ok(block) if is_ours(&block) => {
+                let next = if state.block.sequence >= Mmp::SEQ_MAX { 1 } else { state.block.sequence + 1 };
+                state.block.sequence = next;
+                match self.place.write(&mut state.block) {
+                    Ok(()) => return,
+                    Err(fault) => format!("nobody can be told that it is in use: {fault}"),
+                }
+            }
+            Ok(_) => "somebody else opened it for writing".to_owned(),
+            Err(fault) => format!("nobody knows whether it is in use elsewhere: {fault}"),
+        };
+        if let Some(tell) = state.when_lost.take() {
+            tell(&why);
+        }
+        state.lost = Some(why);
+    }
+}
+
+impl Drop for MountGuard {
+    fn drop(&mut self) {
+        self.held.state.lock().is_over = true;
+        self.held.is_over.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let mut state = self.held.state.lock();
+        if state.lost.is_none() {
+            state.block.sequence = Mmp::SEQ_CLEAN;
+            // Who comes next waits and finds out, if this fails.
+            let _ = self.held.place.write(&mut state.block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::MemDevice;
+
+    use super::*;
+
+    const BLOCK: u64 = 77;
+
+    fn place(device: &Arc<dyn Device>) -> Place {
+        Place { device: Arc::clone(device), offset: BLOCK * 1024, seed: Some(5) }
+    }
+
+    /// A device with a protection block of this number.
+    fn device(number: u32) -> Arc<dyn Device> {
+        let device: Arc<dyn Device> = Arc::new(MemDevice::new(1 << 20));
+        write(&device, number);
+        device
+    }
+
+    fn write(device: &Arc<dyn Device>, number: u32) {
+        let mut block = Mmp::clean(0, "elsewhere", "sdz", 5);
+        block.sequence = number;
+        place(device).write(&mut block).unwrap();
+    }
+
+    fn refused(device: &Arc<dyn Device>, wait: &dyn Fn(Duration)) -> String {
+        claim_block(&place(device), CHECK_MIN, wait).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_clean_one_is_claimed_at_once() {
+        let device = device(Mmp::SEQ_CLEAN);
+        let block = claim_block(&place(&device), CHECK_MIN, &|_| panic!("nobody to wait for")).unwrap();
+        assert!(matches!(block.state(), MmpState::Mounted(_)));
+        assert_eq!(place(&device).read().unwrap(), block);
+    }
+
+    #[test]
+    fn who_died_is_waited_for_and_who_lives_is_left_alone() {
+        let waits = std::cell::RefCell::new(Vec::new());
+        let dead = device(1000);
+        claim_block(&place(&dead), CHECK_MIN, &|time| waits.borrow_mut().push(time.as_secs())).unwrap();
+        assert_eq!(*waits.borrow(), [11, 11]);
+        let alive = device(1000);
+        let told = refused(&alive, &|_| write(&alive, 1001));
+        assert!(told.contains("\"elsewhere\" (sdz) writes it"), "{told}");
+        assert_eq!(place(&alive).read().unwrap().sequence, 1001, "its block is as it was");
+        // Another one claims it while we wait for the second time.
+        let both = device(1000);
+        let wait = |_| {
+            if place(&both).read().unwrap().sequence != 1000 {
+                write(&both, 7)
+            }
+        };
+        assert!(refused(&both, &wait).contains("at the same time"));
+        assert!(refused(&device(Mmp::SEQ_FSCK), &|_| {}).contains("e2fsck works on it"));
+    }
+
+    #[test]
+    fn who_is_overrun_stops_and_writes_no_more() {
+        let device = device(Mmp::SEQ_CLEAN);
+        let block = claim_block(&place(&device), CHECK_MIN, &|_| {}).unwrap();
+        let first = block.sequence;
+        let state = State { block, is_over: false, lost: None, when_lost: None };
+        let held = Held {
+            place: place(&device),
+            every: Duration::from_secs(3600),
+            state: Mutex::new(state),
+            is_over: Condvar::new(),
+        };
+        held.refresh(&mut held.state.lock());
+        assert_ne!(place(&device).read().unwrap().sequence, first);
+        write(&device, 9);
+        let told = Arc::new(Mutex::new(String::new()));
+        let guard = MountGuard { held: Arc::new(held), thread: None };
+        let put = Arc::clone(&told);
+        guard.when_lost(move |why| *put.lock() = why.to_owned());
+        guard.held.refresh(&mut guard.held.state.lock());
+        assert_eq!(*told.lock(), "somebody else opened it for writing");
+        assert_eq!(guard.lost(), Some(told.lock().clone()));
+        drop(guard);
+        assert_eq!(place(&device).read().unwrap().sequence, 9);
+    }
+}

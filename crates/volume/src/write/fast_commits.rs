@@ -1,0 +1,399 @@
+//! Writing back what fast commits changed, in one transaction that takes their place.
+//!
+//! ```text
+//! records --fast_commit::apply--> inodes, maps, names, as outcomes
+//!   old -> new of each inode:   gone  |  new  |  kept          numbers first, then blocks, then trees, then names
+//!   all of it in one handle -> one commit: before its commit block the fast commits count, after it the transaction does
+//! ```
+//!
+//! The records say nothing of bitmaps, trees, link counts of directories and times of directories; what they say of link counts
+//! can be behind. So: blocks are what the maps say; links are those of before, and the names that came and went.
+//!
+//! Invariants
+//! 1. All or nothing: what does not fit one transaction, or contradicts the bitmaps, is refused, and nothing was written.
+//! 2. Numbers and blocks that the records name are taken before anything is chosen freely.
+//! 3. An inode on the list of orphans keeps its link to the next.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use base::{Ino, Lblk};
+use buffer::Edit;
+use inode::{Change, Node, Override, Overrides, Values};
+use journal::Handle;
+use mapping::{FileMap, Mapped};
+use ondisk::Features;
+use ondisk::filetype::FileType;
+use ondisk::inode::{self as layout, flags};
+
+use super::{NAME_CREDITS, Writer};
+use crate::Fault;
+use crate::fast_commit::NameChanges;
+
+/// Why fast commits are not written back.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteBackFault {
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    #[error("they change more than one transaction of this journal can hold")]
+    TooMuch,
+}
+
+impl From<inode::Fault> for WriteBackFault {
+    fn from(fault: inode::Fault) -> Self {
+        Self::Fault(fault.into())
+    }
+}
+
+impl From<buffer::ReadFault> for WriteBackFault {
+    fn from(fault: buffer::ReadFault) -> Self {
+        Self::Fault(fault.into())
+    }
+}
+
+/// What was found of an inode before, if it was in use.
+struct Before {
+    fields: layout::Inode,
+    map: FileMap,
+}
+
+impl Before {
+    fn is_dir(&self) -> bool {
+        kind(&self.fields) == FileType::Directory
+    }
+}
+
+/// Names that came and went, as the blocks of directories and the records together tell.
+#[derive(Default)]
+struct Names {
+    /// By inode: names it got less names it lost.
+    links: HashMap<Ino, i32>,
+    /// Those that some name leads to now that did not before; of directories that is their only one.
+    gained: HashSet<Ino>,
+    lost: HashSet<Ino>,
+    /// For each directory.
+    removed: BTreeMap<Ino, Vec<Removed>>,
+    given: BTreeMap<Ino, Vec<(Vec<u8>, Ino)>>,
+}
+
+struct Removed {
+    name: Vec<u8>,
+    /// It led to a directory.
+    was_dir: bool,
+}
+
+struct Work<'a> {
+    writer: &'a Writer,
+    change: Change<'a>,
+    handle: &'a Handle<'a>,
+    is_full: Cell<bool>,
+}
+
+impl Writer {
+    /// Puts everything into the running transaction, which the caller commits. `orphans`: those that are tracked.
+    pub(super) fn write_back(
+        &self,
+        overrides: &Overrides,
+        changes: &NameChanges,
+        orphans: &HashSet<Ino>,
+    ) -> Result<(), WriteBackFault> {
+        let handle = self.start(self.journal.credits_max())?;
+        let work =
+            Work { writer: self, change: self.change(&handle), handle: &handle, is_full: Cell::new(false) };
+        let done = work.all(overrides, changes, orphans);
+        let fits = handle.has_room(0);
+        match done {
+            Err(_) if work.is_full.get() => Err(WriteBackFault::TooMuch),
+            Ok(()) if !fits => Err(WriteBackFault::TooMuch),
+            done => done,
+        }
+    }
+}
+
+impl Work<'_> {
+    fn all(
+        &self,
+        overrides: &Overrides,
+        changes: &NameChanges,
+        orphans: &HashSet<Ino>,
+    ) -> Result<(), WriteBackFault> {
+        let names = self.names(changes)?;
+        let touched: BTreeSet<Ino> = overrides.keys().chain(names.links.keys()).copied().collect();
+        let mut put = Vec::new();
+        // First whose numbers and blocks become free, then who needs them.
+        for ino in touched {
+            if self.writer.shared().is_special(ino) {
+                continue;
+            }
+            let before = self.before(ino)?;
+            let changed = overrides.get(&ino).cloned().unwrap_or_default();
+            let Some(fields) = self.fields(&before, &changed)? else { continue };
+            let links = names.links.get(&ino).copied().unwrap_or(0);
+            let old_links = before.as_ref().map_or(0, |before| i32::from(before.fields.links));
+            let is_dir = FileType::from_mode(fields.mode) == FileType::Directory;
+            let was_dir = before.as_ref().is_some_and(Before::is_dir);
+            let stays = match is_dir {
+                true => names.gained.contains(&ino) || was_dir && !names.lost.contains(&ino),
+                false => old_links + links > 0 || before.is_some() && orphans.contains(&ino),
+            };
+            // The same number, but another inode: the one of before goes, and this one is new.
+            let is_same = |before: &Before| {
+                before.fields.generation == fields.generation
+                    && kind(&before.fields) == kind(&fields)
+                    && !changes.is_new(ino)
+            };
+            let (before, old) = match before {
+                Some(before) if stays && is_same(&before) => (Some(before), None),
+                before => (None, before),
+            };
+            if old.is_some() {
+                self.delete(ino)?;
+            }
+            if stays {
+                let link = old.filter(|_| orphans.contains(&ino)).map(|old| old.fields.dtime);
+                put.push((ino, before, changed, fields, (old_links + links, link)));
+            }
+        }
+        let mut maps = Vec::new();
+        for (ino, before, changed, mut fields, (links, orphan_link)) in put {
+            self.room(4)?;
+            fields.links = u16::try_from(links).unwrap_or(u16::MAX);
+            if let Some(link) = orphan_link {
+                fields.dtime = link;
+            }
+            let node = self.put(ino, before.as_ref(), &changed, fields, changes.is_new(ino))?;
+            let is_mapped = node.values().has_flag(flags::EXTENTS) && !changes.is_new(ino);
+            if let Some(new) = changed.map.filter(|_| is_mapped) {
+                let old = before.map_or(Ok(Vec::new()), |before| self.pieces(&before.map))?;
+                if old != new {
+                    maps.push((node, old, new));
+                }
+            }
+        }
+        for (node, old, new) in &maps {
+            // Bitmaps, and descriptors at the commit.
+            let bitmaps = (old.len() + new.len()).min(self.writer.shared().geometry.groups as usize) as u32;
+            self.room(2 * bitmaps)?;
+            self.change.exchange_blocks(node, old, new)?;
+        }
+        for (node, _, new) in &maps {
+            self.change.rebuild_map(node, new, &|credits| self.room(credits + 2).is_ok())?;
+        }
+        self.change_dirs(changes, &names)
+    }
+
+    fn room(&self, credits: u32) -> Result<(), WriteBackFault> {
+        if self.handle.has_room(credits) {
+            return Ok(());
+        }
+        self.is_full.set(true);
+        Err(WriteBackFault::TooMuch)
+    }
+
+    /// What a name of a directory led to, as its blocks have it.
+    fn found(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, WriteBackFault> {
+        if !self.writer.keeper.alloc.is_inode_used(dir)? {
+            return Ok(None);
+        }
+        let parent = self.writer.live().get_orphan(dir)?;
+        let is_dir = parent.values().kind() == FileType::Directory && parent.values().fields.links > 0;
+        Ok(if is_dir { self.writer.find(&parent, name)? } else { None })
+    }
+
+    fn names(&self, changes: &NameChanges) -> Result<Names, WriteBackFault> {
+        let mut names = Names::default();
+        for (dir, is_new, changed) in changes.all() {
+            for (name, now) in changed.iter().filter(|(name, _)| !matches!(&name[..], b"." | b"..")) {
+                let before = self.found(dir, name)?;
+                if before == *now && !is_new {
+                    continue;
+                }
+                if let Some(before) = before {
+                    *names.links.entry(before).or_default() -= 1;
+                    names.lost.insert(before);
+                    let was_dir = self.before(before)?.is_some_and(|before| before.is_dir());
+                    names.removed.entry(dir).or_default().push(Removed { name: name.clone(), was_dir });
+                }
+                if let Some(now) = *now {
+                    *names.links.entry(now).or_default() += 1;
+                    names.gained.insert(now);
+                    names.given.entry(dir).or_default().push((name.clone(), now));
+                }
+            }
+        }
+        // The kernel logs names in a directory that was made in the same transaction, and sometimes not the directory: nothing
+        // leads to them.
+        loop {
+            let mut lost = Vec::new();
+            for dir in names.given.keys() {
+                let was_there = self.before(*dir)?.is_some_and(|before| before.is_dir());
+                if !names.gained.contains(dir) && (!was_there || names.lost.contains(dir)) {
+                    lost.push(*dir);
+                }
+            }
+            if lost.is_empty() {
+                return Ok(names);
+            }
+            for (_, ino) in lost.iter().filter_map(|dir| names.given.remove(dir)).flatten() {
+                *names.links.entry(ino).or_default() -= 1;
+                names.gained.remove(&ino);
+            }
+        }
+    }
+
+    /// The inode as the tables have it, if it is in use.
+    fn before(&self, ino: Ino) -> Result<Option<Before>, WriteBackFault> {
+        if !self.writer.keeper.alloc.is_inode_used(ino)? {
+            return Ok(None);
+        }
+        let node = self.writer.live().get_orphan(ino)?;
+        let values = node.values();
+        Ok(Some(Before { fields: values.fields.clone(), map: values.map.clone() }))
+    }
+
+    /// The fields that an inode gets; `None` when it never was one.
+    fn fields(
+        &self,
+        before: &Option<Before>,
+        changed: &Override,
+    ) -> Result<Option<layout::Inode>, WriteBackFault> {
+        let fields = match (&changed.raw, before) {
+            (Some(raw), _) => {
+                let fields = layout::Inode::decode(raw);
+                fields.map_err(|fact| buffer::ReadFault::corrupt(base::Place::default(), fact))?
+            }
+            (None, Some(before)) => before.fields.clone(),
+            (None, None) => return Ok(None),
+        };
+        Ok((kind(&fields) != FileType::Unknown).then_some(fields))
+    }
+
+    /// Deletes an inode with all that it has.
+    fn delete(&self, ino: Ino) -> Result<(), WriteBackFault> {
+        let node = self.writer.live().get_orphan(ino)?;
+        let step = Change::cut_credits(self.writer.shared());
+        if node.values().has_map(self.writer.shared()) && node.values().fields.blocks != 0 {
+            loop {
+                self.room(step)?;
+                if self.change.cut(&node, 0)? {
+                    break;
+                }
+            }
+        }
+        self.room(NAME_CREDITS)?;
+        Ok(self.writer.delete_now(&self.change, &node)?)
+    }
+
+    /// Brings an inode into memory with its new values, but its map.
+    fn put(
+        &self,
+        ino: Ino,
+        before: Option<&Before>,
+        changed: &Override,
+        mut fields: layout::Inode,
+        is_new_dir: bool,
+    ) -> Result<Arc<Node>, WriteBackFault> {
+        let live = self.writer.live();
+        let transaction = self.handle.transaction();
+        let shared = self.writer.shared();
+        let is_dir = kind(&fields) == FileType::Directory;
+        let Some(raw) = &changed.raw else {
+            let node = live.get_orphan(ino)?;
+            if !is_dir {
+                live.edit(&node, transaction).fields.links = fields.links;
+            }
+            return Ok(node);
+        };
+        if is_new_dir {
+            // What it holds are the names that were given in it, and those are put into blocks.
+            fields.size = 0;
+            fields.flags &= !(flags::INLINE_DATA | flags::INDEX);
+            if shared.sb.features.has_incompat(Features::EXTENTS) {
+                fields.flags |= flags::EXTENTS;
+            }
+        }
+        let extents = fields.has_flag(flags::EXTENTS);
+        let mut i_block = fields.block;
+        if extents && (is_new_dir || changed.map.is_some()) {
+            i_block = FileMap::EMPTY;
+        }
+        match before {
+            Some(Before { fields: old, map }) => {
+                // Attributes do not change by fast commits; blocks are counted where the map changes.
+                (fields.blocks, fields.file_acl, fields.dtime) = (old.blocks, old.file_acl, old.dtime);
+                if is_dir {
+                    // Nor do directories, but for their names.
+                    (fields.size, fields.links, fields.flags) = (old.size, old.links, old.flags);
+                    i_block = map.i_block;
+                } else if extents && map.extents {
+                    i_block = map.i_block;
+                }
+            }
+            None => (fields.blocks, fields.file_acl) = (0, 0),
+        }
+        let map = FileMap { ino, i_block, extents, seed: shared.inode_seed(ino, fields.generation) };
+        let body = match is_new_dir {
+            true => Vec::new(),
+            false => raw.get(fields.xattr_offset()..).unwrap_or_default().to_vec(),
+        };
+        let is_new = before.is_none();
+        let taken =
+            is_new.then(|| self.writer.keeper.alloc.take_this_inode(self.handle, ino, is_dir)).transpose()?;
+        let node = live.add(ino, Values::new(fields, body, map))?;
+        if taken.is_some_and(|taken| taken.is_first_in_block) {
+            live.fresh_block(&node);
+        }
+        drop(live.edit(&node, transaction));
+        Ok(node)
+    }
+
+    fn pieces(&self, map: &FileMap) -> Result<Vec<Mapped>, WriteBackFault> {
+        let mut pieces = Vec::new();
+        if map.extents {
+            map.walk(&self.writer.shared().buffers, Lblk(0), &mut |piece| {
+                pieces.push(piece);
+                Some(())
+            })?;
+        }
+        Ok(pieces)
+    }
+
+    fn change_dirs(&self, changes: &NameChanges, names: &Names) -> Result<(), WriteBackFault> {
+        let live = self.writer.live();
+        for (dir, is_new, changed) in changes.all() {
+            // What became of the names of a directory that is gone does not matter.
+            let Ok(node) = live.get(dir) else { continue };
+            if node.values().kind() != FileType::Directory {
+                continue;
+            }
+            let parent = changed.get(&b".."[..]).copied().flatten();
+            if let Some(parent) = parent.filter(|_| is_new) {
+                self.room(NAME_CREDITS)?;
+                let made = self.change.make_dir(&node, parent, &self.writer.dir_format);
+                made.map_err(Fault::from)?;
+                live.edit(&node, self.handle.transaction()).fields.links = 2;
+            }
+            let mut subdirs = 0;
+            for Removed { name, was_dir } in names.removed.get(&dir).into_iter().flatten().filter(|_| !is_new)
+            {
+                self.room(NAME_CREDITS)?;
+                self.writer.with_names(&self.change, &node, |dir| dir.remove(name))?;
+                subdirs -= i32::from(*was_dir);
+            }
+            for (name, ino) in names.given.get(&dir).into_iter().flatten() {
+                let Ok(to) = live.get(*ino) else { continue };
+                self.room(NAME_CREDITS)?;
+                let kind = to.values().kind();
+                self.writer.with_names(&self.change, &node, |dir| dir.insert(name, *ino, kind))?;
+                subdirs += i32::from(kind == FileType::Directory);
+            }
+            self.writer.touch_dir(&self.change, &node, subdirs);
+        }
+        Ok(())
+    }
+}
+
+fn kind(fields: &layout::Inode) -> FileType {
+    FileType::from_mode(fields.mode)
+}

@@ -1,0 +1,47 @@
+//! Quotas and projects, as operations meet them: owners get their entries before they get an inode, and an inode does not enter
+//! a directory that wants another project.
+//!
+//! Does **not** own: counting (see `inode::Quota`).
+
+use inode::{Node, Owners, Quota};
+use ondisk::Features;
+use ondisk::inode::flags;
+
+use super::new::New;
+use super::{SETGID, Writer};
+use crate::{Fault, Refusal};
+
+impl Writer {
+    /// Owners of what is made in a directory: user, group, project.
+    pub(super) fn owners_of_new(&self, parent: &Node, new: &New<'_>) -> Owners {
+        let values = parent.values();
+        let gid = if values.fields.mode & SETGID != 0 { values.fields.gid } else { new.gid };
+        let has_projects = self.shared().sb.features.has_ro_compat(Features::PROJECT);
+        let inherits = has_projects && values.has_flag(flags::PROJINHERIT);
+        [new.uid, gid, if inherits { values.fields.projid } else { 0 }]
+    }
+
+    /// Makes sure that owners have entries in the quota files. Called without a handle, before an operation gives them an inode:
+    /// an operation that is refused after that leaves entries without usage, which is as good as none.
+    pub(super) fn admit(&self, owners: impl FnOnce() -> Owners) -> Result<(), Fault> {
+        let Some(quota) = self.live().quota() else { return Ok(()) };
+        let owners = owners();
+        if quota.knows(self.live(), owners)? {
+            return Ok(());
+        }
+        while !self.run(Quota::ADMIT_CREDITS, |change| Ok(quota.admit(change, owners)?))? {}
+        Ok(())
+    }
+
+    /// A directory that gives its project to what is made in it takes nothing else in.
+    pub(super) fn check_project(&self, dir: &Node, moved: &Node) -> Result<(), Fault> {
+        let wanted = {
+            let values = dir.values();
+            values.has_flag(flags::PROJINHERIT).then_some(values.fields.projid)
+        };
+        match wanted {
+            Some(project) if project != moved.values().fields.projid => Err(Refusal::OtherProject.into()),
+            _ => Ok(()),
+        }
+    }
+}

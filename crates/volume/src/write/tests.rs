@@ -1,0 +1,46 @@
+//! What is seen from inside only.
+
+use std::sync::Arc;
+
+use base::Ino;
+use device::FileDevice;
+
+use super::New;
+use crate::{OpenOptions, Volume};
+
+/// What changers of directories remember is charged, and given back when memory is short, also of one that is in use.
+#[test]
+fn directories_give_memory_back() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    testkit::run(
+        "mke2fs",
+        ["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "30000", path.to_str().unwrap(), "64M"],
+    );
+    let device = Arc::new(FileDevice::open(&path, true).unwrap());
+    let volume = Volume::open(device, &OpenOptions::default()).unwrap();
+    let budget = &volume.inodes.shared().budget;
+    let shrinker = budget.shrinkers().into_iter().find(|known| known.name().contains("directories")).unwrap();
+    let make = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let name = format!("a-name-that-is-somewhat-longer-{number}");
+            volume.create(Ino::ROOT, name.as_bytes(), &New::file(0o644)).unwrap();
+        }
+    };
+    make(0..10_000);
+    let (held, used) = (shrinker.cached_bytes(), budget.used());
+    assert!(held > 60_000, "{held}");
+    let node = volume.writer.as_ref().unwrap().live().get(Ino::ROOT).unwrap();
+    let values = node.values();
+    assert_eq!(shrinker.shrink(usize::MAX), 0, "it is being changed");
+    drop(values);
+    assert_eq!(shrinker.shrink(usize::MAX), held);
+    assert_eq!(shrinker.cached_bytes(), 0);
+    assert!(budget.used() < used - held / 2, "{budget:?}");
+    make(10_000..20_000);
+    assert!(shrinker.cached_bytes() > held);
+    let stats = volume.dir_stats(Ino::ROOT).unwrap();
+    assert_eq!(stats.inserts, 20_000);
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}

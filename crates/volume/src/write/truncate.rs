@@ -1,0 +1,283 @@
+//! Changing a file's size.
+//!
+//! ```text
+//!   cut:    zeros behind the new end, in its block -> size, orphan -> blocks freed, a bounded number per transaction -> no orphan
+//!   grow:   zeros behind the old end, in its block -> size: a hole
+//!   inside the inode:  cut or filled up there; what does not fit any more moves out into a block first
+//! ```
+//!
+//! Invariants
+//! 1. Zeros behind the end are on the device before the transaction with the size commits, else bytes that were cut off could come
+//!    back when the file grows: they are written under the handle, to the device, which the commit flushes. If they cannot be written
+//!    nothing has changed. If power fails before the commit, the file has its old size, and zeros where it was being cut.
+//! 2. What goes through the journal is zeroed there.
+//! 3. After an abort nothing is written.
+//!
+//! Source: spec 02 section 6, spec 03 section 6; sizes: spec 07 section 1.
+
+use std::sync::Arc;
+
+use base::{Lblk, Pblk};
+use buffer::{Kind, Owner, Seal};
+use inode::{Change, Node, Orphans};
+use mapping::{FileMap, Holds};
+use ondisk::Features;
+use ondisk::inode::flags;
+use ondisk::xattr::INDEX_SYSTEM;
+
+use super::{NAME_CREDITS, Writer};
+use crate::Fault;
+
+/// The largest file that needs no feature.
+const SMALL_MAX: u64 = 0x7FFF_FFFF;
+/// Bytes of inline data before those among the attributes.
+const IN_BLOCK: usize = 60;
+
+impl Writer {
+    /// The largest size of a file, in bytes, as the kernel has it: what its map reaches, and what i_blocks can count.
+    pub(super) fn size_max(&self, extents: bool) -> u64 {
+        let shared = self.shared();
+        let bs = shared.geometry.block_size;
+        let is_wide = shared.sb.features.has_ro_compat(Features::HUGE_FILE);
+        let counted = if is_wide { (1 << 48) - 1 } else { u64::from(u32::MAX) } >> (bs.log2() - 9);
+        let mut blocks = u64::from(u32::MAX);
+        if !is_wide {
+            // With extents the map's own blocks are few, and not thought of.
+            blocks = blocks.min(counted);
+        }
+        if !extents {
+            blocks = blocks.min(indirect_max(bs.bytes() / 4, counted));
+        }
+        (blocks << bs.log2()).min(i64::MAX as u64)
+    }
+
+    /// Sets a regular file's size. What lies behind the new end is freed; while that takes several transactions the inode is
+    /// an orphan, so that a crash does not leave it half done.
+    pub(super) fn set_size(&self, node: &Arc<Node>, size: u64) -> Result<(), Fault> {
+        if node.values().has_flag(flags::INLINE_DATA) {
+            if self.resize_inside(node, size)? {
+                return Ok(());
+            }
+            self.move_data_out(node)?;
+        }
+        let bs = self.shared().geometry.block_size;
+        let old = node.values().fields.size;
+        let keep = bs.blocks_for(size);
+        let is_cut = size < old || size == old && self.may_have_blocks_behind(node, size);
+        let is_short = is_cut && self.skip_short_orphans && is_short_cut(node);
+        let credits = Change::cut_credits(self.shared()) + Orphans::CREDITS + 2;
+        let is_done = self.run(credits, |change| {
+            // First what finds damage: the rest is the same transaction.
+            self.zero_behind(change, node, size.min(old))?;
+            let has_no_blocks = is_short && node.values().fields.blocks == 0;
+            let is_done = !is_cut || has_no_blocks || change.cut(node, keep)?;
+            if size > SMALL_MAX {
+                self.note_large_file(change)?;
+            }
+            if is_cut && !is_short {
+                self.keeper.orphans.add(change.live, node, change.edit)?;
+            }
+            self.put_size(change, node, size);
+            if !is_cut {
+                return Ok(true);
+            }
+            if is_done && !is_short {
+                self.keeper.orphans.remove(change.live, node, change.edit)?;
+            } else if !is_done && is_short {
+                self.keeper.orphans.add(change.live, node, change.edit)?;
+            }
+            Ok(is_done)
+        })?;
+        if is_done {
+            return Ok(());
+        }
+        self.cut_from(node, keep)?;
+        self.run(NAME_CREDITS, |change| Ok(self.keeper.orphans.remove(change.live, node, change.edit)?))
+    }
+
+    /// Does what a crash left of a cut: the size is the new one already.
+    pub(super) fn finish_cut(&self, node: &Arc<Node>) -> Result<(), Fault> {
+        let (size, is_inside) = {
+            let values = node.values();
+            (values.fields.size, values.has_flag(flags::INLINE_DATA))
+        };
+        if is_inside {
+            self.resize_inside(node, size)?;
+        } else {
+            self.run(1, |change| self.zero_behind(change, node, size))?;
+            self.cut_from(node, self.shared().geometry.block_size.blocks_for(size))?;
+        }
+        self.run(NAME_CREDITS, |change| Ok(self.keeper.orphans.remove(change.live, node, change.edit)?))
+    }
+
+    fn put_size(&self, change: &Change<'_>, node: &Arc<Node>, size: u64) {
+        let now = self.now();
+        let mut values = change.live.edit(node, change.edit.transaction());
+        let fields = &mut values.fields;
+        fields.size = size;
+        (fields.mtime, fields.ctime) = (now, now);
+    }
+
+    fn may_have_blocks_behind(&self, node: &Node, size: u64) -> bool {
+        let bs = self.shared().geometry.block_size;
+        let held = self.shared().sectors(&node.values().fields) >> (bs.log2() - 9);
+        held > bs.blocks_for(size)
+    }
+
+    /// Zeros the rest of the block that the file ends in: what stands there is shown when the file grows.
+    fn zero_behind(&self, change: &Change<'_>, node: &Arc<Node>, end: u64) -> Result<(), Fault> {
+        let shared = self.shared();
+        let bs = shared.geometry.block_size;
+        let within = (end & (bs.bytes() - 1)) as usize;
+        let Ok(lblk) = u32::try_from(end >> bs.log2()) else { return Ok(()) };
+        let (map, is_journaled) = {
+            let values = node.values();
+            if within == 0 || values.fields.blocks == 0 || !values.has_map(shared) {
+                return Ok(());
+            }
+            (values.map.clone(), values.is_journaled())
+        };
+        let Holds::Written(block) = map.find(&shared.buffers, Lblk(lblk), 1)?.holds else { return Ok(()) };
+        let mut bytes = vec![0; bs.len()];
+        if is_journaled {
+            let owner = Owner { kind: Kind::Other, ino: node.ino().0 };
+            bytes.copy_from_slice(&shared.buffers.get(block, owner, |_| Ok(()))?);
+        } else if let Some(start) = bs.offset_of(block) {
+            shared.device.read_at(start, &mut bytes).map_err(Fault::Device)?;
+        }
+        if bytes[within..].iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        bytes[within..].fill(0);
+        self.write_data(change, node, block, is_journaled, &bytes)
+    }
+
+    /// Writes a block of a file's data under a handle: on the device before it commits, or part of it.
+    fn write_data(
+        &self,
+        change: &Change<'_>,
+        node: &Node,
+        block: Pblk,
+        is_journaled: bool,
+        bytes: &[u8],
+    ) -> Result<(), Fault> {
+        let shared = self.shared();
+        if is_journaled {
+            let seal = Seal { owner: Owner { kind: Kind::Other, ino: node.ino().0 }, seed: None };
+            change.edit.fresh(block, seal, &mut |there| there.copy_from_slice(bytes));
+            return Ok(());
+        }
+        if let Some(aborted) = self.journal.aborted() {
+            return Err(aborted.clone().into());
+        }
+        if let Some(start) = shared.geometry.block_size.offset_of(block) {
+            shared.device.write_at(start, bytes).map_err(Fault::Device)?;
+        }
+        // A commit flushes the device that its log is on: with a log elsewhere, not this one.
+        if shared.sb.features.has_compat(Features::HAS_JOURNAL) && shared.sb.journal_inum == 0 {
+            shared.device.flush().map_err(Fault::Device)?;
+        }
+        Ok(())
+    }
+
+    /// The superblock says that there are files of 2 GiB and more, in the transaction that makes the first one.
+    fn note_large_file(&self, change: &Change<'_>) -> Result<(), Fault> {
+        let sb = &self.shared().sb;
+        if sb.rev_level > 0 && sb.features.has_ro_compat(Features::LARGE_FILE) {
+            return Ok(());
+        }
+        self.edit_superblock(change, &|sb| {
+            if sb.rev_level == 0 {
+                // The first revision has no features; the second one's fields get the values that the first one stands for.
+                (sb.rev_level, sb.first_ino, sb.inode_size) = (1, 11, ondisk::inode::BASE_SIZE as u16);
+            }
+            sb.features.ro_compat |= Features::LARGE_FILE;
+        })
+    }
+
+    /// Changes the size of a file that is kept in its inode. `false`: it has no room there; nothing was changed then.
+    fn resize_inside(&self, node: &Arc<Node>, size: u64) -> Result<bool, Fault> {
+        let inode = self.live().snapshot(node)?;
+        let mut bytes = inode.inline_content(self.shared())?;
+        let Some(end) = usize::try_from(size).ok().filter(|end| *end <= bytes.len()) else {
+            return Ok(false);
+        };
+        bytes[end.min(inode.size() as usize)..].fill(0);
+        // As the kernel: what is cut off among the attributes gives its room back.
+        if size <= inode.size() {
+            bytes.truncate(end.max(IN_BLOCK));
+        }
+        self.run(NAME_CREDITS, |change| {
+            let value = Some(&bytes[IN_BLOCK..]);
+            let planned = xattr::Change { index: INDEX_SYSTEM, name: b"data", value, mode: xattr::Mode::Any };
+            self.apply_xattr(change, node, &planned)?;
+            change.live.edit(node, change.edit.transaction()).map.i_block.copy_from_slice(&bytes[..IN_BLOCK]);
+            self.put_size(change, node, size);
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
+    /// Moves what a file keeps in its inode into a block; its size stays.
+    fn move_data_out(&self, node: &Arc<Node>) -> Result<(), Fault> {
+        let shared = self.shared();
+        let inode = self.live().snapshot(node)?;
+        let mut bytes = inode.inline_content(shared)?;
+        bytes.truncate(usize::try_from(inode.size()).unwrap_or(usize::MAX));
+        bytes.resize(shared.geometry.block_size.len(), 0);
+        let has_data = bytes.iter().any(|byte| *byte != 0);
+        let extents = shared.sb.features.has_incompat(Features::EXTENTS);
+        self.run(NAME_CREDITS, |change| {
+            let mut values = change.live.edit(node, change.edit.transaction());
+            let before = (values.fields.flags, values.map.i_block, values.map.extents);
+            values.fields.flags &= !flags::INLINE_DATA;
+            values.fields.flags |= if extents { flags::EXTENTS } else { 0 };
+            values.map.i_block = if extents { FileMap::EMPTY } else { [0; 60] };
+            values.map.extents = extents;
+            let is_journaled = values.is_journaled();
+            let placed = match has_data {
+                true => change.append_block(&mut values, Lblk(0), Pblk(0)).map(Some),
+                false => Ok(None),
+            };
+            drop(values);
+            let placed = placed.map_err(|fault| inode::edit_fault(node.ino(), fault).into());
+            let moved = placed.and_then(|block| match block {
+                Some(block) => {
+                    let written = self.write_data(change, node, block, is_journaled, &bytes);
+                    written.or_else(|fault| change.cut(node, 0).map_err(Fault::from).and(Err(fault)))
+                }
+                None => Ok(()),
+            });
+            if let Err(fault) = moved {
+                let mut values = change.live.edit(node, change.edit.transaction());
+                (values.fields.flags, values.map.i_block, values.map.extents) = before;
+                return Err(fault);
+            }
+            self.drop_inline_data(change, node)
+        })
+    }
+}
+
+/// Can it be cut within one transaction?
+fn is_short_cut(node: &Node) -> bool {
+    let values = node.values();
+    values.map.extents && values.map.depth() == 0
+}
+
+/// Blocks of the longest file without extents that has no holes: what three levels of blocks with `per_block` numbers each reach,
+/// and no more than leaves `counted` blocks with the map's own.
+fn indirect_max(per_block: u64, counted: u64) -> u64 {
+    let (single, double) = (per_block, per_block * per_block);
+    let reach = 12 + single + double + double * per_block;
+    if reach + 3 + 2 * per_block + double <= counted {
+        return reach;
+    }
+    let behind_single = counted - 12 - single;
+    let map = if behind_single < double {
+        2 + behind_single.div_ceil(per_block)
+    } else {
+        let behind = behind_single - double;
+        3 + per_block + behind.div_ceil(per_block) + behind.div_ceil(double)
+    };
+    counted - map
+}

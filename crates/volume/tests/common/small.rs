@@ -1,0 +1,37 @@
+//! Small images that debugfs fills, opened for writing.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::Ino;
+use device::FileDevice;
+use volume::{OpenOptions, Volume};
+
+/// An image of 16 MiB, with what `debugfs` then does to it.
+pub(crate) fn image(scratch: &Path, options: &[&str], requests: &[&str]) -> PathBuf {
+    let path = scratch.join("image");
+    let kind: &[&str] = if options.contains(&"-t") { &[] } else { &["-t", "ext4"] };
+    let args = ["-q", "-F", "-E", "lazy_itable_init=0"].iter().chain(kind).chain(options).copied();
+    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "16M"]));
+    for request in requests {
+        edit(&path, request);
+    }
+    path
+}
+
+pub(crate) fn edit(path: &Path, request: &str) {
+    testkit::run("debugfs", ["-w", "-R", request, path.to_str().unwrap()]);
+}
+
+pub(crate) fn open(path: &Path) -> Volume {
+    let device = Arc::new(FileDevice::open(path, true).unwrap());
+    Volume::open(device, &OpenOptions::default()).unwrap()
+}
+
+pub(crate) fn find(volume: &Volume, name: &[u8]) -> Ino {
+    volume.lookup(&volume.root().unwrap(), name).unwrap().ino()
+}
+
+pub(crate) fn sectors(volume: &Volume, ino: Ino) -> u64 {
+    volume.stat(&volume.inode(ino).unwrap()).blocks_512
+}

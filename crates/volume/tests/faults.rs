@@ -1,0 +1,187 @@
+//! What goes wrong in the middle of an operation.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::Ino;
+use device::FileDevice;
+use simdisk::{EIO, Faulty, Op, Rule};
+use volume::{Fault, New, OpenOptions, Refusal, Rename, Volume, WriteOptions};
+
+type Disk = Arc<Faulty<FileDevice>>;
+
+fn make(path: &Path, options: &[&str]) {
+    let args = ["-q", "-F", "-t", "ext4", "-b", "1024"].iter().chain(options).copied();
+    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "4M"]));
+}
+
+/// Nothing happens but what the test asks for.
+fn quiet() -> WriteOptions {
+    WriteOptions { no_committer: true, ..WriteOptions::default() }
+}
+
+fn open(path: &Path, write: WriteOptions) -> (Disk, Volume) {
+    let disk = Arc::new(Faulty::new(FileDevice::open(path, true).unwrap()));
+    let volume = Volume::open(disk.clone(), &OpenOptions { write, ..OpenOptions::default() }).unwrap();
+    (disk, volume)
+}
+
+fn names(volume: &Volume, dir: Ino) -> Vec<String> {
+    let mut names: Vec<String> = common::names(volume, &volume.inode(dir).unwrap())
+        .into_iter()
+        .map(|name| String::from_utf8(name).unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// A long symbolic link takes a block.
+fn take_block(volume: &Volume, dir: Ino, name: &str) -> Result<(), Fault> {
+    volume.create(dir, name.as_bytes(), &New::symlink(&[b'x'; 700])).map(drop)
+}
+
+/// Leaves one block that can be had.
+fn fill_up(path: &Path) {
+    let mut count = 0;
+    // A directory that grows keeps blocks for itself until it is forgotten: a second time finds them.
+    for _ in 0..2 {
+        let (_disk, volume) = open(path, quiet());
+        let dir = match volume.lookup(&volume.root().unwrap(), b"fill") {
+            Ok(dir) => dir.ino(),
+            Err(_) => volume.create(Ino::ROOT, b"fill", &New::directory(0o755)).unwrap().ino(),
+        };
+        let refused = loop {
+            match take_block(&volume, dir, &format!("fill-{count}")) {
+                Ok(()) => count += 1,
+                Err(fault) => break fault,
+            }
+        };
+        assert!(refused.is(Refusal::NoSpace), "{refused}");
+        volume.close().unwrap();
+    }
+    let (_disk, volume) = open(path, quiet());
+    let dir = volume.lookup(&volume.root().unwrap(), b"fill").unwrap().ino();
+    volume.unlink(dir, b"fill-7").unwrap();
+    volume.close().unwrap();
+}
+
+/// Two directories inside their inodes have to move into blocks, and there is only one: both names stay as they are. The second
+/// one moved in the middle of the operation once, when the new name was there already.
+#[test]
+fn a_rename_between_inline_directories_is_refused_whole() {
+    for how in [Rename::Replace, Rename::Exchange, Rename::Whiteout] {
+        let scratch = testkit::scratch();
+        let path = scratch.path().join("image");
+        make(&path, &["-O", "inline_data", "-N", "8192"]);
+        // Of debugfs, because extant makes no inline directories.
+        let script = "mkdir /one\nmkdir /two\nwrite /dev/null /one/a\nwrite /dev/null /two/b\n";
+        let commands = scratch.path().join("commands");
+        std::fs::write(&commands, script).unwrap();
+        testkit::run("debugfs", ["-w", "-f", commands.to_str().unwrap(), path.to_str().unwrap()]);
+        fill_up(&path);
+        let (_disk, volume) = open(&path, quiet());
+        let dir = |name: &[u8]| volume.lookup(&volume.root().unwrap(), name).unwrap().ino();
+        let (one, two) = (dir(b"one"), dir(b"two"));
+        let to = if how == Rename::Exchange { &b"b"[..] } else { b"c" };
+        let refused = volume.rename((one, b"a"), (two, to), how).unwrap_err();
+        assert!(refused.is(Refusal::NoSpace), "{how:?}: {refused}");
+        assert_eq!((names(&volume, one), names(&volume, two)), (vec!["a".to_owned()], vec!["b".to_owned()]));
+        volume.close().unwrap();
+        testkit::e2fsck_clean(&path);
+    }
+}
+
+/// The names of a directory that moves out of its inode all arrive, those in the attribute too.
+#[test]
+fn an_inline_directory_moves_with_all_its_names() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, &["-O", "inline_data", "-I", "512"]);
+    let mut expected: Vec<String> = (0..15).map(|i| format!("name-{i:02}")).collect();
+    {
+        // Of the kernel's, because debugfs fills no attribute.
+        let mount = testkit::LoopMount::new(&path, "").unwrap();
+        std::fs::create_dir(mount.path().join("dir")).unwrap();
+        for (i, name) in expected.iter().enumerate() {
+            let path = mount.path().join("dir").join(name);
+            if i % 2 == 0 { std::fs::create_dir(path).unwrap() } else { std::fs::write(path, "").unwrap() }
+        }
+    }
+    let (_disk, volume) = open(&path, quiet());
+    let dir = volume.lookup(&volume.root().unwrap(), b"dir").unwrap();
+    assert!(dir.has_flag(ondisk::inode::flags::INLINE_DATA) && dir.size() > 60);
+    let dir = dir.ino();
+    volume.create(dir, b"zzz", &New::file(0o644)).unwrap();
+    expected.push("zzz".to_owned());
+    assert_eq!(names(&volume, dir), expected);
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
+
+/// The name is gone when the bitmap turns out to be unreadable: what cannot be taken back is not committed either.
+#[test]
+fn a_fault_in_the_middle_lets_nothing_be_committed() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, &[]);
+    let (_disk, volume) = open(&path, quiet());
+    take_block(&volume, Ino::ROOT, "link").unwrap();
+    volume.close().unwrap();
+
+    let (disk, volume) = open(&path, quiet());
+    volume.lookup(&volume.root().unwrap(), b"link").unwrap();
+    disk.arm(Rule::fail(Op::Read, EIO).from_then_on());
+    assert!(matches!(volume.unlink(Ino::ROOT, b"link"), Err(Fault::Device(_))));
+    disk.disarm_all();
+    let refused = volume.create(Ino::ROOT, b"more", &New::file(0o644)).unwrap_err();
+    assert!(matches!(refused, Fault::Aborted(_)) && refused.errno() == 30, "{refused}");
+    assert!(refused.to_string().contains("half-way"), "{refused}");
+    assert!(volume.sync().is_err() && volume.close().is_err());
+
+    let (_disk, volume) = open(&path, quiet());
+    assert_eq!(names(&volume, Ino::ROOT), ["link", "lost+found"]);
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
+
+/// An operation that fails before it changed anything, or that takes back what it changed, does no harm to others.
+#[test]
+fn a_fault_before_the_first_change_is_the_operations_own() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, &[]);
+    let (_disk, volume) = open(&path, quiet());
+    let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+    volume.create(dir, b"file", &New::file(0o644)).unwrap();
+    volume.close().unwrap();
+
+    let (disk, volume) = open(&path, quiet());
+    volume.create(Ino::ROOT, b"warm", &New::file(0o644)).unwrap();
+    volume.lookup(&volume.root().unwrap(), b"dir").unwrap();
+    // The inode is made, then the directory's block cannot be read, and the inode is taken back.
+    disk.arm(Rule::fail(Op::Read, EIO));
+    assert!(matches!(volume.create(dir, b"new", &New::file(0o644)), Err(Fault::Device(_))));
+    disk.arm(Rule::fail(Op::Read, EIO));
+    assert!(matches!(volume.unlink(dir, b"file"), Err(Fault::Device(_))));
+    volume.create(dir, b"new", &New::file(0o644)).unwrap();
+    assert_eq!(names(&volume, dir), ["file", "new"]);
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
+
+/// Somebody's mistake: the count must not wrap, which would keep the inode for ever.
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "released more often"))]
+fn a_release_too_many_does_nothing() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, &[]);
+    let (_disk, volume) = open(&path, quiet());
+    let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.released(file).unwrap();
+    let free = volume.statfs().unwrap().inodes_free;
+    volume.unlink(Ino::ROOT, b"file").unwrap();
+    assert_eq!(volume.statfs().unwrap().inodes_free, free + 1);
+}

@@ -1,0 +1,55 @@
+//! Multiple-mount protection, between volumes of one machine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::Ino;
+use device::FileDevice;
+use volume::{New, OpenFault, OpenOptions, Volume};
+
+fn open(path: &Path) -> Result<Volume, OpenFault> {
+    Volume::open(Arc::new(FileDevice::open(path, true).unwrap()), &OpenOptions::default())
+}
+
+fn make(path: &Path) {
+    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-O", "mmp", path.to_str().unwrap(), "32M"]);
+}
+
+// Those that are refused waited for eleven seconds: shorter times are not allowed between machines.
+
+#[test]
+fn a_second_writer_is_refused_and_a_later_one_is_let_in() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path);
+    let first = open(&path).unwrap();
+    first.create(Ino::ROOT, b"one", &New::file(0o644)).unwrap();
+    let refused = open(&path).map(drop).unwrap_err();
+    assert!(matches!(refused, OpenFault::InUse(_)), "{refused}");
+    first.create(Ino::ROOT, b"two", &New::file(0o644)).unwrap();
+    first.close().unwrap();
+    // The next one has nobody to wait for.
+    let begun = std::time::Instant::now();
+    open(&path).unwrap().close().unwrap();
+    assert!(begun.elapsed().as_secs() < 5);
+    testkit::e2fsck_clean(&path);
+}
+
+#[test]
+fn the_kernels_mount_is_left_alone() {
+    if !testkit::is_root() {
+        return eprintln!("not root: nothing is mounted");
+    }
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path);
+    let mount = testkit::LoopMount::new(&path, "noatime").unwrap();
+    let refused = open(&path).map(drop).unwrap_err();
+    assert!(matches!(refused, OpenFault::InUse(_)), "{refused}");
+    drop(mount);
+    let volume = open(&path).unwrap();
+    let kernel = testkit::LoopMount::new(&path, "noatime");
+    assert!(kernel.is_err(), "and it leaves us alone");
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
