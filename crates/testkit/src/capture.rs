@@ -85,7 +85,8 @@ pub struct Options {
     ///
     /// Linux 6.18 is no perfect judge of these: it refuses some captures (about 1 in 20), leaves wrong counters after
     /// the replay of some others (`i_blocks`, free inodes), stamps directories with the time of the replay, drops a
-    /// directory that was made with the inode of a removed one, and with `inline_data` leaves files that it cannot read
+    /// directory that was made with the inode of a removed one, shows a removed directory's block in the file that was made with
+    /// its inode, and with `inline_data` leaves files that it cannot read
     /// itself (`ENOENT`).
     pub fast_commit: bool,
     /// The journal's checksums.

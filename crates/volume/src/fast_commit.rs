@@ -22,6 +22,7 @@ use inode::{Inodes, Overrides};
 use jbd2_format::fast_commit::{NameChange, Record};
 use journal::FastCommitPlan;
 use mapping::{Holds, Mapped};
+use ondisk::filetype::FileType;
 use ondisk::inode::{self as layout, flags};
 
 use crate::ops::with_dir;
@@ -132,7 +133,8 @@ pub(crate) fn apply(
         }
     }
     for (ino, map) in std::mem::take(&mut work.maps) {
-        if let Some(map) = map {
+        if let Some(mut map) = map {
+            work.cut_behind_end(ino, &mut map);
             work.overrides.entry(ino).or_default().map = Some(map.into_values().collect());
             work.count_blocks(ino);
         }
@@ -275,6 +277,21 @@ impl Work<'_> {
             && let Ok(map) = self.map(ino)
         {
             map.clear();
+        }
+    }
+
+    /// Takes away what the map holds behind the end of the file: the kernel logs no removal of the blocks of a file that was
+    /// cut and written again. Unwritten blocks may be there for what is to come.
+    fn cut_behind_end(&self, ino: Ino, map: &mut Pieces) {
+        let raw = self.overrides.get(&ino).and_then(|known| known.raw.as_deref());
+        let Some(Ok(fields)) = raw.map(layout::Inode::decode) else { return };
+        if FileType::from_mode(fields.mode) != FileType::Regular || fields.has_flag(flags::VERITY) {
+            return;
+        }
+        let end = self.inodes.shared().geometry.block_size.blocks_for(fields.size);
+        map.retain(|at, piece| u64::from(*at) < end || !matches!(piece.holds, Holds::Written(_)));
+        for piece in map.values_mut().filter(|piece| matches!(piece.holds, Holds::Written(_))) {
+            piece.len = (end - u64::from(piece.lblk.0)).min(piece.len.into()) as u32;
         }
     }
 

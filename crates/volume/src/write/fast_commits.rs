@@ -130,7 +130,11 @@ impl Work<'_> {
             let changed = overrides.get(&ino).cloned().unwrap_or_default();
             let Some(fields) = self.fields(&before, &changed)? else { continue };
             let links = names.links.get(&ino).copied().unwrap_or(0);
-            let old_links = before.as_ref().map_or(0, |before| i32::from(before.fields.links));
+            // A directory has one name; its other links are of what is in it.
+            let old_links = before.as_ref().map_or(0, |before| match before.is_dir() {
+                true => 1,
+                false => i32::from(before.fields.links),
+            });
             let is_dir = FileType::from_mode(fields.mode) == FileType::Directory;
             let was_dir = before.as_ref().is_some_and(Before::is_dir);
             let stays = match is_dir {
