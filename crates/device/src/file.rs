@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -191,6 +192,11 @@ impl Device for FileDevice {
             len,
             source,
         })
+    }
+
+    fn file_at(&self, offset: u64, len: u64) -> Option<(BorrowedFd<'_>, u64)> {
+        DeviceFault::check_len("read", offset, len, self.size).ok()?;
+        Some((self.file.as_fd(), offset))
     }
 
     fn read_vectored_at(&self, offset: u64, mut bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {

@@ -41,6 +41,7 @@ mod window;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Deref;
+use std::os::fd::BorrowedFd;
 
 pub use compose::{ComposeFault, Linear, Stripe};
 pub use file::FileDevice;
@@ -145,6 +146,12 @@ pub trait Device: Send + Sync {
     /// Tells that a range is going to be read soon. A hint: it returns at once, reads nothing by itself, and cannot fail;
     /// a range that reaches past the end is cut there.
     fn prefetch(&self, _offset: u64, _len: u64) {}
+
+    /// The open file that holds a range, and the range's offset there, when one file holds all of it as it is: for who has the
+    /// kernel move bytes that need not be seen. `None` when they have to be read.
+    fn file_at(&self, _offset: u64, _len: u64) -> Option<(BorrowedFd<'_>, u64)> {
+        None
+    }
 
     /// Asks the system to forget what it keeps of a range in memory, so that the next read sees what another machine wrote to
     /// the device. A hint: what cannot be forgotten stays.

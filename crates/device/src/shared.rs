@@ -1,6 +1,7 @@
 //! Devices behind references and shared handles: whoever holds one holds a device.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::{Device, DeviceFault, FlushStats};
@@ -18,6 +19,10 @@ macro_rules! forward {
 
             fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
                 (**self).read_vectored_at(offset, bufs)
+            }
+
+            fn file_at(&self, offset: u64, len: u64) -> Option<(BorrowedFd<'_>, u64)> {
+                (**self).file_at(offset, len)
             }
 
             fn prefetch(&self, offset: u64, len: u64) {

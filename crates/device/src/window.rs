@@ -1,6 +1,7 @@
 //! Part of a device as a device of its own: a partition, an image behind a header.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::{Device, DeviceFault, FlushStats, total_len};
@@ -55,6 +56,10 @@ impl<D: Device> Device for Window<D> {
     fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
         let len = total_len(bufs);
         self.inner.read_vectored_at(self.translate("read", offset, len)?, bufs)
+    }
+
+    fn file_at(&self, offset: u64, len: u64) -> Option<(BorrowedFd<'_>, u64)> {
+        self.inner.file_at(self.translate("read", offset, len).ok()?, len)
     }
 
     fn prefetch(&self, offset: u64, len: u64) {

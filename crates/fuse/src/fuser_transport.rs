@@ -4,7 +4,8 @@
 //! a mount. Does **not** own: any answer (see [`Serve`]), how one gets a connection (see [`mounting`]).
 //!
 //! ```text
-//!  kernel -> /dev/fuse -> thread 1..n, each with a connection of its own -> Transport -> dyn Serve
+//!  kernel -> /dev/fuse -> thread 1..n -> Transport -> dyn Serve
+//!                    <- large reads, spliced
 //!  [mounted] -- unmount, by anyone --> every thread reads ENODEV --> run() returns
 //! ```
 //!
@@ -16,7 +17,9 @@
 //! 2. The kernel's number of the root is 1, ext4's is 2; ext4's 1 is never told (see `convert`).
 //! 3. What lost its last name is let go when the kernel forgot it, not before (see `lookups`). So nothing is remembered about
 //!    open files, and most kernels never say that they open one.
-//! 4. A read allocates nothing once its thread has answered one of the same size.
+//! 4. A read allocates nothing once its thread has answered one of the same size. A large one that lies in one piece of an open
+//!    file is not copied by us (see `spliced`). `fuser` is not told of its answer, and what would answer for it is forgotten:
+//!    the connection stays open until the process ends, so [`Mounted::serve`] takes care that nobody waits for it.
 //! 5. The content of files cannot be changed: EOPNOTSUPP.
 //!
 //! Source: kernel include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
@@ -24,11 +27,13 @@
 mod changes;
 mod convert;
 mod lookups;
+mod spliced;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -67,15 +72,13 @@ pub const SERVER_ATTRIBUTE: &str = "extant.server";
 pub struct Threads {
     /// How many threads answer, at least 1.
     pub count: usize,
-    /// Each gets a connection of its own, so that they do not wait for each other.
-    pub own_connections: bool,
 }
 
 impl Default for Threads {
     /// One per core, from 2 (one computes while the other waits for the device) to 8.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Self { count: cores.clamp(2, 8), own_connections: true }
+        Self { count: cores.clamp(2, 8) }
     }
 }
 
@@ -101,11 +104,12 @@ impl<S: Serve> Mounted<S> {
         let connection = mounting::mount(&dir, options)?;
         let mut config = fuser::Config::default();
         config.n_threads = Some(threads.count.max(1));
-        config.clone_fd = threads.own_connections;
         // The kernel itself keeps out whom the options keep out.
         let acl = fuser::SessionACL::All;
         let notifier = Arc::new(OnceLock::new());
-        let transport = Transport::new(serve, options.default_permissions, Arc::clone(&notifier));
+        // Who takes a request from a connection must answer through it: all threads share one, that answers can be spliced.
+        let answers = connection.try_clone().map_err(MountFault::Connection)?;
+        let transport = Transport::new(serve, options.default_permissions, Arc::clone(&notifier), answers);
         match fuser::Session::from_fd(transport, connection, acl, config) {
             Ok(session) => {
                 // Nothing is asked before `serve`.
@@ -129,9 +133,21 @@ impl<S: Serve> Mounted<S> {
     /// Serves until it is unmounted, by whomever.
     ///
     /// # Errors
-    /// The connection failed; the directory may still be mounted then.
+    /// The connection failed; it was unmounted then, if that was possible.
     pub fn serve(self) -> io::Result<()> {
-        self.session.run()
+        let ended = self.session.run();
+        if ended.is_err() {
+            abort(&self.dir);
+            let _ = mounting::unmount(&self.dir, true);
+        }
+        ended
+    }
+}
+
+/// Gives an error to whoever waits for an answer, where the system lets the owner of a connection do that.
+fn abort(dir: &Path) {
+    if let Ok(Some(entry)) = mounted_at(dir) {
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", entry.device.1), "1");
     }
 }
 
@@ -150,6 +166,8 @@ struct Transport<S> {
     listings: Listings,
     lookups: Lookups,
     notifier: Arc<OnceLock<Notifier>>,
+    /// The connection, for answers that are spliced.
+    answers: OwnedFd,
     writable: bool,
     /// The kernel checks permissions.
     checks: bool,
@@ -178,13 +196,14 @@ enum Found {
 }
 
 impl<S: Serve> Transport<S> {
-    fn new(serve: Arc<S>, checks: bool, notifier: Arc<OnceLock<Notifier>>) -> Self {
+    fn new(serve: Arc<S>, checks: bool, notifier: Arc<OnceLock<Notifier>>, answers: OwnedFd) -> Self {
         Self {
             writable: serve.is_writable(),
             serve,
             listings: Listings::default(),
             lookups: Lookups::default(),
             notifier,
+            answers,
             checks,
             opens_by_itself: false,
             opens_dirs_by_itself: false,
@@ -204,6 +223,17 @@ impl<S: Serve> Transport<S> {
             Some(stat) if convert::can_be_named(stat.ino) => Ok(Found::Entry(stat)),
             Some(_) => Err(Errno::UCLEAN),
         }
+    }
+
+    /// Answers a read by moving pages; false when it is still to be answered.
+    fn answer_spliced(&self, request: &Request, node: INodeNo, offset: u64, size: usize) -> bool {
+        let Ok(ino) = convert::ino_of(node) else { return false };
+        let mut is_sent = false;
+        let lent = self.serve.lend(ino, offset, size as u64, &mut |file, at| {
+            is_sent = spliced::answer(self.answers.as_fd(), request.unique().0, file, at, size);
+        });
+        // Why it was not lent, reading tells.
+        lent.is_ok() && is_sent
     }
 
     fn attribute(&self, node: INodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -314,6 +344,7 @@ impl<S: Serve> Filesystem for Transport<S> {
             let _ = config.set_max_readahead(largest);
         }
         let _ = config.set_max_background(BACKGROUND);
+        let _ = config.set_max_write(spliced::len_max() as u32);
         let may_spare = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.opens_by_itself = may_spare && !self.serve.asks_to_open();
         self.opens_dirs_by_itself = (wanted & offered).contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
@@ -375,7 +406,7 @@ impl<S: Serve> Filesystem for Transport<S> {
 
     fn read(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -385,6 +416,10 @@ impl<S: Serve> Filesystem for Transport<S> {
         reply: ReplyData,
     ) {
         let size = (size as usize).min(READ_MAX);
+        if size >= spliced::LEN_MIN && self.answer_spliced(request, node, offset, size) {
+            std::mem::forget(reply);
+            return;
+        }
         READ_BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < size {
                 buffer.resize(size, 0);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::os::fd::BorrowedFd;
 
 use base::Ino;
 use volume::{Cursor, FileType, New, Rename, Seek, SetAttr, SetXattr, Stat, StatFs};
@@ -110,6 +111,21 @@ pub trait Serve: Send + Sync + 'static {
     /// # Errors
     /// A directory, no key for encrypted content; as [`stat`](Self::stat).
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno>;
+
+    /// Lends `len` bytes of content from `offset` on: `take` gets an open file and the offset at which it has them. False when
+    /// they have to be [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn lend(
+        &self,
+        _ino: Ino,
+        _offset: u64,
+        _len: u64,
+        _take: &mut dyn FnMut(BorrowedFd<'_>, u64),
+    ) -> Result<bool, Errno> {
+        Ok(false)
+    }
 
     /// Tells the names of a directory from `from` on until `each` breaks.
     ///

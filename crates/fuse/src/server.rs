@@ -12,6 +12,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -248,6 +249,16 @@ impl Serve for Server {
 
     fn asks_to_open(&self) -> bool {
         self.has_encrypted
+    }
+
+    fn lend(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        take: &mut dyn FnMut(BorrowedFd<'_>, u64),
+    ) -> Result<bool, Errno> {
+        self.ask(|volume| volume.lend(&*volume.inode(ino)?, offset, len, take))
     }
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {

@@ -154,6 +154,30 @@ impl Inode {
         Ok(len)
     }
 
+    /// Where on the device the bytes from `offset` on lie, when all `len` of them lie there one after the other, as they are,
+    /// and before the end of the file. Else they have to be read.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn place_of(&self, shared: &Shared, offset: u64, len: u64) -> Result<Option<u64>, Fault> {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.size());
+        let is_sealed = self.has_flag(flags::ENCRYPT) || self.is_journaled();
+        if !is_inside || is_sealed || self.is_inline() || !self.has_map(shared) {
+            return Ok(None);
+        }
+        let bs = shared.geometry.block_size;
+        let Ok(lblk) = u32::try_from(offset >> bs.log2()) else { return Ok(None) };
+        let within = offset & (bs.bytes() - 1);
+        let wanted = bs.blocks_for(within + len);
+        let found = self.map(shared, Lblk(lblk), wanted.min(MAP_MAX.into()) as u32)?;
+        Ok(match found.holds {
+            Holds::Written(pblk) if u64::from(found.len) >= wanted => {
+                bs.offset_of(pblk).and_then(|start| start.checked_add(within))
+            }
+            _ => None,
+        })
+    }
+
     /// Does its content go through the journal?
     fn is_journaled(&self) -> bool {
         count::is_journaled(self.fields())

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, IoSliceMut};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use base::{BlockSize, Pblk};
@@ -186,6 +187,10 @@ impl Device for Overlay {
             entries = &entries[count..];
         }
         if rest.is_empty() { Ok(()) } else { self.base.read_at(at, rest) }
+    }
+
+    fn file_at(&self, offset: u64, len: u64) -> Option<(BorrowedFd<'_>, u64)> {
+        if self.entries_in(offset, len).ok()?.is_empty() { self.base.file_at(offset, len) } else { None }
     }
 
     fn read_vectored_at(&self, mut offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {

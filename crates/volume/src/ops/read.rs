@@ -1,5 +1,7 @@
 //! Content of files, targets of links, attributes.
 
+use std::os::fd::BorrowedFd;
+
 use base::Lblk;
 use inode::{Extent, Inode};
 use mapping::Holds;
@@ -33,6 +35,30 @@ impl Volume {
             FileType::Directory => Err(Refusal::IsDirectory.into()),
             _ => Err(Refusal::WrongType.into()),
         }
+    }
+
+    /// Lends `len` bytes of content from `offset` on as a range of an open file, to have the kernel move them: `take` gets that
+    /// file and the offset there. False, and nothing is lent, when they do not lie in one piece of one file, or not all of them
+    /// before the end: then [`read`](Self::read) tells.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn lend(
+        &self,
+        file: &Inode,
+        offset: u64,
+        len: u64,
+        take: &mut dyn FnMut(BorrowedFd<'_>, u64),
+    ) -> Result<bool, Fault> {
+        self.check_going()?;
+        let shared = self.inodes.shared();
+        if file.kind() != FileType::Regular {
+            return Ok(false);
+        }
+        let Some(start) = file.place_of(shared, offset, len)? else { return Ok(false) };
+        let Some((holder, at)) = shared.device.file_at(start, len) else { return Ok(false) };
+        take(holder, at);
+        Ok(true)
     }
 
     /// The target of a symbolic link, raw bytes.

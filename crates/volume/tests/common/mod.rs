@@ -6,6 +6,7 @@ pub(crate) mod small;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -144,8 +145,22 @@ fn content(volume: &Volume, file: &Inode) -> Content {
         }
         at = end;
     }
-    let read = |buf: &mut [u8], offset| volume.read(file, offset, buf).map_err(std::io::Error::other);
+    let read = |buf: &mut [u8], offset| {
+        let len = volume.read(file, offset, buf).map_err(std::io::Error::other)?;
+        check_lent(volume, file, offset, &buf[..len]);
+        Ok(len)
+    };
     Content::from_reader(data, read).unwrap_or_else(|error| panic!("inode {}: {error}", file.ino()))
+}
+
+/// What is lent is what is read.
+fn check_lent(volume: &Volume, file: &Inode, offset: u64, expected: &[u8]) {
+    let mut take = |holder: BorrowedFd<'_>, at| {
+        let mut found = vec![0; expected.len()];
+        let got = rustix::io::pread(holder, &mut found, at).expect("the holder can be read");
+        assert!(found[..got] == *expected, "inode {}: lent at {offset} is not what is read", file.ino());
+    };
+    volume.lend(file, offset, expected.len() as u64, &mut take).expect("it could be read");
 }
 
 fn extents(volume: &Volume, file: &Inode) -> Vec<Extent> {

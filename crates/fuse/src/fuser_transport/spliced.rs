@@ -1,0 +1,104 @@
+//! Answers to reads whose bytes the kernel moves: out of the image's page cache into the reader's, never through our memory.
+//!
+//! ```text
+//!  header ---write---+
+//!                    +--> pipe (of the thread) ---splice---> /dev/fuse: one answer
+//!  image ----splice--+
+//! ```
+//!
+//! Invariants
+//! 1. A pipe is empty between answers: one that may not be is thrown away.
+//! 2. An answer is sent whole or not at all. What was not sent is still to be answered.
+//!
+//! Source: splice(2), pipe(7) ("pipe capacity"), kernel include/uapi/linux/fuse.h (`fuse_out_header`).
+
+use std::cell::RefCell;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, write};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+
+/// Bytes of a header: length, error, number of the request.
+const HEADER_LEN: usize = 16;
+/// What everybody may make a pipe hold, if the administrator did not lower it.
+const CAPACITY: usize = 1 << 20;
+/// Below this, three system calls cost more than the bytes.
+pub(super) const LEN_MIN: usize = 64 << 10;
+
+thread_local! {
+    static PIPE: RefCell<Option<Pipe>> = const { RefCell::new(None) };
+}
+
+/// The longest read that fits with its header, wherever it begins in a page.
+pub(super) fn len_max() -> usize {
+    CAPACITY - 2 * rustix::param::page_size()
+}
+
+/// Answers request `unique` with `len` bytes of `file` from byte `at` on; false when that did not work, and nothing was sent.
+pub(super) fn answer(
+    connection: BorrowedFd<'_>,
+    unique: u64,
+    file: BorrowedFd<'_>,
+    at: u64,
+    len: usize,
+) -> bool {
+    PIPE.with_borrow_mut(|kept| {
+        let Some(pipe) = kept.take().or_else(|| Pipe::new().ok()) else { return false };
+        let page = rustix::param::page_size() as u64;
+        let pages = (at + len as u64).div_ceil(page) - at / page;
+        if pages + 1 > pipe.pages {
+            *kept = Some(pipe);
+            return false;
+        }
+        let is_sent = pipe.send(connection, unique, file, at, len).is_ok();
+        if is_sent {
+            *kept = Some(pipe);
+        }
+        is_sent
+    })
+}
+
+struct Pipe {
+    out: OwnedFd,
+    into: OwnedFd,
+    /// How many it holds.
+    pages: u64,
+}
+
+impl Pipe {
+    fn new() -> Result<Self, Errno> {
+        let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let capacity = fcntl_setpipe_size(&into, CAPACITY)?;
+        Ok(Self { out, into, pages: (capacity / rustix::param::page_size()) as u64 })
+    }
+
+    fn send(
+        &self,
+        connection: BorrowedFd<'_>,
+        unique: u64,
+        file: BorrowedFd<'_>,
+        at: u64,
+        len: usize,
+    ) -> Result<(), Errno> {
+        let whole = u32::try_from(HEADER_LEN + len).map_err(|_| Errno::OVERFLOW)?;
+        let mut header = [0; HEADER_LEN];
+        header[..4].copy_from_slice(&whole.to_ne_bytes());
+        header[8..].copy_from_slice(&unique.to_ne_bytes());
+        if write(&self.into, &header)? != HEADER_LEN {
+            return Err(Errno::AGAIN);
+        }
+        let (mut at, mut left) = (at, len);
+        while left > 0 {
+            match splice(file, Some(&mut at), &self.into, None, left, SpliceFlags::MOVE) {
+                Ok(0) => return Err(Errno::IO), // the file ends
+                Ok(got) => left -= got,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        match splice(&self.out, None, connection, None, whole as usize, SpliceFlags::empty())? {
+            sent if sent == whole as usize => Ok(()),
+            _ => Err(Errno::IO),
+        }
+    }
+}
