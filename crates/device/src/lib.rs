@@ -33,6 +33,7 @@ mod flush;
 mod in_use;
 mod memory;
 mod mirror;
+mod model;
 mod new_file;
 pub mod partition;
 mod shared;
@@ -48,6 +49,7 @@ pub use file::FileDevice;
 pub use flush::{FLUSH_BUCKETS, FlushMeter, FlushStats, Measured};
 pub use memory::MemDevice;
 pub use mirror::Mirror;
+pub use model::{Clock, Model, Modelled};
 pub use new_file::NewFile;
 pub use window::Window;
 

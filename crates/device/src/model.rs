@@ -1,0 +1,387 @@
+//! A device that takes the time of another: what a disk, a flash drive or an array would need for each request.
+//!
+//! ```text
+//!   request --> a lane that is free first --> waits until the lane has done it --> inner device
+//!   flush   --> all lanes: waits for what they do, then destages what the cache holds
+//! ```
+//!
+//! Owns the costs ([`Model`]) and whose turn it is. Does **not** own: what happens to a cache when the power fails (see the
+//! simulated disk), any figure of a certain product: the presets are of the usual order for their kind.
+//!
+//! Invariants
+//! 1. Bytes are the inner device's; only time is added.
+//! 2. No lock is held while time passes.
+//! 3. With [`Clock::Virtual`] nothing sleeps: [`elapsed`](Modelled::elapsed) tells what would have passed.
+//!
+//! Source: spec 05 section 4 ("engine equivalents").
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::{Device, DeviceFault, FlushMeter, FlushStats};
+
+/// What requests cost. Rates are bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Model {
+    /// As it is spelled on command lines.
+    pub name: &'static str,
+    /// Requests that are worked on at the same time.
+    pub lanes: usize,
+    /// A read, besides moving the head and the bytes.
+    pub read: Duration,
+    /// A write that the cache takes, or without a cache the medium, besides the bytes.
+    pub write: Duration,
+    /// Moving the head across the whole device; a shorter way takes its root. Zero without a head.
+    pub seek_max: Duration,
+    /// Bytes to or from the medium.
+    pub rate: f64,
+    /// The cache forgets at a power cut: flushes have something to do.
+    pub volatile_cache: bool,
+    /// Bytes that the cache holds; more is destaged as it comes.
+    pub cache_bytes: u64,
+    /// A flush that finds an empty cache.
+    pub flush: Duration,
+    /// What each write in the cache adds to a flush, besides its bytes.
+    pub flush_per_write: Duration,
+}
+
+const MICROSECOND: u64 = 1000;
+
+impl Model {
+    /// A disk of 7,200 revolutions a minute with a volatile cache.
+    pub const HDD: Self = Self {
+        name: "hdd",
+        lanes: 1,
+        read: Duration::from_millis(4),
+        write: Duration::from_nanos(150 * MICROSECOND),
+        seek_max: Duration::from_millis(14),
+        rate: 160e6,
+        volatile_cache: true,
+        cache_bytes: 64 << 20,
+        flush: Duration::from_millis(4),
+        flush_per_write: Duration::from_millis(1),
+    };
+    /// A flash drive on SATA that loses its cache with the power.
+    pub const SATA_SSD: Self = Self {
+        name: "sata-ssd",
+        lanes: 4,
+        read: Duration::from_nanos(90 * MICROSECOND),
+        write: Duration::from_nanos(40 * MICROSECOND),
+        seek_max: Duration::ZERO,
+        rate: 500e6,
+        volatile_cache: true,
+        cache_bytes: 256 << 20,
+        flush: Duration::from_millis(3),
+        flush_per_write: Duration::from_nanos(20 * MICROSECOND),
+    };
+    /// A flash drive on SATA whose capacitors write its cache out when the power fails.
+    pub const SATA_SSD_PLP: Self = Self {
+        name: "sata-ssd-plp",
+        volatile_cache: false,
+        flush: Duration::from_nanos(60 * MICROSECOND),
+        flush_per_write: Duration::ZERO,
+        ..Self::SATA_SSD
+    };
+    /// A flash drive on NVMe, as in workstations.
+    pub const NVME: Self = Self {
+        name: "nvme",
+        lanes: 16,
+        read: Duration::from_nanos(60 * MICROSECOND),
+        write: Duration::from_nanos(15 * MICROSECOND),
+        rate: 3e9,
+        flush: Duration::from_nanos(600 * MICROSECOND),
+        flush_per_write: Duration::from_nanos(5 * MICROSECOND),
+        ..Self::SATA_SSD
+    };
+    /// An array of disks behind a cache with a battery.
+    pub const ARRAY: Self = Self {
+        name: "array",
+        lanes: 8,
+        read: Duration::from_millis(2),
+        write: Duration::from_nanos(100 * MICROSECOND),
+        seek_max: Duration::from_millis(10),
+        rate: 600e6,
+        volatile_cache: false,
+        cache_bytes: 1 << 30,
+        flush: Duration::from_nanos(50 * MICROSECOND),
+        flush_per_write: Duration::ZERO,
+    };
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::HDD, Self::SATA_SSD, Self::SATA_SSD_PLP, Self::NVME, Self::ARRAY];
+
+    /// A device whose flush takes this long, and nothing else takes any time.
+    #[must_use]
+    pub fn flush_of(flush: Duration) -> Self {
+        Self {
+            name: "flush",
+            lanes: 64,
+            read: Duration::ZERO,
+            write: Duration::ZERO,
+            seek_max: Duration::ZERO,
+            rate: f64::INFINITY,
+            volatile_cache: true,
+            cache_bytes: u64::MAX,
+            flush,
+            flush_per_write: Duration::ZERO,
+        }
+    }
+
+    /// By its spelling.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|model| model.name == name)
+    }
+
+    fn bytes(&self, len: u64) -> Duration {
+        Duration::from_secs_f64(len as f64 / self.rate)
+    }
+}
+
+/// Whether time passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Clock {
+    /// Requests sleep.
+    #[default]
+    Real,
+    /// Time is only counted.
+    Virtual,
+}
+
+/// A device with the times of a [`Model`].
+#[derive(Debug)]
+pub struct Modelled<D> {
+    inner: D,
+    model: Model,
+    clock: Clock,
+    began: Instant,
+    state: Mutex<State>,
+    flushes: FlushMeter,
+}
+
+/// Times are since the beginning.
+#[derive(Debug)]
+struct State {
+    /// When each lane has done what it has.
+    lanes: Vec<Duration>,
+    /// The time, where it is virtual.
+    now: Duration,
+    /// Where the head stands: byte offset on the device.
+    head: u64,
+    /// What the cache holds.
+    cached_bytes: u64,
+    cached_writes: u32,
+}
+
+impl<D: Device> Modelled<D> {
+    /// `inner` with the times of `model`.
+    pub fn new(inner: D, model: Model, clock: Clock) -> Self {
+        let lanes = vec![Duration::ZERO; model.lanes.max(1)];
+        let state = State { lanes, now: Duration::ZERO, head: 0, cached_bytes: 0, cached_writes: 0 };
+        Self {
+            inner,
+            model,
+            clock,
+            began: Instant::now(),
+            state: Mutex::new(state),
+            flushes: FlushMeter::default(),
+        }
+    }
+
+    /// The time since it was made, real or counted.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        match self.clock {
+            Clock::Real => self.began.elapsed(),
+            Clock::Virtual => self.state.lock().unwrap_or_else(PoisonError::into_inner).now,
+        }
+    }
+
+    /// Has a request done: `cost` is told from the state of the device; `whole` waits for all that runs, and holds up
+    /// what comes.
+    fn spend(&self, whole: bool, cost: impl FnOnce(&mut State) -> Duration) -> Duration {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = match self.clock {
+            Clock::Real => self.began.elapsed(),
+            Clock::Virtual => state.now,
+        };
+        let cost = cost(&mut state);
+        let lane = match whole {
+            true => (0..state.lanes.len()).max_by_key(|lane| state.lanes[*lane]),
+            false => (0..state.lanes.len()).min_by_key(|lane| state.lanes[*lane]),
+        };
+        let lane = lane.unwrap_or(0);
+        let done = state.lanes[lane].max(now) + cost;
+        match whole {
+            true => state.lanes.fill(done),
+            false => state.lanes[lane] = done,
+        }
+        let rest = done.saturating_sub(now);
+        state.now = state.now.max(done);
+        drop(state);
+        if self.clock == Clock::Real && !rest.is_zero() {
+            std::thread::sleep(rest);
+        }
+        rest
+    }
+
+    fn read(&self, offset: u64, len: u64) {
+        let model = &self.model;
+        self.spend(false, |state| {
+            let seek = seek(model, state, self.inner.size_bytes(), offset, len);
+            model.read + seek + model.bytes(len)
+        });
+    }
+
+    fn write(&self, offset: u64, len: u64) {
+        let model = &self.model;
+        self.spend(false, |state| {
+            if model.cache_bytes == 0 {
+                let seek = seek(model, state, self.inner.size_bytes(), offset, len);
+                return model.write + seek + model.bytes(len);
+            }
+            let has = state.cached_bytes.saturating_add(len);
+            let over = has.saturating_sub(model.cache_bytes);
+            state.cached_bytes = has - over;
+            state.cached_writes = state.cached_writes.saturating_add(1);
+            model.write + model.bytes(over)
+        });
+    }
+}
+
+fn seek(model: &Model, state: &mut State, size: u64, offset: u64, len: u64) -> Duration {
+    let distance = state.head.abs_diff(offset) as f64 / size.max(1) as f64;
+    state.head = offset.saturating_add(len);
+    model.seek_max.mul_f64(distance.min(1.0).sqrt())
+}
+
+impl<D: Device> Device for Modelled<D> {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        self.inner.read_at(offset, buf)?;
+        self.read(offset, buf.len() as u64);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.inner.write_at(offset, bytes)?;
+        self.write(offset, bytes.len() as u64);
+        Ok(())
+    }
+
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.inner.write_durable_at(offset, bytes)?;
+        let model = &self.model;
+        self.spend(false, |state| {
+            let to_medium = match model.volatile_cache {
+                true => seek(model, state, self.inner.size_bytes(), offset, bytes.len() as u64) + model.flush,
+                false => Duration::ZERO,
+            };
+            model.write + to_medium + model.bytes(bytes.len() as u64)
+        });
+        Ok(())
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        self.inner.zero_at(offset, len)?;
+        self.write(offset, len);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        self.inner.flush()?;
+        let model = &self.model;
+        let took = self.spend(true, |state| {
+            let (bytes, writes) =
+                (std::mem::take(&mut state.cached_bytes), std::mem::take(&mut state.cached_writes));
+            if !model.volatile_cache {
+                return model.flush;
+            }
+            model.flush + model.flush_per_write.saturating_mul(writes) + model.bytes(bytes)
+        });
+        self.flushes.add(took);
+        Ok(())
+    }
+
+    fn flush_nanos(&self) -> Option<u64> {
+        self.flushes.average_nanos()
+    }
+
+    fn flush_stats(&self) -> Option<FlushStats> {
+        self.flushes.stats()
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.inner.sector_bytes()
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.inner.is_fresh()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemDevice;
+
+    const PAGE: [u8; 4096] = [7; 4096];
+
+    fn of(model: Model) -> Modelled<MemDevice> {
+        Modelled::new(MemDevice::new(1 << 20), model, Clock::Virtual)
+    }
+
+    #[test]
+    fn a_disk_writes_into_its_cache_and_pays_at_the_flush() {
+        let disk = of(Model::HDD);
+        for block in 0..10 {
+            disk.write_at(block * 8192, &PAGE).unwrap();
+        }
+        let written = disk.elapsed();
+        assert_eq!(written, Model::HDD.write * 10);
+        disk.flush().unwrap();
+        assert!(disk.elapsed() - written >= Model::HDD.flush + Model::HDD.flush_per_write * 10);
+        let flushed = disk.elapsed();
+        disk.flush().unwrap();
+        assert_eq!(disk.elapsed() - flushed, Model::HDD.flush);
+        assert_eq!(disk.flush_stats().unwrap().count, 2);
+        let mut found = [0; 4096];
+        disk.read_at(8192, &mut found).unwrap();
+        assert_eq!(found, PAGE);
+    }
+
+    #[test]
+    fn far_reads_take_longer_than_near_ones() {
+        let disk = of(Model::HDD);
+        let mut buf = [0; 4096];
+        let mut took = |offset| {
+            let before = disk.elapsed();
+            disk.read_at(offset, &mut buf).unwrap();
+            disk.elapsed() - before
+        };
+        took(0);
+        let next = took(4096);
+        assert!(took((1 << 20) - 4096) > next * 2);
+    }
+
+    #[test]
+    fn a_battery_makes_flushes_cheap() {
+        let (array, disk) = (of(Model::ARRAY), of(Model::HDD));
+        for device in [&array, &disk] {
+            device.write_at(0, &PAGE).unwrap();
+            device.flush().unwrap();
+        }
+        assert!(array.flush_nanos().unwrap() * 20 < disk.flush_nanos().unwrap());
+    }
+
+    #[test]
+    fn time_passes_when_it_is_real() {
+        let device =
+            Modelled::new(MemDevice::new(4096), Model::flush_of(Duration::from_millis(5)), Clock::Real);
+        let began = Instant::now();
+        device.flush().unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(5));
+    }
+}

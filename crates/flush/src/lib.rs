@@ -1,0 +1,374 @@
+//! Flushes of a device's cache that threads share: who asks while others ask too, waits for one flush instead of making one.
+//!
+//! ```text
+//!             a thread asks                  the leader comes first         the flush is over
+//!   [idle] ------------------> [collecting] ---------------------> [in flight] --------------> result to all of the round
+//!                               others join:      (after a delay)      others begin the next round, whose leader
+//!                               one flush for all                      waits until this one is over
+//! ```
+//!
+//! A [`Coordinator`] is the device itself with this added: writes go through it, so it knows what was written; and so do flushes of
+//! those who do not ask for company, a journal's commits, so it knows what they covered.
+//!
+//! Owns: rounds, delays, counts, and which writes a flush covers. Does **not** own: the device's time of a flush (it measures that
+//! itself, see `device`), commits, what is to be flushed for.
+//!
+//! Invariants
+//! 1. A flush covers the writes that had completed before it was **issued**. So a round can be joined until it is issued, never
+//!    while it is in flight: what was written since then may still be in the cache when it ends.
+//! 2. At most one round is in flight, and one collects. Everybody is released by exactly one round, with its result.
+//! 3. A leader flushes, whatever happens to those who joined; it sleeps without a lock.
+//! 4. A flush that failed covers nothing.
+//!
+//! Source: spec 05 sections 3 to 5.
+//!
+//! ```
+//! use device::{Device, MemDevice};
+//! use flush::{Coordinator, How, Settings, Stream};
+//!
+//! let coordinator = Coordinator::new(MemDevice::new(1 << 20), Settings::default());
+//! coordinator.write_at(0, b"record").unwrap();
+//! assert_eq!(coordinator.flush_for(Stream(1)).unwrap(), How::Own);
+//! // Nothing was written since.
+//! assert_eq!(coordinator.flush_for(Stream(1)).unwrap(), How::Covered);
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use device::{Device, DeviceFault, FlushStats};
+
+pub use settings::{Delay, Mode, Settings};
+
+/// Whose writes a flush is for: a thread, or what takes its place where threads serve many. One stream alone is not made to
+/// wait for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream(pub u64);
+
+/// How a request became durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// By a flush that was made for it.
+    Own,
+    /// By the flush of a round that it joined.
+    Joined,
+    /// By a flush that had been made already.
+    Covered,
+}
+
+/// The device refused to flush; everybody in the round is told the same.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(transparent)]
+pub struct Failed(Arc<DeviceFault>);
+
+impl Failed {
+    /// What the device said.
+    #[must_use]
+    pub fn fault(&self) -> &DeviceFault {
+        &self.0
+    }
+}
+
+/// Counts since the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlushCounts {
+    /// Requests.
+    pub requests: u64,
+    /// Flushes that were made for them.
+    pub flushes: u64,
+    /// Requests that joined a round.
+    pub joined: u64,
+    /// Requests for which nothing had to be flushed.
+    pub covered: u64,
+    /// Requests that went past the rounds: the device is fast.
+    pub bypassed: u64,
+    /// What leaders slept, in nanoseconds.
+    pub delay_nanos: u64,
+    /// Flushes that were made without a request: by commits.
+    pub others: u64,
+}
+
+/// Coordinates the flushes of one device. Shared by threads.
+#[derive(Debug)]
+pub struct Coordinator<D> {
+    device: D,
+    settings: Settings,
+    /// Writes that have completed.
+    written: AtomicU64,
+    /// What of them the last flush covered.
+    flushed: AtomicU64,
+    rounds: Mutex<Rounds>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Rounds {
+    /// A round's flush runs.
+    in_flight: bool,
+    /// The round that collects.
+    next: Option<Arc<Round>>,
+    /// Who led the last one, where nobody joined it.
+    alone: Option<Stream>,
+    /// When the last one ended.
+    ended: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Round {
+    result: OnceLock<Result<(), Failed>>,
+    /// Changed with the lock of [`Rounds`] held.
+    joined: AtomicU64,
+    /// The result is there.
+    over: Condvar,
+    /// The round before is over: for the leader.
+    turn: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU64,
+    flushes: AtomicU64,
+    joined: AtomicU64,
+    covered: AtomicU64,
+    bypassed: AtomicU64,
+    delay_nanos: AtomicU64,
+    others: AtomicU64,
+}
+
+fn add(count: &AtomicU64, by: u64) {
+    count.fetch_add(by, Ordering::Relaxed);
+}
+
+impl<D: Device> Coordinator<D> {
+    /// Coordinates the flushes of `device`.
+    pub fn new(device: D, settings: Settings) -> Self {
+        Self {
+            device,
+            settings,
+            // Who knows what was written before.
+            written: AtomicU64::new(1),
+            flushed: AtomicU64::new(0),
+            rounds: Mutex::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Has everything that was written been covered?
+    #[must_use]
+    pub fn is_covered(&self) -> bool {
+        self.flushed.load(Ordering::Acquire) >= self.written.load(Ordering::Acquire)
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counts(&self) -> FlushCounts {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        FlushCounts {
+            requests: get(&self.counts.requests),
+            flushes: get(&self.counts.flushes),
+            joined: get(&self.counts.joined),
+            covered: get(&self.counts.covered),
+            bypassed: get(&self.counts.bypassed),
+            delay_nanos: get(&self.counts.delay_nanos),
+            others: get(&self.counts.others),
+        }
+    }
+
+    /// Makes durable what had been written when it is called; for `stream`.
+    ///
+    /// # Errors
+    /// The device refused; the state of its cache is not known then.
+    pub fn flush_for(&self, stream: Stream) -> Result<How, Failed> {
+        add(&self.counts.requests, 1);
+        let epoch = self.settings.mode == Mode::Epoch;
+        if epoch && self.is_covered() {
+            add(&self.counts.covered, 1);
+            return Ok(How::Covered);
+        }
+        if self.settings.mode == Mode::None {
+            return self.make().map(|()| How::Own);
+        }
+        if self.settings.mode == Mode::Seed && self.is_fast() {
+            add(&self.counts.bypassed, 1);
+            return self.make().map(|()| How::Own);
+        }
+        let mut rounds = self.rounds();
+        if let Some(round) = rounds.next.clone() {
+            add(&self.counts.joined, 1);
+            round.joined.fetch_add(1, Ordering::Relaxed);
+            while round.result.get().is_none() {
+                rounds = round.over.wait(rounds).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(rounds);
+            return result(&round).map(|()| How::Joined);
+        }
+        self.lead(rounds, stream)
+    }
+
+    fn rounds(&self) -> MutexGuard<'_, Rounds> {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Is the device so fast that waiting for others takes longer than a flush?
+    fn is_fast(&self) -> bool {
+        let average = self.device.flush_nanos().map(Duration::from_nanos);
+        average.is_some_and(|average| average < self.settings.bypass_below)
+    }
+
+    fn lead<'a>(&'a self, mut rounds: MutexGuard<'a, Rounds>, stream: Stream) -> Result<How, Failed> {
+        let round = Arc::new(Round::default());
+        rounds.next = Some(Arc::clone(&round));
+        let is_alone = !rounds.in_flight && rounds.alone.is_none_or(|last| last == stream);
+        while rounds.in_flight {
+            rounds = round.turn.wait(rounds).unwrap_or_else(PoisonError::into_inner);
+        }
+        let delay = if is_alone { Duration::ZERO } else { self.delay(rounds.ended) };
+        if !delay.is_zero() {
+            drop(rounds);
+            std::thread::sleep(delay);
+            add(&self.counts.delay_nanos, delay.as_nanos() as u64);
+            rounds = self.rounds();
+        }
+        // From here on nobody joins: who comes now may have written after the flush was issued.
+        rounds.next = None;
+        rounds.in_flight = true;
+        drop(rounds);
+        let made = self.make();
+        let mut rounds = self.rounds();
+        rounds.in_flight = false;
+        rounds.ended = Some(Instant::now());
+        let others = round.joined.load(Ordering::Relaxed) > 0 || rounds.next.is_some();
+        rounds.alone = (!others).then_some(stream);
+        let _ = round.result.set(made);
+        if let Some(next) = &rounds.next {
+            next.turn.notify_one();
+        }
+        drop(rounds);
+        round.over.notify_all();
+        result(&round).map(|()| How::Own)
+    }
+
+    /// How long a leader waits for others to join.
+    fn delay(&self, ended: Option<Instant>) -> Duration {
+        if self.settings.mode != Mode::Seed {
+            return Duration::ZERO;
+        }
+        let average = self.device.flush_nanos().map_or(Duration::ZERO, Duration::from_nanos);
+        let target = average.clamp(self.settings.delay_min, self.settings.delay_max);
+        match self.settings.delay {
+            Delay::None => Duration::ZERO,
+            Delay::Full => target,
+            Delay::Aged => ended.map_or(Duration::ZERO, |ended| target.saturating_sub(ended.elapsed())),
+        }
+    }
+
+    fn make(&self) -> Result<(), Failed> {
+        add(&self.counts.flushes, 1);
+        self.flush_covering().map_err(|fault| Failed(Arc::new(fault)))
+    }
+
+    /// A flush, and what it covers.
+    fn flush_covering(&self) -> Result<(), DeviceFault> {
+        let issued = self.written.load(Ordering::Acquire);
+        self.device.flush()?;
+        self.flushed.fetch_max(issued, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// A write, which waits for a flush when it has completed; one that failed may have written something.
+    fn count(&self, written: Result<(), DeviceFault>) -> Result<(), DeviceFault> {
+        self.written.fetch_add(1, Ordering::AcqRel);
+        written
+    }
+}
+
+fn result(round: &Round) -> Result<(), Failed> {
+    // Set before anybody is told that the round is over.
+    round.result.get().cloned().unwrap_or(Ok(()))
+}
+
+impl<D: Device> Device for Coordinator<D> {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        self.device.read_at(offset, buf)
+    }
+
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
+        self.device.read_vectored_at(offset, bufs)
+    }
+
+    fn file_at(&self, offset: u64, len: u64) -> Option<(BorrowedFd<'_>, u64)> {
+        self.device.file_at(offset, len)
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        self.device.prefetch(offset, len);
+    }
+
+    fn forget_cached(&self, offset: u64, len: u64) {
+        self.device.forget_cached(offset, len);
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.count(self.device.write_at(offset, bytes))
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
+        self.count(self.device.write_vectored_at(offset, bufs))
+    }
+
+    /// Nothing waits for a flush by it, if it succeeds.
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        let written = self.device.write_durable_at(offset, bytes);
+        if written.is_err() { self.count(written) } else { written }
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        self.count(self.device.zero_at(offset, len))
+    }
+
+    /// A flush of one's own, for whom nobody asked.
+    fn flush(&self) -> Result<(), DeviceFault> {
+        add(&self.counts.others, 1);
+        self.flush_covering()
+    }
+
+    fn flush_nanos(&self) -> Option<u64> {
+        self.device.flush_nanos()
+    }
+
+    fn flush_stats(&self) -> Option<FlushStats> {
+        self.device.flush_stats()
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.device.sector_bytes()
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.device.is_fresh()
+    }
+}

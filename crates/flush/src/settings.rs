@@ -1,0 +1,99 @@
+//! How flushes are coordinated.
+
+use std::time::Duration;
+
+/// How threads share flushes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    /// Not at all: each makes its own.
+    None,
+    /// Rounds, whose leader waits a little for others (spec 05 section 3).
+    Seed,
+    /// Rounds without delay: who comes while one is in flight shares the next (spec 05 section 5.1).
+    Merge,
+    /// As merge, and nothing is flushed for what a flush has covered already (spec 05 section 5.2).
+    #[default]
+    Epoch,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::None, Self::Seed, Self::Merge, Self::Epoch];
+
+    /// As it is spelled.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Seed => "seed",
+            Self::Merge => "merge",
+            Self::Epoch => "epoch",
+        }
+    }
+
+    /// By its spelling.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+}
+
+/// How long the leader of a round waits ([`Mode::Seed`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Delay {
+    /// As long as a flush takes.
+    Full,
+    /// Until the last round ended that long ago.
+    #[default]
+    Aged,
+    /// Not at all.
+    None,
+}
+
+impl Delay {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Full, Self::Aged, Self::None];
+
+    /// As it is spelled.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Aged => "aged",
+            Self::None => "none",
+        }
+    }
+
+    /// By its spelling.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|delay| delay.name() == name)
+    }
+}
+
+/// All choices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// How threads share flushes.
+    pub mode: Mode,
+    /// How long a leader waits.
+    pub delay: Delay,
+    /// Waits are at least this long.
+    pub delay_min: Duration,
+    /// Waits are at most this long.
+    pub delay_max: Duration,
+    /// A device that flushes faster on average is flushed by everybody for himself ([`Mode::Seed`]).
+    pub bypass_below: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            delay: Delay::default(),
+            delay_min: Duration::ZERO,
+            delay_max: Duration::from_millis(15),
+            bypass_below: Duration::from_millis(2),
+        }
+    }
+}
