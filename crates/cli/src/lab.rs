@@ -3,6 +3,7 @@
 //! Does **not** own: any load or measurement (see the crate `lab`).
 
 mod createmany;
+mod fsync;
 mod large_dir;
 mod orphans;
 
@@ -32,6 +33,8 @@ enum Study {
     Createmany(Box<createmany::CreatemanyArgs>),
     /// How orphan tracking scales with writers: its modes side by side.
     Orphans(Box<orphans::OrphansArgs>),
+    /// What durability costs on disks of several kinds, and what sharing flushes saves.
+    Fsync(Box<fsync::FsyncArgs>),
     /// One directory with very many names: rates along the way, and what its hash changes.
     LargeDir(Box<large_dir::LargeDirArgs>),
 }
@@ -41,6 +44,7 @@ pub(crate) fn run(args: &LabArgs) -> ExitCode {
     let done = match &args.study {
         Study::Createmany(args) => createmany::run(args),
         Study::Orphans(args) => orphans::run(args),
+        Study::Fsync(args) => fsync::run(args),
         Study::LargeDir(args) => large_dir::run(args),
     };
     match done {

@@ -35,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 pub mod createmany;
+pub mod fsync;
 pub mod ground;
 pub mod large_dir;
 pub mod names;

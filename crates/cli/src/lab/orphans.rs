@@ -66,7 +66,7 @@ fn parse_mode(name: &str) -> Result<Mode, String> {
         .ok_or_else(|| "it is list-v0, list-v3, file, none, single-handle or kernel".to_owned())
 }
 
-fn parse_width(text: &str) -> Result<u16, String> {
+pub(super) fn parse_width(text: &str) -> Result<u16, String> {
     let width = text.parse().ok().filter(|width| (1..=1024).contains(width));
     width.ok_or_else(|| "it is a number from 1 to 1024".to_owned())
 }

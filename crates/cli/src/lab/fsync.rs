@@ -1,0 +1,111 @@
+//! `extant lab fsync`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use device::Model;
+use flush::{Delay, Mode, Settings};
+use lab::LabFault;
+use lab::fsync::{Load, Study};
+
+use super::{Shown, print};
+
+/// What durability costs on disks of several kinds, and what sharing flushes saves.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Devices: hdd, sata-ssd, sata-ssd-plp (its cache survives a power cut), nvme, array (with a battery). Their times are a
+model's; bytes are in memory.
+Modes: none (each fsync makes a flush), seed (a leader waits a little for others), merge (who comes during a flush shares the
+next), epoch (merge, and nothing is flushed that is durable already). Each is laid beside no flushes at all: no-barrier.
+
+Examples:
+  extant lab fsync                                       all devices and modes, 1 to 64 threads: a minute
+  extant lab fsync --load happy --devices hdd            mostly reads, 40 KiB each
+  extant lab fsync --devices hdd --modes seed --delay full
+  extant lab fsync --flush-ms 5 --widths 16              a device whose flush takes 5 ms, and nothing else anything")]
+pub(crate) struct FsyncArgs {
+    /// What the threads do.
+    #[arg(long, value_enum, default_value = "overwrite")]
+    load: LoadArg,
+    /// Devices, in the order of the table.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_model)]
+    devices: Vec<Model>,
+    /// A device whose flush takes this long, instead.
+    #[arg(long, value_name = "MS", conflicts_with = "devices")]
+    flush_ms: Option<f64>,
+    /// Modes, in the order of the table.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_mode)]
+    modes: Vec<Mode>,
+    /// Numbers of threads.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16, 64],
+          value_parser = super::orphans::parse_width)]
+    widths: Vec<u16>,
+    /// Seconds of each turn.
+    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    seconds: f64,
+    /// How long the leader of mode seed waits: full (as long as a flush takes), aged (until the last flush was that long
+    /// ago), none.
+    #[arg(long, value_name = "POLICY", default_value = "aged", value_parser = parse_delay)]
+    delay: Delay,
+    /// Where the threads' choices begin.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LoadArg {
+    /// Overwrite and flush.
+    Overwrite,
+    /// Mostly read.
+    Happy,
+}
+
+fn parse_model(name: &str) -> Result<Model, String> {
+    Model::by_name(name).ok_or_else(|| {
+        let names: Vec<_> = Model::ALL.iter().map(|model| model.name).collect();
+        format!("it is one of {}", names.join(", "))
+    })
+}
+
+fn parse_mode(name: &str) -> Result<Mode, String> {
+    Mode::by_name(name).ok_or_else(|| "it is none, seed, merge or epoch".to_owned())
+}
+
+fn parse_delay(name: &str) -> Result<Delay, String> {
+    Delay::by_name(name).ok_or_else(|| "it is full, aged or none".to_owned())
+}
+
+pub(super) fn run(args: &FsyncArgs) -> Result<ExitCode, LabFault> {
+    let time = |what: &str, seconds: f64| {
+        let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| time.as_secs() < 3600);
+        time.ok_or_else(|| super::usage(format!("{what} is a time below an hour")))
+    };
+    let defaults = Study::default();
+    let of_flush = args.flush_ms.map(|ms| time("--flush-ms", ms / 1e3)).transpose()?;
+    let models = match of_flush {
+        Some(flush) => vec![Model::flush_of(flush)],
+        None if args.devices.is_empty() => defaults.models,
+        None => args.devices.clone(),
+    };
+    let study = Study {
+        load: match args.load {
+            LoadArg::Overwrite => Load::Overwrite,
+            LoadArg::Happy => Load::Happy,
+        },
+        models,
+        modes: if args.modes.is_empty() { defaults.modes } else { args.modes.clone() },
+        widths: args.widths.iter().map(|width| usize::from(*width)).collect(),
+        time: time("--seconds", args.seconds)?,
+        settings: Settings { delay: args.delay, ..Settings::default() },
+        seed: args.seed,
+    };
+    let shown = Shown::new(true, false);
+    let report = lab::fsync::run(&study, &shown)?;
+    drop(shown);
+    print(&report, &report, args.json);
+    Ok(ExitCode::SUCCESS)
+}
