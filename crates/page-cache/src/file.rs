@@ -318,13 +318,13 @@ impl File {
         now_ms: u64,
         backing: &B,
     ) -> Result<bool, B::Error> {
-        check_range(range.start, range.end - range.start);
-        let block = range.start >> self.block_shift;
-        assert!(range.end.saturating_sub(1) >> self.block_shift == block, "{range:?} is inside of one block");
-        let pos = block << self.block_shift;
         if range.is_empty() {
             return Ok(false);
         }
+        check_range(range.start, range.end - range.start);
+        let block = range.start >> self.block_shift;
+        assert!((range.end - 1) >> self.block_shift == block, "{range:?} is inside of one block");
+        let pos = block << self.block_shift;
         loop {
             // A hole is zero: no folio for that.
             if self.gap(pos, self.block_bytes()).is_some()
