@@ -3,7 +3,7 @@
 //! Invariants
 //! 1. Folios of a chunk do not overlap; each begins at a multiple of its size.
 //! 2. A chunk that left its file's map is `detached`, has no folios and gets none; who holds it looks the chunk up again.
-//! 3. `dirty_blocks` counts the dirty bits of its folios and changes under the folio's lock.
+//! 3. `dirty_blocks` and `writing_blocks` count these bits of its folios and change under the folio's lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -17,6 +17,7 @@ pub(crate) struct Chunk {
     pub(crate) number: u64,
     pub(crate) slots: RwLock<Slots>,
     pub(crate) dirty_blocks: AtomicU32,
+    pub(crate) writing_blocks: AtomicU32,
     /// When it became dirty; [`CLEAN`] while it is not. Changed under the lock of the file's list of dirty chunks.
     pub(crate) dirtied_ms: AtomicU64,
 }
@@ -53,6 +54,7 @@ impl Chunk {
             number,
             slots: RwLock::default(),
             dirty_blocks: AtomicU32::new(0),
+            writing_blocks: AtomicU32::new(0),
             dirtied_ms: AtomicU64::new(CLEAN),
         }
     }

@@ -50,7 +50,7 @@ pub struct File {
 }
 
 /// A chunk that was looked up, for the next folio in it.
-type Memo = Option<Arc<Chunk>>;
+pub(crate) type Memo = Option<Arc<Chunk>>;
 
 impl File {
     pub(crate) fn new(this: Weak<Self>, shared: Arc<Shared>, id: u64, key: u64, block_bytes: u32) -> Self {
@@ -399,7 +399,7 @@ impl File {
         self.chunks.write().entry(number).or_insert_with(|| Arc::new(Chunk::new(number))).clone()
     }
 
-    fn find(&self, memo: &mut Memo, page: u64) -> Option<Arc<Folio>> {
+    pub(crate) fn find(&self, memo: &mut Memo, page: u64) -> Option<Arc<Folio>> {
         let number = page >> (CHUNK_SHIFT - PAGE_SHIFT);
         loop {
             if memo.as_ref().is_none_or(|chunk| chunk.number != number) {

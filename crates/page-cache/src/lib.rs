@@ -29,7 +29,8 @@
 //!    since what is being written counts as dirty there.)
 //! 5. Reads of what is here take locks shared with other readers only: the file's map, the chunk's list, the folio.
 //! 6. Every failure of writing back is told once to each open file: see [`Handle::take_error`].
-//! 7. Work done for somebody who wants memory is bounded by how much it is.
+//! 7. Bytes that are [pinned](File::pin) do not change either: what holds for a run's holds for them.
+//! 8. Work done for somebody who wants memory is bounded by how much it is.
 //!
 //! Locks, in this order: [`File::stop_fills`]; a file's map of chunks; a chunk's list; a folio (several only by who fills, in rising
 //! order); a file's list of dirty chunks; the cache's list of files; and last, one at a time: the pool, a ring of the clock, counts
@@ -78,6 +79,7 @@ mod fill;
 mod folio;
 mod handle;
 mod order;
+mod pin;
 mod pool;
 mod readahead;
 mod reclaim;
@@ -101,6 +103,7 @@ pub use file::File;
 pub use fill::FillsStopped;
 pub use handle::Handle;
 pub use order::{Order, PAGE_BYTES};
+pub use pin::Pins;
 pub use readahead::Window;
 pub use stats::Stats;
 pub use writeback::{Run, Take};

@@ -113,7 +113,8 @@ impl Shared {
             let Some(mut slots) = chunk.slots.try_write() else { return false };
             let Some(mut state) = folio.state.try_write() else { return false };
             // Who holds it is about to use it: a fill that makes many folios must not lose the first for the last.
-            let is_held = Arc::strong_count(folio) > HOLDERS;
+            let is_pinned = state.bytes.as_ref().is_some_and(|bytes| Arc::strong_count(bytes) > 1);
+            let is_held = is_pinned || Arc::strong_count(folio) > HOLDERS;
             let is_idle = state.dirty.is_empty() && state.writing.is_empty() && !state.is_gone() && !is_held;
             if !is_idle || !slots.remove(folio, chunk.number) {
                 return false;

@@ -14,6 +14,7 @@
 
 use std::ops::{Range, RangeFrom};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::chunk::Chunk;
 use crate::file::{File, POS_MAX, check_range};
@@ -51,6 +52,9 @@ impl File {
         for chunk in self.chunks_in(range.start >> CHUNK_SHIFT..) {
             if (chunk.number << CHUNK_SHIFT) >= range.end {
                 break;
+            }
+            if chunk.writing_blocks.load(Ordering::SeqCst) == 0 {
+                continue;
             }
             for folio in chunk.folios() {
                 let blocks = self.blocks_in(&folio, &range);

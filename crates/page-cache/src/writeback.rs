@@ -21,6 +21,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::chunk::Chunk;
 use crate::file::{File, POS_MAX};
@@ -152,6 +153,7 @@ impl File {
         let count = state.dirty.clear(blocks.clone());
         state.writing.set(blocks.clone());
         self.shared.start_writing(u64::from(count) << self.block_shift);
+        chunk.writing_blocks.fetch_add(count, Ordering::SeqCst);
         self.sub_dirty_blocks(chunk, count);
         TakePiece::Some(Piece { folio: folio.clone(), blocks, memory, bytes })
     }
@@ -266,8 +268,11 @@ impl Run {
             let file = &self.file;
             let chunk = file.chunk(folio.page >> (CHUNK_SHIFT - PAGE_SHIFT));
             let mut state = folio.state.write();
-            state.writing.clear(blocks.clone());
-            if let Some(chunk) = chunk.filter(|_| is_dirty) {
+            let count = state.writing.clear(blocks.clone());
+            // It has this folio, so it is there.
+            let Some(chunk) = chunk else { continue };
+            chunk.writing_blocks.fetch_sub(count, Ordering::SeqCst);
+            if is_dirty {
                 file.set_dirty(&chunk, &mut state, blocks, self.dirtied_ms);
                 file.backdate_chunk(&chunk, self.dirtied_ms);
             }
