@@ -3,10 +3,11 @@
 //! Invariants
 //! 1. Folios of a chunk do not overlap; each begins at a multiple of its size.
 //! 2. A chunk that left its file's map is `detached`, has no folios and gets none; who holds it looks the chunk up again.
-//! 3. `dirty_blocks` and `writing_blocks` count these bits of its folios and change under the folio's lock.
+//! 3. `dirty_blocks` and `writing_blocks` count these bits of its folios and change under the folio's lock;
+//!    so do the bits of `dirty_folios`, one for the first page of each folio that has a dirty block.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -18,9 +19,14 @@ pub(crate) struct Chunk {
     pub(crate) slots: RwLock<Slots>,
     pub(crate) dirty_blocks: AtomicU32,
     pub(crate) writing_blocks: AtomicU32,
+    /// Where to look for dirty blocks: a chunk may have 512 folios, and one of them dirty.
+    dirty_folios: [AtomicU64; WORDS],
     /// When it became dirty; [`CLEAN`] while it is not. Changed under the lock of the file's list of dirty chunks.
     pub(crate) dirtied_ms: AtomicU64,
 }
+
+/// Words with a bit for each page of a chunk.
+const WORDS: usize = (CHUNK_PAGES / 64) as usize;
 
 /// No time: the chunk is clean.
 pub(crate) const CLEAN: u64 = u64::MAX;
@@ -55,6 +61,7 @@ impl Chunk {
             slots: RwLock::default(),
             dirty_blocks: AtomicU32::new(0),
             writing_blocks: AtomicU32::new(0),
+            dirty_folios: Default::default(),
             dirtied_ms: AtomicU64::new(CLEAN),
         }
     }
@@ -73,6 +80,27 @@ impl Chunk {
         let slots = self.slots.read();
         let at = slots.at((page.saturating_sub(self.first_page())) as u16);
         slots.folios.get(at).map(|slot| slot.folio.clone())
+    }
+
+    /// Notes whether a folio has dirty blocks. Under its lock.
+    pub(crate) fn note_dirty(&self, folio: &Folio, is_dirty: bool) {
+        let page = (folio.page - self.first_page()) as usize;
+        let (word, bit) = (&self.dirty_folios[page / 64], 1 << (page % 64));
+        if is_dirty {
+            word.fetch_or(bit, Ordering::SeqCst);
+        } else {
+            word.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+
+    /// The first page, from this one on, where a folio with dirty blocks begins.
+    pub(crate) fn next_dirty(&self, page: u64) -> Option<u64> {
+        let from = page.saturating_sub(self.first_page()) as usize;
+        (from / 64..WORDS).find_map(|at| {
+            let word = self.dirty_folios[at].load(Ordering::SeqCst);
+            let word = if at == from / 64 { word & (u64::MAX << (from % 64)) } else { word };
+            (word != 0).then(|| self.first_page() + at as u64 * 64 + u64::from(word.trailing_zeros()))
+        })
     }
 
     /// All its folios.

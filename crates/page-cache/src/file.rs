@@ -138,7 +138,7 @@ impl File {
             state.own_bytes(&self.shared, folio.order, part.clone())[part]
                 .copy_from_slice(&bytes[done..done + count]);
             state.uptodate.set(blocks.clone());
-            self.set_dirty(&chunk, &mut state, blocks, now_ms);
+            self.set_dirty(&chunk, &folio, &mut state, blocks, now_ms);
             drop(state);
             if !is_new {
                 folio.touch();
@@ -351,16 +351,27 @@ impl File {
             state.uptodate.set(blocks.clone());
             state.own_bytes(&self.shared, folio.order, part.clone())[part].fill(0);
             if is_data {
-                self.set_dirty(&chunk, &mut state, blocks, now_ms);
+                self.set_dirty(&chunk, &folio, &mut state, blocks, now_ms);
             }
             return Ok(is_data);
         }
     }
 
     /// Marks uptodate blocks as newer than the backing.
-    pub(crate) fn set_dirty(&self, chunk: &Chunk, state: &mut State, blocks: Range<u32>, now_ms: u64) {
+    pub(crate) fn set_dirty(
+        &self,
+        chunk: &Chunk,
+        folio: &Folio,
+        state: &mut State,
+        blocks: Range<u32>,
+        now_ms: u64,
+    ) {
+        let was_dirty = !state.dirty.is_empty();
         let new = state.dirty.set(blocks);
         if new != 0 {
+            if !was_dirty {
+                chunk.note_dirty(folio, true);
+            }
             self.add_dirty_blocks(chunk, new, now_ms);
             self.shared.add_dirty(u64::from(new) << self.block_shift);
         }

@@ -92,6 +92,9 @@ impl File {
                 return None;
             }
             let dropped = state.dirty.clear(blocks.clone());
+            if dropped != 0 && state.dirty.is_empty() {
+                chunk.note_dirty(folio, false);
+            }
             self.sub_dirty_blocks(chunk, dropped);
             self.shared.drop_dirty(u64::from(dropped) << self.block_shift);
             state.uptodate.clear(blocks.clone());

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, Found};
 use crate::file::{File, POS_MAX};
 use crate::folio::Folio;
 use crate::order::{CHUNK_SHIFT, PAGE_SHIFT};
@@ -73,9 +73,11 @@ impl File {
             let start = (number << CHUNK_SHIFT).max(range.start);
             let end = ((number + 1) << CHUNK_SHIFT).min(range.end);
             let Some(chunk) = self.chunk(number).filter(|_| start < end) else { continue };
-            let mut from = start;
-            while let Some(folio) = chunk.next(from >> PAGE_SHIFT).filter(|folio| folio.pos() < end) {
-                from = folio.end();
+            // The first folio may begin before the range does.
+            let Some(mut page) = chunk.next(start >> PAGE_SHIFT).map(|folio| folio.page) else { continue };
+            while let Some(dirty) = chunk.next_dirty(page).filter(|dirty| dirty << PAGE_SHIFT < end) {
+                page = dirty + 1;
+                let Found::Folio(folio) = chunk.find(dirty) else { continue };
                 let blocks = self.blocks_in(&folio, &(start..end));
                 match self.take_piece(&chunk, &folio, blocks, bytes_max, false) {
                     TakePiece::Some(piece) => return self.take_more(range, dirtied_ms, piece, bytes_max),
@@ -151,6 +153,9 @@ impl File {
             all
         };
         let count = state.dirty.clear(blocks.clone());
+        if state.dirty.is_empty() {
+            chunk.note_dirty(folio, false);
+        }
         state.writing.set(blocks.clone());
         self.shared.start_writing(u64::from(count) << self.block_shift);
         chunk.writing_blocks.fetch_add(count, Ordering::SeqCst);
@@ -273,7 +278,7 @@ impl Run {
             let Some(chunk) = chunk else { continue };
             chunk.writing_blocks.fetch_sub(count, Ordering::SeqCst);
             if is_dirty {
-                file.set_dirty(&chunk, &mut state, blocks, self.dirtied_ms);
+                file.set_dirty(&chunk, &folio, &mut state, blocks, self.dirtied_ms);
                 file.backdate_chunk(&chunk, self.dirtied_ms);
             }
         }
