@@ -1,0 +1,502 @@
+//! The folios of one file: found, made, written into and read from.
+//!
+//! Owns: the map of chunks, the loops of [`write`](File::write) and [`read`](File::read). Does **not** own: the file's size (the
+//! caller cuts reads at it), who may write at the same time (the caller's lock of the inode), bringing bytes in (see `fill`),
+//! taking them out (see `writeback`).
+//!
+//! Invariants
+//! 1. Bytes of a block that is not uptodate are never handed out.
+//! 2. A write that changes a part of a block has the rest of it from the backing, or zeros where that has a hole.
+//! 3. One folio is locked at a time, except by who fills several: those in rising order.
+
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::backing::{Backing, Extent};
+use crate::chunk::{Chunk, Found};
+use crate::dirty::DirtyChunks;
+use crate::errors::ErrorLog;
+use crate::folio::{Folio, State};
+use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
+use crate::reclaim::Clock;
+use crate::{Order, Shared, WriteError};
+
+/// The end of the largest file.
+pub(crate) const POS_MAX: u64 = 1 << 63;
+
+/// What the cache has of one file. Made by [`PageCache::file`](crate::PageCache::file), kept by whoever uses it, and by the cache
+/// while something in it is dirty.
+pub struct File {
+    pub(crate) this: Weak<Self>,
+    pub(crate) shared: Arc<Shared>,
+    /// Never given to another file.
+    pub(crate) id: u64,
+    key: u64,
+    pub(crate) block_shift: u32,
+    /// The smallest folio: one block at least.
+    order_min: Order,
+    pub(crate) chunks: RwLock<BTreeMap<u64, Arc<Chunk>>>,
+    pub(crate) dirty: Mutex<DirtyChunks>,
+    /// Shared by who brings bytes in, see [`stop_fills`](Self::stop_fills).
+    pub(crate) fills: RwLock<()>,
+    pub(crate) errors: ErrorLog,
+    /// Counts runs that were settled, for who waits for one.
+    pub(crate) settled: Mutex<u64>,
+    pub(crate) is_settled: Condvar,
+}
+
+/// A chunk that was looked up, for the next folio in it.
+pub(crate) type Memo = Option<Arc<Chunk>>;
+
+impl File {
+    pub(crate) fn new(this: Weak<Self>, shared: Arc<Shared>, id: u64, key: u64, block_bytes: u32) -> Self {
+        assert!(
+            block_bytes.is_power_of_two() && (1024..=65536).contains(&block_bytes),
+            "blocks of {block_bytes} bytes"
+        );
+        Self {
+            this,
+            shared,
+            id,
+            key,
+            block_shift: block_bytes.trailing_zeros(),
+            order_min: Order::holding(u64::from(block_bytes)),
+            chunks: RwLock::default(),
+            dirty: Mutex::default(),
+            fills: RwLock::default(),
+            errors: ErrorLog::default(),
+            settled: Mutex::default(),
+            is_settled: Condvar::new(),
+        }
+    }
+
+    /// The caller's name for it: an inode number, say.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        1 << self.block_shift
+    }
+
+    /// Notes that something of this file could not be written, for everybody who has it open. Runs that fail do it themselves
+    /// ([`Run::failed`](crate::Run::failed)).
+    pub fn note_error(&self, error: WriteError) {
+        self.errors.note(error);
+    }
+
+    /// Copies `bytes` into the file from byte `pos` on and marks them dirty since `now_ms`; how many bytes were copied: all, or
+    /// those before the first error. Where the write begins or ends inside a block that is not here, the backing is asked for
+    /// that block. Two writes of the same bytes, or a write and a truncation, are the caller's to keep apart.
+    ///
+    /// # Errors
+    /// What the backing says, if nothing was copied.
+    pub fn write<B: Backing + ?Sized>(
+        &self,
+        pos: u64,
+        bytes: &[u8],
+        now_ms: u64,
+        backing: &B,
+    ) -> Result<usize, B::Error> {
+        self.write_expecting(pos, bytes, bytes.len() as u64, now_ms, backing)
+    }
+
+    /// As [`write`](Self::write); folios are as large as for a write of `expected` bytes.
+    pub(crate) fn write_expecting<B: Backing + ?Sized>(
+        &self,
+        pos: u64,
+        bytes: &[u8],
+        expected: u64,
+        now_ms: u64,
+        backing: &B,
+    ) -> Result<usize, B::Error> {
+        check_range(pos, bytes.len() as u64);
+        let (mut memo, mut done) = (None, 0);
+        while done < bytes.len() {
+            let at = pos + done as u64;
+            let wanted = (bytes.len() - done) as u64;
+            let (chunk, folio, is_new) = self.folio(&mut memo, at >> PAGE_SHIFT, wanted.max(expected));
+            let mut state = folio.state.write();
+            if state.is_gone() {
+                continue;
+            }
+            let count = wanted.min(folio.end() - at) as usize;
+            let start = (at - folio.pos()) as usize;
+            let part = start..start + count;
+            let blocks = self.blocks_around(&part);
+            if let Err(error) = self.load_edges(&folio, &mut state, &part, backing) {
+                self.shared.counts.written_bytes.add(done as u64);
+                return if done == 0 { Err(error) } else { Ok(done) };
+            }
+            state.own_bytes(&self.shared, folio.order, part.clone())[part]
+                .copy_from_slice(&bytes[done..done + count]);
+            state.uptodate.set(blocks.clone());
+            self.set_dirty(&chunk, &folio, &mut state, blocks, now_ms);
+            drop(state);
+            if !is_new {
+                folio.touch();
+            }
+            done += count;
+        }
+        self.shared.counts.written_bytes.add(done as u64);
+        Ok(done)
+    }
+
+    /// Copies the file's bytes from `pos` on into all of `buf`. Blocks that are here are copied under their folio's lock, shared
+    /// with other readers; holes of the backing become zeros, and no folio; anything else is brought in first. Did it find all of
+    /// it? The caller cuts `buf` at the end of the file.
+    ///
+    /// # Errors
+    /// What the backing says; what `buf` has then is not defined.
+    pub fn read<B: Backing + ?Sized>(&self, pos: u64, buf: &mut [u8], backing: &B) -> Result<bool, B::Error> {
+        check_range(pos, buf.len() as u64);
+        let (mut memo, mut done, mut missed) = (None, 0, 0);
+        while done < buf.len() {
+            let count = self.read_cached(&mut memo, pos + done as u64, &mut buf[done..]);
+            done += count;
+            if done < buf.len() {
+                memo = None;
+                let count = self.read_missing(pos + done as u64, &mut buf[done..], backing)?;
+                done += count;
+                missed += count;
+            }
+        }
+        self.shared.counts.hit_bytes.add((done - missed) as u64);
+        Ok(missed == 0)
+    }
+
+    /// Copies what is here from `pos` on, up to the first block that is not: how many bytes.
+    fn read_cached(&self, memo: &mut Memo, pos: u64, buf: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = pos + done as u64;
+            let Some(folio) = self.find(memo, at >> PAGE_SHIFT) else { break };
+            let state = folio.state.read();
+            if state.is_gone() {
+                continue;
+            }
+            let start = (at - folio.pos()) as usize;
+            let mut end = start + (buf.len() - done).min((folio.end() - at) as usize);
+            let blocks = self.blocks_around(&(start..end));
+            let missing = state.uptodate.next_clear(blocks.start, blocks.end);
+            if missing < blocks.end {
+                end = (missing as usize) << self.block_shift;
+            }
+            if end <= start {
+                break;
+            }
+            buf[done..done + end - start].copy_from_slice(&state.bytes()[start..end]);
+            drop(state);
+            folio.touch();
+            done += end - start;
+        }
+        done
+    }
+
+    /// The bytes at `pos`, whose block was not here, and those that follow: how many.
+    fn read_missing<B: Backing + ?Sized>(
+        &self,
+        pos: u64,
+        buf: &mut [u8],
+        backing: &B,
+    ) -> Result<usize, B::Error> {
+        let _fills = self.fills.read();
+        let first = pos & !(self.block_bytes() - 1);
+        let wanted = (pos + buf.len() as u64).next_multiple_of(self.block_bytes()) - first;
+        // A delayed block is a hole to the backing and here to us: what is here ends the gap.
+        let Some(gap) = self.gap(first, wanted) else { return Ok(self.read_cached(&mut None, pos, buf)) };
+        let (is_hole, len) = match backing.extent_at(first, gap)? {
+            Extent::Hole { len_bytes } => (true, len_bytes),
+            Extent::Data { len_bytes } => (false, len_bytes),
+        };
+        let len = checked_extent(len, gap, self.block_bytes());
+        let count = ((first + len - pos) as usize).min(buf.len());
+        let buf = &mut buf[..count];
+        if is_hole {
+            buf.fill(0);
+            self.shared.counts.hole_bytes.add(count as u64);
+            return Ok(count);
+        }
+        self.fill_data(first..first + len, self.shared.config.order_max, backing)?;
+        self.shared.counts.miss_bytes.add(count as u64);
+        let found = self.read_cached(&mut None, pos, buf);
+        if found == 0 {
+            // Taken from us already: memory is short. Straight past the cache then.
+            let mut block = self.shared.take_memory(self.order_min);
+            let block = &mut block[..1 << self.block_shift];
+            backing.read_at(first, &mut [IoSliceMut::new(block)])?;
+            let start = (pos - first) as usize;
+            let count = count.min(block.len() - start);
+            buf[..count].copy_from_slice(&block[start..start + count]);
+            return Ok(count);
+        }
+        Ok(found)
+    }
+
+    /// How many bytes from the block at `first` on, up to `len`, are not here, within a chunk; `None` if that block is.
+    pub(crate) fn gap(&self, first: u64, len: u64) -> Option<u64> {
+        let len = len.min(CHUNK_BYTES - first % CHUNK_BYTES);
+        let Some(chunk) = self.chunk(first >> CHUNK_SHIFT) else { return Some(len) };
+        let (mut at, end) = (first, first + len);
+        // Folios in the way may be empty, whole or in part.
+        while at < end {
+            let Some(folio) = chunk.next(at >> PAGE_SHIFT) else { return Some(len) };
+            let start = at.max(folio.pos());
+            if start >= end {
+                return Some(len);
+            }
+            let state = folio.state.read();
+            let blocks = self.blocks_around(&((start - folio.pos()) as usize..folio.order.bytes() as usize));
+            let here = state.uptodate.next_set(blocks.start, blocks.end);
+            if here < blocks.end {
+                let here = folio.pos() + (u64::from(here) << self.block_shift);
+                return (here > first).then(|| here.min(end) - first);
+            }
+            at = folio.end();
+        }
+        Some(len)
+    }
+
+    /// Brings the blocks in that `part` covers only partly and that are not here. They are not marked: the write that follows does.
+    fn load_edges<B: Backing + ?Sized>(
+        &self,
+        folio: &Folio,
+        state: &mut State,
+        part: &Range<usize>,
+        backing: &B,
+    ) -> Result<(), B::Error> {
+        let blocks = self.blocks_around(part);
+        let is_cut = |at: usize| at & ((1 << self.block_shift) - 1) != 0;
+        let first = is_cut(part.start).then_some(blocks.start);
+        let last = is_cut(part.end).then_some(blocks.end - 1).filter(|last| Some(*last) != first);
+        for block in [first, last].into_iter().flatten() {
+            if !state.uptodate.all(block..block + 1) {
+                self.load_block(folio, state, block, backing)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the bytes of one block to what the backing has, which is told: data, or a hole?
+    fn load_block<B: Backing + ?Sized>(
+        &self,
+        folio: &Folio,
+        state: &mut State,
+        block: u32,
+        backing: &B,
+    ) -> Result<bool, B::Error> {
+        let start = (block as usize) << self.block_shift;
+        let pos = folio.pos() + start as u64;
+        let is_data = matches!(backing.extent_at(pos, self.block_bytes())?, Extent::Data { .. });
+        let bytes = state.own_bytes(&self.shared, folio.order, 0..0);
+        let bytes = &mut bytes[start..start + (1 << self.block_shift)];
+        if is_data {
+            backing.read_at(pos, &mut [IoSliceMut::new(bytes)])?;
+            self.shared.counts.miss_bytes.add(bytes.len() as u64);
+        } else {
+            bytes.fill(0);
+        }
+        Ok(is_data)
+    }
+
+    /// Sets bytes inside one block to zero, in the cache, to be written: before what is behind the end of a file, or in a hole that
+    /// is going to be punched, may be seen. The backing's holes and blocks that only the cache has stay what they are. Is the block
+    /// dirty now? Then it must reach the backing before the change of the map does.
+    ///
+    /// # Errors
+    /// What the backing says; nothing was changed then.
+    pub fn zero_edge<B: Backing + ?Sized>(
+        &self,
+        range: Range<u64>,
+        now_ms: u64,
+        backing: &B,
+    ) -> Result<bool, B::Error> {
+        if range.is_empty() {
+            return Ok(false);
+        }
+        check_range(range.start, range.end - range.start);
+        let block = range.start >> self.block_shift;
+        assert!((range.end - 1) >> self.block_shift == block, "{range:?} is inside of one block");
+        let pos = block << self.block_shift;
+        loop {
+            // A hole is zero: no folio for that.
+            if self.gap(pos, self.block_bytes()).is_some()
+                && matches!(backing.extent_at(pos, self.block_bytes())?, Extent::Hole { .. })
+            {
+                return Ok(false);
+            }
+            let (chunk, folio, _) = self.folio(&mut None, pos >> PAGE_SHIFT, self.block_bytes());
+            let mut state = folio.state.write();
+            if state.is_gone() {
+                continue;
+            }
+            let start = (range.start - folio.pos()) as usize;
+            let part = start..start + (range.end - range.start) as usize;
+            let blocks = self.blocks_around(&part);
+            let is_data = if !state.uptodate.all(blocks.clone()) {
+                self.load_block(&folio, &mut state, blocks.start, backing)?
+            } else if state.dirty.any(blocks.clone()) || state.writing.any(blocks.clone()) {
+                // What is on its way has the old bytes, whatever the backing says now.
+                true
+            } else {
+                matches!(backing.extent_at(pos, self.block_bytes())?, Extent::Data { .. })
+            };
+            state.uptodate.set(blocks.clone());
+            state.own_bytes(&self.shared, folio.order, part.clone())[part].fill(0);
+            if is_data {
+                self.set_dirty(&chunk, &folio, &mut state, blocks, now_ms);
+            }
+            return Ok(is_data);
+        }
+    }
+
+    /// Marks uptodate blocks as newer than the backing.
+    pub(crate) fn set_dirty(
+        &self,
+        chunk: &Chunk,
+        folio: &Folio,
+        state: &mut State,
+        blocks: Range<u32>,
+        now_ms: u64,
+    ) {
+        let was_dirty = !state.dirty.is_empty();
+        let new = state.dirty.set(blocks);
+        if new != 0 {
+            if !was_dirty {
+                chunk.note_dirty(folio, true);
+            }
+            self.add_dirty_blocks(chunk, new, now_ms);
+            self.shared.add_dirty(u64::from(new) << self.block_shift);
+        }
+    }
+
+    /// The blocks of a folio that these bytes of it touch.
+    pub(crate) fn blocks_around(&self, part: &Range<usize>) -> Range<u32> {
+        let start = (part.start >> self.block_shift) as u32;
+        let end = part.end.next_multiple_of(1 << self.block_shift) >> self.block_shift;
+        start..end as u32
+    }
+
+    pub(crate) fn chunk(&self, number: u64) -> Option<Arc<Chunk>> {
+        self.chunks.read().get(&number).cloned()
+    }
+
+    /// The chunk of a page, if that can be told at once.
+    pub(crate) fn try_chunk_of(&self, page: u64) -> Option<Arc<Chunk>> {
+        self.chunks.try_read()?.get(&(page >> (CHUNK_SHIFT - PAGE_SHIFT))).cloned()
+    }
+
+    /// Takes an empty chunk out of the map, if that can be done at once.
+    pub(crate) fn try_detach(&self, chunk: &Chunk) {
+        let Some(mut chunks) = self.chunks.try_write() else { return };
+        let Some(mut slots) = chunk.slots.try_write() else { return };
+        if slots.is_empty() && !slots.is_detached {
+            slots.is_detached = true;
+            chunks.remove(&chunk.number);
+        }
+    }
+
+    fn chunk_or_new(&self, number: u64) -> Arc<Chunk> {
+        if let Some(chunk) = self.chunk(number) {
+            return chunk;
+        }
+        self.chunks.write().entry(number).or_insert_with(|| Arc::new(Chunk::new(number))).clone()
+    }
+
+    pub(crate) fn find(&self, memo: &mut Memo, page: u64) -> Option<Arc<Folio>> {
+        let number = page >> (CHUNK_SHIFT - PAGE_SHIFT);
+        loop {
+            if memo.as_ref().is_none_or(|chunk| chunk.number != number) {
+                *memo = Some(self.chunk(number)?);
+            }
+            match memo.as_ref()?.find(page) {
+                Found::Folio(folio) => return Some(folio),
+                Found::GapUntil(_) => return None,
+                Found::Detached => *memo = None,
+            }
+        }
+    }
+
+    /// The folio with this page and its chunk; a new one, if there is none, of a size for `wanted` bytes from that page on. Is it new?
+    pub(crate) fn folio(&self, memo: &mut Memo, page: u64, wanted: u64) -> (Arc<Chunk>, Arc<Folio>, bool) {
+        self.folio_up_to(memo, page, wanted, self.shared.config.order_max)
+    }
+
+    /// As [`folio`](Self::folio), with a largest order; but a block fits in any case.
+    pub(crate) fn folio_up_to(
+        &self,
+        memo: &mut Memo,
+        page: u64,
+        wanted: u64,
+        order_max: Order,
+    ) -> (Arc<Chunk>, Arc<Folio>, bool) {
+        let number = page >> (CHUNK_SHIFT - PAGE_SHIFT);
+        loop {
+            let chunk = match memo.take().filter(|chunk| chunk.number == number) {
+                Some(chunk) => chunk,
+                None => self.chunk_or_new(number),
+            };
+            let gap_end = match chunk.find(page) {
+                Found::Folio(folio) => {
+                    *memo = Some(chunk.clone());
+                    return (chunk, folio, false);
+                }
+                Found::GapUntil(end) => end,
+                Found::Detached => continue,
+            };
+            let (start, order) = Order::choose(page, wanted, self.order_min, order_max);
+            let order = order.min(Order::within((gap_end - start) << PAGE_SHIFT));
+            // Before the lock: it may have to reclaim.
+            let memory = self.shared.take_memory(order);
+            let ring = Clock::ring_of_this_thread();
+            let folio = Arc::new(Folio::new(start, memory, order, self.block_shift, self.this.clone(), ring));
+            let mut slots = chunk.slots.write();
+            if slots.is_detached || !slots.insert(&folio, number) {
+                drop(slots);
+                continue;
+            }
+            // Under the lock: who takes the folio out of the chunk takes it out of the clock afterwards.
+            self.shared.remember(&folio);
+            drop(slots);
+            *memo = Some(chunk.clone());
+            return (chunk, folio, true);
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // Nobody else has it: no run, no reader. Only the end of the whole cache drops a file with dirty blocks.
+        for chunk in std::mem::take(self.chunks.get_mut()).into_values() {
+            for folio in chunk.folios() {
+                let mut state = folio.state.write();
+                let blocks = (folio.order.bytes() >> self.block_shift) as u32;
+                if !state.is_gone() {
+                    let dirty = state.dirty.clear(0..blocks);
+                    self.shared.drop_dirty(u64::from(dirty) << self.block_shift);
+                    drop(state.take());
+                    drop(state);
+                    self.shared.forget(&folio);
+                }
+            }
+        }
+        self.shared.forget_file(self.key, self.id);
+    }
+}
+
+/// An extent that the backing told: within what was asked, whole blocks, and not nothing.
+pub(crate) fn checked_extent(len: u64, asked: u64, block: u64) -> u64 {
+    assert!(len >= block && len.is_multiple_of(block), "an extent of {len} bytes, with blocks of {block}");
+    len.min(asked)
+}
+
+pub(crate) fn check_range(pos: u64, len: u64) {
+    assert!(len <= POS_MAX && pos <= POS_MAX - len, "bytes {pos} and {len} more are within a file");
+}

@@ -1,0 +1,169 @@
+//! Bringing bytes in: many folios at a time, as few reads of the backing as the file's map allows.
+//!
+//! Who fills locks the folios for the time of the read. Who wants to read them waits for that and for nothing else; two threads
+//! that want the same blocks read them once.
+
+use std::io::IoSliceMut;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::RwLockWriteGuard;
+
+use crate::backing::{Backing, Extent};
+use crate::file::{File, check_range, checked_extent};
+use crate::folio::{Folio, State};
+use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
+use crate::readahead::Window;
+
+/// Keeps fills away while it lives; see [`File::stop_fills`].
+pub struct FillsStopped<'a> {
+    _fills: parking_lot::RwLockWriteGuard<'a, ()>,
+}
+
+impl File {
+    /// Waits until nobody brings bytes in, and keeps it so. To be held from before blocks are dropped
+    /// ([`truncate`](Self::truncate), [`discard`](Self::discard)) until the map says so too: a reader that found the old map in
+    /// between would bring back what was cut off. Reads of what is here go on. Whoever has it must not read this file.
+    #[must_use]
+    pub fn stop_fills(&self) -> FillsStopped<'_> {
+        FillsStopped { _fills: self.fills.write() }
+    }
+
+    /// Brings in what is not here of a window: what [`Handle::read`](crate::Handle::read) recommends, on a thread that has time for
+    /// it. Holes are left out. Bytes that were read.
+    ///
+    /// # Errors
+    /// What the backing says; what came before it stays.
+    pub fn fill<B: Backing + ?Sized>(&self, window: Window, backing: &B) -> Result<u64, B::Error> {
+        check_range(window.start, window.len_bytes);
+        let block = self.block_bytes();
+        let mut at = window.start & !(block - 1);
+        let end = (window.start + window.len_bytes).next_multiple_of(block);
+        let mut filled = 0;
+        while at < end {
+            let _fills = self.fills.read();
+            let Some(gap) = self.gap(at, end - at) else {
+                at = self.here_until(at, end);
+                continue;
+            };
+            match backing.extent_at(at, gap)? {
+                Extent::Hole { len_bytes } => at += checked_extent(len_bytes, gap, block),
+                Extent::Data { len_bytes } => {
+                    let len = checked_extent(len_bytes, gap, block);
+                    filled += self.fill_data(at..at + len, window.order, backing)?;
+                    at += len;
+                }
+            }
+        }
+        self.shared.counts.readahead_bytes.add(filled);
+        Ok(filled)
+    }
+
+    /// The end of what is here from `at` on, a step at a time.
+    fn here_until(&self, at: u64, end: u64) -> u64 {
+        let block = self.block_bytes();
+        let folio = self.chunk(at >> CHUNK_SHIFT).and_then(|chunk| chunk.next(at >> PAGE_SHIFT));
+        let Some(folio) = folio.filter(|folio| folio.pos() <= at) else { return at + block };
+        let state = folio.state.read();
+        let blocks = self.blocks_around(&((at - folio.pos()) as usize..folio.order.bytes() as usize));
+        let clear =
+            if state.is_gone() { blocks.start } else { state.uptodate.next_clear(blocks.start, blocks.end) };
+        (folio.pos() + (u64::from(clear) << self.block_shift)).clamp(at + block, end.max(at + block))
+    }
+
+    /// Reads the blocks of a range of data that are not here: bytes that were read. Under `fills`.
+    pub(crate) fn fill_data<B: Backing + ?Sized>(
+        &self,
+        range: Range<u64>,
+        order_max: crate::Order,
+        backing: &B,
+    ) -> Result<u64, B::Error> {
+        let (mut at, mut filled) = (range.start, 0);
+        while at < range.end {
+            let end = range.end.min((at / CHUNK_BYTES + 1) * CHUNK_BYTES);
+            filled += self.fill_chunk(at..end, order_max, backing)?;
+            at = end;
+        }
+        Ok(filled)
+    }
+
+    fn fill_chunk<B: Backing + ?Sized>(
+        &self,
+        range: Range<u64>,
+        order_max: crate::Order,
+        backing: &B,
+    ) -> Result<u64, B::Error> {
+        let mut memo = None;
+        loop {
+            let mut folios: Vec<Arc<Folio>> = Vec::new();
+            let mut at = range.start;
+            while at < range.end {
+                let (_, folio, _) = self.folio_up_to(&mut memo, at >> PAGE_SHIFT, range.end - at, order_max);
+                at = folio.end();
+                folios.push(folio);
+            }
+            // In rising order, and only who fills holds more than one.
+            let mut states: Vec<_> = folios.iter().map(|folio| folio.state.write()).collect();
+            if states.iter().all(|state| !state.is_gone()) {
+                return self.fill_folios(&range, &folios, &mut states, backing);
+            }
+            memo = None;
+        }
+    }
+
+    fn fill_folios<B: Backing + ?Sized>(
+        &self,
+        range: &Range<u64>,
+        folios: &[Arc<Folio>],
+        states: &mut [RwLockWriteGuard<'_, State>],
+        backing: &B,
+    ) -> Result<u64, B::Error> {
+        // What is missing: where in the file, in which folio, which blocks, and the memory for it.
+        let mut missing: Vec<(u64, usize, Range<u32>)> = Vec::new();
+        let mut bufs: Vec<IoSliceMut<'_>> = Vec::new();
+        for (index, (folio, state)) in folios.iter().zip(states.iter_mut()).enumerate() {
+            let start = range.start.max(folio.pos()) - folio.pos();
+            let end = range.end.min(folio.end()) - folio.pos();
+            let blocks = self.blocks_around(&(start as usize..end as usize));
+            let first = missing.len();
+            let mut at = state.uptodate.next_clear(blocks.start, blocks.end);
+            while at < blocks.end {
+                let end = state.uptodate.next_set(at, blocks.end);
+                missing.push((folio.pos() + (u64::from(at) << self.block_shift), index, at..end));
+                at = state.uptodate.next_clear(end, blocks.end);
+            }
+            if first == missing.len() {
+                continue;
+            }
+            let (mut rest, mut cut) = (state.own_bytes(&self.shared, folio.order, 0..0), 0);
+            for (_, _, blocks) in &missing[first..] {
+                let (start, end) =
+                    ((blocks.start as usize) << self.block_shift, (blocks.end as usize) << self.block_shift);
+                let (part, behind) = rest[start - cut..].split_at_mut(end - start);
+                bufs.push(IoSliceMut::new(part));
+                (rest, cut) = (behind, end);
+            }
+        }
+        // One read for what follows each other in the file.
+        let (mut done, mut result) = (0, Ok(()));
+        while done < missing.len() {
+            let pos = missing[done].0;
+            let (mut end, mut next) = (done, pos);
+            while end < missing.len() && missing[end].0 == next {
+                next += bufs[end].len() as u64;
+                end += 1;
+            }
+            result = backing.read_at(pos, &mut bufs[done..end]);
+            if result.is_err() {
+                break;
+            }
+            done = end;
+        }
+        drop(bufs);
+        let mut filled = 0;
+        for (_, index, blocks) in missing.drain(..done) {
+            filled += u64::from(states[index].uptodate.set(blocks)) << self.block_shift;
+        }
+        result.map(|()| filled)
+    }
+}

@@ -1,0 +1,160 @@
+//! Memory for folios: taken from the system once, then recycled.
+//!
+//! A fresh 2 MiB costs 512 page faults, about as much as copying into it; a recycled one costs nothing. So what a folio leaves
+//! waits here for the next folio of the same order, the last one first, as it is the warmest. When another order needs the room,
+//! what waits goes back to the system.
+//!
+//! Invariants
+//! 1. `held` is what the system gave: in use and waiting. All of it is charged to the budget.
+//! 2. What comes from here has any content. Nobody may read a byte of it that was not filled since.
+//! 3. [`Memory`] comes back by itself, when the last who holds it lets go.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memory::Budget;
+use parking_lot::Mutex;
+
+use crate::Order;
+
+/// Bytes of a folio, or of a copy made for writing back.
+pub(crate) struct Memory {
+    bytes: Box<[u8]>,
+    order: Order,
+    pool: Arc<Pool>,
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.pool.put(std::mem::take(&mut self.bytes), self.order);
+    }
+}
+
+/// Where memory waits for its next use.
+pub(crate) struct Pool {
+    bytes_max: u64,
+    budget: Arc<Budget>,
+    waiting: [Mutex<Vec<Box<[u8]>>>; Order::COUNT],
+    waiting_bytes: AtomicU64,
+    held_bytes: AtomicU64,
+}
+
+impl Pool {
+    pub(crate) fn new(bytes_max: u64, budget: Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self {
+            bytes_max,
+            budget,
+            waiting: Default::default(),
+            waiting_bytes: AtomicU64::new(0),
+            held_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes in use and waiting.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes waiting.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes.load(Ordering::Relaxed)
+    }
+
+    /// By how much so many bytes more would exceed the limit.
+    pub(crate) fn over_by(&self, more: u64) -> u64 {
+        (self.held_bytes() + more).saturating_sub(self.bytes_max)
+    }
+
+    /// What waits, of this order.
+    pub(crate) fn recycled(self: &Arc<Self>, order: Order) -> Option<Memory> {
+        let bytes = self.waiting[order.index()].lock().pop()?;
+        self.waiting_bytes.fetch_sub(order.bytes(), Ordering::Relaxed);
+        Some(Memory { bytes, order, pool: self.clone() })
+    }
+
+    /// From the system, whatever the limit. May call shrinkers: see `memory::Budget::charge`.
+    pub(crate) fn fresh(self: &Arc<Self>, order: Order) -> Memory {
+        self.held_bytes.fetch_add(order.bytes(), Ordering::Relaxed);
+        self.budget.charge(order.bytes() as usize);
+        // Large ones come from the system as zeros, untouched.
+        let bytes = vec![0; order.bytes() as usize].into_boxed_slice();
+        Memory { bytes, order, pool: self.clone() }
+    }
+
+    /// Gives what waits back to the system, the largest first, until that is `bytes` or nothing waits. How much it was.
+    pub(crate) fn trim(&self, bytes: u64) -> u64 {
+        let mut freed = 0;
+        for (order, waiting) in self.waiting.iter().enumerate().rev() {
+            let size = Order::new(order as u8).bytes();
+            while freed < bytes {
+                // Freed outside of the lock: it may be a system call.
+                let Some(memory) = waiting.lock().pop() else { break };
+                drop(memory);
+                freed += size;
+                self.waiting_bytes.fetch_sub(size, Ordering::Relaxed);
+                self.held_bytes.fetch_sub(size, Ordering::Relaxed);
+            }
+        }
+        self.budget.release(freed as usize);
+        freed
+    }
+
+    fn put(&self, bytes: Box<[u8]>, order: Order) {
+        if self.held_bytes() > self.bytes_max {
+            self.held_bytes.fetch_sub(order.bytes(), Ordering::Relaxed);
+            self.budget.release(order.bytes() as usize);
+            return;
+        }
+        self.waiting_bytes.fetch_add(order.bytes(), Ordering::Relaxed);
+        self.waiting[order.index()].lock().push(bytes);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.trim(u64::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_recycled_within_its_order_and_charged_while_it_waits() {
+        let budget = Budget::new(64 << 20);
+        let pool = Pool::new(4 << 20, budget.clone());
+        drop(pool.fresh(Order::MAX));
+        assert_eq!((pool.held_bytes(), pool.waiting_bytes(), budget.used()), (2 << 20, 2 << 20, 2 << 20));
+        assert!(pool.recycled(Order::MIN).is_none());
+        let again = pool.recycled(Order::MAX).unwrap();
+        assert_eq!((again.len(), pool.waiting_bytes()), (2 << 20, 0));
+        let others = [pool.fresh(Order::MAX), pool.fresh(Order::MAX)];
+        assert_eq!(pool.over_by(0), 2 << 20);
+        drop(others);
+        assert_eq!(
+            (pool.held_bytes(), pool.waiting_bytes()),
+            (4 << 20, 2 << 20),
+            "beyond the limit nothing waits"
+        );
+        assert_eq!(pool.trim(1), 2 << 20);
+        drop(again);
+        drop(pool);
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,147 @@
+//! Which folios go when memory is wanted: clean ones that nobody touched since the clock's hand passed.
+//!
+//! ```text
+//! ring: [ f17 | f4 | f93 | f12 ]    the hand passes: touched -> untouched; untouched and clean -> gone; dirty -> stays
+//!               ^ hand
+//! ```
+//!
+//! A folio enters untouched and is touched by its second use, so that a file that is read once goes before what is used again.
+//!
+//! Invariants
+//! 1. A ring names each folio that is in its file's map once, at `ring_at`, and no other; a folio that is being taken out of the
+//!    map leaves the ring afterwards.
+//! 2. Whoever reclaims only tries locks of chunks and folios, so it may be called under any of them (a writer needs memory under
+//!    its folio's lock), and takes a ring's lock only to look or to take out.
+//! 3. A folio that somebody holds stays.
+//! 4. The work of one call is bounded: two looks for each 4 KiB that are wanted, and 64.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use crate::Shared;
+use crate::folio::Folio;
+use crate::stats::thread_number;
+
+const RINGS: usize = 8;
+
+/// Who has a folio that nobody is at: its chunk, its ring, and who reclaims it.
+const HOLDERS: usize = 3;
+
+/// Folios looked at under one lock of a ring.
+const BATCH: usize = 16;
+
+#[derive(Default)]
+pub(crate) struct Clock {
+    rings: [Mutex<Ring>; RINGS],
+}
+
+#[derive(Default)]
+struct Ring {
+    folios: Vec<Arc<Folio>>,
+    hand: usize,
+}
+
+impl Clock {
+    /// The ring for a folio of this thread.
+    pub(crate) fn ring_of_this_thread() -> usize {
+        thread_number() % RINGS
+    }
+
+    pub(crate) fn insert(&self, folio: &Arc<Folio>) {
+        let mut ring = self.rings[folio.ring].lock();
+        folio.ring_at.store(ring.folios.len(), Ordering::Relaxed);
+        ring.folios.push(folio.clone());
+    }
+
+    pub(crate) fn remove(&self, folio: &Arc<Folio>) {
+        let mut ring = self.rings[folio.ring].lock();
+        let at = folio.ring_at.swap(usize::MAX, Ordering::Relaxed);
+        if at == usize::MAX {
+            return;
+        }
+        let out = ring.folios.swap_remove(at);
+        debug_assert!(Arc::ptr_eq(&out, folio));
+        if let Some(moved) = ring.folios.get(at) {
+            moved.ring_at.store(at, Ordering::Relaxed);
+        }
+    }
+
+    /// The next untouched folios of a ring, and how many were looked at.
+    fn candidates(&self, ring: usize, into: &mut Vec<Arc<Folio>>) -> usize {
+        let mut ring = self.rings[ring].lock();
+        let looks = BATCH.min(ring.folios.len());
+        for _ in 0..looks {
+            let at = if ring.hand < ring.folios.len() { ring.hand } else { 0 };
+            ring.hand = at + 1;
+            let folio = &ring.folios[at];
+            if !folio.is_referenced.swap(false, Ordering::Relaxed) {
+                into.push(folio.clone());
+            }
+        }
+        looks
+    }
+}
+
+impl Shared {
+    /// Takes clean folios of about `bytes` out of their files; their memory waits in the pool. How much it was.
+    pub(crate) fn reclaim(&self, bytes: u64) -> u64 {
+        let looks_max = 64 + 2 * (bytes / 4096) as usize;
+        let (mut freed, mut looks, mut idle) = (0, 0, 0);
+        let mut ring = Clock::ring_of_this_thread();
+        let mut candidates = Vec::with_capacity(BATCH);
+        while freed < bytes && looks < looks_max && idle < RINGS {
+            let looked = self.clock.candidates(ring, &mut candidates);
+            looks += looked;
+            idle = if looked == 0 { idle + 1 } else { 0 };
+            for folio in candidates.drain(..) {
+                if freed < bytes && self.evict(&folio) {
+                    freed += folio.order.bytes();
+                }
+            }
+            ring = (ring + 1) % RINGS;
+        }
+        freed
+    }
+
+    /// Takes one folio out of its file, if it is clean and nobody is at it.
+    fn evict(&self, folio: &Arc<Folio>) -> bool {
+        let Some(file) = folio.file.upgrade() else { return false };
+        let memory = {
+            let Some(chunk) = file.try_chunk_of(folio.page) else { return false };
+            let Some(mut slots) = chunk.slots.try_write() else { return false };
+            let Some(mut state) = folio.state.try_write() else { return false };
+            // Who holds it is about to use it: a fill that makes many folios must not lose the first for the last.
+            let is_pinned = state.bytes.as_ref().is_some_and(|bytes| Arc::strong_count(bytes) > 1);
+            let is_held = is_pinned || Arc::strong_count(folio) > HOLDERS;
+            let is_idle = state.dirty.is_empty() && state.writing.is_empty() && !state.is_gone() && !is_held;
+            if !is_idle || !slots.remove(folio, chunk.number) {
+                return false;
+            }
+            let is_last = slots.is_empty();
+            let memory = state.take();
+            drop((state, slots));
+            if is_last {
+                file.try_detach(&chunk);
+            }
+            memory
+        };
+        drop(memory);
+        self.counts.evicted.add(1);
+        self.forget(folio);
+        true
+    }
+
+    /// A folio came into its file's map.
+    pub(crate) fn remember(&self, folio: &Arc<Folio>) {
+        self.counts.folios[folio.order.index()].fetch_add(1, Ordering::Relaxed);
+        self.clock.insert(folio);
+    }
+
+    /// A folio was taken out of its file's map.
+    pub(crate) fn forget(&self, folio: &Arc<Folio>) {
+        self.counts.folios[folio.order.index()].fetch_sub(1, Ordering::Relaxed);
+        self.clock.remove(folio);
+    }
+}

@@ -1,0 +1,155 @@
+//! Dropping bytes: behind the end of a file, in a hole that was punched.
+//!
+//! Whole blocks go, whether dirty or not. What remains of a block at the edge is kept and zeroed by
+//! [`zero_edge`](File::zero_edge), which may need the backing and so may fail: before anything is dropped.
+//!
+//! ```text
+//! discard 1500..9000, blocks of 1024:   0 [1024 . . . . . . 8192) 9216
+//!                                  zero 1500..2048     zero 8192..9000
+//!                                            drop 2048..8192
+//! ```
+//!
+//! A run that has blocks of the range on their way is waited for: when this returns, no write to them is under way, and their
+//! place may be given to somebody else.
+
+use std::ops::{Range, RangeFrom};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::chunk::Chunk;
+use crate::file::{File, POS_MAX, check_range};
+use crate::folio::Folio;
+use crate::order::{CHUNK_SHIFT, PAGE_SHIFT};
+
+impl File {
+    /// Cuts the file at `size` bytes: drops the blocks behind, and zeroes the rest of the block with the end, if it is here. Under
+    /// [`stop_fills`](Self::stop_fills) and whatever keeps writers away, until the map is cut too. Waits for runs in that part.
+    ///
+    /// The rest of the last block on the device is not this call's: [`zero_edge`](Self::zero_edge) comes before.
+    pub fn truncate(&self, size: u64) {
+        check_range(size, 0);
+        let block = self.block_bytes();
+        let first = size.next_multiple_of(block);
+        self.drop_blocks(first..POS_MAX);
+        if first != size {
+            self.zero_cached(size..first);
+        }
+    }
+
+    /// Drops the blocks that are wholly inside of the range, dirty or not; under the same conditions as
+    /// [`truncate`](Self::truncate).
+    pub fn discard(&self, range: Range<u64>) {
+        check_range(range.start, range.end.saturating_sub(range.start));
+        let block = self.block_bytes();
+        let inner = range.start.next_multiple_of(block)..range.end & !(block - 1);
+        if inner.start < inner.end {
+            self.drop_blocks(inner);
+        }
+    }
+
+    /// Waits until no run has blocks of the range on their way.
+    pub fn wait_written(&self, range: Range<u64>) {
+        for chunk in self.chunks_in(range.start >> CHUNK_SHIFT..) {
+            if (chunk.number << CHUNK_SHIFT) >= range.end {
+                break;
+            }
+            if chunk.writing_blocks.load(Ordering::SeqCst) == 0 {
+                continue;
+            }
+            for folio in chunk.folios() {
+                let blocks = self.blocks_in(&folio, &range);
+                if !blocks.is_empty() {
+                    self.when_settled(|| (!folio.state.read().writing.any(blocks.clone())).then_some(()));
+                }
+            }
+        }
+    }
+
+    fn drop_blocks(&self, range: Range<u64>) {
+        for chunk in self.chunks_in(range.start >> CHUNK_SHIFT..) {
+            if (chunk.number << CHUNK_SHIFT) >= range.end {
+                break;
+            }
+            for folio in chunk.folios() {
+                let blocks = self.blocks_in(&folio, &range);
+                if !blocks.is_empty() {
+                    self.drop_folio_blocks(&chunk, &folio, blocks);
+                }
+            }
+            if chunk.slots.read().is_empty() {
+                self.try_detach(&chunk);
+            }
+        }
+    }
+
+    fn drop_folio_blocks(&self, chunk: &Arc<Chunk>, folio: &Arc<Folio>, blocks: Range<u32>) {
+        let is_empty = self.when_settled(|| {
+            let mut state = folio.state.write();
+            if state.is_gone() {
+                return Some(false);
+            }
+            if state.writing.any(blocks.clone()) {
+                return None;
+            }
+            let dropped = state.dirty.clear(blocks.clone());
+            if dropped != 0 && state.dirty.is_empty() {
+                chunk.note_dirty(folio, false);
+            }
+            self.sub_dirty_blocks(chunk, dropped);
+            self.shared.drop_dirty(u64::from(dropped) << self.block_shift);
+            state.uptodate.clear(blocks.clone());
+            Some(state.uptodate.is_empty() && state.writing.is_empty())
+        });
+        if is_empty {
+            let mut slots = chunk.slots.write();
+            let mut state = folio.state.write();
+            // Somebody may have filled it again: another part of it.
+            if !state.is_gone() && state.uptodate.is_empty() && slots.remove(folio, chunk.number) {
+                let memory = state.take();
+                drop((state, slots));
+                drop(memory);
+                self.shared.forget(folio);
+            }
+        }
+    }
+
+    /// Zeroes bytes of a block that is here; what it is otherwise, clean or dirty, it stays.
+    fn zero_cached(&self, range: Range<u64>) {
+        let folio =
+            self.chunk(range.start >> CHUNK_SHIFT).and_then(|chunk| chunk.next(range.start >> PAGE_SHIFT));
+        let Some(folio) = folio.filter(|folio| folio.pos() <= range.start) else { return };
+        let mut state = folio.state.write();
+        let part = (range.start - folio.pos()) as usize..(range.end - folio.pos()) as usize;
+        if !state.is_gone() && state.uptodate.all(self.blocks_around(&part)) {
+            state.own_bytes(&self.shared, folio.order, part.clone())[part].fill(0);
+        }
+    }
+
+    /// The chunks there are now, from a number on.
+    pub(crate) fn chunks_in(&self, numbers: RangeFrom<u64>) -> Vec<Arc<Chunk>> {
+        self.chunks.read().range(numbers).map(|(_, chunk)| chunk.clone()).collect()
+    }
+
+    /// The blocks of a folio that are in a range of the file; empty if none.
+    pub(crate) fn blocks_in(&self, folio: &Folio, range: &Range<u64>) -> Range<u32> {
+        let (start, end) = (range.start.max(folio.pos()), range.end.min(folio.end()));
+        if start >= end {
+            return 0..0;
+        }
+        self.blocks_around(&((start - folio.pos()) as usize..(end - folio.pos()) as usize))
+    }
+
+    /// Asks until there is an answer, after each run that was settled. The lock of the count is not held while it asks.
+    pub(crate) fn when_settled<T>(&self, mut ask: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let before = *self.settled.lock();
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            let mut settled = self.settled.lock();
+            while *settled == before {
+                self.is_settled.wait(&mut settled);
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Taking dirty bytes to their backing: which, how they travel, and how that ended.
+//!
+//! ```text
+//!            take                    done
+//! dirty  ----------->  writing  ------------->  clean
+//!   ^                     |  failed: clean, and the error is noted for everybody who has the file open
+//!   +---------------------+
+//!     put back (or dropped): dirty since when it was
+//! ```
+//!
+//! A run is a contiguous range of dirty blocks of one file. It has their bytes as they were when it was taken: readers go on
+//! reading the folio; a writer goes on writing, into memory of its own if the run holds the folio's. Where a run has only a small
+//! part of a folio it has a copy of that part, since a writer would have to copy all of it.
+//!
+//! Invariants
+//! 1. A block is in one run at most: what became dirty again on the way waits until the run is settled. So two writes of a block
+//!    never pass each other.
+//! 2. A run is settled once: by [`done`](Run::done), [`failed`](Run::failed) or [`put_back`](Run::put_back); dropping puts back.
+//! 3. Runs come from the chunk (2 MiB) that has been dirty longest, of the file that has; within it in rising order, going on into
+//!    the following chunks as far as blocks are dirty.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::chunk::{Chunk, Found};
+use crate::file::{File, POS_MAX};
+use crate::folio::Folio;
+use crate::order::{CHUNK_SHIFT, PAGE_SHIFT};
+use crate::pool::Memory;
+use crate::{Order, Shared, WriteError};
+
+/// A piece of a folio is copied if the folio is at least so many times larger.
+const COPY_FRACTION: usize = 8;
+
+/// Dirty bytes of a file on their way to the backing.
+pub struct Run {
+    file: Arc<File>,
+    start: u64,
+    /// The oldest of it is dirty since then.
+    dirtied_ms: u64,
+    pieces: Vec<Piece>,
+}
+
+struct Piece {
+    folio: Arc<Folio>,
+    blocks: Range<u32>,
+    memory: Arc<Memory>,
+    /// Where in the memory its bytes are.
+    bytes: Range<usize>,
+}
+
+/// What there is to take.
+pub enum Take {
+    /// These bytes.
+    Run(Run),
+    /// Dirty blocks, all of which are on their way with older bytes: take again when those runs are settled
+    /// ([`File::wait_written`]).
+    Busy,
+    /// Nothing.
+    Clean,
+}
+
+impl File {
+    /// Takes the next run of at most `bytes_max` bytes (a block at least), of what is within `range` and has been dirty since
+    /// `until_ms` or before; `u64::MAX` for all.
+    #[must_use]
+    pub fn take_run(&self, range: Range<u64>, until_ms: u64, bytes_max: u64) -> Take {
+        let (mut after, mut is_busy) = (None, false);
+        while let Some((dirtied_ms, number)) = self.next_dirty_chunk(after).filter(|(ms, _)| *ms <= until_ms)
+        {
+            after = Some((dirtied_ms, number));
+            let start = (number << CHUNK_SHIFT).max(range.start);
+            let end = ((number + 1) << CHUNK_SHIFT).min(range.end);
+            let Some(chunk) = self.chunk(number).filter(|_| start < end) else { continue };
+            // The first folio may begin before the range does.
+            let Some(mut page) = chunk.next(start >> PAGE_SHIFT).map(|folio| folio.page) else { continue };
+            while let Some(dirty) = chunk.next_dirty(page).filter(|dirty| dirty << PAGE_SHIFT < end) {
+                page = dirty + 1;
+                let Found::Folio(folio) = chunk.find(dirty) else { continue };
+                let blocks = self.blocks_in(&folio, &(start..end));
+                match self.take_piece(&chunk, &folio, blocks, bytes_max, false) {
+                    TakePiece::Some(piece) => return self.take_more(range, dirtied_ms, piece, bytes_max),
+                    TakePiece::Busy => is_busy = true,
+                    TakePiece::None => {}
+                }
+            }
+        }
+        if is_busy { Take::Busy } else { Take::Clean }
+    }
+
+    /// Goes on behind the first piece of a run.
+    fn take_more(&self, range: Range<u64>, dirtied_ms: u64, piece: Piece, bytes_max: u64) -> Take {
+        let start = piece.pos(self);
+        let mut at = start + piece.len();
+        let block = self.block_bytes();
+        let end = range.end.min(start.saturating_add(bytes_max.max(block) & !(block - 1)));
+        let mut pieces = vec![piece];
+        let mut chunk = None;
+        while at < end {
+            let number = at >> CHUNK_SHIFT;
+            if chunk.as_ref().is_none_or(|chunk: &Arc<Chunk>| chunk.number != number) {
+                chunk = self.chunk(number);
+            }
+            let Some(chunk) = &chunk else { break };
+            let Some(folio) = chunk.next(at >> PAGE_SHIFT).filter(|folio| folio.pos() <= at) else { break };
+            let blocks = self.blocks_in(&folio, &(at..end));
+            let TakePiece::Some(piece) = self.take_piece(chunk, &folio, blocks, end - at, true) else {
+                break;
+            };
+            at += piece.len();
+            pieces.push(piece);
+        }
+        let file = self.this.upgrade().expect("a file is used by who has it");
+        Take::Run(Run { file, start, dirtied_ms, pieces })
+    }
+
+    /// Takes the first dirty blocks in a row that are not on their way, of `blocks`; `is_next`: only if they begin there.
+    fn take_piece(
+        &self,
+        chunk: &Chunk,
+        folio: &Arc<Folio>,
+        blocks: Range<u32>,
+        bytes_max: u64,
+        is_next: bool,
+    ) -> TakePiece {
+        let mut state = folio.state.write();
+        let mut start = state.dirty.next_set(blocks.start, blocks.end);
+        let is_dirty = start < blocks.end;
+        // Past what is on its way with older bytes.
+        while start < blocks.end && state.writing.any(start..start + 1) {
+            let settled = state.writing.next_clear(start, blocks.end);
+            start = state.dirty.next_set(settled, blocks.end);
+        }
+        if start >= blocks.end {
+            return if is_dirty { TakePiece::Busy } else { TakePiece::None };
+        }
+        if is_next && start != blocks.start {
+            return TakePiece::None;
+        }
+        let count_max = (bytes_max >> self.block_shift).clamp(1, u64::from(blocks.end)) as u32;
+        let end = state.dirty.next_clear(start, blocks.end.min(start.saturating_add(count_max)));
+        let end = state.writing.next_set(start, end);
+        let (blocks, mut bytes) =
+            (start..end, (start as usize) << self.block_shift..(end as usize) << self.block_shift);
+        let Some(all) = state.bytes.clone() else { return TakePiece::None };
+        let memory = if bytes.len() * COPY_FRACTION <= all.len() {
+            let mut copy = self.shared.take_memory(Order::holding(bytes.len() as u64));
+            copy[..bytes.len()].copy_from_slice(&all[bytes.clone()]);
+            bytes = 0..bytes.len();
+            Arc::new(copy)
+        } else {
+            all
+        };
+        let count = state.dirty.clear(blocks.clone());
+        if state.dirty.is_empty() {
+            chunk.note_dirty(folio, false);
+        }
+        state.writing.set(blocks.clone());
+        self.shared.start_writing(u64::from(count) << self.block_shift);
+        chunk.writing_blocks.fetch_add(count, Ordering::SeqCst);
+        self.sub_dirty_blocks(chunk, count);
+        TakePiece::Some(Piece { folio: folio.clone(), blocks, memory, bytes })
+    }
+}
+
+enum TakePiece {
+    Some(Piece),
+    Busy,
+    None,
+}
+
+impl Piece {
+    fn pos(&self, file: &File) -> u64 {
+        self.folio.pos() + (u64::from(self.blocks.start) << file.block_shift)
+    }
+
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}
+
+impl Run {
+    /// Whose bytes they are.
+    #[must_use]
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Where in the file they begin, in bytes.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// How many bytes: whole blocks. The last one may reach behind the end of the file, with zeros.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.pieces.iter().map(Piece::len).sum()
+    }
+
+    /// Since when the oldest of it is dirty, as the writer said.
+    #[must_use]
+    pub fn dirtied_ms(&self) -> u64 {
+        self.dirtied_ms
+    }
+
+    /// The bytes, in order, for one vectored write.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces.iter().map(|piece| &piece.memory[piece.bytes.clone()])
+    }
+
+    /// Keeps the first `bytes` bytes, whole blocks, and returns the rest as a run of its own: where an extent on the device ends.
+    #[must_use]
+    pub fn split_off(&mut self, bytes: u64) -> Self {
+        assert!(bytes.is_multiple_of(self.file.block_bytes()), "a run splits between blocks, not at {bytes}");
+        let mut rest = Self {
+            file: self.file.clone(),
+            start: self.start + bytes.min(self.len_bytes()),
+            dirtied_ms: self.dirtied_ms,
+            pieces: Vec::new(),
+        };
+        let mut left = bytes;
+        let cut = self.pieces.iter().position(|piece| {
+            let is_cut = left < piece.len();
+            left = if is_cut { left } else { left - piece.len() };
+            is_cut
+        });
+        if let Some(at) = cut {
+            rest.pieces = self.pieces.split_off(at);
+            if left != 0 {
+                let piece = &mut rest.pieces[0];
+                let blocks = (left >> self.file.block_shift) as u32;
+                let (block, byte) = (piece.blocks.start + blocks, piece.bytes.start + left as usize);
+                self.pieces.push(Piece {
+                    folio: piece.folio.clone(),
+                    blocks: piece.blocks.start..block,
+                    memory: piece.memory.clone(),
+                    bytes: piece.bytes.start..byte,
+                });
+                (piece.blocks.start, piece.bytes.start) = (block, byte);
+            }
+        }
+        rest
+    }
+
+    /// The backing has the bytes.
+    pub fn done(mut self) {
+        self.settle(false);
+    }
+
+    /// The backing refused the bytes for good: whoever has the file open is told. The blocks are clean, and readers find the bytes
+    /// as long as memory is not wanted, like with the kernel.
+    pub fn failed(mut self, error: WriteError) {
+        // Before anybody who waits for this run wakes up and asks.
+        self.file.errors.note(error);
+        self.settle(false);
+    }
+
+    /// The bytes are dirty again, since when they were: to be tried later.
+    pub fn put_back(mut self) {
+        self.settle(true);
+    }
+
+    fn settle(&mut self, is_dirty: bool) {
+        if self.pieces.is_empty() {
+            return;
+        }
+        let len = self.len_bytes();
+        for Piece { folio, blocks, memory, .. } in self.pieces.drain(..) {
+            // Before the lock: a writer that gets it need not copy.
+            drop(memory);
+            let file = &self.file;
+            let chunk = file.chunk(folio.page >> (CHUNK_SHIFT - PAGE_SHIFT));
+            let mut state = folio.state.write();
+            let count = state.writing.clear(blocks.clone());
+            // It has this folio, so it is there.
+            let Some(chunk) = chunk else { continue };
+            chunk.writing_blocks.fetch_sub(count, Ordering::SeqCst);
+            if is_dirty {
+                file.set_dirty(&chunk, &folio, &mut state, blocks, self.dirtied_ms);
+                file.backdate_chunk(&chunk, self.dirtied_ms);
+            }
+        }
+        *self.file.settled.lock() += 1;
+        self.file.is_settled.notify_all();
+        self.file.shared.end_writing(len);
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.settle(true);
+    }
+}
+
+impl Shared {
+    /// The next run of all files; see [`PageCache::take_run`](crate::PageCache::take_run).
+    pub(crate) fn take_run(&self, until_ms: u64, bytes_max: u64) -> Option<Run> {
+        let mut after = None;
+        while let Some((place, file)) = self.dirty.next_file(after).filter(|((ms, _), _)| *ms <= until_ms) {
+            if let Take::Run(run) = file.take_run(0..POS_MAX, until_ms, bytes_max) {
+                return Some(run);
+            }
+            after = Some(place);
+        }
+        None
+    }
+}
