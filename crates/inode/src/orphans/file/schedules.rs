@@ -24,11 +24,11 @@ fn a_slot_is_never_given_twice() {
                 shuttle::thread::spawn(move || {
                     for round in 0..2 {
                         let ino = Ino(thread * 10 + round);
-                        let Some(slot) = file.claim(ino, thread as usize) else { continue };
-                        let owner = &owners[slot as usize];
-                        assert_eq!(owner.swap(ino.0, Ordering::AcqRel), 0, "slot {slot} has an owner");
-                        assert!(file.used().contains(&(slot, ino)), "slot {slot} tells its owner");
-                        assert_eq!(owner.swap(0, Ordering::AcqRel), ino.0, "slot {slot} stayed");
+                        let Some(slot) = file.claim(ino, thread) else { continue };
+                        let owner = &owners[usize::from(2 * slot.block + slot.at)];
+                        assert_eq!(owner.swap(ino.0, Ordering::AcqRel), 0, "{slot:?} has an owner");
+                        assert!(file.used().contains(&(slot, ino)), "{slot:?} tells its owner");
+                        assert_eq!(owner.swap(0, Ordering::AcqRel), ino.0, "{slot:?} stayed");
                         file.give_back(slot);
                     }
                 })
