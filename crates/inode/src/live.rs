@@ -52,6 +52,7 @@ pub enum OrphanState {
 
 impl OrphanState {
     /// As one word: 0, 1, or 2 and more for a slot.
+    #[inline]
     fn word(self) -> u32 {
         match self {
             Self::None => 0,
@@ -60,6 +61,7 @@ impl OrphanState {
         }
     }
 
+    #[inline]
     fn of_word(word: u32) -> Self {
         match word {
             0 => Self::None,
@@ -148,11 +150,13 @@ impl Node {
     }
 
     /// Is it tracked as an orphan?
+    #[inline]
     #[must_use]
     pub fn orphan(&self) -> OrphanState {
         OrphanState::of_word(self.orphan.load(Ordering::Acquire))
     }
 
+    #[inline]
     pub(crate) fn set_orphan(&self, state: OrphanState) {
         self.orphan.store(state.word(), Ordering::Release);
     }

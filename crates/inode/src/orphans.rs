@@ -99,56 +99,74 @@ impl Orphans {
     ///
     /// # Errors
     /// A block cannot be read.
+    #[inline]
     pub fn add(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
-        match self.mode {
-            OrphanMode::None => return Ok(()),
-            OrphanMode::ListV0 => {
-                let mut list = self.list.lock();
-                return if node.orphan() == OrphanState::None { list.join(live, node, edit) } else { Ok(()) };
-            }
-            OrphanMode::ListV3 | OrphanMode::File => {}
+        match (self.mode, &self.file) {
+            (OrphanMode::None, _) => Ok(()),
+            (OrphanMode::ListV0, _) => self.add_asking_there(live, node, edit),
+            _ if node.orphan() != OrphanState::None => Ok(()),
+            (OrphanMode::File, Some(file)) => match file.claim(node.ino(), thread_number()) {
+                Some(slot) => {
+                    // The slot is a value that gets into a block later.
+                    edit.transaction();
+                    node.set_orphan(OrphanState::Slot(slot));
+                    Ok(())
+                }
+                None => self.join_list(live, node, edit),
+            },
+            (OrphanMode::ListV3, _) | (OrphanMode::File, None) => self.join_list(live, node, edit),
         }
-        if node.orphan() != OrphanState::None {
-            return Ok(());
-        }
-        if let Some(file) = self.file.as_ref().filter(|_| self.mode == OrphanMode::File)
-            && let Some(slot) = file.claim(node.ino(), thread_number())
-        {
-            // The slot is a value that gets into a block later.
-            edit.transaction();
-            node.set_orphan(OrphanState::Slot(slot));
-            return Ok(());
-        }
-        // Joins the transaction here, not under the lock.
-        drop(live.edit(node, edit.transaction()));
-        self.list.lock().join(live, node, edit)
     }
 
     /// Tracks an inode no more, if it is.
     ///
     /// # Errors
     /// A block cannot be read.
+    #[inline]
     pub fn remove(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
-        if self.mode == OrphanMode::ListV0 {
-            let mut list = self.list.lock();
-            if node.orphan() == OrphanState::Listed {
-                list.leave(live, node, edit)?;
-                list::end(live, node, edit);
-                return Ok(());
-            }
-        }
         match (node.orphan(), &self.file) {
-            (OrphanState::None, _) | (OrphanState::Slot(_), None) => {}
             (OrphanState::Slot(slot), Some(file)) => {
                 edit.transaction();
                 node.set_orphan(OrphanState::None);
                 file.give_back(slot);
+                Ok(())
             }
-            (OrphanState::Listed, _) => {
-                self.list.lock().leave(live, node, edit)?;
-                list::end(live, node, edit);
-            }
+            _ if self.mode == OrphanMode::ListV0 => self.remove_asking_there(live, node, edit),
+            (OrphanState::Listed, _) => self.leave_list(live, node, edit),
+            (OrphanState::None | OrphanState::Slot(_), _) => Ok(()),
         }
+    }
+
+    #[inline(never)]
+    fn add_asking_there(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+        let mut list = self.list.lock();
+        if node.orphan() != OrphanState::None {
+            return Ok(());
+        }
+        list.join(live, node, edit)
+    }
+
+    #[inline(never)]
+    fn remove_asking_there(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+        let mut list = self.list.lock();
+        if node.orphan() == OrphanState::Listed {
+            list.leave(live, node, edit)?;
+            list::end(live, node, edit);
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn join_list(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+        // The inode joins the transaction here, not under the lock.
+        drop(live.edit(node, edit.transaction()));
+        self.list.lock().join(live, node, edit)
+    }
+
+    #[inline(never)]
+    fn leave_list(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+        self.list.lock().leave(live, node, edit)?;
+        list::end(live, node, edit);
         Ok(())
     }
 
@@ -179,6 +197,7 @@ impl Orphans {
 }
 
 /// Threads that track something, from 1 on: tells them where to look for a slot, so that they stay out of each other's way.
+#[inline]
 fn thread_number() -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
     thread_local!(static NUMBER: Cell<u32> = const { Cell::new(0) });

@@ -24,6 +24,9 @@ use buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
 /// No slot was free when somebody looked.
 const FULL: u32 = u32::MAX;
 
+/// Numbers that follow each other, multiplied by this in 32 bits, are spread evenly.
+const GOLDEN: u32 = 0x9E37_79B9;
+
 /// The orphan file's slots, in memory.
 pub struct OrphanFile {
     blocks: Vec<Slots>,
@@ -65,8 +68,24 @@ impl OrphanFile {
 
     /// Claims a free slot; threads with different numbers begin in different blocks. `None`: others have all of them, or had each
     /// one at the moment that it was looked at.
+    #[inline]
     pub(crate) fn claim(&self, ino: Ino, thread: u32) -> Option<Slot> {
-        let first = thread.wrapping_mul(13).checked_rem(self.blocks.len() as u32)? as usize;
+        // Numbers that follow each other are far apart then; the upper half of the product is below the number of blocks.
+        let spread = u64::from(thread.wrapping_mul(GOLDEN));
+        let first = ((spread * self.blocks.len() as u64) >> 32) as usize;
+        let block = self.blocks.get(first)?;
+        // Nearly always the slot that this thread gave back last.
+        let at = block.next.load(Ordering::Acquire);
+        let is_free = block.slots.get(at as usize).is_some_and(|slot| take(slot, ino.0));
+        if !is_free {
+            return self.search(ino, first);
+        }
+        self.note(block);
+        Some(Slot { block: first as u16, at: at as u16 })
+    }
+
+    #[cold]
+    fn search(&self, ino: Ino, first: usize) -> Option<Slot> {
         let (before, from) = self.blocks.split_at_checked(first)?;
         let blocks = from.iter().zip(first as u16..).chain(before.iter().zip(0..));
         let (block, slot) = { blocks }.find_map(|(block, number)| {
@@ -78,6 +97,7 @@ impl OrphanFile {
     }
 
     /// Gives a slot back that [`claim`](Self::claim) gave, or that was in use from the beginning.
+    #[inline]
     pub(crate) fn give_back(&self, slot: Slot) {
         let Some(block) = self.blocks.get(usize::from(slot.block)) else { return };
         let Some(word) = block.slots.get(usize::from(slot.at)) else { return };
@@ -87,6 +107,7 @@ impl OrphanFile {
         self.note(block);
     }
 
+    #[inline]
     fn note(&self, block: &Slots) {
         if !block.is_changed.load(Ordering::Relaxed) && !block.is_changed.swap(true, Ordering::Relaxed) {
             self.changed.fetch_add(1, Ordering::Relaxed);
@@ -135,6 +156,13 @@ impl OrphanFile {
     }
 }
 
+/// Takes a slot if it is free.
+#[inline]
+fn take(slot: &AtomicU32, ino: u32) -> bool {
+    slot.load(Ordering::Relaxed) == 0
+        && slot.compare_exchange(0, ino, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
 impl Slots {
     fn values(&self) -> impl Iterator<Item = u32> {
         self.slots.iter().map(|slot| slot.load(Ordering::Acquire))
@@ -156,13 +184,9 @@ impl Slots {
     /// Looks at each slot once, from `first` on.
     fn search(&self, first: usize, ino: u32) -> Option<u16> {
         let (before, from) = self.slots.split_at_checked(first).unwrap_or((&[], &self.slots));
-        let free = |slot: &AtomicU32| {
-            slot.load(Ordering::Relaxed) == 0
-                && slot.compare_exchange(0, ino, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        let at = match from.iter().position(free) {
+        let at = match from.iter().position(|slot| take(slot, ino)) {
             Some(at) => at + self.slots.len() - from.len(),
-            None => before.iter().position(free)?,
+            None => before.iter().position(|slot| take(slot, ino))?,
         };
         let next = if at + 1 < self.slots.len() { at as u32 + 1 } else { 0 };
         self.next.store(next, Ordering::Relaxed);

@@ -42,3 +42,26 @@ fn a_slot_is_never_given_twice() {
         assert_eq!(file.claim(Ino(5), 0), None);
     });
 }
+
+/// More threads than slots: the mark of a full block never outlives what filled it.
+#[test]
+fn a_block_is_not_taken_for_full_when_it_is_not() {
+    schedules("full orphan blocks", 3000, || {
+        let file = file(1, 1);
+        let threads: Vec<_> = (1..=3u32)
+            .map(|thread| {
+                let file = Arc::clone(&file);
+                shuttle::thread::spawn(move || {
+                    for round in 0..2 {
+                        if let Some(slot) = file.claim(Ino(thread * 10 + round), thread) {
+                            file.give_back(slot);
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(file.used().is_empty());
+        assert!(file.claim(Ino(1), 0).is_some(), "its slot is free");
+    });
+}
