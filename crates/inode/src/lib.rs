@@ -41,7 +41,7 @@ pub use fault::Fault;
 pub use file::{Blocks, Extent};
 pub use inode::Inode;
 pub use live::{Editing, INHERITED, Live, Node, OrphanState, Values};
-pub use orphans::{LockStats, OrphanFile, OrphanMode, Orphans};
+pub use orphans::{LockStats, OrphanFile, OrphanMode, Orphans, Slot};
 pub use overrides::{Override, Overrides};
 pub use quota::{Owners, Quota, ValuesInInodes};
 pub use shared::Shared;

@@ -33,7 +33,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use self::table::Table;
 use crate::dir_state::DirMemory;
 use crate::quota::{self, Charge};
-use crate::{Fault, Inode, Quota, Shared};
+use crate::{Fault, Inode, Quota, Shared, Slot};
 
 /// The seal of table blocks: inodes are sealed one by one as they are written.
 const TABLE: Seal = Seal { owner: Owner { kind: Kind::InodeTable, ino: 0 }, seed: None };
@@ -47,7 +47,28 @@ pub enum OrphanState {
     /// On the list that begins in the superblock.
     Listed,
     /// In this slot of the orphan file.
-    Slot(u32),
+    Slot(Slot),
+}
+
+impl OrphanState {
+    /// As one word: 0, 1, or 2 and more for a slot.
+    #[inline]
+    fn word(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Listed => 1,
+            Self::Slot(Slot { block, at }) => (u32::from(block) << 16 | u32::from(at)) + 2,
+        }
+    }
+
+    #[inline]
+    fn of_word(word: u32) -> Self {
+        match word {
+            0 => Self::None,
+            1 => Self::Listed,
+            slot => Self::Slot(Slot { block: ((slot - 2) >> 16) as u16, at: (slot - 2) as u16 }),
+        }
+    }
 }
 
 /// The values of an inode that may change.
@@ -60,8 +81,6 @@ pub struct Values {
     pub map: FileMap,
     /// What makes changes of a directory fast.
     pub dir: Option<Box<crate::DirState>>,
-    /// Is it tracked as an orphan?
-    pub orphan: OrphanState,
     /// The last transaction that changed it; 0 for none.
     pub changed_in: u64,
     /// The transaction on whose list it is, to be written by its commit; 0 for none.
@@ -82,7 +101,6 @@ impl Values {
             body,
             map,
             dir: None,
-            orphan: OrphanState::None,
             changed_in: 0,
             listed_in: 0,
             value_inodes: 0,
@@ -114,6 +132,8 @@ pub struct Node {
     values: Mutex<Values>,
     /// How many have it open: it is deleted when its last link is gone and nobody has.
     pub opens: AtomicU32,
+    /// [`OrphanState`] as a word: changed by who holds the operation lock exclusively.
+    orphan: AtomicU32,
 }
 
 impl Node {
@@ -127,6 +147,18 @@ impl Node {
     #[must_use]
     pub fn place(&self) -> (Pblk, usize) {
         self.place
+    }
+
+    /// Is it tracked as an orphan?
+    #[inline]
+    #[must_use]
+    pub fn orphan(&self) -> OrphanState {
+        OrphanState::of_word(self.orphan.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn set_orphan(&self, state: OrphanState) {
+        self.orphan.store(state.word(), Ordering::Release);
     }
 
     /// Its values, if nobody else has them now.
@@ -388,7 +420,7 @@ impl Live {
                     continue;
                 }
                 values.listed_in = 0;
-                if self.forget_orphans && values.fields.links == 0 && values.orphan != OrphanState::None {
+                if self.forget_orphans && values.fields.links == 0 && node.orphan() != OrphanState::None {
                     continue;
                 }
                 let at = encoded.len() * size;
@@ -472,7 +504,14 @@ impl Live {
 
 impl Node {
     fn new(ino: Ino, place: (Pblk, usize), values: Values) -> Self {
-        Self { ino, place, operation: RwLock::new(()), values: Mutex::new(values), opens: AtomicU32::new(0) }
+        Self {
+            ino,
+            place,
+            operation: RwLock::new(()),
+            values: Mutex::new(values),
+            opens: AtomicU32::new(0),
+            orphan: AtomicU32::new(0),
+        }
     }
 }
 

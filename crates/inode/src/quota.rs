@@ -150,7 +150,7 @@ impl Quota {
 
     /// The running transaction changes an inode.
     pub(crate) fn touch_owners_of(&self, shared: &Shared, node: &Node, values: &Values) {
-        let charged = values.charged.as_deref().copied().or_else(|| charge(shared, node.ino(), values));
+        let charged = values.charged.as_deref().copied().or_else(|| charge(shared, node, values));
         if let Some(charge) = charged {
             self.touch(charge.owners);
         }
@@ -166,7 +166,7 @@ impl Quota {
 
     /// Counts an inode as it is now. Called when it is written.
     pub(crate) fn settle(&self, shared: &Shared, node: &Node, values: &mut Values) {
-        let now = charge(shared, node.ino(), values);
+        let now = charge(shared, node, values);
         let before = values.charged.as_deref().copied();
         if before == now {
             return;
@@ -212,10 +212,10 @@ impl Quota {
 }
 
 /// What an inode costs; `None`: it is free, or does not count.
-fn charge(shared: &Shared, ino: Ino, values: &Values) -> Option<Charge> {
+fn charge(shared: &Shared, node: &Node, values: &Values) -> Option<Charge> {
     let fields = &values.fields;
-    let is_free = fields.links == 0 && fields.dtime != 0 && values.orphan == OrphanState::None;
-    if is_free { None } else { charge_in_use(shared, ino, values) }
+    let is_free = fields.links == 0 && fields.dtime != 0 && node.orphan() == OrphanState::None;
+    if is_free { None } else { charge_in_use(shared, node.ino(), values) }
 }
 
 /// What an inode that is in use, or an orphan, costs; `None`: it does not count.

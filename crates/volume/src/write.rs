@@ -83,6 +83,7 @@ impl inode::LiveOwner for Keeper {
 impl journal::Client for Keeper {
     fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
         self.live.freeze(handle)?;
+        self.orphans.write(&self.live, handle)?;
         self.errors.write(handle, &self.shared().geometry)?;
         self.alloc.seal(handle)
     }
@@ -92,7 +93,8 @@ impl journal::Client for Keeper {
     }
 
     fn blocks_to_come(&self) -> u32 {
-        self.live.dirty_blocks() + self.alloc.seal_credits() + self.errors.blocks_to_come()
+        let blocks = self.live.dirty_blocks() + self.alloc.seal_credits();
+        blocks + self.orphans.blocks_to_come() + self.errors.blocks_to_come()
     }
 
     fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]) {

@@ -12,7 +12,7 @@ use base::Ino;
 use common::small::{edit, find, image, open};
 use device::FileDevice;
 use simdisk::{Faulty, Op, Rule};
-use volume::{Fault, OpenOptions, SetAttr, Volume, WriteOptions};
+use volume::{Fault, New, OpenOptions, OrphanMode, SetAttr, Volume, WriteOptions};
 
 fn resize(volume: &Volume, ino: Ino, size: u64) -> Result<(), Fault> {
     volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
@@ -121,8 +121,12 @@ fn a_file_that_grows_again_has_zeros_behind_its_old_end() {
 }
 
 fn faulty(path: &Path) -> (Arc<Faulty<FileDevice>>, Volume) {
+    faulty_with(path, WriteOptions::default())
+}
+
+fn faulty_with(path: &Path, write: WriteOptions) -> (Arc<Faulty<FileDevice>>, Volume) {
     let device = Arc::new(Faulty::new(FileDevice::open(path, true).unwrap()));
-    let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
+    let write = WriteOptions { no_committer: true, ..write };
     let options = OpenOptions { write, ..OpenOptions::default() };
     let volume = Volume::open(Arc::<Faulty<FileDevice>>::clone(&device), &options).unwrap();
     (device, volume)
@@ -153,6 +157,39 @@ fn a_cut_that_cannot_zero_changes_nothing() {
     let fault = resize(&volume, file, 1500).unwrap_err();
     assert!(matches!(fault, Fault::Aborted(_)), "{fault}");
     assert_eq!(format!("{:?}", device.counts()), format!("{writes:?}"));
+}
+
+/// The file's map cannot be read when its tail is to be freed: it was an orphan by then, and is none any more.
+#[test]
+fn a_cut_that_cannot_read_the_map_tracks_nothing() {
+    for orphans in [OrphanMode::ListV0, OrphanMode::ListV3, OrphanMode::File] {
+        let scratch = testkit::scratch();
+        let mut bytes = source(scratch.path(), 12 << 10);
+        // A hole behind each block: more extents than an inode holds.
+        (0..12).step_by(2).for_each(|block| bytes[block << 10..(block + 1) << 10].fill(0));
+        std::fs::write(scratch.path().join("source"), &bytes).unwrap();
+        let write = format!("write {} file", scratch.path().join("source").display());
+        let path = image(scratch.path(), &["-b", "1024"], &[&write]);
+        let (device, volume) =
+            faulty_with(&path, WriteOptions { orphans, track_all_orphans: true, ..WriteOptions::default() });
+        let file = find(&volume, b"file");
+        let warm = volume.create(Ino::ROOT, b"warm", &New::file(0o644)).unwrap().ino();
+        resize(&volume, warm, 10).unwrap();
+        resize(&volume, warm, 5).unwrap();
+
+        device.arm(Rule::fail(Op::Read, 5));
+        let fault = resize(&volume, file, 4 << 10).unwrap_err();
+        assert!(matches!(fault, Fault::Device(_)), "{orphans:?}: {fault}");
+        assert_eq!(content(&volume, file), bytes, "{orphans:?}");
+        volume.close().unwrap();
+        testkit::e2fsck_clean(&path);
+
+        let (_device, volume) = faulty(&path);
+        resize(&volume, file, 4 << 10).unwrap();
+        assert_eq!(content(&volume, file), bytes[..4 << 10], "{orphans:?}");
+        volume.close().unwrap();
+        testkit::e2fsck_clean(&path);
+    }
 }
 
 /// Content that goes through the journal is zeroed there: until the commit the device has the old bytes, and the old size.

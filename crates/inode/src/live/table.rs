@@ -113,10 +113,8 @@ impl Rows {
 fn is_idle(node: &Arc<Node>) -> bool {
     Arc::strong_count(node) == 1
         && node.opens.load(Ordering::Relaxed) == 0
-        && node
-            .values
-            .try_lock()
-            .is_some_and(|values| values.listed_in == 0 && values.orphan == OrphanState::None)
+        && node.orphan() == OrphanState::None
+        && node.values.try_lock().is_some_and(|values| values.listed_in == 0)
 }
 
 impl Shrinker for Table {

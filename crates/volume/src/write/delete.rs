@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::Ino;
-use inode::{Change, Node};
+use inode::{Change, Node, Slot};
 use ondisk::filetype::FileType;
 
 use super::{NAME_CREDITS, Writer};
@@ -79,7 +79,7 @@ impl Writer {
     }
 
     /// What a crash left: files to be cut at their size, inodes to be deleted.
-    pub(super) fn clean_orphans(&self, listed: &[Ino], in_file: &[(u32, Ino)]) -> Orphaned {
+    pub(super) fn clean_orphans(&self, listed: &[Ino], in_file: &[(Slot, Ino)]) -> Orphaned {
         let (mut cut, mut deleted, mut failed) = (0, 0, 0);
         let mut before = Ino(0);
         let mut nodes = Vec::new();
@@ -98,7 +98,7 @@ impl Writer {
             if self.shared().is_special(*ino) {
                 continue;
             }
-            node.values().orphan = inode::OrphanState::Slot(*slot);
+            self.keeper.orphans.adopt_slot(&node, *slot);
             nodes.push(node);
         }
         for node in nodes {

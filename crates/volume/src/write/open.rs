@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use base::{Ino, Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
 use device::Device;
-use inode::{Change, Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared};
+use inode::{Change, Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot};
 use journal::{Journal, Target, Work};
 use mapping::Holds;
 use memory::Budget;
@@ -130,7 +130,7 @@ struct Engine {
     writer: Writer,
     inodes: Arc<Inodes>,
     listed: Vec<Ino>,
-    in_file: Vec<(u32, Ino)>,
+    in_file: Vec<(Slot, Ino)>,
 }
 
 fn in_journal(options: &OpenOptions, budget: &Budget) -> journal::Options {

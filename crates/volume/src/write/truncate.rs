@@ -69,22 +69,17 @@ impl Writer {
         let is_done = self.run(credits, |change| {
             // First what finds damage: the rest is the same transaction.
             self.zero_behind(change, node, size.min(old))?;
-            let has_no_blocks = is_short && node.values().fields.blocks == 0;
-            let is_done = !is_cut || has_no_blocks || change.cut(node, keep)?;
+            let is_done = match (is_cut, is_short) {
+                (false, _) => true,
+                (true, true) => self.cut_short(change, node, keep)?,
+                (true, false) => self.cut_sized(change, node, keep)?,
+            };
             if size > SMALL_MAX {
                 self.note_large_file(change)?;
             }
-            if is_cut && !is_short {
-                self.keeper.orphans.add(change.live, node, change.edit)?;
-            }
             self.put_size(change, node, size);
-            if !is_cut {
-                return Ok(true);
-            }
-            if is_done && !is_short {
+            if is_cut && !is_short && is_done {
                 self.keeper.orphans.remove(change.live, node, change.edit)?;
-            } else if !is_done && is_short {
-                self.keeper.orphans.add(change.live, node, change.edit)?;
             }
             Ok(is_done)
         })?;
@@ -93,6 +88,43 @@ impl Writer {
         }
         self.cut_from(node, keep)?;
         self.run(NAME_CREDITS, |change| Ok(self.keeper.orphans.remove(change.live, node, change.edit)?))
+    }
+
+    /// The first step of a cut that is likely its last: an orphan only if it is not. Is it done?
+    fn cut_short(&self, change: &Change<'_>, node: &Arc<Node>, keep: u64) -> Result<bool, Fault> {
+        let is_done = node.values().fields.blocks == 0 || change.cut(node, keep)?;
+        if !is_done {
+            self.keeper.orphans.add(change.live, node, change.edit)?;
+        }
+        Ok(is_done)
+    }
+
+    /// The first step of a cut whose new size the caller puts in the same transaction: an orphan from here until both are done, which
+    /// is for the caller to say. Is the cut done?
+    ///
+    /// Size and blocks are two layers, as in the kernel, where each tracks for itself and trusts nobody: two additions and two
+    /// removals for one cut, of which the second ones find nothing to do. That half of the questions is what version 3 of the
+    /// list took from under the lock.
+    fn cut_sized(&self, change: &Change<'_>, node: &Arc<Node>, keep: u64) -> Result<bool, Fault> {
+        let before = change.edit.changes();
+        self.keeper.orphans.add(change.live, node, change.edit)?;
+        let added = change.edit.changes();
+        let cut = self.cut_tracked(change, node, keep);
+        if cut.is_err() && change.edit.changes() == added {
+            self.keeper.orphans.remove(change.live, node, change.edit)?;
+            change.edit.settle(before);
+        }
+        cut
+    }
+
+    /// One step of a cut: an orphan from before the first block is freed until the last one is. Is it done?
+    fn cut_tracked(&self, change: &Change<'_>, node: &Arc<Node>, keep: u64) -> Result<bool, Fault> {
+        self.keeper.orphans.add(change.live, node, change.edit)?;
+        let is_done = change.cut(node, keep)?;
+        if is_done {
+            self.keeper.orphans.remove(change.live, node, change.edit)?;
+        }
+        Ok(is_done)
     }
 
     /// Does what a crash left of a cut: the size is the new one already.

@@ -24,11 +24,11 @@ fn a_slot_is_never_given_twice() {
                 shuttle::thread::spawn(move || {
                     for round in 0..2 {
                         let ino = Ino(thread * 10 + round);
-                        let Some(slot) = file.claim(ino, thread as usize) else { continue };
-                        let owner = &owners[slot as usize];
-                        assert_eq!(owner.swap(ino.0, Ordering::AcqRel), 0, "slot {slot} has an owner");
-                        assert!(file.used().contains(&(slot, ino)), "slot {slot} tells its owner");
-                        assert_eq!(owner.swap(0, Ordering::AcqRel), ino.0, "slot {slot} stayed");
+                        let Some(slot) = file.claim(ino, thread) else { continue };
+                        let owner = &owners[usize::from(2 * slot.block + slot.at)];
+                        assert_eq!(owner.swap(ino.0, Ordering::AcqRel), 0, "{slot:?} has an owner");
+                        assert!(file.used().contains(&(slot, ino)), "{slot:?} tells its owner");
+                        assert_eq!(owner.swap(0, Ordering::AcqRel), ino.0, "{slot:?} stayed");
                         file.give_back(slot);
                     }
                 })
@@ -40,5 +40,28 @@ fn a_slot_is_never_given_twice() {
         let again: Vec<_> = (1..=4).map(|ino| file.claim(Ino(ino), 0)).collect();
         assert!(again.iter().all(Option::is_some), "{again:?}");
         assert_eq!(file.claim(Ino(5), 0), None);
+    });
+}
+
+/// More threads than slots: the mark of a full block never outlives what filled it.
+#[test]
+fn a_block_is_not_taken_for_full_when_it_is_not() {
+    schedules("full orphan blocks", 3000, || {
+        let file = file(1, 1);
+        let threads: Vec<_> = (1..=3u32)
+            .map(|thread| {
+                let file = Arc::clone(&file);
+                shuttle::thread::spawn(move || {
+                    for round in 0..2 {
+                        if let Some(slot) = file.claim(Ino(thread * 10 + round), thread) {
+                            file.give_back(slot);
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(file.used().is_empty());
+        assert!(file.claim(Ino(1), 0).is_some(), "its slot is free");
     });
 }

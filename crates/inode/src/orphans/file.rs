@@ -1,0 +1,200 @@
+//! The orphan file: slots that are claimed without a lock, and written into blocks once per commit.
+//!
+//! ```text
+//!            claim: one compare-and-exchange           give_back: two stores
+//!  slots   | 0 | 17 | 0 | 23 | ...      next -> where the search begins, or FULL
+//!              '-- at the line of a commit, if anything changed: into the block, which gets its checksum there
+//! ```
+//!
+//! Owns: who has which slot. Does **not** own: whether an inode is tracked ([`Node`](crate::Node) says where), the blocks.
+//!
+//! Invariants
+//! 1. A slot that holds an inode's number is that inode's until it gives it back.
+//! 2. Slots change under an open handle only, so that [`write`](OrphanFile::write), while none is open, finds what the transaction
+//!    made of them: the slot of who came and went in between shows nothing, and costs no block.
+//! 3. FULL is a mark, not a count: it is set by who found no free slot, and goes with the next slot that is given back. A
+//!    mark that is wrong for a moment sends somebody to the next block, or to the list; nothing more.
+//!
+//! Source: spec 03 section 4; kernel Documentation/filesystems/ext4/orphan.rst.
+
+use base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use base::{Ino, Pblk};
+use buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
+
+/// No slot was free when somebody looked.
+const FULL: u32 = u32::MAX;
+
+/// Numbers that follow each other, multiplied by this in 32 bits, are spread evenly.
+const GOLDEN: u32 = 0x9E37_79B9;
+
+/// The orphan file's slots, in memory.
+pub struct OrphanFile {
+    blocks: Vec<Slots>,
+    seal: Seal,
+    /// Blocks with slots that changed since the last commit began.
+    changed: AtomicU32,
+}
+
+/// A slot: its block within the file, and its place there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Slot {
+    pub(crate) block: u16,
+    pub(crate) at: u16,
+}
+
+/// One block's. A cache line of its own for what its users write.
+#[repr(align(64))]
+struct Slots {
+    place: Pblk,
+    slots: Box<[AtomicU32]>,
+    /// Where the next search begins: the slot that was given back last, or the one behind the last claim. Or [`FULL`].
+    next: AtomicU32,
+    is_changed: AtomicBool,
+}
+
+impl OrphanFile {
+    /// From the file's blocks: their places, and what their slots hold.
+    #[must_use]
+    pub fn new(ino: Ino, seed: Option<u32>, blocks: Vec<(Pblk, Vec<u32>)>) -> Self {
+        let blocks = blocks.into_iter().map(|(place, slots)| Slots {
+            place,
+            slots: slots.into_iter().map(AtomicU32::new).collect(),
+            next: AtomicU32::new(0),
+            is_changed: AtomicBool::new(false),
+        });
+        let seal = Seal { owner: Owner { kind: Kind::Orphans, ino: ino.0 }, seed };
+        Self { blocks: blocks.collect(), seal, changed: AtomicU32::new(0) }
+    }
+
+    /// Claims a free slot; threads with different numbers begin in different blocks. `None`: others have all of them, or had each
+    /// one at the moment that it was looked at.
+    #[inline]
+    pub(crate) fn claim(&self, ino: Ino, thread: u32) -> Option<Slot> {
+        // Numbers that follow each other are far apart then; the upper half of the product is below the number of blocks.
+        let spread = u64::from(thread.wrapping_mul(GOLDEN));
+        let first = ((spread * self.blocks.len() as u64) >> 32) as usize;
+        let block = self.blocks.get(first)?;
+        // Nearly always the slot that this thread gave back last.
+        let at = block.next.load(Ordering::Acquire);
+        let is_free = block.slots.get(at as usize).is_some_and(|slot| take(slot, ino.0));
+        if !is_free {
+            return self.search(ino, first);
+        }
+        self.note(block);
+        Some(Slot { block: first as u16, at: at as u16 })
+    }
+
+    #[cold]
+    fn search(&self, ino: Ino, first: usize) -> Option<Slot> {
+        let (before, from) = self.blocks.split_at_checked(first)?;
+        let blocks = from.iter().zip(first as u16..).chain(before.iter().zip(0..));
+        let (block, slot) = { blocks }.find_map(|(block, number)| {
+            let at = block.claim(ino.0)?;
+            Some((block, Slot { block: number, at }))
+        })?;
+        self.note(block);
+        Some(slot)
+    }
+
+    /// Gives a slot back that [`claim`](Self::claim) gave, or that was in use from the beginning.
+    #[inline]
+    pub(crate) fn give_back(&self, slot: Slot) {
+        let Some(block) = self.blocks.get(usize::from(slot.block)) else { return };
+        let Some(word) = block.slots.get(usize::from(slot.at)) else { return };
+        word.store(0, Ordering::Release);
+        // Behind that: who finds the block marked full after this store finds the slot.
+        block.next.store(u32::from(slot.at), Ordering::Release);
+        self.note(block);
+    }
+
+    #[inline]
+    fn note(&self, block: &Slots) {
+        if !block.is_changed.load(Ordering::Relaxed) && !block.is_changed.swap(true, Ordering::Relaxed) {
+            self.changed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Blocks that [`write`](Self::write) changes, at most.
+    pub(crate) fn blocks_to_come(&self) -> u32 {
+        self.changed.load(Ordering::Relaxed)
+    }
+
+    /// Writes the slots that changed into their blocks, as part of the transaction that ends here: no handle is open but `edit`.
+    ///
+    /// # Errors
+    /// A block had to be read again, and cannot be.
+    pub(crate) fn write(&self, buffers: &Buffers, edit: &dyn Edit) -> Result<(), ReadFault> {
+        if self.changed.swap(0, Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        for block in self.blocks.iter().filter(|block| block.is_changed.swap(false, Ordering::Relaxed)) {
+            let is_same = {
+                let (there, _) = buffers.snapshot(block.place)?;
+                let mut words = there.as_chunks::<4>().0.iter();
+                block.values().all(|value| words.next() == Some(&value.to_le_bytes()))
+            };
+            if !is_same {
+                edit.change(block.place, self.seal, &mut |bytes| {
+                    for (word, value) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(block.values()) {
+                        *word = value.to_le_bytes();
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All slots in use, and their inodes.
+    #[must_use]
+    pub fn used(&self) -> Vec<(Slot, Ino)> {
+        let of_block = |(block, number): (&Slots, u16)| {
+            let slots = block.values().zip(0u16..);
+            let used = slots.filter(|(value, _)| *value != 0);
+            used.map(|(value, at)| (Slot { block: number, at }, Ino(value))).collect::<Vec<_>>()
+        };
+        self.blocks.iter().zip(0u16..).flat_map(of_block).collect()
+    }
+}
+
+/// Takes a slot if it is free.
+#[inline]
+fn take(slot: &AtomicU32, ino: u32) -> bool {
+    slot.load(Ordering::Relaxed) == 0
+        && slot.compare_exchange(0, ino, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+impl Slots {
+    fn values(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().map(|slot| slot.load(Ordering::Acquire))
+    }
+
+    fn claim(&self, ino: u32) -> Option<u16> {
+        let first = self.next.load(Ordering::Acquire);
+        if first == FULL {
+            return None;
+        }
+        self.search(first as usize, ino).or_else(|| {
+            // A slot behind the search may have been given back meanwhile. One that is from here on takes the mark away; one that
+            // was before is found now.
+            self.next.swap(FULL, Ordering::AcqRel);
+            self.search(0, ino)
+        })
+    }
+
+    /// Looks at each slot once, from `first` on.
+    fn search(&self, first: usize, ino: u32) -> Option<u16> {
+        let (before, from) = self.slots.split_at_checked(first).unwrap_or((&[], &self.slots));
+        let at = match from.iter().position(|slot| take(slot, ino)) {
+            Some(at) => at + self.slots.len() - from.len(),
+            None => before.iter().position(|slot| take(slot, ino))?,
+        };
+        let next = if at + 1 < self.slots.len() { at as u32 + 1 } else { 0 };
+        self.next.store(next, Ordering::Relaxed);
+        Some(at as u16)
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

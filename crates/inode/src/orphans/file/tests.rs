@@ -1,0 +1,76 @@
+use std::sync::Arc;
+
+use base::BlockSize;
+use buffer::Direct;
+use device::{Device, MemDevice};
+use memory::Budget;
+
+use super::*;
+
+const SLOTS: usize = 1022;
+const SEED: Option<u32> = Some(7);
+
+/// Two blocks of an orphan file, all slots free, at blocks 3 and 5 of a device.
+fn file() -> (OrphanFile, Arc<Buffers>) {
+    let device = MemDevice::new(8 * 4096);
+    for block in [3, 5] {
+        let bytes = ondisk::orphan_file::encode(BlockSize::KIB4, &[]);
+        device.write_at(block * 4096, &bytes).unwrap();
+    }
+    let device: Arc<dyn Device> = Arc::new(device);
+    let buffers = Buffers::new(device, BlockSize::KIB4, 8, &Budget::new(1 << 20));
+    let blocks = [3, 5].map(|block| (Pblk(block), vec![0; SLOTS]));
+    (OrphanFile::new(Ino(12), SEED, blocks.into()), buffers)
+}
+
+fn stored(buffers: &Buffers, block: u64) -> (Vec<(usize, Ino)>, bool) {
+    let (bytes, owner) = buffers.snapshot(Pblk(block)).unwrap();
+    let block = ondisk::orphan_file::OrphanBlock::decode(&bytes).unwrap();
+    (block.orphans().collect(), owner.is_some())
+}
+
+#[test]
+fn what_stays_is_written_once_and_what_came_and_went_is_not() {
+    let (file, buffers) = file();
+    let stays = file.claim(Ino(20), 0).unwrap();
+    let goes = file.claim(Ino(21), 1).unwrap();
+    assert_eq!((stays.block, goes.block), (0, 1), "threads keep apart");
+    file.give_back(goes);
+    assert_eq!(file.blocks_to_come(), 2);
+    file.write(&buffers, &Direct(&buffers)).unwrap();
+    assert_eq!(file.blocks_to_come(), 0);
+    assert_eq!(stored(&buffers, 3), (vec![(0, Ino(20))], true));
+    assert_eq!(stored(&buffers, 5), (vec![], false), "its bytes were not changed");
+
+    // In the next transaction the slot is somebody else's.
+    file.give_back(stays);
+    assert_eq!(file.claim(Ino(22), 0), Some(stays), "the one that was used last");
+    file.write(&buffers, &Direct(&buffers)).unwrap();
+    assert_eq!(stored(&buffers, 3).0, [(0, Ino(22))]);
+    assert_eq!(file.used(), [(stays, Ino(22))]);
+}
+
+#[test]
+fn all_slots_can_be_had_and_again_after_they_were_given_back() {
+    let (file, _) = file();
+    let claim = |ino| file.claim(Ino(ino), 0);
+    for round in 0..2 {
+        let mut slots: Vec<_> = (1..=2 * SLOTS as u32).map(|ino| claim(ino).unwrap()).collect();
+        assert_eq!((claim(9999), claim(9999)), (None, None), "round {round}: full");
+        slots.sort_unstable_by_key(|slot| (slot.block, slot.at));
+        slots.dedup();
+        assert_eq!(slots.len(), 2 * SLOTS);
+        // One that is given back makes room for one, in whichever block.
+        file.give_back(slots[SLOTS + 7]);
+        assert_eq!(claim(9998), Some(slots[SLOTS + 7]));
+        assert_eq!(claim(9999), None);
+        slots.into_iter().for_each(|slot| file.give_back(slot));
+        assert!(file.used().is_empty());
+    }
+}
+
+#[test]
+fn a_file_without_blocks_has_no_slots() {
+    let file = OrphanFile::new(Ino(12), None, Vec::new());
+    assert_eq!(file.claim(Ino(20), 5), None);
+}

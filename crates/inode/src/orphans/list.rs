@@ -1,0 +1,184 @@
+//! The orphan list, as it is on disk: one head, one lock.
+//!
+//! ```text
+//! superblock.s_last_orphan -> inode -> (its dtime) -> inode -> 0
+//! ```
+//!
+//! Owns: the links, in memory and on disk, and what their lock saw. Does **not** own: when it is taken (see
+//! [`Orphans`](super::Orphans)).
+//!
+//! Invariant: in memory it is what the running transaction makes of the disk's, doubly linked so that who leaves knows who is before.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use base::{Ino, Pblk};
+use buffer::{Edit, Kind, Owner, ReadFault, Seal};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::live::{Live, Node, OrphanState};
+
+/// `s_last_orphan` within the superblock.
+const LAST_ORPHAN_AT: usize = 0xE8;
+
+/// What the list's lock saw, in the terms of lockstat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LockStats {
+    /// Times that it was taken.
+    pub acquisitions: u64,
+    /// Times that it was not free.
+    pub contentions: u64,
+    /// Nanoseconds waited for it, in all.
+    pub wait_total_ns: u64,
+    /// The longest wait.
+    pub wait_max_ns: u64,
+    /// Nanoseconds held, in all.
+    pub hold_total_ns: u64,
+    /// Held longest.
+    pub hold_max_ns: u64,
+}
+
+/// The list and its lock.
+pub(super) struct OrphanList {
+    list: Mutex<List>,
+    stats: Counters,
+    /// The superblock's block, and where in it the superblock begins.
+    superblock: (Pblk, usize),
+}
+
+#[derive(Default)]
+struct List {
+    head: u32,
+    members: HashMap<u32, Links>,
+}
+
+struct Links {
+    node: Arc<Node>,
+    before: u32,
+    after: u32,
+}
+
+#[derive(Default)]
+struct Counters {
+    acquisitions: AtomicU64,
+    contentions: AtomicU64,
+    wait_total: AtomicU64,
+    wait_max: AtomicU64,
+    hold_total: AtomicU64,
+    hold_max: AtomicU64,
+}
+
+impl OrphanList {
+    pub(super) fn new(superblock: (Pblk, usize)) -> Self {
+        Self { list: Mutex::default(), stats: Counters::default(), superblock }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.lock().members.is_empty()
+    }
+
+    pub(super) fn lock_stats(&self) -> LockStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LockStats {
+            acquisitions: get(&self.stats.acquisitions),
+            contentions: get(&self.stats.contentions),
+            wait_total_ns: get(&self.stats.wait_total),
+            wait_max_ns: get(&self.stats.wait_max),
+            hold_total_ns: get(&self.stats.hold_total),
+            hold_max_ns: get(&self.stats.hold_max),
+        }
+    }
+
+    /// See [`Orphans::adopt_listed`](super::Orphans::adopt_listed).
+    pub(super) fn adopt(&self, node: &Arc<Node>, before: Ino) {
+        let mut list = self.list.lock();
+        let after = node.values().fields.dtime;
+        node.set_orphan(OrphanState::Listed);
+        if before.0 == 0 {
+            list.head = node.ino().0;
+        }
+        list.members.insert(node.ino().0, Links { node: Arc::clone(node), before: before.0, after });
+    }
+
+    pub(super) fn lock(&self) -> Held<'_> {
+        let stats = &self.stats;
+        stats.acquisitions.fetch_add(1, Ordering::Relaxed);
+        let guard = self.list.try_lock().unwrap_or_else(|| {
+            stats.contentions.fetch_add(1, Ordering::Relaxed);
+            let begun = Instant::now();
+            let guard = self.list.lock();
+            let waited = begun.elapsed().as_nanos() as u64;
+            stats.wait_total.fetch_add(waited, Ordering::Relaxed);
+            stats.wait_max.fetch_max(waited, Ordering::Relaxed);
+            guard
+        });
+        Held { guard, stats, superblock: self.superblock, since: Instant::now() }
+    }
+}
+
+/// The list, locked; measures how long.
+pub(super) struct Held<'a> {
+    guard: MutexGuard<'a, List>,
+    stats: &'a Counters,
+    superblock: (Pblk, usize),
+    since: Instant,
+}
+
+impl Held<'_> {
+    /// Puts an inode at the head, which is on no list.
+    pub(super) fn join(&mut self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+        let (ino, head) = (node.ino().0, self.guard.head);
+        self.set_head(ino, edit)?;
+        live.edit(node, edit.transaction()).fields.dtime = head;
+        node.set_orphan(OrphanState::Listed);
+        if let Some(next) = self.guard.members.get_mut(&head) {
+            next.before = ino;
+        }
+        self.guard.head = ino;
+        self.guard.members.insert(ino, Links { node: Arc::clone(node), before: 0, after: head });
+        Ok(())
+    }
+
+    /// Takes an inode out of the row. Its own link stays: see [`end`].
+    pub(super) fn leave(&mut self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+        let Some(links) = self.guard.members.remove(&node.ino().0) else { return Ok(()) };
+        if links.before == 0 {
+            self.set_head(links.after, edit)?;
+            self.guard.head = links.after;
+        } else if let Some(before) = self.guard.members.get_mut(&links.before) {
+            before.after = links.after;
+            // Under the lock: the one before could be freed else.
+            live.edit(&before.node, edit.transaction()).fields.dtime = links.after;
+        }
+        if let Some(after) = self.guard.members.get_mut(&links.after) {
+            after.before = links.before;
+        }
+        Ok(())
+    }
+
+    fn set_head(&self, ino: u32, edit: &dyn Edit) -> Result<(), ReadFault> {
+        let (block, at) = self.superblock;
+        let seal = Seal { owner: Owner { kind: Kind::Superblock, ino: 0 }, seed: Some(0) };
+        edit.change(block, seal, &mut |bytes| {
+            if let Some(head) = bytes.get_mut(at + LAST_ORPHAN_AT..at + LAST_ORPHAN_AT + 4) {
+                head.copy_from_slice(&ino.to_le_bytes());
+            }
+        })
+    }
+}
+
+/// The own link of an inode that has left: nobody leads to it any more.
+pub(super) fn end(live: &Live, node: &Arc<Node>, edit: &dyn Edit) {
+    live.edit(node, edit.transaction()).fields.dtime = 0;
+    node.set_orphan(OrphanState::None);
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let held = self.since.elapsed().as_nanos() as u64;
+        self.stats.hold_total.fetch_add(held, Ordering::Relaxed);
+        self.stats.hold_max.fetch_max(held, Ordering::Relaxed);
+    }
+}
