@@ -34,6 +34,7 @@ mod index;
 pub mod inline;
 mod leaf;
 mod linear;
+mod notes;
 mod shrink;
 
 use base::{Ino, Lblk, Malformed, Place};
@@ -210,8 +211,8 @@ impl Target {
 pub struct Spot {
     /// The inode that it leads to.
     pub ino: Ino,
-    /// The leaf of an indexed directory, and the offset in it.
-    place: Option<(Lblk, usize)>,
+    /// The leaf of an indexed directory, the offset in it, and the name's hash.
+    place: Option<(Lblk, usize, u32)>,
 }
 
 impl Spot {
@@ -284,7 +285,7 @@ impl<'a> Editor<'a> {
         }
         let looked = self.find_indexed(name);
         let found = self.settled(looked)?;
-        Ok(found.map(|(lblk, _, found)| Spot { ino: found.ino, place: Some((lblk, found.at)) }))
+        Ok(found.map(|(path, hash, found)| Spot { ino: found.ino, place: Some((path.leaf, found.at, hash)) }))
     }
 
     /// Inserts a name.
@@ -329,8 +330,8 @@ impl<'a> Editor<'a> {
             return Err(EditFault::Absent);
         }
         let removed = match (self.is_indexed, spot) {
-            (true, Some(Spot { ino, place: Some((lblk, at)) })) => {
-                self.remove_in_leaf(name, lblk, Found { at, ino })
+            (true, Some(Spot { ino, place: Some((lblk, at, hash)) })) => {
+                self.remove_in_leaf(name, hash, lblk, Found { at, ino })
             }
             (true, _) => self.remove_indexed(name),
             (false, _) => self.remove_linear(name),
@@ -349,7 +350,7 @@ impl<'a> Editor<'a> {
             return Err(EditFault::Absent);
         }
         let found = match self.is_indexed {
-            true => self.find_indexed(name).map(|found| found.map(|(lblk, _, found)| (lblk, found))),
+            true => self.find_indexed(name).map(|found| found.map(|(path, _, found)| (path.leaf, found))),
             false => self.find_linear(name),
         };
         let (lblk, found) = self.settled(found)?.ok_or(EditFault::Absent)?;

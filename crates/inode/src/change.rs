@@ -111,19 +111,19 @@ impl<'a> Change<'a> {
         let space = Space::new(*self, &values);
         let mut gone: Vec<Gone> = Vec::new();
         let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
-        let mut map = values.map.clone();
+        let mut map = values.map();
         let is_meta = values.kind() != ondisk::filetype::FileType::Regular
             || values.has_flag(flags::EA_INODE | flags::JOURNAL_DATA);
         let left = map.remove_step(&editor, from..1 << 32, EXTENTS_PER_STEP, &mut |lblk, start, len| {
             gone.push((lblk, start, len));
         });
         // Also after a fault what was unmapped is unmapped.
-        values.map = map;
+        values.set_map(&map);
         if !gone.is_empty() {
             // Counts, whether or not it can be freed.
             values.changed_in = self.edit.transaction();
         }
-        let given_back = self.free(&space, &values.map, &gone, is_meta).map_err(Fault::of(ino));
+        let given_back = self.free(&space, &map, &gone, is_meta).map_err(Fault::of(ino));
         space.settle(&mut values);
         let left = left.map_err(|fault| edit_fault(ino, fault))?;
         if let Err(fault) = given_back {
@@ -235,7 +235,7 @@ impl<'a> Change<'a> {
         let before = if is_first {
             Holds::Hole
         } else {
-            values.map.find(&self.shared().buffers, Lblk(lblk.0 - 1), 1)?.holds
+            values.map().find(&self.shared().buffers, Lblk(lblk.0 - 1), 1)?.holds
         };
         let (start, is_taken) = match before {
             Holds::Written(before) => (Pblk(before.0 + 1), false),
@@ -243,7 +243,10 @@ impl<'a> Change<'a> {
         };
         let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
         let mapped = Mapped { lblk, len: 1, holds: Holds::Written(start) };
-        if let Err(fault) = values.map.insert(&editor, mapped) {
+        let mut map = values.map();
+        let inserted = map.insert(&editor, mapped);
+        values.set_map(&map);
+        if let Err(fault) = inserted {
             if is_taken {
                 space.give(start);
             }
@@ -280,7 +283,7 @@ struct Space<'a> {
 impl<'a> Space<'a> {
     fn new(change: Change<'a>, values: &Values) -> Self {
         let geometry = &change.shared().geometry;
-        let group = geometry.inode_place(values.map.ino).map(|(group, _)| group);
+        let group = geometry.inode_place(values.ino()).map(|(group, _)| group);
         let goal = group.map_or(Pblk(0), |group| geometry.group_start(group));
         let room = values.room(change.shared()) / geometry.cluster_ratio();
         Self { change, goal, clusters: Cell::new(0), room: i64::try_from(room).unwrap_or(i64::MAX) }
@@ -346,7 +349,7 @@ struct DirBlocksEdit<'a> {
 impl DirBlocksEdit<'_> {
     fn place(&self, lblk: Lblk) -> Result<Mapped, ReadFault> {
         let shared = self.change.shared();
-        self.values.borrow().map.find(&shared.buffers, lblk, 1)
+        self.values.borrow().map().find(&shared.buffers, lblk, 1)
     }
 
     fn block(&self, lblk: Lblk) -> Result<Option<Pblk>, ReadFault> {
@@ -367,7 +370,7 @@ impl DirBlocksEdit<'_> {
         verify: impl FnOnce(&[u8], u32) -> Result<(), Malformed>,
     ) -> Result<Option<Buffer>, ReadFault> {
         let Some(block) = self.block(lblk)? else { return Ok(None) };
-        let seed = self.values.borrow().map.seed;
+        let seed = self.values.borrow().seed();
         let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| verify(bytes, seed));
         let got = self.change.shared().buffers.get(block, self.owner(kind), verify);
         got.map(Some).map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))
@@ -378,7 +381,7 @@ impl DirBlocksEdit<'_> {
             let fact = Malformed::new("directory", "a block that is changed is no hole", lblk.0);
             return Err(ReadFault::corrupt(Place::ino(self.node.ino()).at_lblk(lblk), fact));
         };
-        let seal = Seal { owner: self.owner(kind), seed: self.values.borrow().map.seed };
+        let seal = Seal { owner: self.owner(kind), seed: self.values.borrow().seed() };
         self.change.edit.change(block, seal, change)
     }
 
@@ -425,7 +428,7 @@ impl DirBlocks for DirBlocksEdit<'_> {
     fn hole_len(&self, lblk: Lblk) -> u32 {
         let shared = self.change.shared();
         let left = self.len().saturating_sub(lblk.0);
-        match self.values.borrow().map.find(&shared.buffers, lblk, left) {
+        match self.values.borrow().map().find(&shared.buffers, lblk, left) {
             Ok(Mapped { holds: Holds::Hole | Holds::Unwritten(_), len, .. }) => len.max(1),
             _ => 1,
         }
@@ -433,7 +436,7 @@ impl DirBlocks for DirBlocksEdit<'_> {
 
     fn prefetch(&self, first: Lblk, len: u32) {
         let shared = self.change.shared();
-        let found = self.values.borrow().map.find(&shared.buffers, first, len);
+        let found = self.values.borrow().map().find(&shared.buffers, first, len);
         if let Ok(Mapped { holds: Holds::Written(block), len, .. }) = found {
             shared.buffers.prefetch(block, len);
         }
@@ -457,14 +460,17 @@ impl DirEdit for DirBlocksEdit<'_> {
         let mut values = self.values.borrow_mut();
         let editor = mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
         let mapped = Mapped { lblk, len: 1, holds: Holds::Written(block) };
-        if let Err(fault) = values.map.insert(&editor, mapped) {
+        let mut map = values.map();
+        let inserted = map.insert(&editor, mapped);
+        values.set_map(&map);
+        if let Err(fault) = inserted {
             if lblk.0.is_multiple_of(shared.geometry.cluster_ratio() as u32) {
                 space.give(block);
             }
             return Err(dir_fault(fault));
         }
         let kind = if as_index { Kind::DirIndex } else { Kind::DirLeaf };
-        let seal = Seal { owner: self.owner(kind), seed: values.map.seed };
+        let seal = Seal { owner: self.owner(kind), seed: values.seed() };
         self.change.edit.fresh(block, seal, fill);
         values.fields.size += shared.geometry.block_size.bytes();
         space.settle(&mut values);
@@ -478,11 +484,12 @@ impl DirEdit for DirBlocksEdit<'_> {
         let space = Space::new(self.change, &values);
         let editor = mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
         let mut gone: Vec<Gone> = Vec::new();
-        values
-            .map
-            .remove(&editor, u64::from(last)..1 << 32, &mut |lblk, start, len| gone.push((lblk, start, len)))
-            .map_err(dir_fault)?;
-        self.change.free(&space, &values.map, &gone, true)?;
+        let mut map = values.map();
+        let removed = map
+            .remove(&editor, u64::from(last)..1 << 32, &mut |lblk, start, len| gone.push((lblk, start, len)));
+        values.set_map(&map);
+        removed.map_err(dir_fault)?;
+        self.change.free(&space, &map, &gone, true)?;
         values.fields.size -= shared.geometry.block_size.bytes();
         space.settle(&mut values);
         Ok(())

@@ -73,40 +73,124 @@ impl OrphanState {
 
 /// The values of an inode that may change.
 pub struct Values {
-    /// The fixed fields; their `block` counts only while this is being encoded: see `map`.
+    /// The fixed fields. Where its blocks are, is in `block`: see [`map`](Self::map).
     pub fields: layout::Inode,
-    /// The bytes behind the fixed fields; those that are not there are zeros.
-    pub body: Vec<u8>,
-    /// Where its blocks are; `i_block` is here whatever it holds.
-    pub map: FileMap,
+    ino: Ino,
+    /// Seed of its checksums; `None` without metadata_csum.
+    seed: Option<u32>,
+    /// What most inodes do not have.
+    extras: Option<Box<Extras>>,
     /// What makes changes of a directory fast.
     pub dir: Option<Box<crate::DirState>>,
     /// The last transaction that changed it; 0 for none.
     pub changed_in: u64,
     /// The transaction on whose list it is, to be written by its commit; 0 for none.
     listed_in: u64,
-    /// Its attributes' values that have inodes of their own, where quotas are counted: they count as its own.
-    pub value_inodes: u32,
-    /// What the quota files have for it.
-    pub(crate) charged: Option<Box<Charge>>,
     snapshot: Option<Arc<Inode>>,
 }
 
+/// What most inodes do not have, apart: a million of them in memory are as slow as they are large.
+#[derive(Default)]
+struct Extras {
+    /// The bytes behind the fixed fields; those that are not there are zeros.
+    body: Vec<u8>,
+    /// Its attributes' values that have inodes of their own, where quotas are counted: they count as its own.
+    value_inodes: u32,
+    /// What the quota files have for it.
+    charged: Option<Charge>,
+}
+
 impl Values {
-    /// The values of a new inode.
+    /// The values of a new inode. Of `map` counts what the fields do not tell: the fields' flag tells if it has extents.
     #[must_use]
     pub fn new(fields: layout::Inode, body: Vec<u8>, map: FileMap) -> Self {
-        Self {
-            fields,
-            body,
-            map,
+        let FileMap { ino, i_block, seed, .. } = map;
+        let mut values = Self {
+            fields: layout::Inode { block: i_block, ..fields },
+            ino,
+            seed,
+            extras: None,
             dir: None,
             changed_in: 0,
             listed_in: 0,
-            value_inodes: 0,
-            charged: None,
             snapshot: None,
+        };
+        values.set_body(body);
+        values
+    }
+
+    /// Where its blocks are, to look at; who changes it [puts it back](Self::set_map).
+    #[must_use]
+    pub fn map(&self) -> FileMap {
+        let extents = self.fields.has_flag(flags::EXTENTS);
+        FileMap { ino: self.ino, i_block: self.fields.block, extents, seed: self.seed }
+    }
+
+    /// Its map was changed.
+    pub fn set_map(&mut self, map: &FileMap) {
+        self.fields.block = map.i_block;
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// Seed of the checksums of what is its own; `None` without metadata_csum.
+    #[must_use]
+    pub fn seed(&self) -> Option<u32> {
+        self.seed
+    }
+
+    /// The bytes behind the fixed fields; those that are not there are zeros.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        self.extras.as_ref().map_or(&[], |extras| &extras.body)
+    }
+
+    /// Changes [`body`](Self::body).
+    pub fn set_body(&mut self, body: Vec<u8>) {
+        if !body.is_empty() || self.extras.is_some() {
+            self.extras().body = body;
         }
+    }
+
+    /// Its attributes' values that have inodes of their own, where quotas are counted: they count as its own.
+    #[must_use]
+    pub fn value_inodes(&self) -> u32 {
+        self.extras.as_ref().map_or(0, |extras| extras.value_inodes)
+    }
+
+    /// Changes [`value_inodes`](Self::value_inodes).
+    pub fn set_value_inodes(&mut self, count: u32) {
+        if count != self.value_inodes() {
+            self.extras().value_inodes = count;
+        }
+    }
+
+    /// What the quota files have for it.
+    pub(crate) fn charged(&self) -> Option<Charge> {
+        self.extras.as_ref().and_then(|extras| extras.charged)
+    }
+
+    pub(crate) fn set_charged(&mut self, charge: Option<Charge>) {
+        if charge.is_some() || self.extras.is_some() {
+            self.extras().charged = charge;
+        }
+    }
+
+    fn extras(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
+    }
+
+    /// Has it nothing besides its fixed fields: no blocks, no attributes?
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        let fields = &self.fields;
+        fields.blocks == 0
+            && fields.file_acl == 0
+            && self.body().is_empty()
     }
 
     /// Its type.
@@ -171,6 +255,9 @@ impl Node {
         self.values.lock()
     }
 }
+
+/// With the counts of its `Arc` no more than 320 bytes: a million inodes come and go as fast as their memory does.
+const _: () = assert!(size_of::<Node>() <= 304);
 
 /// All inodes of a volume that is open for writing, as far as they are in memory.
 pub struct Live {
@@ -349,7 +436,7 @@ impl Live {
         values.snapshot = None;
         if values.listed_in != transaction {
             if values.listed_in != 0 {
-                self.write_early(node, &mut values);
+                self.write_early(node, &values);
             }
             values.listed_in = transaction;
             let mut dirty = self.dirty.lock();
@@ -424,7 +511,7 @@ impl Live {
                     continue;
                 }
                 let at = encoded.len() * size;
-                encoded.push(self.encode(node, &mut values, &mut images[at..at + size]));
+                encoded.push(self.encode(node, &values, &mut images[at..at + size]));
             }
             edit.change(of_block[0].1.place.0, TABLE, &mut |block| {
                 for (encoded, raw) in encoded.iter().zip(images.chunks_exact(size)) {
@@ -442,15 +529,14 @@ impl Live {
 
     /// Keeps an inode as it was when the commit under way began, which has not come to it yet.
     #[cold]
-    fn write_early(&self, node: &Node, values: &mut Values) {
+    fn write_early(&self, node: &Node, values: &Values) {
         let mut raw = vec![0; self.shared.geometry.inode_size].into_boxed_slice();
         let encoded = self.encode(node, values, &mut raw);
         self.frozen.lock().early.push((node.place.0, encoded, raw));
     }
 
-    fn encode(&self, node: &Node, values: &mut Values, raw: &mut [u8]) -> Encoded {
-        let Values { fields, body, map, .. } = values;
-        fields.block = map.i_block;
+    fn encode(&self, node: &Node, values: &Values, raw: &mut [u8]) -> Encoded {
+        let (fields, body) = (&values.fields, values.body());
         fields.encode(raw);
         let size = raw.len();
         let from = if size > layout::BASE_SIZE { fields.xattr_offset().min(size) } else { size };
@@ -475,8 +561,8 @@ impl Live {
         let mut values = Values::new(inode.fields().clone(), trimmed(inode.body()), inode.map.clone());
         if self.quota().is_some() {
             let file_acl = Pblk(values.fields.file_acl);
-            values.value_inodes = self.shared.values_in_inodes(inode.body(), file_acl).map_err(&of)?.count;
-            values.charged = quota::charge_in_use(&self.shared, ino, &values).map(Box::new);
+            values.set_value_inodes(self.shared.values_in_inodes(inode.body(), file_acl).map_err(&of)?.count);
+            values.set_charged(quota::charge_in_use(&self.shared, ino, &values));
         }
         Ok(Node::new(ino, place, values))
     }
@@ -490,9 +576,8 @@ impl Live {
         if let Some(known) = &values.snapshot {
             return Ok(Arc::clone(known));
         }
-        let mut fields = values.fields.clone();
-        fields.block = values.map.i_block;
-        let mut body = values.body.clone();
+        let fields = values.fields.clone();
+        let mut body = values.body().to_vec();
         if let Some(len) = self.shared.geometry.inode_size.checked_sub(fields.xattr_offset()) {
             body.resize(len, 0);
         }

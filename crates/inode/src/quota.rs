@@ -150,7 +150,7 @@ impl Quota {
 
     /// The running transaction changes an inode.
     pub(crate) fn touch_owners_of(&self, shared: &Shared, node: &Node, values: &Values) {
-        let charged = values.charged.as_deref().copied().or_else(|| charge(shared, node, values));
+        let charged = values.charged().or_else(|| charge(shared, node, values));
         if let Some(charge) = charged {
             self.touch(charge.owners);
         }
@@ -167,11 +167,11 @@ impl Quota {
     /// Counts an inode as it is now. Called when it is written.
     pub(crate) fn settle(&self, shared: &Shared, node: &Node, values: &mut Values) {
         let now = charge(shared, node, values);
-        let before = values.charged.as_deref().copied();
+        let before = values.charged();
         if before == now {
             return;
         }
-        values.charged = now.map(Box::new);
+        values.set_charged(now);
         let mut due = self.due.lock();
         for (charge, sign) in [(before, -1), (now, 1)] {
             let Some(charge) = charge else { continue };
@@ -228,7 +228,7 @@ pub(crate) fn charge_in_use(shared: &Shared, ino: Ino, values: &Values) -> Optio
         owners: [fields.uid, fields.gid, fields.projid],
         // A damaged count may be anything.
         bytes: shared.sectors(fields).saturating_mul(512).min(i64::MAX as u64),
-        inodes: 1 + u64::from(values.value_inodes),
+        inodes: 1 + u64::from(values.value_inodes()),
     })
 }
 
@@ -266,7 +266,7 @@ impl File {
     fn find(&self, shared: &Shared, values: &Values, lblk: u64) -> Result<Option<Pblk>, WalkFault> {
         let rule = "its blocks are written";
         let lblk = u32::try_from(lblk).map_err(|_| Malformed::new("quota file", rule, lblk))?;
-        match values.map.find(&shared.buffers, Lblk(lblk), 1).map_err(WalkFault::Read)?.holds {
+        match values.map().find(&shared.buffers, Lblk(lblk), 1).map_err(WalkFault::Read)?.holds {
             Holds::Written(block) => Ok(Some(block)),
             Holds::Hole => Ok(None),
             Holds::Unwritten(_) => Err(Malformed::new("quota file", rule, lblk).into()),

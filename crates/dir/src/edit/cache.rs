@@ -3,7 +3,7 @@
 //! ```text
 //! nodes:  block -> keys [0, 0x4000, 0x9002, ..]  children [5, 1, 7, ..]       a probe reads no index block
 //! slots:  block -> touched?, notes                                             8 bytes for each block of the directory
-//! notes:  hashes [0x4010, 0x5f32, ..]  offsets [0, 24, ..]  used bytes, hole  a duplicate is looked for here
+//! notes:  hashes and offsets of the names, used bytes, a hole                  a duplicate is looked for here: see `notes`
 //! ```
 //!
 //! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split made it (the
@@ -19,6 +19,7 @@ use ondisk::dirent::edit::Hole;
 use ondisk::htree::{DxEntries, DxEntry};
 
 use super::leaf::Mapped;
+use super::notes::Notes;
 use crate::order::Hasher;
 
 /// Inserts in which distinct leaves are counted.
@@ -57,19 +58,6 @@ struct Slot {
 pub(super) struct Node {
     pub(super) keys: Vec<u32>,
     pub(super) kids: Vec<u32>,
-}
-
-/// The used entries of a leaf, in no order.
-#[derive(Default)]
-pub(super) struct Notes {
-    /// Which hashes may be here: one bit for each, none is taken back. Most names that are new need no look at the hashes.
-    seen: Seen,
-    hashes: Vec<u32>,
-    /// Offsets in words of 4 bytes.
-    words: Vec<u16>,
-    pub(super) live_bytes: u32,
-    hole_at: u32,
-    hole_len: u32,
 }
 
 impl Node {
@@ -120,118 +108,6 @@ impl Node {
         64 + 4 * (self.keys.capacity() + self.kids.capacity())
     }
 }
-
-/// A set of hashes that sometimes says yes for one that is not in it; a cache line.
-#[derive(Default)]
-struct Seen([u64; 8]);
-
-impl Seen {
-    /// Word and bit: leaves split by the high bits, so it goes by the low ones, but the lowest, which is no part of a hash.
-    fn place(hash: u32) -> (usize, u64) {
-        ((hash >> 7) as usize % 8, 1 << (hash >> 1 & 63))
-    }
-
-    fn add(&mut self, hash: u32) {
-        let (word, bit) = Self::place(hash);
-        self.0[word] |= bit;
-    }
-
-    fn may_have(&self, hash: u32) -> bool {
-        let (word, bit) = Self::place(hash);
-        self.0[word] & bit != 0
-    }
-}
-
-impl Notes {
-    /// Notes of a leaf whose entries and largest hole are known.
-    pub(super) fn set(&mut self, entries: impl Iterator<Item = (u32, usize)>, live_bytes: usize, hole: Hole) {
-        self.seen = Seen::default();
-        self.hashes.clear();
-        self.words.clear();
-        for (hash, at) in entries {
-            self.push(hash, at);
-        }
-        self.live_bytes = live_bytes as u32;
-        self.set_hole(hole);
-    }
-
-    pub(super) fn push(&mut self, hash: u32, at: usize) {
-        self.seen.add(hash);
-        self.hashes.push(hash);
-        self.words.push((at / 4) as u16);
-    }
-
-    pub(super) fn hole(&self) -> Hole {
-        Hole { at: self.hole_at as usize, len: self.hole_len as usize }
-    }
-
-    pub(super) fn set_hole(&mut self, hole: Hole) {
-        (self.hole_at, self.hole_len) = (hole.at as u32, hole.len as u32);
-    }
-
-    /// Is any name of this hash here?
-    pub(super) fn has(&self, hash: u32) -> bool {
-        self.seen.may_have(hash) && self.next(hash, 0).is_some()
-    }
-
-    /// The offsets of the names of this hash.
-    pub(super) fn offsets(&self, hash: u32) -> impl Iterator<Item = usize> + '_ {
-        let mut from = 0;
-        std::iter::from_fn(move || {
-            let at = self.next(hash, from)?;
-            from = at + 1;
-            Some(usize::from(self.words[at]) * 4)
-        })
-    }
-
-    /// The first entry of this hash, from `from` on.
-    fn next(&self, hash: u32, from: usize) -> Option<usize> {
-        let hashes = self.hashes.get(from..)?;
-        let mut at = from;
-        for chunk in hashes.chunks(CHUNK) {
-            // Without a branch for each, and in words as wide as the hashes: vectors do it.
-            if chunk.iter().fold(0u32, |has, other| has | u32::from(*other == hash)) != 0 {
-                return chunk.iter().position(|other| *other == hash).map(|within| at + within);
-            }
-            at += CHUNK;
-        }
-        None
-    }
-
-    pub(super) fn entries(&self) -> impl Iterator<Item = Mapped> + '_ {
-        self.hashes.iter().zip(&self.words).map(|(hash, word)| Mapped::new(*hash, usize::from(*word) * 4))
-    }
-
-    /// The offset of the used entry before this one, or 0. Without a branch for each: vectors do it.
-    pub(super) fn before(&self, at: usize) -> usize {
-        // Below 2^14: a block has 64 KiB at most.
-        let at = (at / 4) as i16;
-        let nearest = self.words.iter().map(|word| *word as i16);
-        let nearest = nearest.fold(0, |nearest, other| if other < at { nearest.max(other) } else { nearest });
-        nearest as usize * 4
-    }
-
-    /// Takes the entry at this offset off the notes, which gave this room.
-    pub(super) fn remove(&mut self, at: usize, live_bytes: usize, room: Hole) {
-        let word = (at / 4) as u16;
-        if let Some(i) = self.words.iter().position(|other| *other == word) {
-            self.words.swap_remove(i);
-            self.hashes.swap_remove(i);
-        }
-        self.live_bytes = self.live_bytes.saturating_sub(live_bytes as u32);
-        let hole = self.hole();
-        if room.at == hole.at || at == hole.at || room.len > hole.len {
-            self.set_hole(room);
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        size_of::<Self>() + 4 * self.hashes.capacity() + 2 * self.words.capacity()
-    }
-}
-
-/// Hashes that are compared without a branch for each.
-const CHUNK: usize = 32;
 
 impl Default for DirCache {
     fn default() -> Self {
@@ -359,10 +235,9 @@ impl DirCache {
         self.slot(lblk).notes = place + 2;
         let notes = &mut self.notes[place as usize];
         let before = notes.bytes();
-        if notes.hashes.capacity() == 0 {
+        if !notes.is_reserved() {
             // A leaf that was cut has half of its names, and gets as many again.
-            notes.hashes.reserve_exact(names * 2);
-            notes.words.reserve_exact(names * 2);
+            notes.reserve(names * 2);
         }
         fill(notes);
         self.held_bytes = (self.held_bytes + notes.bytes()).saturating_sub(before);

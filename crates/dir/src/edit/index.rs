@@ -27,6 +27,8 @@ pub(super) struct Path {
     steps: [Step; LEVELS_MAX],
     len: usize,
     pub(super) leaf: Lblk,
+    /// The key of the leaf behind this one.
+    next_key: Option<u32>,
 }
 
 impl Path {
@@ -124,7 +126,7 @@ impl Editor<'_> {
     /// The way to the first leaf that may hold names of a hash.
     pub(super) fn descend(&mut self, hash: u32) -> Result<Path, ReadFault> {
         self.load_root()?;
-        let path = Path { steps: [Step::default(); LEVELS_MAX], len: 0, leaf: Lblk(0) };
+        let path = Path { steps: [Step::default(); LEVELS_MAX], len: 0, leaf: Lblk(0), next_key: None };
         self.descend_from(path, Some(hash))
     }
 
@@ -132,10 +134,17 @@ impl Editor<'_> {
     fn descend_from(&mut self, mut path: Path, hash: Option<u32>) -> Result<Path, ReadFault> {
         while path.len <= usize::from(self.cache.levels) {
             let lblk = path.leaf;
-            self.load_node(lblk)?;
-            let node = self.node(lblk);
+            let node = match self.cache.node(lblk) {
+                Some(node) => node,
+                None => {
+                    self.load_node(lblk)?;
+                    self.node(lblk)
+                }
+            };
             let at = hash.map_or(0, |hash| node.position(hash));
             let child = Lblk(node.kids[at]);
+            // A key further down comes before one further up.
+            path.next_key = node.keys.get(at + 1).copied().or(path.next_key);
             path.push(Step { lblk, at });
             if path.steps().iter().any(|step| step.lblk == child) {
                 let fact = Malformed::new("index block", "child is not an ancestor", child.0);
@@ -146,8 +155,8 @@ impl Editor<'_> {
         Ok(path)
     }
 
-    /// The key of the leaf behind this one.
-    pub(super) fn next_key(&self, path: &Path) -> Option<u32> {
+    /// The key behind these steps.
+    fn next_key(&self, path: &Path) -> Option<u32> {
         path.steps().iter().rev().find_map(|step| self.node(step.lblk).keys.get(step.at + 1).copied())
     }
 
@@ -160,6 +169,7 @@ impl Editor<'_> {
             if let Some(child) = self.node(step.lblk).kids.get(step.at) {
                 next.len = len + 1;
                 next.leaf = Lblk(*child);
+                next.next_key = self.next_key(&next);
                 return self.descend_from(next, None).map(Some);
             }
             next.len = len;
@@ -169,20 +179,20 @@ impl Editor<'_> {
 
     /// The leaf behind this one, if it may hold names of the same hash.
     pub(super) fn continued(&mut self, path: &Path, hash: u32) -> Result<Option<Path>, ReadFault> {
-        match self.next_key(path) {
+        match path.next_key {
             Some(key) if key == hash | 1 => self.next_leaf(path),
             _ => Ok(None),
         }
     }
 
-    /// Where a name is: the leaf, the way to it, and the entry.
-    pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<(Lblk, Path, Found)>, EditFault> {
+    /// Where a name is: the way to its leaf, its hash, and the entry.
+    pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<(Path, u32, Found)>, EditFault> {
         self.begin()?;
         let hash = self.hasher().hash(name).hash;
         let mut path = self.descend(hash)?;
         loop {
             if let (Some(found), _) = self.look(path.leaf, hash, name, usize::MAX)? {
-                return Ok(Some((path.leaf, path, found)));
+                return Ok(Some((path, hash, found)));
             }
             match self.continued(&path, hash)? {
                 Some(next) => path = next,

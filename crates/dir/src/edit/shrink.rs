@@ -43,25 +43,40 @@ struct Parent {
 
 impl Editor<'_> {
     pub(super) fn remove_indexed(&mut self, name: &[u8]) -> Result<Ino, EditFault> {
-        let (lblk, _, found) = self.find_indexed(name)?.ok_or(EditFault::Absent)?;
-        self.remove_in_leaf(name, lblk, found)
+        let (path, hash, found) = self.find_indexed(name)?.ok_or(EditFault::Absent)?;
+        self.remove_in_leaf(name, hash, path.leaf, found)
     }
 
-    /// Removes a name whose place is known.
-    pub(super) fn remove_in_leaf(&mut self, name: &[u8], lblk: Lblk, found: Found) -> Result<Ino, EditFault> {
+    /// Removes a name whose hash and place are known.
+    ///
+    /// In a leaf with notes nothing but its entry is looked at: no way leads from there to the entry before, and to go from the
+    /// first to it would touch half of the block. So the entry stays as an unused one. The notes know when nothing is used any
+    /// more.
+    pub(super) fn remove_in_leaf(
+        &mut self,
+        name: &[u8],
+        hash: u32,
+        lblk: Lblk,
+        found: Found,
+    ) -> Result<Ino, EditFault> {
         let format = self.format.entries;
-        let from = self.cache.notes(lblk).map_or(0, |notes| notes.before(found.at));
-        let mut room = None;
+        let is_noted = self.cache.notes(lblk).is_some();
+        let (mut room, mut is_empty) = (None, false);
         self.blocks.change_leaf(lblk, &mut |bytes| {
-            if format.is_at(bytes, found, name) {
-                room = format.remove_at(bytes, from, found.at);
+            if !format.is_at(bytes, found, name) {
+                return;
+            }
+            if is_noted {
+                room = format.unuse_at(bytes, found.at);
+            } else {
+                room = format.remove_at(bytes, 0, found.at);
+                is_empty = room.is_some() && format.is_unused(bytes);
             }
         })?;
         let room = room.ok_or_else(|| self.stale(lblk))?;
-        let mut is_empty = room.len == format.usable_len();
         if let Some(notes) = self.cache.notes(lblk) {
-            notes.remove(found.at, min_rec_len(name.len(), false), room);
-            is_empty |= notes.live_bytes == 0;
+            notes.remove(hash, found.at, min_rec_len(name.len(), false), room);
+            is_empty = notes.live_bytes == 0;
         }
         if is_empty {
             match self.path_to(name, lblk) {

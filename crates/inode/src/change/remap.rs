@@ -51,7 +51,7 @@ impl Change<'_> {
         let space = Space::new(*self, &values);
         let buffers = &self.shared().buffers;
         let mut tree = Vec::new();
-        let mut map = values.map.clone();
+        let mut map = values.map();
         map.walk_tree_blocks(buffers, &mut |block| {
             tree.push(block);
             Some(())
@@ -71,7 +71,7 @@ impl Change<'_> {
                 left = behind(left, done);
             }
         }
-        values.map = map;
+        values.set_map(&map);
         space.settle(&mut values);
         Ok(())
     }

@@ -6,6 +6,7 @@
 //! ```text
 //! insert:  | a ......slack | b |    ->  | a | new .... | b |     or into an unused entry, which it takes over
 //! remove:  | a | x | b |            ->  | a ......00 | b |       the first entry becomes an unused one instead
+//! unuse:   | a | x | (unused) | b | ->  | a | (unused) | b |     for who does not know the entry before
 //! ```
 //!
 //! Invariants
@@ -170,6 +171,41 @@ impl DirFormat {
         Some(Hole { at: before_at, len: rec_len.saturating_sub(own) })
     }
 
+    /// Makes the entry at `at` an unused one, along with those behind it that are unused already: its room. `None` when there is no
+    /// such entry.
+    pub fn unuse_at(&self, area: &mut [u8], at: usize) -> Option<Hole> {
+        let end = self.end_of(area.len());
+        let fits = |header: &Header, at: usize| header.rec_len >= HEADER_LEN && at + header.rec_len <= end;
+        let gone = self.header(area, at).filter(|h| h.ino != 0 && fits(h, at))?;
+        let mut len = gone.rec_len;
+        while at + len < end
+            && let Some(behind) = self.header(area, at + len).filter(|h| h.ino == 0 && fits(h, at + len))
+        {
+            area[at + len..at + len + HEADER_LEN].fill(0);
+            len += behind.rec_len;
+        }
+        let name_end = at + HEADER_LEN + gone.name_len.min(gone.rec_len - HEADER_LEN);
+        area[at..at + 4].fill(0);
+        area[at + 6..name_end].fill(0);
+        if len > gone.rec_len {
+            self.set_rec_len(area, at, len);
+        }
+        Some(Hole { at, len })
+    }
+
+    /// Is no entry of the area used? Looks at them up to the first that is.
+    #[must_use]
+    pub fn is_unused(&self, area: &[u8]) -> bool {
+        let (mut at, end) = (0, self.end_of(area.len()));
+        while at < end {
+            match self.header(area, at) {
+                Some(header) if header.ino == 0 && header.rec_len >= HEADER_LEN => at += header.rec_len,
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// Lets the entry at `at` lead to another inode. `false` when there is no used entry.
     pub fn replace_at(&self, area: &mut [u8], at: usize, ino: Ino, kind: FileType) -> bool {
         if self.header(area, at).is_none_or(|header| header.ino == 0) {
@@ -270,6 +306,32 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_is_unused_takes_the_room_behind_it() {
+        let format = format(true, BlockSize::MIN);
+        let mut block = vec![0; 1024];
+        format.lay_empty(&mut block);
+        let mut hole = Hole { at: 0, len: 0 };
+        for (ino, name) in [(9, "one"), (10, "secret"), (11, "three")] {
+            hole =
+                format.insert_at(&mut block, hole.at, Ino(ino), FileType::Regular, name.as_bytes()).unwrap();
+        }
+        assert_eq!(format.unuse_at(&mut block, 12), Some(Hole { at: 12, len: 16 }));
+        assert!(!block.windows(6).any(|bytes| bytes == b"secret"));
+        assert_eq!(names(&format, &block), [(b"one".to_vec(), 9), (b"three".to_vec(), 11)]);
+        assert_eq!(format.unuse_at(&mut block, 12), None, "it is unused");
+        assert_eq!(format.unuse_at(&mut block, 0), Some(Hole { at: 0, len: 28 }));
+        assert!(!format.is_unused(&block));
+        assert_eq!(format.unuse_at(&mut block, 28), Some(Hole { at: 28, len: format.usable_len() - 28 }));
+        assert!(format.is_unused(&block));
+        let again = format.insert_at(&mut block, 0, Ino(12), FileType::Fifo, b"again").unwrap();
+        assert_eq!(again, Hole { at: 0, len: 12 });
+        assert_eq!(format.unuse_at(&mut block, 0), Some(Hole { at: 0, len: format.usable_len() }));
+        let mut empty = vec![7; 1024];
+        format.lay_empty(&mut empty);
+        assert_eq!(block, empty);
+    }
+
+    #[test]
     fn an_entry_in_out_and_the_name_is_gone() {
         for (csum, size) in
             [(false, BlockSize::MIN), (true, BlockSize::MIN), (true, BlockSize::MAX), (false, BlockSize::MAX)]
@@ -315,8 +377,13 @@ mod tests {
                 prop_assert_eq!(scan.live_bytes, live);
                 match scan.found {
                     Some(found) if !insert => {
-                        format.remove_at(&mut block, 0, found.at).unwrap();
+                        if key % 2 == 0 {
+                            format.remove_at(&mut block, 0, found.at).unwrap();
+                        } else {
+                            format.unuse_at(&mut block, found.at).unwrap();
+                        }
                         model.remove(&name);
+                        prop_assert_eq!(format.is_unused(&block), model.is_empty());
                     }
                     None if insert => {
                         let ino = u32::from(key) + 1;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::Ino;
-use inode::{Change, Node, Slot};
+use inode::{Change, Node, Slot, Values};
 use ondisk::filetype::FileType;
 
 use super::{NAME_CREDITS, Writer};
@@ -27,7 +27,8 @@ impl Writer {
     /// Can it be deleted within the credits of an operation on names?
     pub(super) fn is_short(&self, node: &Node) -> bool {
         let values = node.values();
-        let is_short = values.fields.file_acl == 0 && (values.fields.blocks == 0 || short_tree(&values.map));
+        let is_short =
+            values.fields.file_acl == 0 && (values.fields.blocks == 0 || short_tree(&values.map()));
         drop(values);
         // What cannot be read is told by who deletes it.
         is_short && self.value_entries(node).is_ok_and(|entries| entries.is_empty())
@@ -55,17 +56,21 @@ impl Writer {
         self.keeper.orphans.remove(change.live, node, change.edit)?;
         let was_dir = {
             let mut values = change.live.edit(node, change.edit.transaction());
-            let was_dir = values.kind() == FileType::Directory;
-            let now = self.now();
-            values.fields.links = 0;
-            values.fields.dtime = now.seconds as u32;
-            values.fields.size = 0;
-            values.dir = None;
-            was_dir
+            self.end(&mut values);
+            values.kind() == FileType::Directory
         };
-        // It stays in memory, dead, until the commit has written it, or its number is used again: the table still has it alive,
-        // and somebody with an old number in hand would find it there.
         Ok(self.keeper.alloc.free_inode(change.edit, node.ino(), was_dir)?)
+    }
+
+    /// The values of an inode that was deleted.
+    ///
+    /// It stays in memory, dead, until the commit has written it, or its number is used again: the table still has it alive,
+    /// and somebody with an old number in hand would find it there.
+    pub(super) fn end(&self, values: &mut Values) {
+        values.fields.links = 0;
+        values.fields.dtime = self.now().seconds as u32;
+        values.fields.size = 0;
+        values.dir = None;
     }
 
     /// Frees all blocks from logical block `from` on.

@@ -253,7 +253,7 @@ impl Work<'_> {
         }
         let node = self.writer.live().get_orphan(ino)?;
         let values = node.values();
-        Ok(Some(Before { fields: values.fields.clone(), map: values.map.clone() }))
+        Ok(Some(Before { fields: values.fields.clone(), map: values.map() }))
     }
 
     /// The fields that an inode gets; `None` when it never was one.

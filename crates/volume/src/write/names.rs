@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use base::Ino;
 use dir::edit::Spot;
-use inode::{Change, Node};
+use inode::{Change, Node, OrphanMode, OrphanState};
 use ondisk::filetype::FileType;
 use ondisk::inode::flags;
 use parking_lot::RwLockWriteGuard;
@@ -99,15 +99,15 @@ impl Volume {
         }
         let parent = writer.node(dir)?;
         let _in_dir = parent.operation.write();
-        writer.check_dir(&parent)?;
-        let (node, spot) = writer.child(&parent, name)?;
+        let of_dir = writer.check_dir(&parent)?;
+        let (node, spot) = writer.child(&parent, of_dir, name)?;
         let operation = node.operation.write();
         {
             let values = node.values();
             if values.kind() == FileType::Directory {
                 return Err(Refusal::IsDirectory.into());
             }
-            writer.check_removable(&parent, values.fields.flags)?;
+            check_flags(of_dir, values.fields.flags)?;
         }
         let is_gone = writer.run(NAME_CREDITS, |change| {
             writer.with_names(change, &parent, |dir| dir.remove_found(name, spot))?;
@@ -136,14 +136,16 @@ impl Volume {
         }
         let parent = writer.node(dir)?;
         let _in_dir = parent.operation.write();
-        writer.check_dir(&parent)?;
-        let (node, spot) = writer.child(&parent, name)?;
+        let of_dir = writer.check_dir(&parent)?;
+        let (node, spot) = writer.child(&parent, of_dir, name)?;
         let operation = node.operation.write();
-        if node.values().kind() != FileType::Directory {
-            return Err(Refusal::NotDirectory.into());
+        {
+            let values = node.values();
+            if values.kind() != FileType::Directory {
+                return Err(Refusal::NotDirectory.into());
+            }
+            check_flags(of_dir, values.fields.flags)?;
         }
-        let of_it = node.values().fields.flags;
-        writer.check_removable(&parent, of_it)?;
         writer.check_empty(&node)?;
         let is_gone = writer.run(NAME_CREDITS, |change| {
             writer.with_names(change, &parent, |dir| dir.remove_found(name, spot))?;
@@ -172,8 +174,8 @@ impl Writer {
     }
 
     /// What a name of a directory leads to; not to the directory itself, whose lock the caller holds.
-    fn child(&self, dir: &Arc<Node>, name: &[u8]) -> Result<(Arc<Node>, Spot), Fault> {
-        let spot = self.find_spot(dir, name)?.ok_or(Refusal::NotFound)?;
+    fn child(&self, dir: &Arc<Node>, of_dir: u32, name: &[u8]) -> Result<(Arc<Node>, Spot), Fault> {
+        let spot = self.find_spot(dir, of_dir, name)?.ok_or(Refusal::NotFound)?;
         let ino = spot.ino;
         if ino == dir.ino() {
             let fact = base::Malformed::new("directory entry", "leads to another inode", ino.0);
@@ -191,15 +193,16 @@ impl Writer {
 
     /// The inode that a name leads to. The caller holds the directory's operation lock.
     pub(super) fn find(&self, dir: &Arc<Node>, name: &[u8]) -> Result<Option<Ino>, Fault> {
-        Ok(self.find_spot(dir, name)?.map(|spot| spot.ino))
+        let of_dir = dir.values().fields.flags;
+        Ok(self.find_spot(dir, of_dir, name)?.map(|spot| spot.ino))
     }
 
-    fn find_spot(&self, dir: &Arc<Node>, name: &[u8]) -> Result<Option<Spot>, Fault> {
+    fn find_spot(&self, dir: &Arc<Node>, of_dir: u32, name: &[u8]) -> Result<Option<Spot>, Fault> {
         if name.len() > ondisk::dirent::NAME_LEN_MAX {
             return Err(Refusal::NameTooLong.into());
         }
         let special = flags::INLINE_DATA | flags::ENCRYPT | flags::CASEFOLD;
-        if dir.values().has_flag(special) {
+        if of_dir & special != 0 {
             let inode = self.live().snapshot(dir)?;
             let found =
                 with_dir(self.shared(), &self.dir_format, &inode, |dir| dir.lookup(&self.dir_format, name))??;
@@ -230,35 +233,39 @@ impl Writer {
         if is_empty { Ok(()) } else { Err(Refusal::NotEmpty.into()) }
     }
 
-    /// Is it a directory that is still there?
-    pub(crate) fn check_dir(&self, dir: &Node) -> Result<(), Fault> {
+    /// Is it a directory that is still there? Its flags.
+    pub(crate) fn check_dir(&self, dir: &Node) -> Result<u32, Fault> {
         let values = dir.values();
         match values.kind() {
             FileType::Directory if values.fields.links == 0 => Err(Refusal::NotFound.into()),
-            FileType::Directory => Ok(()),
+            FileType::Directory => Ok(values.fields.flags),
             _ => Err(Refusal::NotDirectory.into()),
         }
     }
 
     /// May a name of an inode with these flags be taken from the directory?
     pub(super) fn check_removable(&self, dir: &Node, of_inode: u32) -> Result<(), Fault> {
-        let of_dir = dir.values().fields.flags;
-        let fixed = flags::IMMUTABLE | flags::APPEND;
-        if of_dir & fixed != 0 || of_inode & fixed != 0 { Err(Refusal::NotPermitted.into()) } else { Ok(()) }
+        check_flags(dir.values().fields.flags, of_inode)
     }
 
     /// One link less. `true` when nothing leads to the inode any more and it was not put among the orphans: delete it in this
     /// transaction, or do that.
     pub(super) fn drop_link(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<bool, Fault> {
-        let links = {
-            let mut values = change.live.edit(node, change.edit.transaction());
-            values.fields.ctime = self.now();
-            values.fields.links = values.fields.links.saturating_sub(1);
-            values.fields.links
-        };
-        if links > 0 {
+        let mut values = change.live.edit(node, change.edit.transaction());
+        values.fields.ctime = self.now();
+        values.fields.links = values.fields.links.saturating_sub(1);
+        if values.fields.links > 0 {
             return Ok(false);
         }
+        // What most have that are deleted: nothing but a number to give back.
+        let is_bare = values.is_bare() && node.orphan() == OrphanState::None;
+        if is_bare && self.may_go_now(node) && self.keeper.orphans.mode() != OrphanMode::ListV0 {
+            self.end(&mut values);
+            drop(values);
+            self.keeper.alloc.free_inode(change.edit, node.ino(), false)?;
+            return Ok(false);
+        }
+        drop(values);
         self.orphan_or_delete(change, node)
     }
 
@@ -275,13 +282,17 @@ impl Writer {
 
     /// Deletes in the same transaction what fits it, else makes it an orphan. `true`: to be deleted by steps.
     fn orphan_or_delete(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<bool, Fault> {
-        let is_open = node.opens.load(Ordering::Acquire) > 0;
-        if !is_open && self.skip_short_orphans && self.is_short(node) {
+        if self.may_go_now(node) && self.is_short(node) {
             self.delete_now(change, node)?;
             return Ok(false);
         }
         self.keeper.orphans.add(change.live, node, change.edit)?;
-        Ok(!is_open)
+        Ok(node.opens.load(Ordering::Acquire) == 0)
+    }
+
+    /// May it be deleted without ever being an orphan, if one transaction does all of it?
+    fn may_go_now(&self, node: &Node) -> bool {
+        self.skip_short_orphans && node.opens.load(Ordering::Acquire) == 0
     }
 
     pub(super) fn delete_if(
@@ -292,4 +303,10 @@ impl Writer {
     ) -> Result<(), Fault> {
         if is_gone { self.delete(node) } else { Ok(()) }
     }
+}
+
+/// May a name of an inode with these flags be taken from a directory with those?
+fn check_flags(of_dir: u32, of_inode: u32) -> Result<(), Fault> {
+    let fixed = flags::IMMUTABLE | flags::APPEND;
+    if (of_dir | of_inode) & fixed != 0 { Err(Refusal::NotPermitted.into()) } else { Ok(()) }
 }

@@ -338,19 +338,17 @@ impl Writer {
         let names = InlineEditor::new(target, format, &mut parent, &mut first, &mut second)?;
         let before = {
             let mut values = change.live.edit(node, change.edit.transaction());
-            let before = (values.fields.flags, values.fields.size, values.map.i_block, values.map.extents);
-            values.fields.flags &= !flags::INLINE_DATA;
+            let before = (values.fields.flags, values.fields.size, values.fields.block);
+            let extents = shared.sb.features.has_incompat(Features::EXTENTS);
+            values.fields.flags &= !(flags::INLINE_DATA | flags::EXTENTS);
+            values.fields.flags |= if extents { flags::EXTENTS } else { 0 };
             values.fields.size = 0;
-            values.map.extents = shared.sb.features.has_incompat(Features::EXTENTS);
-            values.map.i_block = if values.map.extents { FileMap::EMPTY } else { [0; 60] };
-            if values.map.extents {
-                values.fields.flags |= flags::EXTENTS;
-            }
+            values.fields.block = if extents { FileMap::EMPTY } else { [0; 60] };
             before
         };
         if let Err(fault) = change.fill_dir(node, &self.dir_format, &mut |bytes| names.to_block(bytes)) {
             let mut values = change.live.edit(node, change.edit.transaction());
-            (values.fields.flags, values.fields.size, values.map.i_block, values.map.extents) = before;
+            (values.fields.flags, values.fields.size, values.fields.block) = before;
             drop(values);
             change.edit.settle(begun);
             return Err(fault.into());

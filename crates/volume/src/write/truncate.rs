@@ -167,7 +167,7 @@ impl Writer {
             if within == 0 || values.fields.blocks == 0 || !values.has_map(shared) {
                 return Ok(());
             }
-            (values.map.clone(), values.is_journaled())
+            (values.map(), values.is_journaled())
         };
         let Holds::Written(block) = map.find(&shared.buffers, Lblk(lblk), 1)?.holds else { return Ok(()) };
         let mut bytes = vec![0; bs.len()];
@@ -243,7 +243,12 @@ impl Writer {
             let value = Some(&bytes[IN_BLOCK..]);
             let planned = xattr::Change { index: INDEX_SYSTEM, name: b"data", value, mode: xattr::Mode::Any };
             self.apply_xattr(change, node, &planned)?;
-            change.live.edit(node, change.edit.transaction()).map.i_block.copy_from_slice(&bytes[..IN_BLOCK]);
+            change
+                .live
+                .edit(node, change.edit.transaction())
+                .fields
+                .block
+                .copy_from_slice(&bytes[..IN_BLOCK]);
             self.put_size(change, node, size);
             Ok(())
         })?;
@@ -261,11 +266,10 @@ impl Writer {
         let extents = shared.sb.features.has_incompat(Features::EXTENTS);
         self.run(NAME_CREDITS, |change| {
             let mut values = change.live.edit(node, change.edit.transaction());
-            let before = (values.fields.flags, values.map.i_block, values.map.extents);
-            values.fields.flags &= !flags::INLINE_DATA;
+            let before = (values.fields.flags, values.fields.block);
+            values.fields.flags &= !(flags::INLINE_DATA | flags::EXTENTS);
             values.fields.flags |= if extents { flags::EXTENTS } else { 0 };
-            values.map.i_block = if extents { FileMap::EMPTY } else { [0; 60] };
-            values.map.extents = extents;
+            values.fields.block = if extents { FileMap::EMPTY } else { [0; 60] };
             let is_journaled = values.is_journaled();
             let placed = match has_data {
                 true => change.append_block(&mut values, Lblk(0), Pblk(0)).map(Some),
@@ -282,7 +286,7 @@ impl Writer {
             });
             if let Err(fault) = moved {
                 let mut values = change.live.edit(node, change.edit.transaction());
-                (values.fields.flags, values.map.i_block, values.map.extents) = before;
+                (values.fields.flags, values.fields.block) = before;
                 return Err(fault);
             }
             self.drop_inline_data(change, node)
@@ -293,7 +297,8 @@ impl Writer {
 /// Can it be cut within one transaction?
 fn is_short_cut(node: &Node) -> bool {
     let values = node.values();
-    values.map.extents && values.map.depth() == 0
+    let map = values.map();
+    map.extents && map.depth() == 0
 }
 
 /// Blocks of the longest file without extents that has no holes: what three levels of blocks with `per_block` numbers each reach,

@@ -190,7 +190,7 @@ impl Writer {
         {
             let values = node.values();
             // Most have no attributes at all: the body does not even begin with their magic.
-            if values.fields.file_acl == 0 && values.body.iter().take(4).all(|byte| *byte == 0) {
+            if values.fields.file_acl == 0 && values.body().iter().take(4).all(|byte| *byte == 0) {
                 return Ok(None);
             }
         }
@@ -245,7 +245,7 @@ impl Writer {
             0 => 0,
             extra => self.shared().geometry.inode_size.saturating_sub(layout::BASE_SIZE + usize::from(extra)),
         };
-        let mut body = values.body[..values.body.len().min(room)].to_vec();
+        let mut body = values.body()[..values.body().len().min(room)].to_vec();
         body.resize(room, 0);
         (body, Pblk(values.fields.file_acl))
     }
@@ -303,7 +303,7 @@ impl Writer {
             None => apply()?,
         };
         if let Some(body) = plan.body {
-            change.live.edit(node, change.edit.transaction()).body = body;
+            change.live.edit(node, change.edit.transaction()).set_body(body);
         }
         let (body, block) = self.parts(node);
         let after = shared.values_in_inodes(&body, block)?;
@@ -311,7 +311,7 @@ impl Writer {
         if before != after {
             let mut values = change.live.edit(node, change.edit.transaction());
             values.add_blocks(shared, after.blocks.cast_signed() - before.blocks.cast_signed());
-            values.value_inodes = after.count;
+            values.set_value_inodes(after.count);
         }
         for (value, delta) in counted {
             self.count_value(change, &value, delta)?;
@@ -426,6 +426,13 @@ impl Writer {
     /// A deleted inode's attributes: its block loses a user, its values one that names them.
     pub(super) fn release_xattrs(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
         let shared = self.shared();
+        let has_none = {
+            let values = node.values();
+            values.fields.file_acl == 0 && values.body().is_empty()
+        };
+        if has_none {
+            return Ok(());
+        }
         let (body, block) = self.parts(node);
         let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
         let entries = self.value_entries(node)?;
@@ -446,8 +453,8 @@ impl Writer {
         {
             let mut values = change.live.edit(node, change.edit.transaction());
             values.fields.file_acl = 0;
-            values.body.clear();
-            values.value_inodes = 0;
+            values.set_body(Vec::new());
+            values.set_value_inodes(0);
             values.add_blocks(shared, -cluster - counted);
         }
         values.iter().try_for_each(|value| self.count_value(change, value, -1))
