@@ -174,7 +174,8 @@ fn compare(options: &Options) {
         let unjudged = |line: &String| {
             let of_replay = ["time is ", "space used", ": extent "];
             let is_of_replay = of_replay.iter().any(|words| line.contains(words));
-            options.fast_commit && (is_of_replay || is_size_of_dir(line) || is_dropped(line) || shows_a_dir(line))
+            options.fast_commit
+                && (is_of_replay || is_size_of_dir(line) || is_dropped(line) || shows_a_dir(line))
         };
         // The kernel counts no directories in directories at its replay, nor names that it did not log: e2fsck has judged ours.
         let is_links = |line: &String| options.fast_commit && line.contains("\": link count is ");

@@ -1,0 +1,54 @@
+//! es-chunk: from a queue of inodes that have something to give, chunk by chunk.
+//!
+//! ```text
+//! ring, list 0   inodes with a cold chunk      first choice
+//! ring, list 1   inodes with warm chunks only  when no inode has a cold one
+//! ```
+//!
+//! The steps of a scan are bounded by what it is asked for, not by how many inodes, entries or delayed entries there are: every inode
+//! on a list has something to give, and knows the chunk where it is.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Scan;
+use crate::cache::Shared;
+use crate::chunk::Age;
+
+/// Chunks that a scan looks at, at least; one more for each 16 entries that it is asked for.
+const VISITS_MIN: u32 = 4;
+const ENTRIES_PER_VISIT: u32 = 16;
+
+pub(super) fn scan(shared: &Shared, nr: u32) -> Scan {
+    let mut out = Scan::default();
+    let mut visits = VISITS_MIN + nr / ENTRIES_PER_VISIT;
+    while out.reclaimed < nr && visits > 0 {
+        let mut ring = shared.ring.lock();
+        let (age, list) = if ring.len(0) > 0 { (Age::Cold, 0) } else { (Age::Warm, 1) };
+        let Some(body) = ring.rotate(list) else { break };
+        out.inodes += 1;
+        visits -= 1;
+        if body.precached.load(Relaxed) && !out.retried {
+            // Its turn comes when a whole scan found nothing else.
+            out.skipped += 1;
+            out.retried = visits == 0 && out.reclaimed == 0;
+            visits += u32::from(out.retried);
+            continue;
+        }
+        let Some(mut state) = body.state.try_write() else {
+            out.skipped += 1;
+            continue;
+        };
+        drop(ring);
+        while out.reclaimed < nr {
+            let Some(visit) = state.tree.visit(age) else { break };
+            out.reclaimed += visit.reclaimed;
+            out.scanned += 1 + visit.moved;
+            if visits == 0 {
+                break;
+            }
+            visits -= 1;
+        }
+        body.sync(shared, &mut state);
+    }
+    out
+}
