@@ -4,13 +4,13 @@
 //!            a cold entry comes                        nothing cold left
 //!   none ------------------------> cold (FIFO) ----------------------------> warm (FIFO)
 //!     ^                             |  ^  |                                     |
-//!     |   nothing left to forget    |  |  | found again: once more round       | every cache is warm: who was not
+//!     |   nothing left to forget    |  |  | found again: once more round       | too many are warm: who was not  
 //!     +-----------------------------+  +--+                                     | found again loses protection
 //!                                   ^-------------------------------------------+
 //! ```
 //!
 //! A visit looks at the chunk's words, not at its entries: what was found since the last visit becomes protected, the
-//! rest goes, all at once. A chunk in which anything was found keeps also the rest, a few times: a file that is read again is read
+//! rest goes, all at once; but what came since then, which had no whole round to be found in. A chunk in which anything was found keeps also the rest, a few times: a file that is read again is read
 //! again near by, and a stream never is. So what is new gets more time to prove itself where others did.
 //!
 //! Invariants
@@ -28,6 +28,7 @@ const SPARED_MAX: u8 = 3;
 struct List {
     head: u32,
     tail: u32,
+    len: u32,
 }
 
 pub(crate) struct Ages {
@@ -36,7 +37,7 @@ pub(crate) struct Ages {
 
 impl Default for Ages {
     fn default() -> Self {
-        Self { lists: [List { head: NONE, tail: NONE }; 2] }
+        Self { lists: [List { head: NONE, tail: NONE, len: 0 }; 2] }
     }
 }
 
@@ -45,6 +46,18 @@ fn list_of(age: Age) -> Option<usize> {
         Age::None => None,
         Age::Cold => Some(0),
         Age::Warm => Some(1),
+    }
+}
+
+/// Cold before warm, but a warm one where they are more than so many times as many.
+const WARM_PER_COLD: usize = 32;
+
+/// Which of two lists gives, by their lengths.
+pub(crate) fn whose_turn(cold: usize, warm: usize) -> Age {
+    match (cold, warm) {
+        (0, 0) => Age::None,
+        (cold, warm) if cold * WARM_PER_COLD < warm => Age::Warm,
+        _ => Age::Cold,
     }
 }
 
@@ -63,6 +76,14 @@ impl Tree {
         match &self.order {
             Order::Ages(ages) if ages.lists[0].head != NONE => Age::Cold,
             Order::Ages(ages) if ages.lists[1].head != NONE => Age::Warm,
+            _ => Age::None,
+        }
+    }
+
+    /// The list whose turn it is: warm ones only if they are far more, so that what is new has time to be found.
+    pub(crate) fn turn(&self) -> Age {
+        match &self.order {
+            Order::Ages(ages) => whose_turn(ages.lists[0].len as usize, ages.lists[1].len as usize),
             _ => Age::None,
         }
     }
@@ -86,6 +107,7 @@ impl Tree {
 
     fn link(&mut self, slot: usize, age: Age) {
         let (Order::Ages(ages), Some(list)) = (&mut self.order, list_of(age)) else { return };
+        ages.lists[list].len += 1;
         let tail = std::mem::replace(&mut ages.lists[list].tail, slot as u32);
         match tail {
             NONE => ages.lists[list].head = slot as u32,
@@ -102,6 +124,7 @@ impl Tree {
             (chunk.before, chunk.after, chunk.age)
         };
         let (Order::Ages(ages), Some(list)) = (&mut self.order, list_of(age)) else { return };
+        ages.lists[list].len -= 1;
         match before {
             NONE => ages.lists[list].head = after,
             before => self.chunks[before as usize].after = after,
@@ -143,12 +166,13 @@ impl Tree {
         let found = chunk.referenced() & chunk.reclaimable();
         chunk.forget_references(u64::MAX);
         if age == Age::Warm {
-            // All of the cache is warm. Who was not found since the last time has had its time.
+            // There are too many of them. Who was not found since the last time has had its time.
             chunk.protected = found;
         } else {
             chunk.protected |= found;
             if found != 0 && chunk.spared < SPARED_MAX {
                 chunk.spared += 1;
+                chunk.young = 0;
                 self.unlink(slot);
                 let age = if self.chunks[slot].cold() == 0 { Age::Warm } else { Age::Cold };
                 self.link(slot, age);
@@ -156,7 +180,8 @@ impl Tree {
             }
         }
         chunk.spared = 0;
-        let victims = chunk.cold();
+        // What came since the last visit had no whole round to be found in.
+        let victims = chunk.cold() & !std::mem::take(&mut chunk.young);
         let moved = if victims == chunk.all() || victims == 0 { 0 } else { chunk.len() as u32 };
         if victims == 0 {
             // To the end of its list, or of the other.
@@ -188,6 +213,7 @@ impl Tree {
             }
             assert_eq!(list.tail, before, "the tail");
         }
+        assert_eq!(listed, (ages.lists[0].len + ages.lists[1].len) as i32, "lengths");
         for chunk in &self.chunks {
             let should = match (chunk.reclaimable(), chunk.cold()) {
                 (0, _) => Age::None,

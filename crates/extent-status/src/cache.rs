@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     /// Coarse time: of each 1024 uses one step.
     pub(crate) tick: AtomicU64,
     pub(crate) inodes: AtomicUsize,
+    /// `u64::MAX` without one.
+    limit: AtomicU64,
     uses: AtomicU64,
     replaying: AtomicBool,
 }
@@ -64,8 +66,7 @@ impl Shared {
 
     /// After something was added, with no lock held: a scan if there is more than the limit.
     pub(crate) fn relieve(&self, own: &Arc<Body>) {
-        let Some(limit) = self.options.limit else { return };
-        let excess = self.counters.reclaimable().saturating_sub(limit);
+        let excess = self.counters.reclaimable().saturating_sub(self.limit.load(Relaxed));
         if excess > 0 {
             self.scan(u32::try_from(excess).unwrap_or(u32::MAX).max(SCAN_MIN), Some(own));
         }
@@ -109,6 +110,7 @@ impl Cache {
                 // The list was never sorted: what is used now is younger than that.
                 tick: AtomicU64::new(0),
                 inodes: AtomicUsize::new(0),
+                limit: AtomicU64::new(options.limit.unwrap_or(u64::MAX)),
                 uses: AtomicU64::new(0),
                 replaying: AtomicBool::new(false),
             }),
@@ -139,6 +141,11 @@ impl Cache {
     /// is held around a change of an inode.
     pub fn scan(&self, nr: u32) -> Scan {
         self.shared.scan(nr, None)
+    }
+
+    /// Changes the limit; what is above it goes when something is added next.
+    pub fn set_limit(&self, limit: Option<u64>) {
+        self.shared.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
     }
 
     /// While the journal's fast commits are replayed nothing is known and nothing is kept.

@@ -5,6 +5,7 @@
 //! kept           0        1        1        0        delayed: must not be forgotten
 //! referenced     0        0        0        1        was found since it was last looked at; set by readers
 //! protected      0        0        0        1        was found before; only the policy es-chunk
+//! young          1        0        0        0        came since it was last looked at; only the policy es-chunk
 //! ```
 //!
 //! Invariants
@@ -47,6 +48,7 @@ pub(crate) struct Chunk {
     pub(crate) spared: u8,
     pub(crate) kept: u64,
     pub(crate) protected: u64,
+    pub(crate) young: u64,
     referenced: AtomicU64,
     pub(crate) entries: Vec<Packed>,
     #[expect(clippy::box_collection, reason = "one word where there are none")]
@@ -59,12 +61,13 @@ pub(crate) struct Item {
     pub(crate) packed: Packed,
     pub(crate) referenced: bool,
     pub(crate) protected: bool,
+    pub(crate) young: bool,
     pub(crate) id: u32,
 }
 
 impl Item {
     pub(crate) fn new(packed: Packed) -> Self {
-        Self { packed, referenced: false, protected: false, id: NONE }
+        Self { packed, referenced: false, protected: false, young: true, id: NONE }
     }
 }
 
@@ -93,6 +96,7 @@ impl Chunk {
             spared: 0,
             kept: 0,
             protected: 0,
+            young: 0,
             referenced: AtomicU64::new(0),
             entries: Vec::new(),
             ids: with_ids.then(Box::default),
@@ -144,6 +148,7 @@ impl Chunk {
             packed: self.entries[at],
             referenced: bit(self.referenced()),
             protected: bit(self.protected),
+            young: bit(self.young),
             id: self.id(at),
         }
     }
@@ -161,6 +166,7 @@ impl Chunk {
         self.entries.insert(at, item.packed);
         self.kept = open(self.kept, at, item.packed.is_delayed());
         self.protected = open(self.protected, at, item.protected);
+        self.young = open(self.young, at, item.young);
         *self.referenced.get_mut() = open(self.referenced(), at, item.referenced);
         if let Some(ids) = &mut self.ids {
             if ids.len() == ids.capacity() {
@@ -175,6 +181,7 @@ impl Chunk {
         self.entries.remove(at);
         self.kept = close(self.kept, at);
         self.protected = close(self.protected, at);
+        self.young = close(self.young, at);
         *self.referenced.get_mut() = close(self.referenced(), at);
         if let Some(ids) = &mut self.ids {
             ids.remove(at);
@@ -202,6 +209,7 @@ impl Chunk {
         }
         self.kept = squeeze(self.kept, stay);
         self.protected = squeeze(self.protected, stay);
+        self.young = squeeze(self.young, stay);
         *self.referenced.get_mut() = squeeze(self.referenced(), stay);
     }
 
@@ -213,6 +221,7 @@ impl Chunk {
         }
         self.kept = 0;
         self.protected = 0;
+        self.young = 0;
         *self.referenced.get_mut() = 0;
     }
 
@@ -239,9 +248,11 @@ impl Chunk {
         let cut = |mask: u64| if at >= 64 { 0 } else { mask >> at };
         right.kept = cut(self.kept);
         right.protected = cut(self.protected);
+        right.young = cut(self.young);
         *right.referenced.get_mut() = cut(self.referenced());
         self.kept &= below(at);
         self.protected &= below(at);
+        self.young &= below(at);
         *self.referenced.get_mut() &= below(at);
         right
     }
@@ -260,6 +271,7 @@ impl Chunk {
         let put = |mask: u64| if at >= 64 { 0 } else { mask << at };
         self.kept |= put(right.kept);
         self.protected |= put(right.protected);
+        self.young |= put(right.young);
         let referenced = self.referenced() | put(right.referenced());
         *self.referenced.get_mut() = referenced;
         self.entries.append(&mut right.entries);

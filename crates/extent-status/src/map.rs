@@ -149,16 +149,17 @@ impl Inode {
             {
                 return (Entry::hole(lblk.0, entry.end() - lblk.0), false);
             }
-            for entry in state.tree.iter_from(from).take_while(|entry| entry.lblk.0 < to) {
-                if entry.status == Status::Delayed {
-                    if entry.lblk.0 > lblk.0 {
-                        to = entry.lblk.0;
-                        break;
-                    }
-                    // The gap before it is somebody else's; as the kernel does, the hole begins where the question was.
-                    from = lblk.0;
-                }
+            let delayed = |from: u32| {
+                let mut entries = state.tree.iter_from(from).take_while(|entry| entry.lblk.0 < to);
+                entries.find(|entry| entry.status == Status::Delayed)
+            };
+            // The gap before it is somebody else's; as the kernel does, the hole begins where the question was.
+            let mut next = delayed(from);
+            if next.is_some_and(|entry| entry.end() <= lblk.0) {
+                from = lblk.0;
+                next = delayed(from);
             }
+            to = next.map_or(to, |entry| entry.lblk.0);
             (Entry::hole(from, to - from), true)
         };
         if !keep || self.shared.is_replaying() {

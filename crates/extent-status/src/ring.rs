@@ -32,12 +32,14 @@ pub(crate) struct Ring {
     lists: [Head; 2],
     /// The LRU policies: when the list was sorted last.
     pub(crate) sorted_at: u64,
+    /// es-chunk: steps so far.
+    pub(crate) steps: u32,
 }
 
 impl Default for Ring {
     fn default() -> Self {
         let empty = Head { head: NONE, tail: NONE, len: 0 };
-        Self { nodes: Vec::new(), free: NONE, lists: [empty; 2], sorted_at: 0 }
+        Self { nodes: Vec::new(), free: NONE, lists: [empty; 2], sorted_at: 0, steps: 0 }
     }
 }
 

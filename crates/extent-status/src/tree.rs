@@ -236,9 +236,15 @@ impl Tree {
             match (packed.lblk < from, packed.end() > to) {
                 (true, true) => {
                     gone(from, to);
-                    let item = self.chunks[place.slot].item(place.at);
+                    let mut item = self.chunks[place.slot].item(place.at);
                     self.change(place, &entry.part(packed.lblk, from));
-                    self.put(Item { packed: Packed::of(&entry.part(to, packed.end())), id: NONE, ..item });
+                    // What is known of it goes with the larger part: who writes into a hole leaves the smaller one behind.
+                    if packed.end() - to < from - packed.lblk {
+                        item = Item::new(packed);
+                    } else {
+                        self.make_new(place);
+                    }
+                    self.put(Item { packed: Packed::of(&entry.part(to, packed.end())), ..item });
                     break;
                 }
                 (true, false) => {
@@ -328,7 +334,10 @@ impl Tree {
         if let Order::Lists(fifo) = &mut self.order
             && !item.packed.is_delayed()
         {
-            item.id = fifo.push(lblk);
+            match item.id {
+                NONE => item.id = fifo.push(lblk),
+                id => fifo.moved(id, lblk),
+            }
         }
         self.entries += 1;
         self.reclaimable += u32::from(!item.packed.is_delayed());
@@ -404,6 +413,20 @@ impl Tree {
             // It reached beyond the next chunk's key, and now begins there.
             self.rekey(next, self.chunks[next].entries[0].lblk);
         }
+    }
+
+    /// Makes an entry one that was never found; who kept what was known of it keeps its node, too.
+    fn make_new(&mut self, place: At) {
+        let chunk = &mut self.chunks[place.slot];
+        chunk.forget_references(1 << place.at);
+        chunk.protected &= !(1 << place.at);
+        let lblk = chunk.entries[place.at].lblk;
+        if let (Order::Lists(fifo), Some(ids)) = (&mut self.order, &mut chunk.ids)
+            && ids[place.at] != NONE
+        {
+            ids[place.at] = fifo.push(lblk);
+        }
+        self.refile(place.slot);
     }
 
     /// Takes one entry out. The chunk is to be settled afterwards.
@@ -562,7 +585,7 @@ impl Tree {
                 last = Some(entry);
             }
             assert_eq!(
-                (chunk.kept | chunk.protected | chunk.referenced()) & !chunk.all(),
+                (chunk.kept | chunk.protected | chunk.young | chunk.referenced()) & !chunk.all(),
                 0,
                 "bits of nobody"
             );

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ring, list 0   inodes with a cold chunk      first choice
-//! ring, list 1   inodes with warm chunks only  when no inode has a cold one
+//! ring, list 1   inodes with warm chunks only  when they are far more
 //! ```
 //!
 //! The steps of a scan are bounded by what it is asked for, not by how many inodes, entries or delayed entries there are: every inode
@@ -11,19 +11,25 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Scan;
+use crate::ages::whose_turn;
 use crate::cache::Shared;
 use crate::chunk::Age;
 
 /// Chunks that a scan looks at, at least; one more for each 16 entries that it is asked for.
 const VISITS_MIN: u32 = 4;
 const ENTRIES_PER_VISIT: u32 = 16;
+/// Of so many steps one goes to a warm chunk in any case.
+const AGING_PERIOD: u32 = 32;
 
 pub(super) fn scan(shared: &Shared, nr: u32) -> Scan {
     let mut out = Scan::default();
     let mut visits = VISITS_MIN + nr / ENTRIES_PER_VISIT;
     while out.reclaimed < nr && visits > 0 {
         let mut ring = shared.ring.lock();
-        let (age, list) = if ring.len(0) > 0 { (Age::Cold, 0) } else { (Age::Warm, 1) };
+        ring.steps = ring.steps.wrapping_add(1);
+        // Now and then one warm chunk has its turn, or what was found yesterday would stay for ever.
+        let aging = ring.steps.is_multiple_of(AGING_PERIOD) && ring.len(1) > 0;
+        let list = usize::from(aging || whose_turn(ring.len(0), ring.len(1)) == Age::Warm);
         let Some(body) = ring.rotate(list) else { break };
         out.inodes += 1;
         visits -= 1;
@@ -39,14 +45,20 @@ pub(super) fn scan(shared: &Shared, nr: u32) -> Scan {
             continue;
         };
         drop(ring);
+        // Where warm chunks are far more than cold ones, one of them has its turn as well.
+        let mut age = if list == 0 { state.tree.turn() } else { Age::Warm };
         while out.reclaimed < nr {
             let Some(visit) = state.tree.visit(age) else { break };
             out.reclaimed += visit.reclaimed;
             out.scanned += 1 + visit.moved;
-            if visits == 0 {
+            if visits == 0 || aging {
                 break;
             }
             visits -= 1;
+            if list == 0 {
+                // What is warm here can wait until it is everywhere.
+                age = Age::Cold;
+            }
         }
         body.sync(shared, &mut state);
     }

@@ -46,7 +46,8 @@ pub(super) fn scan(shared: &Shared, nr: u32, own: Option<&Arc<Body>>) -> Scan {
         out.retried = true;
         out.inodes += ring.len(LIST) as u32;
         ring.sort(LIST, |body| (body.precached.load(Relaxed), body.touched.load(Relaxed)));
-        ring.sorted_at = shared.tick.load(Relaxed);
+        // What was used in this tick is not younger than the sort: as `touch` counts.
+        ring.sorted_at = shared.tick.load(Relaxed) + 1;
         let head = ring.first(LIST);
         precached_too = head != NONE && ring.body(head).precached.load(Relaxed);
     }
