@@ -5,6 +5,7 @@
 mod createmany;
 mod large_dir;
 mod orphans;
+mod shrinker;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ enum Study {
     Orphans(Box<orphans::OrphansArgs>),
     /// One directory with very many names: rates along the way, and what its hash changes.
     LargeDir(Box<large_dir::LargeDirArgs>),
+    /// How a cache of extents is kept small: seven policies under three loads.
+    Shrinker(Box<shrinker::ShrinkerArgs>),
 }
 
 /// Runs the command.
@@ -42,6 +45,7 @@ pub(crate) fn run(args: &LabArgs) -> ExitCode {
         Study::Createmany(args) => createmany::run(args),
         Study::Orphans(args) => orphans::run(args),
         Study::LargeDir(args) => large_dir::run(args),
+        Study::Shrinker(args) => shrinker::run(args),
     };
     match done {
         Ok(code) => code,

@@ -34,12 +34,14 @@ pub(crate) struct Ring {
     pub(crate) sorted_at: u64,
     /// es-chunk: steps so far.
     pub(crate) steps: u32,
+    /// es-chunk: lookups that had missed when a warm chunk had its turn last.
+    pub(crate) misses: u64,
 }
 
 impl Default for Ring {
     fn default() -> Self {
         let empty = Head { head: NONE, tail: NONE, len: 0 };
-        Self { nodes: Vec::new(), free: NONE, lists: [empty; 2], sorted_at: 0, steps: 0 }
+        Self { nodes: Vec::new(), free: NONE, lists: [empty; 2], sorted_at: 0, steps: 0, misses: 0 }
     }
 }
 

@@ -13,7 +13,7 @@ fn cache(policy: Policy) -> Cache {
 
 fn written(inode: &Inode, from: u32, count: u32) {
     for lblk in from..from + count {
-        inode.cache(Entry::mapped(lblk, 1, 1 << 20 | u64::from(lblk) * 2, Status::Written));
+        inode.cache(Entry::mapped(lblk, 1, (1 << 20) + u64::from(lblk) * 2, Status::Written));
     }
 }
 

@@ -14,11 +14,12 @@ use super::Scan;
 use crate::ages::whose_turn;
 use crate::cache::Shared;
 use crate::chunk::Age;
+use crate::ring::Ring;
 
 /// Chunks that a scan looks at, at least; one more for each 16 entries that it is asked for.
 const VISITS_MIN: u32 = 4;
 const ENTRIES_PER_VISIT: u32 = 16;
-/// Of so many steps one goes to a warm chunk in any case.
+/// Of so many steps one goes to a warm chunk, or what was found yesterday would stay for ever; as long as lookups miss as often.
 const AGING_PERIOD: u32 = 32;
 
 pub(super) fn scan(shared: &Shared, nr: u32) -> Scan {
@@ -27,8 +28,8 @@ pub(super) fn scan(shared: &Shared, nr: u32) -> Scan {
     while out.reclaimed < nr && visits > 0 {
         let mut ring = shared.ring.lock();
         ring.steps = ring.steps.wrapping_add(1);
-        // Now and then one warm chunk has its turn, or what was found yesterday would stay for ever.
-        let aging = ring.steps.is_multiple_of(AGING_PERIOD) && ring.len(1) > 0;
+        let aging =
+            ring.steps.is_multiple_of(AGING_PERIOD) && ring.len(1) > 0 && lookups_miss(shared, &mut ring);
         let list = usize::from(aging || whose_turn(ring.len(0), ring.len(1)) == Age::Warm);
         let Some(body) = ring.rotate(list) else { break };
         out.inodes += 1;
@@ -63,4 +64,11 @@ pub(super) fn scan(shared: &Shared, nr: u32) -> Scan {
         body.sync(shared, &mut state);
     }
     out
+}
+
+/// Whether what is kept is not what is wanted: a miss for each step, or more, since this was asked last.
+fn lookups_miss(shared: &Shared, ring: &mut Ring) -> bool {
+    let (_, misses) = shared.counters.hits_and_misses();
+    let since = misses.saturating_sub(std::mem::replace(&mut ring.misses, misses));
+    since >= u64::from(AGING_PERIOD)
 }
