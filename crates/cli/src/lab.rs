@@ -6,6 +6,7 @@ mod createmany;
 mod fsync;
 mod large_dir;
 mod orphans;
+mod shrinker;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ enum Study {
     Fsync(Box<fsync::FsyncArgs>),
     /// One directory with very many names: rates along the way, and what its hash changes.
     LargeDir(Box<large_dir::LargeDirArgs>),
+    /// How a cache of extents is kept small: seven policies under three loads.
+    Shrinker(Box<shrinker::ShrinkerArgs>),
 }
 
 /// Runs the command.
@@ -46,6 +49,7 @@ pub(crate) fn run(args: &LabArgs) -> ExitCode {
         Study::Orphans(args) => orphans::run(args),
         Study::Fsync(args) => fsync::run(args),
         Study::LargeDir(args) => large_dir::run(args),
+        Study::Shrinker(args) => shrinker::run(args),
     };
     match done {
         Ok(code) => code,

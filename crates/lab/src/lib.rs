@@ -6,6 +6,8 @@
 //!                        Place: one directory that a worker has     mknod mkdir link unlink set_size ...
 //!                       /                       \
 //!            Engine: a Volume, in process     Kernel: system calls below a directory
+//!
+//!                 shrinker: on a cache of extents of its own, without a file system
 //! ```
 //!
 //! Owns: the loads, the clocks, the reports (values that can be serialised, and tables for people). Does **not** own: options
@@ -41,6 +43,7 @@ pub mod large_dir;
 pub mod names;
 pub mod orphans;
 pub mod place;
+pub mod shrinker;
 pub mod summary;
 pub mod usage;
 

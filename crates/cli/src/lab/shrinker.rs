@@ -1,0 +1,67 @@
+//! `extant lab shrinker`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use lab::LabFault;
+use lab::shrinker::{Case, Policy, Study};
+
+use super::{Shown, print};
+
+/// How a cache of extents is kept small: seven policies under three loads.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Policies: baseline, es-cache, es-slist, es-ilist, es-gc (the series of 2014, patch by patch), upstream (what was taken
+into the kernel), es-chunk (what is used here).
+Cases: giant-trees (a), many-inodes (b), reader (c).
+
+Examples:
+  extant lab shrinker                                  all policies under all loads, once
+  extant lab shrinker --runs 3 --cases a,b             as the study of 2014 did it
+  extant lab shrinker --policies es-gc,es-chunk --cases reader --threads 2
+  extant lab shrinker --scale 10 --cases giant-trees --policies upstream,es-chunk")]
+pub(crate) struct ShrinkerArgs {
+    /// Loads: giant-trees, many-inodes, reader, or a, b, c; all if not given.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_case)]
+    cases: Vec<Case>,
+    /// Policies, in the order of the table; all if not given.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_policy)]
+    policies: Vec<Policy>,
+    /// Runs of each.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    runs: u16,
+    /// Workers that share the cache.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: u16,
+    /// How large: trees, numbers of inodes and of calls grow with it.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    scale: f64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_case(name: &str) -> Result<Case, String> {
+    Case::by_name(name).ok_or_else(|| "it is giant-trees, many-inodes or reader (a, b, c)".to_owned())
+}
+
+fn parse_policy(name: &str) -> Result<Policy, String> {
+    let names = || Policy::ALL.map(Policy::name).join(", ");
+    Policy::by_name(name).ok_or_else(|| format!("it is one of {}", names()))
+}
+
+pub(super) fn run(args: &ShrinkerArgs) -> Result<ExitCode, LabFault> {
+    let or_all = |empty: bool| if empty { Policy::ALL.to_vec() } else { args.policies.clone() };
+    let study = Study {
+        cases: if args.cases.is_empty() { Case::ALL.to_vec() } else { args.cases.clone() },
+        policies: or_all(args.policies.is_empty()),
+        runs: usize::from(args.runs),
+        threads: usize::from(args.threads),
+        scale: args.scale,
+    };
+    let shown = Shown::new(true, false);
+    let report = lab::shrinker::run(&study, &shown)?;
+    drop(shown);
+    print(&report, &report, args.json);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,228 @@
+//! Two lists of an inode's chunks, cold and warm: the order that es-chunk reclaims in.
+//!
+//! ```text
+//!            a cold entry comes                        nothing cold left
+//!   none ------------------------> cold (FIFO) ----------------------------> warm (FIFO)
+//!     ^                             |  ^  |                                     |
+//!     |   nothing left to forget    |  |  | found again: once more round       | too many are warm: who was not  
+//!     +-----------------------------+  +--+                                     | found again loses protection
+//!                                   ^-------------------------------------------+
+//! ```
+//!
+//! A visit looks at the chunk's words, not at its entries: what was found since the last visit becomes protected, the
+//! rest goes, all at once; but what came since then, which had no whole round to be found in. A chunk in which anything was found keeps also the rest, a few times: a file that is read again is read
+//! again near by, and a stream never is. So what is new gets more time to prove itself where others did.
+//!
+//! Invariants
+//! 1. A chunk is on `cold` iff it has an entry that may be forgotten and is not protected; on `warm` iff all that may be forgotten
+//!    are protected and there are some; else on none.
+//! 2. A visit costs O(1), or a pass over the 64 entries of the chunk.
+
+use crate::chunk::{Age, NONE};
+use crate::tree::{Order, Tree};
+
+/// Visits in a row that a chunk is spared, at most, though it has cold entries.
+const SPARED_MAX: u8 = 3;
+
+#[derive(Clone, Copy)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+pub(crate) struct Ages {
+    lists: [List; 2],
+}
+
+impl Default for Ages {
+    fn default() -> Self {
+        Self { lists: [List { head: NONE, tail: NONE, len: 0 }; 2] }
+    }
+}
+
+fn list_of(age: Age) -> Option<usize> {
+    match age {
+        Age::None => None,
+        Age::Cold => Some(0),
+        Age::Warm => Some(1),
+    }
+}
+
+/// Cold before warm, but a warm one where they are more than so many times as many.
+const WARM_PER_COLD: usize = 32;
+
+/// Which of two lists gives, by their lengths.
+pub(crate) fn whose_turn(cold: usize, warm: usize) -> Age {
+    match (cold, warm) {
+        (0, 0) => Age::None,
+        (cold, warm) if cold * WARM_PER_COLD < warm => Age::Warm,
+        _ => Age::Cold,
+    }
+}
+
+/// What a visit of a chunk did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Visit {
+    /// Entries forgotten.
+    pub(crate) reclaimed: u32,
+    /// Entries that were looked at one by one.
+    pub(crate) moved: u32,
+}
+
+impl Tree {
+    /// The list that has something to give: cold before warm.
+    pub(crate) fn age(&self) -> Age {
+        match &self.order {
+            Order::Ages(ages) if ages.lists[0].head != NONE => Age::Cold,
+            Order::Ages(ages) if ages.lists[1].head != NONE => Age::Warm,
+            _ => Age::None,
+        }
+    }
+
+    /// The list whose turn it is: warm ones only if they are far more, so that what is new has time to be found.
+    pub(crate) fn turn(&self) -> Age {
+        match &self.order {
+            Order::Ages(ages) => whose_turn(ages.lists[0].len as usize, ages.lists[1].len as usize),
+            _ => Age::None,
+        }
+    }
+
+    /// Puts a chunk on the list where it belongs after a change.
+    pub(crate) fn refile(&mut self, slot: usize) {
+        if !matches!(self.order, Order::Ages(_)) {
+            return;
+        }
+        let chunk = &self.chunks[slot];
+        let should = match (chunk.reclaimable(), chunk.cold()) {
+            (0, _) => Age::None,
+            (_, 0) => Age::Warm,
+            _ => Age::Cold,
+        };
+        if chunk.age != should {
+            self.unlink(slot);
+            self.link(slot, should);
+        }
+    }
+
+    fn link(&mut self, slot: usize, age: Age) {
+        let (Order::Ages(ages), Some(list)) = (&mut self.order, list_of(age)) else { return };
+        ages.lists[list].len += 1;
+        let tail = std::mem::replace(&mut ages.lists[list].tail, slot as u32);
+        match tail {
+            NONE => ages.lists[list].head = slot as u32,
+            tail => self.chunks[tail as usize].after = slot as u32,
+        }
+        let chunk = &mut self.chunks[slot];
+        (chunk.before, chunk.after, chunk.age) = (tail, NONE, age);
+    }
+
+    /// Takes a chunk off its list.
+    pub(crate) fn unlink(&mut self, slot: usize) {
+        let (before, after, age) = {
+            let chunk = &self.chunks[slot];
+            (chunk.before, chunk.after, chunk.age)
+        };
+        let (Order::Ages(ages), Some(list)) = (&mut self.order, list_of(age)) else { return };
+        ages.lists[list].len -= 1;
+        match before {
+            NONE => ages.lists[list].head = after,
+            before => self.chunks[before as usize].after = after,
+        }
+        match after {
+            NONE => ages.lists[list].tail = before,
+            after => self.chunks[after as usize].before = before,
+        }
+        self.chunks[slot].age = Age::None;
+    }
+
+    /// The chunk of slot `from` is in slot `to` now.
+    pub(crate) fn moved(&mut self, from: usize, to: usize) {
+        let (before, after, age) = {
+            let chunk = &self.chunks[to];
+            (chunk.before, chunk.after, chunk.age)
+        };
+        let (Order::Ages(ages), Some(list)) = (&mut self.order, list_of(age)) else { return };
+        debug_assert_ne!(from, to);
+        match before {
+            NONE => ages.lists[list].head = to as u32,
+            before => self.chunks[before as usize].after = to as u32,
+        }
+        match after {
+            NONE => ages.lists[list].tail = to as u32,
+            after => self.chunks[after as usize].before = to as u32,
+        }
+    }
+
+    /// Looks at the first chunk of the list of `age`. `None` if there is none.
+    pub(crate) fn visit(&mut self, age: Age) -> Option<Visit> {
+        let (Order::Ages(ages), Some(list)) = (&self.order, list_of(age)) else { return None };
+        let slot = ages.lists[list].head;
+        if slot == NONE {
+            return None;
+        }
+        let slot = slot as usize;
+        let chunk = &mut self.chunks[slot];
+        let found = chunk.referenced() & chunk.reclaimable();
+        chunk.forget_references(u64::MAX);
+        if age == Age::Warm {
+            // There are too many of them. Who was not found since the last time has had its time.
+            chunk.protected = found;
+        } else {
+            chunk.protected |= found;
+            if found != 0 && chunk.spared < SPARED_MAX {
+                chunk.spared += 1;
+                chunk.young = 0;
+                self.unlink(slot);
+                let age = if self.chunks[slot].cold() == 0 { Age::Warm } else { Age::Cold };
+                self.link(slot, age);
+                return Some(Visit { reclaimed: 0, moved: 0 });
+            }
+        }
+        chunk.spared = 0;
+        // What came since the last visit had no whole round to be found in.
+        let victims = chunk.cold() & !std::mem::take(&mut chunk.young);
+        let moved = if victims == chunk.all() || victims == 0 { 0 } else { chunk.len() as u32 };
+        if victims == 0 {
+            // To the end of its list, or of the other.
+            self.unlink(slot);
+            self.refile(slot);
+        } else {
+            self.erase_all(slot, victims);
+            // It may be made one with another, which is then looked at with it.
+            self.unlink(slot);
+            self.settle(slot, true);
+        }
+        Some(Visit { reclaimed: victims.count_ones(), moved })
+    }
+
+    /// Holds the lists against the chunks.
+    ///
+    /// # Panics
+    /// They differ.
+    pub(crate) fn check_ages(&self) {
+        let Order::Ages(ages) = &self.order else { return };
+        let mut listed = 0;
+        for (age, list) in [Age::Cold, Age::Warm].into_iter().zip(ages.lists) {
+            let (mut slot, mut before) = (list.head, NONE);
+            while slot != NONE {
+                let chunk = &self.chunks[slot as usize];
+                assert_eq!((chunk.age, chunk.before), (age, before), "links of chunk {}", chunk.key);
+                listed += 1;
+                (before, slot) = (slot, chunk.after);
+            }
+            assert_eq!(list.tail, before, "the tail");
+        }
+        assert_eq!(listed, (ages.lists[0].len + ages.lists[1].len) as i32, "lengths");
+        for chunk in &self.chunks {
+            let should = match (chunk.reclaimable(), chunk.cold()) {
+                (0, _) => Age::None,
+                (_, 0) => Age::Warm,
+                _ => Age::Cold,
+            };
+            assert_eq!(chunk.age, should, "chunk {}", chunk.key);
+            listed -= i32::from(chunk.age != Age::None);
+        }
+        assert_eq!(listed, 0, "chunks on lists");
+    }
+}

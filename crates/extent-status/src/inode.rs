@@ -1,0 +1,533 @@
+//! What is known of one inode's blocks.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use base::{Ino, Lblk};
+use parking_lot::RwLock;
+
+use crate::cache::Shared;
+use crate::chunk::{Age, NONE, allocated};
+use crate::entry::{Entry, Status};
+use crate::events;
+use crate::pending::{Lost, any, blocks_of};
+use crate::tree::{Order, Tree};
+
+/// What lists and scans hold of an inode.
+pub(crate) struct Body {
+    pub(crate) ino: Ino,
+    /// The node of the ring; under the ring's lock.
+    pub(crate) place: AtomicU32,
+    /// The tick of its last use; the LRU policies.
+    pub(crate) touched: AtomicU64,
+    /// As of the last change, for who has no lock.
+    pub(crate) entries: AtomicU32,
+    pub(crate) reclaimable: AtomicU32,
+    pub(crate) precached: AtomicBool,
+    pub(crate) state: RwLock<State>,
+}
+
+pub(crate) struct State {
+    pub(crate) tree: Tree,
+    pub(crate) seq: u64,
+    /// Where the last scan stopped; the policy upstream.
+    pub(crate) cursor: u32,
+    /// The list of the ring that it is on; the policies that list who has something to give.
+    listed: Age,
+    /// Bytes as counted.
+    bytes: usize,
+    #[expect(clippy::box_collection, reason = "one word where there are none")]
+    pub(crate) pending: Option<Box<BTreeSet<u32>>>,
+}
+
+impl Body {
+    pub(crate) fn is(&self, other: &Body) -> bool {
+        std::ptr::eq(self, other)
+    }
+
+    pub(crate) fn is_listed(&self) -> bool {
+        self.place.load(Relaxed) != NONE
+    }
+
+    /// Bytes of an inode of which nothing is known.
+    fn bytes() -> usize {
+        allocated(size_of::<Self>() + 2 * size_of::<usize>())
+    }
+
+    /// After a change, still under its lock: counts.
+    pub(crate) fn count(&self, shared: &Shared, state: &mut State) {
+        let (entries, reclaimable) = (state.tree.entries(), state.tree.reclaimable());
+        let bytes = state.tree.bytes();
+        let entries_before = self.entries.load(Relaxed);
+        let reclaimable_before = self.reclaimable.load(Relaxed);
+        if (entries, reclaimable) != (entries_before, reclaimable_before) {
+            self.entries.store(entries, Relaxed);
+            self.reclaimable.store(reclaimable, Relaxed);
+        }
+        shared.counters.add(
+            i64::from(entries) - i64::from(entries_before),
+            i64::from(reclaimable) - i64::from(reclaimable_before),
+            bytes as i64 - state.bytes as i64,
+        );
+        state.bytes = bytes;
+    }
+
+    /// After a change, still under its lock: counts, and the list that it is on.
+    pub(crate) fn sync(self: &Arc<Self>, shared: &Shared, state: &mut State) {
+        self.count(shared, state);
+        let policy = shared.options.policy;
+        if policy.lists_whoever_is_used() {
+            return;
+        }
+        let should = match (policy, state.tree.reclaimable()) {
+            (crate::Policy::EsChunk, _) => state.tree.age(),
+            (_, 0) => Age::None,
+            _ => Age::Cold,
+        };
+        if state.listed != should {
+            state.listed = should;
+            let mut ring = shared.ring.lock();
+            match should {
+                Age::None => ring.take_off(self),
+                Age::Cold => ring.put(self, 0),
+                Age::Warm => ring.put(self, 1),
+            }
+        }
+    }
+}
+
+/// What a lookup found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// The entry that has the block.
+    pub entry: Entry,
+    /// The inode's sequence number, read together with it: see [`Inode::seq`].
+    pub seq: u64,
+}
+
+/// How blocks on disk came to be where delayed ones were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocation {
+    /// For the delayed blocks: the promise becomes the allocation.
+    Delayed,
+    /// For something else (fallocate, direct writes): the allocator has charged for them already.
+    Other,
+}
+
+/// Promises of space, in clusters, that the caller has to take off what it counts as promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "promises that are not settled are lost space"]
+pub enum Settled {
+    /// They became allocations: charge them to the owner's quota.
+    Claim(u32),
+    /// Nobody needs them: give them back.
+    Release(u32),
+}
+
+impl Settled {
+    /// How many, either way.
+    #[must_use]
+    pub fn clusters(self) -> u32 {
+        match self {
+            Self::Claim(clusters) | Self::Release(clusters) => clusters,
+        }
+    }
+}
+
+/// What became of an entry that was read from disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cached {
+    /// It is known now.
+    Inserted,
+    /// It was known.
+    Known,
+    /// Something else was known, and stays: the caller read the disk too late, or the disk is damaged. A hole on disk under
+    /// delayed blocks is no conflict; it is `Known`.
+    Conflict,
+}
+
+/// What is known of one inode's blocks. Threads share it; dropping it forgets.
+///
+/// "The mapping lock" below is the caller's: whoever changes the map on disk holds it exclusively until the change is here as well.
+pub struct Inode {
+    pub(crate) body: Arc<Body>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Inode {
+    pub(crate) fn new(ino: Ino, shared: Arc<Shared>) -> Self {
+        let state = State {
+            tree: Tree::new(shared.options.policy.order()),
+            seq: 0,
+            cursor: 0,
+            listed: Age::None,
+            bytes: 0,
+            pending: None,
+        };
+        shared.inodes.fetch_add(1, Relaxed);
+        shared.counters.add(0, 0, Body::bytes() as i64);
+        let body = Body {
+            ino,
+            place: AtomicU32::new(NONE),
+            touched: AtomicU64::new(0),
+            entries: AtomicU32::new(0),
+            reclaimable: AtomicU32::new(0),
+            precached: AtomicBool::new(false),
+            state: RwLock::new(state),
+        };
+        Self { body: Arc::new(body), shared }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.body.ino
+    }
+
+    /// Changes whenever what a block is may have changed, not when something is only learnt or forgotten. Who took a mapping
+    /// and then a lock compares it to see whether the mapping still holds.
+    #[must_use]
+    pub fn seq(&self) -> u64 {
+        self.body.state.read().seq
+    }
+
+    // ---- reading ----
+
+    /// What is known of a block; counted as a hit or a miss. `None` is "not known", never "a hole".
+    #[must_use]
+    pub fn lookup(&self, lblk: Lblk) -> Option<Found> {
+        events::lookup_enter(&self.shared, &self.body, lblk.0);
+        let found = self.peek(lblk, true);
+        match found {
+            Some(_) => self.shared.counters.hit(),
+            None => self.shared.counters.miss(),
+        }
+        let (entry, seq) = found.map_or((None, 0), |found| (Some(found.entry), found.seq));
+        events::lookup_exit(&self.shared, &self.body, entry.as_ref(), seq);
+        found
+    }
+
+    /// The same, not counted; `refer` says that it is used.
+    pub(crate) fn peek(&self, lblk: Lblk, refer: bool) -> Option<Found> {
+        if self.shared.is_replaying() {
+            return None;
+        }
+        let state = self.body.state.read();
+        let place = state.tree.seek(lblk.0)?;
+        let entry = state.tree.get(place).entry();
+        if !entry.contains(lblk.0) {
+            return None;
+        }
+        if refer {
+            state.tree.refer(place);
+        }
+        Some(Found { entry, seq: state.seq })
+    }
+
+    /// The first entry behind the one that has `lblk`, or behind `lblk`; read-ahead asks.
+    #[must_use]
+    pub fn next_after(&self, lblk: Lblk) -> Option<Entry> {
+        let state = self.body.state.read();
+        state.tree.iter_from(lblk.0).find(|entry| entry.lblk > lblk)
+    }
+
+    /// The first entry, as asked, of those that have a block in `from..to`.
+    #[must_use]
+    pub fn find(&self, from: Lblk, to: Lblk, want: impl Fn(&Entry) -> bool) -> Option<Entry> {
+        events::find_enter(&self.shared, &self.body, from.0);
+        let state = self.body.state.read();
+        let found = match self.shared.is_replaying() {
+            true => None,
+            false => state.tree.iter_from(from.0).take_while(|entry| entry.lblk < to).find(want),
+        };
+        events::find_exit(&self.shared, &self.body, found.as_ref());
+        found
+    }
+
+    /// Whether an entry as asked has a block in `from..to`.
+    #[must_use]
+    pub fn any(&self, from: Lblk, to: Lblk, want: impl Fn(&Entry) -> bool) -> bool {
+        !self.shared.is_replaying() && any(&self.body.state.read().tree, from.0, to.0, want)
+    }
+
+    /// Whether an entry as asked has a block in the cluster of `lblk`.
+    #[must_use]
+    pub fn any_in_cluster(&self, lblk: Lblk, want: impl Fn(&Entry) -> bool) -> bool {
+        let bits = self.shared.options.cluster_bits;
+        let (from, to) = blocks_of(lblk.0 >> bits, bits);
+        self.any(Lblk(from), Lblk(to), want)
+    }
+
+    /// Everything that is known, in order: for dumps, and for listings of the cache.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        self.body.state.read().tree.iter_from(0).collect()
+    }
+
+    /// Clusters of space that must be promised for its delayed blocks. Looks at every entry.
+    #[must_use]
+    pub fn promises(&self) -> u32 {
+        self.body.state.read().promises(self.shared.options.cluster_bits)
+    }
+
+    /// Clusters that have delayed blocks and a block on disk.
+    #[must_use]
+    pub fn pending(&self) -> Vec<u32> {
+        self.body.state.read().pending.iter().flat_map(|pending| pending.iter().copied()).collect()
+    }
+
+    // ---- writing ----
+
+    fn change<T>(&self, how: impl FnOnce(&mut State) -> T) -> T {
+        self.shared.touch(&self.body);
+        let done = {
+            let mut state = self.body.state.write();
+            let done = how(&mut state);
+            self.body.sync(&self.shared, &mut state);
+            done
+        };
+        self.shared.relieve(&self.body);
+        done
+    }
+
+    /// The map on disk has changed: `entry` is what it says now, whatever was known. Not for delayed blocks. The caller holds
+    /// the mapping lock exclusively, and settles the promises afterwards.
+    ///
+    /// # Panics
+    /// The entry is empty, goes beyond the last block, or is delayed.
+    pub fn insert(&self, entry: Entry, allocation: Allocation) -> Settled {
+        assert!(entry.is_sound() && entry.status != Status::Delayed, "{entry:?} cannot be inserted");
+        if self.shared.is_replaying() {
+            return Settled::Release(0);
+        }
+        let (bits, merge) = (self.shared.options.cluster_bits, !self.shared.options.no_merge);
+        let (from, to) = (entry.lblk.0, entry.end());
+        self.change(|state| {
+            state.seq += 1;
+            events::insert(&self.shared, &self.body, &entry, state.seq);
+            let mut lost = Lost::default();
+            state.tree.remove(from, to, &mut |from, to| lost.add(from, to, bits));
+            state.tree.insert(&entry, merge);
+            match (entry.status.is_mapped(), allocation) {
+                (true, Allocation::Delayed) => Settled::Claim(state.promises_used(from, to, &lost, bits)),
+                (true, Allocation::Other) => Settled::Release(state.promises_used(from, to, &lost, bits)),
+                (false, _) => Settled::Release(state.promises_lost(from, to, &lost, bits)),
+            }
+        })
+    }
+
+    /// What was read of the map on disk, which did not change. The caller keeps others from changing it meanwhile.
+    ///
+    /// # Panics
+    /// As [`insert`](Self::insert).
+    pub fn cache(&self, entry: Entry) -> Cached {
+        assert!(entry.is_sound() && entry.status != Status::Delayed, "{entry:?} cannot be cached");
+        if self.shared.is_replaying() {
+            return Cached::Known;
+        }
+        self.change(|state| self.cache_in(state, &entry))
+    }
+
+    pub(crate) fn cache_in(&self, state: &mut State, entry: &Entry) -> Cached {
+        let (from, to) = (entry.lblk.0, entry.end());
+        let (mut conflict, mut promised, mut whole, mut referenced) = (false, false, false, false);
+        let mut place = state.tree.seek(from);
+        while let Some(at) = place {
+            let known = state.tree.get(at).entry();
+            if known.lblk.0 >= to {
+                break;
+            }
+            whole |= known.lblk.0 <= from && to <= known.end();
+            if !known.agrees_with(entry) {
+                let legal = known.status == Status::Delayed && entry.status == Status::Hole;
+                promised |= legal;
+                conflict |= !legal;
+            }
+            referenced |= state.tree.chunks[at.slot].referenced() >> at.at & 1 == 1;
+            place = state.tree.next(at);
+        }
+        let done = match (conflict, whole || promised) {
+            (true, _) => Cached::Conflict,
+            (_, true) => Cached::Known,
+            _ => Cached::Inserted,
+        };
+        if done == Cached::Inserted {
+            // Nothing delayed is in there.
+            state.tree.remove(from, to, &mut |_, _| {});
+            state.tree.insert(entry, !self.shared.options.no_merge);
+            if referenced && let Some(at) = state.tree.seek(from) {
+                state.tree.refer(at);
+            }
+        }
+        events::cache(&self.shared, &self.body, entry, state.seq, done == Cached::Inserted);
+        done
+    }
+
+    /// What a leaf of the map on disk says: its extents, in order, and that there is nothing between them.
+    pub fn cache_leaf(&self, extents: &[Entry]) {
+        if self.shared.is_replaying() {
+            return;
+        }
+        self.change(|state| {
+            let mut end = None;
+            for extent in extents.iter().filter(|extent| extent.is_sound()) {
+                if let Some(end) = end
+                    && end < extent.lblk.0
+                {
+                    self.cache_in(state, &Entry::hole(end, extent.lblk.0 - end));
+                }
+                self.cache_in(state, extent);
+                end = Some(extent.end());
+            }
+        });
+    }
+
+    /// Blocks that will be allocated when they are written back. The caller holds the mapping lock exclusively, and has promised
+    /// space for their clusters, except the first and the last one if those have a block on disk already (`allocated`).
+    ///
+    /// # Panics
+    /// The range is empty or goes beyond the last block.
+    pub fn insert_delayed(&self, lblk: Lblk, len: u32, allocated: (bool, bool)) {
+        let entry = Entry { status: Status::Delayed, ..Entry::hole(lblk.0, len) };
+        assert!(entry.is_sound(), "{entry:?} cannot be inserted");
+        if self.shared.is_replaying() {
+            return;
+        }
+        self.change(|state| self.delay_in(state, &entry, allocated));
+    }
+
+    pub(crate) fn delay_in(&self, state: &mut State, entry: &Entry, allocated: (bool, bool)) {
+        state.seq += 1;
+        events::insert_delayed(&self.shared, &self.body, entry, state.seq, allocated);
+        let bits = self.shared.options.cluster_bits;
+        let (from, to) = (entry.lblk.0, entry.end());
+        state.tree.remove(from, to, &mut |_, _| {});
+        state.tree.insert(entry, !self.shared.options.no_merge);
+        if bits > 0 {
+            for cluster in [allocated.0.then_some(from >> bits), allocated.1.then_some((to - 1) >> bits)] {
+                cluster.into_iter().for_each(|cluster| state.add_pending(cluster));
+            }
+        }
+    }
+
+    /// Blocks of which nothing is known any more: cut, punched, moved. Returns promises that nobody needs any more. The caller
+    /// holds the mapping lock exclusively.
+    pub fn remove(&self, lblk: Lblk, len: u32) -> Settled {
+        if self.shared.is_replaying() || len == 0 {
+            return Settled::Release(0);
+        }
+        let bits = self.shared.options.cluster_bits;
+        let (from, to) = (lblk.0, lblk.0.saturating_add(len));
+        self.change(|state| {
+            state.seq += 1;
+            events::remove(&self.shared, &self.body, from, len, state.seq);
+            let mut lost = Lost::default();
+            state.tree.remove(from, to, &mut |from, to| lost.add(from, to, bits));
+            Settled::Release(state.promises_lost(from, to, &lost, bits))
+        })
+    }
+
+    /// The last block on disk of a cluster was freed. Whether delayed blocks are left in it, for which the caller must promise a
+    /// cluster again.
+    #[must_use]
+    pub fn promise_again(&self, cluster: u32) -> bool {
+        let mut state = self.body.state.write();
+        let was = state.pending.as_mut().is_some_and(|pending| pending.remove(&cluster));
+        state.forget_empty();
+        was
+    }
+
+    // ---- as a whole ----
+
+    /// Forgets all that may be forgotten, and that it was precached. Returns how many entries that were.
+    pub fn clear(&self) -> u32 {
+        self.body.precached.store(false, Relaxed);
+        self.change(|state| state.tree.clear_reclaimable())
+    }
+
+    /// Learns the whole map: `extents` in order, of all leaves. Reclaim takes of this inode last, until [`clear`](Self::clear).
+    pub fn precache(&self, extents: impl IntoIterator<Item = Entry>) {
+        let mut piece: Vec<Entry> = Vec::with_capacity(256);
+        for extent in extents {
+            piece.push(extent);
+            if piece.len() == 256 {
+                self.cache_leaf(&piece);
+                // The next piece begins with it, so that what lies between is known.
+                piece.drain(..255);
+            }
+        }
+        self.cache_leaf(&piece);
+        self.body.precached.store(true, Relaxed);
+    }
+
+    /// Whether the whole map was learnt, and nobody cleared it.
+    #[must_use]
+    pub fn is_precached(&self) -> bool {
+        self.body.precached.load(Relaxed)
+    }
+
+    /// Lines for people and tests: a head, then an entry each, `*` for one that was found since reclaim looked at it.
+    #[must_use]
+    pub fn dump(&self) -> String {
+        let state = self.body.state.read();
+        let mut text = format!(
+            "inode {}: {} entries, {} reclaimable, seq {}\n",
+            self.body.ino,
+            state.tree.entries(),
+            state.tree.reclaimable(),
+            state.seq
+        );
+        let mut place = state.tree.seek(0);
+        while let Some(at) = place {
+            let item = state.tree.chunks[at.slot].item(at.at);
+            let _ = writeln!(text, "  {:?}{}", item.packed.entry(), if item.referenced { " *" } else { "" });
+            place = state.tree.next(at);
+        }
+        text
+    }
+
+    /// Holds everything against the invariants: for tests.
+    ///
+    /// # Panics
+    /// One is broken.
+    pub fn check(&self) {
+        let state = self.body.state.read();
+        state.tree.check(!self.shared.options.no_merge);
+        assert_eq!(self.body.entries.load(Relaxed), state.tree.entries(), "entries as mirrored");
+        assert_eq!(self.body.reclaimable.load(Relaxed), state.tree.reclaimable(), "reclaimable as mirrored");
+        if !self.shared.options.policy.lists_whoever_is_used() {
+            let listed = self.shared.ring.lock().list_of(&self.body);
+            let should = match (self.shared.options.policy, state.tree.reclaimable()) {
+                (crate::Policy::EsChunk, _) => match state.tree.age() {
+                    Age::None => None,
+                    Age::Cold => Some(0),
+                    Age::Warm => Some(1),
+                },
+                (_, 0) => None,
+                _ => Some(0),
+            };
+            assert_eq!(listed, should, "the list that inode {} is on", self.body.ino);
+        }
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        let mut state = self.body.state.write();
+        let old = std::mem::replace(&mut state.tree, Tree::new(Order::Plain));
+        self.body.sync(&self.shared, &mut state);
+        drop(state);
+        drop(old);
+        self.shared.ring.lock().take_off(&self.body);
+        self.shared.inodes.fetch_sub(1, Relaxed);
+        self.shared.counters.add(0, 0, -(Body::bytes() as i64));
+    }
+}
+
+impl std::fmt::Debug for Inode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.dump())
+    }
+}

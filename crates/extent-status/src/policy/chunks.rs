@@ -1,0 +1,74 @@
+//! es-chunk: from a queue of inodes that have something to give, chunk by chunk.
+//!
+//! ```text
+//! ring, list 0   inodes with a cold chunk      first choice
+//! ring, list 1   inodes with warm chunks only  when they are far more
+//! ```
+//!
+//! The steps of a scan are bounded by what it is asked for, not by how many inodes, entries or delayed entries there are: every inode
+//! on a list has something to give, and knows the chunk where it is.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Scan;
+use crate::ages::whose_turn;
+use crate::cache::Shared;
+use crate::chunk::Age;
+use crate::ring::Ring;
+
+/// Chunks that a scan looks at, at least; one more for each 16 entries that it is asked for.
+const VISITS_MIN: u32 = 4;
+const ENTRIES_PER_VISIT: u32 = 16;
+/// Of so many steps one goes to a warm chunk, or what was found yesterday would stay for ever; as long as lookups miss as often.
+const AGING_PERIOD: u32 = 32;
+
+pub(super) fn scan(shared: &Shared, nr: u32) -> Scan {
+    let mut out = Scan::default();
+    let mut visits = VISITS_MIN + nr / ENTRIES_PER_VISIT;
+    while out.reclaimed < nr && visits > 0 {
+        let mut ring = shared.ring.lock();
+        ring.steps = ring.steps.wrapping_add(1);
+        let aging =
+            ring.steps.is_multiple_of(AGING_PERIOD) && ring.len(1) > 0 && lookups_miss(shared, &mut ring);
+        let list = usize::from(aging || whose_turn(ring.len(0), ring.len(1)) == Age::Warm);
+        let Some(body) = ring.rotate(list) else { break };
+        out.inodes += 1;
+        visits -= 1;
+        if body.precached.load(Relaxed) && !out.retried {
+            // Its turn comes when a whole scan found nothing else.
+            out.skipped += 1;
+            out.retried = visits == 0 && out.reclaimed == 0;
+            visits += u32::from(out.retried);
+            continue;
+        }
+        let Some(mut state) = body.state.try_write() else {
+            out.skipped += 1;
+            continue;
+        };
+        drop(ring);
+        // Where warm chunks are far more than cold ones, one of them has its turn as well.
+        let mut age = if list == 0 { state.tree.turn() } else { Age::Warm };
+        while out.reclaimed < nr {
+            let Some(visit) = state.tree.visit(age) else { break };
+            out.reclaimed += visit.reclaimed;
+            out.scanned += 1 + visit.moved;
+            if visits == 0 || aging {
+                break;
+            }
+            visits -= 1;
+            if list == 0 {
+                // What is warm here can wait until it is everywhere.
+                age = Age::Cold;
+            }
+        }
+        body.sync(shared, &mut state);
+    }
+    out
+}
+
+/// Whether what is kept is not what is wanted: a miss for each step, or more, since this was asked last.
+fn lookups_miss(shared: &Shared, ring: &mut Ring) -> bool {
+    let (_, misses) = shared.counters.hits_and_misses();
+    let since = misses.saturating_sub(std::mem::replace(&mut ring.misses, misses));
+    since >= u64::from(AGING_PERIOD)
+}

@@ -1,0 +1,607 @@
+//! The entries of one inode, in chunks.
+//!
+//! ```text
+//! index    0 -> 2    640 -> 0    9000 -> 1         key of a chunk -> its slot; none while there is one chunk only
+//! chunks   [640.. ] [9000.. ] [0.. ]              dense: who goes leaves its slot to the last one
+//! ```
+//!
+//! Owns: the order of entries, merging, splitting, memory per entry. Does **not** own: locks, reservations, statistics, what is
+//! reclaimed when (see `policy`).
+//!
+//! Invariants
+//! 1. Entries are in order, disjoint, not empty; neighbours that can merge are one, unless merging is off.
+//! 2. A chunk is responsible for the blocks from its key to the next chunk's key: an entry stands where its first block belongs. The
+//!    first chunk is responsible for what is below its key as well.
+//! 3. A chunk that lost entries is merged with a neighbour if both together have [`FEW`] entries at most: chunks that took part in
+//!    removals are not small in the mean, and with them the memory per entry.
+//! 4. `hint` may be wrong in any way; what it says is tried before it is believed.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::ages::Ages;
+use crate::chunk::{Chunk, ENTRIES_MAX, Item, NONE, allocated};
+use crate::entry::{Entry, Packed};
+use crate::fifo::Fifo;
+
+/// Two neighbours with so many entries together become one.
+const FEW: usize = 48;
+/// A full chunk is cut where the new entry goes if that is so near to an end: who writes in order leaves full chunks.
+const NEAR: usize = 8;
+
+/// Which order of reclaim the tree keeps beside its entries.
+pub(crate) enum Order {
+    /// None: who reclaims walks the tree.
+    Plain,
+    /// Lists of entries: es-ilist, es-gc.
+    Lists(Box<Fifo>),
+    /// Lists of chunks: es-chunk.
+    Ages(Ages),
+}
+
+/// What to do with an entry that a walk comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Keep,
+    /// Keep it, no longer referenced.
+    Clear,
+    Erase,
+    /// Stop before it.
+    Stop,
+}
+
+/// A place of an entry; good until the next change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct At {
+    pub(crate) slot: usize,
+    pub(crate) at: usize,
+}
+
+pub(crate) struct Tree {
+    #[expect(clippy::vec_box, reason = "chunks move when one goes; slots are counted in thousands")]
+    pub(crate) chunks: Vec<Box<Chunk>>,
+    index: BTreeMap<u32, u32>,
+    hint: AtomicU32,
+    entries: u32,
+    reclaimable: u32,
+    chunk_bytes: usize,
+    pub(crate) order: Order,
+}
+
+impl Tree {
+    pub(crate) fn new(order: Order) -> Self {
+        Self {
+            chunks: Vec::new(),
+            index: BTreeMap::new(),
+            hint: AtomicU32::new(0),
+            entries: 0,
+            reclaimable: 0,
+            chunk_bytes: 0,
+            order,
+        }
+    }
+
+    pub(crate) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Entries that may be forgotten.
+    pub(crate) fn reclaimable(&self) -> u32 {
+        self.reclaimable
+    }
+
+    /// Bytes on the heap, with what an allocator adds; the index at what its nodes have as a rule.
+    pub(crate) fn bytes(&self) -> usize {
+        let lists = match &self.order {
+            Order::Lists(fifo) => allocated(size_of::<Fifo>()) + fifo.bytes(),
+            _ => 0,
+        };
+        // Eleven keys and slots in a node, two thirds of them used.
+        let index = self.index.len() * 16;
+        allocated(self.chunks.capacity() * size_of::<usize>()) + index + self.chunk_bytes + lists
+    }
+
+    // ---- finding ----
+
+    /// The chunk responsible for `lblk`. There is one.
+    pub(crate) fn slot_of(&self, lblk: u32) -> usize {
+        if self.chunks.len() == 1 {
+            return 0;
+        }
+        let hint = self.hint.load(Relaxed) as usize;
+        if let Some(chunk) = self.chunks.get(hint)
+            && chunk.key <= lblk
+            && chunk.entries.last().is_some_and(|last| lblk <= last.lblk)
+        {
+            return hint;
+        }
+        let found = self.index.range(..=lblk).next_back().or_else(|| self.index.first_key_value());
+        let slot = found.map_or(0, |(_, slot)| *slot);
+        self.hint.store(slot, Relaxed);
+        slot as usize
+    }
+
+    pub(crate) fn slot_behind(&self, key: u32) -> Option<usize> {
+        if self.index.is_empty() {
+            return self.chunks.first().filter(|chunk| chunk.key > key).map(|_| 0);
+        }
+        self.index.range((Excluded(key), Unbounded)).next().map(|(_, slot)| *slot as usize)
+    }
+
+    fn slot_before(&self, key: u32) -> Option<usize> {
+        self.index.range(..key).next_back().map(|(_, slot)| *slot as usize)
+    }
+
+    /// The first entry that ends behind `lblk`: the one that has it, or the next.
+    pub(crate) fn seek(&self, lblk: u32) -> Option<At> {
+        if self.chunks.is_empty() {
+            return None;
+        }
+        let slot = self.slot_of(lblk);
+        let chunk = &self.chunks[slot];
+        let at = chunk.behind(lblk);
+        if at > 0 && chunk.entries[at - 1].end() > lblk {
+            return Some(At { slot, at: at - 1 });
+        }
+        // What begins in the chunk before may reach beyond this one's key.
+        if at == 0
+            && let Some(before) = self.slot_before(chunk.key)
+            && self.chunks[before].entries.last().is_some_and(|last| last.end() > lblk)
+        {
+            return Some(At { slot: before, at: self.chunks[before].len() - 1 });
+        }
+        self.settle_place(At { slot, at })
+    }
+
+    /// The place itself, or the first one of the next chunk if it is behind its chunk's last entry.
+    fn settle_place(&self, place: At) -> Option<At> {
+        if place.at < self.chunks[place.slot].len() {
+            return Some(place);
+        }
+        self.slot_behind(self.chunks[place.slot].key).map(|slot| At { slot, at: 0 })
+    }
+
+    pub(crate) fn next(&self, place: At) -> Option<At> {
+        self.settle_place(At { at: place.at + 1, ..place })
+    }
+
+    pub(crate) fn get(&self, place: At) -> Packed {
+        self.chunks[place.slot].entries[place.at]
+    }
+
+    /// Says that an entry was found.
+    pub(crate) fn refer(&self, place: At) {
+        self.chunks[place.slot].refer(place.at);
+    }
+
+    /// All entries from the first one that ends behind `lblk`.
+    pub(crate) fn iter_from(&self, lblk: u32) -> impl Iterator<Item = Entry> + '_ {
+        let mut place = self.seek(lblk);
+        std::iter::from_fn(move || {
+            let here = place?;
+            place = self.next(here);
+            Some(self.get(here).entry())
+        })
+    }
+
+    // ---- changing ----
+
+    /// Puts an entry where there is none, and makes it one with its neighbours if they can be and `merge`.
+    pub(crate) fn insert(&mut self, entry: &Entry, merge: bool) {
+        debug_assert!(entry.is_sound());
+        debug_assert!(self.seek(entry.lblk.0).is_none_or(|at| self.get(at).lblk >= entry.end()));
+        let left = (merge && entry.lblk.0 > 0).then(|| self.seek(entry.lblk.0 - 1)).flatten();
+        let left = left.filter(|at| self.get(*at).entry().can_merge(entry));
+        let right = merge.then(|| self.seek(entry.lblk.0)).flatten();
+        let right = right.filter(|at| entry.can_merge(&self.get(*at).entry()));
+        match (left, right) {
+            (None, None) => self.put(Item::new(Packed::of(entry))),
+            (Some(left), None) => {
+                let whole = self.get(left).entry();
+                self.change(left, &Entry { len: whole.len + entry.len, ..whole });
+            }
+            (None, Some(right)) => {
+                let whole = self.get(right).entry();
+                self.change(right, &Entry { len: whole.len + entry.len, ..*entry });
+            }
+            (Some(left), Some(right)) => {
+                let (first, last) = (self.get(left).entry(), self.get(right).entry());
+                let gone = self.erase(right.slot, right.at);
+                self.change(left, &Entry { len: first.len + entry.len + last.len, ..first });
+                let chunk = &mut self.chunks[left.slot];
+                if gone.referenced {
+                    chunk.refer(left.at);
+                }
+                chunk.protected |= u64::from(gone.protected) << left.at;
+                self.refile(left.slot);
+                self.settle(right.slot, true);
+            }
+        }
+    }
+
+    /// Forgets `from..to`. `lost` is told of every run of delayed blocks in it, in order.
+    pub(crate) fn remove(&mut self, from: u32, to: u32, lost: &mut dyn FnMut(u32, u32)) {
+        while let Some(place) = self.seek(from) {
+            let packed = self.get(place);
+            if packed.lblk >= to {
+                break;
+            }
+            let mut gone = |from: u32, to: u32| {
+                if packed.is_delayed() {
+                    lost(from, to);
+                }
+            };
+            let entry = packed.entry();
+            match (packed.lblk < from, packed.end() > to) {
+                (true, true) => {
+                    gone(from, to);
+                    let mut item = self.chunks[place.slot].item(place.at);
+                    self.change(place, &entry.part(packed.lblk, from));
+                    // What is known of it goes with the larger part: who writes into a hole leaves the smaller one behind.
+                    if packed.end() - to < from - packed.lblk {
+                        item = Item::new(packed);
+                    } else {
+                        self.make_new(place);
+                    }
+                    self.put(Item { packed: Packed::of(&entry.part(to, packed.end())), ..item });
+                    break;
+                }
+                (true, false) => {
+                    gone(from, packed.end());
+                    self.change(place, &entry.part(packed.lblk, from));
+                }
+                (false, true) => {
+                    gone(packed.lblk, to);
+                    self.change(place, &entry.part(to, packed.end()));
+                    break;
+                }
+                (false, false) => {
+                    let chunk = &self.chunks[place.slot];
+                    let whole = chunk.entries[place.at..].iter().take_while(|entry| entry.end() <= to);
+                    let mut mask = 0;
+                    for (ahead, entry) in whole.enumerate() {
+                        mask |= 1 << (place.at + ahead);
+                        if entry.is_delayed() {
+                            lost(entry.lblk, entry.end());
+                        }
+                    }
+                    self.erase_all(place.slot, mask);
+                    self.settle(place.slot, true);
+                }
+            }
+        }
+    }
+
+    /// Forgets all that may be forgotten. Returns how many entries that were.
+    pub(crate) fn clear_reclaimable(&mut self) -> u32 {
+        let before = self.entries;
+        let mut slot = self.chunks.first().map(|_| self.slot_of(0));
+        while let Some(at) = slot {
+            let key = self.chunks[at].key;
+            self.erase_all(at, self.chunks[at].reclaimable());
+            self.settle(at, false);
+            slot = self.slot_behind(key);
+        }
+        before - self.entries
+    }
+
+    /// Goes through the entries that begin at `from` or behind, one by one, until told to stop. Returns the block of the entry
+    /// before which it stopped; `None` if there are no more.
+    pub(crate) fn walk(&mut self, from: u32, mut each: impl FnMut(&Packed, bool) -> Verdict) -> Option<u32> {
+        let mut slot = self.chunks.first().map(|_| self.slot_of(from));
+        let mut stopped = None;
+        while let Some(slot_now) = slot {
+            let chunk = &mut self.chunks[slot_now];
+            let key = chunk.key;
+            let mut at = chunk.entries.partition_point(|entry| entry.lblk < from);
+            let mut changed = false;
+            while let Some(packed) = self.chunks[slot_now].entries.get(at) {
+                let referenced = self.chunks[slot_now].referenced() >> at & 1 == 1;
+                match each(packed, referenced) {
+                    Verdict::Keep => at += 1,
+                    Verdict::Clear => {
+                        self.chunks[slot_now].forget_references(1 << at);
+                        at += 1;
+                    }
+                    Verdict::Erase => {
+                        self.erase(slot_now, at);
+                        changed = true;
+                    }
+                    Verdict::Stop => {
+                        stopped = Some(packed.lblk);
+                        break;
+                    }
+                }
+            }
+            if changed {
+                // Only into the chunk before: what is still to come must not be taken in by what is done.
+                self.settle(slot_now, false);
+            }
+            if stopped.is_some() {
+                break;
+            }
+            slot = self.slot_behind(key);
+        }
+        stopped
+    }
+
+    // ---- below ----
+
+    /// Puts an entry into its chunk, or makes room for it.
+    fn put(&mut self, mut item: Item) {
+        let lblk = item.packed.lblk;
+        if let Order::Lists(fifo) = &mut self.order
+            && !item.packed.is_delayed()
+        {
+            match item.id {
+                NONE => item.id = fifo.push(lblk),
+                id => fifo.moved(id, lblk),
+            }
+        }
+        self.entries += 1;
+        self.reclaimable += u32::from(!item.packed.is_delayed());
+        if self.chunks.is_empty() {
+            self.add_chunk(Chunk::new(0, matches!(self.order, Order::Lists(_))));
+        }
+        let slot = self.slot_of(lblk);
+        if self.chunks[slot].key > lblk {
+            self.rekey(slot, 0);
+        }
+        let at = self.chunks[slot].behind(lblk);
+        if self.chunks[slot].len() < ENTRIES_MAX {
+            self.put_at(slot, at, &item);
+            return;
+        }
+        let key = self.chunks[slot].key;
+        if at == ENTRIES_MAX
+            && let Some(next) = self.slot_behind(key)
+            && self.chunks[next].len() < ENTRIES_MAX
+        {
+            self.rekey(next, lblk);
+            self.put_at(next, 0, &item);
+        } else if at == 0
+            && let Some(before) = self.slot_before(key)
+            && self.chunks[before].len() < ENTRIES_MAX
+        {
+            self.rekey(slot, self.chunks[slot].entries[0].lblk);
+            let end = self.chunks[before].len();
+            self.put_at(before, end, &item);
+        } else {
+            let near_an_end = !(NEAR..=ENTRIES_MAX - NEAR).contains(&at);
+            let cut = if near_an_end { at } else { ENTRIES_MAX / 2 };
+            let to_the_right = at > cut || (at == cut && cut > ENTRIES_MAX / 2);
+            let right_key = match self.chunks[slot].entries.get(cut) {
+                Some(first) if !(to_the_right && at == cut) => first.lblk,
+                _ => lblk,
+            };
+            let mut right = Chunk::new(NONE, false);
+            self.resize(slot, |chunk| {
+                right = chunk.split(cut, right_key);
+                chunk.trim();
+            });
+            self.refile(slot);
+            let new = self.add_chunk(right);
+            match to_the_right {
+                true => self.put_at(new, at - cut, &item),
+                false => self.put_at(slot, at, &item),
+            }
+        }
+    }
+
+    fn put_at(&mut self, slot: usize, at: usize, item: &Item) {
+        self.resize(slot, |chunk| chunk.insert(at, item));
+        self.refile(slot);
+    }
+
+    /// Changes an entry's ends; its status and its neighbours stay.
+    fn change(&mut self, place: At, to: &Entry) {
+        let chunk = &mut self.chunks[place.slot];
+        let old = std::mem::replace(&mut chunk.entries[place.at], Packed::of(to));
+        debug_assert_eq!(old.status(), to.status);
+        if let Order::Lists(fifo) = &mut self.order {
+            fifo.moved(chunk.id(place.at), to.lblk.0);
+        }
+        let (key, last) = (chunk.key, place.at + 1 == chunk.len());
+        if to.lblk.0 < key {
+            self.rekey(place.slot, to.lblk.0);
+        } else if last
+            && old.lblk < to.lblk.0
+            && let Some(next) = self.slot_behind(key)
+            && self.chunks[next].key <= to.lblk.0
+        {
+            // It reached beyond the next chunk's key, and now begins there.
+            self.rekey(next, self.chunks[next].entries[0].lblk);
+        }
+    }
+
+    /// Makes an entry one that was never found; who kept what was known of it keeps its node, too.
+    fn make_new(&mut self, place: At) {
+        let chunk = &mut self.chunks[place.slot];
+        chunk.forget_references(1 << place.at);
+        chunk.protected &= !(1 << place.at);
+        let lblk = chunk.entries[place.at].lblk;
+        if let (Order::Lists(fifo), Some(ids)) = (&mut self.order, &mut chunk.ids)
+            && ids[place.at] != NONE
+        {
+            ids[place.at] = fifo.push(lblk);
+        }
+        self.refile(place.slot);
+    }
+
+    /// Takes one entry out. The chunk is to be settled afterwards.
+    pub(crate) fn erase(&mut self, slot: usize, at: usize) -> Item {
+        let item = self.chunks[slot].remove(at);
+        self.entries -= 1;
+        self.reclaimable -= u32::from(!item.packed.is_delayed());
+        if let Order::Lists(fifo) = &mut self.order {
+            fifo.unlink(item.id);
+        }
+        item
+    }
+
+    /// Takes several out of a chunk, which is to be settled afterwards.
+    pub(crate) fn erase_all(&mut self, slot: usize, mask: u64) {
+        let chunk = &mut self.chunks[slot];
+        self.entries -= mask.count_ones();
+        self.reclaimable -= (mask & !chunk.kept).count_ones();
+        if let Order::Lists(fifo) = &mut self.order {
+            let mut left = mask;
+            while left != 0 {
+                fifo.unlink(chunk.id(left.trailing_zeros() as usize));
+                left &= left - 1;
+            }
+        }
+        // A chunk that loses everything is dropped whole, without moving an entry.
+        if mask != chunk.all() {
+            chunk.remove_all(mask);
+        } else {
+            chunk.clear();
+        }
+    }
+
+    /// After entries went: gives memory back, and keeps invariant 3. With `forward` also with the chunk behind.
+    pub(crate) fn settle(&mut self, slot: usize, forward: bool) {
+        let (len, key) = (self.chunks[slot].len(), self.chunks[slot].key);
+        if len == 0 {
+            self.drop_chunk(slot);
+            return;
+        }
+        if len < FEW {
+            if let Some(before) = self.slot_before(key)
+                && self.chunks[before].len() + len <= FEW
+            {
+                self.join(before, slot);
+                return;
+            }
+            if forward
+                && let Some(behind) = self.slot_behind(key)
+                && self.chunks[behind].len() + len <= FEW
+            {
+                self.join(slot, behind);
+                return;
+            }
+        }
+        self.resize(slot, Chunk::trim);
+        self.refile(slot);
+    }
+
+    fn join(&mut self, left: usize, right: usize) {
+        let taken = self.drop_chunk(right);
+        // The last chunk has moved to where the right one was.
+        let left = if left == self.chunks.len() { right } else { left };
+        self.resize(left, |chunk| {
+            chunk.append(*taken);
+            chunk.trim();
+        });
+        self.refile(left);
+    }
+
+    fn resize(&mut self, slot: usize, how: impl FnOnce(&mut Chunk)) {
+        let chunk = &mut self.chunks[slot];
+        let before = chunk.bytes();
+        how(chunk);
+        self.chunk_bytes = self.chunk_bytes + chunk.bytes() - before;
+    }
+
+    fn add_chunk(&mut self, chunk: Chunk) -> usize {
+        let (slot, key) = (self.chunks.len(), chunk.key);
+        if self.chunks.len() == self.chunks.capacity() {
+            self.chunks.reserve_exact((slot / 4).max(1));
+        }
+        if slot == 1 {
+            self.index.insert(self.chunks[0].key, 0);
+        }
+        if slot > 0 {
+            let taken = self.index.insert(key, slot as u32);
+            debug_assert!(taken.is_none(), "two chunks with the key {key}");
+        }
+        self.chunk_bytes += chunk.bytes();
+        self.chunks.push(Box::new(chunk));
+        self.refile(slot);
+        slot
+    }
+
+    /// Takes a chunk out. The last one gets its slot.
+    pub(crate) fn drop_chunk(&mut self, slot: usize) -> Box<Chunk> {
+        self.unlink(slot);
+        let gone = self.chunks.swap_remove(slot);
+        self.chunk_bytes -= gone.bytes();
+        if self.chunks.len() <= 1 {
+            self.index = BTreeMap::new();
+        } else {
+            self.index.remove(&gone.key);
+        }
+        if slot < self.chunks.len() {
+            self.moved(self.chunks.len(), slot);
+            if let Some(place) = self.index.get_mut(&self.chunks[slot].key) {
+                *place = slot as u32;
+            }
+        }
+        if self.chunks.len() * 8 < self.chunks.capacity() {
+            self.chunks.shrink_to(self.chunks.len() * 2);
+        }
+        gone
+    }
+
+    fn rekey(&mut self, slot: usize, key: u32) {
+        let old = std::mem::replace(&mut self.chunks[slot].key, key);
+        if !self.index.is_empty() {
+            self.index.remove(&old);
+            self.index.insert(key, slot as u32);
+        }
+    }
+
+    /// Holds the tree against its invariants.
+    ///
+    /// # Panics
+    /// One is broken; says which.
+    pub(crate) fn check(&self, merge: bool) {
+        let mut keys: Vec<_> =
+            self.chunks.iter().enumerate().map(|(slot, chunk)| (chunk.key, slot)).collect();
+        keys.sort_unstable();
+        if self.chunks.len() > 1 {
+            let index: Vec<_> = self.index.iter().map(|(key, slot)| (*key, *slot as usize)).collect();
+            assert_eq!(index, keys, "the index names every chunk by its key");
+        } else {
+            assert!(self.index.is_empty());
+        }
+        let (mut entries, mut reclaimable, mut bytes, mut last) = (0, 0, 0, None::<Entry>);
+        for (at, (key, slot)) in keys.iter().enumerate() {
+            let chunk = &self.chunks[*slot];
+            assert!((1..=ENTRIES_MAX).contains(&chunk.len()), "{} entries", chunk.len());
+            assert!(chunk.entries.capacity() < chunk.len() + GRAIN_MAX, "room for too many");
+            assert!(chunk.entries[0].lblk >= *key, "key {key} is behind {}", chunk.entries[0].lblk);
+            for (bit, packed) in chunk.entries.iter().enumerate() {
+                let entry = packed.entry();
+                assert!(entry.is_sound(), "{entry:?}");
+                assert!(last.is_none_or(|last| last.end() <= entry.lblk.0), "{last:?} before {entry:?}");
+                assert!(!merge || last.is_none_or(|last| !last.can_merge(&entry)), "{last:?} and {entry:?}");
+                assert!(
+                    keys.get(at + 1).is_none_or(|(next, _)| packed.lblk < *next),
+                    "{entry:?} belongs behind"
+                );
+                assert_eq!(chunk.kept >> bit & 1 == 1, packed.is_delayed(), "{entry:?}");
+                last = Some(entry);
+            }
+            assert_eq!(
+                (chunk.kept | chunk.protected | chunk.young | chunk.referenced()) & !chunk.all(),
+                0,
+                "bits of nobody"
+            );
+            entries += chunk.len() as u32;
+            reclaimable += chunk.reclaimable().count_ones();
+            bytes += chunk.bytes();
+        }
+        assert_eq!((self.entries, self.reclaimable), (entries, reclaimable), "counts");
+        assert_eq!(self.chunk_bytes, bytes, "bytes");
+        match &self.order {
+            Order::Plain => {}
+            Order::Lists(fifo) => fifo.check(&self.chunks),
+            Order::Ages(_) => self.check_ages(),
+        }
+    }
+}
+
+/// Room that a chunk may have in reserve, from where on it is too much.
+const GRAIN_MAX: usize = crate::chunk::GRAIN + 1;

@@ -1,0 +1,203 @@
+//! How a cache of extents is kept small: seven ways to choose what is forgotten, under three loads.
+//!
+//! ```text
+//! giant-trees   100 jobs with 5 files each append block by block; far more is dirty than clean       how long is one inode's turn?
+//! many-inodes   the same, and 20 jobs that go round very many files, every other block               how long is the list?
+//! reader        a reader that comes back to some places more than to others, beside 100 streams      who stays?
+//! ```
+//!
+//! The loads are those of the study of 2014, without its disk: files are functions from block to extent, a write makes a block
+//! delayed (`Inode::delay`), and when more than so many blocks are dirty the file that is dirty longest is written back, in turns
+//! of at most 1024 blocks: what was delayed becomes extents. Nothing is merged, as in that study. The cache has a limit of entries that may be
+//! forgotten; who exceeds it scans, for 128 entries or the excess.
+//!
+//! Does **not** own: any policy (see `extent_status::Policy`).
+//!
+//! Source: spec 01 section 12; the series "extents status tree shrinker improvement" v3.
+
+mod report;
+mod sim;
+
+pub use extent_status::Policy;
+use serde::Serialize;
+
+use crate::summary::Summary;
+use crate::{LabFault, Watch};
+
+/// A load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Case {
+    /// (a): few inodes, very large trees.
+    GiantTrees,
+    /// (b): a very long list of inodes.
+    ManyInodes,
+    /// (c): a reader beside streams.
+    Reader,
+}
+
+impl Case {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::GiantTrees, Self::ManyInodes, Self::Reader];
+
+    /// As the command spells it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GiantTrees => "giant-trees",
+            Self::ManyInodes => "many-inodes",
+            Self::Reader => "reader",
+        }
+    }
+
+    /// By its spelling, or by its letter in the study of 2014.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        let letter = ["a", "b", "c"].iter().position(|letter| *letter == name);
+        letter.map(|at| Self::ALL[at]).or_else(|| Self::ALL.into_iter().find(|case| case.name() == name))
+    }
+}
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Study {
+    /// The loads.
+    pub cases: Vec<Case>,
+    /// The policies, in the order of the table.
+    pub policies: Vec<Policy>,
+    /// Runs of each; policies take turns within a run.
+    pub runs: usize,
+    /// Workers that share the cache; the load is shared out among them.
+    pub threads: usize,
+    /// How large: 1 is a quick look; trees of `giant-trees`, inodes of `many-inodes` and the reader's files grow with it.
+    pub scale: f64,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Workers.
+    pub threads: usize,
+    /// As in [`Study::scale`].
+    pub scale: f64,
+    /// A row for each case and policy.
+    pub rows: Vec<Row>,
+    /// What was expected of them, and what came out; only of policies that were run.
+    pub bars: Vec<Bar>,
+}
+
+/// One policy under one load. Summaries are over runs, the rest is of the last run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// The load.
+    pub case: Case,
+    /// The policy's name.
+    pub policy: &'static str,
+    /// Scans.
+    pub scans: u64,
+    /// Mean time of a scan, in microseconds.
+    pub scan_avg_us: Summary,
+    /// The longest scan, in microseconds.
+    pub scan_max_us: Summary,
+    /// The scan that half of them, 99 % and 99.9 % did not exceed, in microseconds.
+    pub scan_p50_us: f64,
+    /// As above.
+    pub scan_p99_us: f64,
+    /// As above.
+    pub scan_p999_us: f64,
+    /// The most entries and inodes that one scan looked at: a maximum that other work on the machine does not change.
+    pub scan_work_max: u64,
+    /// Entries reclaimed.
+    pub reclaimed: u64,
+    /// Nanoseconds of scans for each.
+    pub ns_per_reclaimed: f64,
+    /// Lookups that found an entry.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Hits by lookups.
+    pub hit_ratio: f64,
+    /// The same of the reader alone; where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reader_hit_ratio: Option<f64>,
+    /// Mean time of a user's call, its share of writeback and scans included, in microseconds.
+    pub user_avg_us: Summary,
+    /// The longest.
+    pub user_max_us: Summary,
+    /// That 99.9 % did not exceed.
+    pub user_p999_us: f64,
+    /// Entries at the end.
+    pub entries: u64,
+    /// Bytes for each of them, trees and inodes included.
+    pub bytes_per_entry: f64,
+}
+
+/// A sentence that the figures bear out, or not.
+#[derive(Debug, Clone, Serialize)]
+pub struct Bar {
+    /// The load.
+    pub case: Case,
+    /// What was expected.
+    pub what: String,
+    /// What came out.
+    pub figure: String,
+    /// Whether it holds.
+    pub holds: bool,
+}
+
+/// Runs a study.
+///
+/// # Errors
+/// A choice makes no sense.
+pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
+    if study.runs == 0 || study.threads == 0 || study.threads > 64 {
+        return Err(LabFault::Usage("runs and threads are at least 1, threads at most 64".to_owned()));
+    }
+    if !(0.01..=100.0).contains(&study.scale) {
+        return Err(LabFault::Usage("a scale is from 0.01 to 100".to_owned()));
+    }
+    let mut rows = Vec::new();
+    for &case in &study.cases {
+        watch.part(case.name(), Some((study.runs * study.policies.len()) as u64));
+        let mut outcomes = vec![Vec::new(); study.policies.len()];
+        for _ in 0..study.runs {
+            for (at, &policy) in study.policies.iter().enumerate() {
+                outcomes[at].push(sim::run(case, policy, study.threads, study.scale));
+                watch.advance(1);
+            }
+        }
+        rows.extend(
+            study.policies.iter().zip(&outcomes).map(|(policy, runs)| report::row(case, *policy, runs)),
+        );
+    }
+    let bars = report::bars(&rows);
+    Ok(Report { threads: study.threads, scale: study.scale, rows, bars })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_keeps_its_limit_under_every_load() {
+        let study = Study {
+            cases: Case::ALL.to_vec(),
+            policies: Policy::ALL.to_vec(),
+            runs: 1,
+            threads: 2,
+            scale: 0.02,
+        };
+        let report = run(&study, &crate::Quiet).unwrap();
+        assert_eq!(report.rows.len(), 21);
+        for row in &report.rows {
+            // Without holes of delayed writes, so small a load may stay below the limit.
+            let works = row.policy == "baseline" || (row.scans > 0 && row.reclaimed > 0);
+            assert!(works, "{} {}", row.case.name(), row.policy);
+            assert!((0.0..=1.0).contains(&row.hit_ratio));
+        }
+        let text = report.to_string();
+        assert!(text.contains("es-chunk") && text.contains("many-inodes"), "{text}");
+        assert!(run(&Study { runs: 0, ..study }, &crate::Quiet).is_err());
+        assert_eq!(Case::by_name("b"), Some(Case::ManyInodes));
+    }
+}

@@ -1,0 +1,158 @@
+//! Rows and bars from runs, and the table.
+
+use std::fmt;
+
+use extent_status::Policy;
+
+use super::sim::Outcome;
+use super::{Bar, Case, Report, Row};
+use crate::summary::Summary;
+
+/// es-gc's mean scan is to be so many times shorter than baseline's; the study of 2014 had 28 and 155.
+const GIANT_TREES_MIN: f64 = 20.0;
+const MANY_INODES_MIN: f64 = 100.0;
+
+pub(super) fn row(case: Case, policy: Policy, runs: &[Outcome]) -> Row {
+    let over = |of: &dyn Fn(&Outcome) -> f64| Summary::of(&runs.iter().map(of).collect::<Vec<_>>());
+    let last = &runs[runs.len() - 1];
+    let stats = &last.stats;
+    let quantile = |share| stats.scan_times.quantile_ns(share) as f64 / 1e3;
+    Row {
+        case,
+        policy: policy.name(),
+        scans: stats.scan_times.count(),
+        scan_avg_us: over(&|run| run.stats.scan_times.avg_ns() / 1e3),
+        scan_max_us: over(&|run| run.stats.scan_times.max_ns() as f64 / 1e3),
+        scan_p50_us: quantile(0.5),
+        scan_p99_us: quantile(0.99),
+        scan_p999_us: quantile(0.999),
+        scan_work_max: stats.work_max,
+        reclaimed: stats.reclaimed,
+        ns_per_reclaimed: stats.scan_times.total_ns() as f64 / stats.reclaimed.max(1) as f64,
+        hits: stats.hits,
+        misses: stats.misses,
+        hit_ratio: stats.hit_ratio(),
+        reader_hit_ratio: last.reader_hit_ratio,
+        user_avg_us: over(&|run| run.user.avg_ns() / 1e3),
+        user_max_us: over(&|run| run.user.max_ns() as f64 / 1e3),
+        user_p999_us: last.user.quantile_ns(0.999) as f64 / 1e3,
+        entries: stats.entries,
+        bytes_per_entry: stats.bytes as f64 / stats.entries.max(1) as f64,
+    }
+}
+
+pub(super) fn bars(rows: &[Row]) -> Vec<Bar> {
+    let mut bars = Vec::new();
+    for case in Case::ALL {
+        let of = |policy: Policy| rows.iter().find(|row| row.case == case && row.policy == policy.name());
+        let min = match case {
+            Case::GiantTrees => Some(GIANT_TREES_MIN),
+            Case::ManyInodes => Some(MANY_INODES_MIN),
+            Case::Reader => None,
+        };
+        if let (Some(min), Some(old), Some(gc)) = (min, of(Policy::Baseline), of(Policy::EsGc)) {
+            let times = old.scan_avg_us.median / gc.scan_avg_us.median.max(1e-9);
+            bars.push(Bar {
+                case,
+                what: format!("es-gc's mean scan is {min:.0} times shorter than baseline's"),
+                figure: format!("{times:.0} times"),
+                holds: times >= min,
+            });
+        }
+        let Some(ours) = of(Policy::EsChunk) else { continue };
+        let six: Vec<&Row> =
+            rows.iter().filter(|row| row.case == case && row.policy != Policy::EsChunk.name()).collect();
+        let best = |of: fn(&Row) -> f64| {
+            let ranked = six.iter().map(|row| (of(row), row.policy));
+            ranked.min_by(|a, b| a.0.total_cmp(&b.0))
+        };
+        let mean: fn(&Row) -> f64 = |row| row.scan_avg_us.median;
+        let longest: fn(&Row) -> f64 = |row| row.scan_max_us.median;
+        for (which, of) in [("mean", mean), ("longest", longest)] {
+            if let Some((figure, policy)) = best(of) {
+                bars.push(Bar {
+                    case,
+                    what: format!("es-chunk's {which} scan is no longer than the best of the others"),
+                    figure: format!("{:.2} us, {policy} {figure:.2} us", of(ours)),
+                    holds: of(ours) <= figure,
+                });
+            }
+        }
+        if let Some(gc) = of(Policy::EsGc) {
+            bars.push(Bar {
+                case,
+                what: "es-chunk hits no less than es-gc".to_owned(),
+                figure: format!("{:.4}, es-gc {:.4}", ours.hit_ratio, gc.hit_ratio),
+                holds: ours.hit_ratio >= gc.hit_ratio,
+            });
+        }
+    }
+    bars
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for case in Case::ALL {
+            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.case == case).collect();
+            if rows.is_empty() {
+                continue;
+            }
+            writeln!(
+                f,
+                "{}; {} workers, scale {}; scans and calls in microseconds",
+                case.name(),
+                self.threads,
+                self.scale
+            )?;
+            writeln!(
+                f,
+                "{:10} {:>8} {:>10} {:>10} {:>9} {:>9} {:>8} {:>10} {:>7} {:>9} {:>9} {:>7} {:>7} {:>8} {:>9} {:>7}",
+                "policy",
+                "scans",
+                "scan avg",
+                "scan max",
+                "p99",
+                "p99.9",
+                "work max",
+                "reclaimed",
+                "ns each",
+                "hits",
+                "misses",
+                "ratio",
+                "reader",
+                "user avg",
+                "user max",
+                "B/entry"
+            )?;
+            for row in rows {
+                let reader = row.reader_hit_ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.4}"));
+                writeln!(
+                    f,
+                    "{:10} {:>8} {:>10.2} {:>10.1} {:>9.1} {:>9.1} {:>8} {:>10} {:>7.1} {:>9} {:>9} {:>7.4} {:>7} {:>8.2} {:>9.1} {:>7.1}",
+                    row.policy,
+                    row.scans,
+                    row.scan_avg_us.median,
+                    row.scan_max_us.median,
+                    row.scan_p99_us,
+                    row.scan_p999_us,
+                    row.scan_work_max,
+                    row.reclaimed,
+                    row.ns_per_reclaimed,
+                    row.hits,
+                    row.misses,
+                    row.hit_ratio,
+                    reader,
+                    row.user_avg_us.median,
+                    row.user_max_us.median,
+                    row.bytes_per_entry
+                )?;
+            }
+            writeln!(f)?;
+        }
+        for bar in &self.bars {
+            let holds = if bar.holds { "holds" } else { "FAILS" };
+            writeln!(f, "{holds}  {:12} {}: {}", bar.case.name(), bar.what, bar.figure)?;
+        }
+        Ok(())
+    }
+}
