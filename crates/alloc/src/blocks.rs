@@ -432,7 +432,9 @@ impl Alloc {
     #[inline]
     pub(crate) fn set_dirty(&self, group: u32, state: &mut State, what: u8) {
         if state.dirty == 0 {
-            self.dirty.lock().insert(group);
+            let mut dirty = self.dirty.lock();
+            dirty.insert(group);
+            self.dirty_groups.store(dirty.len() as u32, Ordering::Relaxed);
         }
         state.dirty |= what;
     }

@@ -78,6 +78,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock, Weak};
 
+use base::sync::Apart;
 use base::{Group, Malformed};
 use buffer::{Buffers, Kind, Owner, ReadFault, Seal};
 use memory::{Budget, Shrinker};
@@ -159,8 +160,10 @@ pub struct Alloc {
     /// First block of each range of bitmaps and inode tables of the groups seen, and the one behind its last.
     zones: Mutex<BTreeMap<u64, u64>>,
     /// Directories in the groups seen.
-    dirs: AtomicU64,
-    dirty: Mutex<BTreeSet<u32>>,
+    dirs: Apart<AtomicU64>,
+    dirty: Apart<Mutex<BTreeSet<u32>>>,
+    /// How many these are, for who does not change them.
+    dirty_groups: AtomicU32,
     /// Which groups have something freed by which transaction.
     pending: Mutex<BTreeMap<u64, Vec<u32>>>,
     pending_clusters: AtomicU64,
@@ -174,7 +177,7 @@ pub struct Alloc {
     problems: Mutex<Vec<(Group, Malformed)>>,
     held_bytes: AtomicUsize,
     turn: AtomicUsize,
-    tally: Tally,
+    tally: Apart<Tally>,
     me: Weak<Alloc>,
 }
 
@@ -228,8 +231,9 @@ impl Alloc {
             index: Index::default(),
             space: Space::new(sb, geometry),
             zones: Mutex::default(),
-            dirs: AtomicU64::new(0),
-            dirty: Mutex::default(),
+            dirs: Apart::default(),
+            dirty: Apart::default(),
+            dirty_groups: AtomicU32::new(0),
             pending: Mutex::default(),
             pending_clusters: AtomicU64::new(0),
             window_groups: Mutex::default(),
@@ -240,7 +244,7 @@ impl Alloc {
             problems: Mutex::default(),
             held_bytes: AtomicUsize::new(0),
             turn: AtomicUsize::new(0),
-            tally: Tally::default(),
+            tally: Apart::default(),
             me: Weak::clone(me),
         });
         if let Some(budget) = &alloc.budget {

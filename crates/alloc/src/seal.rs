@@ -1,5 +1,6 @@
 //! Descriptors on their way to the device, once per commit; and counting them.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use base::{Group, Pblk};
@@ -16,7 +17,7 @@ impl Alloc {
     /// A block of descriptors cannot be read. The groups that were not written yet stay for the next call.
     pub fn seal(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
         let per_block = self.geometry.descs_per_block();
-        let mut groups = std::mem::take(&mut *self.dirty.lock()).into_iter().peekable();
+        let mut groups = self.take_dirty().into_iter().peekable();
         let mut sealed: Vec<(u32, usize, ondisk::group_desc::GroupDesc)> = Vec::new();
         while let Some(&first) = groups.peek() {
             let (block, _) = self.geometry.descriptor_place(Group(first));
@@ -41,7 +42,9 @@ impl Alloc {
                 });
             }
             if let Err(fault) = result {
-                self.dirty.lock().extend(taken.into_iter().chain(groups));
+                let mut dirty = self.dirty.lock();
+                dirty.extend(taken.into_iter().chain(groups));
+                self.dirty_groups.store(dirty.len() as u32, Ordering::Relaxed);
                 return Err(fault);
             }
             for group in taken {
@@ -51,6 +54,12 @@ impl Alloc {
             }
         }
         Ok(())
+    }
+
+    fn take_dirty(&self) -> BTreeSet<u32> {
+        let mut dirty = self.dirty.lock();
+        self.dirty_groups.store(0, Ordering::Relaxed);
+        std::mem::take(&mut *dirty)
     }
 
     /// A group's descriptor with its bitmaps' checksums.
@@ -77,7 +86,7 @@ impl Alloc {
     /// A handle adds one for each group that it may change: 1 for an allocation, a freeing in one group, an inode.
     #[must_use]
     pub fn seal_credits(&self) -> u32 {
-        (self.dirty.lock().len() as u64).min(self.chunks.len() as u64) as u32
+        u64::from(self.dirty_groups.load(Ordering::Relaxed)).min(self.chunks.len() as u64) as u32
     }
 
     /// Counts what is free from the descriptors, since a superblock that was not written at the end does not know.

@@ -20,6 +20,28 @@ pub use shuttle;
 #[cfg(feature = "shuttle")]
 pub use shuttle::sync::atomic;
 
+/// A value on cache lines of its own (two, for processors that fetch them in pairs): what one thread writes again and again does
+/// not take away from the others what stands next to it and is only read.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub struct Apart<T>(pub T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> std::ops::DerefMut for Apart<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
 /// `parking_lot`'s face, as far as it is used, over shuttle's locks.
 #[cfg(feature = "shuttle")]
 mod scheduled {

@@ -108,14 +108,19 @@ impl Buffers {
         Ok((Buffer { block, bytes }, Owner::from_word(owner)))
     }
 
-    /// The block with its checksum in place, as it was written: takes the place of `unsealed`, if nobody changed it since.
-    pub fn set_sealed(&self, unsealed: &Buffer, sealed: &Bytes) {
-        self.shard(unsealed.block).replace(unsealed.block, &unsealed.bytes, sealed);
+    /// Puts the checksum into a block as it was taken by [`snapshot`](Self::snapshot), and gives its bytes; the cache has them too,
+    /// unless the block was changed since. Copies them only if somebody else holds them: that would cost more than the checksum.
+    ///
+    /// `seal` runs under a lock of the cache: it asks nothing of the cache.
+    pub fn seal(&self, taken: Buffer, seal: impl FnOnce(&mut [u8])) -> Bytes {
+        let Buffer { block, bytes } = taken;
+        self.shard(block).seal(block, bytes, seal)
     }
 
-    /// The device has what `transaction` made of the block, the last one to change it.
-    pub fn set_clean(&self, block: Pblk, transaction: u64) {
-        self.shard(block).set_clean(block, transaction);
+    /// The device has what `transaction` made of the block, the last one to change it. `is_at_home`: it has these very bytes (see
+    /// [`Device::write_shared_at`](device::Device::write_shared_at)), which are no reason to keep the block in the cache.
+    pub fn set_clean(&self, block: Pblk, transaction: u64, is_at_home: bool) {
+        self.shard(block).set_clean(block, transaction, is_at_home);
     }
 
     /// Drops the block, changed or not.
@@ -130,8 +135,8 @@ impl Buffers {
 impl Buffer {
     /// The bytes, shared.
     #[must_use]
-    pub fn shared(&self) -> &Bytes {
-        &self.bytes
+    pub fn into_shared(self) -> Bytes {
+        self.bytes
     }
 }
 

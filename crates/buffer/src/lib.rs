@@ -8,7 +8,7 @@
 //!    remembers the last owner that passed, so it runs once for a block that has one owner.
 //! 2. Bytes handed out never change: a [`Buffer`] keeps its copy alive, and a change then goes to a copy of its own.
 //! 3. Memory is charged to the budget; the cache gives the oldest untouched blocks back when asked. Blocks that somebody
-//!    holds are not given back: that would free nothing.
+//!    holds are not given back: that would free nothing. A device in memory that keeps the blocks themselves does not count.
 //! 4. No lock is held across device I/O, a verification or a charge.
 //! 5. What is kept of a block is never older than what was here before: bytes that were read from the device while a change came,
 //!    was written home and left are not kept.
@@ -44,7 +44,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
 use base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use base::sync::{Mutex, MutexGuard};
+use base::sync::{Apart, Mutex, MutexGuard};
 use base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
 use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
@@ -66,7 +66,7 @@ const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 const OVERHEAD: usize = 96;
 
 /// A block's bytes, shared: the counts stand elsewhere, so that the bytes take what they are and no size of its own.
-pub type Bytes = Arc<Box<[u8]>>;
+pub type Bytes = device::SharedBytes;
 
 /// Why a structure cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -202,10 +202,10 @@ pub struct Buffers {
     block_size: BlockSize,
     blocks: u64,
     budget: Arc<Budget>,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Apart<Mutex<Shard>>]>,
     /// Makes the spread of blocks over shards and buckets unknown to whoever made the image.
     salt: u64,
-    held_bytes: AtomicUsize,
+    held_bytes: Apart<AtomicUsize>,
     /// The shard that is asked first at the next shrink.
     turn: AtomicUsize,
     prefetched: AtomicU64,
@@ -226,9 +226,9 @@ impl Buffers {
             block_size,
             blocks,
             budget: budget.clone(),
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(salt))).collect(),
+            shards: (0..SHARDS).map(|_| Apart(Mutex::new(Shard::new(salt)))).collect(),
             salt,
-            held_bytes: AtomicUsize::new(0),
+            held_bytes: Apart::default(),
             turn: AtomicUsize::new(0),
             prefetched: AtomicU64::new(0),
         });

@@ -39,6 +39,8 @@ struct Slot {
     changed: u64,
     /// It was changed since it came in, be the device up to date or not.
     is_edited: bool,
+    /// The device has these very bytes, not a copy: it holds them too.
+    is_at_home: bool,
 }
 
 impl Shard {
@@ -86,7 +88,8 @@ impl Shard {
     fn add(&mut self, block: Pblk, bytes: Bytes) -> &mut Slot {
         let at = self.ring.len();
         self.ring.push(block.0);
-        let slot = Slot { bytes, verified: 0, touched: true, at, changed: 0, is_edited: false };
+        let slot =
+            Slot { bytes, verified: 0, touched: true, at, changed: 0, is_edited: false, is_at_home: false };
         self.slots.entry(block.0).insert_entry(slot).into_mut()
     }
 
@@ -117,22 +120,35 @@ impl Shard {
         slot.touched = true;
         slot.verified = owner;
         slot.is_edited = true;
+        slot.is_at_home = false;
         let bytes = Arc::make_mut(&mut slot.bytes);
         change(bytes);
         Some(std::mem::replace(&mut slot.changed, transaction) != transaction)
     }
 
-    /// Puts `sealed` in the place of `bytes`, if nobody changed the block since.
-    pub(crate) fn replace(&mut self, block: Pblk, bytes: &Bytes, sealed: &Bytes) {
-        if let Some(slot) = self.slots.get_mut(&block.0).filter(|slot| Arc::ptr_eq(&slot.bytes, bytes)) {
-            slot.bytes = sealed.clone();
+    /// Changes bytes that were taken: here too, if nobody changed the block since. They are copied only if somebody else holds
+    /// them.
+    pub(crate) fn seal(&mut self, block: Pblk, mut taken: Bytes, seal: impl FnOnce(&mut [u8])) -> Bytes {
+        match self.slots.get_mut(&block.0).filter(|slot| Arc::ptr_eq(&slot.bytes, &taken)) {
+            Some(slot) => {
+                // The slot's is the last one then, and under the lock nobody gets another.
+                drop(taken);
+                let own: &mut Box<[u8]> = Arc::make_mut(&mut slot.bytes);
+                seal(own);
+                slot.bytes.clone()
+            }
+            None => {
+                let own: &mut Box<[u8]> = Arc::make_mut(&mut taken);
+                seal(own);
+                taken
+            }
         }
     }
 
-    /// The device has what this transaction made of the block.
-    pub(crate) fn set_clean(&mut self, block: Pblk, transaction: u64) {
+    /// The device has what this transaction made of the block; these very bytes if `is_at_home`.
+    pub(crate) fn set_clean(&mut self, block: Pblk, transaction: u64, is_at_home: bool) {
         if let Some(slot) = self.slots.get_mut(&block.0).filter(|slot| slot.changed == transaction) {
-            slot.changed = 0;
+            (slot.changed, slot.is_at_home) = (0, is_at_home);
         }
     }
 
@@ -145,7 +161,7 @@ impl Shard {
     }
 
     /// Moves the hand over at most `looks` blocks and takes out those untouched since it last came by, `wanted` at most,
-    /// but none that somebody holds.
+    /// but none that somebody holds besides the device.
     pub(crate) fn evict(&mut self, wanted: usize, looks: usize) -> Vec<Bytes> {
         let mut evicted = Vec::with_capacity(wanted);
         for _ in 0..looks.min(2 * self.ring.len()) {
@@ -155,7 +171,8 @@ impl Shard {
             self.hand %= self.ring.len();
             let block = self.ring[self.hand];
             let slot = self.slots.get_mut(&block).expect("the ring names slots");
-            if slot.touched || slot.changed != 0 || Arc::strong_count(&slot.bytes) > 1 {
+            let holders = 1 + usize::from(slot.is_at_home);
+            if slot.touched || slot.changed != 0 || Arc::strong_count(&slot.bytes) > holders {
                 slot.touched = false;
                 self.hand += 1;
                 continue;

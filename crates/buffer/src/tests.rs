@@ -265,11 +265,64 @@ fn a_change_leaves_what_was_handed_out_alone_and_stays_until_it_is_clean() {
     buffers.shrink(1 << 20);
     assert_eq!(buffers.snapshot(Pblk(3)).unwrap().0[0], 9, "not given back while changed");
     assert_eq!(buffers.snapshot(Pblk(3)).unwrap().1, Some(owner));
-    buffers.set_clean(Pblk(3), 1);
+    buffers.set_clean(Pblk(3), 1, false);
     for _ in 0..3 {
         buffers.shrink(1 << 20);
     }
     assert_eq!(buffers.stats().blocks, 0);
+}
+
+#[test]
+fn a_seal_copies_only_what_somebody_else_holds_and_leaves_newer_changes_alone() {
+    let buffers = Buffers::new(Arc::new(MemDevice::new(64 << 10)), BlockSize::MIN, 64, &Budget::new(1 << 20));
+    let owner = Owner { kind: Kind::Other, ino: 0 };
+    let change = |transaction, value| {
+        buffers.change(Pblk(3), owner, transaction, &mut |bytes| bytes[0] = value).unwrap();
+    };
+    let seal = |taken, sum| buffers.seal(taken, |bytes: &mut [u8]| bytes[1023] = sum);
+    let now = || buffers.snapshot(Pblk(3)).unwrap().0;
+    change(1, 1);
+    let place = now().as_ptr();
+    assert_eq!((seal(now(), 7).as_ptr(), now()[1023]), (place, 7), "in place");
+    // A reader keeps bytes without the checksum.
+    change(2, 2);
+    let held = now();
+    let sealed = seal(now(), 8);
+    assert_eq!((held[1023], sealed[0], sealed[1023], now().as_ptr()), (7, 2, 8, sealed.as_ptr()));
+    drop(sealed);
+    // What changed since is not what is sealed.
+    let taken = now();
+    change(3, 3);
+    let sealed = seal(taken, 9);
+    assert_eq!((sealed[0], sealed[1023], now()[0], now()[1023]), (2, 9, 3, 8));
+}
+
+#[test]
+fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
+    let device = Arc::new(MemDevice::new(64 << 10));
+    let buffers = Buffers::new(device.clone(), BlockSize::KIB4, 16, &Budget::new(1 << 20));
+    let owner = Owner { kind: Kind::Other, ino: 0 };
+    let write = |transaction: u64| {
+        buffers.change(Pblk(3), owner, transaction, &mut |bytes| bytes[0] = transaction as u8).unwrap();
+        let bytes = buffers.snapshot(Pblk(3)).unwrap().0.into_shared();
+        assert!(device.write_shared_at(3 << 12, &[bytes]).unwrap());
+        buffers.set_clean(Pblk(3), transaction, true);
+    };
+    let shrink = || (0..3).fold(0, |freed, _| freed + buffers.shrink(1 << 20));
+    write(1);
+    let held = buffers.get(Pblk(3), owner, |_| Ok(())).unwrap();
+    shrink();
+    assert_eq!(buffers.stats().blocks, 1, "held");
+    drop(held);
+    shrink();
+    assert_eq!(buffers.stats().blocks, 0);
+    // Changed again, it is the cache's own, and the device's stays as it was.
+    write(2);
+    buffers.change(Pblk(3), owner, 3, &mut |bytes| bytes[0] = 3).unwrap();
+    shrink();
+    let mut byte = [0];
+    device.read_at(3 << 12, &mut byte).unwrap();
+    assert_eq!((byte[0], buffers.snapshot(Pblk(3)).unwrap().0[0]), (2, 3));
 }
 
 /// Runs something once, after the bytes of the next read were taken from the device.
@@ -335,7 +388,7 @@ fn a_read_that_was_overtaken_is_not_kept() {
             let committed = there.snapshot(Pblk(3)).unwrap().0;
             home.upgrade().unwrap().write_at(3 * 1024, &committed).unwrap();
             drop(committed);
-            there.set_clean(Pblk(3), 1);
+            there.set_clean(Pblk(3), 1, false);
             for _ in 0..3 {
                 there.shrink(1 << 20);
             }

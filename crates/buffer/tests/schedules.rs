@@ -86,7 +86,7 @@ fn what_is_seen_of_a_block_only_goes_forward() {
                 assert_eq!(ends(&taken), number);
                 device.write_at(3 * 1024, &taken).unwrap();
                 drop(taken);
-                writer.set_clean(BLOCK, number.into());
+                writer.set_clean(BLOCK, number.into(), false);
                 writer.shrink(1 << 20);
                 writer.shrink(1 << 20);
             }
@@ -125,13 +125,13 @@ fn a_seal_never_hides_a_newer_change() {
         let (committer, home) = (buffers.clone(), device.clone());
         let commit = shuttle::thread::spawn(move || {
             let taken = committer.snapshot(BLOCK).unwrap().0;
-            let mut sealed = taken.to_vec();
-            sealed[500] = 77;
-            let sealed = Arc::new(sealed.into_boxed_slice());
-            committer.set_sealed(&taken, &sealed);
+            let seen = ends(&taken);
+            let sealed = committer.seal(taken, |bytes| bytes[500] = 77);
+            shuttle::thread::yield_now();
+            assert_eq!((ends(&sealed), sealed[500]), (seen, 77), "what is sealed stays as it was taken");
             home.write_at(3 * 1024, &sealed).unwrap();
-            drop(taken);
-            committer.set_clean(BLOCK, 1);
+            drop(sealed);
+            committer.set_clean(BLOCK, 1, false);
             committer.shrink(1 << 20);
             committer.shrink(1 << 20);
         });

@@ -43,6 +43,7 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 pub use compose::{ComposeFault, Linear, Stripe};
 pub use file::FileDevice;
@@ -121,6 +122,9 @@ impl DeviceFault {
     }
 }
 
+/// Bytes that several may hold, and nobody changes while they do.
+pub type SharedBytes = Arc<Box<[u8]>>;
+
 /// Bytes that can be read and written at offsets.
 pub trait Device: Send + Sync {
     /// Size in bytes.
@@ -176,6 +180,17 @@ pub trait Device: Send + Sync {
             offset += buf.len() as u64;
         }
         Ok(())
+    }
+
+    /// Writes blocks that nobody changes any more, as [`write_vectored_at`](Self::write_vectored_at). A device in memory may keep them
+    /// in the place of copies; tells whether it keeps all of them: then they are there as long as the device has these bytes,
+    /// whoever else drops them.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
+        let slices: Vec<IoSlice<'_>> = blocks.iter().map(|block| IoSlice::new(block)).collect();
+        self.write_vectored_at(offset, &slices).map(|()| false)
     }
 
     /// Writes all of `bytes` at byte `offset`, and returns when they are durable (a disk's "forced unit access"). Whether

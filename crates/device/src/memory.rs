@@ -1,55 +1,112 @@
 //! A device in memory that takes room only for what was written.
+//!
+//! ```text
+//! chunk 7:  [ zero | own | own | shared | zero | ... ]      16 pages of 4 KiB
+//!                                  '--> bytes that the writer holds as well: copied when either of the two changes them
+//! ```
 
 use std::collections::HashMap;
 use std::io::IoSlice;
-use std::sync::{PoisonError, RwLock};
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
-use crate::{Device, DeviceFault, total_len};
+use crate::{Device, DeviceFault, SharedBytes, total_len};
 
-const CHUNK: usize = 64 << 10;
+const PAGE: usize = 4 << 10;
+const PAGES: u64 = 16;
 
-/// A sparse device in memory: 64 KiB chunks, made when first written. Readers do not wait for each other.
+/// A sparse device in memory: pages of 4 KiB, made when first written. Readers do not wait for each other. What is written as
+/// [shared](Device::write_shared_at) pages is kept, not copied.
 #[derive(Debug)]
 pub struct MemDevice {
     size: u64,
-    chunks: RwLock<HashMap<u64, Box<[u8]>>>,
+    chunks: RwLock<Chunks>,
+}
+
+#[derive(Debug, Default)]
+struct Chunks(HashMap<u64, Box<[Page; PAGES as usize]>>);
+
+#[derive(Debug, Default)]
+enum Page {
+    /// Never written.
+    #[default]
+    Zero,
+    Own(Box<[u8]>),
+    Shared(SharedBytes),
+}
+
+impl Page {
+    fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Zero => None,
+            Self::Own(bytes) => Some(bytes),
+            Self::Shared(bytes) => Some(bytes),
+        }
+    }
+
+    /// Puts `bytes` at `within`. A page that is written whole is not zeroed first.
+    fn put(&mut self, within: usize, bytes: &[u8]) {
+        match self {
+            Self::Own(own) => own[within..within + bytes.len()].copy_from_slice(bytes),
+            _ if bytes.len() == PAGE => *self = Self::Own(bytes.into()),
+            Self::Zero | Self::Shared(_) => {
+                let mut own: Box<[u8]> = self.bytes().map_or_else(|| vec![0; PAGE].into(), Box::from);
+                own[within..within + bytes.len()].copy_from_slice(bytes);
+                *self = Self::Own(own);
+            }
+        }
+    }
+}
+
+impl Chunks {
+    fn page(&self, page: u64) -> Option<&[u8]> {
+        self.0.get(&(page / PAGES)).and_then(|chunk| chunk[(page % PAGES) as usize].bytes())
+    }
+
+    fn page_mut(&mut self, page: u64) -> &mut Page {
+        &mut self.0.entry(page / PAGES).or_default()[(page % PAGES) as usize]
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        for (page, within, range) in parts(offset, bytes.len()) {
+            self.page_mut(page).put(within, &bytes[range]);
+        }
+    }
 }
 
 impl MemDevice {
     /// A device of `size` bytes, all zero.
     #[must_use]
     pub fn new(size: u64) -> Self {
-        Self { size, chunks: RwLock::new(HashMap::new()) }
+        Self { size, chunks: RwLock::default() }
     }
 
-    /// Memory in use for content, in bytes.
+    /// Memory in use for content, in bytes; what is shared counts too.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
-        (self.chunks.read().unwrap_or_else(PoisonError::into_inner).len() * CHUNK) as u64
+        let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
+        let pages = chunks.0.values().flat_map(|chunk| chunk.iter()).filter(|page| page.bytes().is_some());
+        (pages.count() * PAGE) as u64
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Chunks> {
+        self.chunks.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn write_parts(chunks: &mut HashMap<u64, Box<[u8]>>, offset: u64, bytes: &[u8]) {
-    for (chunk, within, range) in parts(offset, bytes.len()) {
-        let len = range.len();
-        let target = chunks.entry(chunk).or_insert_with(|| vec![0; CHUNK].into_boxed_slice());
-        target[within..within + len].copy_from_slice(&bytes[range]);
-    }
-}
-
-/// Cuts `len` bytes at `offset` into parts that each lie in one chunk: (chunk, offset in it, range of the buffer).
-fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+/// Cuts `len` bytes at `offset` into parts that each lie in one page: (page, offset in it, range of the buffer).
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         if done == len {
             return None;
         }
         let at = offset + done as u64;
-        let within = (at % CHUNK as u64) as usize;
-        let part = (CHUNK - within).min(len - done);
+        let within = (at % PAGE as u64) as usize;
+        let part = (PAGE - within).min(len - done);
         let range = done..done + part;
         done += part;
-        Some((at / CHUNK as u64, within, range))
+        Some((at / PAGE as u64, within, range))
     })
 }
 
@@ -61,9 +118,9 @@ impl Device for MemDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
         DeviceFault::check_range("read", offset, buf.len(), self.size)?;
         let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
-        for (chunk, within, range) in parts(offset, buf.len()) {
+        for (page, within, range) in parts(offset, buf.len()) {
             let len = range.len();
-            match chunks.get(&chunk) {
+            match chunks.page(page) {
                 Some(bytes) => buf[range].copy_from_slice(&bytes[within..within + len]),
                 None => buf[range].fill(0),
             }
@@ -73,27 +130,51 @@ impl Device for MemDevice {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         DeviceFault::check_range("write", offset, bytes.len(), self.size)?;
-        write_parts(&mut self.chunks.write().unwrap_or_else(PoisonError::into_inner), offset, bytes);
+        self.write().write(offset, bytes);
         Ok(())
     }
 
     fn write_vectored_at(&self, mut offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
         DeviceFault::check_len("write", offset, total_len(bufs), self.size)?;
-        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
+        let mut chunks = self.write();
         for buf in bufs {
-            write_parts(&mut chunks, offset, buf);
+            chunks.write(offset, buf);
             offset += buf.len() as u64;
         }
         Ok(())
     }
 
+    fn write_shared_at(&self, mut offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
+        let len = blocks.iter().fold(0, |sum: u64, block| sum.saturating_add(block.len() as u64));
+        DeviceFault::check_len("write", offset, len, self.size)?;
+        let are_pages = offset.is_multiple_of(PAGE as u64) && blocks.iter().all(|block| block.len() == PAGE);
+        // What was there before is dropped behind the lock.
+        let mut before = Vec::with_capacity(blocks.len());
+        let mut chunks = self.write();
+        for block in blocks {
+            if are_pages {
+                let page = chunks.page_mut(offset / PAGE as u64);
+                before.push(std::mem::replace(page, Page::Shared(Arc::clone(block))));
+            } else {
+                chunks.write(offset, block);
+            }
+            offset += block.len() as u64;
+        }
+        drop(chunks);
+        Ok(are_pages)
+    }
+
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         DeviceFault::check_range("zero", offset, len, self.size)?;
-        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
-        for (chunk, within, range) in parts(offset, len) {
-            if let Some(bytes) = chunks.get_mut(&chunk) {
-                bytes[within..within + range.len()].fill(0);
+        let mut chunks = self.write();
+        for (page, within, range) in parts(offset, len) {
+            let Some(chunk) = chunks.0.get_mut(&(page / PAGES)) else { continue };
+            let page = &mut chunk[(page % PAGES) as usize];
+            match page {
+                _ if range.len() == PAGE => *page = Page::Zero,
+                Page::Zero => {}
+                Page::Own(_) | Page::Shared(_) => page.put(within, &[0; PAGE][..range.len()]),
             }
         }
         Ok(())
@@ -131,6 +212,33 @@ mod tests {
         assert!(back[..500].iter().all(|&b| b == 0));
         assert_eq!(back[500], data[500]);
         assert!(device.resident_bytes() < 1 << 20);
+    }
+
+    #[test]
+    fn shared_pages_are_kept_and_copied_when_the_device_or_the_writer_changes_them() {
+        let device = MemDevice::new(1 << 20);
+        let mut mine: Vec<SharedBytes> = (1..4u8).map(|byte| Arc::new(vec![byte; PAGE].into())).collect();
+        assert!(device.write_shared_at(15 * 4096, &mine).unwrap());
+        assert_eq!((Arc::strong_count(&mine[0]), device.resident_bytes()), (2, 3 * 4096));
+        // The writer's change is not the device's, nor the other way round.
+        let own: &mut Box<[u8]> = Arc::make_mut(&mut mine[0]);
+        own[0] = 9;
+        device.write_at(17 * 4096 + 5, &[7]).unwrap();
+        device.zero_at(16 * 4096 + 4000, 96).unwrap();
+        assert_eq!((mine[1][4095], mine[2][5]), (2, 3));
+        let mut back = vec![0; 3 * PAGE];
+        device.read_at(15 * 4096, &mut back).unwrap();
+        let at = |page: usize, within: usize| back[page * PAGE + within];
+        assert_eq!((at(0, 0), at(1, 3999), at(1, 4000), at(2, 4), at(2, 5), at(2, 6)), (1, 2, 0, 3, 7, 3));
+        device.zero_at(15 * 4096, 3 * 4096).unwrap();
+        assert_eq!(device.resident_bytes(), 0);
+        // What is no page, or not in the place of one, is copied.
+        assert!(!device.write_shared_at(512, &mine).unwrap());
+        let small: SharedBytes = Arc::new(vec![5; 1024].into());
+        assert!(!device.write_shared_at(1024, &[small]).unwrap());
+        device.read_at(1024, &mut back).unwrap();
+        assert_eq!((back[1023], back[1024]), (5, 1));
+        assert!(device.write_shared_at((1 << 20) - 4096, &mine).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::{Device, DeviceFault, FlushStats};
+use crate::{Device, DeviceFault, FlushStats, SharedBytes};
 
 macro_rules! forward {
     ($($holder:ty),*) => {$(
@@ -39,6 +39,10 @@ macro_rules! forward {
 
             fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
                 (**self).write_vectored_at(offset, bufs)
+            }
+
+            fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
+                (**self).write_shared_at(offset, blocks)
             }
 
             fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {

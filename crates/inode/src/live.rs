@@ -23,6 +23,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use base::sync::Apart;
 use base::{Ino, Pblk};
 use buffer::{Edit, Kind, Owner, ReadFault, Seal};
 use mapping::FileMap;
@@ -34,6 +35,9 @@ use self::table::Table;
 use crate::dir_state::DirMemory;
 use crate::quota::{self, Charge};
 use crate::{Fault, Inode, Quota, Shared, Slot};
+
+/// Parts of the list of changed inodes.
+const DIRTY_PARTS: u64 = 16;
 
 /// The seal of table blocks: inodes are sealed one by one as they are written.
 const TABLE: Seal = Seal { owner: Owner { kind: Kind::InodeTable, ino: 0 }, seed: None };
@@ -264,11 +268,13 @@ pub struct Live {
     shared: Arc<Shared>,
     table: Arc<Table>,
     dirs: Arc<DirMemory>,
-    dirty: Mutex<Dirty>,
+    /// What the running transaction changed, in parts by the inodes' numbers: threads that work in different groups of inodes do
+    /// not meet.
+    dirty: Box<[Apart<Mutex<Dirty>>]>,
     /// What the commit under way has to write.
-    frozen: Mutex<Frozen>,
+    frozen: Apart<Mutex<Frozen>>,
     /// Upper bound of the table blocks that the listed inodes are in.
-    dirty_blocks: AtomicU32,
+    dirty_blocks: Apart<AtomicU32>,
     quota: OnceLock<Quota>,
     /// A mistake on purpose, for the crash lab: inodes without links are written a transaction late.
     forget_orphans: bool,
@@ -288,8 +294,7 @@ struct Dirty {
 #[derive(Default)]
 struct Frozen {
     transaction: u64,
-    nodes: Vec<(Ino, Arc<Node>)>,
-    fresh: Vec<Pblk>,
+    lists: Vec<Dirty>,
     /// Inodes that the next transaction changed before the commit came to them, as they were when it began.
     early: Vec<(Pblk, Encoded, Box<[u8]>)>,
 }
@@ -344,9 +349,9 @@ impl Live {
             shared,
             table,
             dirs,
-            dirty: Mutex::default(),
-            frozen: Mutex::default(),
-            dirty_blocks: AtomicU32::new(0),
+            dirty: (0..DIRTY_PARTS).map(|_| Apart::default()).collect(),
+            frozen: Apart::default(),
+            dirty_blocks: Apart::default(),
             quota: OnceLock::new(),
             forget_orphans,
         }
@@ -426,7 +431,7 @@ impl Live {
 
     /// Nothing else in the table block of this new inode is in use: the commit makes the block anew.
     pub fn fresh_block(&self, node: &Node) {
-        self.dirty.lock().fresh.push(node.place.0);
+        self.dirty_part(node).lock().fresh.push(node.place.0);
     }
 
     /// The values of an inode, to be changed by `transaction`, of which the caller has a handle.
@@ -439,7 +444,7 @@ impl Live {
                 self.write_early(node, &values);
             }
             values.listed_in = transaction;
-            let mut dirty = self.dirty.lock();
+            let mut dirty = self.dirty_part(node).lock();
             // Inodes that are made one after the other share blocks; counting some blocks twice does no harm.
             let counted = &mut dirty.counted[(node.place.0.0 % 32) as usize];
             if *counted != node.place.0 {
@@ -455,6 +460,11 @@ impl Live {
         Editing { values }
     }
 
+    /// Where a changed inode is listed: neighbours, whose table blocks are the same or close, together.
+    fn dirty_part(&self, node: &Node) -> &Mutex<Dirty> {
+        &self.dirty[(base::salted::spread(u64::from(node.ino.0 >> 10)) % DIRTY_PARTS) as usize]
+    }
+
     /// Blocks that [`freeze`](Self::freeze) and [`write_frozen`](Self::write_frozen) would touch, at most.
     #[must_use]
     pub fn dirty_blocks(&self) -> u32 {
@@ -467,15 +477,15 @@ impl Live {
     /// # Errors
     /// A block of a quota file cannot be read.
     pub fn freeze(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
-        let Dirty { nodes, fresh, .. } = std::mem::take(&mut *self.dirty.lock());
+        let lists: Vec<Dirty> = self.dirty.iter().map(|part| std::mem::take(&mut *part.lock())).collect();
         self.dirty_blocks.store(0, Ordering::Relaxed);
         let counted = self.quota().map_or(Ok(()), |quota| {
-            for (_, node) in &nodes {
+            for (_, node) in lists.iter().flat_map(|list| &list.nodes) {
                 quota.settle(&self.shared, node, &mut node.values.lock());
             }
             quota.write(&self.shared, edit)
         });
-        *self.frozen.lock() = Frozen { transaction: edit.transaction(), nodes, fresh, early: Vec::new() };
+        *self.frozen.lock() = Frozen { transaction: edit.transaction(), lists, early: Vec::new() };
         counted
     }
 
@@ -485,12 +495,16 @@ impl Live {
     /// # Errors
     /// A table block cannot be read.
     pub fn write_frozen(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
-        let (transaction, mut nodes, fresh) = {
+        let (transaction, lists) = {
             let mut frozen = self.frozen.lock();
-            (frozen.transaction, std::mem::take(&mut frozen.nodes), std::mem::take(&mut frozen.fresh))
+            (frozen.transaction, std::mem::take(&mut frozen.lists))
         };
-        for block in fresh {
-            edit.fresh(block, TABLE, &mut |_| {});
+        let mut nodes = Vec::with_capacity(lists.iter().map(|list| list.nodes.len()).sum());
+        for Dirty { nodes: listed, fresh, .. } in lists {
+            nodes.extend(listed);
+            for block in fresh {
+                edit.fresh(block, TABLE, &mut |_| {});
+            }
         }
         // Of one number the older inode first: the sort keeps the order of equals.
         nodes.sort_by_key(|(ino, _)| *ino);

@@ -25,6 +25,7 @@
 mod checkpoint;
 mod handle;
 mod log_writer;
+mod pieces;
 mod transaction;
 
 use std::fmt;
@@ -34,7 +35,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::Pblk;
 use base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use base::sync::{Condvar, Mutex};
+use base::sync::{Apart, Condvar, Mutex};
 use buffer::{Buffer, Buffers, Bytes, ReadFault, Seal};
 use device::{Device, DeviceFault};
 
@@ -42,7 +43,7 @@ pub use self::handle::Handle;
 pub use self::log_writer::OpenLogFault;
 
 use self::checkpoint::Checkpoint;
-use self::log_writer::LogWriter;
+use self::log_writer::{LogChecksums, LogWriter};
 use self::transaction::Transaction;
 
 /// What the committer's thread is to do.
@@ -196,23 +197,24 @@ pub struct Journal {
     client: OnceLock<Arc<dyn Client>>,
     options: Options,
     transaction_max: u32,
-    running: Mutex<Running>,
+    running: Apart<Mutex<Running>>,
     /// The running transaction changed, or handles ended, or a commit ended.
-    changed: Condvar,
-    writer: Mutex<Writer>,
+    changed: Apart<Condvar>,
+    writer: Apart<Mutex<Writer>>,
     committed: AtomicU64,
     wanted: AtomicU64,
     /// The committer is to write homes: much is pinned, or half the log is used.
     is_checkpoint_due: AtomicBool,
     is_closing: AtomicBool,
     aborted: OnceLock<Aborted>,
-    handles: AtomicU64,
-    start_waits: AtomicU64,
     stats: Mutex<Stats>,
 }
 
 struct Running {
     transaction: Arc<Transaction>,
+    /// Handles that were started, and how often one waited.
+    started: u64,
+    waits: u64,
     /// Open handles.
     handles: u32,
     /// Credits that open handles still have.
@@ -233,6 +235,17 @@ type Taken = (Buffer, Seal);
 pub(crate) struct Image {
     pub(crate) block: Pblk,
     pub(crate) bytes: Bytes,
+    /// As it is logged, where that is different.
+    pub(crate) escaped: Option<Box<[u8]>>,
+    /// Of what is logged.
+    pub(crate) checksum: u32,
+}
+
+impl Image {
+    /// The bytes for the log.
+    pub(crate) fn logged(&self) -> &[u8] {
+        self.escaped.as_deref().unwrap_or(&self.bytes)
+    }
 }
 
 impl Journal {
@@ -253,24 +266,28 @@ impl Journal {
             0 => log_max,
             max => max.min(log_max),
         };
-        let running =
-            Running { transaction: Arc::new(Transaction::new(1)), handles: 0, reserved: 0, is_locked: false };
+        let running = Running {
+            transaction: Arc::new(Transaction::new(1)),
+            started: 0,
+            waits: 0,
+            handles: 0,
+            reserved: 0,
+            is_locked: false,
+        };
         Ok(Self {
             buffers,
             home,
             client: OnceLock::new(),
             options,
             transaction_max,
-            running: Mutex::new(running),
-            changed: Condvar::new(),
-            writer: Mutex::new(Writer { log, checkpoint: Checkpoint::default() }),
+            running: Apart(Mutex::new(running)),
+            changed: Apart(Condvar::new()),
+            writer: Apart(Mutex::new(Writer { log, checkpoint: Checkpoint::default() })),
             committed: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
             is_checkpoint_due: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             aborted: OnceLock::new(),
-            handles: AtomicU64::new(0),
-            start_waits: AtomicU64::new(0),
             stats: Mutex::default(),
         })
     }
@@ -316,8 +333,8 @@ impl Journal {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = *self.stats.lock();
-        stats.handles = self.handles.load(Ordering::Relaxed);
-        stats.start_waits = self.start_waits.load(Ordering::Relaxed);
+        let running = self.running.lock();
+        (stats.handles, stats.start_waits) = (running.started, running.waits);
         stats
     }
 
@@ -335,7 +352,7 @@ impl Journal {
                 return Err(aborted.clone().into());
             }
             if running.is_locked {
-                self.start_waits.fetch_add(1, Ordering::Relaxed);
+                running.waits += 1;
                 self.changed.wait(&mut running);
                 continue;
             }
@@ -347,7 +364,7 @@ impl Journal {
             }
             let full = running.transaction.number;
             if self.options.has_committer && !self.is_closing.load(Ordering::Acquire) {
-                self.start_waits.fetch_add(1, Ordering::Relaxed);
+                running.waits += 1;
                 self.want(full);
                 self.changed.wait(&mut running);
             } else {
@@ -358,7 +375,7 @@ impl Journal {
         };
         running.handles += 1;
         running.reserved += credits;
-        self.handles.fetch_add(1, Ordering::Relaxed);
+        running.started += 1;
         // As late as can be: a block that many operations change is logged once for all of them. Not at the last moment: whoever
         // comes while the rest fills up need not wait.
         let soon = self.transaction_max - self.transaction_max / 8;
@@ -504,9 +521,8 @@ impl Journal {
         let (transaction, snapshots) = self.seal()?;
         let sabotage = self.options.sabotage;
         let mut logged = 0;
-        let images = self.images(&snapshots);
+        let images = self.images(snapshots, writer.log.as_ref().map(LogWriter::checksums));
         let n_images = images.len() as u64;
-        drop(snapshots);
         let revokes = transaction.revokes();
         match &mut writer.log {
             Some(_) => {
@@ -600,19 +616,18 @@ impl Journal {
         taken.collect()
     }
 
-    /// The blocks with their checksums.
-    fn images(&self, snapshots: &[Taken]) -> Vec<Image> {
+    /// The blocks with their checksums, their own and the log's.
+    fn images(&self, taken: Vec<Taken>, log: Option<LogChecksums>) -> Vec<Image> {
         let client = self.client();
-        let sealed = snapshots.iter().map(|(buffer, seal)| {
-            let mut bytes = Arc::clone(buffer.shared());
-            if client.has_checksum(*seal) {
-                let own = Arc::make_mut(&mut bytes);
-                client.seal(buffer.block(), *seal, own);
-                self.buffers.set_sealed(buffer, &bytes);
-            }
-            Image { block: buffer.block(), bytes }
-        });
-        sealed.collect()
+        pieces::map(taken, |(buffer, seal)| {
+            let block = buffer.block();
+            let bytes = match client.has_checksum(seal) {
+                true => self.buffers.seal(buffer, |bytes| client.seal(block, seal, bytes)),
+                false => buffer.into_shared(),
+            };
+            let (escaped, checksum) = log.map_or((None, 0), |log| log.of(&bytes));
+            Image { block, bytes, escaped, checksum }
+        })
     }
 
     fn empty_log(&self, writer: &mut Writer) -> Result<(), Failure> {

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::sync::Apart;
 use base::{Ino, Pblk};
 use buffer::{Kind, ReadFault, Seal};
 use inode::{Change, Live, Node, Orphans, Shared};
@@ -139,7 +140,7 @@ pub(crate) struct Writer {
     pub(crate) blocks: xattrs::Blocks,
     /// Moves of directories, one at a time: the tree above a directory stays while one looks at it.
     renames: Mutex<()>,
-    generations: AtomicU64,
+    generations: Apart<AtomicU64>,
     pub(crate) dir_format: dir::Format,
     committer: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Deletes with one transaction skip the orphan list.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 
 use base::Ino;
 use base::salted::Salted;
+use base::sync::Apart;
 use memory::{Budget, Shrinker};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -36,8 +37,8 @@ struct Rows {
 
 pub(super) struct Table {
     budget: Arc<Budget>,
-    shards: Vec<Mutex<Rows>>,
-    bytes: AtomicUsize,
+    shards: Vec<Apart<Mutex<Rows>>>,
+    bytes: Apart<AtomicUsize>,
     turn: AtomicUsize,
 }
 
@@ -47,9 +48,9 @@ impl Table {
         let table = Arc::new(Self {
             budget: Arc::clone(budget),
             shards: (0..SHARDS)
-                .map(|_| Mutex::new(Rows { rows: HashMap::with_hasher(salt), departed: 0 }))
+                .map(|_| Apart(Mutex::new(Rows { rows: HashMap::with_hasher(salt), departed: 0 })))
                 .collect(),
-            bytes: AtomicUsize::new(0),
+            bytes: Apart::default(),
             turn: AtomicUsize::new(0),
         });
         let shrinker: Arc<dyn Shrinker> = Arc::<Self>::clone(&table);

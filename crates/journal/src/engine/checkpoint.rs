@@ -1,7 +1,6 @@
 //! Committed blocks that have not been written home.
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
 
 use base::Pblk;
 use buffer::{Buffers, Bytes};
@@ -22,12 +21,14 @@ pub(super) struct Checkpoint {
 struct Newest {
     bytes: Bytes,
     transaction: u64,
+    /// The device keeps these very bytes.
+    is_at_home: bool,
 }
 
 impl Checkpoint {
     pub(super) fn add(&mut self, images: Vec<Image>, transaction: u64) {
-        for Image { block, bytes } in images {
-            self.blocks.insert(block, Newest { bytes, transaction });
+        for Image { block, bytes, .. } in images {
+            self.blocks.insert(block, Newest { bytes, transaction, is_at_home: false });
         }
     }
 
@@ -41,26 +42,23 @@ impl Checkpoint {
     }
 
     /// Writes all blocks home, in the order of their places, neighbours together. How many.
-    pub(super) fn write_home(&self, home: &dyn Device, buffers: &Buffers) -> Result<u64, Failure> {
+    pub(super) fn write_home(&mut self, home: &dyn Device, buffers: &Buffers) -> Result<u64, Failure> {
         let bs = buffers.block_size();
-        let mut run: Vec<IoSlice<'_>> = Vec::with_capacity(WRITE_MAX);
-        let mut next = Pblk(0);
-        let write = |run: &mut Vec<IoSlice<'_>>, next: Pblk| {
-            let first = Pblk(next.0 - run.len() as u64);
-            let offset = bs.offset_of(first).ok_or(Failure::TooLarge(first))?;
-            home.write_vectored_at(offset, run)?;
+        let mut run: Vec<Bytes> = Vec::with_capacity(WRITE_MAX);
+        let mut blocks = self.blocks.iter_mut().peekable();
+        while let Some((&first, newest)) = blocks.next() {
             run.clear();
-            Ok::<(), Failure>(())
-        };
-        for (block, newest) in &self.blocks {
-            if !run.is_empty() && (*block != next || run.len() == WRITE_MAX) {
-                write(&mut run, next)?;
+            run.push(Bytes::clone(&newest.bytes));
+            let mut in_run = vec![newest];
+            while let Some((_, newest)) =
+                blocks.next_if(|(block, _)| run.len() < WRITE_MAX && block.0 == first.0 + run.len() as u64)
+            {
+                run.push(Bytes::clone(&newest.bytes));
+                in_run.push(newest);
             }
-            run.push(IoSlice::new(&newest.bytes));
-            next = Pblk(block.0 + 1);
-        }
-        if !run.is_empty() {
-            write(&mut run, next)?;
+            let offset = bs.offset_of(first).ok_or(Failure::TooLarge(first))?;
+            let is_kept = home.write_shared_at(offset, &run)?;
+            in_run.into_iter().for_each(|newest| newest.is_at_home = is_kept);
         }
         Ok(self.blocks.len() as u64)
     }
@@ -69,7 +67,7 @@ impl Checkpoint {
     pub(super) fn release(&mut self, buffers: &Buffers) {
         for (block, newest) in std::mem::take(&mut self.blocks) {
             drop(newest.bytes);
-            buffers.set_clean(block, newest.transaction);
+            buffers.set_clean(block, newest.transaction, newest.is_at_home);
         }
     }
 }

@@ -39,6 +39,27 @@ pub enum OpenLogFault {
     Write(String),
 }
 
+/// Makes blocks ready for one transaction of a log.
+#[derive(Clone, Copy)]
+pub(super) struct LogChecksums {
+    format: LogFormat,
+    tid: Tid,
+}
+
+impl LogChecksums {
+    /// A block as it is logged, if that is different from the block, and the checksum of what is logged: one that begins like a
+    /// block of the journal is logged with that word zeroed.
+    pub(super) fn of(&self, block: &[u8]) -> (Option<Box<[u8]>>, u32) {
+        let escaped = needs_escape(block).then(|| {
+            let mut logged: Box<[u8]> = block.into();
+            escape(&mut logged);
+            logged
+        });
+        let checksum = self.format.tag_checksum(self.tid, escaped.as_deref().unwrap_or(block));
+        (escaped, checksum)
+    }
+}
+
 /// A log with its end.
 pub(super) struct LogWriter {
     log: Log,
@@ -116,7 +137,12 @@ impl LogWriter {
         (images + descriptors + revokes + 1) as u32
     }
 
-    /// Writes a transaction and makes it durable. How many blocks.
+    /// How the blocks of the next transaction are logged.
+    pub(super) fn checksums(&self) -> LogChecksums {
+        LogChecksums { format: self.format, tid: self.tid }
+    }
+
+    /// Writes the next transaction and makes it durable; its images were made by [`checksums`](Self::checksums). How many blocks.
     pub(super) fn write(
         &mut self,
         images: &[Image],
@@ -144,26 +170,13 @@ impl LogWriter {
             self.append(&[&block])?;
         }
         for piece in images.chunks(self.format.tags_per_descriptor()) {
-            // Blocks that begin like a block of the journal are logged with that word zeroed.
-            let escaped: Vec<Option<Vec<u8>>> = piece
-                .iter()
-                .map(|image| {
-                    needs_escape(&image.bytes).then(|| {
-                        let mut bytes = image.bytes.to_vec();
-                        escape(&mut bytes);
-                        bytes
-                    })
-                })
-                .collect();
             let mut descriptor = DescriptorWriter::new(self.format, tid, [0; 16]);
             let mut blocks: Vec<&[u8]> = Vec::with_capacity(piece.len() + 1);
             blocks.push(&[]);
-            for (image, escaped) in piece.iter().zip(&escaped) {
-                let logged: &[u8] = escaped.as_deref().unwrap_or(&image.bytes);
-                let checksum = self.format.tag_checksum(tid, logged);
-                let pushed = descriptor.push(image.block, escaped.is_some(), checksum);
+            for image in piece {
+                let pushed = descriptor.push(image.block, image.escaped.is_some(), image.checksum);
                 pushed.map_err(|_| Failure::TooLarge(image.block))?;
-                blocks.push(logged);
+                blocks.push(image.logged());
             }
             let descriptor = descriptor.finish();
             blocks[0] = &descriptor;

@@ -3,16 +3,16 @@
 use std::collections::HashSet;
 
 use base::Pblk;
-use base::sync::Mutex;
 use base::sync::atomic::{AtomicU32, Ordering};
+use base::sync::{Apart, Mutex};
 use buffer::Seal;
 
 /// One transaction, from its first handle until it is sealed.
 pub(super) struct Transaction {
     /// Counted from 1; never wraps, unlike the ids in the log.
     pub(super) number: u64,
-    len: AtomicU32,
-    changes: Mutex<Changes>,
+    len: Apart<AtomicU32>,
+    changes: Apart<Mutex<Changes>>,
 }
 
 #[derive(Default)]
@@ -24,7 +24,7 @@ struct Changes {
 
 impl Transaction {
     pub(super) fn new(number: u64) -> Self {
-        Self { number, len: AtomicU32::new(0), changes: Mutex::default() }
+        Self { number, len: Apart::default(), changes: Apart::default() }
     }
 
     /// Blocks and, as one for some of them, revoke records.

@@ -12,6 +12,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
+use base::sync::Apart;
 use base::{Ino, Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
 use device::Device;
@@ -188,7 +189,7 @@ fn engine(
         inodes: Arc::clone(&inodes),
         blocks: Blocks::new(),
         renames: Mutex::new(()),
-        generations: AtomicU64::new(salt),
+        generations: Apart(AtomicU64::new(salt)),
         dir_format: dir::Format::of(sb, geometry),
         committer: Mutex::new(None),
         skip_short_orphans: !options.write.track_all_orphans,

@@ -1,0 +1,55 @@
+//! One pass over many things by several threads.
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Things that a thread takes at a time: some tenths of a millisecond.
+const PIECE: usize = 256;
+/// Threads at most, the caller's too.
+const THREADS_MAX: usize = 4;
+
+/// What `each` makes of all, in the same order. The caller's thread works too, and does it all while no other processor is free:
+/// whoever comes takes the next piece.
+pub(super) fn map<T: Send, R: Send>(mut all: Vec<T>, each: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let helpers = cpus.min(THREADS_MAX).min(all.len() / (4 * PIECE)).saturating_sub(1);
+    if helpers == 0 {
+        return all.into_iter().map(each).collect();
+    }
+    let mut pieces = Vec::with_capacity(all.len().div_ceil(PIECE));
+    while !all.is_empty() {
+        let rest = all.split_off(all.len().min(PIECE));
+        pieces.push(Mutex::new((std::mem::replace(&mut all, rest), Vec::new())));
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (from, made) = &mut *piece.lock().unwrap_or_else(PoisonError::into_inner);
+            made.extend(std::mem::take(from).into_iter().map(&each));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..helpers {
+            // A system that gives no thread gives its work to us.
+            let _ = std::thread::Builder::new().name("extant-seal".to_owned()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    pieces
+        .into_iter()
+        .flat_map(|piece| piece.into_inner().unwrap_or_else(PoisonError::into_inner).1)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn each_thing_is_mapped_once_and_keeps_its_place() {
+        for len in [0, 1, 255, 2048, 5000, 20_001] {
+            let all: Vec<usize> = (0..len).collect();
+            let made = super::map(all, |number| number * 3);
+            assert!(made.iter().copied().eq((0..len).map(|number| number * 3)), "{len}");
+        }
+    }
+}
