@@ -192,9 +192,7 @@ impl Values {
     #[must_use]
     pub fn is_bare(&self) -> bool {
         let fields = &self.fields;
-        fields.blocks == 0
-            && fields.file_acl == 0
-            && self.body().is_empty()
+        fields.blocks == 0 && fields.file_acl == 0 && self.body().is_empty()
     }
 
     /// Its type.
