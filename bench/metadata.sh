@@ -18,8 +18,8 @@
 #   LOOPS=50          loops of truncate, 4096 operations each
 #   CACHE=4G          memory for our caches: the kernel's may have all that there is
 #   LIMIT=600         seconds after which one command is given up
-#   WARM_MB=4096      memory that is touched before each measurement, on both sides: what a hypervisor took back from a machine
-#                     comes at a price that has nothing to do with file systems (0: none)
+#   WARM_MB=N         memory that is touched before each measurement, on both sides: what a hypervisor took back from a machine
+#                     comes at a price that has nothing to do with file systems (0: none; else 60 % of what is free)
 #   WORK=/dev/shm     where the kernel's image goes: in memory, so that no disk is measured
 #   EXTANT=PATH       the binary; else it is built
 set -euo pipefail
@@ -34,7 +34,7 @@ names="${NAMES:-1000000}"
 dirs="${DIRS:-200000}"
 loops="${LOOPS:-50}"
 cache="${CACHE:-4G}"
-warm_mb="${WARM_MB:-4096}"
+warm_mb="${WARM_MB:-$(awk '/^MemAvailable:/ { print int($2 / 1024 * 0.6) }' /proc/meminfo)}"
 limit="${LIMIT:-600}"
 work=""
 mount_point=""
