@@ -98,8 +98,19 @@ impl FileMap {
     /// Needs [`credits_set_state`] blocks. `i_block` may change: the caller writes the inode. A map without extents knows only
     /// written blocks: there is nothing to do.
     ///
+    /// What it takes of the tree: each end of the range that lies inside an extent of the other state adds an entry to a leaf,
+    /// unless the piece joins a neighbour that it continues; so does a written extent of 32768 blocks that becomes unwritten,
+    /// which is two then. A leaf that is full is split for that, with [`nodes_of_split`] blocks at most.
+    ///
+    /// So an unwritten extent that is converted from its front on adds one entry, once: with the first piece, or, if that one
+    /// joins what was written before, where this gets longer than an extent can be. From then on the leaf holds what is written,
+    /// and the rest. In any other order each piece may need a block at either end. Who must not fail then (the data is written,
+    /// and was promised) keeps that many blocks back, or converts such ranges anew once there is space: until then they read as
+    /// zeros.
+    ///
     /// # Errors
-    /// As [`insert`](Self::insert), also where an extent has to be split; extents before that one have their new state.
+    /// As [`insert`](Self::insert), also where an extent has to be split: that one and those behind it are as they were, those
+    /// before it have their new state. Calling again with the same range goes on there.
     ///
     /// # Panics
     /// When blocks of a map without extents are to become unwritten.
@@ -243,6 +254,13 @@ impl FileMap {
 pub fn credits_insert(depth: u32) -> u32 {
     // Every node on the path and its other half, and the old root's entries.
     2 * depth.min(MAX_DEPTH.into()) + 1
+}
+
+/// Blocks that room for one more entry in a full leaf takes at most, in a map of this [`depth`](FileMap::depth).
+#[must_use]
+pub fn nodes_of_split(depth: u32) -> u32 {
+    // One for each level below the root, and the old root's entries.
+    depth.min(MAX_DEPTH.into()) + 1
 }
 
 /// Blocks of the tree that one [`set_state`](FileMap::set_state) of at most `extents_max` extents changes or makes at most.

@@ -31,6 +31,7 @@ use buffer::{Buffers, ReadFault};
 
 pub use edit::{
     EditFault, Editor, Freed, TreeSpace, credits_insert, credits_remove, credits_set_state, credits_shift,
+    nodes_of_split,
 };
 
 /// What holds for a range of a file.

@@ -14,6 +14,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod convert;
 mod shift;
 
 const BLOCKS: u64 = 1 << 20;

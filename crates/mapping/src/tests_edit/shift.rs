@@ -1,4 +1,4 @@
-//! What is mapped moved to other logical blocks, step by step, and states changed in the order of writeback.
+//! What is mapped moved to other logical blocks, step by step.
 
 use super::*;
 
