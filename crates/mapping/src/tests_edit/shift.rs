@@ -82,7 +82,9 @@ enum Move {
 }
 
 fn some_move() -> impl Strategy<Value = Move> {
-    let place = || (0..2 * u64::from(FILE), 1u32..150, prop_oneof![1u32..9, 50u32..400]);
+    // By little, combs close up.
+    let by = || prop_oneof![1u32..4, 1u32..150];
+    let place = || (0..2 * u64::from(FILE), by(), prop_oneof![1u32..9, 50u32..400]);
     prop_oneof![
         3 => some_op(true).prop_map(Move::Other),
         1 => place().prop_map(|(from, by, max)| Move::Left(from + u64::from(by), by, max)),
@@ -222,6 +224,97 @@ fn what_becomes_contiguous_is_merged() {
     assert_eq!(pieces(&map, &toy), [(0, 5), (12, 32_763), (32_775, 1)]);
     shift_left(&mut map, &toy, &mut model, 12, 7, 9, 1);
     assert_eq!(pieces(&map, &toy), [(0, 32_768), (32_768, 1)]);
+}
+
+/// A leaf whose extents merge until they fit the root goes back.
+#[test]
+fn a_tree_that_became_small_is_pulled_up() {
+    let toy = Toy::new(BlockSize::MIN);
+    let (mut map, mut model) = (empty(true), Model::new());
+    for i in 0..40u32 {
+        insert(&mut map, &toy, &mut model, written(2 * i, 1, DATA + u64::from(i))).unwrap();
+    }
+    assert_eq!((map.depth(), toy.out.borrow().len()), (1, 1));
+    toy.left.set(0);
+    for i in 0..39 {
+        assert_eq!(map.depth(), u32::from(i < 36), "{i} holes are closed");
+        shift_left(&mut map, &toy, &mut model, i + 2, 1, u32::MAX, 1);
+    }
+    assert_eq!((map.depth(), toy.out.borrow().len()), (0, 0));
+}
+
+/// Blocks that were not changed before cannot be read once so many were.
+struct Failing<'a> {
+    direct: Direct<'a>,
+    left: usize,
+    changed: RefCell<BTreeSet<u64>>,
+}
+
+impl buffer::Edit for Failing<'_> {
+    fn transaction(&self) -> u64 {
+        self.direct.transaction()
+    }
+
+    fn change(
+        &self,
+        block: Pblk,
+        seal: buffer::Seal,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), ReadFault> {
+        let mut changed = self.changed.borrow_mut();
+        if changed.len() == self.left && !changed.contains(&block.0) {
+            let fact = Malformed::new("device", "gives back what it got", block.0);
+            return Err(ReadFault::corrupt(Place::block(block), fact));
+        }
+        changed.insert(block.0);
+        self.direct.change(block, seal, change)
+    }
+
+    fn fresh(&self, block: Pblk, seal: buffer::Seal, fill: &mut dyn FnMut(&mut [u8])) {
+        self.direct.fresh(block, seal, fill);
+    }
+
+    fn revoke(&self, block: Pblk) {
+        self.direct.revoke(block);
+    }
+}
+
+/// A step that meets a fault says so, and has changed nothing; or it did some of its work, and says where to go on.
+#[test]
+fn a_fault_ends_a_step_between_leaves() {
+    let toy = Toy::new(BlockSize::MIN);
+    let (mut map, mut model) = scattered_tree(&toy, 1 << 12);
+    let (mut refused, mut halves) = (0, 0);
+    for left in 0..24 {
+        for from in [2, 1027, 8003, 16_000] {
+            let edit = || Failing { direct: Direct(&toy.buffers), left, changed: RefCell::default() };
+            let failing = edit();
+            let editor = Editor { buffers: &toy.buffers, edit: &failing, space: &toy };
+            match map.shift_right_step(&editor, from..1 << 32, 3, u32::MAX) {
+                Ok(end) => {
+                    halves += u32::from(failing.changed.borrow().len() == left);
+                    let end = end.unwrap_or(from);
+                    model = moved(&model, end..1 << 32, |lblk| lblk + 3);
+                    check(&map, &toy, &model);
+                    shift_left(&mut map, &toy, &mut model, end + 3, 3, u32::MAX, 100);
+                }
+                Err(_) => refused += 1,
+            }
+            check(&map, &toy, &model);
+            remove(&mut map, &toy, &mut model, from - 2..from, 9).unwrap();
+            let failing = edit();
+            let editor = Editor { buffers: &toy.buffers, edit: &failing, space: &toy };
+            match map.shift_left_step(&editor, from, 2, u32::MAX) {
+                Ok(next) => {
+                    halves += u32::from(failing.changed.borrow().len() == left);
+                    model = moved(&model, from..next.unwrap_or(1 << 32), |lblk| lblk - 2);
+                }
+                Err(_) => refused += 1,
+            }
+            check(&map, &toy, &model);
+        }
+    }
+    assert!(refused > 10 && halves > 50, "{refused} refused, {halves} half done");
 }
 
 #[test]
