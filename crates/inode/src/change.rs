@@ -3,11 +3,13 @@
 //! ```text
 //!   Change { live, alloc, handle } -- with_dir(node) --> dir::edit::Editor over this inode's blocks
 //!                                  -- cut(node, from) -> blocks from there on freed, a bounded number per call
+//!                                  -- shift_left / shift_right -> blocks moved to other places of the file, likewise
 //! ```
 //!
 //! Source: spec 07 sections 7 and 8; i_blocks counts whole clusters.
 
 mod blocks;
+mod ranges;
 mod remap;
 
 use std::cell::{Cell, RefCell};

@@ -98,8 +98,19 @@ impl FileMap {
     /// Needs [`credits_set_state`] blocks. `i_block` may change: the caller writes the inode. A map without extents knows only
     /// written blocks: there is nothing to do.
     ///
+    /// What it takes of the tree: each end of the range that lies inside an extent of the other state adds an entry to a leaf,
+    /// unless the piece joins a neighbour that it continues; so does a written extent of 32768 blocks that becomes unwritten,
+    /// which is two then. A leaf that is full is split for that, with [`nodes_of_split`] blocks at most.
+    ///
+    /// So an unwritten extent that is converted from its front on adds one entry, once: with the first piece, or, if that one
+    /// joins what was written before, where this gets longer than an extent can be. From then on the leaf holds what is written,
+    /// and the rest. In any other order each piece may need a block at either end. Who must not fail then (the data is written,
+    /// and was promised) keeps that many blocks back, or converts such ranges anew once there is space: until then they read as
+    /// zeros.
+    ///
     /// # Errors
-    /// As [`insert`](Self::insert), also where an extent has to be split; extents before that one have their new state.
+    /// As [`insert`](Self::insert), also where an extent has to be split: that one and those behind it are as they were, those
+    /// before it have their new state. Calling again with the same range goes on there.
     ///
     /// # Panics
     /// When blocks of a map without extents are to become unwritten.
@@ -164,6 +175,62 @@ impl FileMap {
         Ok(())
     }
 
+    /// Moves everything that is mapped from logical block `from` on by `by` blocks towards the front, into the hole that
+    /// `from - by..from` is: in order, at most `extents_max` extents. Where to go on (call again from there, maybe in another transaction), or `None` when all is done.
+    ///
+    /// Takes no block. Needs [`credits_shift`] blocks. `i_block` may change: the caller writes the inode, in the same
+    /// transaction. Between two steps the part before that place is moved and the rest is not.
+    ///
+    /// # Errors
+    /// This step has changed nothing: `from - by..from` is not a hole, or a block cannot be read. What a step had moved before
+    /// it met a block that cannot be read stays moved: it tells where to go on, and the next one is refused.
+    ///
+    /// # Panics
+    /// When the map has no extents, `by` is 0, or there are no `by` blocks before `from`.
+    pub fn shift_left_step(
+        &mut self,
+        editor: &Editor<'_>,
+        from: u64,
+        by: u32,
+        extents_max: u32,
+    ) -> Result<Option<u64>, EditFault> {
+        assert!(self.extents, "only extents are moved");
+        assert!(by > 0 && from >= u64::from(by), "{by} blocks before block {from}");
+        tree::shift_left_step(self, editor, from, by, extents_max.max(1)).map_err(|fault| self.own(fault))
+    }
+
+    /// Moves everything that is mapped in `range` by `by` blocks towards the back, from its end backwards, at most `extents_max`
+    /// extents. An extent that holds the range's first block in its middle is split there. Behind the range there is a hole of
+    /// `by` blocks: it ends at 2^32 first, and then where the step before says, which is where what is left to do ends (call
+    /// again with that end, maybe in another transaction); `None` when all is done.
+    ///
+    /// Blocks for the tree are taken by the first step alone, as long as nobody else changes the map between steps. Needs
+    /// [`credits_shift`] blocks. `i_block` may change: the caller writes the inode, in the same transaction. Between two
+    /// steps the part from that end on is moved and the rest is not.
+    ///
+    /// # Errors
+    /// What is mapped is as it was before this step: the last extent would pass logical block 2^32 - 2
+    /// ([`TooLarge`](EditFault::TooLarge)), the tree needs a block and gets none, behind the range there is no hole, or a block
+    /// cannot be read; of such a block see [`shift_left_step`](Self::shift_left_step).
+    ///
+    /// # Panics
+    /// When the map has no extents, or `by` is 0.
+    pub fn shift_right_step(
+        &mut self,
+        editor: &Editor<'_>,
+        range: Range<u64>,
+        by: u32,
+        extents_max: u32,
+    ) -> Result<Option<u64>, EditFault> {
+        assert!(self.extents, "only extents are moved");
+        assert!(by > 0, "moved by no block");
+        let range = range.start..range.end.min(1 << 32);
+        if range.is_empty() {
+            return Ok(None);
+        }
+        tree::shift_right_step(self, editor, range, by, extents_max.max(1)).map_err(|fault| self.own(fault))
+    }
+
     /// Levels of nodes below the root; of a map without extents the most that it may have.
     #[must_use]
     pub fn depth(&self) -> u32 {
@@ -189,6 +256,13 @@ pub fn credits_insert(depth: u32) -> u32 {
     2 * depth.min(MAX_DEPTH.into()) + 1
 }
 
+/// Blocks that room for one more entry in a full leaf takes at most, in a map of this [`depth`](FileMap::depth).
+#[must_use]
+pub fn nodes_of_split(depth: u32) -> u32 {
+    // One for each level below the root, and the old root's entries.
+    depth.min(MAX_DEPTH.into()) + 1
+}
+
 /// Blocks of the tree that one [`set_state`](FileMap::set_state) of at most `extents_max` extents changes or makes at most.
 /// The inode comes on top.
 #[must_use]
@@ -203,6 +277,16 @@ pub fn credits_set_state(depth: u32, extents_max: u32, block_size: BlockSize) ->
 pub fn credits_remove(depth: u32, extents_max: u32, block_size: BlockSize) -> u32 {
     // Only a hole in the middle of one extent splits a leaf. Children pulled up into the root are given back.
     nodes_of(depth, extents_max, block_size).saturating_add(credits_insert(depth))
+}
+
+/// Blocks of the tree that one [`shift_left_step`](FileMap::shift_left_step) or
+/// [`shift_right_step`](FileMap::shift_right_step) of at most `extents_max` extents changes, makes or gives back at most: a step
+/// ends after 16 leaves, however few extents they hold. The inode comes on top.
+#[must_use]
+pub fn credits_shift(depth: u32, extents_max: u32, block_size: BlockSize) -> u32 {
+    // Only the extent that the range begins in the middle of may split a leaf.
+    let leaves = extents_max.min(tree::LEAVES_MAX);
+    nodes_of(depth + 1, leaves, block_size).saturating_add(credits_insert(depth))
 }
 
 /// The most nodes on the paths to so many neighbouring extents.

@@ -1,6 +1,6 @@
 //! Where a file's blocks are: extent trees of any depth, and indirect blocks.
 //!
-//! Owns: finding and listing; mapping holes, changing states, unmapping ([`Editor`]). Does **not** own: inodes (told the root's
+//! Owns: finding and listing; mapping holes, changing states, unmapping, moving to other logical blocks ([`Editor`]). Does **not** own: inodes (told the root's
 //! bytes, which whoever changes a map writes back), data and its blocks, where the tree's own blocks come from
 //! ([`TreeSpace`]), transactions (each change says how many blocks it may need).
 //!
@@ -29,7 +29,10 @@ mod tree;
 use base::{Ino, Lblk, Malformed, Pblk, Place};
 use buffer::{Buffers, ReadFault};
 
-pub use edit::{EditFault, Editor, Freed, TreeSpace, credits_insert, credits_remove, credits_set_state};
+pub use edit::{
+    EditFault, Editor, Freed, TreeSpace, credits_insert, credits_remove, credits_set_state, credits_shift,
+    nodes_of_split,
+};
 
 /// What holds for a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,6 +14,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod convert;
+mod shift;
+
 const BLOCKS: u64 = 1 << 20;
 /// Blocks of trees come from here on, those of data from the middle on.
 const TREE: u64 = 100;

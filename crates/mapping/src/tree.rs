@@ -6,6 +6,7 @@
 //! ```
 
 mod edit;
+mod shift;
 mod split;
 
 use std::ops::{ControlFlow, Range};
@@ -88,6 +89,7 @@ impl FileMap {
 }
 
 pub(crate) use edit::{insert, remove_step, set_state};
+pub(crate) use shift::{LEAVES_MAX, shift_left_step, shift_right_step};
 
 pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -> Result<Mapped, ReadFault> {
     let mut held;

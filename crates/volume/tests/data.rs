@@ -142,6 +142,27 @@ fn random_bytes(options: &[&str], threads: bool) {
                     bytes[pos as usize..end].fill(0);
                 }
             }
+            14 if random.below(2) == 0 => {
+                let (pos, len) = (pos & !0xFFFF, (len / 4 + 1).next_multiple_of(1 << 16));
+                let end = (pos + len) as usize;
+                let fits = |mode, may: bool| match volume.fallocate(ino, mode, pos, len) {
+                    Ok(()) => true,
+                    Err(fault) if fault.is(Refusal::NotSupported) => false,
+                    Err(fault) => {
+                        assert!(!may && fault.is(Refusal::Invalid), "{what}: {mode:?}: {fault}");
+                        false
+                    }
+                };
+                if random.below(2) == 0 {
+                    if fits(Allocate::Collapse, end < bytes.len()) {
+                        bytes.drain(pos as usize..end);
+                    }
+                } else if size + len < SIZE_MAX && fits(Allocate::Insert, pos < size) {
+                    let behind = bytes.split_off(pos as usize);
+                    bytes.resize(end, 0);
+                    bytes.extend(behind);
+                }
+            }
             14 => {
                 let mut found = vec![0xEE; len as usize];
                 let read = volume.read(&volume.inode(ino).unwrap(), pos, &mut found).unwrap();

@@ -39,7 +39,7 @@ pub(super) struct Path {
     /// What the leaf may map.
     pub(super) range: Range<u64>,
     /// Blocks from here to the one looked for have their place in this leaf.
-    floor: u64,
+    pub(super) floor: u64,
     /// The leaf's bytes; `None` if it is the root.
     pub(super) leaf: Option<Buffer>,
 }
@@ -51,7 +51,7 @@ impl Path {
 }
 
 impl FileMap {
-    fn path(&self, buffers: &Buffers, lblk: u32) -> Result<Path, ReadFault> {
+    pub(super) fn path(&self, buffers: &Buffers, lblk: u32) -> Result<Path, ReadFault> {
         let mut path =
             Path { steps: [Step::default(); LEVELS], depth: 0, range: WHOLE, floor: 0, leaf: None };
         let mut held;
@@ -109,13 +109,13 @@ impl FileMap {
     }
 
     /// The nodes above `level` whose key changes with the first key of the node there.
-    fn keys_above(path: &Path, level: usize) -> impl Iterator<Item = Step> + '_ {
+    pub(super) fn keys_above(path: &Path, level: usize) -> impl Iterator<Item = Step> + '_ {
         let is_last = move |above: &usize| *above + 1 == level || path.steps[above + 1].at == 0;
         (0..level).rev().take_while(is_last).map(|above| path.steps[above])
     }
 
     /// The node at `level` begins with `key` now. The nodes above are pinned.
-    fn set_keys(
+    pub(super) fn set_keys(
         &mut self,
         editor: &Editor<'_>,
         path: &Path,
@@ -206,7 +206,7 @@ impl FileMap {
     }
 
     /// Pulls the root's only child up into the root while it fits there. A child that cannot be read stays where it is.
-    fn shrink(&mut self, editor: &Editor<'_>) {
+    pub(super) fn shrink(&mut self, editor: &Editor<'_>) {
         loop {
             let Ok(root) = self.root() else { return };
             if root.depth() == 0 || root.len() != 1 {
@@ -259,7 +259,7 @@ impl Run {
 }
 
 /// The part of an extent from logical block `from` to `to`, as far as it has one.
-fn part(extent: Extent, from: u64, to: u64) -> Extent {
+pub(super) fn part(extent: Extent, from: u64, to: u64) -> Extent {
     let (from, to) = (from.max(extent.lblk.into()), to.min(extent.end()));
     let len = to.saturating_sub(from) as u32;
     let skip = if len == 0 { 0 } else { from - u64::from(extent.lblk) };

@@ -86,7 +86,9 @@ impl Writer {
             Allocate::Zero | Allocate::ZeroKeep => {
                 self.zero_range(&node, &data, &range, mode == Allocate::ZeroKeep)?;
             }
-            Allocate::Collapse | Allocate::Insert | Allocate::WriteZeroes | Allocate::Unshare => {
+            Allocate::Collapse => self.collapse(&node, &data, &range)?,
+            Allocate::Insert => self.insert(&node, &data, &range)?,
+            Allocate::WriteZeroes | Allocate::Unshare => {
                 return Err(Refusal::NotSupported.into());
             }
         }
@@ -270,6 +272,87 @@ impl Writer {
         }
         self.live().files().note_dirty(node, data);
         self.files_settle(data);
+        Ok(())
+    }
+
+    /// Is it whole clusters?
+    fn check_clusters(&self, range: &Range<u64>) -> Result<(), Fault> {
+        let geometry = &self.shared().geometry;
+        let cluster = geometry.cluster_ratio() << geometry.block_size.log2();
+        let is_whole = range.start.is_multiple_of(cluster) && range.end.is_multiple_of(cluster);
+        if is_whole { Ok(()) } else { Err(Refusal::Invalid.into()) }
+    }
+
+    /// Drops what is in memory of a file from `pos` on, all of which was written back.
+    fn forget_from(&self, data: &FileData, pos: u64) {
+        let lblk = (pos >> self.shared().geometry.block_size.log2()) as u32;
+        data.pages.truncate(pos);
+        let _mapping = data.mapping.write();
+        data.forget(self.shared(), &self.keeper.alloc, Lblk(lblk), END - lblk);
+    }
+
+    fn collapse(&self, node: &Arc<Node>, data: &FileData, range: &Range<u64>) -> Result<(), Fault> {
+        self.check_clusters(range)?;
+        let size = data.size();
+        if range.end >= size {
+            return Err(Refusal::Invalid.into());
+        }
+        self.flusher.flush_file(node, data, 0..u64::MAX)?;
+        let _fills = data.pages.stop_fills();
+        self.forget_from(data, range.start);
+        let blocks = self.blocks_inside(range);
+        self.unmap(node, data, &blocks)?;
+        let by = (blocks.end - blocks.start) as u32;
+        let mut next = Some(blocks.end);
+        while let Some(from) = next {
+            next = self.run(Change::shift_credits(self.shared()), |change| {
+                let _mapping = data.mapping.write();
+                data.note_mapped(buffer::Edit::transaction(change.edit));
+                let next = change.shift_left(node, from, by)?;
+                if next.is_none() {
+                    let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
+                    values.fields.size = size - (range.end - range.start);
+                }
+                Ok(next)
+            })?;
+        }
+        data.set_size(size - (range.end - range.start));
+        Ok(())
+    }
+
+    fn insert(&self, node: &Arc<Node>, data: &FileData, range: &Range<u64>) -> Result<(), Fault> {
+        self.check_clusters(range)?;
+        let len = range.end - range.start;
+        let size = data.size();
+        if size.checked_add(len).is_none_or(|size| size > self.size_max(true)) {
+            return Err(Refusal::TooLarge.into());
+        }
+        if range.start >= size {
+            return Err(Refusal::Invalid.into());
+        }
+        self.flusher.flush_file(node, data, 0..u64::MAX)?;
+        let _fills = data.pages.stop_fills();
+        self.forget_from(data, range.start);
+        let blocks = self.blocks_inside(range);
+        let by = (blocks.end - blocks.start) as u32;
+        let mut end = Some(1 << 32);
+        while let Some(to) = end {
+            end = self.run(Change::shift_credits(self.shared()) + 1, |change| {
+                let _mapping = data.mapping.write();
+                data.note_mapped(buffer::Edit::transaction(change.edit));
+                let end = change.shift_right(node, blocks.start..to, by)?;
+                // With the first step, which is the last that may be refused: what moves behind the end would be cut off.
+                if to == 1 << 32 {
+                    if size + len > SMALL_MAX {
+                        self.keeper.note_large_file(change)?;
+                    }
+                    let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
+                    values.fields.size = size + len;
+                }
+                Ok(end)
+            })?;
+        }
+        data.set_size(size + len);
         Ok(())
     }
 

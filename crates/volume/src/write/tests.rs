@@ -1,5 +1,7 @@
 //! What is seen from inside only.
 
+mod shift;
+
 use std::sync::Arc;
 
 use base::Ino;

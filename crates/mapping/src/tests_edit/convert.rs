@@ -1,0 +1,167 @@
+//! Unwritten extents that become written piece by piece, in the order of writeback and in any other.
+
+use super::*;
+
+const LONG: u32 = ondisk::extent::MAX_UNWRITTEN_LEN;
+
+fn unwritten(lblk: u32, len: u32, start: u64) -> Mapped {
+    Mapped { holds: Holds::Unwritten(Pblk(start)), ..written(lblk, len, start) }
+}
+
+/// The map's extents from `from` on: where they begin, how long they are, are they written?
+fn extents(map: &FileMap, toy: &Toy, from: u32) -> Vec<(u32, u32, bool)> {
+    let mut extents = Vec::new();
+    map.walk(&toy.buffers, Lblk(from), &mut |piece| {
+        extents.push((piece.lblk.0, piece.len, matches!(piece.holds, Holds::Written(_))));
+        Some(())
+    })
+    .unwrap();
+    extents
+}
+
+/// A map whose leaf with the extents to come, behind all others, has `entries` already; and where they come.
+fn map_with(toy: &Toy, depth: u32, entries: u32) -> (FileMap, Model, u32) {
+    let (mut map, mut model) = (empty(true), Model::new());
+    let before = match depth {
+        0 => 0,
+        1 => 84,
+        _ => 84 * 84,
+    };
+    for i in 0..before + entries {
+        insert(&mut map, toy, &mut model, written(2 * i, 1, DATA - 30_000 + 2 * u64::from(i))).unwrap();
+    }
+    (map, model, 2 * (before + entries))
+}
+
+/// As writeback does it: 16 blocks at a time, from the front. One entry more, once; and not a block for the tree.
+#[test]
+fn from_the_front_one_more_entry_is_enough() {
+    for (depth, room) in [(0, 4), (1, 84), (2, 84)] {
+        for taken in [0, room - 2] {
+            let toy = Toy::new(BlockSize::MIN);
+            let (mut map, mut model, at) = map_with(&toy, depth, taken);
+            insert(&mut map, &toy, &mut model, unwritten(at, LONG, DATA)).unwrap();
+            assert_eq!(map.depth(), depth);
+            // Room for one more entry is all that the leaf has, if so much is taken.
+            toy.left.set(0);
+            for from in (0..LONG).step_by(16) {
+                let to = LONG.min(from + 16);
+                let range = u64::from(at + from)..u64::from(at + to);
+                set_state(&mut map, &toy, &mut model, range, false, 1);
+                let mut expected = vec![(at, to, true)];
+                expected.extend((to < LONG).then_some((at + to, LONG - to, false)));
+                assert_eq!(extents(&map, &toy, at), expected);
+            }
+            verify(&map, &toy);
+            assert_eq!(told(&map, &toy.buffers), model);
+        }
+    }
+}
+
+/// Several extents in a row: what is written joins what was written before as far as one extent can be long, and each unwritten
+/// one is there until its end is.
+#[test]
+fn a_file_of_long_extents_has_one_more_than_before() {
+    let toy = Toy::new(BlockSize::MIN);
+    let (mut map, mut model) = (empty(true), Model::new());
+    for i in 0..3 {
+        insert(&mut map, &toy, &mut model, unwritten(i * LONG, LONG, DATA + u64::from(i * LONG))).unwrap();
+    }
+    // The root has room for four.
+    toy.left.set(0);
+    for from in (0..3 * LONG).step_by(16) {
+        let to = (3 * LONG).min(from + 16);
+        set_state(&mut map, &toy, &mut model, from.into()..to.into(), false, 3);
+        assert!(extents(&map, &toy, 0).len() <= 4);
+    }
+    assert_eq!(map.depth(), 0);
+    verify(&map, &toy);
+    assert_eq!(told(&map, &toy.buffers), model);
+}
+
+/// Behind what was written and goes on there, the entry is added where that is as long as it can be: one, once, but late.
+#[test]
+fn what_is_written_before_is_continued_as_long_as_it_can_be() {
+    let toy = Toy::new(BlockSize::MIN);
+    let (mut map, mut model) = (empty(true), Model::new());
+    insert(&mut map, &toy, &mut model, written(0, 20_000, DATA)).unwrap();
+    insert(&mut map, &toy, &mut model, unwritten(20_000, LONG, DATA + 20_000)).unwrap();
+    toy.left.set(0);
+    let mut counts = Vec::new();
+    for from in (20_000..20_000 + LONG).step_by(16) {
+        let to = (20_000 + LONG).min(from + 16);
+        set_state(&mut map, &toy, &mut model, from.into()..to.into(), false, 1);
+        counts.push(extents(&map, &toy, 0).len());
+    }
+    counts.dedup();
+    assert_eq!(counts, [2, 3, 2]);
+    verify(&map, &toy);
+    assert_eq!(told(&map, &toy.buffers), model);
+}
+
+/// The first piece may meet a full leaf. Without a block it is refused, and nothing has changed; with as many as are told of it is
+/// done, and needs no more.
+#[test]
+fn a_full_leaf_refuses_the_first_piece_or_is_split_once() {
+    for (depth, room) in [(0, 4), (1, 84), (2, 84)] {
+        let toy = Toy::new(BlockSize::MIN);
+        let (mut map, mut model, at) = map_with(&toy, depth, room - 1);
+        insert(&mut map, &toy, &mut model, unwritten(at, LONG, DATA)).unwrap();
+        let (before, out, from) = (map.i_block, toy.out.borrow().len(), u64::from(at));
+        toy.left.set(0);
+        let (refused, _) = toy.edit(|editor| map.set_state(editor, from..from + 16, false, 1));
+        assert!(matches!(refused, Err(EditFault::NoSpace)), "{depth}: {refused:?}");
+        assert_eq!((before, out), (map.i_block, toy.out.borrow().len()));
+        assert_eq!(told(&map, &toy.buffers), model);
+        toy.left.set(nodes_of_split(map.depth()) as usize);
+        for piece in 0..100 {
+            let from = from + 16 * piece;
+            set_state(&mut map, &toy, &mut model, from..from + 16, false, 1);
+            toy.left.set(0);
+        }
+        assert_eq!(extents(&map, &toy, at), [(at, 1600, true), (at + 1600, LONG - 1600, false)]);
+        verify(&map, &toy);
+        assert_eq!(told(&map, &toy.buffers), model);
+    }
+}
+
+/// In no order each piece adds up to two entries. One that finds no room changes nothing, and is done when it is tried again with
+/// the blocks that splits at both its ends may take.
+#[test]
+fn in_no_order_a_refused_piece_is_done_later() {
+    let toy = Toy::new(BlockSize::MIN);
+    let (mut map, mut model) = (empty(true), Model::new());
+    insert(&mut map, &toy, &mut model, unwritten(0, LONG, DATA)).unwrap();
+    let (mut refusals, mut entries_max) = (0, 0);
+    for i in 0..2048u32 {
+        // Every second piece first, of those every second first, and so on.
+        let from = 16 * (i.reverse_bits() >> 21);
+        let range = u64::from(from)..u64::from(LONG.min(from + 16));
+        toy.left.set(0);
+        let (before, out) = (map.i_block, toy.out.borrow().len());
+        let (done, _) = toy.edit(|editor| map.set_state(editor, range.clone(), false, 1));
+        match done {
+            Ok(next) => {
+                assert_eq!(next, None);
+                let blocks = model.range_mut(range.start as u32..range.end as u32);
+                blocks.for_each(|(_, holds)| holds.1 = false);
+            }
+            Err(EditFault::NoSpace) => {
+                refusals += 1;
+                assert_eq!((before, out), (map.i_block, toy.out.borrow().len()));
+                assert_eq!(told(&map, &toy.buffers), model);
+                // The second split finds the tree one level higher at worst.
+                let depth = map.depth();
+                toy.left.set((nodes_of_split(depth) + nodes_of_split(depth + 1)) as usize);
+                set_state(&mut map, &toy, &mut model, range, false, 1);
+            }
+            Err(fault) => panic!("{fault}"),
+        }
+        entries_max = entries_max.max(extents(&map, &toy, 0).len());
+    }
+    verify(&map, &toy);
+    assert_eq!(told(&map, &toy.buffers), model);
+    assert!(refusals > 10 && entries_max > 2000, "{refusals} refusals, {entries_max} extents");
+    // Merged within the leaves that they are in.
+    assert!(extents(&map, &toy, 0).len() <= toy.out.borrow().len());
+}
