@@ -33,6 +33,21 @@ use space::{Alloc, Privilege};
 
 use crate::{Fault, Node, Shared};
 
+/// How bytes get from memory to the device: for the whole volume; files whose map has no extents go block by block in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DataPath {
+    /// By ranges, in large folios: blocks are allocated unwritten, and converted, with the size, when the bytes are there. Nothing
+    /// is ordered: no commit waits for data. The kernel's `buffered_iomap`.
+    #[default]
+    Iomap,
+    /// Block by block, in pages: blocks are allocated as written, and no commit that says so goes before their bytes are there. The
+    /// kernel's `nobuffered_iomap` with `data=ordered`.
+    Ordered,
+    /// As [`Ordered`](Self::Ordered), but commits do not wait: after a crash a file may hold what its blocks held before. The
+    /// kernel's `data=writeback`.
+    Writeback,
+}
+
 /// Bytes of memory per entry of what is known of files' blocks.
 const ENTRY_BYTES: u64 = 24;
 
@@ -40,6 +55,7 @@ const ENTRY_BYTES: u64 = 24;
 pub struct FileCaches {
     /// Their bytes.
     pub pages: PageCache,
+    path: DataPath,
     known: extent_status::Cache,
     next_key: AtomicU64,
     /// Those with something dirty, by the cache's key: they stay in memory.
@@ -49,19 +65,30 @@ pub struct FileCaches {
 impl FileCaches {
     /// Empty caches of a volume.
     #[must_use]
-    pub fn new(shared: &Shared) -> Self {
+    pub fn new(shared: &Shared, path: DataPath) -> Self {
         let bytes = shared.budget.limit() as u64;
         let known = extent_status::Options {
             limit: Some((bytes / 16 / ENTRY_BYTES).max(1 << 12)),
             cluster_bits: shared.geometry.cluster_log,
             ..extent_status::Options::default()
         };
+        let mut config = page_cache::Config::of_bytes(bytes / 4 * 3);
+        if path != DataPath::Iomap {
+            config.order_max = page_cache::Order::MIN;
+        }
         Self {
-            pages: PageCache::new(page_cache::Config::of_bytes(bytes / 4 * 3), &shared.budget),
+            pages: PageCache::new(config, &shared.budget),
+            path,
             known: extent_status::Cache::new(known),
             next_key: AtomicU64::new(1),
             dirty: Mutex::default(),
         }
+    }
+
+    /// How bytes get to the device.
+    #[must_use]
+    pub fn path(&self) -> DataPath {
+        self.path
     }
 
     /// What a file gets that has nothing in memory yet.
@@ -259,6 +286,10 @@ impl FileData {
                 }
                 at = Lblk(end);
             }
+        }
+        let on_disk = node.values().fields.size;
+        if self.pages.is_clean() && on_disk != self.size() {
+            return Err(format!("nothing is dirty, and the size is {}, on disk {on_disk}", self.size()));
         }
         let (needed, promised) = (u64::from(self.known.promises()), self.promised());
         if needed == promised {

@@ -37,7 +37,7 @@ mod shared;
 
 pub use cache::{Inodes, LiveOwner};
 pub use change::{Change, Want, edit_fault};
-pub use data::{FileCaches, FileData, Stored};
+pub use data::{DataPath, FileCaches, FileData, Stored};
 pub use dir_state::DirState;
 pub use fault::Fault;
 pub use file::{Blocks, Extent};

@@ -34,7 +34,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use self::table::Table;
 use crate::dir_state::DirMemory;
 use crate::quota::{self, Charge};
-use crate::{Fault, FileCaches, FileData, Inode, Quota, Shared, Slot};
+use crate::{DataPath, Fault, FileCaches, FileData, Inode, Quota, Shared, Slot};
 
 /// Parts of the list of changed inodes.
 const DIRTY_PARTS: u64 = 16;
@@ -362,10 +362,10 @@ impl std::ops::DerefMut for Editing<'_> {
 impl Live {
     /// No inode in memory yet. `forget_orphans`: see `journal::Sabotage`.
     #[must_use]
-    pub fn new(shared: Arc<Shared>, forget_orphans: bool) -> Self {
+    pub fn new(shared: Arc<Shared>, path: DataPath, forget_orphans: bool) -> Self {
         let table = Table::new(&shared.budget);
         let dirs = DirMemory::new(&shared.budget);
-        let files = FileCaches::new(&shared);
+        let files = FileCaches::new(&shared, path);
         Self {
             shared,
             files,

@@ -38,7 +38,7 @@ use ondisk::{Geometry, Superblock};
 pub use dir::{Cursor, DirEntry};
 pub use fault::{Fault, Refusal};
 pub use flush::{Delay as FlushDelay, FlushCounts, Mode as FlushMode, Settings as FlushSettings};
-pub use inode::{Extent, Inode, LockStats, OrphanMode};
+pub use inode::{DataPath, Extent, Inode, LockStats, OrphanMode};
 pub use journal::Sabotage;
 pub use mmp::MountGuard;
 pub use ondisk::filetype::FileType;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use base::Ino;
 use device::FileDevice;
-use volume::{Allocate, Fault, New, OpenOptions, Refusal, SetAttr, Volume, WriteOptions};
+use volume::{Allocate, DataPath, Fault, New, OpenOptions, Refusal, SetAttr, Volume, WriteOptions};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -25,12 +25,22 @@ impl Random {
     }
 }
 
+/// How the engine works.
+#[derive(Clone, Copy)]
+struct How {
+    threads: bool,
+    data: DataPath,
+}
+
+const STEPS: How = How { threads: false, data: DataPath::Iomap };
+const THREADS: How = How { threads: true, data: DataPath::Iomap };
+
 const FILES: usize = 3;
 const SIZE_MAX: u64 = 3 << 20;
 
-fn open(path: &Path, threads: bool) -> Volume {
+fn open(path: &Path, how: How) -> Volume {
     let device = Arc::new(FileDevice::open(path, true).unwrap());
-    let write = WriteOptions { no_committer: !threads, ..WriteOptions::default() };
+    let write = WriteOptions { no_committer: !how.threads, data: how.data, ..WriteOptions::default() };
     Volume::open(device, &OpenOptions { write, cache_bytes: 16 << 20, ..OpenOptions::default() }).unwrap()
 }
 
@@ -68,13 +78,13 @@ fn compare(volume: &Volume, inos: &[Ino], model: &[Vec<u8>], what: &str) {
     }
 }
 
-fn random_bytes(options: &[&str], threads: bool) {
+fn random_bytes(options: &[&str], how: How) {
     let scratch = testkit::scratch();
     let path = scratch.path().join("image");
     let args = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0"].iter().chain(options).copied();
     testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
     let mut random = Random(number("EXTANT_SEED", 1));
-    let mut volume = open(&path, threads);
+    let mut volume = open(&path, how);
     let root = volume.root().unwrap().ino();
     let inos: Vec<Ino> = (0..FILES)
         .map(|n| volume.create(root, &[b'a' + n as u8], &New::file(0o644)).unwrap().ino())
@@ -172,11 +182,11 @@ fn random_bytes(options: &[&str], threads: bool) {
             _ if random.below(12) == 0 => {
                 volume.close().unwrap();
                 testkit::e2fsck_clean(&path);
-                volume = open(&path, threads);
+                volume = open(&path, how);
             }
             _ => compare(&volume, &inos, &model, &what),
         }
-        if !threads {
+        if !how.threads {
             volume.check_file(ino).unwrap_or_else(|why| panic!("{what}: {why}"));
         }
     }
@@ -191,7 +201,7 @@ fn random_bytes(options: &[&str], threads: bool) {
         }
     }
     // Everything that was promised was used or given back.
-    let volume = open(&path, threads);
+    let volume = open(&path, how);
     for (n, ino) in inos.iter().enumerate() {
         assert!(volume.write_at(*ino, SIZE_MAX, &[1; 100_000]).unwrap() == 100_000);
         volume.unlink(root, &[b'a' + n as u8]).unwrap();
@@ -202,35 +212,43 @@ fn random_bytes(options: &[&str], threads: bool) {
 
 #[test]
 fn blocks_of_4k() {
-    random_bytes(&["-b", "4096"], false);
-    random_bytes(&["-b", "4096"], true);
+    random_bytes(&["-b", "4096"], STEPS);
+    random_bytes(&["-b", "4096"], THREADS);
 }
 
 #[test]
 fn blocks_of_1k() {
-    random_bytes(&["-b", "1024"], false);
+    random_bytes(&["-b", "1024"], STEPS);
+}
+
+#[test]
+fn block_by_block() {
+    random_bytes(&["-b", "4096"], How { data: DataPath::Ordered, ..STEPS });
+    random_bytes(&["-b", "1024"], How { data: DataPath::Ordered, ..THREADS });
+    random_bytes(&["-b", "4096"], How { data: DataPath::Writeback, ..THREADS });
+    random_bytes(&["-b", "4096", "-O", "bigalloc", "-C", "65536"], How { data: DataPath::Ordered, ..STEPS });
 }
 
 #[test]
 fn clusters() {
-    random_bytes(&["-b", "4096", "-O", "bigalloc", "-C", "65536"], false);
-    random_bytes(&["-b", "1024", "-O", "bigalloc", "-C", "4096"], true);
+    random_bytes(&["-b", "4096", "-O", "bigalloc", "-C", "65536"], STEPS);
+    random_bytes(&["-b", "1024", "-O", "bigalloc", "-C", "4096"], THREADS);
 }
 
 #[test]
 fn maps_of_indirect_blocks() {
-    random_bytes(&["-b", "1024", "-O", "^extents,^64bit"], false);
-    random_bytes(&["-b", "4096", "-O", "^extents,^64bit"], true);
+    random_bytes(&["-b", "1024", "-O", "^extents,^64bit"], STEPS);
+    random_bytes(&["-b", "4096", "-O", "^extents,^64bit"], THREADS);
 }
 
 #[test]
 fn files_inside_inodes() {
-    random_bytes(&["-b", "4096", "-O", "inline_data"], false);
+    random_bytes(&["-b", "4096", "-O", "inline_data"], STEPS);
 }
 
 #[test]
 fn without_a_journal() {
-    random_bytes(&["-b", "4096", "-O", "^has_journal"], true);
+    random_bytes(&["-b", "4096", "-O", "^has_journal"], THREADS);
 }
 
 /// A write for which there is no room says so, what fits is written, and nothing stays promised.
@@ -239,7 +257,7 @@ fn no_space() {
     let scratch = testkit::scratch();
     let path = scratch.path().join("image");
     testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
-    let volume = open(&path, false);
+    let volume = open(&path, STEPS);
     let root = volume.root().unwrap().ino();
     let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
     let bytes = vec![7; 40 << 20];

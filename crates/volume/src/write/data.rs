@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use base::{Ino, Lblk};
-use inode::{FileData, Node};
+use inode::{DataPath, FileData, Node};
 use ondisk::filetype::FileType;
 use ondisk::inode::flags;
 
@@ -121,6 +121,7 @@ impl Writer {
         })
     }
 
+    /// Writes into memory; block by block where the volume is to be written so.
     fn write_cached(
         &self,
         node: &Arc<Node>,
@@ -128,6 +129,24 @@ impl Writer {
         pos: u64,
         bytes: &[u8],
     ) -> Result<usize, Fault> {
+        if self.live().files().path() == DataPath::Iomap {
+            return self.write_range(node, data, pos, bytes);
+        }
+        let block = self.shared().geometry.block_size.bytes();
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = pos + done as u64;
+            let len = ((block - (at & (block - 1))) as usize).min(bytes.len() - done);
+            match self.write_range(node, data, at, &bytes[done..done + len]) {
+                Ok(written) => done += written,
+                Err(fault) if done == 0 => return Err(fault),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_range(&self, node: &Arc<Node>, data: &FileData, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let bs = self.shared().geometry.block_size;
         let old = data.size();
         let now_ms = self.flusher.now_ms();

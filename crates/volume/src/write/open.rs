@@ -18,7 +18,7 @@ use base::{Ino, Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
 use device::Device;
 use flush::Coordinator;
-use inode::{Change, Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot};
+use inode::{Change, DataPath, Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot};
 use journal::{Journal, Target, Work};
 use mapping::Holds;
 use memory::Budget;
@@ -51,6 +51,8 @@ pub struct WriteOptions {
     pub no_barriers: bool,
     /// Blocks of a transaction at most; 0 for what the log allows.
     pub transaction_max: u32,
+    /// How bytes of files get from memory to the device.
+    pub data: DataPath,
     /// How threads share flushes of the device's cache.
     pub flush: flush::Settings,
     /// Commit when somebody asks or a transaction is full, by the thread that does; write back when somebody asks or much is dirty,
@@ -191,7 +193,7 @@ fn engine(
     let in_file = file.as_ref().map(OrphanFile::used).unwrap_or_default();
     let listed = listed(&inodes, sb);
     let keeper = Arc::new(Keeper {
-        live: Live::new(Arc::clone(&shared), options.write.sabotage.forget_orphans),
+        live: Live::new(Arc::clone(&shared), options.write.data, options.write.sabotage.forget_orphans),
         alloc,
         orphans: Orphans::new(options.write.orphans, file, (superblock_block, superblock_at)),
         errors: Errors::new(sb, options.write.errors),

@@ -3,14 +3,15 @@
 //! ```text
 //!   run of dirty bytes -- delayed? handle: allocate unwritten --> write to the device --> handle: written, size --> settled
 //!                         written?  -----------------------------^   (no handle at all if the size stays)
-//!   without extents:      one handle around all of it: allocate, write, size
+//!   without extents, or data=ordered:      one handle around all of it: allocate, write, size
 //! ```
 //!
 //! Owns: the order of these steps, the thread that takes them. Does **not** own: which bytes are dirty (see `page-cache`), the map.
 //!
 //! Invariants
 //! 1. A block is written before a transaction that says so can commit: unwritten blocks are converted after their write completed;
-//!    without extents the handle that maps them is open until it has. So nobody ever sees what stood there before.
+//!    block by block the handle that maps them is open until it has. So nobody ever sees what stood there before, but with
+//!    [`DataPath::Writeback`], which does not promise that.
 //! 2. The size on disk follows the data ([`inode::FileData::size_after`]), in the transaction that converts it.
 //! 3. A run needs no operation lock, so whoever holds one may wait for it; and nobody waits for a run with a handle.
 //! 4. After an abort nothing is written.
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 use base::Lblk;
 use extent_status::{Allocation, Entry, Status};
 use flush::Coordinator;
-use inode::{Change, FileCaches, FileData, Node, Shared, Want};
+use inode::{Change, DataPath, FileCaches, FileData, Node, Shared, Want};
 use journal::{Handle, Journal};
 use mapping::Holds;
 use ondisk::inode::flags;
@@ -37,6 +38,8 @@ use crate::{Fault, Refusal};
 
 /// Bytes written back at a time.
 const RUN_BYTES_MAX: u64 = 8 << 20;
+/// Blocks written back at a time where it goes block by block.
+const RUN_BLOCKS_MAX: u64 = 2048;
 /// Bytes are dirty so long at most before they are written back, as with the kernel.
 const EXPIRE_MS: u64 = 30_000;
 /// How often somebody looks for those.
@@ -109,7 +112,7 @@ impl Flusher {
 
     /// Writes back the run that has been dirty longest, if since then. Was there one, and did it go?
     fn write_some(&self, until_ms: u64) -> bool {
-        let Some(run) = self.files().pages.take_run(until_ms, RUN_BYTES_MAX) else { return false };
+        let Some(run) = self.files().pages.take_run(until_ms, self.run_bytes_max()) else { return false };
         let Some(node) = self.files().node(run.file().key()) else { return false };
         // What fails is told to whoever has the file open.
         let is_done = self.write_back(&node, run).is_ok();
@@ -131,7 +134,7 @@ impl Flusher {
     ) -> Result<(), Fault> {
         let mut first = Ok(());
         loop {
-            match data.pages.take_run(range.clone(), u64::MAX, RUN_BYTES_MAX) {
+            match data.pages.take_run(range.clone(), u64::MAX, self.run_bytes_max()) {
                 Take::Run(run) => first = first.and(self.write_back(node, run)),
                 Take::Busy => data.pages.wait_written(range.clone()),
                 Take::Clean => break,
@@ -140,6 +143,16 @@ impl Flusher {
         data.pages.wait_written(range);
         self.files().settle(data);
         first
+    }
+
+    /// Bytes of a run at most: block by block as many blocks as the kernel takes.
+    fn run_bytes_max(&self) -> u64 {
+        match self.files().path() {
+            DataPath::Iomap => RUN_BYTES_MAX,
+            DataPath::Ordered | DataPath::Writeback => {
+                RUN_BLOCKS_MAX << self.shared().geometry.block_size.log2()
+            }
+        }
     }
 
     /// Writes back all files.
@@ -185,18 +198,19 @@ impl Flusher {
         let cut = |run: &mut Run, len: u32| {
             (len < blocks).then(|| run.split_off(u64::from(len) << log)).filter(|rest| rest.len_bytes() > 0)
         };
-        if !node.values().has_flag(flags::EXTENTS) {
-            let entry = if entry.status == Status::Written { Some(entry) } else { None };
-            let Some(entry) = entry else { return self.write_mapping(node, data, run) };
-            let rest = cut(run, entry.len);
-            self.submit(run, &entry)?;
-            self.conclude_run(node, data, run, None)?;
-            return Ok(rest);
+        let path = self.files().path();
+        let is_by_range = path == DataPath::Iomap && node.values().has_flag(flags::EXTENTS);
+        if !is_by_range && !entry.status.is_mapped() {
+            return match path {
+                DataPath::Writeback => self.write_unordered(node, data, run, &entry),
+                DataPath::Iomap | DataPath::Ordered => self.write_mapping(node, data, run),
+            };
         }
         let entry = match entry.status {
-            Status::Delayed => self.allocate(node, data, &entry, true)?,
+            Status::Delayed => self.allocate(node, data, &entry, true, true)?,
             Status::Hole => {
-                self.allocate(node, data, &Entry { len: entry.len.min(blocks), ..entry }, false)?
+                let part = Entry { len: entry.len.min(blocks), ..entry };
+                self.allocate(node, data, &part, true, false)?
             }
             Status::Written | Status::Unwritten => entry,
         };
@@ -228,17 +242,38 @@ impl Flusher {
         Change { live: &self.keeper.live, alloc: &self.keeper.alloc, edit: handle }
     }
 
-    /// Gives blocks to what was delayed, unwritten, as many as lie in one run.
+    /// For those who do not mind what a crash shows: maps, and then writes.
+    fn write_unordered(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        run: &mut Run,
+        hole: &Entry,
+    ) -> Result<Option<Run>, Fault> {
+        let log = self.shared().geometry.block_size.log2();
+        let blocks = (run.len_bytes() >> log) as u32;
+        let part = Entry { len: hole.len.min(blocks), ..*hole };
+        let entry = self.allocate(node, data, &part, false, hole.status == Status::Delayed)?;
+        let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
+        let handle = self.start(1)?;
+        self.put_size(&handle, node, data, run)?;
+        drop(handle);
+        self.submit(run, &entry)?;
+        Ok(rest.filter(|rest| rest.len_bytes() > 0))
+    }
+
+    /// Gives blocks to what was delayed, as many as lie in one run.
     fn allocate(
         &self,
         node: &Arc<Node>,
         data: &FileData,
         delayed: &Entry,
+        unwritten: bool,
         promised: bool,
     ) -> Result<Entry, Fault> {
         let mut tries = 0;
         loop {
-            let want = Want { unwritten: true, promised };
+            let want = Want { unwritten, promised };
             let handle = self.start(Change::map_credits())?;
             let done = self.map(&handle, node, data, delayed, want);
             if let Err(fault) = &done
