@@ -2,6 +2,7 @@
 //!
 //! Does **not** own: any load or measurement (see the crate `lab`).
 
+mod buffered;
 mod createmany;
 mod fsync;
 mod large_dir;
@@ -32,6 +33,8 @@ pub(crate) struct LabArgs {
 enum Study {
     /// Make very many names in one directory, as fast as possible.
     Createmany(Box<createmany::CreatemanyArgs>),
+    /// How fast files' bytes go into memory and out of it: by ranges, block by block, and beside them the kernel and plain copies.
+    Buffered(Box<buffered::BufferedArgs>),
     /// How orphan tracking scales with writers: its modes side by side.
     Orphans(Box<orphans::OrphansArgs>),
     /// What durability costs on disks of several kinds, and what sharing flushes saves.
@@ -46,6 +49,7 @@ enum Study {
 pub(crate) fn run(args: &LabArgs) -> ExitCode {
     let done = match &args.study {
         Study::Createmany(args) => createmany::run(args),
+        Study::Buffered(args) => buffered::run(args),
         Study::Orphans(args) => orphans::run(args),
         Study::Fsync(args) => fsync::run(args),
         Study::LargeDir(args) => large_dir::run(args),

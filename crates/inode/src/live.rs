@@ -209,6 +209,16 @@ impl Values {
         self.data = None;
     }
 
+    /// Is its map empty? What i_blocks counts may be wrong: the map decides.
+    #[must_use]
+    pub fn maps_nothing(&self) -> bool {
+        let block = &self.fields.block;
+        match self.has_flag(flags::EXTENTS) {
+            true => block[2..4] == [0, 0],
+            false => block.iter().all(|byte| *byte == 0),
+        }
+    }
+
     /// Its type.
     #[must_use]
     pub fn kind(&self) -> FileType {

@@ -7,6 +7,7 @@
 //!                       /                       \
 //!            Engine: a Volume, in process     Kernel: system calls below a directory
 //!
+//!                 buffered: the bytes of one file, in process or through system calls
 //!                 shrinker: on a cache of extents of its own, without a file system
 //! ```
 //!
@@ -36,6 +37,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod buffered;
 pub mod createmany;
 pub mod fsync;
 pub mod ground;

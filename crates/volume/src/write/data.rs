@@ -40,6 +40,21 @@ impl Volume {
         self.noted(writer.write(ino, pos, bytes))
     }
 
+    /// Reads a regular file by its inode's number, from byte `pos` on; fewer bytes than asked for only at its end. Of a volume that
+    /// is open for reading, [`read`](Self::read) of an inode in hand is faster.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); no such inode.
+    pub fn read_at(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        match &self.writer {
+            Some(writer) => {
+                self.check_going()?;
+                self.noted(writer.read(ino, pos, buf))
+            }
+            None => self.read(&*self.inode(ino)?, pos, buf),
+        }
+    }
+
     /// Holds what is in memory of a file against its map on disk: for tests, while nothing else happens.
     ///
     /// # Errors
@@ -94,7 +109,7 @@ impl Writer {
         if len > 0 && pos >= max {
             return Err(Refusal::TooLarge.into());
         }
-        Ok(len.min(usize::try_from(max - pos).unwrap_or(usize::MAX)))
+        Ok(len.min(usize::try_from(max.saturating_sub(pos)).unwrap_or(usize::MAX)))
     }
 
     /// Will its map be one of extents, when it needs one?
@@ -333,6 +348,11 @@ impl Writer {
     pub(crate) fn read(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
         let node = self.live().get(ino)?;
         let _operation = node.operation.read();
+        match node.values().kind() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Refusal::IsDirectory.into()),
+            _ => return Err(Refusal::WrongType.into()),
+        }
         let Some(data) = node.data() else {
             return Ok(self.live().snapshot(&node)?.read_at(self.shared(), pos, buf)?);
         };

@@ -48,6 +48,9 @@ pub enum Allocate {
     Unshare,
 }
 
+/// What the kernel rounds to.
+const PAGE: u64 = 4096;
+
 impl Volume {
     /// Changes which blocks a range of a regular file has.
     ///
@@ -223,7 +226,8 @@ impl Writer {
         if range.start >= size {
             return Ok(());
         }
-        let end = range.end.min(size.next_multiple_of(bs.bytes()));
+        // As the kernel: what reaches past the end takes the last page with it.
+        let end = if range.end > size { size.next_multiple_of(bs.bytes().max(PAGE)) } else { range.end };
         let range = range.start..end;
         if end > node.values().fields.size {
             // The size on disk follows bytes that are written back: if these are dropped, nothing would raise it.

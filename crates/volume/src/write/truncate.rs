@@ -140,7 +140,7 @@ impl Writer {
 
     /// The first step of a cut that is likely its last: an orphan only if it is not. Is it done?
     fn cut_short(&self, change: &Change<'_>, node: &Arc<Node>, keep: u64) -> Result<bool, Fault> {
-        let is_done = node.values().fields.blocks == 0 || change.cut(node, keep)?;
+        let is_done = node.values().maps_nothing() || change.cut(node, keep)?;
         if !is_done {
             self.keeper.orphans.add(change.live, node, change.edit)?;
         }
@@ -212,7 +212,7 @@ impl Writer {
         let Ok(lblk) = u32::try_from(end >> bs.log2()) else { return Ok(()) };
         let (map, is_journaled) = {
             let values = node.values();
-            if within == 0 || values.fields.blocks == 0 || !values.has_map(shared) {
+            if within == 0 || values.maps_nothing() || !values.has_map(shared) {
                 return Ok(());
             }
             (values.map(), values.is_journaled())

@@ -1,0 +1,90 @@
+//! `extant lab buffered`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use lab::LabFault;
+use lab::buffered::{Case, Path, Study};
+
+use super::{GroundArgs, Shown, print, usage};
+use crate::sizes::parse_size;
+
+/// How fast files' bytes go into memory and out of it: by ranges, block by block, and beside them the kernel and plain copies.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Cases: hole_read, cached_read, cached_write, overwrite, writeback_write, sync_write.
+Paths: iomap (ranges, large folios), per-block (pages, ordered data).
+
+Examples:
+  extant lab buffered                                     all of it, in process
+  extant lab buffered --kernel /mnt                       beside the kernel's file system that is mounted there
+  extant lab buffered --cases cached_write --sizes 64K    one row of each path")]
+pub(crate) struct BufferedArgs {
+    /// What is done with the file.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_case)]
+    cases: Vec<Case>,
+    /// Bytes of a read or write.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4K,64K,1M", value_parser = parse_size)]
+    sizes: Vec<u64>,
+    /// Paths.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_path)]
+    paths: Vec<Path>,
+    /// Bytes of the file.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    bytes: u64,
+    /// Writes of sync_write at most.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    syncs: u64,
+    /// Rounds.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Memory for caches; 16 times the file if not given, so that nothing is written back by itself.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache: Option<u64>,
+    /// A directory of the system, whose file system is measured beside ours.
+    #[arg(long, value_name = "DIR")]
+    kernel: Option<PathBuf>,
+    /// Print JSON: an object on a line for each row.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    ground: GroundArgs,
+}
+
+fn parse_case(name: &str) -> Result<Case, String> {
+    Case::by_name(name).ok_or_else(|| {
+        "it is hole_read, cached_read, cached_write, overwrite, writeback_write or sync_write".to_owned()
+    })
+}
+
+fn parse_path(name: &str) -> Result<Path, String> {
+    Path::by_name(name).ok_or_else(|| "it is iomap or per-block".to_owned())
+}
+
+pub(super) fn run(args: &BufferedArgs) -> Result<ExitCode, LabFault> {
+    if args.sizes.iter().any(|bs| *bs == 0 || *bs > args.bytes) {
+        return Err(usage("a read or write has at least one byte, and at most --bytes".to_owned()));
+    }
+    let all = |given: &[Case]| if given.is_empty() { Case::ALL.to_vec() } else { given.to_vec() };
+    let study = Study {
+        cases: all(&args.cases),
+        sizes: args.sizes.clone(),
+        paths: if args.paths.is_empty() { Path::ALL.to_vec() } else { args.paths.clone() },
+        bytes: args.bytes,
+        syncs: args.syncs,
+        rounds: args.rounds.into(),
+        cache_bytes: usize::try_from(args.cache.unwrap_or(args.bytes * 16)).unwrap_or(usize::MAX),
+        format: args.ground.options()?,
+        kernel_dir: args.kernel.clone(),
+    };
+    let shown = Shown::new(true, false);
+    let report = lab::buffered::run(&study, &shown)?;
+    drop(shown);
+    if args.json {
+        report.rows.iter().for_each(|row| println!("{}", serde_json::to_string(row).unwrap_or_default()));
+    } else {
+        print(&report, &report, false);
+    }
+    Ok(ExitCode::SUCCESS)
+}
