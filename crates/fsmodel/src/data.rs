@@ -17,11 +17,12 @@
 //!    and without a limit on the size of files (`ulimit -f`). Whether a file stays open between two of them is the
 //!    subject's choice.
 //! 2. The file system has space: nothing is ever told `ENOSPC`. The generator gives back what it has taken in time.
-//! 3. Bytes, sizes and refusals are predicted exactly. Which of the zeros are holes is not: that hangs on delayed
-//!    allocation, on pages in memory and on how a tree of extents was split. [`Op::Seek`] is judged by what must be
-//!    true of every file system (no byte but 0 in a hole, the end where the size is), see [`Model::judge`].
+//! 3. Bytes, sizes and refusals are predicted exactly. What [`Op::Seek`] finds is not: that hangs on delayed allocation
+//!    and on what is in memory. It is judged by what must be true of every file system (no byte but 0 in a hole, the
+//!    last hole where the size is), see [`Model::judge`].
 //! 4. [`Op::Map`] asks for holes where they are no longer a matter of chance: the file is written back and what was
-//!    kept of it in memory is forgotten before. Two subjects are to answer it alike.
+//!    kept of it in memory is forgotten before. Then data is what was written to, whatever the allocator did, and it is
+//!    predicted exactly; but for files that may lie in their inodes, and where [`Limits::fills`].
 //! 5. Linux 6.17 or newer: older kernels do not know [`Fallocate::WriteZeroes`] and refuse it before they look at the
 //!    range. Blocks of 1 to 4 KiB, feature `huge_file`.
 //!

@@ -287,7 +287,7 @@ pub fn shrink<S: DataFs>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fallocate, Options};
+    use super::super::{Fallocate, Limits, Options};
     use super::*;
 
     /// A model that forgets the last byte of a punched hole.
@@ -335,11 +335,14 @@ mod tests {
 
     #[test]
     fn bytes_in_a_hole_are_found() {
-        let mut generator = Generator::new(1, Options::default());
-        let (mut model, mut holey) = (Model::default(), Holey::default());
-        let found =
-            compare(&mut model, &mut [&mut holey], &mut generator, 5_000, Rules::default()).unwrap_err();
-        assert!(found.what.contains("told to be a hole"), "{found}");
+        for (fills, words) in [(true, "told to be a hole"), (false, "is expected")] {
+            let mut generator = Generator::new(1, Options::default());
+            let mut model = Model::new(Limits { fills, ..Limits::default() });
+            let mut subjects: [&mut dyn DataFs; 1] = [&mut Holey::default()];
+            let found =
+                compare(&mut model, &mut subjects, &mut generator, 5_000, Rules::default()).unwrap_err();
+            assert!(found.what.contains(words), "{found}");
+        }
     }
 
     #[test]

@@ -24,7 +24,9 @@ pub struct Options {
     pub n_files: u8,
     /// Positions of gigabytes and at the largest sizes.
     pub far: bool,
-    /// Modes of fallocate that are asked for; none for writes and truncates only.
+    /// Writes.
+    pub writes: bool,
+    /// Modes of fallocate that are asked for.
     pub modes: Vec<Fallocate>,
     /// [`Op::Map`] and [`Op::Reopen`]
     pub settle: bool,
@@ -34,7 +36,7 @@ impl Default for Options {
     /// Everything, on six files.
     fn default() -> Self {
         let modes = Fallocate::ALL.to_vec();
-        Self { limits: Limits::default(), n_files: 6, far: true, modes, settle: true }
+        Self { limits: Limits::default(), n_files: 6, far: true, writes: true, modes, settle: true }
     }
 }
 
@@ -67,6 +69,13 @@ impl Generator {
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// What it makes from now on. The limits and the number of files stay.
+    pub fn change(&mut self, change: impl FnOnce(&mut Options)) {
+        let (limits, n_files) = (self.options.limits, self.options.n_files);
+        change(&mut self.options);
+        self.options = Options { limits, n_files, ..self.options.clone() };
     }
 
     /// A block's bytes, or a cluster's, or a page's.
@@ -206,7 +215,7 @@ impl Generator {
         let Some(size) = size else {
             return match self.rng.below(10) {
                 0 => Op::Unlink { file },
-                1 => Op::Write { file, pos: 0, len: 1, seed: 1 },
+                1 if self.options.writes => Op::Write { file, pos: 0, len: 1, seed: 1 },
                 _ => Op::Create { file },
             };
         };
@@ -214,12 +223,12 @@ impl Generator {
             return if self.rng.percent(50) { Op::Truncate { file, size: 0 } } else { Op::Unlink { file } };
         }
         match self.rng.below(100) {
-            0..30 => {
+            0..30 if self.options.writes => {
                 let pos = if self.rng.percent(20) { size } else { self.pos(size) };
                 let seed = if self.rng.one_in(40) { 0 } else { self.rng.bits() as u32 | 1 };
                 Op::Write { file, pos, len: self.len(), seed }
             }
-            30..43 => {
+            0..43 => {
                 let pos = self.pos(size);
                 Op::Read { file, pos, len: self.len_from(pos, size).min(IO_MAX) }
             }
@@ -231,9 +240,9 @@ impl Generator {
                 Op::Seek { file, whence, pos: self.pos(size) }
             }
             89 => Op::Create { file },
-            90 => Op::Unlink { file },
-            91 => Op::Truncate { file, size: 0 },
-            92 => Op::Stat { file },
+            // Bytes that do not come back are not to go so soon.
+            90 if self.options.writes || self.rng.one_in(4) => Op::Unlink { file },
+            91 if self.options.writes || self.rng.one_in(4) => Op::Truncate { file, size: 0 },
             93..95 => Op::Fsync { file },
             95 => Op::Fdatasync { file },
             96..99 if self.options.settle => Op::Map { file },

@@ -1,6 +1,7 @@
 //! Files of bytes in memory that know the right answers.
 //!
-//! Owns: bytes, sizes and refusals; what may be told of holes. Does **not** own: which blocks are allocated.
+//! Owns: bytes, sizes and refusals; what may be told of holes. Does **not** own: which blocks are written
+//! (`model/blocks.rs`).
 //!
 //! Invariants
 //! 1. Only pieces that were written are kept: a file of 16 TiB with one byte costs one piece.
@@ -17,6 +18,10 @@ use std::sync::Arc;
 
 use super::{Answer, DataFs, Fallocate, Op, Whence, byte_at};
 use crate::errno::Errno;
+
+mod blocks;
+
+use blocks::Blocks;
 
 /// Bytes of a piece: the smallest block, so that what collapse and insert move is whole pieces.
 const PIECE: u64 = 1024;
@@ -37,12 +42,22 @@ pub struct Limits {
     pub inline_data: bool,
     /// The device writes zeros by itself and unmaps: else [`Fallocate::WriteZeroes`] is refused. Loop devices do not.
     pub write_zeroes: bool,
+    /// Small extents that are reserved may be filled with zeros in place of being split, as the kernel does where it
+    /// writes in place (`nodelalloc`, `dioread_lock`, `data=journal`): [`Op::Map`] is judged by bytes only.
+    pub fills: bool,
 }
 
 impl Default for Limits {
     /// What mke2fs makes of anything but a small disk, on a loop device.
     fn default() -> Self {
-        Self { block_size: 4096, cluster_size: 4096, extents: true, inline_data: false, write_zeroes: false }
+        Self {
+            block_size: 4096,
+            cluster_size: 4096,
+            extents: true,
+            inline_data: false,
+            write_zeroes: false,
+            fills: false,
+        }
     }
 }
 
@@ -79,9 +94,10 @@ struct File {
     size: u64,
     /// By position divided by [`PIECE`]; what is missing is zeros.
     pieces: BTreeMap<u64, Arc<[u8; PIECE as usize]>>,
+    blocks: Blocks,
 }
 
-/// What a subject should answer: what the model did, or for holes what the file allows.
+/// What a subject should answer.
 pub type Expected = Result<Answer, Errno>;
 
 impl File {
@@ -218,7 +234,7 @@ impl Model {
     }
 
     fn write(&mut self, file: u8, pos: u64, len: u64, seed: u32) -> Result<Answer, Errno> {
-        let max = self.limits.max_file_size();
+        let (max, block_size) = (self.limits.max_file_size(), self.limits.block_size);
         let file = self.edit(file)?;
         if pos > POS_MAX || pos + len > POS_MAX {
             return Err(Errno::EINVAL);
@@ -231,6 +247,7 @@ impl Model {
         }
         let len = len.min(max - pos);
         file.write(pos, len, seed);
+        file.blocks.write(pos..pos + len, block_size);
         Ok(Answer::Count(len))
     }
 
@@ -243,13 +260,16 @@ impl Model {
     }
 
     fn truncate(&mut self, file: u8, size: u64) -> Result<Answer, Errno> {
-        let max = self.limits.max_file_size();
+        let (max, block_size) = (self.limits.max_file_size(), self.limits.block_size);
         let file = self.edit(file)?;
         if size > POS_MAX {
             return Err(Errno::EINVAL);
         }
         if size > max {
             return Err(Errno::EFBIG);
+        }
+        if size <= file.size {
+            file.blocks.truncate(size, block_size);
         }
         file.truncate(size);
         Ok(Answer::Done)
@@ -275,12 +295,29 @@ impl Model {
             return Err(Errno::EOPNOTSUPP);
         }
         let is_aligned = (pos | len).is_multiple_of(limits.cluster_size);
+        let (range, block_size) = (pos..end, limits.block_size);
+        let inside = pos.min(file.size)..end.min(file.size);
         match mode {
-            Fallocate::Keep | Fallocate::Unshare => {}
-            Fallocate::Reserve => file.size = file.size.max(end),
-            Fallocate::Punch | Fallocate::ZeroKeep => file.zero(pos.min(file.size)..end.min(file.size)),
+            Fallocate::Unshare => {}
+            Fallocate::Keep => file.blocks.reserve(range, block_size),
+            Fallocate::Reserve => {
+                file.blocks.reserve(range, block_size);
+                file.size = file.size.max(end);
+            }
+            Fallocate::Punch => {
+                file.zero(inside);
+                file.blocks.punch(range, file.size, block_size);
+            }
+            Fallocate::ZeroKeep => {
+                file.zero(inside);
+                file.blocks.zero(range, block_size);
+            }
             Fallocate::Zero | Fallocate::WriteZeroes => {
-                file.zero(pos.min(file.size)..end.min(file.size));
+                file.zero(inside);
+                match mode {
+                    Fallocate::Zero => file.blocks.zero(range, block_size),
+                    _ => file.blocks.write(range, block_size),
+                }
                 file.size = file.size.max(end);
             }
             Fallocate::Collapse => {
@@ -288,8 +325,9 @@ impl Model {
                 if !is_aligned || end >= file.size {
                     return Err(Errno::EINVAL);
                 }
-                file.zero(pos..end);
+                file.zero(range.clone());
                 file.shift(end, |number| number - len / PIECE);
+                file.blocks.collapse(range, block_size);
                 file.size -= len;
             }
             Fallocate::Insert => {
@@ -303,6 +341,7 @@ impl Model {
                     return Err(Errno::EINVAL);
                 }
                 file.shift(pos, |number| number + len / PIECE);
+                file.blocks.insert(range, block_size);
                 file.size += len;
             }
         }
@@ -326,8 +365,9 @@ impl Model {
 
     /// Is `answer`, of a subject, right where this model, which has done the operation already, answered `expected`?
     ///
-    /// Of seeks and maps it asks what is true of every file system: what is told to be a hole holds zeros only, places
-    /// lie between the position asked for and the size, and nothing is found from the size on.
+    /// Of seeks, and of maps where [`Limits`] leave them open, it asks what is true of every file system: what is told
+    /// to be a hole holds zeros only, places lie between the position asked for and the size, and nothing is found from
+    /// the size on.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -366,7 +406,10 @@ impl Model {
                     _ => parted(),
                 }
             }
-            (&Op::Map { file: number }, Ok(Answer::Ranges(ranges))) => {
+            // How long a file stays in its inode is its attributes' business.
+            (&Op::Map { file: number }, Ok(Answer::Ranges(ranges)))
+                if self.limits.fills || self.limits.inline_data =>
+            {
                 let Some(file) = file(number) else { return parted() };
                 let mut pos = 0;
                 for range in ranges {
@@ -406,7 +449,10 @@ impl DataFs for Model {
             Op::Seek { file, whence, pos } => self.seek(file, whence, pos),
             Op::Stat { file } => Ok(Answer::Size(self.file(file)?.size)),
             Op::Fsync { file } | Op::Fdatasync { file } => self.file(file).map(|_| Answer::Done),
-            Op::Map { file } => self.file(file).map(|_| Answer::Ranges(self.ranges(file))),
+            Op::Map { file } => {
+                let file = self.file(file)?;
+                Ok(Answer::Ranges(file.blocks.data(file.size, self.limits.block_size)))
+            }
             Op::Reopen => Ok(Answer::Done),
         }
     }
