@@ -269,6 +269,11 @@ impl Alloc {
         if self.space.promise(clusters, privilege) { Ok(()) } else { Err(NoSpace { pending: false }) }
     }
 
+    /// As [`claim`](Self::claim), of blocks that the caller freed a moment ago: their commit makes the room for them.
+    pub fn claim_freed(&self, blocks: u64) {
+        self.space.owe(blocks.div_ceil(self.geometry.cluster_ratio()));
+    }
+
     /// Gives a promise back, of as many blocks as were claimed and not allocated.
     pub fn unclaim(&self, blocks: u64) {
         self.space.settle(blocks.div_ceil(self.geometry.cluster_ratio()), true);

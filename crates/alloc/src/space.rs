@@ -104,6 +104,12 @@ impl Space {
         taken
     }
 
+    /// Promises clusters that are not free yet, but will be.
+    pub(crate) fn owe(&self, clusters: u64) {
+        self.available.0.fetch_sub(clusters as i64, Ordering::Relaxed);
+        self.dirty.0.fetch_add(clusters as i64, Ordering::Relaxed);
+    }
+
     /// A promise is over: kept by an allocation, or, when `back`, given up.
     pub(crate) fn settle(&self, clusters: u64, back: bool) {
         let before = self.dirty.0.fetch_sub(clusters as i64, Ordering::Relaxed);

@@ -45,7 +45,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use device::{Device, DeviceFault, FlushStats};
+use device::{Device, DeviceFault, FlushStats, SharedBytes};
 
 pub use settings::{Delay, Mode, Settings};
 
@@ -53,6 +53,10 @@ pub use settings::{Delay, Mode, Settings};
 /// wait for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub u64);
+
+/// What had been written at some moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark(u64);
 
 /// How a request became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,9 +203,24 @@ impl<D: Device> Coordinator<D> {
     /// # Errors
     /// The device refused; the state of its cache is not known then.
     pub fn flush_for(&self, stream: Stream) -> Result<How, Failed> {
+        self.flush_since(self.mark(), stream)
+    }
+
+    /// What has been written up to now, for who asks later whether it was covered.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark(self.written.load(Ordering::Acquire))
+    }
+
+    /// Makes durable what had been written when `mark` was taken; for `stream`. In the mode `epoch` that costs nothing where a flush
+    /// was issued since: somebody else's, or a commit's.
+    ///
+    /// # Errors
+    /// As [`flush_for`](Self::flush_for).
+    pub fn flush_since(&self, mark: Mark, stream: Stream) -> Result<How, Failed> {
         add(&self.counts.requests, 1);
         let epoch = self.settings.mode == Mode::Epoch;
-        if epoch && self.is_covered() {
+        if epoch && self.flushed.load(Ordering::Acquire) >= mark.0 {
             add(&self.counts.covered, 1);
             return Ok(How::Covered);
         }
@@ -338,6 +357,12 @@ impl<D: Device> Device for Coordinator<D> {
 
     fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
         self.count(self.device.write_vectored_at(offset, bufs))
+    }
+
+    fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
+        let written = self.device.write_shared_at(offset, blocks);
+        self.written.fetch_add(1, Ordering::AcqRel);
+        written
     }
 
     /// Nothing waits for a flush by it, if it succeeds.

@@ -7,6 +7,7 @@
 //!
 //! Source: spec 07 sections 7 and 8; i_blocks counts whole clusters.
 
+mod blocks;
 mod remap;
 
 use std::cell::{Cell, RefCell};
@@ -25,6 +26,8 @@ use crate::clusters::{self, Gone};
 use crate::dir_state::DirState;
 use crate::live::{Editing, Live, Node, Values};
 use crate::{Fault, Shared};
+
+pub use blocks::Want;
 
 /// Extents that one step of a cut removes: their groups' bitmaps are what a transaction needs room for.
 const EXTENTS_PER_STEP: u32 = 8;
@@ -105,32 +108,7 @@ impl<'a> Change<'a> {
     /// A block cannot be read: what was done so far is whole, unless some of the tree was changed. Or a block is free already, or
     /// its bitmap cannot be read: then it is unmapped all the same, and lost at worst.
     pub fn cut(&self, node: &Arc<Node>, from: u64) -> Result<bool, Fault> {
-        let ino = node.ino();
-        let before = self.edit.changes();
-        let mut values = self.hand_over(node);
-        let space = Space::new(*self, &values);
-        let mut gone: Vec<Gone> = Vec::new();
-        let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
-        let mut map = values.map();
-        let is_meta = values.kind() != ondisk::filetype::FileType::Regular
-            || values.has_flag(flags::EA_INODE | flags::JOURNAL_DATA);
-        let left = map.remove_step(&editor, from..1 << 32, EXTENTS_PER_STEP, &mut |lblk, start, len| {
-            gone.push((lblk, start, len));
-        });
-        // Also after a fault what was unmapped is unmapped.
-        values.set_map(&map);
-        if !gone.is_empty() {
-            // Counts, whether or not it can be freed.
-            values.changed_in = self.edit.transaction();
-        }
-        let given_back = self.free(&space, &map, &gone, is_meta).map_err(Fault::of(ino));
-        space.settle(&mut values);
-        let left = left.map_err(|fault| edit_fault(ino, fault))?;
-        if let Err(fault) = given_back {
-            self.edit.settle(before);
-            return Err(fault);
-        }
-        Ok(left.is_none())
+        self.punch(node, from..1 << 32).map(|left| left.is_none())
     }
 
     /// Gives a new directory its first block.
@@ -278,6 +256,8 @@ struct Space<'a> {
     clusters: Cell<i64>,
     /// Clusters that i_blocks has room for: more are not taken.
     room: i64,
+    /// What blocks of the map are, and may use.
+    tree_flags: Flags,
 }
 
 impl<'a> Space<'a> {
@@ -286,7 +266,8 @@ impl<'a> Space<'a> {
         let group = geometry.inode_place(values.ino()).map(|(group, _)| group);
         let goal = group.map_or(Pblk(0), |group| geometry.group_start(group));
         let room = values.room(change.shared()) / geometry.cluster_ratio();
-        Self { change, goal, clusters: Cell::new(0), room: i64::try_from(room).unwrap_or(i64::MAX) }
+        let room = i64::try_from(room).unwrap_or(i64::MAX);
+        Self { change, goal, clusters: Cell::new(0), room, tree_flags: Flags::METADATA }
     }
 
     fn count(&self, clusters: i64) {
@@ -328,7 +309,7 @@ impl<'a> Space<'a> {
 
 impl TreeSpace for Space<'_> {
     fn allocate(&self, near: Pblk) -> Result<Pblk, EditFault> {
-        self.take(near, Flags::METADATA)
+        self.take(near, self.tree_flags)
     }
 
     fn free(&self, block: Pblk) {

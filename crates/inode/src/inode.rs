@@ -19,6 +19,8 @@ pub struct Inode {
     /// Where its blocks are, unless `map_override` tells.
     pub(crate) map: FileMap,
     pub(crate) map_override: Option<Box<[Mapped]>>,
+    /// Clusters promised to it besides the blocks that it has.
+    pub(crate) promised: u64,
 }
 
 impl Inode {
@@ -97,7 +99,23 @@ impl Inode {
         }
         let extents = fields.has_flag(flags::EXTENTS);
         let map = FileMap { ino, i_block: fields.block, extents, seed };
-        Ok(Self { ino, kind, size, fields, body, map, map_override: None })
+        Ok(Self { ino, kind, size, fields, body, map, map_override: None, promised: 0 })
+    }
+
+    /// Does it tell a file that has this size, and so many clusters promised?
+    pub(crate) fn is_at(&self, size: u64, promised: u64) -> bool {
+        // What is no regular file has none of both to come.
+        (self.size == size || self.kind != FileType::Regular) && self.promised == promised
+    }
+
+    pub(crate) fn with_promised(self, promised: u64) -> Self {
+        Self { promised, ..self }
+    }
+
+    /// Clusters that are promised to the file for what is in memory only.
+    #[must_use]
+    pub fn promised_clusters(&self) -> u64 {
+        self.promised
     }
 
     /// The bytes behind the fixed fields.

@@ -24,6 +24,7 @@ mod cache;
 mod change;
 mod clusters;
 mod count;
+mod data;
 mod dir_state;
 mod fault;
 mod file;
@@ -35,7 +36,8 @@ mod quota;
 mod shared;
 
 pub use cache::{Inodes, LiveOwner};
-pub use change::{Change, edit_fault};
+pub use change::{Change, Want, edit_fault};
+pub use data::{FileCaches, FileData, Stored};
 pub use dir_state::DirState;
 pub use fault::Fault;
 pub use file::{Blocks, Extent};

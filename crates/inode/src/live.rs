@@ -34,7 +34,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use self::table::Table;
 use crate::dir_state::DirMemory;
 use crate::quota::{self, Charge};
-use crate::{Fault, Inode, Quota, Shared, Slot};
+use crate::{Fault, FileCaches, FileData, Inode, Quota, Shared, Slot};
 
 /// Parts of the list of changed inodes.
 const DIRTY_PARTS: u64 = 16;
@@ -91,6 +91,8 @@ pub struct Values {
     /// The transaction on whose list it is, to be written by its commit; 0 for none.
     listed_in: u64,
     snapshot: Option<Arc<Inode>>,
+    /// Its bytes in memory, of a regular file that was written or read through them.
+    data: Option<Arc<FileData>>,
 }
 
 /// What most inodes do not have, apart: a million of them in memory are as slow as they are large.
@@ -118,6 +120,7 @@ impl Values {
             changed_in: 0,
             listed_in: 0,
             snapshot: None,
+            data: None,
         };
         values.set_body(body);
         values
@@ -133,6 +136,12 @@ impl Values {
     /// Its map was changed.
     pub fn set_map(&mut self, map: &FileMap) {
         self.fields.block = map.i_block;
+    }
+
+    /// Bytes of its content, as reads and stat see it: more than the inode on disk says, while some of it is not written back.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.data.as_ref().map_or(self.fields.size, |data| data.size())
     }
 
     /// Its number.
@@ -188,11 +197,16 @@ impl Values {
         self.extras.get_or_insert_default()
     }
 
-    /// Has it nothing besides its fixed fields: no blocks, no attributes?
+    /// Has it nothing besides its fixed fields: no blocks, no attributes, no bytes in memory?
     #[must_use]
     pub fn is_bare(&self) -> bool {
         let fields = &self.fields;
-        fields.blocks == 0 && fields.file_acl == 0 && self.body().is_empty()
+        fields.blocks == 0 && fields.file_acl == 0 && self.body().is_empty() && self.data.is_none()
+    }
+
+    /// Forgets what is in memory of its bytes: none of it is dirty.
+    pub fn drop_data(&mut self) {
+        self.data = None;
     }
 
     /// Its type.
@@ -211,8 +225,9 @@ impl Values {
 /// An inode that may change.
 pub struct Node {
     ino: Ino,
-    /// Block of the inode table, and the byte offset in it.
-    place: (Pblk, usize),
+    /// Byte offset in its block of the inode table.
+    place_at: u32,
+    table_block: Pblk,
     /// Held exclusively by operations that change the inode, shared by those that need its blocks to stay: before any handle.
     pub operation: RwLock<()>,
     values: Mutex<Values>,
@@ -232,7 +247,7 @@ impl Node {
     /// Block of the inode table, and the byte offset in it.
     #[must_use]
     pub fn place(&self) -> (Pblk, usize) {
-        self.place
+        (self.table_block, self.place_at as usize)
     }
 
     /// Is it tracked as an orphan?
@@ -245,6 +260,12 @@ impl Node {
     #[inline]
     pub(crate) fn set_orphan(&self, state: OrphanState) {
         self.orphan.store(state.word(), Ordering::Release);
+    }
+
+    /// What it has in memory of its bytes, if anything.
+    #[must_use]
+    pub fn data(&self) -> Option<Arc<FileData>> {
+        self.values.lock().data.clone()
     }
 
     /// Its values, if nobody else has them now.
@@ -264,6 +285,7 @@ const _: () = assert!(size_of::<Node>() <= 304);
 /// All inodes of a volume that is open for writing, as far as they are in memory.
 pub struct Live {
     shared: Arc<Shared>,
+    files: FileCaches,
     table: Arc<Table>,
     dirs: Arc<DirMemory>,
     /// What the running transaction changed, in parts by the inodes' numbers: threads that work in different groups of inodes do
@@ -343,8 +365,10 @@ impl Live {
     pub fn new(shared: Arc<Shared>, forget_orphans: bool) -> Self {
         let table = Table::new(&shared.budget);
         let dirs = DirMemory::new(&shared.budget);
+        let files = FileCaches::new(&shared);
         Self {
             shared,
+            files,
             table,
             dirs,
             dirty: (0..DIRTY_PARTS).map(|_| Apart::default()).collect(),
@@ -359,6 +383,21 @@ impl Live {
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// The caches of files' bytes.
+    #[must_use]
+    pub fn files(&self) -> &FileCaches {
+        &self.files
+    }
+
+    /// What a regular file has in memory of its bytes, from now on. The caller holds its operation lock.
+    #[must_use]
+    pub fn data(&self, node: &Node) -> Arc<FileData> {
+        let mut values = node.values.lock();
+        let size = values.fields.size;
+        let made = || Arc::new(self.files.file(&self.shared, node.ino, size));
+        Arc::clone(values.data.get_or_insert_with(made))
     }
 
     pub(crate) fn dirs(&self) -> &Arc<DirMemory> {
@@ -429,7 +468,7 @@ impl Live {
 
     /// Nothing else in the table block of this new inode is in use: the commit makes the block anew.
     pub fn fresh_block(&self, node: &Node) {
-        self.dirty_part(node).lock().fresh.push(node.place.0);
+        self.dirty_part(node).lock().fresh.push(node.table_block);
     }
 
     /// The values of an inode, to be changed by `transaction`, of which the caller has a handle.
@@ -444,9 +483,9 @@ impl Live {
             values.listed_in = transaction;
             let mut dirty = self.dirty_part(node).lock();
             // Inodes that are made one after the other share blocks; counting some blocks twice does no harm.
-            let counted = &mut dirty.counted[(node.place.0.0 % 32) as usize];
-            if *counted != node.place.0 {
-                *counted = node.place.0;
+            let counted = &mut dirty.counted[(node.table_block.0 % 32) as usize];
+            if *counted != node.table_block {
+                *counted = node.table_block;
                 self.dirty_blocks.fetch_add(1, Ordering::Relaxed);
             }
             dirty.nodes.push((node.ino, Arc::clone(node)));
@@ -509,7 +548,7 @@ impl Live {
         let size = self.shared.geometry.inode_size;
         let mut images: Vec<u8> = Vec::new();
         let mut encoded: Vec<Encoded> = Vec::new();
-        for of_block in nodes.chunk_by(|(_, one), (_, other)| one.place.0 == other.place.0) {
+        for of_block in nodes.chunk_by(|(_, one), (_, other)| one.table_block == other.table_block) {
             // Encoded before the block is locked: whoever holds an inode's values may wait for blocks.
             images.resize(of_block.len() * size, 0);
             encoded.clear();
@@ -525,7 +564,7 @@ impl Live {
                 let at = encoded.len() * size;
                 encoded.push(self.encode(node, &values, &mut images[at..at + size]));
             }
-            edit.change(of_block[0].1.place.0, TABLE, &mut |block| {
+            edit.change(of_block[0].1.table_block, TABLE, &mut |block| {
                 for (encoded, raw) in encoded.iter().zip(images.chunks_exact(size)) {
                     encoded.put(raw, block);
                 }
@@ -544,7 +583,7 @@ impl Live {
     fn write_early(&self, node: &Node, values: &Values) {
         let mut raw = vec![0; self.shared.geometry.inode_size].into_boxed_slice();
         let encoded = self.encode(node, values, &mut raw);
-        self.frozen.lock().early.push((node.place.0, encoded, raw));
+        self.frozen.lock().early.push((node.table_block, encoded, raw));
     }
 
     fn encode(&self, node: &Node, values: &Values, raw: &mut [u8]) -> Encoded {
@@ -558,7 +597,7 @@ impl Live {
         behind[len..].fill(0);
         let known = from.min(layout::BASE_SIZE + layout::EXTRA_SIZE);
         let seed = self.shared.inode_seed(node.ino, fields.generation);
-        Encoded { at: node.place.1, kept: known..from, seed }
+        Encoded { at: node.place_at as usize, kept: known..from, seed }
     }
 
     fn load(&self, ino: Ino, is_orphan: bool) -> Result<Node, Fault> {
@@ -585,15 +624,19 @@ impl Live {
     /// Its values break a rule, which they did not when they were loaded: never seen.
     pub fn snapshot(&self, node: &Node) -> Result<Arc<Inode>, Fault> {
         let mut values = node.values.lock();
-        if let Some(known) = &values.snapshot {
+        let size = values.size();
+        let promised = values.data.as_ref().map_or(0, |data| data.promised());
+        if let Some(known) = values.snapshot.as_ref().filter(|known| known.is_at(size, promised)) {
             return Ok(Arc::clone(known));
         }
-        let fields = values.fields.clone();
+        let mut fields = values.fields.clone();
+        fields.size = size;
         let mut body = values.body().to_vec();
         if let Some(len) = self.shared.geometry.inode_size.checked_sub(fields.xattr_offset()) {
             body.resize(len, 0);
         }
-        let made = Arc::new(Inode::of_parts(&self.shared, node.ino, fields, body.into())?);
+        let made = Inode::of_parts(&self.shared, node.ino, fields, body.into())?;
+        let made = Arc::new(made.with_promised(promised));
         values.snapshot = Some(Arc::clone(&made));
         Ok(made)
     }
@@ -603,7 +646,8 @@ impl Node {
     fn new(ino: Ino, place: (Pblk, usize), values: Values) -> Self {
         Self {
             ino,
-            place,
+            place_at: place.1 as u32,
+            table_block: place.0,
             operation: RwLock::new(()),
             values: Mutex::new(values),
             opens: AtomicU32::new(0),

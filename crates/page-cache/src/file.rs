@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -47,6 +48,8 @@ pub struct File {
     /// Counts runs that were settled, for who waits for one.
     pub(crate) settled: Mutex<u64>,
     pub(crate) is_settled: Condvar,
+    /// Bytes of runs that are not settled.
+    pub(crate) writing_bytes: AtomicU64,
 }
 
 /// A chunk that was looked up, for the next folio in it.
@@ -71,6 +74,7 @@ impl File {
             errors: ErrorLog::default(),
             settled: Mutex::default(),
             is_settled: Condvar::new(),
+            writing_bytes: AtomicU64::new(0),
         }
     }
 

@@ -225,6 +225,12 @@ impl PageCache {
         self.shared.wait_for_work(wait_max)
     }
 
+    /// Are more bytes dirty than may be in the background?
+    #[must_use]
+    pub fn is_over_background(&self) -> bool {
+        self.shared.dirty.dirty_bytes() > self.shared.config.dirty_background_bytes
+    }
+
     /// Ends [`wait_for_work`](Self::wait_for_work) early.
     pub fn wake_flusher(&self) {
         self.shared.wake_flusher();

@@ -157,10 +157,35 @@ impl File {
             chunk.note_dirty(folio, false);
         }
         state.writing.set(blocks.clone());
+        // Before it is dirty no more: see `is_clean`.
+        self.writing_bytes.fetch_add(u64::from(count) << self.block_shift, Ordering::SeqCst);
         self.shared.start_writing(u64::from(count) << self.block_shift);
         chunk.writing_blocks.fetch_add(count, Ordering::SeqCst);
         self.sub_dirty_blocks(chunk, count);
         TakePiece::Some(Piece { folio: folio.clone(), blocks, memory, bytes })
+    }
+}
+
+impl File {
+    /// Is nothing of it dirty, and nothing on its way?
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        let is_dirty = || self.next_dirty_chunk(None).is_some();
+        // Twice: what was on its way may be dirty again in between.
+        !is_dirty() && self.writing_bytes.load(Ordering::SeqCst) == 0 && !is_dirty()
+    }
+
+    /// Is a block that has bytes of the range dirty, or on its way?
+    #[must_use]
+    pub fn is_held(&self, range: Range<u64>) -> bool {
+        let chunks = self.chunks_in(range.start >> CHUNK_SHIFT..);
+        chunks.iter().take_while(|chunk| (chunk.number << CHUNK_SHIFT) < range.end).any(|chunk| {
+            chunk.folios().iter().any(|folio| {
+                let blocks = self.blocks_in(folio, &range);
+                let state = folio.state.read();
+                !blocks.is_empty() && (state.dirty.any(blocks.clone()) || state.writing.any(blocks))
+            })
+        })
     }
 }
 
@@ -282,6 +307,7 @@ impl Run {
                 file.backdate_chunk(&chunk, self.dirtied_ms);
             }
         }
+        self.file.writing_bytes.fetch_sub(len, Ordering::SeqCst);
         *self.file.settled.lock() += 1;
         self.file.is_settled.notify_all();
         self.file.shared.end_writing(len);

@@ -18,6 +18,14 @@ pub enum Fault {
     /// The device refused.
     #[error(transparent)]
     Device(DeviceFault),
+    /// The device could not make durable what was written to it.
+    #[error("what was written is not durable: {0}")]
+    NotFlushed(flush::Failed),
+    /// Bytes that were in memory could not be written to the device; told once.
+    #[error(
+        "bytes that were written to this file before could not be put on the device, and may be lost; write them again"
+    )]
+    LostWrite,
     /// Nothing is written any more, since something went wrong before.
     #[error(transparent)]
     Aborted(journal::Aborted),
@@ -152,6 +160,8 @@ impl Fault {
             Self::Refused(refusal) => refusal.errno(),
             Self::Corrupt(_) => 117,
             Self::Device(fault) => fault.os_error().unwrap_or(5),
+            Self::NotFlushed(failed) => failed.fault().os_error().unwrap_or(5),
+            Self::LostWrite => 5,
             // As the kernel's mounts that became read-only because of an error.
             Self::Aborted(_) => 30,
             Self::Stopped(_) => 5,

@@ -37,6 +37,7 @@ use ondisk::{Geometry, Superblock};
 
 pub use dir::{Cursor, DirEntry};
 pub use fault::{Fault, Refusal};
+pub use flush::{Delay as FlushDelay, FlushCounts, Mode as FlushMode, Settings as FlushSettings};
 pub use inode::{Extent, Inode, LockStats, OrphanMode};
 pub use journal::Sabotage;
 pub use mmp::MountGuard;
@@ -44,7 +45,7 @@ pub use ondisk::filetype::FileType;
 pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use stat::{Stat, StatFs};
-pub use write::{New, OnError, Rename, SetAttr, SetXattr, WriteOptions};
+pub use write::{Allocate, New, OnError, Rename, SetAttr, SetXattr, WriteOptions};
 pub use xattr::Attribute;
 
 /// An inode that is in memory; cheap to clone.

@@ -79,6 +79,9 @@ impl Volume {
         // As the kernel tells it, so that nobody takes a file with inline data for a hole.
         let inline = inode.is_inline() && kind == FileType::Regular;
         let inline_512 = if inline { inode.size().div_ceil(512) } else { 0 };
+        // As the kernel: what is promised counts as if it were there.
+        let promised_512 =
+            (inode.promised_clusters() * geometry.cluster_ratio()) << (geometry.block_size.log2() - 9);
         // Larger inodes that were never given their extra fields (tune2fs -I) count as having them, all zero.
         let has_crtime = fields.extra_isize >= 20 || (fields.extra_isize == 0 && geometry.inode_size > 128);
         Stat {
@@ -89,7 +92,7 @@ impl Volume {
             gid: fields.gid,
             links: u32::from(fields.links),
             size: inode.size(),
-            blocks_512: shared.sectors(fields).saturating_add(inline_512),
+            blocks_512: shared.sectors(fields).saturating_add(inline_512).saturating_add(promised_512),
             block_size: geometry.block_size.bytes() as u32,
             device: if is_device { fields.device() } else { (0, 0) },
             atime: fields.atime,

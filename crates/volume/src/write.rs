@@ -14,15 +14,19 @@
 //!    has room for it.
 
 mod attributes;
+mod data;
 mod delete;
 mod errors;
+mod fallocate;
 mod fast_commits;
+mod fsync;
 mod names;
 mod new;
 mod open;
 mod quota;
 mod rename;
 mod truncate;
+mod writeback;
 mod xattrs;
 
 use std::sync::Arc;
@@ -44,6 +48,7 @@ use crate::{Fault, Refusal, Volume};
 
 pub use attributes::SetAttr;
 pub use errors::OnError;
+pub use fallocate::Allocate;
 pub use new::New;
 pub use rename::Rename;
 pub use xattrs::SetXattr;
@@ -142,6 +147,8 @@ pub(crate) struct Writer {
     renames: Mutex<()>,
     generations: Apart<AtomicU64>,
     pub(crate) dir_format: dir::Format,
+    pub(crate) flusher: Arc<writeback::Flusher>,
+    writeback: Mutex<Option<std::thread::JoinHandle<()>>>,
     committer: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Deletes with one transaction skip the orphan list.
     skip_short_orphans: bool,
@@ -252,15 +259,6 @@ impl Volume {
         self.writer.as_ref().ok_or(Fault::Refused(Refusal::ReadOnly))
     }
 
-    /// Makes everything that was done durable.
-    ///
-    /// # Errors
-    /// The device refused, now or before.
-    pub fn sync(&self) -> Result<(), Fault> {
-        let Some(writer) = &self.writer else { return Ok(()) };
-        self.noted(writer.journal.commit_all().map_err(Fault::from))
-    }
-
     /// Writes all that is durable in the log home, so that the log is empty.
     ///
     /// # Errors
@@ -268,20 +266,6 @@ impl Volume {
     pub fn checkpoint(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         self.noted(writer.journal.checkpoint().map_err(Fault::from))
-    }
-
-    /// Makes what was done to this inode durable: its last transaction, and all before.
-    ///
-    /// # Errors
-    /// As [`sync`](Self::sync); no such inode.
-    pub fn fsync(&self, ino: Ino) -> Result<(), Fault> {
-        let Some(writer) = &self.writer else { return Ok(()) };
-        let changed_in = match writer.live().get_orphan(ino)?.values().changed_in {
-            // Not since it was loaded: maybe by a transaction that is being committed now.
-            0 => writer.journal.running() - 1,
-            transaction => transaction,
-        };
-        self.noted(writer.journal.commit(changed_in).map_err(Fault::from))
     }
 
     /// Somebody opened the inode: it stays until [`released`](Self::released), whatever becomes of its names.

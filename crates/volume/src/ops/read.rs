@@ -1,6 +1,7 @@
 //! Content of files, targets of links, attributes.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use base::Lblk;
 use inode::{Extent, Inode};
@@ -31,7 +32,10 @@ impl Volume {
     pub fn read(&self, file: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
         self.check_going()?;
         match file.kind() {
-            FileType::Regular => Ok(file.read_at(self.inodes.shared(), offset, buf)?),
+            FileType::Regular => match &self.writer {
+                Some(writer) => self.noted(writer.read(file.ino(), offset, buf)),
+                None => Ok(file.read_at(self.inodes.shared(), offset, buf)?),
+            },
             FileType::Directory => Err(Refusal::IsDirectory.into()),
             _ => Err(Refusal::WrongType.into()),
         }
@@ -55,6 +59,19 @@ impl Volume {
         if file.kind() != FileType::Regular {
             return Ok(false);
         }
+        // While somebody has it, its blocks stay its own.
+        let node = self.writer.as_ref().map(|writer| writer.live().get(file.ino())).transpose()?;
+        let _operation = node.as_ref().map(|node| node.operation.read());
+        let now = match (&self.writer, &node) {
+            (Some(writer), Some(node)) => {
+                if node.data().is_some_and(|data| !data.pages.is_clean()) {
+                    return Ok(false);
+                }
+                Some(writer.live().snapshot(node)?)
+            }
+            _ => None,
+        };
+        let file = now.as_deref().unwrap_or(file);
         let Some(start) = file.place_of(shared, offset, len)? else { return Ok(false) };
         let Some((holder, at)) = shared.device.file_at(start, len) else { return Ok(false) };
         take(holder, at);
@@ -76,6 +93,15 @@ impl Volume {
         Ok(target)
     }
 
+    /// A regular file as it is on the device once all that is in memory of it went there; `None` when open for reading.
+    fn written_back(&self, file: &Inode) -> Result<Option<Arc<Inode>>, Fault> {
+        let Some(writer) = &self.writer else { return Ok(None) };
+        if file.kind() != FileType::Regular {
+            return Ok(None);
+        }
+        self.noted(writer.written_back(file.ino())).map(Some)
+    }
+
     /// The extents of a file that touch the byte range, as FIEMAP tells them: unmerged as the tree has them, whole, holes
     /// left out.
     ///
@@ -89,6 +115,8 @@ impl Volume {
         each: &mut dyn FnMut(Extent) -> Option<()>,
     ) -> Result<(), Fault> {
         self.check_going()?;
+        let now = self.written_back(file)?;
+        let file = now.as_deref().unwrap_or(file);
         let shared = self.inodes.shared();
         if file.is_inline() || file.is_fast_link(shared) {
             if offset < file.size() && len > 0 {
@@ -139,6 +167,8 @@ impl Volume {
     /// [`Refusal::PastEnd`] when `offset` is at or behind the end, or there is no more data; as [`read`](Self::read).
     pub fn seek(&self, file: &Inode, offset: u64, what: Seek) -> Result<u64, Fault> {
         self.check_going()?;
+        let now = self.written_back(file)?;
+        let file = now.as_deref().unwrap_or(file);
         let shared = self.inodes.shared();
         if offset >= file.size() {
             return Err(Refusal::PastEnd.into());

@@ -26,6 +26,10 @@ const SHORT_EXTENTS: u16 = 4;
 impl Writer {
     /// Can it be deleted within the credits of an operation on names?
     pub(super) fn is_short(&self, node: &Node) -> bool {
+        // Whoever has a handle does not wait for what is on its way.
+        if node.data().is_some_and(|data| !data.pages.is_clean()) {
+            return false;
+        }
         let values = node.values();
         let is_short =
             values.fields.file_acl == 0 && (values.fields.blocks == 0 || short_tree(&values.map()));
@@ -37,6 +41,7 @@ impl Writer {
     /// Deletes an inode without links: what it has in blocks by as many transactions as it takes, then the inode.
     /// The caller holds its operation lock; it is an orphan.
     pub(super) fn delete(&self, node: &Arc<Node>) -> Result<(), Fault> {
+        self.drop_data(node);
         self.release_values(node)?;
         self.cut_from(node, 0)?;
         self.run(NAME_CREDITS, |change| self.delete_now(change, node))
@@ -71,6 +76,7 @@ impl Writer {
         values.fields.dtime = self.now().seconds as u32;
         values.fields.size = 0;
         values.dir = None;
+        values.drop_data();
     }
 
     /// Frees all blocks from logical block `from` on.

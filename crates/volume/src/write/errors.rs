@@ -128,7 +128,7 @@ impl Writer {
                 }
             }
             // Of an operation's own reads: noted if that ended the journal.
-            Fault::Device(_) | Fault::Aborted(_) => {}
+            Fault::Device(_) | Fault::NotFlushed(_) | Fault::LostWrite | Fault::Aborted(_) => {}
         }
         if self.journal.aborted().is_none() {
             return;

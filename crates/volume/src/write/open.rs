@@ -9,13 +9,15 @@
 //!
 //! Every stage can be cut and run again.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use base::sync::Apart;
 use base::{Ino, Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
 use device::Device;
+use flush::Coordinator;
 use inode::{Change, Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot};
 use journal::{Journal, Target, Work};
 use mapping::Holds;
@@ -28,6 +30,7 @@ use parking_lot::Mutex;
 use space::Alloc;
 
 use super::errors::Errors;
+use super::writeback::Flusher;
 use super::xattrs::Blocks;
 use super::{COMMIT_INTERVAL, Keeper, OnError, Writer};
 use crate::fast_commit::{self, NameChanges};
@@ -48,7 +51,10 @@ pub struct WriteOptions {
     pub no_barriers: bool,
     /// Blocks of a transaction at most; 0 for what the log allows.
     pub transaction_max: u32,
-    /// Commit when somebody asks or a transaction is full, by the thread that does; nothing runs in the background.
+    /// How threads share flushes of the device's cache.
+    pub flush: flush::Settings,
+    /// Commit when somebody asks or a transaction is full, by the thread that does; write back when somebody asks or much is dirty,
+    /// by the thread that writes; nothing runs in the background.
     pub no_committer: bool,
     /// Keep no journal though the file system has one: what is not synced is lost in a crash, and the image may need a check.
     pub no_journal: bool,
@@ -68,6 +74,8 @@ const PINNED_PART: usize = 4;
 
 /// Opens for writing; see [`Volume::open`].
 pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {
+    let coordinator = Arc::new(Coordinator::new(device, options.write.flush));
+    let device: Arc<dyn Device> = Arc::<Coordinator<_>>::clone(&coordinator);
     let probed = probe_for_log(&*device)?;
     refuse_unwritable(&probed.sb)?;
     // Dropped on every way out, it lets others in.
@@ -88,8 +96,15 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     // From here on the superblock says that the log counts; before, nothing in the log does.
     announce(&*device, &sb, has_log, sb.features.has_compat(Features::ORPHAN_FILE))?;
     let must_count = recovery.needed || sb.state & STATE_CLEAN == 0 || probed_needs_count(&sb);
-    let Engine { mut writer, inodes, listed, in_file } =
-        engine(&device, &sb, &geometry, (log, in_journal(options, &budget)), must_count, options, &budget)?;
+    let Engine { mut writer, inodes, listed, in_file } = engine(
+        &coordinator,
+        &sb,
+        &geometry,
+        (log, in_journal(options, &budget)),
+        must_count,
+        options,
+        &budget,
+    )?;
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
     if let Some(guard) = guard {
         let journal = Arc::downgrade(&writer.journal);
@@ -102,6 +117,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     }
     if !options.write.no_committer {
         *writer.committer.lock() = Some(spawn_committer(Arc::clone(&writer.journal)));
+        *writer.writeback.lock() = Some(super::writeback::spawn(&writer.flusher));
     }
     let done = writer.clean_orphans(&listed, &in_file);
     let noted = writer.change_superblock(|sb| {
@@ -146,7 +162,7 @@ fn in_journal(options: &OpenOptions, budget: &Budget) -> journal::Options {
 }
 
 fn engine(
-    device: &Arc<dyn Device>,
+    device: &Arc<Coordinator<Arc<dyn Device>>>,
     sb: &Superblock,
     geometry: &Geometry,
     (log, in_journal): (Option<journal::Log>, journal::Options),
@@ -154,10 +170,13 @@ fn engine(
     options: &OpenOptions,
     budget: &Arc<Budget>,
 ) -> Result<Engine, OpenFault> {
-    let shared = Shared::new(Arc::clone(device), sb.clone(), geometry.clone(), Arc::clone(budget));
+    let coordinator = Arc::clone(device);
+    let device: Arc<dyn Device> = Arc::<Coordinator<_>>::clone(device);
+    let has_external_log = log.as_ref().is_some_and(|log| log.map().is_external());
+    let shared = Shared::new(Arc::clone(&device), sb.clone(), geometry.clone(), Arc::clone(budget));
     let inodes = Arc::new(Inodes::new(shared, Overrides::new()));
     let shared = Arc::clone(inodes.shared());
-    let journal = Journal::open(Arc::clone(&shared.buffers), Arc::clone(device), log, in_journal);
+    let journal = Journal::open(Arc::clone(&shared.buffers), device, log, in_journal);
     let journal = Arc::new(journal.map_err(|fault| OpenFault::Journal(fault.to_string()))?);
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
     let in_alloc = space::Options { budget: Some(Arc::clone(budget)), ..space::Options::default() };
@@ -183,9 +202,21 @@ fn engine(
     journal.set_client(client);
     keeper.live.count_quotas().map_err(|fault| damaged(&fault))?;
     let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), sb.uuid);
+    let flusher = Arc::new(Flusher {
+        keeper: Arc::clone(&keeper),
+        journal: Arc::clone(&journal),
+        device: coordinator,
+        has_external_log,
+        no_barriers: options.write.no_barriers,
+        has_thread: !options.write.no_committer,
+        is_closing: AtomicBool::new(false),
+        begun: Instant::now(),
+    });
     let writer = Writer {
         keeper,
         journal,
+        flusher,
+        writeback: Mutex::new(None),
         inodes: Arc::clone(&inodes),
         blocks: Blocks::new(),
         renames: Mutex::new(()),
@@ -278,6 +309,7 @@ fn write_back(
         let format = dir::Format::of(&sb, &geometry);
         fast_commit::apply(commits, &inodes, &format, &mut PIECES_MAX.clone(), problems)
     };
+    let coordinator = Arc::new(Coordinator::new(Arc::clone(device), options.write.flush));
     let in_journal = journal::Options {
         // Nobody commits before all is done.
         has_committer: false,
@@ -286,7 +318,7 @@ fn write_back(
         ..in_journal(options, budget)
     };
     let Engine { writer, listed, in_file, .. } =
-        engine(device, &sb, &geometry, (Some(log), in_journal), true, options, budget)?;
+        engine(&coordinator, &sb, &geometry, (Some(log), in_journal), true, options, budget)?;
     let orphans = listed.into_iter().chain(in_file.into_iter().map(|(_, ino)| ino)).collect();
     writer.write_back(&overrides, &names, &orphans).map_err(|fault| {
         let help = "mount the file system once with the kernel, or run `e2fsck -p`";
@@ -458,7 +490,9 @@ impl Volume {
 
 impl Writer {
     fn close(&self, shared: &Shared) -> Result<(), Fault> {
+        let written = self.flusher.flush_all();
         self.journal.commit_all()?;
+        written?;
         let usage = self.keeper.alloc.usage();
         self.change_superblock(|sb| {
             sb.free_blocks_count = usage.blocks_free;
@@ -470,6 +504,10 @@ impl Writer {
     }
 
     fn dismiss(&self) {
+        if let Some(writeback) = self.writeback.lock().take() {
+            self.flusher.dismiss();
+            let _ = writeback.join();
+        }
         if let Some(committer) = self.committer.lock().take() {
             self.journal.dismiss_committer();
             let _ = committer.join();
@@ -478,9 +516,25 @@ impl Writer {
 
     /// Changes the superblock, in a transaction of its own.
     fn change_superblock(&self, with: impl Fn(&mut Superblock)) -> Result<(), Fault> {
-        self.run(1, |change| self.edit_superblock(change, &with))
+        self.run(1, |change| self.keeper.edit_superblock(change, &with))
     }
 
+    /// Says in the superblock that the log does not count any more: again bits of its first half only.
+    fn conclude(&self, shared: &Shared) -> Result<(), Fault> {
+        let mut bytes = [0; superblock::SIZE];
+        shared.device.read_at(superblock::OFFSET, &mut bytes).map_err(Fault::Device)?;
+        let mut sb = Superblock::decode(&bytes).map_err(|fact| Fault::corrupt(Ino(0), fact))?;
+        sb.features.incompat &= !Features::RECOVER;
+        if self.keeper.orphans.is_empty() {
+            sb.features.ro_compat &= !Features::ORPHAN_PRESENT;
+        }
+        sb.state |= shared.sb.state & STATE_CLEAN;
+        shared.device.write_at(superblock::OFFSET, &sb.sealed()).map_err(Fault::Device)?;
+        shared.device.flush().map_err(Fault::Device)
+    }
+}
+
+impl Keeper {
     /// Changes the superblock.
     pub(super) fn edit_superblock(
         &self,
@@ -499,18 +553,19 @@ impl Writer {
         decoded.map_err(|fact| Fault::corrupt(Ino(0), fact))
     }
 
-    /// Says in the superblock that the log does not count any more: again bits of its first half only.
-    fn conclude(&self, shared: &Shared) -> Result<(), Fault> {
-        let mut bytes = [0; superblock::SIZE];
-        shared.device.read_at(superblock::OFFSET, &mut bytes).map_err(Fault::Device)?;
-        let mut sb = Superblock::decode(&bytes).map_err(|fact| Fault::corrupt(Ino(0), fact))?;
-        sb.features.incompat &= !Features::RECOVER;
-        if self.keeper.orphans.is_empty() {
-            sb.features.ro_compat &= !Features::ORPHAN_PRESENT;
+    /// The superblock says that there are files of 2 GiB and more, in the transaction that makes the first one.
+    pub(super) fn note_large_file(&self, change: &Change<'_>) -> Result<(), Fault> {
+        let sb = &self.shared().sb;
+        if sb.rev_level > 0 && sb.features.has_ro_compat(Features::LARGE_FILE) {
+            return Ok(());
         }
-        sb.state |= shared.sb.state & STATE_CLEAN;
-        shared.device.write_at(superblock::OFFSET, &sb.sealed()).map_err(Fault::Device)?;
-        shared.device.flush().map_err(Fault::Device)
+        self.edit_superblock(change, &|sb| {
+            if sb.rev_level == 0 {
+                // The first revision has no features; the second one's fields get the values that the first one stands for.
+                (sb.rev_level, sb.first_ino, sb.inode_size) = (1, 11, ondisk::inode::BASE_SIZE as u16);
+            }
+            sb.features.ro_compat |= Features::LARGE_FILE;
+        })
     }
 }
 

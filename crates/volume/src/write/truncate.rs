@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 use base::{Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
-use inode::{Change, Node, Orphans};
+use extent_status::END;
+use inode::{Change, FileData, Node, Orphans};
 use mapping::{FileMap, Holds};
 use ondisk::Features;
 use ondisk::inode::flags;
@@ -29,7 +30,7 @@ use super::{NAME_CREDITS, Writer};
 use crate::Fault;
 
 /// The largest file that needs no feature.
-const SMALL_MAX: u64 = 0x7FFF_FFFF;
+pub(super) const SMALL_MAX: u64 = 0x7FFF_FFFF;
 /// Bytes of inline data before those among the attributes.
 const IN_BLOCK: usize = 60;
 
@@ -61,9 +62,13 @@ impl Writer {
             self.move_data_out(node)?;
         }
         let bs = self.shared().geometry.block_size;
+        let is_less = match node.data() {
+            Some(data) => self.resize_in_memory(node, &data, size)?,
+            None => false,
+        };
         let old = node.values().fields.size;
         let keep = bs.blocks_for(size);
-        let is_cut = size < old || size == old && self.may_have_blocks_behind(node, size);
+        let is_cut = size < old || is_less || size == old && self.may_have_blocks_behind(node, size);
         let is_short = is_cut && self.skip_short_orphans && is_short_cut(node);
         let credits = Change::cut_credits(self.shared()) + Orphans::CREDITS + 2;
         let is_done = self.run(credits, |change| {
@@ -75,7 +80,7 @@ impl Writer {
                 (true, false) => self.cut_sized(change, node, keep)?,
             };
             if size > SMALL_MAX {
-                self.note_large_file(change)?;
+                self.keeper.note_large_file(change)?;
             }
             self.put_size(change, node, size);
             if is_cut && !is_short && is_done {
@@ -88,6 +93,49 @@ impl Writer {
         }
         self.cut_from(node, keep)?;
         self.run(NAME_CREDITS, |change| Ok(self.keeper.orphans.remove(change.live, node, change.edit)?))
+    }
+
+    /// Makes what is in memory of a file fit its new size: what is behind is dropped. What is left to do on disk is as for a file
+    /// with nothing in memory: its size there is the old one, or less if all of that is cut off. Is it less than it was?
+    fn resize_in_memory(&self, node: &Arc<Node>, data: &FileData, size: u64) -> Result<bool, Fault> {
+        let bs = self.shared().geometry.block_size;
+        let on_disk = node.values().fields.size;
+        if size > on_disk && data.size() > on_disk {
+            // Some of what stays is not written back: only that raises the size on disk.
+            self.flusher.flush_file(node, data, 0..u64::MAX)?;
+        }
+        if size > data.size() {
+            self.end_in_zeros(node, data, size)?;
+            data.set_size(size);
+            return Ok(false);
+        }
+        // At the same size, too: what was reserved behind the end goes.
+        let is_less = size < data.size();
+        let keep = bs.blocks_for(size);
+        let edge = size & !(bs.bytes() - 1);
+        let _fills = data.pages.stop_fills();
+        data.pages.truncate(size);
+        data.pages.wait_written(edge..keep << bs.log2());
+        if let (Ok(from), true) = (u32::try_from(keep), keep < u64::from(END)) {
+            let _mapping = data.mapping.write();
+            data.forget(self.shared(), &self.keeper.alloc, Lblk(from), END - from);
+        }
+        data.set_size(size);
+        self.live().files().settle(data);
+        Ok(is_less)
+    }
+
+    /// Drops all that is in memory of a file that is to be deleted.
+    pub(super) fn drop_data(&self, node: &Arc<Node>) {
+        let Some(data) = node.data() else { return };
+        let _fills = data.pages.stop_fills();
+        data.pages.truncate(0);
+        {
+            let _mapping = data.mapping.write();
+            data.forget(self.shared(), &self.keeper.alloc, Lblk(0), END);
+        }
+        data.set_size(0);
+        self.live().files().settle(&data);
     }
 
     /// The first step of a cut that is likely its last: an orphan only if it is not. Is it done?
@@ -157,7 +205,7 @@ impl Writer {
     }
 
     /// Zeros the rest of the block that the file ends in: what stands there is shown when the file grows.
-    fn zero_behind(&self, change: &Change<'_>, node: &Arc<Node>, end: u64) -> Result<(), Fault> {
+    pub(super) fn zero_behind(&self, change: &Change<'_>, node: &Arc<Node>, end: u64) -> Result<(), Fault> {
         let shared = self.shared();
         let bs = shared.geometry.block_size;
         let within = (end & (bs.bytes() - 1)) as usize;
@@ -212,19 +260,22 @@ impl Writer {
         Ok(())
     }
 
-    /// The superblock says that there are files of 2 GiB and more, in the transaction that makes the first one.
-    fn note_large_file(&self, change: &Change<'_>) -> Result<(), Fault> {
-        let sb = &self.shared().sb;
-        if sb.rev_level > 0 && sb.features.has_ro_compat(Features::LARGE_FILE) {
-            return Ok(());
+    /// Writes into a file that is kept in its inode. `false`: it has no room there; nothing was changed then.
+    pub(super) fn write_inside(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<bool, Fault> {
+        let inode = self.live().snapshot(node)?;
+        let mut content = inode.inline_content(self.shared())?;
+        let end = pos + bytes.len() as u64;
+        if end > content.len() as u64 {
+            return Ok(false);
         }
-        self.edit_superblock(change, &|sb| {
-            if sb.rev_level == 0 {
-                // The first revision has no features; the second one's fields get the values that the first one stands for.
-                (sb.rev_level, sb.first_ino, sb.inode_size) = (1, 11, ondisk::inode::BASE_SIZE as u16);
-            }
-            sb.features.ro_compat |= Features::LARGE_FILE;
-        })
+        let size = inode.size().max(end);
+        content[inode.size().min(end) as usize..].fill(0);
+        let kept = self.live().snapshot(node)?.inline_content(self.shared())?;
+        let old = inode.size() as usize;
+        content[..old].copy_from_slice(&kept[..old]);
+        content[pos as usize..end as usize].copy_from_slice(bytes);
+        self.put_inside(node, &content, size)?;
+        Ok(true)
     }
 
     /// Changes the size of a file that is kept in its inode. `false`: it has no room there; nothing was changed then.
@@ -239,6 +290,12 @@ impl Writer {
         if size <= inode.size() {
             bytes.truncate(end.max(IN_BLOCK));
         }
+        self.put_inside(node, &bytes, size)?;
+        Ok(true)
+    }
+
+    /// Puts what a file holds into its inode.
+    fn put_inside(&self, node: &Arc<Node>, bytes: &[u8], size: u64) -> Result<(), Fault> {
         self.run(NAME_CREDITS, |change| {
             let value = Some(&bytes[IN_BLOCK..]);
             let planned = xattr::Change { index: INDEX_SYSTEM, name: b"data", value, mode: xattr::Mode::Any };
@@ -251,12 +308,11 @@ impl Writer {
                 .copy_from_slice(&bytes[..IN_BLOCK]);
             self.put_size(change, node, size);
             Ok(())
-        })?;
-        Ok(true)
+        })
     }
 
     /// Moves what a file keeps in its inode into a block; its size stays.
-    fn move_data_out(&self, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn move_data_out(&self, node: &Arc<Node>) -> Result<(), Fault> {
         let shared = self.shared();
         let inode = self.live().snapshot(node)?;
         let mut bytes = inode.inline_content(shared)?;

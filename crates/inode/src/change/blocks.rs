@@ -1,0 +1,263 @@
+//! Blocks for what is a hole, and changes of what a range of a file is: what writing back, fallocate and punching need.
+//!
+//! With clusters the blocks of a file stand at the same places in a logical and in its physical cluster:
+//!
+//! ```text
+//!   file        | . 1 . . |  . . . . |          a block for 2: the third one of the cluster that has 1, nothing is allocated
+//!   on disk     | . 1 . . |                     a block for 5: a new cluster, whose second one it is
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{Lblk, Pblk};
+use mapping::{EditFault, Holds, Mapped};
+use ondisk::extent::Extent;
+use ondisk::inode::flags;
+use space::{Flags, Request};
+
+use super::{Change, EXTENTS_PER_STEP, Space, edit_fault};
+use crate::clusters::Gone;
+use crate::live::{Node, Values};
+use crate::{Fault, FileData, Shared};
+
+/// How blocks are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Want {
+    /// Allocated, and read as zeros until they are written.
+    pub unwritten: bool,
+    /// They were promised: see [`space::Alloc::claim`].
+    pub promised: bool,
+}
+
+impl Change<'_> {
+    /// Gives blocks to the hole of `len` blocks at `lblk`, as many from its front as lie in one run. The caller holds `mapping` of
+    /// the file's data exclusively, if it has any. Needs [`map_credits`](Self::map_credits).
+    ///
+    /// # Errors
+    /// No space, for the blocks or the map; the file is too large; or a block of the map cannot be read. Nothing was changed.
+    pub fn map_hole(&self, node: &Arc<Node>, lblk: Lblk, len: u32, want: Want) -> Result<Mapped, Fault> {
+        let before = self.edit.changes();
+        let mut values = self.hand_over(node);
+        let mapped = self.map_hole_of(&mut values, lblk, len, want);
+        if mapped.is_ok() {
+            values.changed_in = self.edit.transaction();
+        } else {
+            self.edit.settle(before);
+        }
+        mapped.map_err(|fault| edit_fault(node.ino(), fault))
+    }
+
+    fn map_hole_of(
+        &self,
+        values: &mut Values,
+        lblk: Lblk,
+        len: u32,
+        want: Want,
+    ) -> Result<Mapped, EditFault> {
+        let shared = self.shared();
+        let ratio = shared.geometry.cluster_ratio() as u32;
+        let mut space = Space::new(*self, values);
+        space.tree_flags = Flags::METADATA | Flags::USE_RESERVED;
+        let mut map = values.map();
+        let within = lblk.0 % ratio;
+        let mut len = len.min(Extent::len_max(want.unwritten));
+        let (start, taken) = match self.cluster_of(&map, lblk)? {
+            Some(first) => {
+                len = len.min(ratio - within);
+                (Pblk(first.0 + u64::from(within)), None)
+            }
+            None => {
+                len = self.before_used_cluster(&map, lblk, len)?;
+                let (start, got) = self.take_data(&space, &map, lblk, len, want)?;
+                len = len.min(got - within);
+                (Pblk(start.0 + u64::from(within)), Some((start, got)))
+            }
+        };
+        let holds = if want.unwritten { Holds::Unwritten(start) } else { Holds::Written(start) };
+        let editor = mapping::Editor { buffers: &shared.buffers, edit: self.edit, space: &space };
+        let inserted = map.insert(&editor, Mapped { lblk, len, holds });
+        values.set_map(&map);
+        let done = match (&inserted, taken) {
+            (Ok(done), _) => *done,
+            (Err(_), _) => 0,
+        };
+        if let Some((start, got)) = taken {
+            // What the map did not take: whole clusters behind, or all.
+            let used = if done == 0 { 0 } else { (within + done).next_multiple_of(ratio) };
+            if used < got {
+                let rest = u64::from(got - used);
+                self.alloc.free(self.edit, Pblk(start.0 + u64::from(used)), rest, false)?;
+                if want.promised {
+                    self.alloc.claim_freed(rest);
+                }
+                space.count(-(rest.div_ceil(ratio.into()) as i64));
+            }
+        }
+        space.settle(values);
+        inserted.map(|len| Mapped { lblk, len, holds })
+    }
+
+    /// The first block of the cluster that `lblk` has already, by another block in it.
+    fn cluster_of(&self, map: &mapping::FileMap, lblk: Lblk) -> Result<Option<Pblk>, EditFault> {
+        let ratio = self.shared().geometry.cluster_ratio() as u32;
+        if ratio == 1 {
+            return Ok(None);
+        }
+        let first = lblk.0 - lblk.0 % ratio;
+        let end = u64::from(first) + u64::from(ratio);
+        let mut found = None;
+        map.walk_until(&self.shared().buffers, Lblk(first), end, &mut |piece| {
+            if let Holds::Written(start) | Holds::Unwritten(start) = piece.holds {
+                found = Some(Pblk(start.0 - u64::from(piece.lblk.0 - first)));
+            }
+            None
+        })?;
+        Ok(found)
+    }
+
+    /// As much of the hole as lies before a last cluster that the file has already.
+    fn before_used_cluster(&self, map: &mapping::FileMap, lblk: Lblk, len: u32) -> Result<u32, EditFault> {
+        let ratio = self.shared().geometry.cluster_ratio() as u32;
+        let Some(last) = lblk.0.checked_add(len - 1) else { return Err(EditFault::TooLarge) };
+        let last_cluster = last - last % ratio;
+        let is_shared = last_cluster > lblk.0
+            && (last + 1) % ratio != 0
+            && self.cluster_of(map, Lblk(last_cluster))?.is_some();
+        Ok(if is_shared { last_cluster - lblk.0 } else { len })
+    }
+
+    /// Clusters for data: first block and number of blocks, the first one's cluster whole.
+    fn take_data(
+        &self,
+        space: &Space<'_>,
+        map: &mapping::FileMap,
+        lblk: Lblk,
+        len: u32,
+        want: Want,
+    ) -> Result<(Pblk, u32), EditFault> {
+        let ratio = self.shared().geometry.cluster_ratio() as u32;
+        let within = lblk.0 % ratio;
+        let before = match lblk.0.checked_sub(1 + within) {
+            Some(before) => map.find(&self.shared().buffers, Lblk(before), 1)?.holds,
+            None => Holds::Hole,
+        };
+        let (goal, stream) = match before {
+            Holds::Written(block) | Holds::Unwritten(block) => (Pblk(block.0 + 1), None),
+            Holds::Hole => (space.goal, None),
+        };
+        let mut flags = Flags::DATA;
+        flags = if want.promised { flags | Flags::PROMISED | Flags::USE_RESERVED } else { flags };
+        flags = if map.extents { flags } else { flags | Flags::BELOW_2_32 };
+        space.check_room()?;
+        let request = Request { goal, len: within + len, min_len: within + 1, flags, stream };
+        match self.alloc.allocate(self.edit, &request) {
+            Ok((start, got)) => {
+                space.count(i64::from(got.div_ceil(ratio)));
+                Ok((start, got))
+            }
+            Err(space::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
+            Err(space::Fault::Read(fault)) => Err(EditFault::Read(fault)),
+        }
+    }
+
+    /// Gives all that is mapped in a range of blocks this state; at most a few extents at a time: where to go on, or `None` when all
+    /// is done. Holes stay holes. The caller holds `mapping` as for [`map_hole`](Self::map_hole). Needs
+    /// [`state_credits`](Self::state_credits).
+    ///
+    /// # Errors
+    /// No space for the map; or a block of it cannot be read. Extents before that one have their new state.
+    pub fn set_state(
+        &self,
+        node: &Arc<Node>,
+        range: Range<u64>,
+        unwritten: bool,
+    ) -> Result<Option<u64>, Fault> {
+        let mut values = self.hand_over(node);
+        let mut space = Space::new(*self, &values);
+        space.tree_flags = Flags::METADATA | Flags::USE_RESERVED;
+        let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
+        let mut map = values.map();
+        let done = map.set_state(&editor, range, unwritten, EXTENTS_PER_STEP);
+        values.set_map(&map);
+        values.changed_in = self.edit.transaction();
+        space.settle(&mut values);
+        done.map_err(|fault| edit_fault(node.ino(), fault))
+    }
+
+    /// Unmaps and frees what is mapped in a range of blocks: a bounded part, from its end backwards. Where what is left ends, or
+    /// `None` when all is done. Nothing of it is in memory. Needs [`cut_credits`](Self::cut_credits).
+    ///
+    /// # Errors
+    /// As [`cut`](Self::cut).
+    pub fn punch(&self, node: &Arc<Node>, range: Range<u64>) -> Result<Option<u64>, Fault> {
+        let ino = node.ino();
+        let before = self.edit.changes();
+        let data = node.data();
+        let _mapping = data.as_ref().map(|data| data.mapping.write());
+        let mut values = self.hand_over(node);
+        let mut space = Space::new(*self, &values);
+        space.tree_flags = Flags::METADATA | Flags::USE_RESERVED;
+        let mut gone: Vec<Gone> = Vec::new();
+        let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
+        let mut map = values.map();
+        let is_meta = values.kind() != ondisk::filetype::FileType::Regular
+            || values.has_flag(flags::EA_INODE | flags::JOURNAL_DATA);
+        let left = map.remove_step(&editor, range, EXTENTS_PER_STEP, &mut |lblk, start, len| {
+            gone.push((lblk, start, len));
+        });
+        // Also after a fault what was unmapped is unmapped.
+        values.set_map(&map);
+        if !gone.is_empty() {
+            // Counts, whether or not it can be freed.
+            values.changed_in = self.edit.transaction();
+        }
+        let given_back = self.free(&space, &map, &gone, is_meta).map_err(Fault::of(ino));
+        space.settle(&mut values);
+        if let Some(data) = &data {
+            self.promise_again(data, &map, &gone)?;
+        }
+        let left = left.map_err(|fault| edit_fault(ino, fault))?;
+        if let Err(fault) = given_back {
+            self.edit.settle(before);
+            return Err(fault);
+        }
+        Ok(left)
+    }
+
+    /// Delayed blocks that were to share a cluster which is free now need a promise of their own.
+    fn promise_again(&self, data: &FileData, map: &mapping::FileMap, gone: &[Gone]) -> Result<(), Fault> {
+        let log = self.shared().geometry.cluster_log;
+        if log == 0 {
+            return Ok(());
+        }
+        for cluster in data.known.pending() {
+            let was_in =
+                |(lblk, _, len): &Gone| (lblk.0 >> log..=(lblk.0 + (len - 1)) >> log).contains(&cluster);
+            if gone.iter().any(was_in)
+                && self
+                    .cluster_of(map, Lblk(cluster << log))
+                    .map_err(|fault| edit_fault(map.ino, fault))?
+                    .is_none()
+                && data.known.promise_again(cluster)
+            {
+                data.note_promised(1);
+                self.alloc.claim_freed(1 << log);
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks that one [`map_hole`](Self::map_hole) may change.
+    #[must_use]
+    pub fn map_credits() -> u32 {
+        // The map, a bitmap for each of its new blocks and for the data, and one for what is given back.
+        2 * mapping::credits_insert(5) + 3
+    }
+
+    /// Blocks that one [`set_state`](Self::set_state) may change.
+    #[must_use]
+    pub fn state_credits(shared: &Shared) -> u32 {
+        2 * mapping::credits_set_state(5, EXTENTS_PER_STEP, shared.geometry.block_size)
+    }
+}

@@ -1,0 +1,425 @@
+//! The bytes of a regular file that is being written: in memory first, where blocks are promised and not chosen.
+//!
+//! ```text
+//!            delay: promise          run of dirty bytes        allocate unwritten        write         convert, size
+//!   write -----------------> pages -------------------> blocks ------------------> device ----> written, seen after a crash
+//!   read  <----------------- pages <------------------- device (what is not here)
+//! ```
+//!
+//! Owns: what a file has in memory besides its inode ([`FileData`]): its bytes, what is known of its blocks, its size, promises.
+//! Does **not** own: transactions, when something is written (see `volume`), the map on disk (see `mapping`).
+//!
+//! Invariants
+//! 1. The size here is what reads and stat see. The inode's own (`i_size` on disk) is at most that, and follows the data: less of
+//!    it means that something is dirty or being written.
+//! 2. A block is delayed only while its bytes are dirty or being written, or the writer that promised it holds the operation lock.
+//! 3. In memory, bytes behind the size in the last block are zeros.
+//! 4. The map changes under `mapping`, held exclusively, and the inode's values; who reads the map holds `mapping` or the operation
+//!    lock. Locks, in order: operation lock, handle, folio, `mapping`, values.
+//!
+//! Source: spec 02 sections 1 to 6.
+
+use std::collections::HashMap;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use base::{Lblk, Pblk};
+use extent_status::{Answer, Entry, Keep, Settled, Source, Status};
+use mapping::{FileMap, Holds};
+use page_cache::{Backing, PageCache};
+use parking_lot::{Mutex, RwLock};
+use space::{Alloc, Privilege};
+
+use crate::{Fault, Node, Shared};
+
+/// Bytes of memory per entry of what is known of files' blocks.
+const ENTRY_BYTES: u64 = 24;
+
+/// What all files' data of a volume share.
+pub struct FileCaches {
+    /// Their bytes.
+    pub pages: PageCache,
+    known: extent_status::Cache,
+    next_key: AtomicU64,
+    /// Those with something dirty, by the cache's key: they stay in memory.
+    dirty: Mutex<HashMap<u64, Arc<Node>>>,
+}
+
+impl FileCaches {
+    /// Empty caches of a volume.
+    #[must_use]
+    pub fn new(shared: &Shared) -> Self {
+        let bytes = shared.budget.limit() as u64;
+        let known = extent_status::Options {
+            limit: Some((bytes / 16 / ENTRY_BYTES).max(1 << 12)),
+            cluster_bits: shared.geometry.cluster_log,
+            ..extent_status::Options::default()
+        };
+        Self {
+            pages: PageCache::new(page_cache::Config::of_bytes(bytes / 4 * 3), &shared.budget),
+            known: extent_status::Cache::new(known),
+            next_key: AtomicU64::new(1),
+            dirty: Mutex::default(),
+        }
+    }
+
+    /// What a file gets that has nothing in memory yet.
+    pub(crate) fn file(&self, shared: &Shared, ino: base::Ino, size: u64) -> FileData {
+        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
+        let block_bytes = shared.geometry.block_size.bytes() as u32;
+        FileData {
+            pages: self.pages.file(key, block_bytes).open(),
+            known: self.known.inode(ino),
+            mapping: RwLock::new(()),
+            size: AtomicU64::new(size),
+            promised: AtomicU64::new(0),
+            late_end: AtomicU64::new(0),
+            mapped_in: AtomicU64::new(0),
+            is_listed: AtomicBool::new(false),
+        }
+    }
+
+    /// Something of this file is dirty: it stays in memory until [`settle`](Self::settle) finds that nothing is.
+    ///
+    /// To be called before the bytes become dirty, so that who takes them finds the file, and after.
+    pub fn note_dirty(&self, node: &Arc<Node>, data: &FileData) {
+        if !data.is_listed.swap(true, Ordering::AcqRel) {
+            self.dirty.lock().insert(data.pages.key(), Arc::clone(node));
+        }
+    }
+
+    /// Lets a file go that has nothing dirty any more.
+    pub fn settle(&self, data: &FileData) {
+        let mut dirty = self.dirty.lock();
+        if !data.is_listed.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        // Who makes something dirty from here on lists the file again.
+        if !data.pages.is_clean() {
+            data.is_listed.store(true, Ordering::Release);
+            return;
+        }
+        let node = dirty.remove(&data.pages.key());
+        drop(dirty);
+        drop(node);
+    }
+
+    /// The file that the cache of bytes has under this key, if something of it is dirty.
+    #[must_use]
+    pub fn node(&self, key: u64) -> Option<Arc<Node>> {
+        self.dirty.lock().get(&key).cloned()
+    }
+
+    /// All files that have something dirty.
+    #[must_use]
+    pub fn dirty_nodes(&self) -> Vec<Arc<Node>> {
+        let mut nodes: Vec<_> = self.dirty.lock().values().cloned().collect();
+        nodes.sort_unstable_by_key(|node| node.ino());
+        nodes
+    }
+}
+
+/// What a file has in memory besides its inode. See the module's first page.
+pub struct FileData {
+    /// Its bytes.
+    pub pages: page_cache::Handle,
+    /// What is known of its blocks.
+    pub known: extent_status::Inode,
+    /// Held exclusively by who changes the map, shared by who reads it.
+    pub mapping: RwLock<()>,
+    size: AtomicU64,
+    /// Clusters that are promised to its delayed blocks.
+    promised: AtomicU64,
+    /// The end of bytes that were written back behind a block that was not: the inode's size when that one is.
+    late_end: AtomicU64,
+    /// The last transaction that changed its size or map.
+    mapped_in: AtomicU64,
+    is_listed: AtomicBool,
+}
+
+impl FileData {
+    /// Bytes of the file.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Changes [`size`](Self::size). The caller holds the operation lock alone.
+    pub fn set_size(&self, size: u64) {
+        self.late_end.fetch_min(size, Ordering::AcqRel);
+        self.size.store(size, Ordering::Release);
+    }
+
+    /// Clusters that are promised to its delayed blocks.
+    #[must_use]
+    pub fn promised(&self) -> u64 {
+        self.promised.load(Ordering::Relaxed)
+    }
+
+    /// So many clusters more are promised.
+    pub(crate) fn note_promised(&self, clusters: u64) {
+        self.promised.fetch_add(clusters, Ordering::Relaxed);
+    }
+
+    /// The last transaction that changed its size or map; 0 for none since it is in memory.
+    #[must_use]
+    pub fn mapped_in(&self) -> u64 {
+        self.mapped_in.load(Ordering::Acquire)
+    }
+
+    /// Its size or map was changed by this transaction.
+    pub fn note_mapped(&self, transaction: u64) {
+        self.mapped_in.fetch_max(transaction, Ordering::AcqRel);
+    }
+
+    /// What holds at `lblk`, for at most `len` blocks.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn entry(&self, shared: &Shared, node: &Node, lblk: Lblk, len: u32) -> Result<Entry, Fault> {
+        let _mapping = self.mapping.read();
+        self.known.map(lblk, len, &mut OnDisk { shared, node, alloc: None, map: None }, Keep::Yes)
+    }
+
+    /// Promises blocks for what is a hole of `len` blocks from `lblk` on; how many of them are promised or allocated now, and whether
+    /// they were promised by this call. The caller holds the operation lock alone.
+    ///
+    /// # Errors
+    /// No space: nothing is promised. Or the map cannot be read.
+    pub fn delay(
+        &self,
+        (shared, alloc): (&Shared, &Alloc),
+        node: &Node,
+        lblk: Lblk,
+        len: u32,
+    ) -> Result<(u32, bool), Fault> {
+        let _mapping = self.mapping.write();
+        let mut source = OnDisk { shared, node, alloc: Some((alloc, &self.promised)), map: None };
+        let before = self.known.seq();
+        let entry = self.known.delay(lblk, len, &mut source)?;
+        let is_new = entry.status == Status::Delayed && self.known.seq() != before;
+        Ok((entry.len, is_new))
+    }
+
+    /// Forgets blocks that were cut, punched, or promised and not used. Who changes the map holds `mapping`.
+    pub fn forget(&self, shared: &Shared, alloc: &Alloc, lblk: Lblk, len: u32) {
+        self.settle(shared, alloc, self.known.remove(lblk, len));
+    }
+
+    /// The map on disk says this now. The caller holds `mapping` exclusively.
+    pub fn learn(&self, shared: &Shared, alloc: &Alloc, entry: Entry, allocation: extent_status::Allocation) {
+        self.settle(shared, alloc, self.known.insert(entry, allocation));
+    }
+
+    /// What became of promises. Those that were used, the allocation took off what is promised.
+    fn settle(&self, shared: &Shared, alloc: &Alloc, settled: Settled) {
+        self.promised.fetch_sub(settled.clusters().into(), Ordering::Relaxed);
+        if let Settled::Release(clusters) = settled {
+            alloc.unclaim(u64::from(clusters) * shared.geometry.cluster_ratio());
+        }
+    }
+
+    /// The inode's size on disk, after the bytes `start..end` were written back that were the file's then: never behind a block that
+    /// has the old end in its middle and is not written back yet, since what that has on disk behind the old end may be anything.
+    /// `is_held` tells whether a block is dirty or on its way otherwise.
+    #[must_use]
+    pub fn size_after(&self, on_disk: u64, start: u64, end: u64, block_bytes: u64) -> u64 {
+        let end = end.max(self.late_end.load(Ordering::Acquire)).min(self.size());
+        if end <= on_disk {
+            return on_disk;
+        }
+        let block = on_disk & !(block_bytes - 1);
+        let is_own = start <= block;
+        if block != on_disk && !is_own && self.pages.is_held(block..on_disk) {
+            self.late_end.fetch_max(end, Ordering::AcqRel);
+            return on_disk;
+        }
+        self.late_end.store(0, Ordering::Release);
+        end
+    }
+
+    /// Holds what is known against the map on disk, and promises against what needs them: for tests. Nobody changes the file meanwhile.
+    ///
+    /// # Errors
+    /// What does not fit, in words; or the map cannot be read.
+    pub fn check(&self, shared: &Shared, node: &Node) -> Result<(), String> {
+        let _mapping = self.mapping.read();
+        let mut disk = OnDisk { shared, node, alloc: None, map: None };
+        for entry in self.known.entries() {
+            let mut at = entry.lblk;
+            while at.0 < entry.end() {
+                let answer = disk.extent_at(at).map_err(|fault| fault.to_string())?;
+                let (fits, end) = match answer {
+                    Answer::Extent(extent) => (extent.agrees_with(&entry), extent.end()),
+                    Answer::Gap { to, .. } => (!entry.status.is_mapped(), to),
+                };
+                if !fits {
+                    return Err(format!("block {at}: known is {entry:?}, the map says {answer:?}"));
+                }
+                at = Lblk(end);
+            }
+        }
+        let (needed, promised) = (u64::from(self.known.promises()), self.promised());
+        if needed == promised {
+            Ok(())
+        } else {
+            Err(format!("{promised} clusters promised, {needed} needed"))
+        }
+    }
+
+    /// For the cache of bytes: where those are that it does not have.
+    #[must_use]
+    pub fn stored<'a>(&'a self, shared: &'a Shared, node: &'a Node) -> Stored<'a> {
+        Stored { shared, node, data: self }
+    }
+}
+
+/// The map on disk of one file, and the space that is promised to it.
+struct OnDisk<'a> {
+    shared: &'a Shared,
+    node: &'a Node,
+    alloc: Option<(&'a Alloc, &'a AtomicU64)>,
+    /// Once it was asked for.
+    map: Option<FileMap>,
+}
+
+impl OnDisk<'_> {
+    fn map(&mut self) -> &FileMap {
+        let node = self.node;
+        self.map.get_or_insert_with(|| node.values().map())
+    }
+}
+
+impl Source for OnDisk<'_> {
+    type Error = Fault;
+
+    fn extent_at(&mut self, lblk: Lblk) -> Result<Answer, Fault> {
+        let (shared, ino) = (self.shared, self.node.ino());
+        let found = self.map().find(&shared.buffers, lblk, u32::MAX).map_err(Fault::of(ino))?;
+        // The last of all numbers is no block's.
+        let len = found.len.min(extent_status::END - lblk.0);
+        let entry = |start: Pblk, status| Answer::Extent(Entry::mapped(lblk.0, len, start.0, status));
+        Ok(match found.holds {
+            Holds::Hole => Answer::Gap { from: lblk.0, to: lblk.0 + len },
+            Holds::Written(start) => entry(start, Status::Written),
+            Holds::Unwritten(start) => entry(start, Status::Unwritten),
+        })
+    }
+
+    fn cluster_is_allocated(&mut self, cluster: u32) -> Result<bool, Fault> {
+        let (shared, ino) = (self.shared, self.node.ino());
+        let log = shared.geometry.cluster_log;
+        let (from, end) = (u64::from(cluster) << log, (u64::from(cluster) + 1) << log);
+        let mut found = false;
+        let Ok(from) = u32::try_from(from) else { return Ok(false) };
+        self.map()
+            .walk_until(&shared.buffers, Lblk(from), end, &mut |_| {
+                found = true;
+                None
+            })
+            .map_err(Fault::of(ino))?;
+        Ok(found)
+    }
+
+    fn promise(&mut self, clusters: u32) -> Result<(), Fault> {
+        let Some((alloc, promised)) = self.alloc else { return Ok(()) };
+        let blocks = u64::from(clusters) * self.shared.geometry.cluster_ratio();
+        alloc.claim(blocks, Privilege::Everybody).map_err(|_| Fault::NoSpace)?;
+        promised.fetch_add(clusters.into(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A file's bytes on the device.
+pub struct Stored<'a> {
+    shared: &'a Shared,
+    node: &'a Node,
+    data: &'a FileData,
+}
+
+impl Stored<'_> {
+    fn entry(&self, pos: u64, len: u64) -> Result<Option<Entry>, Fault> {
+        let log = self.shared.geometry.block_size.log2();
+        let Some(lblk) = u32::try_from(pos >> log).ok().filter(|lblk| *lblk < extent_status::END) else {
+            return Ok(None);
+        };
+        let len = u32::try_from(len >> log).unwrap_or(u32::MAX).max(1);
+        self.data.entry(self.shared, self.node, Lblk(lblk), len).map(Some)
+    }
+}
+
+impl Backing for Stored<'_> {
+    type Error = Fault;
+
+    fn extent_at(&self, pos: u64, len: u64) -> Result<page_cache::Extent, Fault> {
+        let Some(entry) = self.entry(pos, len)? else {
+            return Ok(page_cache::Extent::Hole { len_bytes: len });
+        };
+        let len_bytes = u64::from(entry.len) << self.shared.geometry.block_size.log2();
+        Ok(match entry.status {
+            Status::Written => page_cache::Extent::Data { len_bytes },
+            Status::Unwritten | Status::Delayed | Status::Hole => page_cache::Extent::Hole { len_bytes },
+        })
+    }
+
+    fn read_at(&self, pos: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Fault> {
+        let bs = self.shared.geometry.block_size;
+        let (mut at, mut first) = (pos, 0);
+        while first < bufs.len() {
+            let wanted: u64 = bufs[first..].iter().map(|buf| buf.len() as u64).sum();
+            let found = self.entry(at, wanted)?;
+            let len = found.map_or(wanted, |entry| u64::from(entry.len) << bs.log2());
+            let start = found.filter(|entry| entry.status == Status::Written);
+            let start = start.and_then(|entry| bs.offset_of(entry.pblk));
+            // Buffers that lie inside of the extent whole, or else the front of one.
+            let (mut whole, mut covered) = (first, 0);
+            while whole < bufs.len() && covered + bufs[whole].len() as u64 <= len {
+                covered += bufs[whole].len() as u64;
+                whole += 1;
+            }
+            if whole > first {
+                match start {
+                    Some(start) => self.shared.device.read_vectored_at(start, &mut bufs[first..whole])?,
+                    None => bufs[first..whole].iter_mut().for_each(|buf| buf.fill(0)),
+                }
+                (at, first) = (at + covered, whole);
+                continue;
+            }
+            at += self.read_pieces(at, &mut bufs[first])?;
+            first += 1;
+        }
+        // What stands on disk behind the end is nobody's.
+        let (size, mut at) = (self.data.size(), pos);
+        for buf in bufs {
+            let end = at + buf.len() as u64;
+            if end > size {
+                let from = size.saturating_sub(at) as usize;
+                buf[from..].fill(0);
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+impl Stored<'_> {
+    /// Reads a buffer that lies in several extents.
+    fn read_pieces(&self, pos: u64, buf: &mut [u8]) -> Result<u64, Fault> {
+        let bs = self.shared.geometry.block_size;
+        let mut done = 0;
+        while done < buf.len() {
+            let rest = &mut buf[done..];
+            let found = self.entry(pos + done as u64, rest.len() as u64)?;
+            let len = found.map_or(rest.len() as u64, |entry| u64::from(entry.len) << bs.log2());
+            let len = rest.len().min(usize::try_from(len).unwrap_or(usize::MAX));
+            let start = found.filter(|entry| entry.status == Status::Written);
+            match start.and_then(|entry| bs.offset_of(entry.pblk)) {
+                Some(start) => self.shared.device.read_at(start, &mut rest[..len])?,
+                None => rest[..len].fill(0),
+            }
+            done += len;
+        }
+        Ok(done as u64)
+    }
+}

@@ -1,0 +1,339 @@
+//! Reading and writing the bytes of regular files.
+//!
+//! ```text
+//!   write:  room for dirty bytes? -> operation lock -> may it? -> times -> promise blocks -> size -> copy into memory
+//!   read:   operation lock, shared -> memory; what is not there from the device
+//!   inside the inode, or through the journal:  in one handle, at once
+//! ```
+//!
+//! Invariants
+//! 1. A write that is refused has changed no bytes; one for a part of which there is no space writes that before it.
+//! 2. Space is promised before bytes are copied, so that writing back cannot lack it.
+//! 3. Before the size grows past an end that lies inside a block, what is behind that end in its block is zeros, in memory and to
+//!    be written: bytes that stand there on disk are nobody's.
+//!
+//! Source: spec 02 section 4.
+
+use std::sync::Arc;
+
+use base::{Ino, Lblk};
+use inode::{FileData, Node};
+use ondisk::filetype::FileType;
+use ondisk::inode::flags;
+
+use super::{NAME_CREDITS, SETGID, Writer};
+use crate::{Fault, Refusal, Volume};
+
+const SETUID: u16 = 0o4000;
+const GROUP_EXEC: u16 = 0o0010;
+
+impl Volume {
+    /// Writes `bytes` into a regular file from byte `pos` on, which may lie behind its end; how many bytes: fewer only when there is
+    /// no space for more. They are in memory then; [`fsync`](Self::fsync) makes them durable.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSpace`], [`Refusal::TooLarge`], [`Refusal::NotPermitted`], [`Refusal::WrongType`] or
+    /// [`Refusal::IsDirectory`] for what is no regular file; the map is corrupt; the device refused.
+    pub fn write_at(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        let writer = self.writer()?;
+        writer.flusher.throttle();
+        self.noted(writer.write(ino, pos, bytes))
+    }
+
+    /// Holds what is in memory of a file against its map on disk: for tests, while nothing else happens.
+    ///
+    /// # Errors
+    /// What does not fit, in words.
+    pub fn check_file(&self, ino: Ino) -> Result<(), String> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        let node = writer.live().get_orphan(ino).map_err(|fault| fault.to_string())?;
+        node.data().map_or(Ok(()), |data| data.check(writer.shared(), &node))
+    }
+}
+
+impl Writer {
+    fn write(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        let node = self.node(ino)?;
+        let _operation = self.lock_node(&node)?;
+        let len = self.check_writable(&node, pos, bytes.len())?;
+        if len == 0 {
+            return Ok(0);
+        }
+        let bytes = &bytes[..len];
+        self.note_write(&node)?;
+        if node.values().has_flag(flags::INLINE_DATA) {
+            if self.write_inside(&node, pos, bytes)? {
+                return Ok(len);
+            }
+            self.move_data_out(&node)?;
+        }
+        if node.values().is_journaled() {
+            return self.write_journaled(&node, pos, bytes);
+        }
+        let data = self.live().data(&node);
+        self.write_cached(&node, &data, pos, bytes)
+    }
+
+    /// Bytes of a write that the file may take.
+    fn check_writable(&self, node: &Node, pos: u64, len: usize) -> Result<usize, Fault> {
+        let values = node.values();
+        match values.kind() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Refusal::IsDirectory.into()),
+            _ => return Err(Refusal::WrongType.into()),
+        }
+        if values.has_flag(flags::ENCRYPT) {
+            return Err(Refusal::NeedsKey.into());
+        }
+        if values.has_flag(flags::IMMUTABLE | flags::VERITY)
+            || values.has_flag(flags::APPEND) && pos != values.size()
+        {
+            return Err(Refusal::NotPermitted.into());
+        }
+        let max = self.size_max(values.has_flag(flags::EXTENTS) || self.becomes_extents(values.fields.flags));
+        if len > 0 && pos >= max {
+            return Err(Refusal::TooLarge.into());
+        }
+        Ok(len.min(usize::try_from(max - pos).unwrap_or(usize::MAX)))
+    }
+
+    /// Will its map be one of extents, when it needs one?
+    fn becomes_extents(&self, of_file: u32) -> bool {
+        of_file & flags::INLINE_DATA != 0 && self.shared().sb.features.has_incompat(ondisk::Features::EXTENTS)
+    }
+
+    /// Times, and the permissions that a write takes away.
+    pub(super) fn note_write(&self, node: &Arc<Node>) -> Result<(), Fault> {
+        let now = self.now();
+        {
+            let values = node.values();
+            let fields = &values.fields;
+            if fields.mtime == now && fields.ctime == now && unprivileged(fields.mode) == fields.mode {
+                return Ok(());
+            }
+        }
+        self.run(1, |change| {
+            let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
+            let fields = &mut values.fields;
+            (fields.mtime, fields.ctime) = (now, now);
+            fields.mode = unprivileged(fields.mode);
+            Ok(())
+        })
+    }
+
+    fn write_cached(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        pos: u64,
+        bytes: &[u8],
+    ) -> Result<usize, Fault> {
+        let bs = self.shared().geometry.block_size;
+        let old = data.size();
+        let now_ms = self.flusher.now_ms();
+        let stored = data.stored(self.shared(), node);
+        self.live().files().note_dirty(node, data);
+        self.zero_to(node, data, pos)?;
+        let first = (pos >> bs.log2()) as u32;
+        let last = ((pos + bytes.len() as u64 - 1) >> bs.log2()) as u32;
+        let mut promised: Vec<(u32, u32)> = Vec::new();
+        let mut at = u64::from(first);
+        let mut refused = None;
+        while at <= u64::from(last) {
+            let len = (u64::from(last) - at + 1) as u32;
+            match self.promise(node, data, at as u32, len) {
+                Ok((len, is_new)) => {
+                    if is_new {
+                        promised.push((at as u32, len));
+                    }
+                    at += u64::from(len);
+                }
+                Err(fault) => {
+                    refused = Some(fault);
+                    break;
+                }
+            }
+        }
+        let room = (at << bs.log2()).saturating_sub(pos).min(bytes.len() as u64) as usize;
+        if let (0, Some(fault)) = (room, refused) {
+            return Err(fault);
+        }
+        // Before the copy: what is written back meanwhile is the file's then.
+        let end = pos + room as u64;
+        if end > old {
+            data.set_size(end);
+        }
+        let copied = data.pages.write(pos, &bytes[..room], now_ms, &stored);
+        let done = *copied.as_ref().unwrap_or(&0);
+        if done < room {
+            self.take_back(node, data, (old, pos + done as u64), &promised)?;
+        }
+        self.live().files().note_dirty(node, data);
+        match copied {
+            Ok(done) => Ok(done),
+            Err(fault) => Err(fault.into()),
+        }
+    }
+
+    /// Promises blocks; where there is no space, but will be after a commit, that is waited for.
+    fn promise(&self, node: &Node, data: &FileData, lblk: u32, len: u32) -> Result<(u32, bool), Fault> {
+        let alloc = &self.keeper.alloc;
+        let mut want = len;
+        loop {
+            match data.delay((self.shared(), alloc), node, Lblk(lblk), want) {
+                Err(inode::Fault::NoSpace) if alloc.pending_blocks() > 0 => self.journal.commit_all()?,
+                // Some of it may fit.
+                Err(inode::Fault::NoSpace) if want > 1 => want /= 2,
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    /// A write ended early, where `end.1` is: promises and size behind that are those from before.
+    fn take_back(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        (old, end): (u64, u64),
+        promised: &[(u32, u32)],
+    ) -> Result<(), Fault> {
+        let bs = self.shared().geometry.block_size;
+        let kept = bs.blocks_for(end);
+        {
+            let _mapping = data.mapping.write();
+            for &(lblk, len) in promised {
+                let from = u64::from(lblk).max(kept);
+                let to = u64::from(lblk) + u64::from(len);
+                if from < to && !data.pages.is_held(from << bs.log2()..to << bs.log2()) {
+                    let (from, len) = (from as u32, (to - from) as u32);
+                    data.forget(self.shared(), &self.keeper.alloc, Lblk(from), len);
+                }
+            }
+        }
+        let size = old.max(end);
+        data.set_size(size);
+        if node.values().fields.size <= size {
+            return Ok(());
+        }
+        self.run(1, |change| {
+            change.live.edit(node, buffer::Edit::transaction(change.edit)).fields.size = size;
+            Ok(())
+        })
+    }
+
+    /// Zeros from the end of the file to `pos`, as far as they lie in the block that the file ends in.
+    pub(super) fn zero_to(&self, node: &Arc<Node>, data: &FileData, pos: u64) -> Result<(), Fault> {
+        let bs = self.shared().geometry.block_size;
+        let old = data.size();
+        let end = pos.min(old.next_multiple_of(bs.bytes()));
+        if old >= end {
+            return Ok(());
+        }
+        let stored = data.stored(self.shared(), node);
+        // What is in memory behind the end is zeros: they must come to the device, too.
+        data.pages.zero_edge(old..end, self.flusher.now_ms(), &stored)?;
+        Ok(())
+    }
+
+    /// Writes through the journal, as files do that ask for it.
+    fn write_journaled(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        let bs = self.shared().geometry.block_size;
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = pos + done as u64;
+            let within = (at & (bs.bytes() - 1)) as usize;
+            let len = (bs.len() - within).min(bytes.len() - done);
+            let part = &bytes[done..done + len];
+            let lblk = Lblk((at >> bs.log2()) as u32);
+            let written =
+                self.run(NAME_CREDITS, |change| self.write_logged(change, node, (lblk, within), part));
+            match written {
+                Ok(()) => done += len,
+                Err(fault) if done > 0 && fault.is(Refusal::NoSpace) => break,
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes part of a block through the journal, with the size.
+    fn write_logged(
+        &self,
+        change: &inode::Change<'_>,
+        node: &Arc<Node>,
+        (lblk, within): (Lblk, usize),
+        part: &[u8],
+    ) -> Result<(), Fault> {
+        let shared = self.shared();
+        let bs = shared.geometry.block_size;
+        let end = (u64::from(lblk.0) << bs.log2()) + (within + part.len()) as u64;
+        let old = node.values().fields.size;
+        if end > old {
+            self.zero_behind(change, node, old)?;
+        }
+        let map = node.values().map();
+        let seal = buffer::Seal {
+            owner: buffer::Owner { kind: buffer::Kind::Other, ino: node.ino().0 },
+            seed: None,
+        };
+        let put = &mut |block: &mut [u8]| block[within..within + part.len()].copy_from_slice(part);
+        match map.find(&shared.buffers, lblk, 1)?.holds {
+            mapping::Holds::Written(block) => change.edit.change(block, seal, put)?,
+            mapping::Holds::Unwritten(block) => {
+                change.edit.fresh(block, seal, put);
+                change.set_state(node, u64::from(lblk.0)..u64::from(lblk.0) + 1, false)?;
+            }
+            mapping::Holds::Hole => {
+                let want = inode::Want { unwritten: false, promised: false };
+                let mapped = change.map_hole(node, lblk, 1, want)?;
+                if let mapping::Holds::Written(block) = mapped.holds {
+                    change.edit.fresh(block, seal, put);
+                }
+            }
+        }
+        if end > old {
+            if end > super::truncate::SMALL_MAX {
+                self.keeper.note_large_file(change)?;
+            }
+            change.live.edit(node, buffer::Edit::transaction(change.edit)).fields.size = end;
+        }
+        Ok(())
+    }
+
+    /// The file as it is once all that is in memory of it was written back.
+    pub(crate) fn written_back(&self, ino: Ino) -> Result<Arc<inode::Inode>, Fault> {
+        let node = self.live().get(ino)?;
+        let _operation = node.operation.read();
+        if let Some(data) = node.data() {
+            self.flusher.flush_file(&node, &data, 0..u64::MAX)?;
+        }
+        Ok(self.live().snapshot(&node)?)
+    }
+
+    /// Reads: through what is in memory, if the file has anything there.
+    pub(crate) fn read(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+        let node = self.live().get(ino)?;
+        let _operation = node.operation.read();
+        let Some(data) = node.data() else {
+            return Ok(self.live().snapshot(&node)?.read_at(self.shared(), pos, buf)?);
+        };
+        let left = data.size().saturating_sub(pos);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+        if len == 0 {
+            return Ok(0);
+        }
+        let stored = data.stored(self.shared(), &node);
+        let window = data.pages.read(pos, &mut buf[..len], &stored)?;
+        if let Some(window) = window {
+            // Best effort: who reads what fails is told.
+            let _ = data.pages.fill(window, &stored);
+        }
+        Ok(len)
+    }
+}
+
+/// Without set-user-id, and set-group-id of what the group may execute.
+fn unprivileged(mode: u16) -> u16 {
+    let kept = mode & !SETUID;
+    if kept & GROUP_EXEC != 0 { kept & !SETGID } else { kept }
+}

@@ -1,0 +1,397 @@
+//! Writing back: dirty bytes of files get blocks, travel to the device, and become what a crash leaves.
+//!
+//! ```text
+//!   run of dirty bytes -- delayed? handle: allocate unwritten --> write to the device --> handle: written, size --> settled
+//!                         written?  -----------------------------^   (no handle at all if the size stays)
+//!   without extents:      one handle around all of it: allocate, write, size
+//! ```
+//!
+//! Owns: the order of these steps, the thread that takes them. Does **not** own: which bytes are dirty (see `page-cache`), the map.
+//!
+//! Invariants
+//! 1. A block is written before a transaction that says so can commit: unwritten blocks are converted after their write completed;
+//!    without extents the handle that maps them is open until it has. So nobody ever sees what stood there before.
+//! 2. The size on disk follows the data ([`inode::FileData::size_after`]), in the transaction that converts it.
+//! 3. A run needs no operation lock, so whoever holds one may wait for it; and nobody waits for a run with a handle.
+//! 4. After an abort nothing is written.
+//!
+//! Source: spec 02 sections 5 and 8.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use base::Lblk;
+use extent_status::{Allocation, Entry, Status};
+use flush::Coordinator;
+use inode::{Change, FileCaches, FileData, Node, Shared, Want};
+use journal::{Handle, Journal};
+use mapping::Holds;
+use ondisk::inode::flags;
+use page_cache::{Run, Take, WriteError};
+
+use super::truncate::SMALL_MAX;
+use super::{Keeper, SPACE_TRIES};
+use crate::{Fault, Refusal};
+
+/// Bytes written back at a time.
+const RUN_BYTES_MAX: u64 = 8 << 20;
+/// Bytes are dirty so long at most before they are written back, as with the kernel.
+const EXPIRE_MS: u64 = 30_000;
+/// How often somebody looks for those.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Who writes back.
+pub(crate) struct Flusher {
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) journal: Arc<Journal>,
+    /// The device, with what waits for a flush of it.
+    pub(super) device: Arc<Coordinator<Arc<dyn device::Device>>>,
+    /// A commit flushes the device that the log is on: not this one.
+    pub(super) has_external_log: bool,
+    pub(super) no_barriers: bool,
+    pub(super) has_thread: bool,
+    pub(super) is_closing: AtomicBool,
+    pub(super) begun: Instant,
+}
+
+impl Flusher {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        self.keeper.shared()
+    }
+
+    pub(super) fn files(&self) -> &FileCaches {
+        self.keeper.live.files()
+    }
+
+    /// Milliseconds since the volume was opened.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+
+    /// To be called before a write, with no lock held: waits while too much is dirty, or writes some of it back.
+    pub(super) fn throttle(&self) {
+        let pages = &self.files().pages;
+        if self.has_thread {
+            while self.journal.aborted().is_none()
+                && !matches!(pages.throttle(Duration::from_secs(1)), page_cache::Throttled::Go { .. })
+            {
+            }
+            return;
+        }
+        while pages.is_over_background() && self.write_some(u64::MAX) {}
+    }
+
+    /// The thread's life.
+    pub(super) fn run(&self) {
+        while !self.is_closing.load(Ordering::Acquire) {
+            let is_much = self.files().pages.wait_for_work(INTERVAL);
+            if self.is_closing.load(Ordering::Acquire) {
+                return;
+            }
+            if is_much {
+                while self.files().pages.is_over_background() && self.write_some(u64::MAX) {}
+            }
+            let until = self.now_ms().saturating_sub(EXPIRE_MS);
+            let mut is_more = until > 0;
+            while is_more && !self.is_closing.load(Ordering::Acquire) {
+                is_more = self.write_some(until);
+            }
+        }
+    }
+
+    /// Ends [`run`](Self::run).
+    pub(super) fn dismiss(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        self.files().pages.wake_flusher();
+    }
+
+    /// Writes back the run that has been dirty longest, if since then. Was there one, and did it go?
+    fn write_some(&self, until_ms: u64) -> bool {
+        let Some(run) = self.files().pages.take_run(until_ms, RUN_BYTES_MAX) else { return false };
+        let Some(node) = self.files().node(run.file().key()) else { return false };
+        // What fails is told to whoever has the file open.
+        let is_done = self.write_back(&node, run).is_ok();
+        if let Some(data) = node.data() {
+            self.files().settle(&data);
+        }
+        is_done
+    }
+
+    /// Writes back all that is dirty in a byte range of a file, and waits for what is on its way already.
+    ///
+    /// # Errors
+    /// What the device or the allocation of its blocks said. The other bytes are written all the same.
+    pub(super) fn flush_file(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        range: std::ops::Range<u64>,
+    ) -> Result<(), Fault> {
+        let mut first = Ok(());
+        loop {
+            match data.pages.take_run(range.clone(), u64::MAX, RUN_BYTES_MAX) {
+                Take::Run(run) => first = first.and(self.write_back(node, run)),
+                Take::Busy => data.pages.wait_written(range.clone()),
+                Take::Clean => break,
+            }
+        }
+        data.pages.wait_written(range);
+        self.files().settle(data);
+        first
+    }
+
+    /// Writes back all files.
+    pub(super) fn flush_all(&self) -> Result<(), Fault> {
+        let mut first = Ok(());
+        for node in self.files().dirty_nodes() {
+            if let Some(data) = node.data() {
+                first = first.and(self.flush_file(&node, &data, 0..u64::MAX));
+            }
+        }
+        first
+    }
+
+    /// Writes one run back.
+    fn write_back(&self, node: &Arc<Node>, mut run: Run) -> Result<(), Fault> {
+        let Some(data) = node.data() else { return Ok(()) };
+        loop {
+            match self.write_piece(node, &data, &mut run) {
+                Ok(rest) => {
+                    run.done();
+                    match rest {
+                        Some(rest) => run = rest,
+                        None => return Ok(()),
+                    }
+                }
+                Err(fault) => {
+                    run.failed(if fault.is(Refusal::NoSpace) { WriteError::NoSpace } else { WriteError::Io });
+                    return Err(fault);
+                }
+            }
+        }
+    }
+
+    /// Writes back what of a run lies in one extent; the rest of the run, if there is any.
+    fn write_piece(&self, node: &Arc<Node>, data: &FileData, run: &mut Run) -> Result<Option<Run>, Fault> {
+        if let Some(aborted) = self.journal.aborted() {
+            return Err(aborted.clone().into());
+        }
+        let log = self.shared().geometry.block_size.log2();
+        let lblk = Lblk((run.start() >> log) as u32);
+        let blocks = (run.len_bytes() >> log) as u32;
+        let entry = data.entry(self.shared(), node, lblk, u32::MAX)?;
+        let cut = |run: &mut Run, len: u32| {
+            (len < blocks).then(|| run.split_off(u64::from(len) << log)).filter(|rest| rest.len_bytes() > 0)
+        };
+        if !node.values().has_flag(flags::EXTENTS) {
+            let entry = if entry.status == Status::Written { Some(entry) } else { None };
+            let Some(entry) = entry else { return self.write_mapping(node, data, run) };
+            let rest = cut(run, entry.len);
+            self.submit(run, &entry)?;
+            self.conclude_run(node, data, run, None)?;
+            return Ok(rest);
+        }
+        let entry = match entry.status {
+            Status::Delayed => self.allocate(node, data, &entry, true)?,
+            Status::Hole => {
+                self.allocate(node, data, &Entry { len: entry.len.min(blocks), ..entry }, false)?
+            }
+            Status::Written | Status::Unwritten => entry,
+        };
+        let rest = cut(run, entry.len);
+        self.submit(run, &entry)?;
+        let to_convert = (entry.status == Status::Unwritten).then_some(entry);
+        self.conclude_run(node, data, run, to_convert)?;
+        Ok(rest)
+    }
+
+    /// Hands a run's bytes to the device: all of it lies in this extent.
+    fn submit(&self, run: &Run, entry: &Entry) -> Result<(), Fault> {
+        let bs = self.shared().geometry.block_size;
+        let start = bs.offset_of(entry.pblk).ok_or(Fault::Refused(Refusal::TooLarge))?;
+        let slices: Vec<IoSlice<'_>> = run.slices().map(IoSlice::new).collect();
+        self.shared().device.write_vectored_at(start, &slices).map_err(Fault::Device)?;
+        if self.has_external_log && !self.no_barriers {
+            self.shared().device.flush().map_err(Fault::Device)?;
+        }
+        Ok(())
+    }
+
+    fn start(&self, credits: u32) -> Result<Handle<'_>, Fault> {
+        let in_quotas = self.keeper.live.quota().map_or(0, |_| inode::Quota::CREDITS);
+        Ok(self.journal.start(credits + in_quotas)?)
+    }
+
+    fn change<'a>(&'a self, handle: &'a Handle<'_>) -> Change<'a> {
+        Change { live: &self.keeper.live, alloc: &self.keeper.alloc, edit: handle }
+    }
+
+    /// Gives blocks to what was delayed, unwritten, as many as lie in one run.
+    fn allocate(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        delayed: &Entry,
+        promised: bool,
+    ) -> Result<Entry, Fault> {
+        let mut tries = 0;
+        loop {
+            let want = Want { unwritten: true, promised };
+            let handle = self.start(Change::map_credits())?;
+            let done = self.map(&handle, node, data, delayed, want);
+            if let Err(fault) = &done
+                && !fault.is_clean_refusal()
+            {
+                handle.fail(fault);
+            }
+            drop(handle);
+            match done {
+                Err(fault) if fault.is(Refusal::NoSpace) && tries < SPACE_TRIES => {
+                    tries += 1;
+                    self.journal.commit_all()?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn map(
+        &self,
+        handle: &Handle<'_>,
+        node: &Arc<Node>,
+        data: &FileData,
+        hole: &Entry,
+        want: Want,
+    ) -> Result<Entry, Fault> {
+        let change = self.change(handle);
+        let _mapping = data.mapping.write();
+        let mapped = change.map_hole(node, hole.lblk, hole.len, want)?;
+        let entry = match mapped.holds {
+            Holds::Written(start) => Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Written),
+            Holds::Unwritten(start) => Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Unwritten),
+            Holds::Hole => unreachable!("a hole was given blocks"),
+        };
+        let how = if want.promised { Allocation::Delayed } else { Allocation::Other };
+        data.learn(self.shared(), change.alloc, entry, how);
+        data.note_mapped(buffer::Edit::transaction(handle));
+        Ok(entry)
+    }
+
+    /// For maps that know no unwritten blocks: allocates, writes and maps under one handle, so that it cannot commit before the
+    /// data is on the device.
+    fn write_mapping(&self, node: &Arc<Node>, data: &FileData, run: &mut Run) -> Result<Option<Run>, Fault> {
+        let log = self.shared().geometry.block_size.log2();
+        let lblk = Lblk((run.start() >> log) as u32);
+        let blocks = (run.len_bytes() >> log) as u32;
+        let mut tries = 0;
+        loop {
+            let handle = self.start(Change::map_credits() + 1)?;
+            let entry = data.entry(self.shared(), node, lblk, blocks)?;
+            let want = Want { unwritten: false, promised: entry.status == Status::Delayed };
+            let done = self.map(&handle, node, data, &entry, want).and_then(|entry| {
+                let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
+                self.submit(run, &entry)?;
+                self.put_size(&handle, node, data, run)?;
+                Ok(rest.filter(|rest| rest.len_bytes() > 0))
+            });
+            if let Err(fault) = &done
+                && !fault.is_clean_refusal()
+            {
+                handle.fail(fault);
+            }
+            drop(handle);
+            match done {
+                Err(fault) if fault.is(Refusal::NoSpace) && tries < SPACE_TRIES => {
+                    tries += 1;
+                    self.journal.commit_all()?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// A run's bytes are on the device: says so in the map, and in the size.
+    fn conclude_run(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        run: &Run,
+        unwritten: Option<Entry>,
+    ) -> Result<(), Fault> {
+        let log = self.shared().geometry.block_size.log2();
+        let (from, end) = (run.start() >> log, (run.start() + run.len_bytes()) >> log);
+        let Some(entry) = unwritten else {
+            if node.values().fields.size >= data.size().min(run.start() + run.len_bytes()) {
+                return Ok(());
+            }
+            let handle = self.start(1)?;
+            return self.put_size(&handle, node, data, run);
+        };
+        let mut from = Some(from);
+        while let Some(at) = from {
+            let handle = self.start(Change::state_credits(self.shared()) + 1)?;
+            let change = self.change(&handle);
+            let done = {
+                let _mapping = data.mapping.write();
+                change.set_state(node, at..end, false).inspect(|next| {
+                    let upto = next.unwrap_or(end);
+                    let part = entry.part(at as u32, upto as u32);
+                    let written = Entry { status: Status::Written, ..part };
+                    data.learn(self.shared(), change.alloc, written, Allocation::Other);
+                })
+            };
+            match done {
+                Ok(next) => from = next,
+                Err(fault) => {
+                    let fault = Fault::from(fault);
+                    if !fault.is_clean_refusal() {
+                        handle.fail(&fault);
+                    }
+                    return Err(fault);
+                }
+            }
+            data.note_mapped(buffer::Edit::transaction(&handle));
+            if from.is_none() {
+                self.put_size(&handle, node, data, run)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The size on disk, now that these bytes are there.
+    fn put_size(
+        &self,
+        handle: &Handle<'_>,
+        node: &Arc<Node>,
+        data: &FileData,
+        run: &Run,
+    ) -> Result<(), Fault> {
+        let bs = self.shared().geometry.block_size.bytes();
+        let end = run.start() + run.len_bytes();
+        let change = self.change(handle);
+        let size = {
+            let _mapping = data.mapping.write();
+            let before = node.values().fields.size;
+            let size = data.size_after(before, run.start(), end, bs);
+            if size == before {
+                return Ok(());
+            }
+            change.live.edit(node, buffer::Edit::transaction(handle)).fields.size = size;
+            size
+        };
+        data.note_mapped(buffer::Edit::transaction(handle));
+        if size > SMALL_MAX {
+            self.keeper.note_large_file(&change)?;
+        }
+        Ok(())
+    }
+}
+
+/// Starts the thread that writes back.
+pub(super) fn spawn(flusher: &Arc<Flusher>) -> std::thread::JoinHandle<()> {
+    let flusher = Arc::clone(flusher);
+    let life = move || flusher.run();
+    std::thread::Builder::new().name("extant-writeback".to_owned()).spawn(life).expect("a thread can be made")
+}

@@ -1,0 +1,236 @@
+//! The bytes of files: random writes, cuts, reservations and holes against a list of bytes, over closing and opening again; judged by
+//! e2fsck, and by the kernel where there is root.
+//!
+//! More: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::Ino;
+use device::FileDevice;
+use volume::{Allocate, Fault, New, OpenOptions, Refusal, SetAttr, Volume, WriteOptions};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % end
+    }
+}
+
+const FILES: usize = 3;
+const SIZE_MAX: u64 = 3 << 20;
+
+fn open(path: &Path, threads: bool) -> Volume {
+    let device = Arc::new(FileDevice::open(path, true).unwrap());
+    let write = WriteOptions { no_committer: !threads, ..WriteOptions::default() };
+    Volume::open(device, &OpenOptions { write, cache_bytes: 16 << 20, ..OpenOptions::default() }).unwrap()
+}
+
+/// A place that is more likely than others to be one where something ends.
+fn place(random: &mut Random, size: u64) -> u64 {
+    let near = match random.below(6) {
+        0 => size,
+        1 => random.below(64) << 12,
+        2 => random.below(16) << 16,
+        3 => 12 << random.below(8),
+        4 => random.below(40) << 10,
+        _ => return random.below(SIZE_MAX),
+    };
+    (near + random.below(5)).saturating_sub(2).min(SIZE_MAX - 1)
+}
+
+fn bytes_of(random: &mut Random, len: u64) -> Vec<u8> {
+    let seed = random.below(1 << 30) as u8 | 1;
+    (0..len).map(|at| seed.wrapping_add(at as u8) | 1).collect()
+}
+
+fn read_all(volume: &Volume, ino: Ino) -> Vec<u8> {
+    let inode = volume.inode(ino).unwrap();
+    let mut bytes = vec![0xEE; inode.size() as usize];
+    assert_eq!(volume.read(&inode, 0, &mut bytes).unwrap(), bytes.len());
+    bytes
+}
+
+fn compare(volume: &Volume, inos: &[Ino], model: &[Vec<u8>], what: &str) {
+    for (file, (ino, expected)) in inos.iter().zip(model).enumerate() {
+        let found = read_all(volume, *ino);
+        assert_eq!(found.len(), expected.len(), "{what}: size of file {file}");
+        let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+        assert!(differs.is_none(), "{what}: file {file} differs at {differs:?} of {}", expected.len());
+    }
+}
+
+fn random_bytes(options: &[&str], threads: bool) {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    let args = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0"].iter().chain(options).copied();
+    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
+    let mut random = Random(number("EXTANT_SEED", 1));
+    let mut volume = open(&path, threads);
+    let root = volume.root().unwrap().ino();
+    let inos: Vec<Ino> = (0..FILES)
+        .map(|n| volume.create(root, &[b'a' + n as u8], &New::file(0o644)).unwrap().ino())
+        .collect();
+    let mut model = vec![Vec::new(); FILES];
+    for n in 0..number("EXTANT_OPS", 600) {
+        let file = random.below(FILES as u64) as usize;
+        let (ino, bytes) = (inos[file], &mut model[file]);
+        let size = bytes.len() as u64;
+        let pos = place(&mut random, size);
+        let len = 1 + match random.below(3) {
+            0 => random.below(9000),
+            1 => random.below(300_000),
+            _ => place(&mut random, size).saturating_sub(pos),
+        };
+        let len = len.min(SIZE_MAX - pos).max(1);
+        let end = (pos + len) as usize;
+        let kind = random.below(16);
+        let what = format!("op {n}: kind {kind} file {file} of {size}: {pos}+{len}");
+        if std::env::var_os("EXTANT_TELL").is_some() {
+            println!("{what}");
+        }
+        let fallocate = |mode| match volume.fallocate(ino, mode, pos, len) {
+            Ok(()) => true,
+            Err(fault) if fault.is(Refusal::NotSupported) => false,
+            Err(fault) => panic!("{what}: {mode:?}: {fault}"),
+        };
+        match kind {
+            0..=5 => {
+                let new = bytes_of(&mut random, len);
+                assert_eq!(volume.write_at(ino, pos, &new).unwrap(), new.len(), "{what}");
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[pos as usize..end].copy_from_slice(&new);
+            }
+            6 => {
+                let set = SetAttr { size: Some(pos), ..SetAttr::default() };
+                volume.set_attr(ino, &set).unwrap();
+                bytes.resize(pos as usize, 0);
+            }
+            7 => volume.fsync(ino).unwrap(),
+            8 => volume.fdatasync(ino).unwrap(),
+            9 => {
+                if fallocate(Allocate::Punch) && (pos as usize) < bytes.len() {
+                    let end = end.min(bytes.len());
+                    bytes[pos as usize..end].fill(0);
+                }
+            }
+            10 => {
+                if fallocate(Allocate::Reserve) {
+                    bytes.resize(bytes.len().max(end), 0);
+                }
+            }
+            11 => {
+                fallocate(Allocate::Keep);
+            }
+            12 => {
+                if fallocate(Allocate::Zero) {
+                    bytes.resize(bytes.len().max(end), 0);
+                    bytes[pos as usize..end].fill(0);
+                }
+            }
+            13 => {
+                if fallocate(Allocate::ZeroKeep) && (pos as usize) < bytes.len() {
+                    let end = end.min(bytes.len());
+                    bytes[pos as usize..end].fill(0);
+                }
+            }
+            14 => {
+                let mut found = vec![0xEE; len as usize];
+                let read = volume.read(&volume.inode(ino).unwrap(), pos, &mut found).unwrap();
+                let expected = bytes.get(pos as usize..end.min(bytes.len())).unwrap_or_default();
+                assert!(found[..read] == *expected, "{what}: read");
+            }
+            _ if random.below(12) == 0 => {
+                volume.close().unwrap();
+                testkit::e2fsck_clean(&path);
+                volume = open(&path, threads);
+            }
+            _ => compare(&volume, &inos, &model, &what),
+        }
+        if !threads {
+            volume.check_file(ino).unwrap_or_else(|why| panic!("{what}: {why}"));
+        }
+    }
+    compare(&volume, &inos, &model, "at the end");
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+    if testkit::kernel_can_mount(&path) {
+        let mount = testkit::LoopMount::read_only(&path).unwrap();
+        for (file, expected) in model.iter().enumerate() {
+            let found = std::fs::read(mount.path().join(((b'a' + file as u8) as char).to_string())).unwrap();
+            assert!(found == *expected, "the kernel reads file {file} as it is");
+        }
+    }
+    // Everything that was promised was used or given back.
+    let volume = open(&path, threads);
+    for (n, ino) in inos.iter().enumerate() {
+        assert!(volume.write_at(*ino, SIZE_MAX, &[1; 100_000]).unwrap() == 100_000);
+        volume.unlink(root, &[b'a' + n as u8]).unwrap();
+    }
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
+
+#[test]
+fn blocks_of_4k() {
+    random_bytes(&["-b", "4096"], false);
+    random_bytes(&["-b", "4096"], true);
+}
+
+#[test]
+fn blocks_of_1k() {
+    random_bytes(&["-b", "1024"], false);
+}
+
+#[test]
+fn clusters() {
+    random_bytes(&["-b", "4096", "-O", "bigalloc", "-C", "65536"], false);
+    random_bytes(&["-b", "1024", "-O", "bigalloc", "-C", "4096"], true);
+}
+
+#[test]
+fn maps_of_indirect_blocks() {
+    random_bytes(&["-b", "1024", "-O", "^extents,^64bit"], false);
+    random_bytes(&["-b", "4096", "-O", "^extents,^64bit"], true);
+}
+
+#[test]
+fn files_inside_inodes() {
+    random_bytes(&["-b", "4096", "-O", "inline_data"], false);
+}
+
+#[test]
+fn without_a_journal() {
+    random_bytes(&["-b", "4096", "-O", "^has_journal"], true);
+}
+
+/// A write for which there is no room says so, what fits is written, and nothing stays promised.
+#[test]
+fn no_space() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
+    let volume = open(&path, false);
+    let root = volume.root().unwrap().ino();
+    let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
+    let bytes = vec![7; 40 << 20];
+    let written = volume.write_at(ino, 100, &bytes).unwrap();
+    assert!((4 << 20..16 << 20).contains(&written), "{written} bytes of a 16 MiB image");
+    let refused = volume.write_at(ino, 20 << 20, &[1; 5000]);
+    assert!(matches!(refused, Err(Fault::Refused(Refusal::NoSpace))), "{refused:?}");
+    volume.fsync(ino).unwrap();
+    assert_eq!(volume.inode(ino).unwrap().size(), 100 + written as u64);
+    volume.set_attr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    let again = volume.write_at(ino, 100, &bytes).unwrap();
+    assert!(again + (64 << 10) >= written, "{again} bytes where there was room for {written}");
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
