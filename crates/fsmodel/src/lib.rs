@@ -1,9 +1,10 @@
-//! What a file system should answer: a model of metadata operations, their generator, and a comparison of two subjects.
+//! What a file system should answer: models of operations, their generators, and a comparison of subjects.
 //!
 //! Owns: operations as values ([`Op`]); the canonical picture of a tree and the difference of two ([`Tree`], [`diff`]);
 //! a file system in memory that answers as Linux does on ext4 ([`Model`]); the kernel behind the same face
 //! ([`Kernel`]); random and enumerated operations ([`Generator`], [`short_sequences`]); the comparison, op by op and
-//! tree by tree, and the shrinking of what it found ([`compare`], [`shrink`]).
+//! tree by tree, and the shrinking of what it found ([`compare`], [`shrink`]). The same for the bytes of files, which
+//! have operations of their own: [`data`].
 //!
 //! Does **not** own: any knowledge of the engine, blocks or journals. This crate imports no other crate of the house, so
 //! that a mistake in extant cannot hide in its own oracle. It is used by tests and tools only.
@@ -19,7 +20,7 @@
 //! 2. An operation names its object by the path of a directory and a name in it ([`At`]). Directories on the way are
 //!    resolved first, the old one before the new one; symlinks are not followed, neither on the way (`ENOTDIR`) nor at
 //!    the end. `..` in the root of the tree is never asked for.
-//! 3. Regular files hold zeros only: they have sizes, no data.
+//! 3. Regular files hold zeros only: they have sizes, no data. (Those of [`data`] do.)
 //! 4. The file system has space: `ENOSPC` is told for attributes only, whose room in the inode and its block is part
 //!    of the model ([`Limits`]). No directory has more subdirectories, and no file more names, than 65,000.
 //! 5. Times are compared where an operation set them and no later operation moved them. The mount does not move access
@@ -40,6 +41,7 @@
 
 mod acl;
 mod compare;
+pub mod data;
 mod errno;
 mod generator;
 mod kernel;

@@ -1,0 +1,329 @@
+//! The bytes of files: the engine against the model, which answers as the kernel does, and against the kernel itself.
+//!
+//! More operations: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`; all bytes compared after each: `EXTANT_EACH=1`; holes
+//! only by the bytes in them: `EXTANT_HOLES=0`; collapse and insert too: `EXTANT_MOVES=1`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::Ino;
+use device::FileDevice;
+use fsmodel::Errno;
+use fsmodel::data::{
+    Answer, DataFs, Fallocate, Generator, Kernel, Limits, Model, Op, Options, Rules, Whence, bytes_of,
+    compare, map_by_seeks, replay, shrink,
+};
+use volume::{Allocate, Fault, Inode, New, OpenOptions, Seek, SetAttr, Volume, WriteOptions};
+
+/// Turns of the kernel and the engine.
+const N_TURNS: u64 = 8;
+/// The directory that the kernel's adapter makes.
+const DIR: &[u8] = b"files-0";
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// A volume that is open for writing, behind the face of the model.
+struct Files<'a> {
+    path: &'a Path,
+    /// Open but for the moment in which it is opened again.
+    open: Option<(Volume, Ino)>,
+}
+
+impl<'a> Files<'a> {
+    fn open(path: &'a Path) -> Self {
+        let mut files = Self { path, open: None };
+        files.reopen().unwrap();
+        files
+    }
+
+    fn reopen(&mut self) -> Result<(), Fault> {
+        self.close()?;
+        let device = Arc::new(FileDevice::open(self.path, true).unwrap());
+        let options = OpenOptions { write: WriteOptions::default(), ..OpenOptions::default() };
+        let volume =
+            Volume::open(device, &options).unwrap_or_else(|fault| panic!("it does not open: {fault}"));
+        let dir = volume.lookup(&*volume.root()?, DIR)?.ino();
+        self.open = Some((volume, dir));
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), Fault> {
+        self.open.take().map_or(Ok(()), |(volume, _)| volume.close())
+    }
+
+    fn call(&mut self, op: &Op) -> Result<Answer, Fault> {
+        if matches!(op, Op::Reopen) {
+            return self.reopen().map(|()| Answer::Done);
+        }
+        let (volume, dir) = self.open.as_ref().expect("it is open between operations");
+        let name = |file: u8| format!("f{file}").into_bytes();
+        let find = |file: u8| volume.lookup(&*volume.inode(*dir)?, &name(file));
+        match *op {
+            Op::Create { file } => volume.create(*dir, &name(file), &New::file(0o644)).map(drop)?,
+            Op::Unlink { file } => volume.unlink(*dir, &name(file))?,
+            Op::Read { file, pos, len } => {
+                let mut bytes = vec![0xee; usize::try_from(len).expect("reads are short")];
+                let n = volume.read(&*find(file)?, pos, &mut bytes)?;
+                bytes.truncate(n);
+                return Ok(Answer::Bytes(bytes));
+            }
+            Op::Truncate { file, size } => {
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                volume.set_attr(find(file)?.ino(), &set).map(drop)?;
+            }
+            Op::Seek { file, whence, pos } => {
+                return seek(volume, &*find(file)?, whence, pos).map(Answer::Place);
+            }
+            Op::Stat { file } => return Ok(Answer::Size(volume.stat(&*find(file)?).size)),
+            Op::Write { file, pos, len, seed } => {
+                let n = volume.write_at(find(file)?.ino(), pos, &bytes_of(seed, pos, len))?;
+                return Ok(Answer::Count(n as u64));
+            }
+            Op::Fallocate { file, mode, pos, len } => {
+                let mode = match mode {
+                    Fallocate::Reserve => Allocate::Reserve,
+                    Fallocate::Keep => Allocate::Keep,
+                    Fallocate::Punch => Allocate::Punch,
+                    Fallocate::Zero => Allocate::Zero,
+                    Fallocate::ZeroKeep => Allocate::ZeroKeep,
+                    Fallocate::Collapse => Allocate::Collapse,
+                    Fallocate::Insert => Allocate::Insert,
+                    Fallocate::WriteZeroes => Allocate::WriteZeroes,
+                    Fallocate::Unshare => Allocate::Unshare,
+                };
+                volume.fallocate(find(file)?.ino(), mode, pos, len)?;
+            }
+            Op::Fsync { file } => volume.fsync(find(file)?.ino())?,
+            Op::Fdatasync { file } => volume.fdatasync(find(file)?.ino())?,
+            Op::Map { file } => {
+                volume.fsync(find(file)?.ino())?;
+                let inode = find(file)?;
+                let mut failed = None;
+                let ranges = map_by_seeks(|whence, pos| {
+                    seek(volume, &inode, whence, pos).map_err(|fault| {
+                        let errno = Errno(fault.errno());
+                        failed = Some(fault);
+                        errno
+                    })
+                });
+                return ranges.map(Answer::Ranges).map_err(|_| failed.expect("a seek has failed"));
+            }
+            Op::Reopen => unreachable!("it is done above"),
+        }
+        Ok(Answer::Done)
+    }
+}
+
+fn seek(volume: &Volume, inode: &Inode, whence: Whence, pos: u64) -> Result<u64, Fault> {
+    let what = match whence {
+        Whence::Data => Seek::Data,
+        Whence::Hole => Seek::Hole,
+    };
+    volume.seek(inode, pos, what)
+}
+
+/// Positions that a system call does not pass on: they are negative there.
+fn is_negative(op: &Op) -> bool {
+    match *op {
+        Op::Read { pos, len, .. } | Op::Write { pos, len, .. } => {
+            i64::try_from(pos.saturating_add(len)).is_err()
+        }
+        Op::Truncate { size, .. } => i64::try_from(size).is_err(),
+        Op::Fallocate { pos, len, .. } => i64::try_from(pos.max(len)).is_err(),
+        _ => false,
+    }
+}
+
+impl DataFs for Files<'_> {
+    fn apply(&mut self, op: &Op) -> Result<Answer, Errno> {
+        if is_negative(op) {
+            let file = op.file().expect("it is of a file");
+            return self.apply(&Op::Stat { file }).and(Err(Errno::EINVAL));
+        }
+        self.call(op).map_err(|fault| {
+            if matches!(fault, Fault::Corrupt(_) | Fault::Device(_) | Fault::Aborted(_)) {
+                eprintln!("{op:?}: {fault}");
+            }
+            Errno(fault.errno())
+        })
+    }
+}
+
+/// All but what the engine does not do yet, unless `EXTANT_MOVES` is set: it moves no blocks.
+fn options(limits: Limits) -> Options {
+    let moves = |mode: &Fallocate| matches!(mode, Fallocate::Collapse | Fallocate::Insert);
+    let mut options = Options { limits, ..Options::default() };
+    if std::env::var_os("EXTANT_MOVES").is_none() {
+        options.modes.retain(|mode| !moves(mode));
+    }
+    options
+}
+
+/// Holes as the kernel has them; only such that hold no bytes, with `EXTANT_HOLES=0`.
+fn rules(check_every: u64) -> Rules {
+    Rules { check_every: number("EXTANT_EACH", check_every), same_maps: number("EXTANT_HOLES", 1) != 0 }
+}
+
+/// An image with the directory in it.
+fn make(path: &Path, features: &[&str], limits: Limits) {
+    let _ = std::fs::remove_file(path);
+    let name = path.to_str().unwrap();
+    let block_size = limits.block_size.to_string();
+    let args = ["-q", "-F", "-t", "ext4", "-b", block_size.as_str()];
+    testkit::run("mke2fs", args.iter().chain(features).copied().chain([name, "2G"]));
+    let options = OpenOptions { write: WriteOptions::default(), ..OpenOptions::default() };
+    let volume = Volume::open(Arc::new(FileDevice::open(path, true).unwrap()), &options).unwrap();
+    volume.create(volume.root().unwrap().ino(), DIR, &New::directory(0o755)).unwrap();
+    volume.close().unwrap();
+}
+
+/// The engine alone against the model.
+fn against_the_model(features: &[&str], limits: Limits) {
+    let limits = Limits { fills: number("EXTANT_HOLES", 1) == 0, ..limits };
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, features, limits);
+    let rules = rules(500);
+    let (mut model, mut engine) = (Model::new(limits), Files::open(&path));
+    let mut generator = Generator::new(number("EXTANT_SEED", 1), options(limits));
+    let n_ops = number("EXTANT_OPS", 8_000);
+    let report = compare(&mut model, &mut [&mut engine], &mut generator, n_ops, rules);
+    let report = report.unwrap_or_else(|found| {
+        let again = scratch.path().join("again");
+        let least = shrink(&found, &model, rules, || {
+            make(&again, features, limits);
+            vec![Files::open(&again)]
+        });
+        panic!("{found}\nthe least: {least:#?}")
+    });
+    println!("{report}");
+    engine.close().unwrap();
+    crashlab::e2fsck_says(&path).unwrap();
+}
+
+/// The kernel and the engine on an image each: the same answers, also where the model leaves them open.
+fn beside_the_kernel(features: &[&str], limits: Limits) {
+    let limits = Limits { fills: number("EXTANT_HOLES", 1) == 0, ..limits };
+    if !testkit::is_root() {
+        println!("skipped: needs root and loop devices");
+        return;
+    }
+    let scratch = testkit::scratch();
+    let (ours, theirs) = (scratch.path().join("ours"), scratch.path().join("theirs"));
+    make(&ours, features, limits);
+    make(&theirs, features, limits);
+    let mount = testkit::LoopMount::new(&theirs, "noatime").unwrap();
+    let mut kernel = Kernel::new(&mount.path().join("files-0")).with(limits);
+    let (mut model, mut engine) = (Model::new(limits), Files::open(&ours));
+    let mut generator = Generator::new(number("EXTANT_SEED", 1), options(limits));
+    let rules = rules(1000);
+    let n_ops = number("EXTANT_OPS", 4_000);
+    let report = compare(&mut model, &mut [&mut kernel, &mut engine], &mut generator, n_ops, rules);
+    println!("{}", report.unwrap_or_else(|found| panic!("{found}")));
+    engine.close().unwrap();
+    crashlab::e2fsck_says(&ours).unwrap();
+    // And the kernel reads what the engine wrote.
+    drop((kernel, mount));
+    let mount = testkit::LoopMount::new(&ours, "noatime").unwrap();
+    let mut kernel = Kernel::new(&mount.path().join("files-0")).with(limits);
+    let maps: Vec<Op> = (0..Options::default().n_files).map(|file| Op::Map { file }).collect();
+    let read = replay(&mut model, &mut [&mut kernel], &maps, rules);
+    read.unwrap_or_else(|found| panic!("as the engine left it: {found}"));
+}
+
+/// The kernel and the engine by turns on one image: each goes on with what the other left.
+fn in_turns(features: &[&str], limits: Limits) {
+    let limits = Limits { fills: number("EXTANT_HOLES", 1) == 0, ..limits };
+    if !testkit::is_root() {
+        println!("skipped: needs root and loop devices");
+        return;
+    }
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    let name = path.to_str().unwrap();
+    let block_size = limits.block_size.to_string();
+    let args = ["-q", "-F", "-t", "ext4", "-b", block_size.as_str()];
+    testkit::run("mke2fs", args.iter().chain(features).copied().chain([name, "2G"]));
+    let rules = rules(250);
+    let n_ops = number("EXTANT_OPS", 4_000).div_ceil(2 * N_TURNS);
+    let mut model = Model::new(limits);
+    let mut generator = Generator::new(number("EXTANT_SEED", 1), options(limits));
+    for turn in 0..N_TURNS {
+        generator.change(|options| options.modes = Fallocate::ALL.to_vec());
+        let mount = testkit::LoopMount::new(&path, "noatime").unwrap();
+        let kernel = match turn {
+            0 => Kernel::fresh(mount.path(), 0).unwrap(),
+            _ => Kernel::new(&mount.path().join("files-0")),
+        };
+        let mut kernel = kernel.with(limits);
+        let turn_of_kernel = compare(&mut model, &mut [&mut kernel], &mut generator, n_ops, rules);
+        turn_of_kernel.unwrap_or_else(|found| panic!("turn {turn}, the kernel: {found}"));
+        let maps: Vec<Op> = (0..Options::default().n_files).map(|file| Op::Map { file }).collect();
+        let settled = replay(&mut model, &mut [&mut kernel], &maps, rules);
+        settled.unwrap_or_else(|found| panic!("turn {turn}, the kernel at last: {found}"));
+        drop((kernel, mount));
+
+        // The kernel punches; of the engine's holes the other tests tell.
+        generator.change(|now| now.modes = options(limits).modes);
+        generator.change(|now| now.modes.retain(|mode| *mode != Fallocate::Punch));
+        let mut engine = Files::open(&path);
+        let as_left = replay(&mut model, &mut [&mut engine], &maps, rules);
+        as_left.unwrap_or_else(|found| panic!("turn {turn}, as the kernel left it: {found}"));
+        let report = compare(&mut model, &mut [&mut engine], &mut generator, n_ops, rules);
+        let report = report.unwrap_or_else(|found| panic!("turn {turn}, the engine: {found}"));
+        println!("turn {turn}: {report}");
+        engine.close().unwrap();
+        if limits.cluster_size == limits.block_size {
+            crashlab::e2fsck_says(&path).unwrap();
+        }
+    }
+}
+
+/// Each kind of file system, each way of looking.
+macro_rules! kinds {
+    ($($name:ident: $features:expr, $limits:expr;)*) => {
+        $(
+            mod $name {
+                use super::*;
+
+                #[test]
+                #[ignore = "the engine parts from the model where the end of a file is punched"]
+                fn against_the_model() {
+                    super::against_the_model(&$features, $limits);
+                }
+
+                #[test]
+                #[ignore = "the engine parts from the model where the end of a file is punched"]
+                fn beside_the_kernel() {
+                    super::beside_the_kernel(&$features, $limits);
+                }
+
+                #[test]
+                fn in_turns() {
+                    super::in_turns(&$features, $limits);
+                }
+            }
+        )*
+    };
+}
+
+const SMALL: Limits = Limits {
+    block_size: 1024,
+    cluster_size: 1024,
+    extents: true,
+    inline_data: false,
+    write_zeroes: false,
+    fills: false,
+};
+const PLAIN: Limits = Limits { block_size: 4096, cluster_size: 4096, ..SMALL };
+
+kinds! {
+    plain: ["-O", "metadata_csum_seed,orphan_file"], PLAIN;
+    small_blocks: [], SMALL;
+    without_extents: ["-O", "^extent,^64bit"], Limits { extents: false, ..PLAIN };
+    without_extents_in_small_blocks: ["-O", "^extent,^64bit"], Limits { extents: false, ..SMALL };
+    bigalloc: ["-O", "bigalloc", "-C", "65536"], Limits { cluster_size: 64 << 10, ..PLAIN };
+    inline_data: ["-O", "inline_data"], Limits { inline_data: true, ..PLAIN };
+}
