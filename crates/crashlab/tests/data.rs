@@ -1,7 +1,7 @@
 //! The bytes of files: the engine against the model, which answers as the kernel does, and against the kernel itself.
 //!
 //! More operations: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`; all bytes compared after each: `EXTANT_EACH=1`; holes
-//! only by the bytes in them: `EXTANT_HOLES=0`; collapse and insert too: `EXTANT_MOVES=1`.
+//! only by the bytes in them: `EXTANT_HOLES=0`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -151,14 +151,8 @@ impl DataFs for Files<'_> {
     }
 }
 
-/// All but what the engine does not do yet, unless `EXTANT_MOVES` is set: it moves no blocks.
 fn options(limits: Limits) -> Options {
-    let moves = |mode: &Fallocate| matches!(mode, Fallocate::Collapse | Fallocate::Insert);
-    let mut options = Options { limits, ..Options::default() };
-    if std::env::var_os("EXTANT_MOVES").is_none() {
-        options.modes.retain(|mode| !moves(mode));
-    }
-    options
+    Options { limits, ..Options::default() }
 }
 
 /// Holes as the kernel has them; only such that hold no bytes, with `EXTANT_HOLES=0`.
@@ -265,9 +259,7 @@ fn in_turns(features: &[&str], limits: Limits) {
         settled.unwrap_or_else(|found| panic!("turn {turn}, the kernel at last: {found}"));
         drop((kernel, mount));
 
-        // The kernel punches; of the engine's holes the other tests tell.
         generator.change(|now| now.modes = options(limits).modes);
-        generator.change(|now| now.modes.retain(|mode| *mode != Fallocate::Punch));
         let mut engine = Files::open(&path);
         let as_left = replay(&mut model, &mut [&mut engine], &maps, rules);
         as_left.unwrap_or_else(|found| panic!("turn {turn}, as the kernel left it: {found}"));
@@ -289,13 +281,11 @@ macro_rules! kinds {
                 use super::*;
 
                 #[test]
-                #[ignore = "the engine parts from the model where the end of a file is punched"]
                 fn against_the_model() {
                     super::against_the_model(&$features, $limits);
                 }
 
                 #[test]
-                #[ignore = "the engine parts from the model where the end of a file is punched"]
                 fn beside_the_kernel() {
                     super::beside_the_kernel(&$features, $limits);
                 }
