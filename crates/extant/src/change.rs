@@ -22,7 +22,7 @@ use volume::{
 };
 
 use crate::fs::{FileSystem, bytes};
-use crate::{Error, Timestamp, list};
+use crate::{Error, File, Timestamp, list};
 
 /// Names that are read at a time while a tree is removed.
 const NAMES_PIECE: usize = 1024;
@@ -119,6 +119,35 @@ impl FileSystem {
     /// writing; as [`resolve`](Self::resolve) for the directory.
     pub fn create(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         self.create_node(path, &New::file(mode))
+    }
+
+    /// Makes these bytes the content of a regular file, which is made if it is not there (root's, with mode 0644); symbolic links are
+    /// followed. They are in memory then, until [`sync`](Self::sync), [`close`](Self::close) or [`File::sync_all`].
+    ///
+    /// # Errors
+    /// As [`create`](Self::create) and [`file`](Self::file); [`Refusal::NoSpace`]: what fits is written.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
+    /// # let (_kept, image) = example::example_image();
+    /// let fs = extant::open_writable(&image)?;
+    /// fs.write("/etc/issue", b"welcome\n")?;
+    /// fs.close()?;
+    ///
+    /// assert_eq!(extant::open(&image)?.read("/etc/issue")?, b"welcome\n");
+    /// # Ok::<(), extant::Error>(())
+    /// ```
+    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<File, Error> {
+        let path = path.as_ref();
+        let file = match self.file(path) {
+            Err(Error::At { fault, .. }) if fault.is(Refusal::NotFound) => {
+                self.create(path, 0o644)?;
+                self.file(path)?
+            }
+            file => file?,
+        };
+        file.set_len(0).and_then(|()| file.write_at(content.as_ref(), 0)).map_err(Error::at(bytes(path)))?;
+        Ok(file)
     }
 
     /// Makes an empty directory of root's with these permission bits (0 to 0o7777), and returns its inode.

@@ -1,16 +1,17 @@
-//! An open file: the standard library's `Read` and `Seek`, and reads at offsets.
+//! An open file: the standard library's `Read`, `Write` and `Seek`, and reads and writes at offsets.
 
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use volume::{Fault, InodeRef, Stat, Volume};
+use volume::{Allocate, Fault, InodeRef, SetAttr, Stat, Volume};
 
 use crate::error::fault_kind;
 
-/// A regular file that is open for reading.
+/// A regular file that is open: for reading, and for writing where the file system is.
 ///
-/// Reads are positional underneath, so a clone has a position of its own, and threads may use [`read_at`](Self::read_at)
-/// on one file together. There is no buffer: wrap it in a [`std::io::BufReader`] for small reads.
+/// Reads and writes are positional underneath, so a clone has a position of its own, and threads may use
+/// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) on one file together. What is written is in memory until
+/// [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data), or until it was there for half a minute.
 ///
 /// Of a file system that is open for writing it shows the file as it is at each call, and keeps it alive when its last name
 /// is removed.
@@ -56,6 +57,53 @@ impl File {
         self.held.volume.read(&self.now(), offset, buf)
     }
 
+    /// Writes all of `bytes` from byte `offset` on, which may lie behind the end.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSpace`](crate::Refusal::NoSpace): what fits is written; [`Refusal::TooLarge`](crate::Refusal::TooLarge),
+    /// [`Refusal::NotPermitted`](crate::Refusal::NotPermitted), [`Refusal::ReadOnly`](crate::Refusal::ReadOnly) when the file
+    /// system is not open for writing; the device refused.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < bytes.len() {
+            done += self.held.volume.write_at(self.held.inode.ino(), offset + done as u64, &bytes[done..])?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the file, or extends it by a hole.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    pub fn set_len(&self, len: u64) -> Result<(), Fault> {
+        let set = SetAttr { size: Some(len), ..SetAttr::default() };
+        self.held.volume.set_attr(self.held.inode.ino(), &set).map(drop)
+    }
+
+    /// Reserves blocks for a range, punches holes, and so on: see [`Allocate`].
+    ///
+    /// # Errors
+    /// See [`Volume::fallocate`].
+    pub fn allocate(&self, mode: Allocate, offset: u64, len: u64) -> Result<(), Fault> {
+        self.held.volume.fallocate(self.held.inode.ino(), mode, offset, len)
+    }
+
+    /// Makes durable what was written, and all else that was done to the file.
+    ///
+    /// # Errors
+    /// The device refused, now or when bytes were written back before.
+    pub fn sync_all(&self) -> Result<(), Fault> {
+        self.held.volume.fsync(self.held.inode.ino())
+    }
+
+    /// Makes durable what was written, and what it takes to read it again.
+    ///
+    /// # Errors
+    /// As [`sync_all`](Self::sync_all).
+    pub fn sync_data(&self) -> Result<(), Fault> {
+        self.held.volume.fdatasync(self.held.inode.ino())
+    }
+
     /// Size in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -87,6 +135,21 @@ impl Read for File {
             self.read_at(buf, self.position).map_err(|fault| io::Error::new(fault_kind(&fault), fault))?;
         self.position += got as u64;
         Ok(got)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let ino = self.held.inode.ino();
+        let done = self.held.volume.write_at(ino, self.position, bytes);
+        let done = done.map_err(|fault| io::Error::new(fault_kind(&fault), fault))?;
+        self.position += done as u64;
+        Ok(done)
+    }
+
+    /// Nothing waits here; see [`sync_all`](File::sync_all).
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -219,9 +219,9 @@ pub use fs::{DirEntry, FileSystem, ReadDir};
 pub use ondisk::time::Timestamp;
 pub use ondisk::{Features, Superblock};
 pub use volume::{
-    Attribute, Cursor, Extent, Fault, FileType, Follow, Inode, InodeRef, MountGuard, New, OnError, OpenFault,
-    OpenOptions, OrphanMode, Recovery, Refusal, Rename, Seek, SetAttr, SetXattr, Stat, StatFs, Volume,
-    WriteOptions,
+    Allocate, Attribute, Cursor, DataPath, Extent, Fault, FileType, Follow, Inode, InodeRef, MountGuard, New,
+    OnError, OpenFault, OpenOptions, OrphanMode, Recovery, Refusal, Rename, Seek, SetAttr, SetXattr, Stat,
+    StatFs, Volume, WriteOptions,
 };
 pub use walk::Walk;
 

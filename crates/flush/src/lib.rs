@@ -224,7 +224,7 @@ impl<D: Device> Coordinator<D> {
             add(&self.counts.covered, 1);
             return Ok(How::Covered);
         }
-        if self.settings.mode == Mode::None {
+        if matches!(self.settings.mode, Mode::None | Mode::EmptyTxn) {
             return self.make().map(|()| How::Own);
         }
         if self.settings.mode == Mode::Seed && self.is_fast() {

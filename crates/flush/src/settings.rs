@@ -14,11 +14,16 @@ pub enum Mode {
     /// As merge, and nothing is flushed for what a flush has covered already (spec 05 section 5.2).
     #[default]
     Epoch,
+    /// By a commit of the file system's journal, even of an empty one: the first design of 2010, which was given up (spec 05
+    /// section 5). Only who has a journal can do that; here it is as [`None`](Self::None).
+    EmptyTxn,
 }
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::None, Self::Seed, Self::Merge, Self::Epoch];
+    pub const ALL: [Self; 5] = [Self::None, Self::Seed, Self::Merge, Self::Epoch, Self::EmptyTxn];
+    /// Those that need no journal.
+    pub const OF_DEVICE: [Self; 4] = [Self::None, Self::Seed, Self::Merge, Self::Epoch];
 
     /// As it is spelled.
     #[must_use]
@@ -28,6 +33,7 @@ impl Mode {
             Self::Seed => "seed",
             Self::Merge => "merge",
             Self::Epoch => "epoch",
+            Self::EmptyTxn => "empty-txn",
         }
     }
 

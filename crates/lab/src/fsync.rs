@@ -4,9 +4,9 @@
 //! overwrite   each thread: overwrite a block of its own, ask for a flush; nothing else
 //! happy       each thread: mostly reads, some writes of 40 KiB in a file's blocks, and a flush after each write
 //! ```
-//! The load works on a device, below any file system: it is the case in which a journal has nothing to commit and each fsync
-//! would send a flush of its own. The device takes the times of another kind (`device::Model`), so that a disk can be studied where
-//! there is none.
+//! The load works on files that have all their blocks, by fdatasync: a journal has nothing to commit then, and each fsync would send
+//! a flush of its own. Or on the device below any file system, where nothing else takes time. The device takes the times of another
+//! kind (`device::Model`), so that a disk can be studied where there is none.
 //!
 //! For each device and number of threads, the modes have their turns side by side, and one turn is without flushes: `cost` is
 //! 1 - throughput with / throughput without. Source: spec 05 sections 7 and 10.
@@ -16,10 +16,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use base::Ino;
 use device::{Clock, Device, MemDevice, Model, Modelled};
 use flush::{Coordinator, Delay, FlushCounts, Mode, Settings, Stream};
+use image::options::FormatOptions;
 use serde::Serialize;
+use volume::{New, OpenOptions, Volume, WriteOptions};
 
+use crate::ground::Ground;
 use crate::summary::rate;
 use crate::{LabFault, Watch};
 
@@ -40,11 +44,23 @@ pub enum Load {
     Happy,
 }
 
+/// Where threads work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum On {
+    /// Each in its part of a device, without a file system.
+    Device,
+    /// Each in a file of its own.
+    Files,
+}
+
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct Study {
     /// What threads do.
     pub load: Load,
+    /// Where they do it.
+    pub ground: On,
     /// The devices.
     pub models: Vec<Model>,
     /// The columns.
@@ -64,6 +80,8 @@ pub struct Study {
 pub struct Report {
     /// What threads do.
     pub load: Load,
+    /// Where they do it.
+    pub ground: On,
     /// The leader's delay.
     pub delay: &'static str,
     /// Seconds of a turn.
@@ -124,13 +142,93 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     }
     Ok(Report {
         load: study.load,
+        ground: study.ground,
         delay: study.settings.delay.name(),
         seconds: study.time.as_secs_f64(),
         rows,
     })
 }
 
-type Disk = Coordinator<Modelled<MemDevice>>;
+/// Where threads work.
+trait Target: Sync {
+    fn read(&self, thread: u64, at: u64, buf: &mut [u8]) -> Result<(), String>;
+    fn write(&self, thread: u64, at: u64, bytes: &[u8]) -> Result<(), String>;
+    fn flush(&self, thread: u64) -> Result<(), String>;
+    fn counts(&self) -> FlushCounts;
+}
+
+fn told(fault: impl fmt::Display) -> String {
+    fault.to_string()
+}
+
+/// Each thread has a part of a device.
+struct Disk(Coordinator<Modelled<MemDevice>>);
+
+impl Target for Disk {
+    fn read(&self, thread: u64, at: u64, buf: &mut [u8]) -> Result<(), String> {
+        self.0.read_at(thread * SHARE + at, buf).map_err(told)
+    }
+
+    fn write(&self, thread: u64, at: u64, bytes: &[u8]) -> Result<(), String> {
+        self.0.write_at(thread * SHARE + at, bytes).map_err(told)
+    }
+
+    fn flush(&self, thread: u64) -> Result<(), String> {
+        self.0.flush_for(Stream(thread)).map(drop).map_err(told)
+    }
+
+    fn counts(&self) -> FlushCounts {
+        self.0.counts()
+    }
+}
+
+/// Each thread has a file.
+struct Files {
+    volume: Volume,
+    inos: Vec<Ino>,
+    flushes: bool,
+}
+
+impl Files {
+    fn new(
+        device: Arc<dyn Device>,
+        threads: usize,
+        settings: Settings,
+        flushes: bool,
+    ) -> Result<Self, LabFault> {
+        let write = WriteOptions { flush: settings, no_barriers: !flushes, ..WriteOptions::default() };
+        let volume = Volume::open(device, &OpenOptions { write, ..OpenOptions::default() })?;
+        let failed = |fault: volume::Fault| LabFault::Device(fault.to_string());
+        let root = volume.root().map_err(failed)?.ino();
+        let inos = (0..threads).map(|thread| {
+            let ino = volume.create_number(root, format!("file-{thread}").as_bytes(), &New::file(0o644))?;
+            volume.write_at(ino, 0, &vec![1; SHARE as usize])?;
+            Ok(ino)
+        });
+        let inos = inos.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        volume.sync().map_err(failed)?;
+        Ok(Self { volume, inos, flushes })
+    }
+}
+
+impl Target for Files {
+    fn read(&self, thread: u64, at: u64, buf: &mut [u8]) -> Result<(), String> {
+        self.volume.read_at(self.inos[thread as usize], at, buf).map(drop).map_err(told)
+    }
+
+    fn write(&self, thread: u64, at: u64, bytes: &[u8]) -> Result<(), String> {
+        self.volume.write_at(self.inos[thread as usize], at, bytes).map(drop).map_err(told)
+    }
+
+    fn flush(&self, thread: u64) -> Result<(), String> {
+        self.volume.fdatasync(self.inos[thread as usize]).map_err(told)
+    }
+
+    fn counts(&self) -> FlushCounts {
+        // Without barriers nothing is asked for.
+        if self.flushes { self.volume.flush_counts().unwrap_or_default() } else { FlushCounts::default() }
+    }
+}
 
 /// What one thread did.
 #[derive(Default)]
@@ -140,19 +238,43 @@ struct Done {
 }
 
 fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Result<Row, LabFault> {
-    let size = SHARE * threads as u64;
-    let modelled = Modelled::new(MemDevice::new(size), model, Clock::Real);
     let settings = Settings { mode: mode.unwrap_or(Mode::None), ..study.settings };
-    let disk = Coordinator::new(modelled, settings);
-    let refused = |fault: &dyn fmt::Display| LabFault::Device(fault.to_string());
-    // The first flush tells how long one takes.
-    disk.flush().map_err(|fault| refused(&fault))?;
+    match study.ground {
+        On::Device => {
+            let modelled = Modelled::new(MemDevice::new(SHARE * threads as u64), model, Clock::Real);
+            let disk = Disk(Coordinator::new(modelled, settings));
+            // The first flush tells how long one takes.
+            disk.0.flush().map_err(|fault| LabFault::Device(fault.to_string()))?;
+            let flush_us = disk.0.flush_nanos().unwrap_or(0) as f64 / 1e3;
+            Ok(Row { flush_us, ..turn_on(study, &disk, model, threads, mode)? })
+        }
+        On::Files => {
+            let size = SHARE * threads as u64 + (96 << 20);
+            let memory = Ground::memory(size, &FormatOptions::default())?;
+            let modelled = Arc::new(Modelled::new(memory.device(), model, Clock::Real));
+            let device: Arc<dyn Device> = Arc::<Modelled<_>>::clone(&modelled);
+            let files = Files::new(device, threads, settings, mode.is_some())?;
+            let row = turn_on(study, &files, model, threads, mode)?;
+            files.volume.close().map_err(LabFault::Close)?;
+            Ok(Row { flush_us: modelled.flush_nanos().unwrap_or(0) as f64 / 1e3, ..row })
+        }
+    }
+}
+
+fn turn_on(
+    study: &Study,
+    disk: &dyn Target,
+    model: Model,
+    threads: usize,
+    mode: Option<Mode>,
+) -> Result<Row, LabFault> {
+    let before = disk.counts();
     let stop = AtomicBool::new(false);
     let begin = Barrier::new(threads + 1);
     let (took, done) = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads as u64)
             .map(|thread| {
-                let (disk, stop, begin) = (&disk, &stop, &begin);
+                let (stop, begin) = (&stop, &begin);
                 scope.spawn(move || {
                     begin.wait();
                     work(study, disk, thread, mode.is_some(), stop)
@@ -166,10 +288,10 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
         let joined = workers
             .into_iter()
             .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        let done: Result<Vec<Done>, Arc<str>> = joined.collect();
+        let done: Result<Vec<Done>, String> = joined.collect();
         (begun.elapsed(), done)
     });
-    let done = done.map_err(|why| refused(&why))?;
+    let done = done.map_err(LabFault::Device)?;
     let operations: u64 = done.iter().map(|done| done.operations).sum();
     let mut waits: Vec<Duration> = done.into_iter().flat_map(|done| done.waits).collect();
     waits.sort_unstable();
@@ -177,23 +299,32 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
         let wait = waits.get(waits.len() * part / 100).or(waits.last());
         wait.map_or(0.0, |wait| wait.as_secs_f64() * 1e6)
     };
-    let FlushCounts { requests, flushes, .. } = disk.counts();
+    let after = disk.counts();
+    let fsyncs = waits.len() as u64;
+    // On files also those of commits that were made instead.
+    let flushes = after.flushes + after.others - before.flushes - before.others;
     Ok(Row {
         device: model.name,
         threads,
         mode: mode.map_or("no-barrier", Mode::name),
         per_s: rate(operations, took.as_secs_f64()),
-        fsyncs: requests,
+        fsyncs,
         flushes,
-        flushes_per_fsync: if requests == 0 { 0.0 } else { flushes as f64 / requests as f64 },
+        flushes_per_fsync: if fsyncs == 0 { 0.0 } else { flushes as f64 / fsyncs as f64 },
         p50_us: at(50),
         p99_us: at(99),
         cost: None,
-        flush_us: disk.flush_nanos().unwrap_or(0) as f64 / 1e3,
+        flush_us: 0.0,
     })
 }
 
-fn work(study: &Study, disk: &Disk, thread: u64, flushes: bool, stop: &AtomicBool) -> Result<Done, Arc<str>> {
+fn work(
+    study: &Study,
+    disk: &dyn Target,
+    thread: u64,
+    flushes: bool,
+    stop: &AtomicBool,
+) -> Result<Done, String> {
     let mut done = Done::default();
     let mut random = study.seed ^ (thread << 32);
     let mut next = move |below: u64| {
@@ -201,7 +332,6 @@ fn work(study: &Study, disk: &Disk, thread: u64, flushes: bool, stop: &AtomicBoo
         base::salted::spread(random) % below
     };
     let mut block = [thread as u8; BLOCK];
-    let refused = |fault: &dyn fmt::Display| Arc::from(fault.to_string());
     while !stop.load(Ordering::Relaxed) {
         // Of 14 operations of the mix six write: write, create, append.
         let (writes, blocks) = match study.load {
@@ -209,16 +339,16 @@ fn work(study: &Study, disk: &Disk, thread: u64, flushes: bool, stop: &AtomicBoo
             Load::Happy => (next(14) < 6, (SIZE / BLOCK) as u64),
         };
         for _ in 0..blocks {
-            let at = thread * SHARE + next(SHARE / BLOCK as u64) * BLOCK as u64;
+            let at = next(SHARE / BLOCK as u64) * BLOCK as u64;
             match writes {
-                true => disk.write_at(at, &block),
-                false => disk.read_at(at, &mut block),
-            }
-            .map_err(|fault| refused(&fault))?;
+                true => disk.write(thread, at, &block),
+                false => disk.read(thread, at, &mut block),
+            }?;
         }
-        if writes && flushes {
+        // Without barriers a file's bytes go to the device all the same.
+        if writes && (flushes || study.ground == On::Files) {
             let asked = Instant::now();
-            disk.flush_for(Stream(thread)).map_err(|fault| refused(&fault))?;
+            disk.flush(thread)?;
             done.waits.push(asked.elapsed());
         }
         done.operations += 1;
@@ -234,7 +364,11 @@ impl fmt::Display for Report {
                 "happy: each thread reads and writes 40 KiB, and asks for a flush after each write"
             }
         };
-        writeln!(f, "{what}; {} s a turn, delay {}", self.seconds, self.delay)?;
+        let place = match self.ground {
+            On::Device => "on the device",
+            On::Files => "in a file, by fdatasync",
+        };
+        writeln!(f, "{what}; {place}; {} s a turn, delay {}", self.seconds, self.delay)?;
         writeln!(
             f,
             "\n{:13} {:>3} {:11} {:>10} {:>9} {:>9} {:>7} {:>10} {:>10} {:>7} {:>9}",
@@ -277,6 +411,7 @@ impl Default for Study {
         Self {
             load: Load::Overwrite,
             models: Model::ALL.to_vec(),
+            ground: On::Files,
             modes: Mode::ALL.to_vec(),
             widths: vec![1, 4, 16, 64],
             time: Duration::from_millis(500),
@@ -295,6 +430,8 @@ mod tests {
     fn threads_share_flushes_of_a_disk_and_not_of_an_array() {
         let study = Study {
             models: vec![Model::HDD, Model::ARRAY],
+            ground: On::Device,
+            modes: Mode::OF_DEVICE.to_vec(),
             widths: vec![16],
             time: Duration::from_millis(300),
             ..Study::default()

@@ -34,6 +34,12 @@ impl Ground {
         Self { device }
     }
 
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.device)
+    }
+
     fn format(&self, options: &FormatOptions) -> Result<(), LabFault> {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         // Studies are repeated with the same hashes; nobody mounts two of these at a time.

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use device::Model;
 use flush::{Delay, Mode, Settings};
 use lab::LabFault;
-use lab::fsync::{Load, Study};
+use lab::fsync::{Load, On, Study};
 
 use super::{Shown, print};
 
@@ -17,7 +17,8 @@ use super::{Shown, print};
 Devices: hdd, sata-ssd, sata-ssd-plp (its cache survives a power cut), nvme, array (with a battery). Their times are a
 model's; bytes are in memory.
 Modes: none (each fsync makes a flush), seed (a leader waits a little for others), merge (who comes during a flush shares the
-next), epoch (merge, and nothing is flushed that is durable already). Each is laid beside no flushes at all: no-barrier.
+next), epoch (merge, and nothing is flushed that is durable already), empty-txn (each fsync commits the journal). Each is laid
+beside no flushes at all: no-barrier.
 
 Examples:
   extant lab fsync                                       all devices and modes, 1 to 64 threads: a minute
@@ -28,6 +29,9 @@ pub(crate) struct FsyncArgs {
     /// What the threads do.
     #[arg(long, value_enum, default_value = "overwrite")]
     load: LoadArg,
+    /// Where they do it.
+    #[arg(long, value_enum, default_value = "files")]
+    on: OnArg,
     /// Devices, in the order of the table.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_model)]
     devices: Vec<Model>,
@@ -57,6 +61,14 @@ pub(crate) struct FsyncArgs {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
+enum OnArg {
+    /// Each in a file of its own, by fdatasync.
+    Files,
+    /// On the device, without a file system; not with the mode empty-txn.
+    Device,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
 enum LoadArg {
     /// Overwrite and flush.
     Overwrite,
@@ -72,7 +84,7 @@ fn parse_model(name: &str) -> Result<Model, String> {
 }
 
 fn parse_mode(name: &str) -> Result<Mode, String> {
-    Mode::by_name(name).ok_or_else(|| "it is none, seed, merge or epoch".to_owned())
+    Mode::by_name(name).ok_or_else(|| "it is none, seed, merge, epoch or empty-txn".to_owned())
 }
 
 fn parse_delay(name: &str) -> Result<Delay, String> {
@@ -91,13 +103,22 @@ pub(super) fn run(args: &FsyncArgs) -> Result<ExitCode, LabFault> {
         None if args.devices.is_empty() => defaults.models,
         None => args.devices.clone(),
     };
+    let (ground, all) = match args.on {
+        OnArg::Files => (On::Files, defaults.modes),
+        OnArg::Device => (On::Device, Mode::OF_DEVICE.to_vec()),
+    };
+    let modes = if args.modes.is_empty() { all } else { args.modes.clone() };
+    if ground == On::Device && modes.contains(&Mode::EmptyTxn) {
+        return Err(super::usage("the mode empty-txn needs a journal: leave out --on device".to_owned()));
+    }
     let study = Study {
         load: match args.load {
             LoadArg::Overwrite => Load::Overwrite,
             LoadArg::Happy => Load::Happy,
         },
+        ground,
         models,
-        modes: if args.modes.is_empty() { defaults.modes } else { args.modes.clone() },
+        modes,
         widths: args.widths.iter().map(|width| usize::from(*width)).collect(),
         time: time("--seconds", args.seconds)?,
         settings: Settings { delay: args.delay, ..Settings::default() },

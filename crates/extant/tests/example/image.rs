@@ -28,7 +28,7 @@ pub fn build_image(tree: &std::path::Path, target: &std::path::Path) {
     }
     let options = image::build::BuildOptions {
         format: image::options::FormatOptions::default(),
-        size: image::solve::SizeChoice::Smallest { headroom_percent: 0.0 },
+        size: image::solve::SizeChoice::Smallest { headroom_percent: 20.0 },
         time: Some(1_700_000_000),
         clamp_mtime: None,
         keep_times: false,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   fsync:  its dirty bytes to the device -> errors of writing back? -> the last transaction that changed it: commit, or wait
-//!           -> covered by that commit's flush? else a flush that threads share
+//!           -> covered by that commit's flush? else a flush that threads share (or, for comparison, a commit of nothing)
 //! ```
 //!
 //! Invariants
@@ -104,6 +104,9 @@ impl Writer {
             will_flush && !self.flusher.has_external_log && device.settings().mode != Mode::Epoch;
         if self.flusher.no_barriers || is_covered {
             return Ok(());
+        }
+        if device.settings().mode == Mode::EmptyTxn {
+            return Ok(self.journal.commit(self.journal.running())?);
         }
         let stream = BuildHasherDefault::<DefaultHasher>::default().hash_one(std::thread::current().id());
         match device.flush_since(mark, Stream(stream)) {
