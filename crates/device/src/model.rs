@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   request --> a lane that is free first --> waits until the lane has done it --> inner device
-//!   flush   --> all lanes: waits for what they do, then destages what the cache holds
+//!   write   --> the cache, which is destaged to the medium meanwhile; a full one makes room first
+//!   flush   --> all lanes: waits for what they do, and for all that is to be destaged
 //! ```
 //!
 //! Owns the costs ([`Model`]) and whose turn it is. Does **not** own: what happens to a cache when the power fails (see the
@@ -15,6 +16,7 @@
 //!
 //! Source: spec 05 section 4 ("engine equivalents").
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,12 +39,14 @@ pub struct Model {
     pub rate: f64,
     /// The cache forgets at a power cut: flushes have something to do.
     pub volatile_cache: bool,
-    /// Bytes that the cache holds; more is destaged as it comes.
+    /// Bytes that the cache holds; 0 for no cache.
     pub cache_bytes: u64,
+    /// Writes that it holds, whatever their size.
+    pub cache_writes: usize,
     /// A flush that finds an empty cache.
     pub flush: Duration,
-    /// What each write in the cache adds to a flush, besides its bytes.
-    pub flush_per_write: Duration,
+    /// What the medium needs for a write that is destaged, besides its bytes: in the best order that there is.
+    pub destage: Duration,
 }
 
 const MICROSECOND: u64 = 1000;
@@ -58,8 +62,9 @@ impl Model {
         rate: 160e6,
         volatile_cache: true,
         cache_bytes: 64 << 20,
+        cache_writes: 256,
         flush: Duration::from_millis(4),
-        flush_per_write: Duration::from_millis(1),
+        destage: Duration::from_millis(1),
     };
     /// A flash drive on SATA that loses its cache with the power.
     pub const SATA_SSD: Self = Self {
@@ -71,15 +76,15 @@ impl Model {
         rate: 500e6,
         volatile_cache: true,
         cache_bytes: 256 << 20,
+        cache_writes: 4096,
         flush: Duration::from_millis(3),
-        flush_per_write: Duration::from_nanos(20 * MICROSECOND),
+        destage: Duration::from_nanos(20 * MICROSECOND),
     };
     /// A flash drive on SATA whose capacitors write its cache out when the power fails.
     pub const SATA_SSD_PLP: Self = Self {
         name: "sata-ssd-plp",
         volatile_cache: false,
         flush: Duration::from_nanos(60 * MICROSECOND),
-        flush_per_write: Duration::ZERO,
         ..Self::SATA_SSD
     };
     /// A flash drive on NVMe, as in workstations.
@@ -90,7 +95,7 @@ impl Model {
         write: Duration::from_nanos(15 * MICROSECOND),
         rate: 3e9,
         flush: Duration::from_nanos(600 * MICROSECOND),
-        flush_per_write: Duration::from_nanos(5 * MICROSECOND),
+        destage: Duration::from_nanos(5 * MICROSECOND),
         ..Self::SATA_SSD
     };
     /// An array of disks behind a cache with a battery.
@@ -103,8 +108,9 @@ impl Model {
         rate: 600e6,
         volatile_cache: false,
         cache_bytes: 1 << 30,
+        cache_writes: 1 << 18,
         flush: Duration::from_nanos(50 * MICROSECOND),
-        flush_per_write: Duration::ZERO,
+        destage: Duration::from_nanos(100 * MICROSECOND),
     };
     /// All of them.
     pub const ALL: [Self; 5] = [Self::HDD, Self::SATA_SSD, Self::SATA_SSD_PLP, Self::NVME, Self::ARRAY];
@@ -121,8 +127,9 @@ impl Model {
             rate: f64::INFINITY,
             volatile_cache: true,
             cache_bytes: u64::MAX,
+            cache_writes: usize::MAX,
             flush,
-            flush_per_write: Duration::ZERO,
+            destage: Duration::ZERO,
         }
     }
 
@@ -167,16 +174,35 @@ struct State {
     now: Duration,
     /// Where the head stands: byte offset on the device.
     head: u64,
-    /// What the cache holds.
+    /// What the cache holds: when the medium has each write, and its bytes. In that order.
+    cached: VecDeque<(Duration, u64)>,
     cached_bytes: u64,
-    cached_writes: u32,
+    /// When the medium has done what it has.
+    medium: Duration,
+}
+
+impl State {
+    /// What the medium has by now leaves the cache.
+    fn destage(&mut self, now: Duration) {
+        while let Some((_, len)) = self.cached.front().filter(|(done, _)| *done <= now) {
+            self.cached_bytes -= len;
+            self.cached.pop_front();
+        }
+    }
 }
 
 impl<D: Device> Modelled<D> {
     /// `inner` with the times of `model`.
     pub fn new(inner: D, model: Model, clock: Clock) -> Self {
         let lanes = vec![Duration::ZERO; model.lanes.max(1)];
-        let state = State { lanes, now: Duration::ZERO, head: 0, cached_bytes: 0, cached_writes: 0 };
+        let state = State {
+            lanes,
+            now: Duration::ZERO,
+            head: 0,
+            cached: VecDeque::new(),
+            cached_bytes: 0,
+            medium: Duration::ZERO,
+        };
         Self {
             inner,
             model,
@@ -196,21 +222,21 @@ impl<D: Device> Modelled<D> {
         }
     }
 
-    /// Has a request done: `cost` is told from the state of the device; `whole` waits for all that runs, and holds up
+    /// Has a request done: `cost` is told from the state of the device and when it begins; `whole` waits for all that runs, and holds up
     /// what comes.
-    fn spend(&self, whole: bool, cost: impl FnOnce(&mut State) -> Duration) -> Duration {
+    fn spend(&self, whole: bool, cost: impl FnOnce(&mut State, Duration) -> Duration) -> Duration {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = match self.clock {
             Clock::Real => self.began.elapsed(),
             Clock::Virtual => state.now,
         };
-        let cost = cost(&mut state);
         let lane = match whole {
             true => (0..state.lanes.len()).max_by_key(|lane| state.lanes[*lane]),
             false => (0..state.lanes.len()).min_by_key(|lane| state.lanes[*lane]),
         };
         let lane = lane.unwrap_or(0);
-        let done = state.lanes[lane].max(now) + cost;
+        let start = state.lanes[lane].max(now);
+        let done = start + cost(&mut state, start);
         match whole {
             true => state.lanes.fill(done),
             false => state.lanes[lane] = done,
@@ -226,24 +252,38 @@ impl<D: Device> Modelled<D> {
 
     fn read(&self, offset: u64, len: u64) {
         let model = &self.model;
-        self.spend(false, |state| {
+        self.spend(false, |state, _| {
             let seek = seek(model, state, self.inner.size_bytes(), offset, len);
-            model.read + seek + model.bytes(len)
+            let cost = model.read + seek + model.bytes(len);
+            // With one head, what is destaged waits meanwhile.
+            if model.lanes == 1 {
+                state.medium += cost;
+            }
+            cost
         });
     }
 
     fn write(&self, offset: u64, len: u64) {
         let model = &self.model;
-        self.spend(false, |state| {
+        self.spend(false, |state, start| {
             if model.cache_bytes == 0 {
                 let seek = seek(model, state, self.inner.size_bytes(), offset, len);
                 return model.write + seek + model.bytes(len);
             }
-            let has = state.cached_bytes.saturating_add(len);
-            let over = has.saturating_sub(model.cache_bytes);
-            state.cached_bytes = has - over;
-            state.cached_writes = state.cached_writes.saturating_add(1);
-            model.write + model.bytes(over)
+            // Room for it: the time until the oldest ones are on the medium.
+            let mut begin = start;
+            state.destage(begin);
+            while state.cached.len() >= model.cache_writes
+                || !state.cached.is_empty() && state.cached_bytes.saturating_add(len) > model.cache_bytes
+            {
+                begin = state.cached.front().map_or(begin, |(done, _)| *done);
+                state.destage(begin);
+            }
+            let end = begin + model.write;
+            state.medium = state.medium.max(end) + model.destage + model.bytes(len);
+            state.cached.push_back((state.medium, len));
+            state.cached_bytes += len;
+            end - start
         });
     }
 }
@@ -274,7 +314,7 @@ impl<D: Device> Device for Modelled<D> {
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         self.inner.write_durable_at(offset, bytes)?;
         let model = &self.model;
-        self.spend(false, |state| {
+        self.spend(false, |state, _| {
             let to_medium = match model.volatile_cache {
                 true => seek(model, state, self.inner.size_bytes(), offset, bytes.len() as u64) + model.flush,
                 false => Duration::ZERO,
@@ -293,13 +333,13 @@ impl<D: Device> Device for Modelled<D> {
     fn flush(&self) -> Result<(), DeviceFault> {
         self.inner.flush()?;
         let model = &self.model;
-        let took = self.spend(true, |state| {
-            let (bytes, writes) =
-                (std::mem::take(&mut state.cached_bytes), std::mem::take(&mut state.cached_writes));
+        let took = self.spend(true, |state, start| {
             if !model.volatile_cache {
                 return model.flush;
             }
-            model.flush + model.flush_per_write.saturating_mul(writes) + model.bytes(bytes)
+            state.cached.clear();
+            state.cached_bytes = 0;
+            state.medium.saturating_sub(start) + model.flush
         });
         self.flushes.add(took);
         Ok(())
@@ -342,7 +382,8 @@ mod tests {
         let written = disk.elapsed();
         assert_eq!(written, Model::HDD.write * 10);
         disk.flush().unwrap();
-        assert!(disk.elapsed() - written >= Model::HDD.flush + Model::HDD.flush_per_write * 10);
+        // The medium began with the first write.
+        assert!(disk.elapsed() >= Model::HDD.flush + Model::HDD.destage * 10 + Model::HDD.write);
         let flushed = disk.elapsed();
         disk.flush().unwrap();
         assert_eq!(disk.elapsed() - flushed, Model::HDD.flush);
@@ -350,6 +391,19 @@ mod tests {
         let mut found = [0; 4096];
         disk.read_at(8192, &mut found).unwrap();
         assert_eq!(found, PAGE);
+    }
+
+    #[test]
+    fn a_full_cache_takes_writes_as_fast_as_the_medium_does() {
+        let disk = of(Model::HDD);
+        let writes = Model::HDD.cache_writes as u32 * 3;
+        for block in 0..writes {
+            disk.write_at(u64::from(block % 200) * 4096, &PAGE).unwrap();
+        }
+        let medium = Model::HDD.destage + Model::HDD.bytes(4096);
+        assert!(disk.elapsed() >= medium * (writes - Model::HDD.cache_writes as u32));
+        disk.flush().unwrap();
+        assert!(disk.elapsed() >= medium * writes + Model::HDD.flush);
     }
 
     #[test]

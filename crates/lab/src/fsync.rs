@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! overwrite   each thread: overwrite a block of its own, ask for a flush; nothing else
-//! happy       each thread: mostly reads, some writes of 40 KiB in a file's blocks, and a flush after each write
+//! happy       each thread: mostly reads, and a flush after what is written; on files the mix of `happy`
 //! ```
 //! The load works on files that have all their blocks, by fdatasync: a journal has nothing to commit then, and each fsync would send
 //! a flush of its own. Or on the device below any file system, where nothing else takes time. The device takes the times of another
@@ -10,6 +10,8 @@
 //!
 //! For each device and number of threads, the modes have their turns side by side, and one turn is without flushes: `cost` is
 //! 1 - throughput with / throughput without. Source: spec 05 sections 7 and 10.
+
+mod happy;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -246,7 +248,28 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             // The first flush tells how long one takes.
             disk.0.flush().map_err(|fault| LabFault::Device(fault.to_string()))?;
             let flush_us = disk.0.flush_nanos().unwrap_or(0) as f64 / 1e3;
-            Ok(Row { flush_us, ..turn_on(study, &disk, model, threads, mode)? })
+            let work = |thread: u64, stop: &AtomicBool| work(study, &disk, thread, mode.is_some(), stop);
+            Ok(Row { flush_us, ..turn_on(study, &work, &|| disk.counts(), model, threads, mode)? })
+        }
+        On::Files if study.load == Load::Happy => {
+            let memory = Ground::memory(happy::DEVICE_BYTES, &FormatOptions::default())?;
+            let failed = |fault: volume::Fault| LabFault::Device(fault.to_string());
+            let volume = memory.open(&OpenOptions::default())?;
+            happy::populate(&volume, study.seed).map_err(failed)?;
+            volume.close().map_err(LabFault::Close)?;
+            let modelled = Arc::new(Modelled::new(memory.device(), model, Clock::Real));
+            let device: Arc<dyn Device> = Arc::<Modelled<_>>::clone(&modelled);
+            let write =
+                WriteOptions { flush: settings, no_barriers: mode.is_none(), ..WriteOptions::default() };
+            let options = OpenOptions { write, cache_bytes: happy::CACHE_BYTES, ..OpenOptions::default() };
+            let volume = Volume::open(device, &options)?;
+            let mix = happy::Mix::new(&volume).map_err(failed)?;
+            let counts = || volume.flush_counts().unwrap_or_default();
+            let work = |thread: u64, stop: &AtomicBool| mix.work(study.seed ^ (thread << 32), stop);
+            let row = turn_on(study, &work, &counts, model, threads, mode)?;
+            let flush_us = modelled.flush_nanos().unwrap_or(0) as f64 / 1e3;
+            volume.close().map_err(LabFault::Close)?;
+            Ok(Row { flush_us, ..row })
         }
         On::Files => {
             let size = SHARE * threads as u64 + (96 << 20);
@@ -254,7 +277,8 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             let modelled = Arc::new(Modelled::new(memory.device(), model, Clock::Real));
             let device: Arc<dyn Device> = Arc::<Modelled<_>>::clone(&modelled);
             let files = Files::new(device, threads, settings, mode.is_some())?;
-            let row = turn_on(study, &files, model, threads, mode)?;
+            let work = |thread: u64, stop: &AtomicBool| work(study, &files, thread, mode.is_some(), stop);
+            let row = turn_on(study, &work, &|| files.counts(), model, threads, mode)?;
             files.volume.close().map_err(LabFault::Close)?;
             Ok(Row { flush_us: modelled.flush_nanos().unwrap_or(0) as f64 / 1e3, ..row })
         }
@@ -263,12 +287,13 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
 
 fn turn_on(
     study: &Study,
-    disk: &dyn Target,
+    work: &(dyn Fn(u64, &AtomicBool) -> Result<Done, String> + Sync),
+    counts: &dyn Fn() -> FlushCounts,
     model: Model,
     threads: usize,
     mode: Option<Mode>,
 ) -> Result<Row, LabFault> {
-    let before = disk.counts();
+    let before = counts();
     let stop = AtomicBool::new(false);
     let begin = Barrier::new(threads + 1);
     let (took, done) = std::thread::scope(|scope| {
@@ -277,7 +302,7 @@ fn turn_on(
                 let (stop, begin) = (&stop, &begin);
                 scope.spawn(move || {
                     begin.wait();
-                    work(study, disk, thread, mode.is_some(), stop)
+                    work(thread, stop)
                 })
             })
             .collect();
@@ -299,7 +324,7 @@ fn turn_on(
         let wait = waits.get(waits.len() * part / 100).or(waits.last());
         wait.map_or(0.0, |wait| wait.as_secs_f64() * 1e6)
     };
-    let after = disk.counts();
+    let after = counts();
     let fsyncs = waits.len() as u64;
     // On files also those of commits that were made instead.
     let flushes = after.flushes + after.others - before.flushes - before.others;
@@ -360,13 +385,11 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.load {
             Load::Overwrite => "overwrite: each thread overwrites a block of its own and asks for a flush",
-            Load::Happy => {
-                "happy: each thread reads and writes 40 KiB, and asks for a flush after each write"
-            }
+            Load::Happy => "happy: mostly reads; a flush is asked for after what is written",
         };
         let place = match self.ground {
             On::Device => "on the device",
-            On::Files => "in a file, by fdatasync",
+            On::Files => "in files, by fsync",
         };
         writeln!(f, "{what}; {place}; {} s a turn, delay {}", self.seconds, self.delay)?;
         writeln!(

@@ -1,0 +1,171 @@
+//! The mix of a mail server's kind: many files, mostly read, what is written is made durable.
+//!
+//! ```text
+//! of 16 operations   4 read        ten blocks of a file, anywhere
+//!                    4 read all    a whole file
+//!                    4 write       ten blocks of a file, anywhere; fsync
+//!                    1 create      a file of 4 KiB to 1 MiB; fsync
+//!                    1 append      40 KiB; fsync
+//!                    1 delete, 1 meta (a directory is made and removed)
+//! ```
+//! There are more files than the caches hold, so that most of what is read comes from the device.
+//!
+//! Source: spec 05 section 7, the profile `fsync_happy`.
+
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use base::Ino;
+use volume::{Fault, New, Refusal, Volume};
+
+use super::Done;
+
+/// Files at the beginning.
+const FILES: u64 = 200;
+/// Bytes of the smallest and the largest.
+const SIZES: (u64, u64) = (4 << 10, 1 << 20);
+/// Bytes of a read or write, which go block by block where they go anywhere.
+const SIZE: usize = 40_960;
+const BLOCK: usize = 4096;
+/// Memory for caches, in bytes: less than the files have.
+pub(super) const CACHE_BYTES: usize = 48 << 20;
+/// Bytes of the device.
+pub(super) const DEVICE_BYTES: u64 = 512 << 20;
+
+/// The files that there are.
+pub(super) struct Mix<'a> {
+    volume: &'a Volume,
+    root: Ino,
+    files: RwLock<Vec<(u64, Ino)>>,
+    next: AtomicU64,
+}
+
+/// A sequence of numbers of its own for each thread.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        base::salted::spread(self.0) % end.max(1)
+    }
+}
+
+fn name_of(number: u64) -> Vec<u8> {
+    format!("file-{number}").into_bytes()
+}
+
+/// Makes the files of the beginning.
+pub(super) fn populate(volume: &Volume, seed: u64) -> Result<(), Fault> {
+    let root = volume.root()?.ino();
+    let mut random = Random(seed);
+    for number in 0..FILES {
+        let ino = volume.create_number(root, &name_of(number), &New::file(0o644))?;
+        let size = SIZES.0 + random.below(SIZES.1 - SIZES.0);
+        volume.write_at(ino, 0, &vec![number as u8; size as usize])?;
+    }
+    volume.sync()
+}
+
+impl<'a> Mix<'a> {
+    /// The files that [`populate`] made.
+    pub(super) fn new(volume: &'a Volume) -> Result<Self, Fault> {
+        let root = volume.root()?;
+        let files = (0..FILES).map(|number| Ok((number, volume.lookup(&root, &name_of(number))?.ino())));
+        let files = files.collect::<Result<Vec<_>, Fault>>()?;
+        Ok(Self { volume, root: root.ino(), files: RwLock::new(files), next: AtomicU64::new(FILES) })
+    }
+
+    fn files(&self) -> std::sync::RwLockReadGuard<'_, Vec<(u64, Ino)>> {
+        self.files.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn files_mut(&self) -> std::sync::RwLockWriteGuard<'_, Vec<(u64, Ino)>> {
+        self.files.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// One thread's work.
+    pub(super) fn work(&self, seed: u64, stop: &AtomicBool) -> Result<Done, String> {
+        let (mut random, mut done) = (Random(seed), Done::default());
+        let mut buf = vec![seed as u8; SIZE];
+        while !stop.load(Ordering::Relaxed) {
+            match self.operation(&mut random, &mut buf, &mut done) {
+                Ok(()) => done.operations += 1,
+                // Another thread took the file away.
+                Err(fault) if fault.is(Refusal::Stale) || fault.is(Refusal::NotFound) => {}
+                Err(fault) => return Err(fault.to_string()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn operation(&self, random: &mut Random, buf: &mut [u8], done: &mut Done) -> Result<(), Fault> {
+        let volume = self.volume;
+        let (number, ino) = {
+            let files = self.files();
+            files[random.below(files.len() as u64) as usize]
+        };
+        let what = random.below(16);
+        match what {
+            0..=3 | 8..=11 => {
+                let blocks = volume.inode(ino)?.size().div_ceil(BLOCK as u64);
+                for _ in 0..SIZE / BLOCK {
+                    let at = random.below(blocks) * BLOCK as u64;
+                    match what {
+                        0..=3 => volume.read_at(ino, at, &mut buf[..BLOCK])?,
+                        _ => volume.write_at(ino, at, &buf[..BLOCK])?,
+                    };
+                }
+            }
+            4..=7 => {
+                let mut at = 0;
+                loop {
+                    let got = volume.read_at(ino, at, buf)?;
+                    at += got as u64;
+                    if got < buf.len() {
+                        break;
+                    }
+                }
+            }
+            12 => {
+                let number = self.next.fetch_add(1, Ordering::Relaxed);
+                let ino = volume.create_number(self.root, &name_of(number), &New::file(0o644))?;
+                let size = SIZES.0 + random.below(SIZES.1 - SIZES.0);
+                for at in (0..size).step_by(SIZE) {
+                    volume.write_at(ino, at, &buf[..SIZE.min((size - at) as usize)])?;
+                }
+                self.sync(ino, done)?;
+                self.files_mut().push((number, ino));
+                return Ok(());
+            }
+            13 => {
+                let size = volume.inode(ino)?.size();
+                volume.write_at(ino, size, buf)?;
+            }
+            14 => {
+                let mut files = self.files_mut();
+                // Some stay, so that there is something to read.
+                if files.len() as u64 > FILES / 2
+                    && let Some(at) = files.iter().position(|(n, _)| *n == number)
+                {
+                    files.swap_remove(at);
+                    drop(files);
+                    volume.unlink(self.root, &name_of(number))?;
+                }
+            }
+            _ => {
+                let name = format!("dir-{}", self.next.fetch_add(1, Ordering::Relaxed)).into_bytes();
+                volume.create_number(self.root, &name, &New::directory(0o755))?;
+                volume.rmdir(self.root, &name)?;
+            }
+        }
+        if matches!(what, 8..=11 | 13) { self.sync(ino, done) } else { Ok(()) }
+    }
+
+    fn sync(&self, ino: Ino, done: &mut Done) -> Result<(), Fault> {
+        let asked = Instant::now();
+        self.volume.fsync(ino)?;
+        done.waits.push(asked.elapsed());
+        Ok(())
+    }
+}
