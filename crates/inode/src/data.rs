@@ -172,7 +172,7 @@ impl FileData {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Changes [`size`](Self::size). The caller holds the operation lock alone.
+    /// Changes [`size`](Self::size). The caller holds the operation lock alone, and `mapping` exclusively to make it less.
     pub fn set_size(&self, size: u64) {
         self.late_end.fetch_min(size, Ordering::AcqRel);
         self.size.store(size, Ordering::Release);
@@ -247,18 +247,23 @@ impl FileData {
         }
     }
 
-    /// The inode's size on disk, after the bytes `start..end` were written back that were the file's then: never behind a block that
-    /// has the old end in its middle and is not written back yet, since what that has on disk behind the old end may be anything.
-    /// `is_held` tells whether a block is dirty or on its way otherwise.
+    /// Is the block that has the end on disk in its middle dirty, or on its way by another run than one that begins at `start`?
     #[must_use]
-    pub fn size_after(&self, on_disk: u64, start: u64, end: u64, block_bytes: u64) -> u64 {
+    pub fn is_split_by(&self, on_disk: u64, start: u64, block_bytes: u64) -> bool {
+        let block = on_disk & !(block_bytes - 1);
+        block != on_disk && start > block && self.pages.is_held(block..on_disk)
+    }
+
+    /// The inode's size on disk, after bytes up to `end` were written back that were the file's then: never behind a block that has
+    /// the old end in its middle and is not written back yet ([`is_split_by`](Self::is_split_by)), since what that has on disk
+    /// behind the old end may be anything. The caller holds `mapping` exclusively.
+    #[must_use]
+    pub fn size_after(&self, on_disk: u64, end: u64, is_split: bool) -> u64 {
         let end = end.max(self.late_end.load(Ordering::Acquire)).min(self.size());
         if end <= on_disk {
             return on_disk;
         }
-        let block = on_disk & !(block_bytes - 1);
-        let is_own = start <= block;
-        if block != on_disk && !is_own && self.pages.is_held(block..on_disk) {
+        if is_split {
             self.late_end.fetch_max(end, Ordering::AcqRel);
             return on_disk;
         }

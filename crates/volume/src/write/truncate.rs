@@ -116,11 +116,13 @@ impl Writer {
         let _fills = data.pages.stop_fills();
         data.pages.truncate(size);
         data.pages.wait_written(edge..keep << bs.log2());
-        if let (Ok(from), true) = (u32::try_from(keep), keep < u64::from(END)) {
+        {
             let _mapping = data.mapping.write();
-            data.forget(self.shared(), &self.keeper.alloc, Lblk(from), END - from);
+            if let (Ok(from), true) = (u32::try_from(keep), keep < u64::from(END)) {
+                data.forget(self.shared(), &self.keeper.alloc, Lblk(from), END - from);
+            }
+            data.set_size(size);
         }
-        data.set_size(size);
         self.live().files().settle(data);
         Ok(is_less)
     }
@@ -133,8 +135,8 @@ impl Writer {
         {
             let _mapping = data.mapping.write();
             data.forget(self.shared(), &self.keeper.alloc, Lblk(0), END);
+            data.set_size(0);
         }
-        data.set_size(0);
         self.live().files().settle(&data);
     }
 

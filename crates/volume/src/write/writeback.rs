@@ -302,7 +302,16 @@ impl Flusher {
     ) -> Result<Entry, Fault> {
         let change = self.change(handle);
         let _mapping = data.mapping.write();
-        let mapped = change.map_hole(node, hole.lblk, hole.len, want)?;
+        // Since it was asked for another run of the same delayed extent may have got blocks for all of it, and what lies behind
+        // this run may have been cut. The run's own blocks are nobody else's.
+        let now = data.known.lookup(hole.lblk).map(|found| found.entry.part(hole.lblk.0, found.entry.end()));
+        let (len, promised) = match now {
+            Some(now) if now.status.is_mapped() => return Ok(now),
+            Some(now) if now.status == Status::Delayed => (hole.len.min(now.len), true),
+            _ => (hole.len, false),
+        };
+        let want = Want { promised, ..want };
+        let mapped = change.map_hole(node, hole.lblk, len, want)?;
         let entry = match mapped.holds {
             Holds::Written(start) => Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Written),
             Holds::Unwritten(start) => Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Unwritten),
@@ -406,10 +415,12 @@ impl Flusher {
         let bs = self.shared().geometry.block_size.bytes();
         let end = run.start() + run.len_bytes();
         let change = self.change(handle);
+        // Asked before `mapping` is locked, which comes after folios. What becomes dirty now was as it should be on the device.
+        let is_split = data.is_split_by(node.values().fields.size, run.start(), bs);
         let size = {
             let _mapping = data.mapping.write();
             let before = node.values().fields.size;
-            let size = data.size_after(before, run.start(), end, bs);
+            let size = data.size_after(before, end, is_split);
             if size == before {
                 return Ok(());
             }
