@@ -83,6 +83,9 @@ impl Writer {
                 self.keeper.note_large_file(change)?;
             }
             self.put_size(change, node, size);
+            if let Some(data) = node.data() {
+                data.note_mapped(buffer::Edit::transaction(change.edit));
+            }
             if is_cut && !is_short && is_done {
                 self.keeper.orphans.remove(change.live, node, change.edit)?;
             }
