@@ -215,7 +215,8 @@ impl Writer {
         let Ok(lblk) = u32::try_from(end >> bs.log2()) else { return Ok(()) };
         let (map, is_journaled) = {
             let values = node.values();
-            if within == 0 || values.fields.blocks == 0 || !values.has_map(shared) {
+            let is_nothing = within == 0 || values.fields.blocks == 0 || !values.has_map(shared);
+            if is_nothing || self.flusher.sabotage.keep_tails {
                 return Ok(());
             }
             (values.map(), values.is_journaled())
