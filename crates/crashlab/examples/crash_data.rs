@@ -93,7 +93,7 @@ fn usage(why: &str) -> ! {
 
 /// Runs by number.
 fn run_of(number: u64, seed: u64, sabotage: Sabotage) -> Result<DataRun, String> {
-    let kind = DataKind::ALL[(number % 4) as usize];
+    let kind = DataKind::ALL[(number % DataKind::ALL.len() as u64) as usize];
     let base = data_image(kind, (number / 16).is_multiple_of(2));
     let schedule = DataSchedule::new(seed.wrapping_mul(1_000_000).wrapping_add(number), kind);
     DataRun::record(base, DataSchedule { sabotage, ..schedule })

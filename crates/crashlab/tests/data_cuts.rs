@@ -6,14 +6,14 @@ use crashlab::{DataKind, DataRun, DataSchedule, RecordsRun, Verdict, data_image,
 use volume::{FlushMode, FlushSettings, Sabotage};
 
 fn run(number: u64, sabotage: Sabotage) -> Result<DataRun, String> {
-    let kind = DataKind::ALL[(number % 4) as usize];
-    let base = data_image(kind, (number / 4).is_multiple_of(2));
+    let kind = DataKind::ALL[(number % DataKind::ALL.len() as u64) as usize];
+    let base = data_image(kind, (number / 5).is_multiple_of(2));
     DataRun::record(base, DataSchedule { sabotage, ..DataSchedule::new(number, kind) })
 }
 
 #[test]
 fn bytes_are_what_they_may_be() {
-    for number in 0..16 {
+    for number in 0..20 {
         let run = run(number, Sabotage::default()).unwrap();
         for event in (0..=run.events()).step_by(4) {
             if let (Verdict::Violation(what), _) = run.judge(event, number * 77 + event, event % 5 == 0) {

@@ -19,6 +19,8 @@ pub enum DataKind {
     Clusters,
     /// Maps without extents.
     Indirect,
+    /// Small files inside their inodes.
+    Inline,
 }
 
 /// Blocks that are left when an image is nearly full: what is freed is soon used again.
@@ -26,7 +28,7 @@ const LEFT_BYTES: u64 = 640 << 10;
 
 impl DataKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Blocks4K, Self::Blocks1K, Self::Clusters, Self::Indirect];
+    pub const ALL: [Self; 5] = [Self::Blocks4K, Self::Blocks1K, Self::Clusters, Self::Indirect, Self::Inline];
 
     /// Bytes of a block.
     #[must_use]
@@ -54,6 +56,7 @@ impl DataKind {
                 (&["-b", "1024", "-J", "size=1", "-O", "bigalloc", "-C", "16384", "-N", "256"], "16M")
             }
             Self::Indirect => (&["-b", "1024", "-J", "size=1", "-O", "^extents,^64bit,^huge_file"], "8M"),
+            Self::Inline => (&["-b", "1024", "-J", "size=1", "-O", "inline_data"], "8M"),
         }
     }
 }
@@ -69,7 +72,7 @@ pub(super) fn stale(block: u64) -> u64 {
 /// When mke2fs, dumpe2fs or the volume fails.
 #[must_use]
 pub fn data_image(kind: DataKind, full: bool) -> Image {
-    static MADE: [OnceLock<Image>; 8] = [const { OnceLock::new() }; 8];
+    static MADE: [OnceLock<Image>; 10] = [const { OnceLock::new() }; 10];
     let at = DataKind::ALL.iter().position(|known| *known == kind).expect("all are listed");
     MADE[at * 2 + usize::from(full)].get_or_init(|| make(kind, full)).clone()
 }

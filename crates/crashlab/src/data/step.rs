@@ -90,13 +90,15 @@ impl Step {
 }
 
 fn max_bytes(kind: DataKind) -> u64 {
-    if kind == DataKind::Blocks1K { 24 << 10 } else { 64 << 10 }
+    if kind == DataKind::Blocks1K || kind == DataKind::Inline { 24 << 10 } else { 64 << 10 }
 }
 
 /// A place that is likely one where something begins or ends.
 fn place(random: &mut Rng, size: u64, kind: DataKind) -> u64 {
     let (bs, cluster) = (kind.block_bytes(), kind.cluster_bytes());
     let near = match random.below(6) {
+        // What an inode has room for.
+        1..4 if kind == DataKind::Inline => random.below(160),
         0 => size,
         1 => random.below(max_bytes(kind) / cluster) * cluster,
         2 => random.below(max_bytes(kind) / 512) * 512,
@@ -114,6 +116,7 @@ fn place(random: &mut Rng, size: u64, kind: DataKind) -> u64 {
 fn length(random: &mut Rng, kind: DataKind) -> u64 {
     let bs = kind.block_bytes();
     match random.below(4) {
+        2 if kind == DataKind::Inline => UNIT * (1 + random.below(8)),
         0 => UNIT * (1 + random.below(32)),
         1 => bs,
         2 => bs * (1 + random.below(6)),
