@@ -31,9 +31,10 @@ cargo xtask COMMAND
   spec                        print the rules that `extant check` holds file systems to
   fuzz [--seed S] [--rounds N] [--seconds N] [--threads N]
                               damage images and drive the readers and the checker over them, for N seconds (default 60)
-  crash [--seed S] [--cuts M] [--judged N] [--plants]
+  crash [--data] [--seed S] [--cuts M] [--judged N] [--plants]
                               cut the power M times (default 20000) while the engine works, recover, and judge; N of the cuts by
-                              e2fsck and by the kernel too. With --plants: plant mistakes, and find them
+                              e2fsck and by the kernel too. With --data: of the bytes of files, else of names and attributes. With
+                              --plants: plant mistakes, and find them
 ";
 
 fn main() -> ExitCode {

@@ -8,7 +8,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crashlab::{Kind, Outcome, Run, Schedule, TOP, Verdict, base_image, e2fsck_says, plants, to_file};
+use crashlab::{
+    Kind, Outcome, Run, Schedule, TOP, Verdict, base_image, e2fsck_says, plants, superblock_is_torn, to_file,
+};
 use fsmodel::{Generator, Limits, Op, short_alphabet, short_sequences, short_setup};
 use volume::Sabotage;
 
@@ -195,13 +197,6 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
         torn: torn.into_inner(),
     };
     (outcome, violations.into_inner().unwrap())
-}
-
-/// Is the superblock half old and half new? We read such a one; the kernel wants e2fsck to.
-fn superblock_is_torn(disk: &simdisk::SimDisk) -> bool {
-    let mut bytes = [0; ondisk::superblock::SIZE];
-    disk.image().read(ondisk::superblock::OFFSET, &mut bytes);
-    ondisk::Superblock::decode(&bytes).is_ok_and(|sb| !sb.verify())
 }
 
 /// The kernel recovers the image; what it shows then is one of the trees, and e2fsck finds nothing.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::Ino;
 use device::FileDevice;
+use simdisk::SimDisk;
 use volume::{FileType, OpenOptions, Volume};
 
 /// What `e2fsck -fn` has to say against an image.
@@ -47,4 +48,12 @@ fn is_about_short_links(path: &Path, said: &str) -> bool {
             || line.contains("WARNING: Filesystem still has errors")
             || line.contains(" blocks")
     }) && complaints > 0
+}
+
+/// Is the superblock half old and half new? We read such a one; the kernel wants e2fsck to.
+#[must_use]
+pub fn superblock_is_torn(disk: &SimDisk) -> bool {
+    let mut bytes = [0; ondisk::superblock::SIZE];
+    disk.image().read(ondisk::superblock::OFFSET, &mut bytes);
+    ondisk::Superblock::decode(&bytes).is_ok_and(|sb| !sb.verify())
 }

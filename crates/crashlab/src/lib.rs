@@ -8,8 +8,11 @@
 //!                 '──────── is it one of those? <────────┘
 //! ```
 //!
+//! The bytes of files have runs of their own, which know what each cut may leave of every byte ([`DataRun`]), and so have threads that
+//! share flushes ([`RecordsRun`]).
+//!
 //! Owns: the engine as a subject of comparison ([`Engine`]), runs that are recorded ([`Run`]), the verdict on a cut
-//! ([`Run::judge`]), mistakes planted on purpose ([`plants`]). Does **not** own: what operations mean (see `fsmodel`), what a
+//! ([`Run::judge`]), mistakes planted on purpose ([`plants`], [`data_plants`]). Does **not** own: what operations mean (see `fsmodel`), what a
 //! device may forget (see `simdisk`).
 //!
 //! What a cut must show
@@ -24,6 +27,7 @@
 
 mod base_image;
 mod cut;
+mod data;
 mod engine;
 mod judges;
 mod plants;
@@ -31,7 +35,8 @@ mod run;
 
 pub use base_image::{Kind, base_image};
 pub use cut::{Outcome, Verdict, to_file};
+pub use data::{DataKind, DataPlant, DataRun, DataSchedule, RecordsRun, Step, data_image, data_plants};
 pub use engine::{Engine, TOP, tree};
-pub use judges::e2fsck_says;
+pub use judges::{e2fsck_says, superblock_is_torn};
 pub use plants::{Plant, plants};
 pub use run::{Run, Schedule};

@@ -269,11 +269,16 @@ impl<D: Device> Coordinator<D> {
             rounds = self.rounds();
         }
         // From here on nobody joins: who comes now may have written after the flush was issued.
-        rounds.next = None;
+        if !self.settings.join_in_flight {
+            rounds.next = None;
+        }
         rounds.in_flight = true;
         drop(rounds);
         let made = self.make();
         let mut rounds = self.rounds();
+        if self.settings.join_in_flight {
+            rounds.next = None;
+        }
         rounds.in_flight = false;
         rounds.ended = Some(Instant::now());
         let others = round.joined.load(Ordering::Relaxed) > 0 || rounds.next.is_some();

@@ -90,6 +90,8 @@ pub struct Settings {
     pub delay_max: Duration,
     /// A device that flushes faster on average is flushed by everybody for himself ([`Mode::Seed`]).
     pub bypass_below: Duration,
+    /// A mistake on purpose, for the crash lab: rounds are joined while their flush is in flight, too.
+    pub join_in_flight: bool,
 }
 
 impl Default for Settings {
@@ -100,6 +102,7 @@ impl Default for Settings {
             delay_min: Duration::ZERO,
             delay_max: Duration::from_millis(15),
             bypass_below: Duration::from_millis(2),
+            join_in_flight: false,
         }
     }
 }

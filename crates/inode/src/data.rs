@@ -91,8 +91,9 @@ impl FileCaches {
         self.path
     }
 
-    /// What a file gets that has nothing in memory yet.
-    pub(crate) fn file(&self, shared: &Shared, ino: base::Ino, size: u64) -> FileData {
+    /// What a file gets that has nothing in memory yet. `changed_in`: the last transaction that changed its inode, maybe its size or
+    /// that it is there at all.
+    pub(crate) fn file(&self, shared: &Shared, ino: base::Ino, size: u64, changed_in: u64) -> FileData {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let block_bytes = shared.geometry.block_size.bytes() as u32;
         FileData {
@@ -102,7 +103,7 @@ impl FileCaches {
             size: AtomicU64::new(size),
             promised: AtomicU64::new(0),
             late_end: AtomicU64::new(0),
-            mapped_in: AtomicU64::new(0),
+            mapped_in: AtomicU64::new(changed_in),
             is_listed: AtomicBool::new(false),
         }
     }
@@ -189,7 +190,7 @@ impl FileData {
         self.promised.fetch_add(clusters, Ordering::Relaxed);
     }
 
-    /// The last transaction that changed its size or map; 0 for none since it is in memory.
+    /// The last transaction that changed its size or map, or one since; 0 for none since it is in memory.
     #[must_use]
     pub fn mapped_in(&self) -> u64 {
         self.mapped_in.load(Ordering::Acquire)

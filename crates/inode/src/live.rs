@@ -405,8 +405,8 @@ impl Live {
     #[must_use]
     pub fn data(&self, node: &Node) -> Arc<FileData> {
         let mut values = node.values.lock();
-        let size = values.fields.size;
-        let made = || Arc::new(self.files.file(&self.shared, node.ino, size));
+        let (size, changed_in) = (values.fields.size, values.changed_in);
+        let made = || Arc::new(self.files.file(&self.shared, node.ino, size, changed_in));
         Arc::clone(values.data.get_or_insert_with(made))
     }
 

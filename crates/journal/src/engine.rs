@@ -127,6 +127,14 @@ pub struct Sabotage {
     pub reuse_freed: bool,
     /// Inodes without links are not written with the transaction that makes them orphans. (By who uses the journal.)
     pub forget_orphans: bool,
+    /// Blocks count as written before their bytes are on the device. (By who uses the journal, as all that follow.)
+    pub convert_early: bool,
+    /// The size on disk is that of the file in memory as soon as blocks are allocated.
+    pub size_early: bool,
+    /// A commit of a file counts as the flush of its bytes, whenever it was.
+    pub trust_any_commit: bool,
+    /// What stands behind the end in its block is not zeroed, when a file is cut, nor when it grows.
+    pub keep_tails: bool,
 }
 
 /// How a journal works.

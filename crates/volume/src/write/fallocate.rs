@@ -236,6 +236,11 @@ impl Writer {
         self.zero_edges(node, data, &range)?;
         let blocks = self.blocks_inside(&range);
         if blocks.start < blocks.end {
+            let on_disk = node.values().fields.size;
+            if on_disk < size && blocks.end << bs.log2() > on_disk {
+                // Some of what goes would raise the size on disk, when it is written back: else it would stay what it is.
+                self.flusher.flush_file(node, data, 0..u64::MAX)?;
+            }
             let _fills = data.pages.stop_fills();
             data.pages.discard(blocks.start << bs.log2()..blocks.end << bs.log2());
             self.files_settle(data);

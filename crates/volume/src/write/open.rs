@@ -213,6 +213,7 @@ fn engine(
         has_thread: !options.write.no_committer,
         is_closing: AtomicBool::new(false),
         begun: Instant::now(),
+        sabotage: options.write.sabotage,
     });
     let writer = Writer {
         keeper,

@@ -83,6 +83,9 @@ impl Writer {
                 self.keeper.note_large_file(change)?;
             }
             self.put_size(change, node, size);
+            if let Some(data) = node.data() {
+                data.note_mapped(buffer::Edit::transaction(change.edit));
+            }
             if is_cut && !is_short && is_done {
                 self.keeper.orphans.remove(change.live, node, change.edit)?;
             }
@@ -214,7 +217,8 @@ impl Writer {
         let Ok(lblk) = u32::try_from(end >> bs.log2()) else { return Ok(()) };
         let (map, is_journaled) = {
             let values = node.values();
-            if within == 0 || values.maps_nothing() || !values.has_map(shared) {
+            let is_nothing = within == 0 || values.maps_nothing() || !values.has_map(shared);
+            if is_nothing || self.flusher.sabotage.keep_tails {
                 return Ok(());
             }
             (values.map(), values.is_journaled())

@@ -34,7 +34,7 @@ use page_cache::{Run, Take, WriteError};
 
 use super::truncate::SMALL_MAX;
 use super::{Keeper, SPACE_TRIES};
-use crate::{Fault, Refusal};
+use crate::{Fault, Refusal, Volume};
 
 /// Bytes written back at a time.
 const RUN_BYTES_MAX: u64 = 8 << 20;
@@ -57,6 +57,20 @@ pub(crate) struct Flusher {
     pub(super) has_thread: bool,
     pub(super) is_closing: AtomicBool,
     pub(super) begun: Instant,
+    /// For the crash lab.
+    pub(super) sabotage: journal::Sabotage,
+}
+
+impl Volume {
+    /// Writes back a run of what has been dirty longest, of at most `bytes_max` bytes (a block at least), as the thread does that
+    /// works in the background: for who keeps none. Was there one, and did it go? What fails is told by the file's next
+    /// [`fsync`](Self::fsync).
+    ///
+    /// # Errors
+    /// It is open for reading, or shut down.
+    pub fn write_back_some(&self, bytes_max: u64) -> Result<bool, Fault> {
+        Ok(self.writer()?.flusher.write_some(u64::MAX, bytes_max))
+    }
 }
 
 impl Flusher {
@@ -83,7 +97,7 @@ impl Flusher {
             }
             return;
         }
-        while pages.is_over_background() && self.write_some(u64::MAX) {}
+        while pages.is_over_background() && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
     }
 
     /// The thread's life.
@@ -94,12 +108,12 @@ impl Flusher {
                 return;
             }
             if is_much {
-                while self.files().pages.is_over_background() && self.write_some(u64::MAX) {}
+                while self.files().pages.is_over_background() && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
             }
             let until = self.now_ms().saturating_sub(EXPIRE_MS);
             let mut is_more = until > 0;
             while is_more && !self.is_closing.load(Ordering::Acquire) {
-                is_more = self.write_some(until);
+                is_more = self.write_some(until, RUN_BYTES_MAX);
             }
         }
     }
@@ -111,8 +125,9 @@ impl Flusher {
     }
 
     /// Writes back the run that has been dirty longest, if since then. Was there one, and did it go?
-    fn write_some(&self, until_ms: u64) -> bool {
-        let Some(run) = self.files().pages.take_run(until_ms, self.run_bytes_max()) else { return false };
+    fn write_some(&self, until_ms: u64, bytes_max: u64) -> bool {
+        let bytes_max = bytes_max.min(self.run_bytes_max());
+        let Some(run) = self.files().pages.take_run(until_ms, bytes_max) else { return false };
         let Some(node) = self.files().node(run.file().key()) else { return false };
         // What fails is told to whoever has the file open.
         let is_done = self.write_back(&node, run).is_ok();
@@ -215,8 +230,13 @@ impl Flusher {
             Status::Written | Status::Unwritten => entry,
         };
         let rest = cut(run, entry.len);
-        self.submit(run, &entry)?;
         let to_convert = (entry.status == Status::Unwritten).then_some(entry);
+        if self.sabotage.convert_early {
+            self.conclude_run(node, data, run, to_convert)?;
+            self.submit(run, &entry)?;
+            return Ok(rest);
+        }
+        self.submit(run, &entry)?;
         self.conclude_run(node, data, run, to_convert)?;
         Ok(rest)
     }
@@ -320,6 +340,10 @@ impl Flusher {
         let how = if want.promised { Allocation::Delayed } else { Allocation::Other };
         data.learn(self.shared(), change.alloc, entry, how);
         data.note_mapped(buffer::Edit::transaction(handle));
+        if self.sabotage.size_early {
+            let mut values = change.live.edit(node, buffer::Edit::transaction(handle));
+            values.fields.size = values.fields.size.max(data.size());
+        }
         Ok(entry)
     }
 

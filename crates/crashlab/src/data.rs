@@ -1,0 +1,38 @@
+//! The bytes of files through power cuts.
+//!
+//! ```text
+//!   image whose free blocks hold old bytes --> Memory: what each file holds after each step
+//!                    |                              |
+//!   steps --> volume on a disk that records         |  replayed for the commit that survived: what each unit may hold
+//!                    | cut                          v
+//!                 recover --> the clock, names, sizes, bytes --> one of the allowed?  grown: zeros?  check, e2fsck
+//! ```
+//!
+//! Owns: steps and the mistakes to find with them, what a cut may leave of a file, fsyncs of threads. Does **not** own: what a
+//! device may forget (see `simdisk`), trees and attributes (see [`Run`](crate::Run)).
+//!
+//! What a cut must show
+//! 1. Every unit of 8 bytes tells who wrote it: file, step, place. What is in a file was written by it, there, and was not
+//!    overwritten, cut off or punched by anything acknowledged or committed since. A unit is zero only where nothing acknowledged
+//!    was, or where it was made zero. What stood in free blocks shows nowhere.
+//! 2. A *clock*, an inode that each step touches first, tells which steps the surviving commits have: names are those of that
+//!    step, sizes and cuts too. It is not before what was acknowledged.
+//! 3. The size is one that the file had, or lies where writing back may have come to; what is in front of it then is there.
+//! 4. A file that grows after recovery shows zeros behind its old end.
+//!
+//! Source: spec 02 section 8, spec 05 section 8.
+
+mod image;
+mod judge;
+mod model;
+mod plants;
+mod records;
+mod replay;
+mod run;
+mod step;
+
+pub use image::{DataKind, data_image};
+pub use plants::{DataPlant, data_plants};
+pub use records::RecordsRun;
+pub use run::{DataRun, DataSchedule};
+pub use step::Step;

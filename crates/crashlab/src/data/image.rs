@@ -1,0 +1,128 @@
+//! Images whose free blocks hold what somebody else left there.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use base::Ino;
+use simdisk::{Image, SimDisk};
+use volume::{Allocate, New, OpenOptions, Volume, WriteOptions};
+
+/// Kinds of images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DataKind {
+    /// Blocks of 4 KiB.
+    Blocks4K,
+    /// Blocks of 1 KiB.
+    Blocks1K,
+    /// Clusters of 16 blocks of 1 KiB.
+    Clusters,
+    /// Maps without extents.
+    Indirect,
+    /// Small files inside their inodes.
+    Inline,
+}
+
+/// Blocks that are left when an image is nearly full: what is freed is soon used again.
+const LEFT_BYTES: u64 = 640 << 10;
+
+impl DataKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Blocks4K, Self::Blocks1K, Self::Clusters, Self::Indirect, Self::Inline];
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_bytes(self) -> u64 {
+        if self == Self::Blocks4K { 4096 } else { 1024 }
+    }
+
+    /// Bytes of what is allocated at a time.
+    #[must_use]
+    pub fn cluster_bytes(self) -> u64 {
+        if self == Self::Clusters { 16 << 10 } else { self.block_bytes() }
+    }
+
+    /// Can its files have unwritten blocks?
+    #[must_use]
+    pub fn has_extents(self) -> bool {
+        self != Self::Indirect
+    }
+
+    fn options(self) -> (&'static [&'static str], &'static str) {
+        match self {
+            Self::Blocks4K => (&["-b", "4096", "-J", "size=4"], "24M"),
+            Self::Blocks1K => (&["-b", "1024", "-J", "size=1", "-O", "orphan_file"], "8M"),
+            Self::Clusters => {
+                (&["-b", "1024", "-J", "size=1", "-O", "bigalloc", "-C", "16384", "-N", "256"], "16M")
+            }
+            Self::Indirect => (&["-b", "1024", "-J", "size=1", "-O", "^extents,^64bit,^huge_file"], "8M"),
+            Self::Inline => (&["-b", "1024", "-J", "size=1", "-O", "inline_data"], "8M"),
+        }
+    }
+}
+
+/// What stands in a free block: a unit of it.
+pub(super) fn stale(block: u64) -> u64 {
+    0xA5A5_A5A5 << 32 | block
+}
+
+/// A file system of this kind; nearly full if `full`, of what can have blocks without bytes.
+///
+/// # Panics
+/// When mke2fs, dumpe2fs or the volume fails.
+#[must_use]
+pub fn data_image(kind: DataKind, full: bool) -> Image {
+    static MADE: [OnceLock<Image>; 10] = [const { OnceLock::new() }; 10];
+    let at = DataKind::ALL.iter().position(|known| *known == kind).expect("all are listed");
+    MADE[at * 2 + usize::from(full)].get_or_init(|| make(kind, full)).clone()
+}
+
+fn make(kind: DataKind, full: bool) -> Image {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    let name = path.to_str().expect("scratch paths are text");
+    let (options, size) = kind.options();
+    let args = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0"].iter().chain(options).copied();
+    testkit::run("mke2fs", args.chain([name, size]));
+    let mut image = Image::from_bytes(&std::fs::read(&path).expect("just made"));
+    if full && kind.has_extents() {
+        image = fill(image);
+        let bytes = crate::cut::to_file(&SimDisk::from_image(image.clone()), &path);
+        bytes.expect("scratch can be written");
+    }
+    let bs = kind.block_bytes();
+    for block in free_blocks(&path, kind.cluster_bytes() / bs).into_iter().flatten() {
+        let bytes: Vec<u8> = stale(block).to_le_bytes().repeat(bs as usize / 8);
+        image.write(block * bs, &bytes);
+    }
+    image
+}
+
+/// Takes nearly all blocks, without writing to them.
+fn fill(image: Image) -> Image {
+    let disk = Arc::new(SimDisk::from_image(image));
+    let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
+    let options = OpenOptions { write, ..OpenOptions::default() };
+    let volume = Volume::open(disk.clone(), &options).expect("it is new");
+    let ino = volume.create(Ino::ROOT, b"filler", &New::file(0o600)).expect("there is room").ino();
+    let stat = volume.statfs().expect("it is new");
+    let bytes = (stat.blocks_available * u64::from(stat.block_size)).saturating_sub(LEFT_BYTES);
+    volume.fallocate(ino, Allocate::Keep, 0, bytes).expect("there is room");
+    volume.close().expect("memory does not fail");
+    disk.image()
+}
+
+/// What dumpe2fs calls free: it names clusters by their first block.
+fn free_blocks(path: &Path, cluster: u64) -> Vec<RangeInclusive<u64>> {
+    let output = testkit::command("dumpe2fs").arg(path).output().expect("dumpe2fs runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lists = text.lines().filter_map(|line| line.trim_start().strip_prefix("Free blocks: "));
+    let number = |text: &str| -> u64 { text.trim().parse().expect("a block's number") };
+    lists
+        .flat_map(|list| list.split(',').filter(|part| !part.trim().is_empty()))
+        .map(|part| match part.split_once('-') {
+            Some((first, last)) => number(first)..=number(last) + cluster - 1,
+            None => number(part)..=number(part) + cluster - 1,
+        })
+        .collect()
+}

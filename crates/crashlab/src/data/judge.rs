@@ -1,0 +1,220 @@
+//! The verdict on one cut.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use simdisk::SimDisk;
+use volume::{Fault, OpenOptions, Refusal, SetAttr, Volume};
+
+use super::run::{CLOCK, DataRun, name, options, read, to_units};
+use super::step::{NAMES, Step, UNIT};
+use crate::Verdict;
+
+/// What is there after a recovery.
+pub(super) struct Found {
+    clock: usize,
+    /// By name: the number of the file, and its units.
+    files: [Option<(u32, Vec<u64>)>; NAMES],
+}
+
+impl DataRun {
+    /// Power fails during event `event` (or just after it, by the seed), with these survivors. `again`: and once more during
+    /// recovery. The disk after our recovery comes along for other judges.
+    #[must_use]
+    pub fn judge(&self, event: u64, seed: u64, again: bool) -> (Verdict, Option<Arc<SimDisk>>) {
+        let mut disk = Arc::new(self.cut_disk(event, seed));
+        if again {
+            disk.start_recording();
+            let recovered = self.open(&disk).and_then(|volume| volume.close().map_err(text));
+            if let Err(why) = recovered {
+                return (self.violation(event, seed, &format!("recovery: {why}")), None);
+            }
+            let Some(recording) = disk.recorded() else { return (Verdict::Right, None) };
+            let span = recording.end() - recording.start() + 1;
+            disk = Arc::new(recording.cut(recording.start() + seed / 2 % span, seed.rotate_left(17)));
+        }
+        match self.judge_disk(&disk, event) {
+            Ok(()) => (Verdict::Right, Some(disk)),
+            Err(why) => (self.violation(event, seed, &why), None),
+        }
+    }
+
+    /// The disk as it is found after the cut.
+    #[must_use]
+    pub fn cut_disk(&self, event: u64, seed: u64) -> SimDisk {
+        let torn = event < self.events() && seed.is_multiple_of(2);
+        if torn { self.recording.cut_during(event, seed) } else { self.recording.cut(event, seed) }
+    }
+
+    /// A mistake is there after the cut, too.
+    fn open(&self, disk: &Arc<SimDisk>) -> Result<Volume, String> {
+        let options = options(self.schedule.flush, self.schedule.sabotage);
+        Volume::open(disk.clone(), &options).map_err(|fault| fault.to_string())
+    }
+
+    fn violation(&self, event: u64, seed: u64, why: &str) -> Verdict {
+        let last = self.last_begun(event);
+        let steps = self.taken[..=last].iter().enumerate().skip(1);
+        let steps: Vec<String> = steps
+            .map(|(number, taken)| {
+                let file = taken.file.map(|file| format!(", file {file}")).unwrap_or_default();
+                format!("    {number}: {:?}{file} (events {}..{})", taken.step, taken.begun, taken.ended)
+            })
+            .collect();
+        let told = self.recording.event(event).map(|event| event.to_string()).unwrap_or_default();
+        Verdict::Violation(format!(
+            "cut at event {event} ({told}), survivors by seed {seed}: {why}\n  {:?}\n{}",
+            self.schedule,
+            steps.join("\n")
+        ))
+    }
+
+    fn judge_disk(&self, disk: &Arc<SimDisk>, event: u64) -> Result<(), String> {
+        let volume = self.open(disk).map_err(|why| format!("does not open: {why}"))?;
+        let problems = &volume.recovery().problems;
+        if let Some(problem) = problems.iter().find(|problem| !problem.contains("first sector")) {
+            return Err(format!("recovery: {problem}"));
+        }
+        let found = found(&volume)?;
+        self.judge_found(&found, event)?;
+        let grown = self.grow(&volume, found)?;
+        volume.close().map_err(|fault| format!("close: {fault}"))?;
+        self.judge_grown(disk, &grown)?;
+        let report = check::check(&**disk, &check::Options::default()).map_err(|fault| fault.to_string())?;
+        if report.exit_code() != 0 {
+            let first = report.findings.iter().find(|finding| finding.rule.severity != check::Severity::Note);
+            return Err(format!("check: {} findings, first: {first:?}", report.findings.len()));
+        }
+        Ok(())
+    }
+
+    /// Lets all files grow: what they hold then.
+    fn grow(&self, volume: &Volume, found: Found) -> Result<Found, String> {
+        let root = volume.root().map_err(text)?;
+        let more = 2 * self.schedule.kind.block_bytes();
+        let mut grown = found;
+        for (at, file) in grown.files.iter_mut().enumerate() {
+            let Some((_, units)) = file else { continue };
+            let ino = volume.lookup(&root, &name(at)).map_err(text)?.ino();
+            let size = Some(units.len() as u64 * UNIT + more);
+            let set = SetAttr { size, ..SetAttr::default() };
+            volume.set_attr(ino, &set).map_err(|fault| format!("growing after recovery: {fault}"))?;
+            units.resize(units.len() + (more / UNIT) as usize, 0);
+        }
+        Ok(grown)
+    }
+
+    /// Files that grew show what they had, and zeros behind it: on the device, too.
+    fn judge_grown(&self, disk: &Arc<SimDisk>, grown: &Found) -> Result<(), String> {
+        let options = OpenOptions::default();
+        let volume = Volume::open_read_only(disk.clone(), &options).map_err(|fault| fault.to_string())?;
+        let shown = found(&volume)?;
+        for (at, (expected, shown)) in grown.files.iter().zip(&shown.files).enumerate() {
+            let (Some((_, expected)), Some((_, shown))) = (expected, shown) else { continue };
+            let Some(place) = (0..expected.len()).find(|place| expected.get(*place) != shown.get(*place))
+            else {
+                continue;
+            };
+            return Err(format!(
+                "{:?} has grown to {} bytes: at {} it holds {}, and should hold {}",
+                char::from(name(at)[0]),
+                expected.len() as u64 * UNIT,
+                place as u64 * UNIT,
+                shown.get(place).map_or("nothing".to_owned(), |unit| super::model::told(*unit)),
+                super::model::told(expected[place])
+            ));
+        }
+        Ok(())
+    }
+
+    /// May this be there when power failed at this event?
+    pub(super) fn judge_found(&self, found: &Found, event: u64) -> Result<(), String> {
+        let (floor, last) = (self.floor(event), self.last_begun(event));
+        let clock = found.clock;
+        if !(floor..=last).contains(&clock) {
+            return Err(format!("step {clock} was the last to be committed: it is one of {floor}..={last}"));
+        }
+        let whole = self.judge_at(found, clock, None, event);
+        let Err(first) = whole else { return Ok(()) };
+        // The commit may have come before all of the step was in it.
+        if clock == 0 || clock - 1 < floor {
+            return Err(format!("with steps up to {clock}: {first}"));
+        }
+        let Err(second) = self.judge_at(found, clock - 1, None, event) else { return Ok(()) };
+        let step = self.taken[clock].step;
+        if matches!(step, Step::Allocate(..) | Step::Resize(..))
+            && self.judge_at(found, clock, Some(clock - 1), event).is_ok()
+        {
+            return Ok(());
+        }
+        Err(format!("with steps up to {clock}: {first}; without that: {second}"))
+    }
+
+    /// Are these the files as commits leave them that have the steps up to `applied`? `or`: or part of those behind this one.
+    fn judge_at(&self, found: &Found, applied: usize, or: Option<usize>, event: u64) -> Result<(), String> {
+        let names = &self.taken[applied].memory.names;
+        for (at, (found, expected)) in found.files.iter().zip(names).enumerate() {
+            let called = char::from(name(at)[0]);
+            let number = found.as_ref().map(|(file, _)| *file);
+            if number != *expected {
+                return Err(format!(
+                    "{called:?} is the name of file {number:?}, and should be of {expected:?}"
+                ));
+            }
+            let Some((file, units)) = found else { continue };
+            let mut allowed = self.allowed(*file, applied, event);
+            if let Some(or) = or {
+                allowed = allowed.or_part_of(&self.allowed(*file, or, event));
+            }
+            let judged = allowed.judge(units, self.schedule.kind.block_bytes());
+            judged.map_err(|why| format!("file {file}, {called:?}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    /// The kernel recovers the image in this file: is what it shows one of those that may be?
+    ///
+    /// # Errors
+    /// It is not, or the kernel does not mount it.
+    pub fn judge_kernel(&self, image: &Path, event: u64) -> Result<(), String> {
+        let mount = testkit::LoopMount::new(image, "noatime").map_err(|error| error.to_string())?;
+        let text = |error: std::io::Error| error.to_string();
+        let path = |name: &[u8]| mount.path().join(String::from_utf8_lossy(name).as_ref());
+        let clock = std::fs::metadata(path(CLOCK)).map_err(text)?.mtime() as usize;
+        let mut files = [const { None }; NAMES];
+        for (at, file) in files.iter_mut().enumerate() {
+            let path = path(&name(at));
+            match std::fs::metadata(&path) {
+                Ok(metadata) => {
+                    *file = Some((metadata.uid(), to_units(&std::fs::read(&path).map_err(text)?)?));
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(text(error)),
+            }
+        }
+        self.judge_found(&Found { clock, files }, event)
+    }
+}
+
+fn text(fault: Fault) -> String {
+    fault.to_string()
+}
+
+fn found(volume: &Volume) -> Result<Found, String> {
+    let root = volume.root().map_err(text)?;
+    let clock = volume.lookup(&root, CLOCK).map_err(|fault| format!("the clock: {fault}"))?;
+    let clock = volume.stat(&clock).mtime.seconds as usize;
+    let mut files = [const { None }; NAMES];
+    for (at, file) in files.iter_mut().enumerate() {
+        match volume.lookup(&root, &name(at)) {
+            Ok(inode) => {
+                let units = read(volume, inode.ino()).map_err(|why| format!("file {at}: {why}"))?;
+                *file = Some((volume.stat(&inode).uid, units));
+            }
+            Err(fault) if fault.is(Refusal::NotFound) => {}
+            Err(fault) => return Err(text(fault)),
+        }
+    }
+    Ok(Found { clock, files })
+}

@@ -1,0 +1,313 @@
+//! What a cut may leave of a file.
+//!
+//! ```text
+//!   steps that the surviving commits have:  write: this too     cut, punch, zero, shift: only this      fsync: only this
+//!   steps after them:                       write: this too, where the block was (in place)             zeroed edges: zeros too
+//! ```
+//!
+//! A write in place needs no commit to be seen; all else does. So steps after the surviving commits reach what the file had there
+//! before they moved it: `origin`.
+
+use std::ops::Range;
+
+use volume::Allocate;
+
+use super::DataKind;
+use super::model::{token, told, units};
+use super::run::{DataRun, Taken};
+use super::step::{Step, UNIT};
+
+/// Units that a file has at most, and those behind its end that a step may name.
+const UNITS_MAX: usize = 1 << 15;
+
+/// What each unit of a file may hold, and its size.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Allowed {
+    /// In the order in which it was put there; what is not listed holds zeros.
+    cells: Vec<Vec<u64>>,
+    /// The size in units is at least this,
+    low: usize,
+    /// and at most this.
+    high: usize,
+    /// Sizes that it had in memory.
+    sizes: Vec<usize>,
+    /// Where zeros came in place of what was there, by steps that no surviving commit has.
+    blanked: std::collections::BTreeSet<usize>,
+    /// What it held in memory.
+    shown: Vec<std::sync::Arc<Vec<u64>>>,
+}
+
+impl DataRun {
+    /// Steps that had begun at this event: the last of them.
+    pub(super) fn last_begun(&self, event: u64) -> usize {
+        self.taken.iter().rposition(|taken| taken.begun <= event).unwrap_or(0)
+    }
+
+    /// The last step that must have been committed: what was acknowledged needs it.
+    pub(super) fn floor(&self, event: u64) -> usize {
+        let acknowledged = self.taken.iter().enumerate().filter(|(_, taken)| taken.ended <= event);
+        let needed = acknowledged.map(|(number, taken)| match taken.step {
+            Step::Sync | Step::Commit => number,
+            Step::Fsync(_) => self.last_change(number, taken.file, true),
+            Step::Fdatasync(_) => self.last_change(number, taken.file, false),
+            _ => 0,
+        });
+        needed.max().unwrap_or(0)
+    }
+
+    /// The last step up to this one that changed a file's name (if that counts), its size or its map without writing.
+    fn last_change(&self, upto: usize, file: Option<u32>, names: bool) -> usize {
+        let size = |number: usize| {
+            file.and_then(|file| self.taken[number].memory.files.get(&file)).map(|of| of.len())
+        };
+        let changes = |number: usize| match self.taken[number].step {
+            Step::Create(_) => true,
+            // What they do to the bytes is judged with these.
+            Step::Resize(..) | Step::Allocate(..) => size(number) != size(number - 1),
+            Step::Rename(..) => names,
+            _ => false,
+        };
+        let is_it = |number: &usize| self.taken[*number].file == file && changes(*number);
+        (0..=upto).rev().find(is_it).unwrap_or(0)
+    }
+
+    /// What a file may hold when power failed at `event` and the commits have the steps up to `applied`.
+    pub(super) fn allowed(&self, file: u32, applied: usize, event: u64) -> Allowed {
+        let last = self.last_begun(event);
+        let is_of = |taken: &Taken| taken.file == Some(file);
+        let is_acknowledged = |taken: &Taken| {
+            let is_sync = match taken.step {
+                Step::Sync => taken.memory.files.contains_key(&file),
+                Step::Fsync(_) | Step::Fdatasync(_) => is_of(taken),
+                _ => false,
+            };
+            is_sync && taken.ended <= event
+        };
+        let acknowledged = self.taken[..=last].iter().rposition(is_acknowledged).unwrap_or(0);
+        let applied = applied.max(acknowledged);
+        let mut replay = Replay {
+            allowed: Allowed::default(),
+            origin: None,
+            kind: self.schedule.kind,
+            block: (self.schedule.kind.block_bytes() / UNIT) as usize,
+        };
+        let mut before = 0;
+        for (number, taken) in self.taken[..=last].iter().enumerate() {
+            if is_acknowledged(taken) {
+                replay.acknowledge(&taken.memory.files[&file]);
+            }
+            if !is_of(taken) {
+                continue;
+            }
+            let content = &taken.memory.files[&file];
+            if number <= applied {
+                replay.apply(number, taken.step, before, content.len(), file);
+            } else {
+                replay.write_in_place(number, taken.step, before, file);
+            }
+            before = content.len();
+            if replay.allowed.sizes.last() != Some(&before) {
+                replay.allowed.sizes.push(before);
+            }
+            replay.allowed.shown.push(content.clone());
+        }
+        replay.allowed
+    }
+}
+
+struct Replay {
+    allowed: Allowed,
+    /// Where the unit at this place was when the last surviving commit was made; `None` at first: nothing was moved.
+    origin: Option<Vec<Option<usize>>>,
+    kind: DataKind,
+    /// Units of a block.
+    block: usize,
+}
+
+impl Replay {
+    fn acknowledge(&mut self, content: &[u64]) {
+        let allowed = &mut self.allowed;
+        allowed.cells = content.iter().map(|unit| vec![*unit]).collect();
+        (allowed.low, allowed.high) = (content.len(), content.len());
+    }
+
+    fn cell(&mut self, at: usize) -> &mut Vec<u64> {
+        let cells = &mut self.allowed.cells;
+        if cells.len() <= at {
+            cells.resize_with(at + 1, || vec![0]);
+        }
+        &mut cells[at]
+    }
+
+    fn push(&mut self, at: usize, unit: u64) {
+        let cell = self.cell(at);
+        // The last is what memory has.
+        cell.retain(|known| *known != unit);
+        cell.push(unit);
+    }
+
+    /// Zeros and nothing else.
+    fn clear(&mut self, range: Range<usize>) {
+        let end = range.end.min(self.allowed.cells.len());
+        for cell in &mut self.allowed.cells[range.start.min(end)..end] {
+            *cell = vec![0];
+        }
+    }
+
+    /// The blocks that lie in a range whole.
+    fn inside(&self, range: &Range<usize>) -> Range<usize> {
+        let start = range.start.next_multiple_of(self.block);
+        start..(range.end / self.block * self.block).max(start)
+    }
+
+    /// What a step zeroes: a range, and what of it by changing the map. The rest is written.
+    fn zeroed(&self, step: Step, before: usize) -> Option<(Range<usize>, Range<usize>)> {
+        let Step::Allocate(_, mode, pos, len) = step else { return None };
+        let range = units(pos, len);
+        let range = match mode {
+            Allocate::Zero | Allocate::ZeroKeep => range,
+            Allocate::Punch if range.start < before => {
+                range.start..range.end.min(before.next_multiple_of(self.block))
+            }
+            _ => return None,
+        };
+        let inside = self.inside(&range);
+        Some((range, inside))
+    }
+
+    fn apply(&mut self, number: usize, step: Step, before: usize, after: usize, file: u32) {
+        let is_exact = match step {
+            Step::Write(_, pos, len) => {
+                units(pos, len).for_each(|at| self.push(at, token(file, number, at as u64)));
+                false
+            }
+            Step::Resize(..) => {
+                self.clear(after..UNITS_MAX);
+                true
+            }
+            Step::Allocate(_, mode, pos, len) => {
+                if let Some((range, inside)) = self.zeroed(step, before) {
+                    self.clear(inside.clone());
+                    range.filter(|at| !inside.contains(at)).for_each(|at| self.push(at, 0));
+                }
+                let range = units(pos, len);
+                match mode {
+                    Allocate::Collapse => {
+                        self.cell(range.end);
+                        self.allowed.cells.drain(range);
+                    }
+                    Allocate::Insert => {
+                        self.cell(range.end);
+                        let fresh = range.clone().map(|_| vec![0]);
+                        self.allowed.cells.splice(range.start..range.start, fresh);
+                    }
+                    _ => {}
+                }
+                after != before
+            }
+            _ => false,
+        };
+        let allowed = &mut self.allowed;
+        allowed.high = if is_exact { after } else { allowed.high.max(after) };
+        allowed.low = if is_exact { after } else { allowed.low };
+    }
+
+    /// What can be seen of a step that no surviving commit has.
+    fn write_in_place(&mut self, number: usize, step: Step, before: usize, file: u32) {
+        let put = |replay: &mut Self, at: usize, unit: u64| {
+            let origin = replay.origin.as_ref().map_or(Some(at), |origin| origin.get(at).copied().flatten());
+            if let Some(at) = origin {
+                replay.push(at, unit);
+                if unit == 0 {
+                    replay.allowed.blanked.insert(at);
+                }
+            }
+        };
+        if let Some((range, inside)) = self.zeroed(step, before) {
+            // Blocks that are given again at once: written with what is zero around new bytes.
+            let Step::Allocate(_, mode, ..) = step else { return };
+            let is_kept = mode != Allocate::Punch || self.kind == DataKind::Clusters;
+            let seen = range.filter(|at| is_kept || !inside.contains(at));
+            seen.for_each(|at| put(self, at, 0));
+        }
+        match step {
+            Step::Write(_, pos, len) => {
+                units(pos, len).for_each(|at| put(self, at, token(file, number, at as u64)));
+            }
+            Step::Resize(_, size) => {
+                let size = (size / UNIT) as usize;
+                let end = if self.kind == DataKind::Clusters { before } else { size };
+                let end = end.next_multiple_of(self.block);
+                (size.min(end)..end).for_each(|at| put(self, at, 0));
+            }
+            Step::Allocate(_, Allocate::Collapse, pos, len) => {
+                let origin = self.origin.get_or_insert_with(|| (0..UNITS_MAX).map(Some).collect());
+                origin.drain(units(pos, len));
+            }
+            Step::Allocate(_, Allocate::Insert, pos, len) => {
+                let origin = self.origin.get_or_insert_with(|| (0..UNITS_MAX).map(Some).collect());
+                let range = units(pos, len);
+                origin.splice(range.start..range.start, range.map(|_| None));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Allowed {
+    /// Either, or some of both: a step that takes several commits.
+    pub(super) fn or_part_of(&self, other: &Self) -> Self {
+        let zeros = [0];
+        let longest = self.cells.len().max(other.cells.len());
+        let cells = (0..longest).map(|at| {
+            let of = |allowed: &Self| allowed.cells.get(at).map_or(&zeros[..], |cell| cell).to_vec();
+            [vec![0], of(self), of(other)].concat()
+        });
+        Self {
+            cells: cells.collect(),
+            low: self.low.min(other.low),
+            high: self.high.max(other.high),
+            sizes: [&self.sizes[..], &other.sizes].concat(),
+            blanked: &self.blanked | &other.blanked,
+            shown: [&self.shown[..], &other.shown].concat(),
+        }
+    }
+
+    /// Is it this?
+    ///
+    /// # Errors
+    /// What is not allowed, in words.
+    pub(super) fn judge(&self, found: &[u64], block_bytes: u64) -> Result<(), String> {
+        let size = found.len();
+        let is_between = self.low < size && size < self.high;
+        let is_end = (size as u64 * UNIT).is_multiple_of(block_bytes) || self.sizes.contains(&size);
+        if size != self.low && size != self.high && !(is_between && is_end) {
+            let [low, high, size] = [self.low, self.high, size].map(|units| units as u64 * UNIT);
+            return Err(format!("its size is {size}, and may be {low} to {high}"));
+        }
+        let differs = |(at, unit): (usize, &u64)| match self.cells.get(at) {
+            Some(cell) => !cell.contains(unit),
+            None => *unit != 0,
+        };
+        if let Some(at) = found.iter().enumerate().position(differs) {
+            let cell = self.cells.get(at).map_or(&[0][..], |cell| cell);
+            let may: Vec<String> = cell.iter().map(|unit| told(*unit)).collect();
+            let place = at as u64 * UNIT;
+            return Err(format!(
+                "at {place} it holds {}, and may hold {}",
+                told(found[at]),
+                may.join(", or ")
+            ));
+        }
+        // The size follows the bytes.
+        let is_shown = |end: usize| {
+            self.blanked.contains(&end) || self.shown.iter().any(|shown| shown.get(end) == Some(&0))
+        };
+        match size.checked_sub(1) {
+            Some(end) if size > self.low && found[end] == 0 && !is_shown(end) => {
+                Err(format!("its size is {}, and the bytes before that are not there", size as u64 * UNIT))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! A run: steps on files of a volume, on a disk that records.
+
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::Ino;
+use device::{Device, DeviceFault, FlushStats};
+use fsmodel::Rng;
+use ondisk::time::Timestamp;
+use simdisk::{Image, Recording, SimDisk};
+use volume::{Fault, FlushMode, FlushSettings, New, OpenOptions, Sabotage, SetAttr, Volume, WriteOptions};
+
+use super::DataKind;
+use super::model::{Memory, token, units};
+use super::step::{NAMES, Step};
+
+/// The inode whose time of change counts steps.
+pub(super) const CLOCK: &[u8] = b"clock";
+
+/// The file's name in the root directory.
+pub(super) fn name(number: usize) -> [u8; 1] {
+    [b'a' + number as u8]
+}
+
+/// How a run goes.
+#[derive(Debug, Clone, Copy)]
+pub struct DataSchedule {
+    /// Chooses the steps.
+    pub seed: u64,
+    /// What the image is.
+    pub kind: DataKind,
+    /// How many steps.
+    pub steps: usize,
+    /// How flushes are shared.
+    pub flush: FlushMode,
+    /// Mistakes on purpose.
+    pub sabotage: Sabotage,
+}
+
+impl DataSchedule {
+    /// A schedule for this seed, on an image of this kind.
+    #[must_use]
+    pub fn new(seed: u64, kind: DataKind) -> Self {
+        let flush = FlushMode::ALL[(seed / 4 % 4) as usize];
+        Self { seed, kind, steps: 60, flush, sabotage: Sabotage::default() }
+    }
+}
+
+/// A step that was taken, and the disk's events around it.
+#[derive(Debug, Clone)]
+pub(super) struct Taken {
+    pub(super) step: Step,
+    pub(super) begun: u64,
+    pub(super) ended: u64,
+    /// The file that it was about.
+    pub(super) file: Option<u32>,
+    /// What there was then.
+    pub(super) memory: Memory,
+}
+
+/// Steps, what the disk saw, and what there was after each of them.
+pub struct DataRun {
+    pub(super) recording: Recording,
+    pub(super) taken: Vec<Taken>,
+    pub(super) schedule: DataSchedule,
+}
+
+/// How a volume of the lab is opened.
+pub(super) fn options(flush: FlushMode, sabotage: Sabotage) -> OpenOptions {
+    let flush = FlushSettings { mode: flush, ..FlushSettings::default() };
+    let write = WriteOptions { no_committer: true, flush, sabotage, ..WriteOptions::default() };
+    OpenOptions { write, ..OpenOptions::default() }
+}
+
+fn text(fault: Fault) -> String {
+    fault.to_string()
+}
+
+impl DataRun {
+    /// Takes steps, recording.
+    ///
+    /// # Errors
+    /// The volume failed where it should not, or showed other bytes than were written.
+    pub fn record(base: Image, schedule: DataSchedule) -> Result<Self, String> {
+        let opened = options(schedule.flush, schedule.sabotage);
+        let disk = Arc::new(SimDisk::from_image(base));
+        let volume = Volume::open(disk.clone(), &opened).map_err(|fault| fault.to_string())?;
+        let clock = volume.create(Ino::ROOT, CLOCK, &New::file(0o600)).map_err(text)?.ino();
+        set_clock(&volume, clock, 0, 0).map_err(text)?;
+        volume.close().map_err(text)?;
+
+        let disk = Arc::new(SimDisk::recording(disk.image()));
+        let device = Arc::new(Interrupted { disk: disk.clone(), armed: Mutex::default() });
+        let volume = Volume::open(device.clone(), &opened).map_err(|fault| fault.to_string())?;
+        let mut subject = Subject { volume: Arc::new(volume), device, clock, inos: [None; NAMES] };
+        let mut random = Rng::new(schedule.seed);
+        let mut memory = Memory::default();
+        let begun = disk.events();
+        let first = Taken { step: Step::Sync, begun: 0, ended: begun, file: None, memory: memory.clone() };
+        let mut taken = vec![first];
+        for number in 1..=schedule.steps {
+            let step = Step::any(&mut random, &memory, schedule.kind);
+            let begun = disk.events();
+            let told = |why: String, taken: &[Taken]| {
+                let steps: Vec<String> = taken.iter().map(|taken| format!("{:?}", taken.step)).collect();
+                format!("step {number}, {step:?}: {why}; {schedule:?}, after {}", steps.join(", "))
+            };
+            let file = memory.take(number, step);
+            subject.take(number, step, file).map_err(|fault| told(fault.to_string(), &taken))?;
+            taken.push(Taken { step, begun, ended: disk.events(), file, memory: memory.clone() });
+            // What is read stays in memory, and there it is not to be always.
+            if random.one_in(8) || number == schedule.steps {
+                subject.compare(&memory).map_err(|why| told(why, &taken))?;
+            }
+        }
+        drop(subject);
+        let recording = disk.recorded().ok_or("the disk did not record")?;
+        Ok(Self { recording, taken, schedule })
+    }
+
+    /// Moments at which power can fail: after each event, and during it.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.recording.end()
+    }
+}
+
+fn set_clock(volume: &Volume, clock: Ino, number: usize, nanos: u32) -> Result<(), Fault> {
+    let mtime = Some(Timestamp { seconds: number as i64, nanos });
+    volume.set_attr(clock, &SetAttr { mtime, ..SetAttr::default() }).map(drop)
+}
+
+struct Subject {
+    volume: Arc<Volume>,
+    device: Arc<Interrupted>,
+    clock: Ino,
+    inos: [Option<Ino>; NAMES],
+}
+
+impl Subject {
+    fn take(&mut self, number: usize, step: Step, file: Option<u32>) -> Result<(), Fault> {
+        let volume = &self.volume;
+        set_clock(volume, self.clock, number, 0)?;
+        let ino = step.name().and_then(|name| self.inos[name]).unwrap_or(Ino::ROOT);
+        match step {
+            Step::Create(at) => {
+                let new = New { uid: file.unwrap_or_default(), ..New::file(0o644) };
+                self.inos[at] = Some(volume.create(Ino::ROOT, &name(at), &new)?.ino());
+                Ok(())
+            }
+            Step::Write(_, pos, len) => {
+                let units = units(pos, len).map(|at| token(file.unwrap_or_default(), number, at as u64));
+                let bytes: Vec<u8> = units.flat_map(u64::to_le_bytes).collect();
+                let written = volume.write_at(ino, pos, &bytes)?;
+                if written == bytes.len() { Ok(()) } else { Err(volume::Refusal::NoSpace.into()) }
+            }
+            Step::Resize(_, size) => {
+                volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
+            }
+            Step::Allocate(_, mode, pos, len) => volume.fallocate(ino, mode, pos, len),
+            Step::Unlink(at) => {
+                self.inos[at] = None;
+                volume.unlink(Ino::ROOT, &name(at))
+            }
+            Step::Rename(from, to) => {
+                self.inos[to] = self.inos[from].take();
+                volume.rename((Ino::ROOT, &name(from)), (Ino::ROOT, &name(to)), volume::Rename::Replace)
+            }
+            Step::Fsync(_) => volume.fsync(ino),
+            Step::Fdatasync(_) => volume.fdatasync(ino),
+            Step::Sync => volume.sync(),
+            Step::WriteBack(bytes, commits) => {
+                let commit = Commit { volume: Arc::clone(volume), clock: self.clock, number, commits };
+                self.device.arm(Some(commit));
+                let done = volume.write_back_some(bytes);
+                self.device.arm(None);
+                done.map(drop)
+            }
+            Step::Commit => volume.fsync(self.clock),
+            Step::Checkpoint => volume.checkpoint(),
+        }
+    }
+
+    /// Is everything as it should be while nothing fails?
+    fn compare(&self, memory: &Memory) -> Result<(), String> {
+        for at in 0..NAMES {
+            let (Some(ino), Some(file)) = (self.inos[at], memory.names[at]) else { continue };
+            let content = &memory.files[&file];
+            let found = read(&self.volume, ino)?;
+            if let Some(at) = first_difference(&found, content) {
+                return Err(format!("file {file} differs at unit {at} of {}", content.len()));
+            }
+            self.volume.check_file(ino).map_err(|why| format!("file {file}: {why}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn first_difference(found: &[u64], expected: &[u64]) -> Option<usize> {
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    differs.or((found.len() != expected.len()).then_some(found.len().min(expected.len())))
+}
+
+/// All of a file, in units.
+pub(super) fn read(volume: &Volume, ino: Ino) -> Result<Vec<u64>, String> {
+    let inode = volume.inode(ino).map_err(text)?;
+    let mut bytes = vec![0xEE; volume.stat(&inode).size as usize];
+    let done = volume.read(&inode, 0, &mut bytes).map_err(text)?;
+    if done < bytes.len() {
+        return Err(format!("{done} bytes of {} can be read", bytes.len()));
+    }
+    to_units(&bytes)
+}
+
+/// Bytes as units.
+pub(super) fn to_units(bytes: &[u8]) -> Result<Vec<u64>, String> {
+    let (units, []) = bytes.as_chunks::<8>() else {
+        return Err(format!("its size is {}, which it never was", bytes.len()));
+    };
+    Ok(units.iter().map(|unit| u64::from_le_bytes(*unit)).collect())
+}
+
+/// A commit of somebody else's, which comes between the steps of writing back.
+struct Commit {
+    volume: Arc<Volume>,
+    clock: Ino,
+    number: usize,
+    /// Before a write, after it.
+    commits: [bool; 2],
+}
+
+impl Commit {
+    fn make(&self, nanos: u32) {
+        // So that there is something to commit. What fails shows in the answer of the step.
+        let _ = set_clock(&self.volume, self.clock, self.number, nanos);
+        let _ = self.volume.fsync(self.clock);
+    }
+}
+
+/// The disk, with what happens while it is written to.
+struct Interrupted {
+    disk: Arc<SimDisk>,
+    armed: Mutex<Option<Commit>>,
+}
+
+impl Interrupted {
+    fn arm(&self, commit: Option<Commit>) {
+        *self.armed.lock().unwrap_or_else(PoisonError::into_inner) = commit;
+    }
+
+    fn between(&self, write: impl FnOnce() -> Result<(), DeviceFault>) -> Result<(), DeviceFault> {
+        // Its own writes are not interrupted.
+        let commit = self.armed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(commit) = commit else { return write() };
+        if commit.commits[0] {
+            commit.make(1);
+        }
+        let written = write();
+        if commit.commits[1] {
+            commit.make(2);
+        }
+        self.arm(Some(commit));
+        written
+    }
+}
+
+impl Device for Interrupted {
+    fn size_bytes(&self) -> u64 {
+        self.disk.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        self.disk.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.between(|| self.disk.write_at(offset, bytes))
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
+        self.between(|| self.disk.write_vectored_at(offset, bufs))
+    }
+
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        self.disk.write_durable_at(offset, bytes)
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        self.disk.zero_at(offset, len)
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        self.disk.flush()
+    }
+
+    fn flush_nanos(&self) -> Option<u64> {
+        self.disk.flush_nanos()
+    }
+
+    fn flush_stats(&self) -> Option<FlushStats> {
+        self.disk.flush_stats()
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.disk.is_fresh()
+    }
+}

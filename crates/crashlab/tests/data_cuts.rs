@@ -1,0 +1,63 @@
+//! Some cuts of the bytes of files in every run of the tests; the many are `cargo xtask crash --data`.
+
+use std::time::Duration;
+
+use crashlab::{DataKind, DataRun, DataSchedule, RecordsRun, Verdict, data_image, data_plants};
+use volume::{FlushMode, FlushSettings, Sabotage};
+
+fn run(number: u64, sabotage: Sabotage) -> Result<DataRun, String> {
+    let kind = DataKind::ALL[(number % DataKind::ALL.len() as u64) as usize];
+    let base = data_image(kind, (number / 5).is_multiple_of(2));
+    DataRun::record(base, DataSchedule { sabotage, ..DataSchedule::new(number, kind) })
+}
+
+#[test]
+fn bytes_are_what_they_may_be() {
+    for number in 0..20 {
+        let run = run(number, Sabotage::default()).unwrap();
+        for event in (0..=run.events()).step_by(4) {
+            if let (Verdict::Violation(what), _) = run.judge(event, number * 77 + event, event % 5 == 0) {
+                panic!("{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn mistakes_on_purpose_are_found() {
+    for plant in data_plants() {
+        let found = (1000..1200).any(|number| {
+            // Some show without a cut.
+            let Ok(run) = run(number, plant.sabotage) else { return true };
+            (0..=run.events())
+                .any(|event| matches!(run.judge(event, number + event, false).0, Verdict::Violation(_)))
+        });
+        assert!(found, "not found: {}", plant.name);
+    }
+}
+
+/// The first violation of records that threads wrote, if there is one.
+fn records(settings: FlushSettings, seed: u64) -> Option<String> {
+    let run = RecordsRun::record(settings, 4, 8, seed).unwrap();
+    run.moments().find_map(|event| match run.judge(event, event + seed) {
+        Verdict::Violation(what) => Some(what),
+        Verdict::Right => None,
+    })
+}
+
+#[test]
+fn records_of_threads_that_share_flushes_are_there() {
+    for mode in FlushMode::ALL {
+        let settings = FlushSettings { mode, bypass_below: Duration::ZERO, ..FlushSettings::default() };
+        assert_eq!(records(settings, 1), None);
+    }
+}
+
+#[test]
+fn joining_a_flush_that_is_in_flight_is_found() {
+    for mode in [FlushMode::Seed, FlushMode::Merge, FlushMode::Epoch] {
+        let settings = FlushSettings { mode, bypass_below: Duration::ZERO, ..FlushSettings::default() };
+        let planted = FlushSettings { join_in_flight: true, ..settings };
+        assert!((0..40).any(|seed| records(planted, seed).is_some()), "not found: {mode:?}");
+    }
+}
