@@ -177,7 +177,7 @@ pub(crate) fn code_of(fault: &Fault) -> u8 {
             _ => exit::NOT_FOUND,
         },
         Fault::Corrupt(_) | Fault::Device(_) => exit::DAMAGED,
-        Fault::Aborted(_) | Fault::Stopped(_) => exit::TARGET,
+        Fault::Aborted(_) | Fault::Stopped(_) | Fault::NotFlushed(_) | Fault::LostWrite => exit::TARGET,
     }
 }
 

@@ -4,6 +4,8 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod mounted;
+
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
