@@ -53,6 +53,11 @@ pub(crate) struct OpenArgs {
 }
 
 impl OpenArgs {
+    /// Is the journal to be left alone?
+    pub(crate) fn is_without_recovery(&self) -> bool {
+        self.no_recovery
+    }
+
     /// With the journal replayed, which may be elsewhere.
     pub(crate) fn with_journal(journal: Option<PathBuf>) -> Self {
         Self { no_recovery: false, journal }
@@ -549,6 +554,11 @@ impl Session {
                 self.problem(exit::TARGET, format_args!("{}: {why}", escape(name.as_bytes())));
             }
         }
+    }
+
+    /// Drops what was changed, as far as nothing of it was written yet: an image of which a part was, gets the rest.
+    pub(crate) fn discard_held(&mut self) {
+        self.open.retain(|open| open.staged.as_ref().is_none_or(|staged| !staged.is_held()));
     }
 
     /// The exit code after all output was written, or could not be. A session that writes commits first.

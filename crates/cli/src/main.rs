@@ -71,7 +71,7 @@ enum Command {
     Stat(stat::StatArgs),
     /// Print the content of files.
     Cat(cat::CatArgs),
-    /// Copy files and directories out of an image.
+    /// Copy files and directories out of an image, or into one.
     Cp(cp::CpArgs),
     #[command(flatten)]
     Change(edit::args::Change),

@@ -88,8 +88,8 @@
 //! # Changing things
 //!
 //! [`open_writable`] gives a file system that can be changed. Each operation is atomic: it is done as a whole or refused, and
-//! in the journal it is durable with the next [`sync`](FileSystem::sync). (The contents of files cannot be written yet; their
-//! sizes can.)
+//! in the journal it is durable with the next [`sync`](FileSystem::sync). The contents of files are
+//! written by [`Volume::write_at`], by inode.
 //!
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
@@ -219,9 +219,9 @@ pub use fs::{DirEntry, FileSystem, ReadDir};
 pub use ondisk::time::Timestamp;
 pub use ondisk::{Features, Superblock};
 pub use volume::{
-    Attribute, Cursor, Extent, Fault, FileType, Follow, Inode, InodeRef, MountGuard, New, OnError, OpenFault,
-    OpenOptions, OrphanMode, Recovery, Refusal, Rename, Seek, SetAttr, SetXattr, Stat, StatFs, Volume,
-    WriteOptions,
+    Allocate, Attribute, Cursor, Extent, Fault, FileType, Follow, Inode, InodeRef, MountGuard, New, OnError,
+    OpenFault, OpenOptions, OrphanMode, Recovery, Refusal, Rename, Seek, SetAttr, SetXattr, Stat, StatFs,
+    Volume, WriteOptions,
 };
 pub use walk::Walk;
 

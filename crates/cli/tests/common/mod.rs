@@ -4,6 +4,7 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod image;
 pub(crate) mod mounted;
 
 use std::ffi::{OsStr, OsString};
