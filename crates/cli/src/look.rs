@@ -532,12 +532,18 @@ impl Session {
                 None => error.to_string(),
             });
             let is_ours = guard.as_ref().and_then(MountGuard::lost).map_or(Ok(()), Err);
-            let written = closed.and(is_ours).and_then(|()| match &staged {
+            let image = escape(name.as_bytes());
+            let closed = closed.and(is_ours);
+            if let (Err(why), Some(staged)) = (&closed, staged.as_ref().filter(|staged| staged.is_held())) {
+                let why = staged.full().unwrap_or_else(|| format!("{why}; nothing was changed"));
+                self.problem(exit::TARGET, format_args!("{image}: {why}"));
+                continue;
+            }
+            let written = closed.and_then(|()| match &staged {
                 Some(staged) => staged.write_out().map_err(|fault| fault.to_string()),
                 None => Ok(()),
             });
             if let Err(why) = written {
-                let image = escape(name.as_bytes());
                 self.problem(
                     exit::TARGET,
                     format_args!("{image}: {why}; the changes are not all written, `extant check {image}` tells what is there"),

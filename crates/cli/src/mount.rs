@@ -16,6 +16,7 @@
 //! 2. A signal unmounts first. However a mount ends but by a kill, what was changed is written home before the process ends,
 //!    and an exit code other than 0 says that it was not.
 
+pub(crate) mod helpers;
 mod options;
 mod serve;
 mod umount;

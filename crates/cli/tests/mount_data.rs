@@ -13,6 +13,7 @@ use std::path::Path;
 use common::mounted::{
     Mount, empty_image, finish, has_ended, has_fuse, has_fuse_and_root, is_mounted, runs, shell, wait_until,
 };
+use common::{EXISTS, USAGE, assert_has, extant, outcome};
 use rustix::fs::{FallocateFlags, SeekFrom as Whence, copy_file_range, fallocate, seek};
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
@@ -146,6 +147,46 @@ fn a_tree_is_copied_with_its_times_and_read_by_the_kernel() {
     wait_until("the server ends", || has_ended(server));
     e2fsck_clean(&image);
     alike("by the kernel", LoopMount::new(&image, "ro").unwrap().path());
+}
+
+#[test]
+fn helpers_of_mount_and_umount_wait_until_the_image_is_durable() {
+    if !has_fuse() {
+        return;
+    }
+    let (dir, image) = empty_image(&[]);
+    let helpers = dir.path().join("helpers");
+    std::fs::create_dir(&helpers).unwrap();
+    let install = || outcome(extant().arg("install-helpers").arg(&helpers));
+    install().code(0);
+    install().code(0);
+    let target = dir.path().join("mnt");
+    std::fs::create_dir(&target).unwrap();
+    let call = |name: &str, args: &[&std::ffi::OsStr]| {
+        outcome(testkit::command(helpers.join(name).to_str().unwrap()).args(args))
+    };
+    let mount = |options: &str| {
+        call(
+            "mount.fuse.extant",
+            &[image.as_os_str(), target.as_os_str(), "-n".as_ref(), "-o".as_ref(), options.as_ref()],
+        )
+    };
+    mount("rw,nofail,x-systemd.automount,fsname=named").code(0);
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(target.to_str().unwrap())).unwrap();
+    assert!(line.contains(" - fuse.extant named "), "{line}");
+    std::fs::write(target.join("file"), pattern(1, 3_000_000)).unwrap();
+    call("umount.fuse.extant", &[target.as_os_str(), "-t".as_ref(), "fuse.extant".as_ref()]).code(0);
+    // Nobody has the image any more, and nothing is to be recovered.
+    assert!(!is_mounted(&target));
+    e2fsck_clean(&image);
+    mount("ro").code(0);
+    assert!(std::fs::read(target.join("file")).unwrap() == pattern(1, 3_000_000));
+    call("umount.fuse.extant", &[target.as_os_str()]).code(0);
+    assert_eq!(mount("what").code, USAGE);
+    std::fs::remove_file(helpers.join("umount.fuse.extant")).unwrap();
+    std::fs::write(helpers.join("umount.fuse.extant"), "").unwrap();
+    assert_has(install().code(EXISTS), "no link");
 }
 
 /// Writes, cuts, holes and zeros at random places, held against bytes in memory.

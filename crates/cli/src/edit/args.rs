@@ -327,7 +327,7 @@ pub(crate) struct LinksArg {
 #[command(after_help = format!("{PATHS_HELP}\n\nExamples:
   echo box7 | extant put root.img:/etc/hostname
   date | extant put --append root.img:/var/log/edits
-  extant put --from id_ed25519 -m 0600 root.img:/root/.ssh/id_ed25519"))]
+  extant put --from site.key -m 0600 root.img:/etc/ssl/site.key"))]
 pub(crate) struct PutArgs {
     /// Behind what is there, instead of in its place.
     #[arg(short, long)]
