@@ -1,4 +1,4 @@
-//! `extant cp`: files and trees out of an image.
+//! `extant cp`: files and trees out of an image, and into one.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use extant::{FileType, Follow};
 
+use crate::edit::copy_in::copy_in;
+use crate::edit::staged::Hold;
 use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
@@ -22,14 +24,18 @@ copies what is in the root.
 Examples:
   extant cp root.img:/etc/fstab .
   extant cp -r 'root.img:/etc/{ssh,systemd}' backup/
-  sudo extant cp -a root.img:/ rootfs/          everything, with owners and devices";
+  sudo extant cp -a root.img:/ rootfs/          everything, with owners and devices
+  extant cp motd issue root.img:/etc            into an image
+  extant cp -a site/. root.img:/srv/www         what is in a directory";
 
-/// Copy files and directories out of an image.
+/// Copy files and directories out of an image, or into one.
+///
+/// Into an image all of it is one commit, as far as it needs no more than 128 MiB; files belong to root (0:0), unless -p or -a keeps owners.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{IMAGES_HELP}\n\n{EXAMPLES}"))]
 pub(crate) struct CpArgs {
     /// What to copy, and last where to: a directory, or a new name.
-    #[arg(required = true, num_args = 2.., value_names = ["IMG:PATH", "DEST"])]
+    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DEST"])]
     paths: Vec<OsString>,
     /// Directories with everything below them; symbolic links are copied as links.
     #[arg(short, long, visible_short_alias = 'R')]
@@ -48,17 +54,14 @@ pub(crate) struct CpArgs {
 }
 
 pub(crate) fn run(args: &CpArgs) -> ExitCode {
-    let mut session = Session::new(&args.open);
     let Some((destination, sources)) = args.paths.split_last() else {
         return exit::USAGE.into();
     };
+    let choices = Choices { metadata: args.preserve || args.archive, sparse: !args.no_sparse, replace: true };
     if is_in_image(destination) {
-        let shown = escape(destination.as_bytes());
-        let why = "is in an image, and extant cannot write the contents of files into one yet; `extant build` makes an image \
-                   of a directory, and a mount by the kernel takes files";
-        session.problem(exit::USAGE_CODE, format_args!("{shown}: {why}"));
-        return session.finish(Ok(()));
+        return into_image(args, sources, destination, choices);
     }
+    let mut session = Session::new(&args.open);
     let destination = PathBuf::from(destination);
     let recursive = args.recursive || args.archive;
     let follow = if recursive { Follow::NotTheLast } else { Follow::Links };
@@ -71,7 +74,6 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
         );
         return session.finish(Ok(()));
     }
-    let choices = Choices { metadata: args.preserve || args.archive, sparse: !args.no_sparse, replace: true };
     let host = Host::new(choices, Progress::new("copying"));
     for target in &targets {
         if target.inode.kind() == FileType::Directory && !recursive {
@@ -92,10 +94,29 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
     session.finish(Ok(()))
 }
 
-/// Is the destination a path in an image, and no place of this system?
-fn is_in_image(destination: &OsStr) -> bool {
-    std::fs::symlink_metadata(destination).is_err()
-        && ImageArg::parse(destination).is_ok_and(|image| image.inner_path.is_some())
+/// Is it a path in an image, and no place of this system?
+fn is_in_image(path: &OsStr) -> bool {
+    std::fs::symlink_metadata(path).is_err()
+        && ImageArg::parse(path).is_ok_and(|image| image.inner_path.is_some())
+}
+
+/// The other direction.
+fn into_image(args: &CpArgs, sources: &[OsString], destination: &OsStr, choices: Choices) -> ExitCode {
+    let mut session = Session::writing(&args.open, Hold::UntilFull);
+    if args.open.is_without_recovery() {
+        session.problem(
+            exit::USAGE_CODE,
+            "--no-recovery is for reading: who writes to an image replays its journal first",
+        );
+        return session.finish(Ok(()));
+    }
+    if let Some(other) = sources.iter().find(|source| is_in_image(source)) {
+        let why = "is in an image as well; copy it out first, and then in";
+        session.problem(exit::USAGE_CODE, format_args!("{}: {why}", escape(other.as_bytes())));
+        return session.finish(Ok(()));
+    }
+    copy_in(&mut session, sources, destination, choices, args.recursive || args.archive);
+    session.finish(Ok(()))
 }
 
 /// Where a source goes.

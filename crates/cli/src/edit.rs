@@ -1,5 +1,5 @@
-//! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `truncate`, `touch`, and
-//! `extant edit` for many of them at once.
+//! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `put`, `truncate`, `fallocate`, `touch`,
+//! and `extant edit` for many of them at once; `cp` into an image.
 //!
 //! ```text
 //! command line -> Change { options, IMG:PATH ... } ─┐
@@ -14,6 +14,8 @@
 //! 2. A script is made as a whole or not at all, byte for byte, unless `--keep-going`.
 
 pub(crate) mod args;
+mod content;
+pub(crate) mod copy_in;
 mod mode;
 mod ops;
 pub(crate) mod staged;
@@ -36,7 +38,7 @@ use staged::Hold;
 
 const EDIT_HELP: &str = "\
 A script has a command per line, with the words and options of `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, \
-`xattr`, `truncate` and `touch`, and paths without the image. Words are quoted as for a shell; # begins a comment.
+`xattr`, `put --from FILE`, `truncate`, `fallocate` and `touch`, and paths without the image. Words are quoted as for a shell; # begins a comment.
 
 All lines are one commit. At the first line that cannot be done nothing is changed at all, and the image is as it was, \
 byte for byte.
@@ -85,6 +87,10 @@ pub(crate) fn run_one(change: &Change) -> ExitCode {
         false => Session::writing(&open, Hold::UntilFull),
     };
     let printed = ops::run_change(&mut session, change);
+    // A half of a file is no use to anybody.
+    if matches!(change, Change::Put(_)) && session.problems > 0 {
+        session.discard_held();
+    }
     session.finish(printed)
 }
 

@@ -53,6 +53,11 @@ pub(crate) struct OpenArgs {
 }
 
 impl OpenArgs {
+    /// Is the journal to be left alone?
+    pub(crate) fn is_without_recovery(&self) -> bool {
+        self.no_recovery
+    }
+
     /// With the journal replayed, which may be elsewhere.
     pub(crate) fn with_journal(journal: Option<PathBuf>) -> Self {
         Self { no_recovery: false, journal }
@@ -527,12 +532,18 @@ impl Session {
                 None => error.to_string(),
             });
             let is_ours = guard.as_ref().and_then(MountGuard::lost).map_or(Ok(()), Err);
-            let written = closed.and(is_ours).and_then(|()| match &staged {
+            let image = escape(name.as_bytes());
+            let closed = closed.and(is_ours);
+            if let (Err(why), Some(staged)) = (&closed, staged.as_ref().filter(|staged| staged.is_held())) {
+                let why = staged.full().unwrap_or_else(|| format!("{why}; nothing was changed"));
+                self.problem(exit::TARGET, format_args!("{image}: {why}"));
+                continue;
+            }
+            let written = closed.and_then(|()| match &staged {
                 Some(staged) => staged.write_out().map_err(|fault| fault.to_string()),
                 None => Ok(()),
             });
             if let Err(why) = written {
-                let image = escape(name.as_bytes());
                 self.problem(
                     exit::TARGET,
                     format_args!("{image}: {why}; the changes are not all written, `extant check {image}` tells what is there"),
@@ -549,6 +560,11 @@ impl Session {
                 self.problem(exit::TARGET, format_args!("{}: {why}", escape(name.as_bytes())));
             }
         }
+    }
+
+    /// Drops what was changed, as far as nothing of it was written yet: an image of which a part was, gets the rest.
+    pub(crate) fn discard_held(&mut self) {
+        self.open.retain(|open| open.staged.as_ref().is_none_or(|staged| !staged.is_held()));
     }
 
     /// The exit code after all output was written, or could not be. A session that writes commits first.

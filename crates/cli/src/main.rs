@@ -71,7 +71,7 @@ enum Command {
     Stat(stat::StatArgs),
     /// Print the content of files.
     Cat(cat::CatArgs),
-    /// Copy files and directories out of an image.
+    /// Copy files and directories out of an image, or into one.
     Cp(cp::CpArgs),
     #[command(flatten)]
     Change(edit::args::Change),
@@ -86,6 +86,7 @@ enum Command {
     Mount(Box<mount::MountArgs>),
     /// Unmount what `extant mount` mounted.
     Umount(mount::UmountArgs),
+    InstallHelpers(mount::helpers::InstallArgs),
     /// Measure: very many names, orphans, large directories.
     Lab(lab::LabArgs),
     /// Print a completion script for a shell.
@@ -101,6 +102,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = mount::helpers::run_if_called_so() {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -134,6 +138,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Mount(args) => mount::mount(&args),
         Command::Umount(args) => mount::umount(&args),
+        Command::InstallHelpers(args) => mount::helpers::install(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "extant", &mut std::io::stdout());

@@ -16,6 +16,7 @@
 //! 2. A signal unmounts first. However a mount ends but by a kill, what was changed is written home before the process ends,
 //!    and an exit code other than 0 says that it was not.
 
+pub(crate) mod helpers;
 mod options;
 mod serve;
 mod umount;
@@ -40,7 +41,7 @@ const READY: &[u8] = b"ready\n";
 const MOUNT_HELP: &str = "\
 Options after -o, separated by commas:
   ro                    read-only; so it is if nothing else is said
-  rw                    names, owners, modes, times, sizes and attributes can be changed, but the content of files cannot yet
+  rw                    names, content, owners, modes, times and attributes can be changed
   allow_other           let other users look, too
   default_permissions   modes, owners and ACLs are checked (always with root and with allow_other)
   fsname=NAME           what the table of mounts shows as the source; the image otherwise
@@ -52,7 +53,7 @@ Options after -o, separated by commas:
 Examples:
   extant mount root.img /mnt && ls /mnt; extant umount /mnt
   extant mount disk.img#2 ~/mnt -f      (partition 2, until Ctrl-C)
-  extant mount root.img /mnt -o rw && mv /mnt/a /mnt/b; extant umount /mnt
+  extant mount root.img /mnt -o rw && cp -a site/. /mnt/srv; extant umount /mnt
   sudo extant mount root.img /mnt -o allow_other
 
 Exit codes: 0 the mount answers (with -f: it was unmounted); 1 it cannot be mounted (with -f also: changes \

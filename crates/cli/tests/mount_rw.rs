@@ -6,17 +6,17 @@ mod common;
 
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Child;
 
-use common::{Outcome, USAGE, extant, outcome, run};
+use common::mounted::{
+    Mount, empty_image, finish, has_ended, has_fuse, has_fuse_and_root, is_mounted, runs, shell, wait_until,
+};
+use common::{USAGE, extant, outcome, run};
 use testkit::{DiffOptions, LoopMount, Manifest, Time, diff, e2fsck_clean};
 
 /// Another program writes to the image.
 const BUSY: i32 = 10;
-/// How long anything may take that should take no time; the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// An ordinary user: "nobody".
 const NOBODY: u32 = 65534;
 
@@ -58,133 +58,6 @@ mkdir empty; rmdir empty
 touch victim winner; mv -f winner victim
 chattr +d a/after; chattr +A d
 "#;
-
-/// A mount that is gone when this is dropped, whatever happened.
-struct Mount {
-    dir: tempfile::TempDir,
-}
-
-impl Mount {
-    /// Mounts for writing, as a daemon, with these further arguments.
-    #[track_caller]
-    fn new(image: &Path, args: &[&str]) -> Self {
-        let mount = Self { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() };
-        mount.try_mount(image, args).code(0);
-        mount
-    }
-
-    fn try_mount(&self, image: &Path, args: &[&str]) -> Outcome {
-        outcome(binary().arg("mount").arg(image).arg(self.path()).args(["-o", "rw,suid,dev"]).args(args))
-    }
-
-    fn path(&self) -> &Path {
-        self.dir.path()
-    }
-
-    /// The process that serves it.
-    fn server(&self) -> rustix::process::Pid {
-        let mut text = [0; 20];
-        let len = rustix::fs::getxattr(self.path(), "extant.server", &mut text[..]).unwrap();
-        let pid = std::str::from_utf8(&text[..len]).unwrap().parse().unwrap();
-        rustix::process::Pid::from_raw(pid).unwrap()
-    }
-
-    #[track_caller]
-    fn unmount(&self) {
-        outcome(binary().arg("umount").arg(self.path())).code(0);
-        assert!(!is_mounted(self.path()));
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if is_mounted(self.path()) {
-            let program = if testkit::is_root() { "umount" } else { "fusermount3" };
-            let args: &[&str] = if testkit::is_root() { &["-l"] } else { &["-u", "-z"] };
-            let _ = testkit::command(program).args(args).arg(self.path()).status();
-        }
-    }
-}
-
-/// The binary under test, or the copy of it that an ordinary user can reach.
-fn binary() -> Command {
-    match std::env::var_os("EXTANT_TEST_BINARY") {
-        Some(copy) => {
-            let mut command = Command::new(copy);
-            command.stdin(Stdio::null());
-            command
-        }
-        None => extant(),
-    }
-}
-
-fn is_mounted(dir: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
-}
-
-/// Has the process ended? One that nobody has waited for yet has, too.
-fn has_ended(process: rustix::process::Pid) -> bool {
-    match std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())) {
-        Ok(line) => line.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
-        Err(_) => true,
-    }
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn has_fuse() -> bool {
-    let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let helper = testkit::is_root() || testkit::command("fusermount3").arg("-V").output().is_ok();
-    if opened.is_err() || !helper {
-        println!("skipped: no /dev/fuse, or no fusermount3");
-    }
-    opened.is_ok() && helper
-}
-
-fn has_fuse_and_root() -> bool {
-    if !testkit::is_root() {
-        println!("skipped: only root can compare with the kernel's mount");
-    }
-    testkit::is_root() && has_fuse()
-}
-
-/// An empty file system, made with these options of mke2fs, and the directory that it lies in.
-fn empty_image(options: &[&str]) -> (tempfile::TempDir, PathBuf) {
-    let dir = testkit::scratch();
-    let image = dir.path().join("rw.img");
-    let fixed = ["-q", "-F", "-t", "ext4", "-i", "8192", "-b", "4096"];
-    let args = fixed.iter().chain(options).map(std::ffi::OsStr::new);
-    testkit::run("mke2fs", args.chain([image.as_os_str(), "128M".as_ref()]));
-    (dir, image)
-}
-
-fn shell(dir: &Path, script: &str) -> Child {
-    let mut command = testkit::command("bash");
-    command.arg("-c").arg(script).current_dir(dir).stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
-#[track_caller]
-fn finish(shell: Child) -> String {
-    let output = shell.wait_with_output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
-    text(&output.stdout)
-}
-
-#[track_caller]
-fn runs(dir: &Path, script: &str) -> String {
-    finish(shell(dir, script))
-}
 
 /// What a second run of the same commands leaves alike: not the times that are "now".
 fn repeatable(dir: &Path) -> Manifest {
@@ -284,6 +157,14 @@ fn what_the_kernel_remembers_is_what_is_there() {
         "mv --exchange d/sub e/deep || true",
         "rm -r e/deep",
         "rm d/c",
+        "seq 30000 > d/data; sync d/data",
+        "echo more >> d/data",
+        "dd if=/dev/zero of=d/data bs=1 seek=3000000 count=1 conv=notrunc status=none; sync d/data",
+        "chmod 4777 d/data; echo more >> d/data; sync d/data",
+        "setpriv --bounding-set=-fsetid sh -c 'echo more >> d/data'; sync d/data",
+        "cp d/data d/copy; sync d/copy",
+        "fallocate -l 500000 d/copy; fallocate -p -o 5000 -l 50000 d/copy",
+        "truncate -s 1000 d/data; : > d/copy",
     ];
     for step in steps {
         // Everything is remembered before the step.
@@ -476,15 +357,13 @@ fn a_listing_goes_on_while_names_come_and_go() {
 }
 
 #[test]
-fn content_cannot_be_written_yet_and_an_image_has_one_writer() {
+fn an_image_has_one_writer() {
     if !has_fuse() {
         return;
     }
     let (_dir, image) = empty_image(&[]);
     let mount = Mount::new(&image, &[]);
-    let error = std::fs::write(mount.path().join("file"), b"bytes").unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()));
-    assert_eq!(std::fs::read(mount.path().join("file")).unwrap(), b"");
+    runs(mount.path(), "touch file");
     let second = Mount { dir: tempfile::tempdir().unwrap() };
     assert!(second.try_mount(&image, &[]).code(BUSY).contains("in use"));
     let both = outcome(extant().arg("mount").arg(&image).arg(second.path()).args(["-o", "rw,noload"]));
@@ -510,8 +389,9 @@ fn part_of_an_ordinary_user() {
     assert!(!testkit::is_root());
     let mount = Mount::new(Path::new(&image), &[]);
     let script = "mkdir -p a/b; touch a/f; ln a/f a/g; mv a/g a/b/h; chown 1:2 a/f; chmod 600 a/f; ln -s x a/l; \
-                  setfattr -n user.x -v y a/f; truncate -s 10 a/f; rm -r a/b; stat -c '%u %g %a %h %s' a/f; id -u";
-    assert_eq!(runs(mount.path(), script), format!("1 2 600 1 10\n{NOBODY}\n"));
+                  setfattr -n user.x -v y a/f; truncate -s 10 a/f; rm -r a/b; stat -c '%u %g %a %h %s' a/f; id -u; \
+                  seq 100000 > a/n; echo end >> a/n; sync a/n; tail -n 2 a/n";
+    assert_eq!(runs(mount.path(), script), format!("1 2 600 1 10\n{NOBODY}\n100000\nend\n"));
     mount.unmount();
 }
 

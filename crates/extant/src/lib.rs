@@ -88,8 +88,8 @@
 //! # Changing things
 //!
 //! [`open_writable`] gives a file system that can be changed. Each operation is atomic: it is done as a whole or refused, and
-//! in the journal it is durable with the next [`sync`](FileSystem::sync). (The contents of files cannot be written yet; their
-//! sizes can.)
+//! in the journal it is durable with the next [`sync`](FileSystem::sync). The contents of files are
+//! written by [`Volume::write_at`], by inode.
 //!
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }

@@ -20,11 +20,13 @@
 //! 4. A read allocates nothing once its thread has answered one of the same size. A large one that lies in one piece of an open
 //!    file is not copied by us (see `spliced`). `fuser` is not told of its answer, and what would answer for it is forgotten:
 //!    the connection stays open until the process ends, so [`Mounted::serve`] takes care that nobody waits for it.
-//! 5. The content of files cannot be changed: EOPNOTSUPP.
+//! 5. A write is answered when the server has the bytes: the kernel keeps none that the server was not told, but those of shared
+//!    mappings. Its pages of a file are as it wrote them, and what else changes them (sizes, holes) it has asked for itself.
 //!
 //! Source: kernel include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
 
 mod changes;
+mod content;
 mod convert;
 mod lookups;
 mod spliced;
@@ -59,6 +61,8 @@ use crate::{Caller, Errno, Name, Serve};
 const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The largest answer to a read; kernels ask for 1 MiB unless their administrator raised fs.fuse.max_pages_limit.
 const READ_MAX: usize = 16 << 20;
+/// The largest write, which is also what kernels take unless their administrator raised that limit.
+const WRITE_MAX: u32 = 1 << 20;
 /// Requests that the kernel sends ahead of its readers at the same time.
 const BACKGROUND: u16 = 64;
 /// How far the kernel reads ahead on a mount that root made, for who reads on and on; it starts with 128 KiB. So many requests of
@@ -102,7 +106,7 @@ impl<S: Serve> Mounted<S> {
     ) -> Result<Self, MountFault> {
         let wrong_dir = |reason| MountFault::Directory { dir: dir.to_owned(), reason };
         let dir = dir.canonicalize().map_err(wrong_dir)?;
-        let connection = mounting::mount(&dir, options)?;
+        let connection = mounting::mount(&dir, options, spliced::len_max())?;
         let mut config = fuser::Config::default();
         config.n_threads = Some(threads.count.max(1));
         // The kernel itself keeps out whom the options keep out.
@@ -306,16 +310,6 @@ fn entry_of(serve: &impl Serve, name: &Name<'_>) -> (fuser::FileAttr, Duration, 
     }
 }
 
-/// Methods that take these arguments and answer that content cannot be changed.
-macro_rules! of_content {
-    ($($name:ident($($argument:ty),*) -> $reply:ty;)*) => {$(
-        fn $name(&self, $(_: $argument,)* reply: $reply) {
-            let errno = if self.writable { Errno::OPNOTSUPP } else { Errno::ROFS };
-            reply.error(errno.into());
-        }
-    )*};
-}
-
 impl<S: Serve> Filesystem for Transport<S> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let offered = config.capabilities();
@@ -345,7 +339,7 @@ impl<S: Serve> Filesystem for Transport<S> {
             let _ = config.set_max_readahead(largest);
         }
         let _ = config.set_max_background(BACKGROUND);
-        let _ = config.set_max_write(spliced::len_max() as u32);
+        let _ = config.set_max_write(WRITE_MAX);
         let may_spare = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.opens_by_itself = may_spare && !self.serve.asks_to_open();
         self.opens_dirs_by_itself = (wanted & offered).contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
@@ -433,17 +427,17 @@ impl<S: Serve> Filesystem for Transport<S> {
         });
     }
 
-    /// There is nothing to write back, and no need to ask again.
+    /// Closing makes nothing durable and finds no error: there is no need to ask again.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS.into());
     }
 
-    fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.tell_synced(node, reply);
+    fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        self.tell_synced(node, data_only, reply);
     }
 
-    fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.tell_synced(node, reply);
+    fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        self.tell_synced(node, data_only, reply);
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -713,13 +707,60 @@ impl<S: Serve> Filesystem for Transport<S> {
         changes::done(self.remove_attribute(node, name.as_bytes()), reply);
     }
 
-    of_content! {
-        write(
-            &Request, INodeNo, FileHandle, u64, &[u8], WriteFlags, OpenFlags, Option<LockOwner>
-        ) -> ReplyWrite;
-        fallocate(&Request, INodeNo, FileHandle, u64, u64, i32) -> ReplyEmpty;
-        copy_file_range(
-            &Request, INodeNo, FileHandle, u64, INodeNo, FileHandle, u64, u64, CopyFileRangeFlags
-        ) -> ReplyWrite;
+    fn write(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        bytes: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match convert::ino_of(node).and_then(|ino| self.serve.write(ino, offset, bytes)) {
+            // A request is 16 MiB long at most.
+            Ok(len) => reply.written(len as u32),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let allocated = convert::ino_of(node)
+            .and_then(|ino| self.serve.allocate(ino, content::allocate_of(mode)?, offset, len));
+        changes::done(allocated, reply);
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        to_node: INodeNo,
+        _: FileHandle,
+        to_offset: u64,
+        len: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let copied = convert::ino_of(node).and_then(|from| {
+            let to = convert::ino_of(to_node)?;
+            self.copy((from, offset), (to, to_offset), len)
+        });
+        match copied {
+            Ok(len) => reply.written(len),
+            Err(errno) => reply.error(errno.into()),
+        }
     }
 }

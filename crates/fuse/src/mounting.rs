@@ -83,9 +83,10 @@ impl MountOptions {
     }
 
     /// Options of the fuse file system itself, in both ways of mounting.
-    fn words(&self) -> Vec<&'static str> {
+    fn words(&self, read_max: usize) -> Vec<String> {
         let all = [(self.allow_other, "allow_other"), (self.default_permissions, "default_permissions")];
-        all.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| *word).collect()
+        let set = all.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned());
+        set.chain([format!("max_read={read_max}")]).collect()
     }
 }
 
@@ -163,11 +164,11 @@ pub enum UnmountFault {
 }
 
 /// Mounts a new FUSE connection on `dir` (absolute, no symbolic links in it). Whoever uses the directory waits
-/// until somebody answers on the connection.
+/// until somebody answers on the connection. `read_max`: bytes that the kernel reads at a time, at most.
 ///
 /// # Errors
 /// See [`MountFault`].
-pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountFault> {
+pub(crate) fn mount(dir: &Path, options: &MountOptions, read_max: usize) -> Result<OwnedFd, MountFault> {
     let directory = |reason| MountFault::Directory { dir: dir.to_owned(), reason };
     let metadata = std::fs::metadata(dir).map_err(directory)?;
     if !metadata.is_dir() {
@@ -183,20 +184,25 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
         }
     })?;
     if !geteuid().is_root() {
-        return mount_by_helper(dir, options);
+        return mount_by_helper(dir, options, read_max);
     }
-    match mount_directly(dir, options, device.into()) {
+    match mount_directly(dir, options, read_max, device.into()) {
         // Root in a container may lack the capability, and the helper has it no more than he.
         Err(MountFault::Kernel { reason, .. })
             if reason.kind() == io::ErrorKind::PermissionDenied && helper().is_some() =>
         {
-            mount_by_helper(dir, options)
+            mount_by_helper(dir, options, read_max)
         }
         result => result,
     }
 }
 
-fn mount_directly(dir: &Path, options: &MountOptions, device: OwnedFd) -> Result<OwnedFd, MountFault> {
+fn mount_directly(
+    dir: &Path,
+    options: &MountOptions,
+    read_max: usize,
+    device: OwnedFd,
+) -> Result<OwnedFd, MountFault> {
     let (flags, _) = options.switches();
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},subtype={}",
@@ -205,9 +211,9 @@ fn mount_directly(dir: &Path, options: &MountOptions, device: OwnedFd) -> Result
         getegid().as_raw(),
         options.subtype
     );
-    for word in options.words() {
+    for word in options.words(read_max) {
         data.push(',');
-        data.push_str(word);
+        data.push_str(&word);
     }
     let refused = |reason| MountFault::Kernel { dir: dir.to_owned(), reason };
     let data = CString::new(data).map_err(|error| refused(error.into()))?;
@@ -218,11 +224,11 @@ fn mount_directly(dir: &Path, options: &MountOptions, device: OwnedFd) -> Result
     }
 }
 
-fn mount_by_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountFault> {
+fn mount_by_helper(dir: &Path, options: &MountOptions, read_max: usize) -> Result<OwnedFd, MountFault> {
     let helper = helper().ok_or(MountFault::NoHelper)?;
-    let (_, mut words) = options.switches();
-    words.extend(options.words());
-    let mut list = words.join(",").into_bytes();
+    let (_, words) = options.switches();
+    let words = words.into_iter().map(str::to_owned).chain(options.words(read_max));
+    let mut list = words.collect::<Vec<_>>().join(",").into_bytes();
     for (key, value) in [("fsname", options.fs_name.as_bytes()), ("subtype", options.subtype.as_bytes())] {
         list.extend_from_slice(format!(",{key}=").as_bytes());
         // The helper takes a backslash off whatever follows.

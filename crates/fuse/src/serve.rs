@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 
 use base::Ino;
-use volume::{Cursor, FileType, New, Rename, Seek, SetAttr, SetXattr, Stat, StatFs};
+use volume::{Allocate, Cursor, FileType, New, Rename, Seek, SetAttr, SetXattr, Stat, StatFs};
 
 /// Why a request was refused: the number that system calls return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,6 +179,23 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
+    /// Writes into a regular file from byte `offset` on, which may lie behind its end; how many bytes: fewer only when there is no
+    /// space for more. They need not be durable.
+    ///
+    /// # Errors
+    /// No space, too large, immutable, no key for encrypted content; as [`stat`](Self::stat).
+    fn write(&self, _ino: Ino, _offset: u64, _bytes: &[u8]) -> Result<usize, Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// Changes which blocks a range of a regular file has.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`Errno::OPNOTSUPP`] for what cannot be done to this file.
+    fn allocate(&self, _ino: Ino, _how: Allocate, _offset: u64, _len: u64) -> Result<(), Errno> {
+        Err(Errno::ROFS)
+    }
+
     /// Gives an inode another name.
     ///
     /// # Errors
@@ -238,11 +255,12 @@ pub trait Serve: Send + Sync + 'static {
     /// Nobody uses this inode any more, whose last name was taken.
     fn let_go(&self, _ino: Ino) {}
 
-    /// Makes what was done to an inode durable; for the root, all that was done.
+    /// Makes what was done to an inode durable; for the root, all that was done. `data_only`: of the inode itself only what it
+    /// takes to read its bytes.
     ///
     /// # Errors
-    /// The device refused, now or before.
-    fn sync(&self, _ino: Ino) -> Result<(), Errno> {
+    /// The device refused, now or before; no space for what was written before.
+    fn sync(&self, _ino: Ino, _data_only: bool) -> Result<(), Errno> {
         Ok(())
     }
 }

@@ -22,8 +22,8 @@ use extant::spelled::{self, Meaning};
 use ondisk::Features;
 use ondisk::inode::flags;
 use volume::{
-    Cursor, Fault, FileType, Inode, InodeRef, New, Refusal, Rename, Seek, SetAttr, SetXattr, Stat, StatFs,
-    Volume,
+    Allocate, Cursor, Fault, FileType, Inode, InodeRef, New, Refusal, Rename, Seek, SetAttr, SetXattr, Stat,
+    StatFs, Volume,
 };
 
 use crate::{Caller, Errno, Name, Serve};
@@ -314,6 +314,14 @@ impl Serve for Server {
         })
     }
 
+    fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.ask_for_room(|volume| volume.write_at(ino, offset, bytes))
+    }
+
+    fn allocate(&self, ino: Ino, how: Allocate, offset: u64, len: u64) -> Result<(), Errno> {
+        self.ask_for_room(|volume| volume.fallocate(ino, how, offset, len))
+    }
+
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat, Errno> {
         self.ask_for_room(|volume| {
             self.check_key(volume, dir)?;
@@ -373,8 +381,12 @@ impl Serve for Server {
         });
     }
 
-    fn sync(&self, ino: Ino) -> Result<(), Errno> {
-        self.ask(|volume| if ino == Ino::ROOT { volume.sync() } else { volume.fsync(ino) })
+    fn sync(&self, ino: Ino, data_only: bool) -> Result<(), Errno> {
+        self.ask(|volume| match (ino, data_only) {
+            (Ino::ROOT, _) => volume.sync(),
+            (_, true) => volume.fdatasync(ino),
+            (_, false) => volume.fsync(ino),
+        })
     }
 }
 

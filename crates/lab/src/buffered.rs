@@ -352,6 +352,9 @@ fn open(study: &Study, path: Path) -> Result<(Volume, Ino), LabFault> {
     Ok((volume, ino))
 }
 
+/// Of each path, of the kernel, and of memory: a rate for each round.
+type Rates = (Vec<Vec<f64>>, Vec<f64>, Vec<f64>);
+
 /// Measures.
 ///
 /// # Errors
@@ -366,7 +369,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     let mut memory = vec![1; study.bytes as usize];
     let cells: Vec<(Case, u64)> =
         study.cases.iter().flat_map(|case| study.sizes.iter().map(|bs| (*case, *bs))).collect();
-    let mut rates: Vec<(Vec<Vec<f64>>, Vec<f64>, Vec<f64>)> =
+    let mut rates: Vec<Rates> =
         cells.iter().map(|_| (vec![Vec::new(); volumes.len()], Vec::new(), Vec::new())).collect();
     watch.part("buffered", Some(((study.rounds + 1) * cells.len()) as u64));
     // The first one does not count: it takes memory from the system, which is recycled later.
@@ -395,7 +398,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
         }
     }
     for (volume, _) in volumes {
-        volume.close().map_err(|fault| LabFault::Close(fault))?;
+        volume.close().map_err(LabFault::Close)?;
     }
     Ok(Report { rows })
 }

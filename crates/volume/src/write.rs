@@ -152,6 +152,8 @@ pub(crate) struct Writer {
     committer: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Deletes with one transaction skip the orphan list.
     skip_short_orphans: bool,
+    /// Writing leaves set-id bits.
+    keeps_set_id: bool,
     /// A mistake on purpose, for the crash lab.
     reuse_freed: bool,
     /// Lets others in when it goes, last of all.

@@ -23,7 +23,9 @@ pub(crate) enum Change {
     Chown(ChownArgs),
     Project(ProjectArgs),
     Xattr(XattrArgs),
+    Put(PutArgs),
     Truncate(TruncateArgs),
+    Fallocate(FallocateArgs),
     Touch(TouchArgs),
 }
 
@@ -46,7 +48,9 @@ impl Change {
             Self::Chown(args) => &args.journal,
             Self::Project(args) => &args.journal,
             Self::Xattr(args) => &args.journal,
+            Self::Put(args) => &args.journal,
             Self::Truncate(args) => &args.journal,
+            Self::Fallocate(args) => &args.journal,
             Self::Touch(args) => &args.journal,
         };
         journal.journal.as_ref()
@@ -314,6 +318,68 @@ pub(crate) struct LinksArg {
     /// Print help.
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
+}
+
+/// Write standard input, or a file, into a file of an image.
+///
+/// A file that is there keeps its owner, mode and names, and gets new content; one that is not is made, of root's (0:0), with mode 0644.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = format!("{PATHS_HELP}\n\nExamples:
+  echo box7 | extant put root.img:/etc/hostname
+  date | extant put --append root.img:/var/log/edits
+  extant put --from site.key -m 0600 root.img:/etc/ssl/site.key"))]
+pub(crate) struct PutArgs {
+    /// Behind what is there, instead of in its place.
+    #[arg(short, long)]
+    pub(crate) append: bool,
+    /// Mode that the file gets: octal, or as for chmod.
+    #[arg(short, long, value_name = "MODE")]
+    pub(crate) mode: Option<ModeChange>,
+    /// What to read instead of standard input; a script needs it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+    /// The file.
+    #[arg(value_name = "IMG:PATH")]
+    pub(crate) path: OsString,
+    #[command(flatten)]
+    pub(crate) journal: JournalArg,
+}
+
+/// Reserve, free, zero, take out or insert a range of a file in an image.
+///
+/// Without an option the range gets blocks, and the file grows if the range ends behind it.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = format!("{PATHS_HELP}\n\nExamples:
+  extant fallocate root.img:/swapfile 0 4G
+  extant fallocate --punch root.img:/var/log/old.log 0 1M
+  extant fallocate --collapse root.img:/data.bin 4K 8K"))]
+pub(crate) struct FallocateArgs {
+    /// The size of the file stays.
+    #[arg(short = 'n', long, conflicts_with_all = ["punch", "collapse", "insert"])]
+    pub(crate) keep_size: bool,
+    /// Make a hole of the range: its blocks are freed, it reads as zeros.
+    #[arg(short, long, group = "what")]
+    pub(crate) punch: bool,
+    /// Make zeros of the range, with blocks reserved.
+    #[arg(short, long, group = "what")]
+    pub(crate) zero: bool,
+    /// Take the range out: what is behind it moves to the front. Whole blocks.
+    #[arg(short, long, group = "what")]
+    pub(crate) collapse: bool,
+    /// Make room: what is there and behind moves back. Whole blocks.
+    #[arg(short, long, group = "what")]
+    pub(crate) insert: bool,
+    /// The files.
+    #[arg(value_name = "IMG:PATH")]
+    pub(crate) path: OsString,
+    /// Where the range begins, in bytes, like 4096 or 1M.
+    #[arg(value_parser = crate::sizes::parse_size)]
+    pub(crate) offset: u64,
+    /// How long it is.
+    #[arg(value_parser = crate::sizes::parse_size)]
+    pub(crate) len: u64,
+    #[command(flatten)]
+    pub(crate) journal: JournalArg,
 }
 
 /// Set the size of files in an image.

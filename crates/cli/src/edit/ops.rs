@@ -18,13 +18,13 @@ use super::args::{
     Change, ChmodArgs, ChownArgs, LinksArg, LnArgs, MkdirArgs, MvArgs, ProjectArgs, Resize, RmArgs,
     TouchArgs, TruncateArgs, XattrArgs, XattrCommand,
 };
-use super::os;
+use super::{content, os};
 use crate::exit;
 use crate::inspect::format::{escape, hex, quote};
 use crate::look::{Named, Session, Target, below, code_of, output, shown};
 
 /// Bits that new files and directories do not get; a default ACL takes its place.
-const UMASK: u16 = 0o022;
+pub(super) const UMASK: u16 = 0o022;
 
 /// Runs a command. What cannot be done is told to the session; an error is one of the output.
 pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<()> {
@@ -37,14 +37,16 @@ pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<(
         Change::Chown(args) => chown(session, args),
         Change::Project(args) => project(session, args),
         Change::Xattr(args) => return xattr(session, args),
+        Change::Put(args) => content::put(session, args),
         Change::Truncate(args) => truncate(session, args),
+        Change::Fallocate(args) => content::fallocate(session, args),
         Change::Touch(args) => touch(session, args),
     }
     Ok(())
 }
 
 /// Tells what failed, and what to do about it.
-fn tell(session: &mut Session, image: &str, error: &Error, advice: &str) {
+pub(super) fn tell(session: &mut Session, image: &str, error: &Error, advice: &str) {
     let semicolon = if advice.is_empty() { "" } else { "; " };
     match error {
         Error::At { path, fault } => {

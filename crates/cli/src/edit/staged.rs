@@ -21,7 +21,7 @@ use extant::{Device, DeviceFault};
 
 use crate::sizes::human;
 
-/// Bytes that are held: changes of names and attributes that write more are larger than anything that one thinks of as one edit.
+/// Bytes that are held: what writes more is larger than anything that one thinks of as one edit.
 const HELD_MAX: u64 = 1 << 30;
 /// Where changes may be written as they come, more than this is not kept in memory.
 const HELD_AT_EASE: u64 = 128 << 20;

@@ -4,6 +4,9 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod image;
+pub(crate) mod mounted;
+
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};

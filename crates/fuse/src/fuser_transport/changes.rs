@@ -51,9 +51,9 @@ impl<S: Serve> Transport<S> {
     }
 
     /// Without changes there is nothing to make durable, and no need to ask again.
-    pub(super) fn tell_synced(&self, node: INodeNo, reply: ReplyEmpty) {
+    pub(super) fn tell_synced(&self, node: INodeNo, data_only: bool, reply: ReplyEmpty) {
         let synced = if self.writable {
-            convert::ino_of(node).and_then(|ino| self.serve.sync(ino))
+            convert::ino_of(node).and_then(|ino| self.serve.sync(ino, data_only))
         } else {
             Err(Errno::NOSYS)
         };

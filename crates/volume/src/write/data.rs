@@ -120,10 +120,11 @@ impl Writer {
     /// Times, and the permissions that a write takes away.
     pub(super) fn note_write(&self, node: &Arc<Node>) -> Result<(), Fault> {
         let now = self.now();
+        let mode_after = |mode: u16| if self.keeps_set_id { mode } else { unprivileged(mode) };
         {
             let values = node.values();
             let fields = &values.fields;
-            if fields.mtime == now && fields.ctime == now && unprivileged(fields.mode) == fields.mode {
+            if fields.mtime == now && fields.ctime == now && mode_after(fields.mode) == fields.mode {
                 return Ok(());
             }
         }
@@ -131,7 +132,7 @@ impl Writer {
             let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
             let fields = &mut values.fields;
             (fields.mtime, fields.ctime) = (now, now);
-            fields.mode = unprivileged(fields.mode);
+            fields.mode = mode_after(fields.mode);
             Ok(())
         })
     }

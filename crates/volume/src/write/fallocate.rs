@@ -229,10 +229,6 @@ impl Writer {
         // As the kernel: what reaches past the end takes the last page with it.
         let end = if range.end > size { size.next_multiple_of(bs.bytes().max(PAGE)) } else { range.end };
         let range = range.start..end;
-        if end > node.values().fields.size {
-            // The size on disk follows bytes that are written back: if these are dropped, nothing would raise it.
-            self.flusher.flush_file(node, data, 0..u64::MAX)?;
-        }
         self.zero_edges(node, data, &range)?;
         let blocks = self.blocks_inside(&range);
         if blocks.start < blocks.end {

@@ -62,6 +62,9 @@ pub struct WriteOptions {
     pub no_journal: bool,
     /// What to do when damage is met; `None` for what the superblock asks for.
     pub errors: Option<OnError>,
+    /// Who writes takes set-id bits off himself where they have to go, as the kernel does before it asks a FUSE server to write:
+    /// writing leaves them. Else it takes them off, whoever writes.
+    pub keeps_set_id: bool,
     /// Who opens it holds a [`MountGuard`] of his own, on the device behind one that holds writes back.
     pub is_guarded: bool,
     /// For the crash lab.
@@ -227,6 +230,7 @@ fn engine(
         dir_format: dir::Format::of(sb, geometry),
         committer: Mutex::new(None),
         skip_short_orphans: !options.write.track_all_orphans,
+        keeps_set_id: options.write.keeps_set_id,
         reuse_freed: options.write.sabotage.reuse_freed,
         guard: None,
     };

@@ -440,7 +440,8 @@ impl Flusher {
         let end = run.start() + run.len_bytes();
         let change = self.change(handle);
         // Asked before `mapping` is locked, which comes after folios. What becomes dirty now was as it should be on the device.
-        let is_split = data.is_split_by(node.values().fields.size, run.start(), bs);
+        let before = node.values().fields.size;
+        let is_split = data.is_split_by(before, run.start(), bs);
         let size = {
             let _mapping = data.mapping.write();
             let before = node.values().fields.size;

@@ -1,0 +1,407 @@
+//! Files and trees of the host into an image: `extant cp HOST... IMG:PATH`.
+//!
+//! Owns: what is read of the host and made of it. Does **not** own: copies out (see [`host`](crate::look::host)), which this is the other
+//! direction of, with the same choices.
+//!
+//! Invariants
+//! 1. What has the name already, and is no directory, is replaced in one step when the new file is whole; a file that could not be
+//!    copied whole leaves what was there.
+//! 2. What cannot be copied is told, and the rest is done. A full image ends the copy.
+//! 3. A directory gets its times after everything in it was made.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use extant::{
+    Error, Fault, FileSystem, FileType, Follow, New, Refusal, Rename, SetAttr, SetXattr, Timestamp,
+};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+use super::content::{PIECE, write_all};
+use super::ops::{UMASK, tell};
+use super::os;
+use crate::exit;
+use crate::look::host::Choices;
+use crate::look::progress::Progress;
+use crate::look::{Session, below, code_of};
+
+/// Names that are tried for a file until it is whole.
+const TEMPORARY_TRIES: u32 = 1000;
+
+/// Why something was not copied.
+enum Failure {
+    /// It cannot be read.
+    Source(io::Error),
+    /// The image refuses it.
+    Image(Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Source(error)
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(error: Errno) -> Self {
+        Self::Source(error.into())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Image(error)
+    }
+}
+
+struct Copy<'a> {
+    session: &'a mut Session,
+    image: String,
+    fs: FileSystem,
+    choices: Choices,
+    recursive: bool,
+    progress: Progress,
+    buffer: Vec<u8>,
+    /// Files with several names: where the first one is in the image.
+    names: HashMap<(u64, u64), Vec<u8>>,
+    is_full: bool,
+}
+
+/// Copies paths of the host to a path of an image.
+pub(crate) fn copy_in(
+    session: &mut Session,
+    sources: &[OsString],
+    destination: &OsStr,
+    choices: Choices,
+    recursive: bool,
+) {
+    let Some(named) = session.named(destination) else { return };
+    let is_dir = named
+        .fs
+        .resolve(os(&named.path), Follow::Links)
+        .is_ok_and(|inode| inode.kind() == FileType::Directory);
+    if sources.len() > 1 && !is_dir {
+        let why = "several files need an existing directory to go to";
+        return session.problem(exit::USAGE_CODE, format_args!("{}: {why}", named.shown()));
+    }
+    let mut copy = Copy {
+        session,
+        image: named.image.clone(),
+        fs: named.fs.clone(),
+        choices,
+        recursive,
+        progress: Progress::new("copying"),
+        buffer: vec![0; PIECE],
+        names: HashMap::new(),
+        is_full: false,
+    };
+    for source in sources {
+        let source = Path::new(source);
+        let name = source.as_os_str().as_bytes().rsplit(|byte| *byte == b'/').find(|part| !part.is_empty());
+        let path = match name {
+            // These have no name to be made: what is in them is copied.
+            None | Some(b"." | b"..") => named.path.clone(),
+            Some(name) if is_dir => below(
+                named.path.strip_suffix(b"/").filter(|path| !path.is_empty()).unwrap_or(&named.path),
+                name,
+            ),
+            Some(_) => named.path.clone(),
+        };
+        copy.tree(source, path);
+        if copy.is_full {
+            break;
+        }
+    }
+}
+
+/// A directory that is being copied.
+struct Dir {
+    source: std::path::PathBuf,
+    path: Vec<u8>,
+    names: std::vec::IntoIter<OsString>,
+    /// To be set at the end; `None` for directories that were there.
+    metadata: Option<Metadata>,
+}
+
+impl Copy<'_> {
+    /// Copies a file, or a directory with everything below it.
+    fn tree(&mut self, source: &Path, path: Vec<u8>) {
+        let metadata = if self.recursive { source.symlink_metadata() } else { source.metadata() };
+        let metadata = match metadata {
+            Ok(metadata) => metadata,
+            Err(error) => return self.told(source, &path, Failure::Source(error)),
+        };
+        if !metadata.is_dir() {
+            return self.leaf(source, &path, &metadata);
+        }
+        if !self.recursive {
+            let why = "is a directory; copy it with -r";
+            return self.session.problem(exit::USAGE_CODE, format_args!("{}: {why}", source.display()));
+        }
+        let mut open: Vec<Dir> = self.enter(source.to_owned(), path, metadata).into_iter().collect();
+        while let Some(dir) = open.last_mut() {
+            let next = if self.is_full { None } else { dir.names.next() };
+            let Some(name) = next else {
+                if let Some(Dir { source, path, metadata: Some(metadata), .. }) = open.pop() {
+                    let settled = self.settle(&source, &path, &metadata);
+                    settled.unwrap_or_else(|failure| self.told(&source, &path, failure));
+                }
+                continue;
+            };
+            let (source, path) = (dir.source.join(&name), below(&dir.path, name.as_bytes()));
+            match source.symlink_metadata() {
+                Err(error) => self.told(&source, &path, Failure::Source(error)),
+                Ok(metadata) if metadata.is_dir() => open.extend(self.enter(source, path, metadata)),
+                Ok(metadata) => self.leaf(&source, &path, &metadata),
+            }
+        }
+    }
+
+    /// Makes a directory, or takes the one that is there.
+    fn enter(&mut self, source: std::path::PathBuf, path: Vec<u8>, metadata: Metadata) -> Option<Dir> {
+        let listed = std::fs::read_dir(&source).and_then(|names| {
+            names.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()
+        });
+        let mut names = match listed {
+            Ok(names) => names,
+            Err(error) => {
+                self.told(&source, &path, Failure::Source(error));
+                return None;
+            }
+        };
+        // The same tree makes the same image.
+        names.sort_unstable();
+        let new = New { umask: UMASK, ..New::directory((metadata.mode() & 0o777) as u16) };
+        let is_new = match self.fs.create_node(os(&path), &new) {
+            Ok(_) => {
+                self.session.did(&self.image);
+                true
+            }
+            Err(error) if error.is(Refusal::Exists) && self.is_dir(&path) => false,
+            Err(error) => {
+                self.told(&source, &path, error.into());
+                return None;
+            }
+        };
+        self.progress.file();
+        Some(Dir { source, path, names: names.into_iter(), metadata: is_new.then_some(metadata) })
+    }
+
+    fn is_dir(&self, path: &[u8]) -> bool {
+        self.fs.resolve(os(path), Follow::Links).is_ok_and(|inode| inode.kind() == FileType::Directory)
+    }
+
+    /// Copies what is no directory.
+    fn leaf(&mut self, source: &Path, path: &[u8], metadata: &Metadata) {
+        match self.try_leaf(source, path, metadata) {
+            Ok(()) => {
+                self.session.did(&self.image);
+                self.progress.file();
+            }
+            Err(failure) => self.told(source, path, failure),
+        }
+    }
+
+    fn try_leaf(&mut self, source: &Path, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
+        let id = (metadata.dev(), metadata.ino());
+        let has_more_names = self.recursive && metadata.nlink() > 1;
+        let first = self.names.get(&id).filter(|_| has_more_names).cloned();
+        // It becomes whole under a name of its own, where its name is taken.
+        let there = self.fs.resolve(os(path), Follow::NotTheLast);
+        let place = match there {
+            Ok(inode) if inode.kind() == FileType::Directory => {
+                return Err(Error::At { path: path.to_vec(), fault: Refusal::IsDirectory.into() }.into());
+            }
+            Ok(_) if first.as_deref() == Some(path) => return Ok(()),
+            Ok(_) => self.temporary(path)?,
+            Err(error) if error.is(Refusal::NotFound) => path.to_vec(),
+            Err(error) => return Err(error.into()),
+        };
+        let made = match &first {
+            Some(first) => self.fs.hard_link(os(first), os(&place)).map_err(Failure::from),
+            None => self.make(source, &place, metadata),
+        };
+        let moved = made.and_then(|()| match place == path {
+            true => Ok(()),
+            false => {
+                self.fs.rename_with(os(&place), os(path), Rename::Replace)?;
+                // Two names of one file do not replace each other.
+                match self.fs.remove_file(os(&place)) {
+                    Err(error) if !error.is(Refusal::NotFound) => Err(error.into()),
+                    _ => Ok(()),
+                }
+            }
+        });
+        if moved.is_err() {
+            // Only what was made here can have this name.
+            let _ = self.fs.remove_file(os(&place));
+        } else if has_more_names && first.is_none() {
+            self.names.insert(id, path.to_vec());
+        }
+        moved
+    }
+
+    /// A name next to `path` that nobody has.
+    fn temporary(&self, path: &[u8]) -> Result<Vec<u8>, Failure> {
+        let slash = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        for number in 0..TEMPORARY_TRIES {
+            let place = [&path[..slash], format!(".extant-cp-{number}").as_bytes()].concat();
+            match self.fs.resolve(os(&place), Follow::NotTheLast) {
+                Err(error) if error.is(Refusal::NotFound) => return Ok(place),
+                Err(error) => return Err(error.into()),
+                Ok(_) => {}
+            }
+        }
+        Err(Error::At { path: path.to_vec(), fault: Refusal::Exists.into() }.into())
+    }
+
+    fn make(&mut self, source: &Path, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
+        let kind = metadata.file_type();
+        let mode = (metadata.mode() & 0o777) as u16;
+        let new = New { umask: UMASK, ..New::file(mode) };
+        let target;
+        let special = |kind: FileType| New { kind, ..new };
+        let new = match () {
+            () if kind.is_file() => new,
+            () if kind.is_symlink() => {
+                target = std::fs::read_link(source)?.into_os_string().into_vec();
+                New::symlink(&target)
+            }
+            () if kind.is_fifo() => special(FileType::Fifo),
+            () if kind.is_socket() => special(FileType::Socket),
+            () => {
+                let number = metadata.rdev();
+                let device = (rustix::fs::major(number), rustix::fs::minor(number));
+                let kind = if kind.is_block_device() { FileType::BlockDevice } else { FileType::CharDevice };
+                New { device, ..special(kind) }
+            }
+        };
+        // Opened first: what cannot be read is not made.
+        let file = if kind.is_file() { Some(File::open(source)?) } else { None };
+        let ino = self.fs.create_node(os(path), &new)?.ino();
+        if let Some(file) = &file {
+            self.fill(file, path, ino)?;
+        }
+        self.settle(source, path, metadata)
+    }
+
+    /// Copies the bytes of a file, and leaves its holes out.
+    fn fill(&mut self, file: &File, path: &[u8], ino: base::Ino) -> Result<(), Failure> {
+        let failed = |fault: Fault| Failure::Image(Error::At { path: path.to_vec(), fault });
+        let (mut at, mut end_of_data) = (0, 0);
+        loop {
+            if self.choices.sparse && at >= end_of_data {
+                match seek(file, SeekFrom::Data(at)) {
+                    Ok(start) => {
+                        at = start;
+                        end_of_data = seek(file, SeekFrom::Hole(start)).unwrap_or(u64::MAX);
+                    }
+                    // A hole up to the end.
+                    Err(Errno::NXIO) => break,
+                    Err(_) => end_of_data = u64::MAX,
+                }
+            }
+            let len = if self.choices.sparse { end_of_data - at } else { u64::MAX };
+            let len = usize::try_from(len).unwrap_or(PIECE).min(PIECE);
+            let got = match file.read_at(&mut self.buffer[..len], at) {
+                Ok(0) => break,
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            write_all(self.fs.volume(), ino, at, &self.buffer[..got]).map_err(failed)?;
+            self.progress.bytes(got as u64);
+            at += got as u64;
+        }
+        let size = file.metadata()?.len();
+        if size > at {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            self.fs.volume().set_attr(ino, &set).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Attributes, owner, mode and times, if they are to be kept.
+    fn settle(&mut self, source: &Path, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
+        if !self.choices.metadata {
+            return Ok(());
+        }
+        for (name, value) in attributes_of(source)? {
+            self.fs.set_xattr_with(os(path), &name, &value, SetXattr::Any)?;
+        }
+        let time =
+            |seconds, nanos: i64| Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or_default() };
+        let is_link = metadata.file_type().is_symlink();
+        let set = SetAttr {
+            uid: Some(metadata.uid()),
+            gid: Some(metadata.gid()),
+            mode: (!is_link).then_some((metadata.mode() & 0o7777) as u16),
+            atime: Some(time(metadata.atime(), metadata.atime_nsec())),
+            mtime: Some(time(metadata.mtime(), metadata.mtime_nsec())),
+            ..SetAttr::default()
+        };
+        self.fs.set_attr(os(path), Follow::NotTheLast, &set)?;
+        Ok(())
+    }
+
+    fn told(&mut self, source: &Path, path: &[u8], failure: Failure) {
+        match failure {
+            Failure::Source(error) => {
+                self.session.problem(exit::SOURCE, format_args!("{}: {error}", source.display()));
+            }
+            Failure::Image(Error::At { fault, .. } | Error::Between { fault, .. }) => {
+                self.is_full = fault_is_full(&fault);
+                let advice = match fault {
+                    Fault::Refused(Refusal::NotFound) => {
+                        "; the directory above is not there, `extant mkdir -p` makes it"
+                    }
+                    Fault::Refused(Refusal::Exists | Refusal::IsDirectory) => {
+                        "; something else has that name"
+                    }
+                    _ => "",
+                };
+                let shown = crate::look::shown(&self.image, path);
+                self.session.problem(code_of(&fault), format_args!("{shown}: {fault}{advice}"));
+            }
+            Failure::Image(error) => tell(self.session, &self.image, &error, ""),
+        }
+    }
+}
+
+fn fault_is_full(fault: &Fault) -> bool {
+    matches!(fault, Fault::Refused(Refusal::NoSpace))
+}
+
+/// The attributes of a file of the host that an image can have.
+fn attributes_of(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut list = vec![0; 64 << 10];
+    let len = match rustix::fs::llistxattr(path, &mut list[..]) {
+        Ok(len) => len,
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut attributes = Vec::new();
+    for name in list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let known = [&b"user."[..], b"trusted.", b"security.", b"system.posix_acl_"];
+        if !known.iter().any(|prefix| name.starts_with(prefix)) {
+            continue;
+        }
+        let mut value = vec![0; 64 << 10];
+        match rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
+            Ok(len) => {
+                value.truncate(len);
+                attributes.push((name.to_vec(), value));
+            }
+            // It went away meanwhile.
+            Err(Errno::NODATA) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(attributes)
+}

@@ -1,0 +1,137 @@
+//! Mounts of `extant mount` that go away by themselves, and shells in them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Outcome, extant, outcome};
+
+/// How long anything may take that should take no time; the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A mount that is gone when this is dropped, whatever happened.
+pub(crate) struct Mount {
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Mount {
+    /// Mounts for writing, as a daemon, with these further arguments.
+    #[track_caller]
+    pub(crate) fn new(image: &Path, args: &[&str]) -> Self {
+        let mount = Self { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() };
+        mount.try_mount(image, args).code(0);
+        mount
+    }
+
+    pub(crate) fn try_mount(&self, image: &Path, args: &[&str]) -> Outcome {
+        outcome(binary().arg("mount").arg(image).arg(self.path()).args(["-o", "rw,suid,dev"]).args(args))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The process that serves it.
+    pub(crate) fn server(&self) -> rustix::process::Pid {
+        let mut text = [0; 20];
+        let len = rustix::fs::getxattr(self.path(), "extant.server", &mut text[..]).unwrap();
+        let pid = std::str::from_utf8(&text[..len]).unwrap().parse().unwrap();
+        rustix::process::Pid::from_raw(pid).unwrap()
+    }
+
+    #[track_caller]
+    pub(crate) fn unmount(&self) {
+        outcome(binary().arg("umount").arg(self.path())).code(0);
+        assert!(!is_mounted(self.path()));
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if is_mounted(self.path()) {
+            let program = if testkit::is_root() { "umount" } else { "fusermount3" };
+            let args: &[&str] = if testkit::is_root() { &["-l"] } else { &["-u", "-z"] };
+            let _ = testkit::command(program).args(args).arg(self.path()).status();
+        }
+    }
+}
+
+/// The binary under test, or the copy of it that an ordinary user can reach.
+pub(crate) fn binary() -> Command {
+    match std::env::var_os("EXTANT_TEST_BINARY") {
+        Some(copy) => {
+            let mut command = Command::new(copy);
+            command.stdin(Stdio::null());
+            command
+        }
+        None => extant(),
+    }
+}
+
+pub(crate) fn is_mounted(dir: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
+}
+
+/// Has the process ended? One that nobody has waited for yet has, too.
+pub(crate) fn has_ended(process: rustix::process::Pid) -> bool {
+    match std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())) {
+        Ok(line) => line.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
+        Err(_) => true,
+    }
+}
+
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub(crate) fn has_fuse() -> bool {
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let helper = testkit::is_root() || testkit::command("fusermount3").arg("-V").output().is_ok();
+    if opened.is_err() || !helper {
+        println!("skipped: no /dev/fuse, or no fusermount3");
+    }
+    opened.is_ok() && helper
+}
+
+pub(crate) fn has_fuse_and_root() -> bool {
+    if !testkit::is_root() {
+        println!("skipped: only root can compare with the kernel's mount");
+    }
+    testkit::is_root() && has_fuse()
+}
+
+/// An empty file system, made with these options of mke2fs, and the directory that it lies in.
+pub(crate) fn empty_image(options: &[&str]) -> (tempfile::TempDir, PathBuf) {
+    let dir = testkit::scratch();
+    let image = dir.path().join("rw.img");
+    let fixed = ["-q", "-F", "-t", "ext4", "-i", "8192", "-b", "4096"];
+    let args = fixed.iter().chain(options).map(std::ffi::OsStr::new);
+    testkit::run("mke2fs", args.chain([image.as_os_str(), "128M".as_ref()]));
+    (dir, image)
+}
+
+pub(crate) fn shell(dir: &Path, script: &str) -> Child {
+    let mut command = testkit::command("bash");
+    command.arg("-c").arg(script).current_dir(dir).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[track_caller]
+pub(crate) fn finish(shell: Child) -> String {
+    let output = shell.wait_with_output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[track_caller]
+pub(crate) fn runs(dir: &Path, script: &str) -> String {
+    finish(shell(dir, script))
+}

@@ -1,0 +1,102 @@
+//! Requests that change the content of files.
+//!
+//! What the kernel tells is taken as it is: where an append begins it knows, since it keeps the size and lets one write at a time
+//! into a file; set-id bits and capabilities it takes off with requests of their own, before it writes.
+//!
+//! Does **not** own: the list of requests (see the parent module), bytes (see [`Serve`]).
+//!
+//! Source: fallocate(2), copy_file_range(2).
+
+use base::Ino;
+use volume::Allocate;
+
+use super::{READ_BUFFER, Transport};
+use crate::{Errno, Serve};
+
+/// Modes of fallocate(2), linux/falloc.h.
+const KEEP_SIZE: i32 = 0x01;
+const PUNCH_HOLE: i32 = 0x02;
+const COLLAPSE_RANGE: i32 = 0x08;
+const ZERO_RANGE: i32 = 0x10;
+const INSERT_RANGE: i32 = 0x20;
+const UNSHARE_RANGE: i32 = 0x40;
+const WRITE_ZEROES: i32 = 0x80;
+
+/// Bytes that are copied at a time.
+const COPY_PIECE: usize = 1 << 20;
+/// Bytes that one request copies: who asked can be interrupted then, and asks for the rest.
+const COPY_MAX: u64 = 64 << 20;
+
+/// What a mode of fallocate(2) asks for.
+///
+/// # Errors
+/// [`Errno::OPNOTSUPP`]: flags that are not known, or do not go together.
+pub(super) fn allocate_of(mode: i32) -> Result<Allocate, Errno> {
+    const PUNCH: i32 = PUNCH_HOLE | KEEP_SIZE;
+    const ZERO_KEEP: i32 = ZERO_RANGE | KEEP_SIZE;
+    const UNSHARE_KEEP: i32 = UNSHARE_RANGE | KEEP_SIZE;
+    match mode {
+        0 => Ok(Allocate::Reserve),
+        KEEP_SIZE => Ok(Allocate::Keep),
+        PUNCH => Ok(Allocate::Punch),
+        ZERO_RANGE => Ok(Allocate::Zero),
+        ZERO_KEEP => Ok(Allocate::ZeroKeep),
+        COLLAPSE_RANGE => Ok(Allocate::Collapse),
+        INSERT_RANGE => Ok(Allocate::Insert),
+        UNSHARE_RANGE | UNSHARE_KEEP => Ok(Allocate::Unshare),
+        WRITE_ZEROES => Ok(Allocate::WriteZeroes),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+impl<S: Serve> Transport<S> {
+    /// Copies bytes from one file to another, or inside of one, where the ranges are apart; how many. Fewer than asked for at the
+    /// end of the source, where there is no more space, and of more than one request takes.
+    pub(super) fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u32, Errno> {
+        let len = len.min(COPY_MAX);
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < COPY_PIECE {
+                buffer.resize(COPY_PIECE, 0);
+            }
+            let mut done = 0;
+            while done < len {
+                match self.copy_piece((from.0, from.1 + done), (to.0, to.1 + done), len - done, buffer) {
+                    Ok(0) => break,
+                    Ok(copied) => done += copied,
+                    // What was copied counts; who asks for the rest is told.
+                    Err(errno) if done == 0 => return Err(errno),
+                    Err(_) => break,
+                }
+            }
+            u32::try_from(done).map_err(|_| Errno::INVAL)
+        })
+    }
+
+    fn copy_piece(
+        &self,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len: u64,
+        buffer: &mut [u8],
+    ) -> Result<u64, Errno> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(COPY_PIECE);
+        let got = self.serve.read(from.0, from.1, &mut buffer[..len])?;
+        if got == 0 {
+            return Ok(0);
+        }
+        Ok(self.serve.write(to.0, to.1, &buffer[..got])? as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_of_fallocate_are_known_or_refused() {
+        let known: Vec<i32> = (0..0x200).filter(|mode| allocate_of(*mode).is_ok()).collect();
+        assert_eq!(known, [0, 1, 3, 8, 0x10, 0x11, 0x20, 0x40, 0x41, 0x80]);
+        assert_eq!(allocate_of(PUNCH_HOLE), Err(Errno::OPNOTSUPP), "a hole keeps the size");
+        assert_eq!(allocate_of(-1), Err(Errno::OPNOTSUPP));
+    }
+}
