@@ -49,6 +49,7 @@ struct Shape {
 }
 
 impl Shape {
+    /// What is appended goes to disk a turn of writeback at a time, and in one piece: that is what delayed allocation is for.
     /// Dirty are four fifths of what was written and is in memory, as `dirty_ratio` was 80 in the study of 2014.
     fn of(case: Case, scale: f64) -> Self {
         let times = |count: u64| ((count as f64 * scale) as u64).max(1);
@@ -56,21 +57,21 @@ impl Shape {
             // 500 inodes with 200,000 entries each.
             Case::GiantTrees => Self {
                 dirty: times(500 * 200_000),
-                limit: times(500 * 200_000 / 4 / 64),
-                extent: 64,
-                grown: (times(50_000) as u32 / 64 * 64, times(200_000) as u32),
+                limit: times(500 * 200_000 / 4 / u64::from(TURN)),
+                extent: TURN,
+                grown: (times(50_000) as u32 / TURN * TURN, times(200_000) as u32),
                 round_files: 0,
                 burst: 1,
                 reader_extents: 0,
                 warm_up: 1,
-                // A scan for every 8192 of them: a small load needs some, too.
-                calls: times(2_000_000).max(200_000),
+                // A scan for every 131,072 of them: a small load needs some, too.
+                calls: times(20_000_000).max(400_000),
             },
             // 400,500 inodes, most of them with some 50 entries.
             Case::ManyInodes => Self {
                 dirty: times(400_000 * 50),
                 limit: times(400_000 * 50 / 4),
-                extent: 64,
+                extent: TURN,
                 grown: (0, 0),
                 round_files: times(ROUND_FILES as u64) as usize,
                 burst: 16,
