@@ -19,6 +19,7 @@
 //! 2. A visit costs O(1), or a pass over the 64 entries of the chunk.
 
 use crate::chunk::{Age, NONE};
+use crate::policy::Need;
 use crate::tree::{Order, Tree};
 
 /// Visits in a row that a chunk is spared, at most, though it has cold entries.
@@ -154,8 +155,14 @@ impl Tree {
         }
     }
 
+    /// Entries of the first chunk of the list of `age`. `None` if there is none.
+    pub(crate) fn first_of(&self, age: Age) -> Option<u32> {
+        let (Order::Ages(ages), Some(list)) = (&self.order, list_of(age)) else { return None };
+        self.chunks.get(ages.lists[list].head as usize).map(|chunk| chunk.len() as u32)
+    }
+
     /// Looks at the first chunk of the list of `age`. `None` if there is none.
-    pub(crate) fn visit(&mut self, age: Age) -> Option<Visit> {
+    pub(crate) fn visit(&mut self, age: Age, need: Need) -> Option<Visit> {
         let (Order::Ages(ages), Some(list)) = (&self.order, list_of(age)) else { return None };
         let slot = ages.lists[list].head;
         if slot == NONE {
@@ -181,7 +188,8 @@ impl Tree {
         }
         chunk.spared = 0;
         // What came since the last visit had no whole round to be found in.
-        let victims = chunk.cold() & !std::mem::take(&mut chunk.young);
+        let young = std::mem::take(&mut chunk.young);
+        let victims = chunk.cold() & if need == Need::Urgent { u64::MAX } else { !young };
         let moved = if victims == chunk.all() || victims == 0 { 0 } else { chunk.len() as u32 };
         if victims == 0 {
             // To the end of its list, or of the other.
@@ -214,7 +222,7 @@ impl Tree {
             assert_eq!(list.tail, before, "the tail");
         }
         assert_eq!(listed, (ages.lists[0].len + ages.lists[1].len) as i32, "lengths");
-        for chunk in &self.chunks {
+        for chunk in self.chunks.iter() {
             let should = match (chunk.reclaimable(), chunk.cold()) {
                 (0, _) => Age::None,
                 (_, 0) => Age::Warm,

@@ -1,20 +1,25 @@
 //! The cache of a file system: its policy, its limit, the inodes that reclaim looks at, what was counted.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use base::Ino;
+use memory::{Budget, Shrinker};
 use parking_lot::Mutex;
 
 use crate::events;
 use crate::inode::{Body, Inode};
-use crate::policy::{Policy, Scan};
+use crate::policy::{Need, Policy, Scan};
 use crate::ring::Ring;
 use crate::stats::{Counters, Scans, Stats};
 
 /// Entries that a scan is asked for at least.
 pub const SCAN_MIN: u32 = 128;
+/// Bytes of an entry, all included, as a rule.
+const ENTRY_BYTES: usize = 24;
+/// Bytes that are not worth telling the budget of.
+const CHARGE_MIN: u64 = 4096;
 
 /// What is chosen when a cache is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,9 +48,42 @@ pub(crate) struct Shared {
     limit: AtomicU64,
     uses: AtomicU64,
     replaying: AtomicBool,
+    /// Nanoseconds since whenever.
+    clock: fn() -> u64,
+    /// What memory is charged to, and how much of it is.
+    budget: Option<Arc<Budget>>,
+    charged: AtomicU64,
+    /// Bytes of the ring; it knows.
+    ring_bytes: AtomicU64,
+}
+
+/// Nanoseconds of the wall.
+fn wall_ns() -> u64 {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    BEGIN.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
 impl Shared {
+    fn new(options: Options, clock: fn() -> u64, budget: Option<Arc<Budget>>) -> Self {
+        assert!(options.cluster_bits <= 16, "a cluster has at most 65536 blocks");
+        Self {
+            options,
+            counters: Counters::default(),
+            scans: Mutex::default(),
+            ring: Mutex::default(),
+            // The list was never sorted: what is used now is younger than that.
+            tick: AtomicU64::new(0),
+            inodes: AtomicUsize::new(0),
+            limit: AtomicU64::new(options.limit.unwrap_or(u64::MAX)),
+            uses: AtomicU64::new(0),
+            replaying: AtomicBool::new(false),
+            clock,
+            budget,
+            charged: AtomicU64::new(0),
+            ring_bytes: AtomicU64::new(0),
+        }
+    }
+
     /// An inode is about to be used: the policies that list whoever is used do so.
     pub(crate) fn touch(&self, body: &Arc<Body>) {
         if !self.options.policy.lists_whoever_is_used() {
@@ -60,30 +98,113 @@ impl Shared {
             let mut ring = self.ring.lock();
             if !body.is_listed() {
                 ring.put(body, 0);
+                self.note_ring(&ring);
             }
         }
     }
 
-    /// After something was added, with no lock held: a scan if there is more than the limit.
+    /// After something was added, with no lock held: a scan if there is more than the limit. Where scans are bounded, several, or
+    /// what comes by leaves would outrun them.
     pub(crate) fn relieve(&self, own: &Arc<Body>) {
-        let excess = self.counters.reclaimable().saturating_sub(self.limit.load(Relaxed));
-        if excess > 0 {
+        self.settle();
+        let mut left = self.options.policy.scans_in_a_row();
+        loop {
+            let excess = self.counters.reclaimable().saturating_sub(self.limit.load(Relaxed));
+            if excess == 0 || left == 0 {
+                break;
+            }
+            left -= if excess > u64::from(SCAN_MIN) { 1 } else { left };
             self.scan(u32::try_from(excess).unwrap_or(u32::MAX).max(SCAN_MIN), Some(own));
         }
     }
 
     pub(crate) fn scan(&self, nr: u32, own: Option<&Arc<Body>>) -> Scan {
+        self.scan_as(nr, own, Need::Usual)
+    }
+
+    fn scan_as(&self, nr: u32, own: Option<&Arc<Body>>, need: Need) -> Scan {
         events::scan_enter(self, nr);
-        let begun = Instant::now();
-        let scan = self.options.policy.scan(self, nr, own);
-        let ns = begun.elapsed().as_nanos() as u64;
+        let begun = (self.clock)();
+        let scan = self.options.policy.scan(self, nr, own, need);
+        let ns = (self.clock)().saturating_sub(begun);
         self.scans.lock().add(&scan, ns);
         events::scan_exit(self, &scan, ns);
         scan
     }
 
+    /// Bytes that entries, inodes and lists take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.counters.bytes() + self.ring_bytes.load(Relaxed)
+    }
+
+    /// After a step on the ring, still under its lock.
+    pub(crate) fn note_ring(&self, ring: &Ring) {
+        self.ring_bytes.store(ring.bytes() as u64, Relaxed);
+    }
+
+    /// Tells the budget what changed, if that is worth it. Nobody holds a lock that a shrinker takes.
+    pub(crate) fn settle(&self) {
+        let Some(budget) = &self.budget else { return };
+        let (bytes, charged) = (self.bytes(), self.charged.load(Relaxed));
+        if bytes.abs_diff(charged) < CHARGE_MIN {
+            return;
+        }
+        // Whoever exchanges has the difference to what was told before; all differences add up.
+        let charged = self.charged.swap(bytes, Relaxed);
+        if bytes > charged {
+            budget.charge((bytes - charged) as usize);
+        } else {
+            budget.release((charged - bytes) as usize);
+        }
+    }
+
+    /// The same, but only to give back: under any lock. Returns how much that was.
+    pub(crate) fn give_back(&self) -> u64 {
+        let Some(budget) = &self.budget else { return 0 };
+        let bytes = self.bytes();
+        let charged = self.charged.fetch_min(bytes, Relaxed);
+        let less = charged.saturating_sub(bytes);
+        budget.release(less as usize);
+        less
+    }
+
     pub(crate) fn is_replaying(&self) -> bool {
         self.replaying.load(Relaxed)
+    }
+}
+
+impl Shrinker for Shared {
+    fn name(&self) -> &'static str {
+        "extents"
+    }
+
+    fn cached_bytes(&self) -> usize {
+        self.bytes() as usize
+    }
+
+    fn shrink(&self, bytes: usize) -> usize {
+        // Entries of so many bytes, in scans of the usual size; as many again, since some look at what stays.
+        let scans = 2 * (bytes / ENTRY_BYTES / SCAN_MIN as usize + 1);
+        let mut given = self.give_back() as usize;
+        let mut need = Need::Usual;
+        for _ in 0..scans {
+            if given >= bytes || self.counters.reclaimable() == 0 {
+                break;
+            }
+            if self.scan_as(SCAN_MIN, None, need).reclaimed == 0 {
+                need = Need::Urgent;
+            }
+            given += self.give_back() as usize;
+        }
+        given
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(budget) = &self.budget {
+            budget.release(*self.charged.get_mut() as usize);
+        }
     }
 }
 
@@ -100,21 +221,29 @@ impl Cache {
     /// `cluster_bits` is more than 16.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        assert!(options.cluster_bits <= 16, "a cluster has at most 65536 blocks");
-        Self {
-            shared: Arc::new(Shared {
-                options,
-                counters: Counters::default(),
-                scans: Mutex::default(),
-                ring: Mutex::default(),
-                // The list was never sorted: what is used now is younger than that.
-                tick: AtomicU64::new(0),
-                inodes: AtomicUsize::new(0),
-                limit: AtomicU64::new(options.limit.unwrap_or(u64::MAX)),
-                uses: AtomicU64::new(0),
-                replaying: AtomicBool::new(false),
-            }),
-        }
+        Self::with_clock(options, wall_ns)
+    }
+
+    /// The same, with scans timed by another clock: one of nanoseconds that does not go back on a thread.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn with_clock(options: Options, clock: fn() -> u64) -> Self {
+        Self { shared: Arc::new(Shared::new(options, clock, None)) }
+    }
+
+    /// The same, with memory that counts for a budget: what is known is charged to it, and some of it is forgotten when it runs short.
+    /// Charges come after changes of inodes, so those are to be made without a lock that a shrinker of the budget takes.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn with_budget(options: Options, budget: &Arc<Budget>) -> Self {
+        let shared = Arc::new(Shared::new(options, wall_ns, Some(Arc::clone(budget))));
+        let weak: Weak<Shared> = Arc::downgrade(&shared);
+        budget.register(weak);
+        Self { shared }
     }
 
     /// What was chosen.
@@ -137,13 +266,13 @@ impl Cache {
         count
     }
 
-    /// Forgets about `nr` entries, by the policy. Blocks for no inode, except with the LRU policies. Call it with no lock held that
+    /// Forgets about `nr` entries, by the policy; es-chunk at most [`SCAN_MIN`] at a time. Blocks for no inode, except with the LRU policies. Call it with no lock held that
     /// is held around a change of an inode.
     pub fn scan(&self, nr: u32) -> Scan {
         self.shared.scan(nr, None)
     }
 
-    /// Changes the limit; what is above it goes when something is added next.
+    /// Changes the limit; what is above it goes when something is added next, with es-chunk bit by bit.
     pub fn set_limit(&self, limit: Option<u64>) {
         self.shared.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
     }
@@ -153,10 +282,10 @@ impl Cache {
         self.shared.replaying.store(replaying, Relaxed);
     }
 
-    /// Bytes that entries and inodes take.
+    /// Bytes that entries, inodes and lists of them take.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.shared.counters.bytes()
+        self.shared.bytes()
     }
 
     /// What was counted so far.
@@ -184,7 +313,7 @@ impl Cache {
         Stats {
             entries: shared.counters.entries(),
             reclaimable: shared.counters.reclaimable(),
-            bytes: shared.counters.bytes(),
+            bytes: shared.bytes(),
             hits,
             misses,
             inodes_listed,
@@ -203,6 +332,17 @@ impl Cache {
     /// Forgets what scans and lookups counted; entries stay.
     pub fn reset_stats(&self) {
         self.shared.counters.reset_lookups();
-        *self.shared.scans.lock() = Scans::default();
+        self.shared.scans.lock().reset();
+    }
+
+    /// From now on the time of each scan is noted: for studies, which compare a scan with the same one of another run.
+    pub fn log_scans(&self) {
+        self.shared.scans.lock().log = Some(Vec::new());
+    }
+
+    /// The times of scans that were noted, in nanoseconds, in order; and forgets them.
+    #[must_use]
+    pub fn take_scan_log(&self) -> Vec<u64> {
+        self.shared.scans.lock().log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }

@@ -280,16 +280,16 @@ impl Chunk {
         }
     }
 
-    /// Bytes that it takes, with what an allocator adds.
+    /// Bytes that it has on the heap, with what an allocator adds.
     pub(crate) fn bytes(&self) -> usize {
         let ids = self.ids.as_ref().map_or(0, |ids| allocated(24) + allocated(ids.capacity() * 4));
-        allocated(size_of::<Self>()) + allocated(self.entries.capacity() * size_of::<Packed>()) + ids
+        allocated(self.entries.capacity() * size_of::<Packed>()) + ids
     }
 }
 
-/// Bytes that a piece of `bytes` takes of an allocator: a word more, in steps of 16.
+/// Bytes that a piece of `bytes` takes of an allocator: a word more, in steps of 16, at least 32.
 pub(crate) fn allocated(bytes: usize) -> usize {
-    if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16) }
+    if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
 }
 
 /// The bits of `mask` where `stay` has one, pushed together.

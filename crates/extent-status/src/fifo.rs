@@ -7,7 +7,8 @@
 //! 1. Every entry that may be forgotten has exactly one node, on exactly one of the lists; delayed ones have none.
 //! 2. A node's block is its entry's first block.
 
-use crate::chunk::{Chunk, NONE, allocated};
+use crate::chunk::{NONE, allocated};
+use crate::slots::Slots;
 
 #[derive(Clone, Copy)]
 struct Node {
@@ -133,9 +134,9 @@ impl Fifo {
     ///
     /// # Panics
     /// They differ.
-    pub(crate) fn check(&self, chunks: &[Box<Chunk>]) {
+    pub(crate) fn check(&self, chunks: &Slots) {
         let mut seen = 0;
-        for chunk in chunks {
+        for chunk in chunks.iter() {
             for (at, packed) in chunk.entries.iter().enumerate() {
                 let id = chunk.id(at);
                 assert_eq!(id == NONE, packed.is_delayed(), "{:?}", packed.entry());

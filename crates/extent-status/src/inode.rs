@@ -94,6 +94,7 @@ impl Body {
                 Age::Cold => ring.put(self, 0),
                 Age::Warm => ring.put(self, 1),
             }
+            shared.note_ring(&ring);
         }
     }
 }
@@ -520,9 +521,15 @@ impl Drop for Inode {
         self.body.sync(&self.shared, &mut state);
         drop(state);
         drop(old);
-        self.shared.ring.lock().take_off(&self.body);
+        {
+            let mut ring = self.shared.ring.lock();
+            ring.take_off(&self.body);
+            self.shared.note_ring(&ring);
+        }
         self.shared.inodes.fetch_sub(1, Relaxed);
         self.shared.counters.add(0, 0, -(Body::bytes() as i64));
+        // Under whatever lock: what was charged is given back here, the rest with the next change.
+        self.shared.give_back();
     }
 }
 

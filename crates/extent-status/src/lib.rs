@@ -19,7 +19,7 @@
 //! entries are forgotten, seven policies of that ([`Policy`]), statistics.
 //!
 //! Does **not** own: any layout or I/O (whoever asks knows the map on disk: [`Source`]), the lock that keeps map and cache alike, the
-//! count of promises, memory beyond a limit of entries.
+//! count of promises, memory beyond a limit of entries and what it charges to a budget ([`Cache::with_budget`]).
 //!
 //! Invariants
 //! 1. Entries of an inode are in order, disjoint, not empty; neighbours that say the same of one run are one (unless `no_merge`).
@@ -28,7 +28,9 @@
 //! 4. [`Inode::seq`] changes with every change of what a block is; learning and forgetting leave it.
 //! 5. Promises that the caller holds = [`Inode::promises`], if it settles what each operation returns.
 //! 6. With every policy but those that keep lists of entries, an entry of a large tree takes at most 24 bytes, all included.
-//! 7. A scan with the default policy takes time in proportion to what it is asked for, whatever the number of inodes and entries.
+//! 7. A scan with the default policy looks at no more than a few inodes and [`SCAN_MIN`] entries, whatever there is and it is asked for.
+//! 8. What is charged to a budget is what entries, inodes and lists take, up to a page. Charges come with no lock held; what drops gives
+//!    back under any.
 //!
 //! Locks, in order: the caller's mapping lock, an inode's state, the ring. The ring's lock is held while an inode's state is *tried*;
 //! only the LRU policies wait for an inode with it, and they never take it under an inode's lock.
@@ -70,6 +72,7 @@ mod map;
 mod pending;
 mod policy;
 mod ring;
+mod slots;
 mod stats;
 mod tree;
 

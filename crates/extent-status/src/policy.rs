@@ -8,11 +8,11 @@
 //! | `es-ilist` | yes | round robin | a list of what may go | none | enough reclaimed |
 //! | `es-gc` | yes | round robin | the same in two lists | found once: the other list | enough reclaimed |
 //! | `upstream` | yes | round robin, only those with something to give | the tree from where the last scan stopped | a second chance | enough **looked at** |
-//! | `es-chunk` | yes | a queue of those with something cold, else of those with something warm | a queue of chunks | a bit of each entry, spared chunks | enough reclaimed, or enough chunks looked at |
+//! | `es-chunk` | yes | a queue of those with something cold, else of those with something warm | a queue of chunks | a bit of each entry, spared chunks | enough reclaimed, or 128 entries' chunks looked at |
 //!
 //! Work of one scan, with n inodes on the list, e entries of an inode and d delayed ones among them, k reclaimed:
 //! baseline and es-cache O(n log n + sum of e), es-slist O(n + sum of k + d), es-ilist O(n + k), es-gc O(n + k + moves),
-//! upstream O(n + nr), es-chunk O(nr).
+//! upstream O(n + nr), es-chunk O(1).
 //!
 //! Rules that the six share: inodes that were precached are left out in the first round, and taken only if it gave nothing and
 //! something was left out; so are inodes whose lock is taken, and the caller's own. If all gave nothing, the caller's own gives.
@@ -30,6 +30,15 @@ use crate::cache::Shared;
 use crate::fifo::Fifo;
 use crate::inode::Body;
 use crate::tree::Order;
+
+/// How much a scan matters; to es-chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// What is new gets time to be found.
+    Usual,
+    /// The budget is spent, and scans gave nothing: what is new goes, too.
+    Urgent,
+}
 
 /// How the cache chooses what to forget. See the table on this module's first page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -95,6 +104,11 @@ impl Policy {
         !matches!(self, Self::Upstream | Self::EsChunk)
     }
 
+    /// Scans after one change, at most, while there is too much: the six are told all that is too much at once.
+    pub(crate) fn scans_in_a_row(self) -> u32 {
+        if self == Self::EsChunk { 8 } else { 1 }
+    }
+
     pub(crate) fn order(self) -> Order {
         match self {
             Self::EsIlist | Self::EsGc => Order::Lists(Box::<Fifo>::default()),
@@ -104,11 +118,11 @@ impl Policy {
     }
 
     /// One scan.
-    pub(crate) fn scan(self, shared: &Shared, nr: u32, own: Option<&Arc<Body>>) -> Scan {
+    pub(crate) fn scan(self, shared: &Shared, nr: u32, own: Option<&Arc<Body>>, need: Need) -> Scan {
         match self {
             Self::Baseline | Self::EsCache => lru::scan(shared, nr, own),
             Self::EsSlist | Self::EsIlist | Self::EsGc | Self::Upstream => round::scan(self, shared, nr, own),
-            Self::EsChunk => chunks::scan(shared, nr),
+            Self::EsChunk => chunks::scan(shared, nr, need),
         }
     }
 }

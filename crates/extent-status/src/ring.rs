@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::chunk::NONE;
+use crate::chunk::{NONE, allocated};
 use crate::inode::Body;
 
 struct Node {
@@ -66,6 +66,9 @@ impl Ring {
         let place = if place == NONE {
             let node = Node { before: NONE, after: NONE, list: 0, body: Some(Arc::clone(body)) };
             let place = if self.free == NONE {
+                if self.nodes.len() == self.nodes.capacity() {
+                    self.nodes.reserve_exact((self.nodes.len() / 4).max(4));
+                }
                 self.nodes.push(node);
                 (self.nodes.len() - 1) as u32
             } else {
@@ -93,6 +96,14 @@ impl Ring {
             node.after = self.free;
             self.free = place;
         }
+        if self.total() == 0 {
+            (self.nodes, self.free) = (Vec::new(), NONE);
+        }
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn bytes(&self) -> usize {
+        allocated(self.nodes.capacity() * size_of::<Node>())
     }
 
     /// The first inode of a list, which is the last one afterwards.

@@ -190,15 +190,23 @@ pub(crate) struct Scans {
     pub(crate) inodes: u64,
     pub(crate) work_max: u64,
     pub(crate) retried: u64,
+    /// The time of each, in order, if somebody wants to know.
+    pub(crate) log: Option<Vec<u64>>,
 }
 
 impl Scans {
+    /// Forgets all but that somebody wants to know.
+    pub(crate) fn reset(&mut self) {
+        *self = Self { log: self.log.as_ref().map(|_| Vec::new()), ..Self::default() };
+    }
+
     pub(crate) fn add(&mut self, scan: &Scan, ns: u64) {
         let first = self.times.count() == 0;
         let mean = |old: u64, new: u64| if first { new } else { (new + 3 * old) / 4 };
         self.scan_mean_ns = mean(self.scan_mean_ns, ns);
         self.shrunk_mean = mean(self.shrunk_mean, u64::from(scan.reclaimed));
         self.times.add(ns);
+        self.log.iter_mut().for_each(|log| log.push(ns));
         self.reclaimed += u64::from(scan.reclaimed);
         self.scanned += u64::from(scan.scanned);
         self.inodes += u64::from(scan.inodes);

@@ -1,7 +1,7 @@
 //! The entries of one inode, in chunks.
 //!
 //! ```text
-//! index    0 -> 2    640 -> 0    9000 -> 1         key of a chunk -> its slot; none while there is one chunk only
+//! index    0 -> 2    640 -> 0    9000 -> 1         key of a chunk -> its slot; none while there are few chunks
 //! chunks   [640.. ] [9000.. ] [0.. ]              dense: who goes leaves its slot to the last one
 //! ```
 //!
@@ -24,9 +24,12 @@ use crate::ages::Ages;
 use crate::chunk::{Chunk, ENTRIES_MAX, Item, NONE, allocated};
 use crate::entry::{Entry, Packed};
 use crate::fifo::Fifo;
+use crate::slots::Slots;
 
 /// Two neighbours with so many entries together become one.
-const FEW: usize = 48;
+const FEW: usize = 58;
+/// So many chunks are found without an index.
+const INDEXED: usize = 8;
 /// A full chunk is cut where the new entry goes if that is so near to an end: who writes in order leaves full chunks.
 const NEAR: usize = 8;
 
@@ -59,9 +62,9 @@ pub(crate) struct At {
 }
 
 pub(crate) struct Tree {
-    #[expect(clippy::vec_box, reason = "chunks move when one goes; slots are counted in thousands")]
-    pub(crate) chunks: Vec<Box<Chunk>>,
-    index: BTreeMap<u32, u32>,
+    pub(crate) chunks: Slots,
+    #[expect(clippy::box_collection, reason = "one word where there are few chunks")]
+    index: Option<Box<BTreeMap<u32, u32>>>,
     hint: AtomicU32,
     entries: u32,
     reclaimable: u32,
@@ -72,8 +75,8 @@ pub(crate) struct Tree {
 impl Tree {
     pub(crate) fn new(order: Order) -> Self {
         Self {
-            chunks: Vec::new(),
-            index: BTreeMap::new(),
+            chunks: Slots::None,
+            index: None,
             hint: AtomicU32::new(0),
             entries: 0,
             reclaimable: 0,
@@ -97,9 +100,11 @@ impl Tree {
             Order::Lists(fifo) => allocated(size_of::<Fifo>()) + fifo.bytes(),
             _ => 0,
         };
-        // Eleven keys and slots in a node, two thirds of them used.
-        let index = self.index.len() * 16;
-        allocated(self.chunks.capacity() * size_of::<usize>()) + index + self.chunk_bytes + lists
+        // Eleven keys and slots in a node, two thirds of them used; one node at least.
+        let of_index =
+            |index: &BTreeMap<u32, u32>| allocated(size_of_val(index)) + (index.len() * 16).max(112);
+        let index = self.index.as_deref().map_or(0, of_index);
+        self.chunks.bytes() + index + self.chunk_bytes + lists
     }
 
     // ---- finding ----
@@ -116,21 +121,44 @@ impl Tree {
         {
             return hint;
         }
-        let found = self.index.range(..=lblk).next_back().or_else(|| self.index.first_key_value());
-        let slot = found.map_or(0, |(_, slot)| *slot);
+        let slot = match &self.index {
+            Some(index) => {
+                let found = index.range(..=lblk).next_back().or_else(|| index.first_key_value());
+                found.map_or(0, |(_, slot)| *slot)
+            }
+            None => match self.last_key(|key| key <= lblk) {
+                Some(slot) => slot as u32,
+                None => self.first_key(|_| true).unwrap_or(0) as u32,
+            },
+        };
         self.hint.store(slot, Relaxed);
         slot as usize
     }
 
     pub(crate) fn slot_behind(&self, key: u32) -> Option<usize> {
-        if self.index.is_empty() {
-            return self.chunks.first().filter(|chunk| chunk.key > key).map(|_| 0);
-        }
-        self.index.range((Excluded(key), Unbounded)).next().map(|(_, slot)| *slot as usize)
+        let Some(index) = &self.index else {
+            return self.first_key(|of_chunk| of_chunk > key);
+        };
+        index.range((Excluded(key), Unbounded)).next().map(|(_, slot)| *slot as usize)
     }
 
     fn slot_before(&self, key: u32) -> Option<usize> {
-        self.index.range(..key).next_back().map(|(_, slot)| *slot as usize)
+        let Some(index) = &self.index else {
+            return self.last_key(|of_chunk| of_chunk < key);
+        };
+        index.range(..key).next_back().map(|(_, slot)| *slot as usize)
+    }
+
+    /// The chunk with the smallest key of those as asked; for few chunks.
+    fn first_key(&self, want: impl Fn(u32) -> bool) -> Option<usize> {
+        let chunks = self.chunks.iter().enumerate().filter(|(_, chunk)| want(chunk.key));
+        chunks.min_by_key(|(_, chunk)| chunk.key).map(|(slot, _)| slot)
+    }
+
+    /// The chunk with the largest key of those as asked; for few chunks.
+    fn last_key(&self, want: impl Fn(u32) -> bool) -> Option<usize> {
+        let chunks = self.chunks.iter().enumerate().filter(|(_, chunk)| want(chunk.key));
+        chunks.max_by_key(|(_, chunk)| chunk.key).map(|(slot, _)| slot)
     }
 
     /// The first entry that ends behind `lblk`: the one that has it, or the next.
@@ -276,7 +304,7 @@ impl Tree {
     /// Forgets all that may be forgotten. Returns how many entries that were.
     pub(crate) fn clear_reclaimable(&mut self) -> u32 {
         let before = self.entries;
-        let mut slot = self.chunks.first().map(|_| self.slot_of(0));
+        let mut slot = self.chunks.get(0).map(|_| self.slot_of(0));
         while let Some(at) = slot {
             let key = self.chunks[at].key;
             self.erase_all(at, self.chunks[at].reclaimable());
@@ -289,7 +317,7 @@ impl Tree {
     /// Goes through the entries that begin at `from` or behind, one by one, until told to stop. Returns the block of the entry
     /// before which it stopped; `None` if there are no more.
     pub(crate) fn walk(&mut self, from: u32, mut each: impl FnMut(&Packed, bool) -> Verdict) -> Option<u32> {
-        let mut slot = self.chunks.first().map(|_| self.slot_of(from));
+        let mut slot = self.chunks.get(0).map(|_| self.slot_of(from));
         let mut stopped = None;
         while let Some(slot_now) = slot {
             let chunk = &mut self.chunks[slot_now];
@@ -491,7 +519,7 @@ impl Tree {
         // The last chunk has moved to where the right one was.
         let left = if left == self.chunks.len() { right } else { left };
         self.resize(left, |chunk| {
-            chunk.append(*taken);
+            chunk.append(taken);
             chunk.trim();
         });
         self.refile(left);
@@ -506,49 +534,43 @@ impl Tree {
 
     fn add_chunk(&mut self, chunk: Chunk) -> usize {
         let (slot, key) = (self.chunks.len(), chunk.key);
-        if self.chunks.len() == self.chunks.capacity() {
-            self.chunks.reserve_exact((slot / 4).max(1));
-        }
-        if slot == 1 {
-            self.index.insert(self.chunks[0].key, 0);
-        }
-        if slot > 0 {
-            let taken = self.index.insert(key, slot as u32);
+        if slot >= INDEXED || self.index.is_some() {
+            let chunks = &self.chunks;
+            let keys = || chunks.iter().enumerate().map(|(slot, chunk)| (chunk.key, slot as u32)).collect();
+            let taken = self.index.get_or_insert_with(|| Box::new(keys())).insert(key, slot as u32);
             debug_assert!(taken.is_none(), "two chunks with the key {key}");
         }
         self.chunk_bytes += chunk.bytes();
-        self.chunks.push(Box::new(chunk));
+        self.chunks.push(chunk);
         self.refile(slot);
         slot
     }
 
     /// Takes a chunk out. The last one gets its slot.
-    pub(crate) fn drop_chunk(&mut self, slot: usize) -> Box<Chunk> {
+    pub(crate) fn drop_chunk(&mut self, slot: usize) -> Chunk {
         self.unlink(slot);
         let gone = self.chunks.swap_remove(slot);
         self.chunk_bytes -= gone.bytes();
-        if self.chunks.len() <= 1 {
-            self.index = BTreeMap::new();
-        } else {
-            self.index.remove(&gone.key);
+        if self.chunks.len() <= INDEXED / 2 {
+            self.index = None;
+        }
+        if let Some(index) = &mut self.index {
+            index.remove(&gone.key);
         }
         if slot < self.chunks.len() {
             self.moved(self.chunks.len(), slot);
-            if let Some(place) = self.index.get_mut(&self.chunks[slot].key) {
+            if let Some(place) = self.index.as_mut().and_then(|index| index.get_mut(&self.chunks[slot].key)) {
                 *place = slot as u32;
             }
-        }
-        if self.chunks.len() * 8 < self.chunks.capacity() {
-            self.chunks.shrink_to(self.chunks.len() * 2);
         }
         gone
     }
 
     fn rekey(&mut self, slot: usize, key: u32) {
         let old = std::mem::replace(&mut self.chunks[slot].key, key);
-        if !self.index.is_empty() {
-            self.index.remove(&old);
-            self.index.insert(key, slot as u32);
+        if let Some(index) = &mut self.index {
+            index.remove(&old);
+            index.insert(key, slot as u32);
         }
     }
 
@@ -560,12 +582,10 @@ impl Tree {
         let mut keys: Vec<_> =
             self.chunks.iter().enumerate().map(|(slot, chunk)| (chunk.key, slot)).collect();
         keys.sort_unstable();
-        if self.chunks.len() > 1 {
-            let index: Vec<_> = self.index.iter().map(|(key, slot)| (*key, *slot as usize)).collect();
-            assert_eq!(index, keys, "the index names every chunk by its key");
-        } else {
-            assert!(self.index.is_empty());
-        }
+        let index = self.index.as_deref().map(|index| index.iter().map(|(key, slot)| (*key, *slot as usize)));
+        let index = index.map(Iterator::collect::<Vec<_>>);
+        assert!(index.is_some() || keys.len() <= INDEXED, "{} chunks without an index", keys.len());
+        assert!(index.is_none_or(|index| index == keys), "the index names every chunk by its key");
         let (mut entries, mut reclaimable, mut bytes, mut last) = (0, 0, 0, None::<Entry>);
         for (at, (key, slot)) in keys.iter().enumerate() {
             let chunk = &self.chunks[*slot];

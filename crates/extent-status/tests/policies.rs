@@ -74,7 +74,7 @@ fn a_scan_of_es_chunk_is_bounded() {
     let mut scans = 0;
     while cache.count() > 0 {
         let scan = cache.scan(128);
-        assert!(scan.inodes <= 12 && scan.scanned <= 12 * 65 && scan.reclaimed < 128 + 64, "{scan:?}");
+        assert!(scan.inodes <= 8 && scan.scanned <= 128 + 8 && scan.reclaimed <= 128, "{scan:?}");
         scans += 1;
         assert!(scans < 10_000, "{} are left", cache.count());
     }

@@ -48,7 +48,7 @@ pub enum DataPath {
     Writeback,
 }
 
-/// Bytes of memory per entry of what is known of files' blocks.
+/// Bytes of memory per entry of what is known of files' blocks: of it there is a share of the budget at most, and less when that is spent.
 const ENTRY_BYTES: u64 = 24;
 
 /// What all files' data of a volume share.
@@ -79,7 +79,7 @@ impl FileCaches {
         Self {
             pages: PageCache::new(config, &shared.budget),
             path,
-            known: extent_status::Cache::new(known),
+            known: extent_status::Cache::with_budget(known, &shared.budget),
             next_key: AtomicU64::new(1),
             dirty: Mutex::default(),
         }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use lab::LabFault;
-use lab::shrinker::{Case, Policy, Study};
+use lab::shrinker::{Case, Clock, Policy, Study};
 
 use super::{Shown, print};
 
@@ -16,10 +16,10 @@ into the kernel), es-chunk (what is used here).
 Cases: giant-trees (a), many-inodes (b), reader (c).
 
 Examples:
-  extant lab shrinker                                  all policies under all loads, once
-  extant lab shrinker --runs 3 --cases a,b             as the study of 2014 did it
+  extant lab shrinker --runs 3                         all policies under all loads, at the study's size: an hour and 4 GB
+  extant lab shrinker --scale 0.05                     a quick look; es-gc needs the full number of inodes to show
   extant lab shrinker --policies es-gc,es-chunk --cases reader --threads 2
-  extant lab shrinker --scale 10 --cases giant-trees --policies upstream,es-chunk")]
+  extant lab shrinker --scale 0.1 --runs 5 --cases giant-trees --policies upstream,es-chunk")]
 pub(crate) struct ShrinkerArgs {
     /// Loads: giant-trees, many-inodes, reader, or a, b, c; all if not given.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_case)]
@@ -33,7 +33,10 @@ pub(crate) struct ShrinkerArgs {
     /// Workers that share the cache.
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u16,
-    /// How large: trees, numbers of inodes and of calls grow with it.
+    /// Time scans by the wall, not by the processor: with waiting, and with what else the machine does.
+    #[arg(long)]
+    wall: bool,
+    /// How large: 1 is the study's size; trees, numbers of inodes and of calls grow with it.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     scale: f64,
     /// Print JSON.
@@ -58,6 +61,7 @@ pub(super) fn run(args: &ShrinkerArgs) -> Result<ExitCode, LabFault> {
         runs: usize::from(args.runs),
         threads: usize::from(args.threads),
         scale: args.scale,
+        clock: if args.wall { Clock::Wall } else { Clock::Cpu },
     };
     let shown = Shown::new(true, false);
     let report = lab::shrinker::run(&study, &shown)?;

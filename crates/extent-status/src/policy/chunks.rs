@@ -5,27 +5,29 @@
 //! ring, list 1   inodes with warm chunks only  when they are far more
 //! ```
 //!
-//! The steps of a scan are bounded by what it is asked for, not by how many inodes, entries or delayed entries there are: every inode
-//! on a list has something to give, and knows the chunk where it is.
+//! The steps of a scan are bounded, by entries looked at as well as reclaimed, however many inodes, entries and delayed entries there are
+//! and whatever it is asked for: every inode on a list has something to give, and knows the chunk where it is. Who is over the limit by
+//! more comes again with the next entry.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Scan;
+use super::{Need, Scan};
 use crate::ages::whose_turn;
 use crate::cache::Shared;
 use crate::chunk::Age;
 use crate::ring::Ring;
 
-/// Chunks that a scan looks at, at least; one more for each 16 entries that it is asked for.
-const VISITS_MIN: u32 = 4;
-const ENTRIES_PER_VISIT: u32 = 16;
+/// Inodes that a scan looks at, at most.
+const INODES_MAX: u32 = 8;
+/// Entries in the chunks that a scan looks at, at most: as many as `upstream` looks at when it is asked for as few as can be.
+const ENTRIES_MAX: u32 = crate::cache::SCAN_MIN;
 /// Of so many steps one goes to a warm chunk, or what was found yesterday would stay for ever; as long as lookups miss as often.
 const AGING_PERIOD: u32 = 32;
 
-pub(super) fn scan(shared: &Shared, nr: u32) -> Scan {
+pub(super) fn scan(shared: &Shared, nr: u32, need: Need) -> Scan {
     let mut out = Scan::default();
-    let mut visits = VISITS_MIN + nr / ENTRIES_PER_VISIT;
-    while out.reclaimed < nr && visits > 0 {
+    let (mut inodes, mut entries) = (INODES_MAX, ENTRIES_MAX);
+    while out.reclaimed < nr && inodes > 0 && entries > 0 {
         let mut ring = shared.ring.lock();
         ring.steps = ring.steps.wrapping_add(1);
         let aging =
@@ -33,12 +35,12 @@ pub(super) fn scan(shared: &Shared, nr: u32) -> Scan {
         let list = usize::from(aging || whose_turn(ring.len(0), ring.len(1)) == Age::Warm);
         let Some(body) = ring.rotate(list) else { break };
         out.inodes += 1;
-        visits -= 1;
+        inodes -= 1;
         if body.precached.load(Relaxed) && !out.retried {
             // Its turn comes when a whole scan found nothing else.
             out.skipped += 1;
-            out.retried = visits == 0 && out.reclaimed == 0;
-            visits += u32::from(out.retried);
+            out.retried = inodes == 0 && out.reclaimed == 0;
+            inodes += u32::from(out.retried);
             continue;
         }
         let Some(mut state) = body.state.try_write() else {
@@ -48,14 +50,19 @@ pub(super) fn scan(shared: &Shared, nr: u32) -> Scan {
         drop(ring);
         // Where warm chunks are far more than cold ones, one of them has its turn as well.
         let mut age = if list == 0 { state.tree.turn() } else { Age::Warm };
-        while out.reclaimed < nr {
-            let Some(visit) = state.tree.visit(age) else { break };
-            out.reclaimed += visit.reclaimed;
-            out.scanned += 1 + visit.moved;
-            if visits == 0 || aging {
+        // None of its chunks twice: what is new has until the next scan to be found.
+        let mut chunks = if aging { 1 } else { state.tree.chunks.len() };
+        while out.reclaimed < nr && chunks > 0 {
+            chunks -= 1;
+            let Some(first) = state.tree.first_of(age) else { break };
+            if first > entries {
+                entries = 0;
                 break;
             }
-            visits -= 1;
+            entries -= first;
+            let Some(visit) = state.tree.visit(age, need) else { break };
+            out.reclaimed += visit.reclaimed;
+            out.scanned += 1 + visit.moved;
             if list == 0 {
                 // What is warm here can wait until it is everywhere.
                 age = Age::Cold;

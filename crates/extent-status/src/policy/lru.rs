@@ -51,6 +51,7 @@ pub(super) fn scan(shared: &Shared, nr: u32, own: Option<&Arc<Body>>) -> Scan {
         let head = ring.first(LIST);
         precached_too = head != NONE && ring.body(head).precached.load(Relaxed);
     }
+    shared.note_ring(&ring);
     drop(ring);
     round::from_own(shared, nr, own, &mut out, round::from_the_front);
     out

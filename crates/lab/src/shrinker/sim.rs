@@ -11,31 +11,33 @@ use extent_status::{
     Allocation, Answer, Cache, END, Entry, Inode, Keep, Options, Policy, Source, Stats, Status, Times,
 };
 
-use super::Case;
+use super::{Case, Clock};
 
 /// Blocks of one turn of writeback.
 const TURN: u32 = 1024;
 /// Jobs that append, and files of each.
 const JOBS: usize = 100;
 const FILES_PER_JOB: usize = 5;
-/// Jobs that go round many files.
+/// Jobs that go round many files, and files of each.
 const ROUND_JOBS: usize = 20;
-/// Files of the reader.
+const ROUND_FILES: usize = 20_000;
+/// Files of the reader, and blocks of each: 1 GiB.
 const READER_FILES: usize = 50;
+const READER_BLOCKS: u32 = 1 << 18;
 /// Blocks of an extent of the reader's files.
 const READER_EXTENT: u32 = 8;
 
 /// A load in numbers. Blocks and calls are those of all workers together.
 struct Shape {
-    /// Jobs that append.
-    jobs: usize,
     /// Blocks that may be dirty.
     dirty: u64,
     /// Entries that may be forgotten, as the cache's limit.
     limit: u64,
     /// Blocks of an extent of files that are appended to.
     extent: u32,
-    /// Files that are gone round, of all jobs; blocks that are written at a time.
+    /// Blocks that each file that is appended to has on disk, and dirty ones, before anybody calls.
+    grown: (u32, u32),
+    /// Files of each job that goes round; blocks that are written at a time.
     round_files: usize,
     burst: usize,
     /// Extents of the reader, of all files.
@@ -47,42 +49,47 @@ struct Shape {
 }
 
 impl Shape {
+    /// What is appended goes to disk a turn of writeback at a time, and in one piece: that is what delayed allocation is for.
+    /// Dirty are four fifths of what was written and is in memory, as `dirty_ratio` was 80 in the study of 2014.
     fn of(case: Case, scale: f64) -> Self {
         let times = |count: u64| ((count as f64 * scale) as u64).max(1);
         match case {
-            // 50 inodes with 60,000 entries each; of what is in memory four fifths are dirty.
+            // 500 inodes with 200,000 entries each.
             Case::GiantTrees => Self {
-                jobs: ((10.0 * scale) as usize).clamp(10, JOBS),
-                dirty: times(3_000_000),
-                limit: times(3_000_000 / 4 / 64),
-                extent: 64,
+                dirty: times(500 * 200_000),
+                limit: times(500 * 200_000 / 4 / u64::from(TURN)),
+                extent: TURN,
+                grown: (times(50_000) as u32 / TURN * TURN, times(200_000) as u32),
                 round_files: 0,
                 burst: 1,
                 reader_extents: 0,
-                warm_up: times(4_000_000),
-                calls: times(2_000_000),
+                warm_up: 1,
+                // A scan for every 131,072 of them: a small load needs some, too.
+                calls: times(20_000_000).max(400_000),
             },
+            // 400,500 inodes, most of them with some 50 entries.
             Case::ManyInodes => Self {
-                jobs: 10,
-                dirty: times(2_160_000),
-                limit: times(240_000),
-                extent: 64,
-                round_files: times(60_000) as usize,
+                dirty: times(400_000 * 50),
+                limit: times(400_000 * 50 / 4),
+                extent: TURN,
+                grown: (0, 0),
+                round_files: times(ROUND_FILES as u64) as usize,
                 burst: 16,
                 reader_extents: 0,
-                warm_up: times(2_600_000),
+                warm_up: times(400_000 * 65),
                 calls: times(400_000),
             },
+            // Memory for half of what the reader would like.
             Case::Reader => Self {
-                jobs: JOBS,
-                dirty: times(200_000),
-                limit: times(100_000),
+                dirty: times(1_600_000),
+                limit: times(800_000),
                 extent: 1,
+                grown: (0, 0),
                 round_files: 0,
                 burst: 1,
-                reader_extents: times(200_000) as u32,
-                warm_up: times(1_000_000),
-                calls: times(1_000_000),
+                reader_extents: times(READER_FILES as u64 * u64::from(READER_BLOCKS / READER_EXTENT)) as u32,
+                warm_up: times(8_000_000),
+                calls: times(2_000_000),
             },
         }
     }
@@ -101,6 +108,39 @@ struct File {
 impl File {
     fn new(inode: Inode, stride: u32, extent: u32) -> Self {
         Self { inode, stride, next: 0, back: 0, extent: if stride == 1 { extent } else { 1 }, dirty: false }
+    }
+
+    fn source(&self) -> Appended {
+        Appended { back: self.back, stride: self.stride, extent: self.extent }
+    }
+
+    /// Writes so many blocks, and has them on disk; then so many that are dirty, one by one as callers do.
+    fn grow(&mut self, (on_disk, dirty): (u32, u32)) {
+        while self.back < on_disk {
+            let Ok(delayed) = self.inode.delay(Lblk(self.next), self.extent, &mut self.source());
+            self.next += delayed.len;
+            self.write_back();
+        }
+        for _ in 0..dirty {
+            let Ok(_) = self.inode.delay(Lblk(self.next), 1, &mut self.source());
+            self.next += self.stride;
+        }
+    }
+
+    /// One turn of writeback. Returns how many blocks are no longer dirty.
+    fn write_back(&mut self) -> u64 {
+        let to = (self.back + TURN * self.stride).min(self.next);
+        // Whole extents, unless it is the end.
+        let to = if to == self.next { to } else { to - to % self.extent };
+        let (mut from, mut done) = (self.back, 0);
+        while from < to {
+            let len = if self.stride == 1 { (self.extent - from % self.extent).min(to - from) } else { 1 };
+            let entry = Entry::mapped(from, len, pblk_of(from), Status::Written);
+            done += u64::from(self.inode.insert(entry, Allocation::Delayed).clusters());
+            from += if self.stride == 1 { len } else { self.stride };
+        }
+        self.back = to;
+        done
     }
 }
 
@@ -206,6 +246,8 @@ pub(super) struct Outcome {
     pub(super) stats: Stats,
     pub(super) user: Times,
     pub(super) reader_hit_ratio: Option<f64>,
+    /// Each scan's nanoseconds, in order.
+    pub(super) scans: Vec<u64>,
 }
 
 /// Files that are written in turn, some blocks at a time.
@@ -218,11 +260,11 @@ struct Job {
 }
 
 impl Job {
-    /// The file that the next block goes to.
-    fn step(&mut self) -> usize {
+    /// The file that the next block goes to, and whether it is the last one before another job has its turn.
+    fn step(&mut self) -> (usize, bool) {
         let at = self.done / self.burst % self.files;
         self.done += 1;
-        self.first + at
+        (self.first + at, self.done.is_multiple_of(self.burst))
     }
 }
 
@@ -230,7 +272,9 @@ impl Job {
 struct Worker<'a> {
     files: Vec<File>,
     jobs: Vec<Job>,
+    /// The job that calls next, and whether the reader does.
     turn: usize,
+    reads: bool,
     /// Dirty files, longest first.
     dirty: VecDeque<usize>,
     dirty_blocks: u64,
@@ -243,9 +287,8 @@ struct Worker<'a> {
 impl Worker<'_> {
     /// A user's call, with what it has to do for others.
     fn call(&mut self) {
-        if let Some(reader) = self.reader
-            && self.turn.is_multiple_of(2)
-        {
+        self.reads = !self.reads;
+        if let Some(reader) = self.reader.filter(|_| self.reads) {
             let (file, lblk) = reader.choose(&mut self.chance);
             let inode = &reader.files[file];
             let before = Instant::now();
@@ -255,16 +298,15 @@ impl Worker<'_> {
             self.user.add(before.elapsed().as_nanos() as u64);
             reader.hits.fetch_add(u64::from(known), Relaxed);
             reader.reads.fetch_add(1, Relaxed);
-            self.turn += 1;
             return;
         }
-        let at = self.turn / if self.reader.is_some() { 2 } else { 1 } % self.jobs.len();
-        self.turn += 1;
-        let at = self.jobs[at].step();
+        let (at, is_last) = self.jobs[self.turn].step();
+        if is_last {
+            self.turn = (self.turn + 1) % self.jobs.len();
+        }
         let before = Instant::now();
         let file = &mut self.files[at];
-        let mut source = Appended { back: file.back, stride: file.stride, extent: file.extent };
-        let Ok(_) = file.inode.delay(Lblk(file.next), 1, &mut source);
+        let Ok(_) = file.inode.delay(Lblk(file.next), 1, &mut file.source());
         file.next += file.stride;
         self.dirty_blocks += 1;
         if !std::mem::replace(&mut file.dirty, true) {
@@ -280,29 +322,28 @@ impl Worker<'_> {
     fn write_back(&mut self) {
         let Some(at) = self.dirty.pop_front() else { return };
         let file = &mut self.files[at];
-        let to = (file.back + TURN * file.stride).min(file.next);
-        // Whole extents, unless it is the end.
-        let to = if to == file.next { to } else { to - to % file.extent };
-        let mut from = file.back;
-        while from < to {
-            let len = if file.stride == 1 { (file.extent - from % file.extent).min(to - from) } else { 1 };
-            let entry = Entry::mapped(from, len, pblk_of(from), Status::Written);
-            let settled = file.inode.insert(entry, Allocation::Delayed);
-            self.dirty_blocks -= u64::from(settled.clusters());
-            from += if file.stride == 1 { len } else { file.stride };
-        }
-        file.back = to;
-        file.dirty = to < file.next;
+        self.dirty_blocks -= file.write_back();
+        file.dirty = file.back < file.next;
         if file.dirty {
             self.dirty.push_back(at);
         }
     }
 }
 
+/// Nanoseconds that this thread had a processor.
+fn cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Runs a load with a policy.
-pub(super) fn run(case: Case, policy: Policy, threads: usize, scale: f64) -> Outcome {
+pub(super) fn run(case: Case, policy: Policy, threads: usize, scale: f64, clock: Clock) -> Outcome {
     let shape = Shape::of(case, scale);
-    let cache = Cache::new(Options { policy, no_merge: true, ..Options::default() });
+    let options = Options { policy, no_merge: true, ..Options::default() };
+    let cache = match clock {
+        Clock::Cpu => Cache::with_clock(options, cpu_ns),
+        Clock::Wall => Cache::new(options),
+    };
     let reader = (shape.reader_extents > 0).then(|| Reader::new(&cache, shape.reader_extents));
     let begin = Barrier::new(threads);
     let mut user = Times::default();
@@ -317,10 +358,13 @@ pub(super) fn run(case: Case, policy: Policy, threads: usize, scale: f64) -> Out
                     // Memory runs short: from now on as many may stay, and what is too much goes unmeasured.
                     if begin.wait().is_leader() {
                         cache.set_limit(Some(shape.limit));
+                        shed(cache, shape.limit);
                     }
+                    begin.wait();
                     (0..share(shape.calls / 10)).for_each(|_| worker.call());
                     worker.user = Times::default();
                     if begin.wait().is_leader() {
+                        cache.log_scans();
                         cache.reset_stats();
                         reader.inspect(|reader| {
                             reader.hits.store(0, Relaxed);
@@ -343,8 +387,20 @@ pub(super) fn run(case: Case, policy: Policy, threads: usize, scale: f64) -> Out
         let reader_hit_ratio = reader
             .as_ref()
             .map(|reader| reader.hits.load(Relaxed) as f64 / reader.reads.load(Relaxed).max(1) as f64);
-        Outcome { stats: cache.stats(), user, reader_hit_ratio }
+        Outcome { stats: cache.stats(), user, reader_hit_ratio, scans: cache.take_scan_log() }
     })
+}
+
+/// Scans until there is no more than the limit, or scans give nothing.
+fn shed(cache: &Cache, limit: u64) {
+    let mut idle = 0;
+    while idle < 1 << 20
+        && let excess = cache.count().saturating_sub(limit)
+        && excess > 0
+    {
+        let scan = cache.scan(u32::try_from(excess).unwrap_or(u32::MAX));
+        idle = if scan.reclaimed == 0 { idle + 1 } else { 0 };
+    }
 }
 
 fn worker<'a>(
@@ -354,32 +410,41 @@ fn worker<'a>(
     number: usize,
     threads: usize,
 ) -> Worker<'a> {
-    let mut files = Vec::new();
-    let mut jobs = Vec::new();
-    let mut add = |files_of_job: usize, burst: usize, stride: u32, extent: u32| {
-        jobs.push(Job { first: files.len(), files: files_of_job.max(1), burst, done: 0 });
-        for _ in 0..files_of_job.max(1) {
-            let ino = Ino((files.len() * threads + number) as u32 + 12);
-            files.push(File::new(cache.inode(ino), stride, extent));
-        }
-    };
-    for _ in (number..shape.jobs).step_by(threads) {
-        add(FILES_PER_JOB, 1, 1, shape.extent);
-    }
-    if shape.round_files > 0 {
-        for _ in (number..ROUND_JOBS).step_by(threads) {
-            add(shape.round_files / ROUND_JOBS, shape.burst, 2, shape.extent);
-        }
-    }
-    Worker {
-        files,
-        jobs,
+    let mut worker = Worker {
+        files: Vec::new(),
+        jobs: Vec::new(),
         turn: 0,
+        reads: false,
         dirty: VecDeque::new(),
         dirty_blocks: 0,
         dirty_max: shape.dirty / threads as u64,
         reader,
         chance: Chance(number as u64),
         user: Times::default(),
+    };
+    let add = |worker: &mut Worker<'_>, files_of_job: usize, burst: usize, stride: u32| {
+        worker.jobs.push(Job { first: worker.files.len(), files: files_of_job.max(1), burst, done: 0 });
+        for _ in 0..files_of_job.max(1) {
+            let ino = Ino((worker.files.len() * threads + number) as u32 + 12);
+            worker.files.push(File::new(cache.inode(ino), stride, shape.extent));
+        }
+    };
+    for _ in (number..JOBS).step_by(threads) {
+        add(&mut worker, FILES_PER_JOB, 1, 1);
     }
+    if shape.grown.1 > 0 {
+        for at in 0..worker.files.len() {
+            let file = &mut worker.files[at];
+            file.grow(shape.grown);
+            file.dirty = true;
+            worker.dirty.push_back(at);
+            worker.dirty_blocks += u64::from(shape.grown.1);
+        }
+    }
+    if shape.round_files > 0 {
+        for _ in (number..ROUND_JOBS).step_by(threads) {
+            add(&mut worker, shape.round_files, shape.burst, 2);
+        }
+    }
+    worker
 }
