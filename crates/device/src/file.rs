@@ -24,7 +24,19 @@ pub struct FileDevice {
     sector_bytes: u32,
     writable: bool,
     fresh: bool,
+    /// It has the lock of `open_locked`.
+    locked: bool,
     flushes: FlushMeter,
+}
+
+impl Drop for FileDevice {
+    /// Closing alone would not end the lock: a program that this process is starting has the open file, too, until it runs.
+    fn drop(&mut self) {
+        if self.locked {
+            // What cannot be unlocked ends with the last who has it open.
+            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        }
+    }
 }
 
 impl FileDevice {
@@ -67,9 +79,9 @@ impl FileDevice {
                 _ => error,
             });
         }
-        let device = Self::open(path, true)?;
+        let mut device = Self::open(path, true)?;
         match rustix::fs::flock(&device.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
+            Ok(()) => device.locked = true,
             Err(Errno::WOULDBLOCK) => {
                 let why = "is in use: another program has it open for writing; wait until that has ended";
                 return Err(busy(why.to_owned()));
@@ -109,7 +121,7 @@ impl FileDevice {
         } else {
             (metadata.len(), 512)
         };
-        Ok(Self { file, size, sector_bytes, writable, fresh, flushes: FlushMeter::default() })
+        Ok(Self { file, size, sector_bytes, writable, fresh, locked: false, flushes: FlushMeter::default() })
     }
 
     fn check_write(&self, what: &'static str, offset: u64, len: u64) -> Result<(), DeviceFault> {
@@ -350,8 +362,11 @@ mod tests {
         assert!(error.to_string().contains("another program"), "{error}");
         FileDevice::open_read_only(file.path()).unwrap();
         device.write_at(0, b"C").unwrap();
+        // As a program has it that is being started.
+        let inherited = device.file.try_clone().unwrap();
         drop(device);
         FileDevice::open_locked(file.path()).unwrap();
+        drop(inherited);
         let error = FileDevice::open_locked(Path::new("/dev/null")).unwrap_err();
         assert!(error.to_string().contains("character device"), "{error}");
     }
