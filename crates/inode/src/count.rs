@@ -24,13 +24,16 @@ const WIDE_MAX: u64 = (1 << 48) - 1;
 /// `i_block` holds the target of a symbolic link that is shorter than this.
 const FAST_LINK_MAX: u64 = 60;
 
-/// Does the content of this inode go through the journal?
-pub(crate) fn is_journaled(fields: &layout::Inode) -> bool {
-    FileType::from_mode(fields.mode) == FileType::Symlink
-        || fields.has_flag(flags::EA_INODE | flags::JOURNAL_DATA)
-}
-
 impl Shared {
+    /// Does the content of this inode go through the journal, as metadata does?
+    #[must_use]
+    pub fn is_journaled(&self, fields: &layout::Inode) -> bool {
+        match FileType::from_mode(fields.mode) {
+            FileType::Regular => self.journals_data || fields.has_flag(flags::EA_INODE | flags::JOURNAL_DATA),
+            _ => true,
+        }
+    }
+
     fn has_huge_files(&self) -> bool {
         self.sb.features.has_ro_compat(Features::HUGE_FILE)
     }
@@ -120,7 +123,7 @@ impl Values {
 
     /// Does its content go through the journal?
     #[must_use]
-    pub fn is_journaled(&self) -> bool {
-        is_journaled(&self.fields)
+    pub fn is_journaled(&self, shared: &Shared) -> bool {
+        shared.is_journaled(&self.fields)
     }
 }

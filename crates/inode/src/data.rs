@@ -46,6 +46,9 @@ pub enum DataPath {
     /// As [`Ordered`](Self::Ordered), but commits do not wait: after a crash a file may hold what its blocks held before. The
     /// kernel's `data=writeback`.
     Writeback,
+    /// Bytes go through the journal, as metadata does, and are written home later: after a crash each block has the bytes of one write
+    /// or of the next. Twice the bytes to the device; reservations are refused. The kernel's `data=journal`; without a journal as [`Writeback`](Self::Writeback).
+    Journal,
 }
 
 /// Bytes of memory per entry of what is known of files' blocks: of it there is a share of the budget at most, and less when that is spent.

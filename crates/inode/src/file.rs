@@ -9,7 +9,7 @@ use ondisk::htree::DxFormat;
 use ondisk::inline_data::InlineDir;
 use ondisk::inode::flags;
 
-use crate::{Fault, Inode, Shared, count};
+use crate::{Fault, Inode, Shared};
 
 /// Blocks mapped at once: more than one transfer needs.
 const MAP_MAX: u32 = 1 << 15;
@@ -123,7 +123,7 @@ impl Inode {
                 rest.split_at_mut(rest.len().min(usize::try_from(bytes).unwrap_or(usize::MAX)));
             match found.holds {
                 // Kept as metadata: what the journal has not written home is in the cache only.
-                Holds::Written(pblk) if self.is_journaled() => {
+                Holds::Written(pblk) if shared.is_journaled(self.fields()) => {
                     let mut block = pblk;
                     let (mut skip, mut out) = (within as usize, &mut *now);
                     while !out.is_empty() {
@@ -161,7 +161,7 @@ impl Inode {
     /// As [`map`](Self::map).
     pub fn place_of(&self, shared: &Shared, offset: u64, len: u64) -> Result<Option<u64>, Fault> {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.size());
-        let is_sealed = self.has_flag(flags::ENCRYPT) || self.is_journaled();
+        let is_sealed = self.has_flag(flags::ENCRYPT) || shared.is_journaled(self.fields());
         if !is_inside || is_sealed || self.is_inline() || !self.has_map(shared) {
             return Ok(None);
         }
@@ -176,11 +176,6 @@ impl Inode {
             }
             _ => None,
         })
-    }
-
-    /// Does its content go through the journal?
-    fn is_journaled(&self) -> bool {
-        count::is_journaled(self.fields())
     }
 
     /// The content that is kept in the inode itself.

@@ -22,6 +22,8 @@ pub struct Shared {
     pub geometry: Geometry,
     /// Seed of checksums; `None` without metadata_csum.
     pub fs_seed: Option<u32>,
+    /// The content of all regular files goes through the journal, not only of those that ask for it.
+    pub journals_data: bool,
     /// Memory for caches.
     pub budget: Arc<Budget>,
     rule: ChecksumRule,
@@ -40,7 +42,7 @@ impl Shared {
         let fs_seed = sb.features.metadata_csum().then(|| sb.fs_seed());
         let rule = ChecksumRule::of(&sb);
         let tables = (0..geometry.groups.min(TABLES_MAX)).map(|_| AtomicU64::new(0)).collect();
-        Self { device, buffers, sb, geometry, fs_seed, budget, rule, tables }
+        Self { device, buffers, sb, geometry, fs_seed, journals_data: false, budget, rule, tables }
     }
 
     /// The descriptor of a group that exists, verified. Descriptors are read when they are needed: opening reads none.

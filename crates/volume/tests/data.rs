@@ -226,6 +226,8 @@ fn block_by_block() {
     random_bytes(&["-b", "4096"], How { data: DataPath::Ordered, ..STEPS });
     random_bytes(&["-b", "1024"], How { data: DataPath::Ordered, ..THREADS });
     random_bytes(&["-b", "4096"], How { data: DataPath::Writeback, ..THREADS });
+    random_bytes(&["-b", "1024"], How { data: DataPath::Journal, ..THREADS });
+    random_bytes(&["-b", "4096", "-O", "^extents,^64bit"], How { data: DataPath::Journal, ..STEPS });
     random_bytes(&["-b", "4096", "-O", "bigalloc", "-C", "65536"], How { data: DataPath::Ordered, ..STEPS });
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use base::Ino;
 use simdisk::{Image, SimDisk};
-use volume::{Allocate, New, OpenOptions, Volume, WriteOptions};
+use volume::{Allocate, DataPath, New, OpenOptions, Volume, WriteOptions};
 
 /// Kinds of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,6 +21,10 @@ pub enum DataKind {
     Indirect,
     /// Small files inside their inodes.
     Inline,
+    /// Written block by block, `data=ordered`.
+    Ordered,
+    /// Written through the journal, `data=journal`.
+    Journaled,
 }
 
 /// Blocks that are left when an image is nearly full: what is freed is soon used again.
@@ -28,7 +32,15 @@ const LEFT_BYTES: u64 = 640 << 10;
 
 impl DataKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Blocks4K, Self::Blocks1K, Self::Clusters, Self::Indirect, Self::Inline];
+    pub const ALL: [Self; 7] = [
+        Self::Blocks4K,
+        Self::Blocks1K,
+        Self::Clusters,
+        Self::Indirect,
+        Self::Inline,
+        Self::Ordered,
+        Self::Journaled,
+    ];
 
     /// Bytes of a block.
     #[must_use]
@@ -48,10 +60,28 @@ impl DataKind {
         self != Self::Indirect
     }
 
+    /// Can a commit come between the steps of writing back? Not where those are taken under a handle, for which it would wait.
+    #[must_use]
+    pub fn lets_commits_between(self) -> bool {
+        !matches!(self, Self::Indirect | Self::Ordered)
+    }
+
+    /// How its bytes get to the device.
+    #[must_use]
+    pub fn path(self) -> DataPath {
+        match self {
+            Self::Ordered => DataPath::Ordered,
+            Self::Journaled => DataPath::Journal,
+            _ => DataPath::Iomap,
+        }
+    }
+
     fn options(self) -> (&'static [&'static str], &'static str) {
         match self {
             Self::Blocks4K => (&["-b", "4096", "-J", "size=4"], "24M"),
-            Self::Blocks1K => (&["-b", "1024", "-J", "size=1", "-O", "orphan_file"], "8M"),
+            Self::Blocks1K | Self::Ordered | Self::Journaled => {
+                (&["-b", "1024", "-J", "size=1", "-O", "orphan_file"], "8M")
+            }
             Self::Clusters => {
                 (&["-b", "1024", "-J", "size=1", "-O", "bigalloc", "-C", "16384", "-N", "256"], "16M")
             }
@@ -72,7 +102,8 @@ pub(super) fn stale(block: u64) -> u64 {
 /// When mke2fs, dumpe2fs or the volume fails.
 #[must_use]
 pub fn data_image(kind: DataKind, full: bool) -> Image {
-    static MADE: [OnceLock<Image>; 10] = [const { OnceLock::new() }; 10];
+    static MADE: [OnceLock<Image>; 2 * DataKind::ALL.len()] =
+        [const { OnceLock::new() }; 2 * DataKind::ALL.len()];
     let at = DataKind::ALL.iter().position(|known| *known == kind).expect("all are listed");
     MADE[at * 2 + usize::from(full)].get_or_init(|| make(kind, full)).clone()
 }

@@ -66,9 +66,10 @@ pub struct DataRun {
 }
 
 /// How a volume of the lab is opened.
-pub(super) fn options(flush: FlushMode, sabotage: Sabotage) -> OpenOptions {
-    let flush = FlushSettings { mode: flush, ..FlushSettings::default() };
-    let write = WriteOptions { no_committer: true, flush, sabotage, ..WriteOptions::default() };
+pub(super) fn options(schedule: &DataSchedule) -> OpenOptions {
+    let flush = FlushSettings { mode: schedule.flush, ..FlushSettings::default() };
+    let (data, sabotage) = (schedule.kind.path(), schedule.sabotage);
+    let write = WriteOptions { no_committer: true, data, flush, sabotage, ..WriteOptions::default() };
     OpenOptions { write, ..OpenOptions::default() }
 }
 
@@ -82,7 +83,7 @@ impl DataRun {
     /// # Errors
     /// The volume failed where it should not, or showed other bytes than were written.
     pub fn record(base: Image, schedule: DataSchedule) -> Result<Self, String> {
-        let opened = options(schedule.flush, schedule.sabotage);
+        let opened = options(&schedule);
         let disk = Arc::new(SimDisk::from_image(base));
         let volume = Volume::open(disk.clone(), &opened).map_err(|fault| fault.to_string())?;
         let clock = volume.create(Ino::ROOT, CLOCK, &New::file(0o600)).map_err(text)?.ino();

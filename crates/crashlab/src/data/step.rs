@@ -68,6 +68,8 @@ impl Step {
                 if len == 0 { Self::Resize(name, 0) } else { Self::Write(name, pos, len) }
             }
             30..42 => Self::Resize(name, place(random, size, kind)),
+            // What goes through the journal is not reserved.
+            42..58 if kind == DataKind::Journaled => Self::Resize(name, place(random, size, kind)),
             42..58 => allocate(random, name, size, kind),
             58..61 => Self::Unlink(name),
             61..64 => {
@@ -79,8 +81,7 @@ impl Step {
             79..81 => Self::Sync,
             81..93 => {
                 let bytes = *random.pick(&[kind.block_bytes(), 4 * kind.block_bytes(), u64::MAX]);
-                // A map without extents is written under a handle, which a commit would wait for.
-                let may = kind.has_extents();
+                let may = kind.lets_commits_between();
                 Self::WriteBack(bytes, [may && random.one_in(2), may && random.one_in(2)])
             }
             93..98 => Self::Commit,
@@ -90,7 +91,11 @@ impl Step {
 }
 
 fn max_bytes(kind: DataKind) -> u64 {
-    if kind == DataKind::Blocks1K || kind == DataKind::Inline { 24 << 10 } else { 64 << 10 }
+    if matches!(kind, DataKind::Blocks4K | DataKind::Clusters | DataKind::Indirect) {
+        64 << 10
+    } else {
+        24 << 10
+    }
 }
 
 /// A place that is likely one where something begins or ends.

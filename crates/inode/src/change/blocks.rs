@@ -13,7 +13,6 @@ use std::sync::Arc;
 use base::{Lblk, Pblk};
 use mapping::{EditFault, Holds, Mapped};
 use ondisk::extent::Extent;
-use ondisk::inode::flags;
 use space::{Flags, Request};
 
 use super::{Change, EXTENTS_PER_STEP, Space, edit_fault};
@@ -201,8 +200,7 @@ impl Change<'_> {
         let mut gone: Vec<Gone> = Vec::new();
         let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
         let mut map = values.map();
-        let is_meta = values.kind() != ondisk::filetype::FileType::Regular
-            || values.has_flag(flags::EA_INODE | flags::JOURNAL_DATA);
+        let is_meta = values.is_journaled(self.shared());
         let left = map.remove_step(&editor, range, EXTENTS_PER_STEP, &mut |lblk, start, len| {
             gone.push((lblk, start, len));
         });

@@ -82,7 +82,7 @@ impl Writer {
             }
             self.move_data_out(&node)?;
         }
-        if node.values().is_journaled() {
+        if node.values().is_journaled(self.shared()) {
             return self.write_journaled(&node, pos, bytes);
         }
         let data = self.live().data(&node);
@@ -326,12 +326,13 @@ impl Writer {
                 }
             }
         }
-        if end > old {
-            if end > super::truncate::SMALL_MAX {
-                self.keeper.note_large_file(change)?;
-            }
-            change.live.edit(node, buffer::Edit::transaction(change.edit)).fields.size = end;
+        if end > super::truncate::SMALL_MAX && end > old {
+            self.keeper.note_large_file(change)?;
         }
+        // Also when nothing of the inode changes: fsync asks it for the last transaction that has bytes of the file.
+        let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
+        values.fields.size = old.max(end);
+        values.changed_in = buffer::Edit::transaction(change.edit);
         Ok(())
     }
 

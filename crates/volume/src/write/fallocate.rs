@@ -76,7 +76,7 @@ impl Writer {
             self.move_data_out(&node)?;
         }
         let is_mapped_by_extents = node.values().has_flag(flags::EXTENTS);
-        if !is_mapped_by_extents && mode != Allocate::Punch || node.values().is_journaled() {
+        if !is_mapped_by_extents && mode != Allocate::Punch || node.values().is_journaled(self.shared()) {
             return Err(Refusal::NotSupported.into());
         }
         let data = self.live().data(&node);

@@ -178,7 +178,12 @@ fn engine(
     let coordinator = Arc::clone(device);
     let device: Arc<dyn Device> = Arc::<Coordinator<_>>::clone(device);
     let has_external_log = log.as_ref().is_some_and(|log| log.map().is_external());
-    let shared = Shared::new(Arc::clone(&device), sb.clone(), geometry.clone(), Arc::clone(budget));
+    let data = match options.write.data {
+        DataPath::Journal if log.is_none() => DataPath::Writeback,
+        path => path,
+    };
+    let mut shared = Shared::new(Arc::clone(&device), sb.clone(), geometry.clone(), Arc::clone(budget));
+    shared.journals_data = data == DataPath::Journal;
     let inodes = Arc::new(Inodes::new(shared, Overrides::new()));
     let shared = Arc::clone(inodes.shared());
     let journal = Journal::open(Arc::clone(&shared.buffers), device, log, in_journal);
@@ -196,7 +201,7 @@ fn engine(
     let in_file = file.as_ref().map(OrphanFile::used).unwrap_or_default();
     let listed = listed(&inodes, sb);
     let keeper = Arc::new(Keeper {
-        live: Live::new(Arc::clone(&shared), options.write.data, options.write.sabotage.forget_orphans),
+        live: Live::new(Arc::clone(&shared), data, options.write.sabotage.forget_orphans),
         alloc,
         orphans: Orphans::new(options.write.orphans, file, (superblock_block, superblock_at)),
         errors: Errors::new(sb, options.write.errors),

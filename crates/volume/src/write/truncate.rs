@@ -221,7 +221,7 @@ impl Writer {
             if is_nothing || self.flusher.sabotage.keep_tails {
                 return Ok(());
             }
-            (values.map(), values.is_journaled())
+            (values.map(), values.is_journaled(shared))
         };
         let Holds::Written(block) = map.find(&shared.buffers, Lblk(lblk), 1)?.holds else { return Ok(()) };
         let mut bytes = vec![0; bs.len()];
@@ -331,7 +331,7 @@ impl Writer {
             values.fields.flags &= !(flags::INLINE_DATA | flags::EXTENTS);
             values.fields.flags |= if extents { flags::EXTENTS } else { 0 };
             values.fields.block = if extents { FileMap::EMPTY } else { [0; 60] };
-            let is_journaled = values.is_journaled();
+            let is_journaled = values.is_journaled(shared);
             let placed = match has_data {
                 true => change.append_block(&mut values, Lblk(0), Pblk(0)).map(Some),
                 false => Ok(None),

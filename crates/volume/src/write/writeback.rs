@@ -164,7 +164,7 @@ impl Flusher {
     fn run_bytes_max(&self) -> u64 {
         match self.files().path() {
             DataPath::Iomap => RUN_BYTES_MAX,
-            DataPath::Ordered | DataPath::Writeback => {
+            DataPath::Ordered | DataPath::Writeback | DataPath::Journal => {
                 RUN_BLOCKS_MAX << self.shared().geometry.block_size.log2()
             }
         }
@@ -218,7 +218,9 @@ impl Flusher {
         if !is_by_range && !entry.status.is_mapped() {
             return match path {
                 DataPath::Writeback => self.write_unordered(node, data, run, &entry),
-                DataPath::Iomap | DataPath::Ordered => self.write_mapping(node, data, run),
+                DataPath::Iomap | DataPath::Ordered | DataPath::Journal => {
+                    self.write_mapping(node, data, run)
+                }
             };
         }
         let entry = match entry.status {
