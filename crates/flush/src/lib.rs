@@ -258,8 +258,16 @@ impl<D: Device> Coordinator<D> {
         let round = Arc::new(Round::default());
         rounds.next = Some(Arc::clone(&round));
         let is_alone = !rounds.in_flight && rounds.alone.is_none_or(|last| last == stream);
+        let has_waited = rounds.in_flight;
         while rounds.in_flight {
             rounds = round.turn.wait(rounds).unwrap_or_else(PoisonError::into_inner);
+        }
+        if has_waited {
+            // Those of the round before are awake, and may be about to write and to come again: without them there would be two
+            // parties that take turns, each with half of the threads.
+            drop(rounds);
+            std::thread::yield_now();
+            rounds = self.rounds();
         }
         let delay = if is_alone { Duration::ZERO } else { self.delay(rounds.ended) };
         if !delay.is_zero() {
@@ -284,11 +292,11 @@ impl<D: Device> Coordinator<D> {
         let others = round.joined.load(Ordering::Relaxed) > 0 || rounds.next.is_some();
         rounds.alone = (!others).then_some(stream);
         let _ = round.result.set(made);
+        round.over.notify_all();
         if let Some(next) = &rounds.next {
             next.turn.notify_one();
         }
         drop(rounds);
-        round.over.notify_all();
         result(&round).map(|()| How::Own)
     }
 
