@@ -144,6 +144,12 @@ impl Values {
         self.data.as_ref().map_or(self.fields.size, |data| data.size())
     }
 
+    /// Its bytes in memory, of a regular file that was written or read through them.
+    #[must_use]
+    pub fn data(&self) -> Option<Arc<FileData>> {
+        self.data.clone()
+    }
+
     /// Its number.
     #[must_use]
     pub fn ino(&self) -> Ino {

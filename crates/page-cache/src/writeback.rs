@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 use crate::chunk::{Chunk, Found};
 use crate::file::{File, POS_MAX};
 use crate::folio::Folio;
-use crate::order::{CHUNK_SHIFT, PAGE_SHIFT};
+use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
 use crate::pool::Memory;
 use crate::{Order, Shared, WriteError};
 
@@ -186,6 +186,55 @@ impl File {
                 !blocks.is_empty() && (state.dirty.any(blocks.clone()) || state.writing.any(blocks))
             })
         })
+    }
+
+    /// Is the block at the start of the range dirty or on its way, and up to where is that so of those behind it? Up to the
+    /// range's end at most; at least one byte further than its start, if it is not empty.
+    #[must_use]
+    pub fn held_run(&self, range: Range<u64>) -> (bool, u64) {
+        let (is_held, mut end) = self.held_in_folio(&range);
+        while end < range.end {
+            let (is_next, next_end) = self.held_in_folio(&(end..range.end));
+            if is_next != is_held {
+                break;
+            }
+            end = next_end;
+        }
+        (is_held, end)
+    }
+
+    /// As [`held_run`](Self::held_run), but not further than a folio, or a gap between two.
+    fn held_in_folio(&self, range: &Range<u64>) -> (bool, u64) {
+        let number = range.start >> CHUNK_SHIFT;
+        let Some((_, chunk)) =
+            self.chunks.read().range(number..).next().map(|(at, found)| (*at, found.clone()))
+        else {
+            return (false, range.end);
+        };
+        let chunk_pos = chunk.number << CHUNK_SHIFT;
+        let folio = chunk.next(range.start.max(chunk_pos) >> PAGE_SHIFT);
+        let Some(folio) = folio else { return (false, range.end.min(chunk_pos + CHUNK_BYTES)) };
+        if folio.pos() > range.start {
+            return (false, range.end.min(folio.pos()));
+        }
+        let blocks = self.blocks_in(&folio, range);
+        let state = folio.state.read();
+        let is_set = |block: u32| state.dirty.any(block..block + 1) || state.writing.any(block..block + 1);
+        let is_held = is_set(blocks.start);
+        let mut to = blocks.start;
+        while to < blocks.end && is_set(to) == is_held {
+            to = match is_held {
+                true => {
+                    let dirty = state.dirty.next_clear(to, blocks.end);
+                    dirty.max(state.writing.next_clear(to, blocks.end))
+                }
+                false => {
+                    let dirty = state.dirty.next_set(to, blocks.end);
+                    dirty.min(state.writing.next_set(to, blocks.end))
+                }
+            };
+        }
+        (is_held, range.end.min(folio.pos() + (u64::from(to) << self.block_shift)))
     }
 }
 

@@ -159,7 +159,10 @@ impl World {
         match *op {
             Op::Write { at, len, byte } => self.write(at, len, byte),
             Op::Append { len, byte } => self.write(self.model.len() as u64, len, byte),
-            Op::Read { at, len } => self.check(at, len),
+            Op::Read { at, len } => {
+                self.check(at, len);
+                self.check_held(BASE + at..BASE + at + len);
+            }
             Op::Fill { at, len, order } => {
                 let window = Window { start: BASE + at, len_bytes: len, order: Order::new(order) };
                 self.file.fill(window, &self.toy).unwrap();
@@ -232,6 +235,25 @@ impl World {
             "bytes {at}..+{len} differ at {:?}",
             buf.iter().zip(*expected).position(|(a, b)| a != b)
         );
+    }
+
+    /// The runs of what is held and what is not are the blocks of which each is, or is not.
+    fn check_held(&self, range: std::ops::Range<u64>) {
+        let mut at = range.start;
+        while at < range.end {
+            let (is_held, end) = self.file.held_run(at..range.end);
+            assert!(at < end && end <= range.end, "{at}..{end} of {range:?}");
+            while at < end {
+                let block_end = ((at / self.block + 1) * self.block).min(end);
+                assert_eq!(
+                    self.file.is_held(at..block_end),
+                    is_held,
+                    "bytes {at}..{block_end}, of {range:?}"
+                );
+                at = block_end;
+            }
+            assert!(end == range.end || self.file.is_held(end..end + 1) != is_held, "it goes on at {end}");
+        }
     }
 
     fn end(mut self) {

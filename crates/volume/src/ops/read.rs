@@ -167,7 +167,13 @@ impl Volume {
     /// [`Refusal::PastEnd`] when `offset` is at or behind the end, or there is no more data; as [`read`](Self::read).
     pub fn seek(&self, file: &Inode, offset: u64, what: Seek) -> Result<u64, Fault> {
         self.check_going()?;
-        let now = self.written_back(file)?;
+        let mut now = None;
+        if let Some(writer) = self.writer.as_ref().filter(|_| file.kind() == FileType::Regular) {
+            if let Some(found) = self.noted(writer.seek(file.ino(), offset, what))? {
+                return Ok(found);
+            }
+            now = self.written_back(file)?;
+        }
         let file = now.as_deref().unwrap_or(file);
         let shared = self.inodes.shared();
         if offset >= file.size() {

@@ -17,12 +17,13 @@
 use std::sync::Arc;
 
 use base::{Ino, Lblk};
+use extent_status::{END, Status};
 use inode::{DataPath, FileData, Node};
 use ondisk::filetype::FileType;
 use ondisk::inode::flags;
 
 use super::{NAME_CREDITS, SETGID, Writer};
-use crate::{Fault, Refusal, Volume};
+use crate::{Fault, Refusal, Seek, Volume};
 
 const SETUID: u16 = 0o4000;
 const GROUP_EXEC: u16 = 0o0010;
@@ -346,16 +347,63 @@ impl Writer {
         Ok(self.live().snapshot(&node)?)
     }
 
+    /// As [`Volume::seek`], by what is in memory and what is known of the map; `None` if nothing is in memory. What is dirty is data,
+    /// whatever it lies in.
+    pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>, Fault> {
+        let node = self.live().get(ino)?;
+        let _operation = node.operation.read();
+        let Some(data) = node.data() else { return Ok(None) };
+        let size = data.size();
+        if offset >= size {
+            return Err(Refusal::PastEnd.into());
+        }
+        let log = self.shared().geometry.block_size.log2();
+        let mut at = offset;
+        while at < size {
+            // First what is on its way: it is settled after its blocks are known as written.
+            let (is_held, mut end) = data.pages.held_run(at..size);
+            let mut is_data = is_held;
+            if !is_held {
+                let lblk = u32::try_from(at >> log).ok().filter(|lblk| *lblk < END);
+                let Some(lblk) = lblk else { break };
+                let entry = data.entry(self.shared(), &node, Lblk(lblk), u32::MAX)?;
+                is_data = matches!(entry.status, Status::Written | Status::Delayed);
+                end = end.min(u64::from(entry.end()) << log);
+            }
+            if is_data == (what == Seek::Data) {
+                return Ok(Some(at));
+            }
+            at = end;
+        }
+        match what {
+            Seek::Data => Err(Refusal::PastEnd.into()),
+            Seek::Hole => Ok(Some(size)),
+        }
+    }
+
     /// Reads: through what is in memory, if the file has anything there.
     pub(crate) fn read(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
         let node = self.live().get(ino)?;
         let _operation = node.operation.read();
-        match node.values().kind() {
-            FileType::Regular => {}
-            FileType::Directory => return Err(Refusal::IsDirectory.into()),
-            _ => return Err(Refusal::WrongType.into()),
-        }
-        let Some(data) = node.data() else {
+        let data = {
+            let values = node.values();
+            match values.kind() {
+                FileType::Regular => {}
+                FileType::Directory => return Err(Refusal::IsDirectory.into()),
+                _ => return Err(Refusal::WrongType.into()),
+            }
+            let data = values.data();
+            let kept_elsewhere = flags::INLINE_DATA | flags::ENCRYPT;
+            if data.is_none() && !values.has_flag(kept_elsewhere) && values.maps_nothing() {
+                let left = values.size().saturating_sub(pos);
+                let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+                drop(values);
+                buf[..len].fill(0);
+                return Ok(len);
+            }
+            data
+        };
+        let Some(data) = data else {
             return Ok(self.live().snapshot(&node)?.read_at(self.shared(), pos, buf)?);
         };
         let left = data.size().saturating_sub(pos);
