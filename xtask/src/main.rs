@@ -2,7 +2,7 @@
 //!
 //! Owns: the order of the checks (`ci`), the order of the crates (`layers`), the rules for text (`tidy`), the
 //! generator of benchmark trees (`maketree`), the printed table of the checker's rules (`spec`), the long soaks (`fuzz`,
-//! `crash`).
+//! `crash`, `fsx`).
 //!
 //! Does **not** own: the order itself (see `layers.toml`), the rules' numbers (see `xtask/tidy.toml`), what a tree
 //! looks like (see `testkit::trees`).
@@ -11,6 +11,7 @@
 
 mod ci;
 mod crash;
+mod fsx;
 mod fuzz;
 mod layers;
 mod maketree;
@@ -35,6 +36,9 @@ cargo xtask COMMAND
                               cut the power M times (default 20000) while the engine works, recover, and judge; N of the cuts by
                               e2fsck and by the kernel too. With --data: of the bytes of files, else of names and attributes. With
                               --plants: plant mistakes, and find them
+  fsx [--seed S] [--ops N] [--kinds LIST] [--seconds N]
+                              drive the crate `fsx` over a file of a mounted image of each kind, N operations each (default
+                              20000), and have e2fsck judge the image; no new kind is begun after N seconds
 ";
 
 fn main() -> ExitCode {
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         ["spec"] => spec::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["crash", rest @ ..] => crash::run(rest),
+        ["fsx", rest @ ..] => fsx::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())

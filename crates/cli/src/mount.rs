@@ -48,6 +48,8 @@ Options after -o, separated by commas:
   subtype=NAME          what it shows behind `fuse.`; extant otherwise
   noload, norecovery    do not replay the journal: show what stands in place (not with rw)
   journal_dev=PATH      the external journal, a device or image
+  nobuffered_iomap      write bytes of files block by block, not in ranges
+  data=MODE             block by block: ordered, writeback; or journal: through the journal
   dev, suid, noexec     open device nodes; honour set-id bits; start no programs
 
 Examples:

@@ -275,3 +275,35 @@ fn no_space() {
     volume.close().unwrap();
     testkit::e2fsck_clean(&path);
 }
+
+/// Small files are kept in their inodes where the file system can, and grow out of them.
+#[test]
+fn new_small_files_take_no_block() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    let args = ["-q", "-F", "-t", "ext4", "-O", "inline_data", path.to_str().unwrap(), "16M"];
+    testkit::run("mke2fs", args);
+    let volume = open(&path, STEPS);
+    let root = volume.root().unwrap().ino();
+    let free = |volume: &Volume| volume.statfs().unwrap().blocks_free;
+    let before = free(&volume);
+    let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
+    for (pos, len) in [(0, 10), (50, 30), (70, 50)] {
+        assert_eq!(volume.write_at(ino, pos, &vec![1; len]).unwrap(), len);
+        assert!(volume.inode(ino).unwrap().is_inline(), "{len} bytes at {pos}");
+    }
+    volume.sync().unwrap();
+    assert_eq!(free(&volume), before);
+    let expected = [vec![1; 10], vec![0; 40], vec![1; 70]].concat();
+    assert_eq!(read_all(&volume, ino), expected);
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+    let volume = open(&path, STEPS);
+    assert_eq!(read_all(&volume, ino), expected);
+    assert_eq!(volume.write_at(ino, 120, &[2; 200]).unwrap(), 200);
+    assert_eq!(read_all(&volume, ino), [expected, vec![2; 200]].concat());
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+    let volume = open(&path, STEPS);
+    assert!(!volume.inode(ino).unwrap().is_inline() && free(&volume) == before - 1);
+}

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use fuse::mounting::is_plain_word;
-use volume::OnError;
+use volume::{DataPath, OnError};
 
 /// What the options say, as given; nothing is decided yet.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(super) struct MountFlags {
     pub(super) suid: bool,
     pub(super) noexec: bool,
     pub(super) errors: Option<OnError>,
+    pub(super) block_by_block: bool,
+    pub(super) data: Option<DataPath>,
 }
 
 impl MountFlags {
@@ -39,6 +41,15 @@ impl MountFlags {
             );
         }
         Ok(flags)
+    }
+
+    /// How bytes of files get to the device. Whether commits wait for them is a question only where they go block by block.
+    pub(super) fn data_path(&self) -> DataPath {
+        match self.data.unwrap_or(DataPath::Ordered) {
+            DataPath::Journal => DataPath::Journal,
+            path if self.block_by_block => path,
+            _ => DataPath::Iomap,
+        }
     }
 
     fn word(&mut self, word: &[u8]) -> Result<(), String> {
@@ -62,6 +73,16 @@ impl MountFlags {
             (b"allow_other", None) => self.allow_other = true,
             (b"default_permissions", None) => self.default_permissions = true,
             (b"noload" | b"norecovery", None) => self.no_recovery = true,
+            (b"buffered_iomap", None) => self.block_by_block = false,
+            (b"nobuffered_iomap", None) => self.block_by_block = true,
+            (b"data", Some(value)) => {
+                self.data = Some(match value.as_bytes() {
+                    b"ordered" => DataPath::Ordered,
+                    b"writeback" => DataPath::Writeback,
+                    b"journal" => DataPath::Journal,
+                    _ => return Err("-o data=: ordered, writeback or journal".to_owned()),
+                });
+            }
             (b"errors", Some(value)) => {
                 self.errors = Some(match value.as_bytes() {
                     b"continue" => OnError::Continue,
@@ -78,7 +99,7 @@ impl MountFlags {
             (b"journal_dev" | b"journal_path", Some(value)) if !value.is_empty() => {
                 self.journal_device = Some(OsString::from_vec(value.as_bytes().to_vec()).into());
             }
-            (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path" | b"errors", _) => {
+            (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path" | b"errors" | b"data", _) => {
                 return Err(format!("-o {key_text} needs a value: {key_text}=..."));
             }
             _ => {
@@ -112,6 +133,10 @@ mod tests {
         assert_eq!(["rw", "ro,rw", "rw,ro"].map(|text| parse(text).unwrap().read_write), [true, true, false]);
         let both = MountFlags::parse(&["noexec".into(), "subtype=x".into()]).unwrap();
         assert_eq!(parse("errors=panic,errors=remount-ro").unwrap().errors, Some(OnError::ReadOnly));
+        let path = |text| parse(text).unwrap().data_path();
+        assert_eq!([path("data=writeback"), path("nobuffered_iomap")], [DataPath::Iomap, DataPath::Ordered]);
+        assert_eq!(path("data=writeback,nobuffered_iomap"), DataPath::Writeback);
+        assert_eq!(path("data=journal"), DataPath::Journal);
         assert!(both.noexec && both.subtype.as_deref() == Some("x"));
     }
 
@@ -122,6 +147,7 @@ mod tests {
         assert!(parse("ro,what").unwrap_err().contains("--help"));
         assert!(parse("ro=1").is_err());
         assert!(parse("errors").is_err() && parse("errors=ignore").unwrap_err().contains("remount-ro"));
+        assert!(parse("data=none").unwrap_err().contains("writeback"));
         assert!(parse("fsname").unwrap_err().contains("fsname=..."));
         assert!(parse("subtype=a\\b").is_err());
         assert!(parse("journal_dev=").is_err());

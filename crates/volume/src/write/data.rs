@@ -77,10 +77,11 @@ impl Writer {
         }
         let bytes = &bytes[..len];
         self.note_write(&node)?;
-        if node.values().has_flag(flags::INLINE_DATA) {
-            if self.write_inside(&node, pos, bytes)? {
-                return Ok(len);
-            }
+        let is_inside = node.values().has_flag(flags::INLINE_DATA);
+        if (is_inside || self.may_go_inside(&node)) && self.write_inside(&node, pos, bytes)? {
+            return Ok(len);
+        }
+        if is_inside {
             self.move_data_out(&node)?;
         }
         if node.values().is_journaled(self.shared()) {

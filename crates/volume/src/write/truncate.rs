@@ -25,6 +25,7 @@ use mapping::{FileMap, Holds};
 use ondisk::Features;
 use ondisk::inode::flags;
 use ondisk::xattr::INDEX_SYSTEM;
+use xattr::Places;
 
 use super::{NAME_CREDITS, Writer};
 use crate::Fault;
@@ -266,15 +267,36 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes into a file that is kept in its inode. `false`: it has no room there; nothing was changed then.
+    /// Could what is written to this file be kept in its inode, where it is not yet? It has nothing but zeros, if anything.
+    pub(super) fn may_go_inside(&self, node: &Node) -> bool {
+        if !self.shared().sb.features.has_incompat(Features::INLINE_DATA) {
+            return false;
+        }
+        let values = node.values();
+        let elsewhere = flags::INLINE_DATA | flags::EA_INODE | flags::ENCRYPT | flags::VERITY;
+        !values.has_flag(elsewhere) && values.data().is_none() && values.maps_nothing()
+    }
+
+    /// Writes into a file that is kept in its inode, or [may be](Self::may_go_inside). `false`: it has no room there; nothing was
+    /// changed then.
     pub(super) fn write_inside(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<bool, Fault> {
         let inode = self.live().snapshot(node)?;
-        let mut content = inode.inline_content(self.shared())?;
+        let mut content = match inode.is_inline() {
+            true => inode.inline_content(self.shared())?,
+            false => vec![0; IN_BLOCK],
+        };
         let end = pos + bytes.len() as u64;
-        if end > content.len() as u64 {
-            return Ok(false);
-        }
         let size = inode.size().max(end);
+        if end > content.len() as u64 || !inode.is_inline() {
+            let (body, block) = self.parts(node);
+            let places = Places { ino: node.ino(), body: &body, block, fs_seed: self.shared().fs_seed };
+            let room = places.body_room(INDEX_SYSTEM, b"data")?.map(|room| IN_BLOCK + room);
+            let Some(end) = usize::try_from(size).ok().filter(|size| room.is_some_and(|room| *size <= room))
+            else {
+                return Ok(false);
+            };
+            content.resize(content.len().max(end), 0);
+        }
         // What stands behind the end is nobody's. A damaged inode may tell more than it has.
         let old = usize::try_from(inode.size()).unwrap_or(usize::MAX).min(content.len());
         content[old..].fill(0);
@@ -305,12 +327,11 @@ impl Writer {
             let value = Some(&bytes[IN_BLOCK..]);
             let planned = xattr::Change { index: INDEX_SYSTEM, name: b"data", value, mode: xattr::Mode::Any };
             self.apply_xattr(change, node, &planned)?;
-            change
-                .live
-                .edit(node, change.edit.transaction())
-                .fields
-                .block
-                .copy_from_slice(&bytes[..IN_BLOCK]);
+            let mut values = change.live.edit(node, change.edit.transaction());
+            let fields = &mut values.fields;
+            fields.block.copy_from_slice(&bytes[..IN_BLOCK]);
+            fields.flags = fields.flags & !flags::EXTENTS | flags::INLINE_DATA;
+            drop(values);
             self.put_size(change, node, size);
             Ok(())
         })

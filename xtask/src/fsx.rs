@@ -1,0 +1,187 @@
+//! `cargo xtask fsx`: the file system exerciser, a program of another project, over files of mounted images.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::workspace;
+
+const VERSION: &str = "0.3.2";
+const IMAGE_SIZE: &str = "256M";
+
+/// One kind of image and of mount.
+struct Kind {
+    name: &'static str,
+    /// For mke2fs.
+    format: &'static [&'static str],
+    /// For the mount.
+    options: &'static str,
+    /// Bytes that the file may have.
+    file_max: u32,
+    /// Can it have reservations and holes made?
+    allocates: bool,
+}
+
+const MIB: u32 = 1 << 20;
+
+const KINDS: [Kind; 10] = [
+    Kind::new("iomap-4k", &["-b", "4096"], "rw"),
+    Kind::new("iomap-1k", &["-b", "1024"], "rw"),
+    Kind::new("iomap-64k", &["-b", "65536"], "rw"),
+    Kind::new("bigalloc-64k", &["-b", "4096", "-O", "bigalloc", "-C", "65536"], "rw"),
+    Kind { file_max: 140, allocates: false, ..Kind::new("inline", &["-O", "inline_data"], "rw") },
+    Kind::new("inline-and-out", &["-O", "inline_data"], "rw"),
+    Kind::new("per-block-4k", &["-b", "4096"], "rw,nobuffered_iomap"),
+    Kind::new("per-block-1k", &["-b", "1024"], "rw,nobuffered_iomap"),
+    Kind::new("indirect-1k", &["-b", "1024", "-O", "^extents,^64bit"], "rw"),
+    Kind { allocates: false, ..Kind::new("data-journal", &["-b", "4096"], "rw,data=journal") },
+];
+
+impl Kind {
+    const fn new(name: &'static str, format: &'static [&'static str], options: &'static str) -> Self {
+        Self { name, format, options, file_max: MIB, allocates: true }
+    }
+
+    /// What fsx does, how often.
+    fn config(&self) -> String {
+        let allocations = u32::from(self.allocates) * 3;
+        let (file_max, op_max) = (self.file_max, self.file_max.min(65536));
+        format!(
+            "flen = {file_max}\n[opsize]\nmax = {op_max}\n[weights]\nclose_open = 1\nread = 10\nwrite = 10\n\
+             mapread = 5\nmapwrite = 5\ninvalidate = 1\ntruncate = 5\nfsync = 1\nfdatasync = 1\n\
+             posix_fallocate = {allocations}\npunch_hole = {allocations}\nsendfile = 3\nposix_fadvise = 1\n\
+             copy_file_range = 3\n"
+        )
+    }
+}
+
+struct Arguments {
+    seed: u64,
+    ops: u64,
+    kinds: Option<Vec<String>>,
+    time: Duration,
+}
+
+/// `cargo xtask fsx [--seed S] [--ops N] [--kinds LIST] [--seconds N]`
+pub(crate) fn run(args: &[&str]) -> Result<(), String> {
+    let arguments = parse(args)?;
+    let is_asked = |kind: &Kind| match &arguments.kinds {
+        Some(names) => names.iter().any(|name| name == kind.name),
+        None => true,
+    };
+    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| is_asked(kind)).collect();
+    if arguments.kinds.as_ref().is_some_and(|names| names.len() != kinds.len()) {
+        let known: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+        return Err(format!("--kinds: of {}", known.join(",")));
+    }
+    let fsx = installed()?;
+    // A copy: it may be built again meanwhile.
+    let (scratch, built) = (testkit::scratch(), built()?);
+    let extant = scratch.path().join("extant");
+    std::fs::copy(&built, &extant).map_err(|error| format!("{}: {error}", built.display()))?;
+    let begun = Instant::now();
+    let mut failed = Vec::new();
+    for kind in kinds {
+        if begun.elapsed() > arguments.time {
+            println!("{}: not begun, the time is over", kind.name);
+            continue;
+        }
+        let since = Instant::now();
+        let result = exercise(kind, &arguments, &fsx, &extant);
+        let seconds = since.elapsed().as_secs_f64();
+        let (ops, seed) = (arguments.ops, arguments.seed);
+        match result {
+            Ok(()) => println!("{}: {ops} operations, seed {seed}: clean, {seconds:.0} s", kind.name),
+            Err(why) => {
+                println!("{}: seed {seed}: FAILED: {why}", kind.name);
+                failed.push(kind.name);
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("fsx: failed: {}", failed.join(", "))) }
+}
+
+fn parse(args: &[&str]) -> Result<Arguments, String> {
+    let mut arguments = Arguments { seed: 1, ops: 20_000, kinds: None, time: Duration::MAX };
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let value = *words.next().ok_or(format!("{word} needs a value"))?;
+        let number = || value.parse::<u64>().map_err(|error| format!("{word} {value}: {error}"));
+        match *word {
+            "--seed" => arguments.seed = number()?,
+            "--ops" => arguments.ops = number()?,
+            "--seconds" => arguments.time = Duration::from_secs(number()?),
+            "--kinds" => arguments.kinds = Some(value.split(',').map(str::to_owned).collect()),
+            _ => return Err(format!("fsx: unknown argument {word}")),
+        }
+    }
+    Ok(arguments)
+}
+
+/// The program, built from the registry once.
+fn installed() -> Result<PathBuf, String> {
+    let root = target_dir().join("tools");
+    let program = root.join("bin/fsx");
+    if !program.exists() {
+        let mut command = workspace::cargo();
+        command
+            .args(["install", "--quiet", "--locked", "--version", VERSION, "--root"])
+            .arg(&root)
+            .arg("fsx");
+        done(&mut command)?;
+    }
+    Ok(program)
+}
+
+/// Ours.
+fn built() -> Result<PathBuf, String> {
+    done(workspace::cargo().args(["build", "--quiet", "--profile", "ci", "-p", "extant-cli"]))?;
+    Ok(target_dir().join("ci/extant"))
+}
+
+fn target_dir() -> PathBuf {
+    let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    workspace::root().join(dir)
+}
+
+fn done(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
+}
+
+fn exercise(kind: &Kind, arguments: &Arguments, fsx: &Path, extant: &Path) -> Result<(), String> {
+    let scratch = testkit::scratch();
+    let (image, dir) = (scratch.path().join("image"), scratch.path().join("dir"));
+    let config = scratch.path().join("fsx.toml");
+    std::fs::create_dir(&dir)
+        .and_then(|()| std::fs::write(&config, kind.config()))
+        .map_err(|error| error.to_string())?;
+    let name = image.to_str().expect("scratch paths are text");
+    let format = ["-q", "-F", "-F", "-t", "ext4"].iter().chain(kind.format).copied();
+    testkit::run("mke2fs", format.chain([name, IMAGE_SIZE]));
+    done(Command::new(extant).args(["mount", "-o", kind.options]).arg(&image).arg(&dir))?;
+    let output = Command::new(fsx)
+        .args(["-q", "-N", &arguments.ops.to_string(), "-S", &arguments.seed.to_string(), "-f"])
+        .arg(&config)
+        .arg("-P")
+        .arg(scratch.path())
+        .arg(dir.join("file"))
+        .output();
+    let unmounted = done(Command::new(extant).arg("umount").arg(&dir));
+    let output = output.map_err(|error| format!("fsx: {error}"))?;
+    if !output.status.success() {
+        // Where what it left can be looked at.
+        let kept = scratch.keep();
+        let told = String::from_utf8_lossy(&output.stderr);
+        let last: Vec<&str> = told.lines().rev().take(12).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        return Err(format!("{}; all of it is in {}", last.join("\n    "), kept.display()));
+    }
+    unmounted?;
+    let judged =
+        testkit::command("e2fsck").args(["-fn"]).arg(&image).output().map_err(|error| error.to_string())?;
+    match judged.status.success() {
+        true => Ok(()),
+        false => Err(format!("e2fsck: {}", String::from_utf8_lossy(&judged.stdout))),
+    }
+}
