@@ -88,7 +88,7 @@ use parking_lot::Mutex;
 
 pub use blocks::{Flags, Request};
 pub use inodes::{InodeRequest, NewInode};
-pub use space::Privilege;
+pub use space::{Privilege, Room};
 pub use stats::{Criterion, GroupReport, Stats, Usage};
 pub use window::Prealloc;
 
@@ -277,6 +277,12 @@ impl Alloc {
     /// Gives a promise back, of as many blocks as were claimed and not allocated.
     pub fn unclaim(&self, blocks: u64) {
         self.space.settle(blocks.div_ceil(self.geometry.cluster_ratio()), true);
+    }
+
+    /// How much is free, beside what is promised.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        self.space.room()
     }
 
     /// Sets what is kept back: for root, and for metadata that must not fail; in blocks.

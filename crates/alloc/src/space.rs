@@ -45,6 +45,17 @@ pub enum Privilege {
     Pool,
 }
 
+/// How much is free, beside what is promised to delayed writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// More than twice what is promised, or nothing is.
+    Plenty,
+    /// Less than that: delayed writes should get their blocks soon.
+    Short,
+    /// Less than one and a half times what is promised: writes should not be delayed.
+    Scarce,
+}
+
 impl Space {
     pub(crate) fn new(sb: &Superblock, geometry: &Geometry) -> Self {
         let clusters = geometry.blocks >> geometry.cluster_log;
@@ -144,6 +155,16 @@ impl Space {
         self.dirty.0.load(Ordering::Relaxed).max(0) as u64
     }
 
+    pub(crate) fn room(&self) -> Room {
+        let (free, dirty) = (self.free_clusters(), self.dirty_clusters());
+        match dirty {
+            0 => Room::Plenty,
+            _ if 2 * free < 3 * dirty => Room::Scarce,
+            _ if free < 2 * dirty => Room::Short,
+            _ => Room::Plenty,
+        }
+    }
+
     pub(crate) fn available_to(&self, privilege: Privilege) -> u64 {
         (self.available.0.load(Ordering::Relaxed) - self.floor(privilege)).max(0) as u64
     }
@@ -165,10 +186,12 @@ mod tests {
         assert_eq!(space.take(90, 90, Privilege::Everybody), None);
         assert!(space.promise(50, Privilege::Everybody));
         assert_eq!((space.free_clusters(), space.dirty_clusters()), (100, 50));
+        assert_eq!(space.room(), Room::Plenty);
         assert_eq!(space.take(90, 1, Privilege::Everybody), Some(35));
         assert_eq!(space.take(1, 1, Privilege::Everybody), None);
         assert_eq!(space.take(90, 1, Privilege::Root), Some(10));
         assert_eq!(space.take(90, 1, Privilege::Pool), Some(5));
+        assert_eq!((space.free_clusters(), space.room()), (50, Room::Scarce));
         assert!(!space.promise(u64::MAX, Privilege::Pool) && !space.promise(1, Privilege::Pool));
         space.settle(20, false);
         space.settle(30, true);

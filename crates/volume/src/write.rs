@@ -16,6 +16,7 @@
 mod attributes;
 mod data;
 mod delete;
+mod direct;
 mod errors;
 mod fallocate;
 mod fast_commits;
@@ -47,6 +48,7 @@ use space::Alloc;
 use crate::{Fault, Refusal, Volume};
 
 pub use attributes::SetAttr;
+pub use direct::PAGE_BYTES;
 pub use errors::OnError;
 pub use fallocate::Allocate;
 pub use new::New;

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use base::Ino;
 use device::FileDevice;
-use volume::{Allocate, DataPath, Fault, New, OpenOptions, Refusal, SetAttr, Volume, WriteOptions};
+use volume::{
+    Allocate, DataPath, Fault, New, OpenOptions, PAGE_BYTES, Refusal, SetAttr, Volume, WriteOptions,
+};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -100,9 +102,11 @@ fn random_bytes(options: &[&str], how: How) {
             1 => random.below(300_000),
             _ => place(&mut random, size).saturating_sub(pos),
         };
+        let kind = random.below(16);
+        // Whole blocks, of any size, are what goes past the cache.
+        let (pos, len) = if kind == 5 { (pos & !0xFFFF, len.next_multiple_of(1 << 14)) } else { (pos, len) };
         let len = len.min(SIZE_MAX - pos).max(1);
         let end = (pos + len) as usize;
-        let kind = random.below(16);
         let what = format!("op {n}: kind {kind} file {file} of {size}: {pos}+{len}");
         if std::env::var_os("EXTANT_TELL").is_some() {
             println!("{what}");
@@ -115,7 +119,11 @@ fn random_bytes(options: &[&str], how: How) {
         match kind {
             0..=5 => {
                 let new = bytes_of(&mut random, len);
-                assert_eq!(volume.write_at(ino, pos, &new).unwrap(), new.len(), "{what}");
+                let written = match kind {
+                    5 => volume.write_direct(ino, pos, &new),
+                    _ => volume.write_at(ino, pos, &new),
+                };
+                assert_eq!(written.unwrap(), new.len(), "{what}");
                 bytes.resize(bytes.len().max(end), 0);
                 bytes[pos as usize..end].copy_from_slice(&new);
             }
@@ -125,6 +133,7 @@ fn random_bytes(options: &[&str], how: How) {
                 bytes.resize(pos as usize, 0);
             }
             7 => volume.fsync(ino).unwrap(),
+            8 if pos < size => volume.make_writable(ino, pos / PAGE_BYTES as u64).unwrap(),
             8 => volume.fdatasync(ino).unwrap(),
             9 => {
                 if fallocate(Allocate::Punch) && (pos as usize) < bytes.len() {
@@ -141,7 +150,8 @@ fn random_bytes(options: &[&str], how: How) {
                 fallocate(Allocate::Keep);
             }
             12 => {
-                if fallocate(Allocate::Zero) {
+                let mode = if random.below(2) == 0 { Allocate::Zero } else { Allocate::WriteZeroes };
+                if fallocate(mode) {
                     bytes.resize(bytes.len().max(end), 0);
                     bytes[pos as usize..end].fill(0);
                 }
@@ -175,7 +185,10 @@ fn random_bytes(options: &[&str], how: How) {
             }
             14 => {
                 let mut found = vec![0xEE; len as usize];
-                let read = volume.read(&volume.inode(ino).unwrap(), pos, &mut found).unwrap();
+                let read = match random.below(2) {
+                    0 => volume.read(&volume.inode(ino).unwrap(), pos, &mut found).unwrap(),
+                    _ => volume.read_direct(ino, pos, &mut found).unwrap(),
+                };
                 let expected = bytes.get(pos as usize..end.min(bytes.len())).unwrap_or_default();
                 assert!(found[..read] == *expected, "{what}: read");
             }
@@ -306,4 +319,35 @@ fn new_small_files_take_no_block() {
     testkit::e2fsck_clean(&path);
     let volume = open(&path, STEPS);
     assert!(!volume.inode(ino).unwrap().is_inline() && free(&volume) == before - 1);
+}
+
+/// What is written past the cache is on the device when the call returns, and a read past the cache finds what was in it.
+#[test]
+fn direct_writes_need_no_writing_back() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
+    let volume = open(&path, STEPS);
+    let root = volume.root().unwrap().ino();
+    let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
+    let mut expected = vec![1; 256 << 10];
+    assert_eq!(volume.write_at(ino, 0, &expected).unwrap(), expected.len());
+    let mut found = vec![0; 256 << 10];
+    assert_eq!(volume.read_direct(ino, 0, &mut found).unwrap(), expected.len());
+    assert_eq!(found, expected);
+    volume.sync().unwrap();
+    assert_eq!(volume.write_direct(ino, 64 << 10, &[7; 64 << 10]).unwrap(), 64 << 10);
+    expected[64 << 10..128 << 10].fill(7);
+    // As if the power failed, but for the device's own cache.
+    drop(volume);
+    let volume = open(&path, STEPS);
+    assert_eq!(read_all(&volume, ino), expected);
+    let mut page = [1; PAGE_BYTES];
+    assert!(volume.read_page(ino, 64, &mut page).unwrap_err().is(Refusal::PastEnd));
+    assert!(volume.make_writable(ino, 64).unwrap_err().is(Refusal::PastEnd));
+    assert_eq!(volume.write_at(ino, 256 << 10, &[3; 10]).unwrap(), 10);
+    volume.read_page(ino, 64, &mut page).unwrap();
+    assert_eq!((page[..10].to_vec(), page[10..].iter().max()), (vec![3; 10], Some(&0)));
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
 }

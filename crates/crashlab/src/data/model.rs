@@ -72,11 +72,11 @@ impl Memory {
 }
 
 fn allocate(content: &mut Vec<u64>, mode: Allocate, range: std::ops::Range<usize>) {
-    if matches!(mode, Allocate::Reserve | Allocate::Zero) {
+    if matches!(mode, Allocate::Reserve | Allocate::Zero | Allocate::WriteZeroes) {
         content.resize(content.len().max(range.end), 0);
     }
     match mode {
-        Allocate::Punch | Allocate::Zero | Allocate::ZeroKeep => {
+        Allocate::Punch | Allocate::Zero | Allocate::ZeroKeep | Allocate::WriteZeroes => {
             let end = range.end.min(content.len());
             content[range.start.min(end)..end].fill(0);
         }

@@ -165,7 +165,7 @@ impl Replay {
         let Step::Allocate(_, mode, pos, len) = step else { return None };
         let range = units(pos, len);
         let range = match mode {
-            Allocate::Zero | Allocate::ZeroKeep => range,
+            Allocate::Zero | Allocate::ZeroKeep | Allocate::WriteZeroes => range,
             Allocate::Punch if range.start < before => {
                 range.start..range.end.min(before.next_multiple_of(self.block))
             }

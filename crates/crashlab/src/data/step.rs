@@ -130,8 +130,8 @@ fn length(random: &mut Rng, kind: DataKind) -> u64 {
 }
 
 fn allocate(random: &mut Rng, name: usize, size: u64, kind: DataKind) -> Step {
-    use Allocate::{Collapse, Insert, Keep, Punch, Reserve, Zero, ZeroKeep};
-    let modes = [Punch, Punch, Reserve, Keep, Zero, ZeroKeep, Collapse, Insert];
+    use Allocate::{Collapse, Insert, Keep, Punch, Reserve, WriteZeroes, Zero, ZeroKeep};
+    let modes = [Punch, Punch, Reserve, Keep, Zero, ZeroKeep, WriteZeroes, Collapse, Insert];
     let mode = if kind.has_extents() { *random.pick(&modes) } else { Punch };
     let pos = place(random, size, kind);
     let len = length(random, kind).min(max_bytes(kind).saturating_sub(pos)).max(UNIT);

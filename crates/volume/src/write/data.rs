@@ -21,6 +21,7 @@ use extent_status::{END, Status};
 use inode::{DataPath, FileData, Node};
 use ondisk::filetype::FileType;
 use ondisk::inode::flags;
+use space::Room;
 
 use super::{NAME_CREDITS, SETGID, Writer};
 use crate::{Fault, Refusal, Seek, Volume};
@@ -68,31 +69,43 @@ impl Volume {
 }
 
 impl Writer {
-    fn write(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+    pub(super) fn write(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let node = self.node(ino)?;
         let _operation = self.lock_node(&node)?;
-        let len = self.check_writable(&node, pos, bytes.len())?;
+        self.write_locked(&node, pos, bytes)
+    }
+
+    /// Writes. The caller holds the operation lock alone.
+    pub(super) fn write_locked(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        let len = self.check_writable(node, pos, bytes.len())?;
         if len == 0 {
             return Ok(0);
         }
         let bytes = &bytes[..len];
-        self.note_write(&node)?;
+        self.note_write(node)?;
         let is_inside = node.values().has_flag(flags::INLINE_DATA);
-        if (is_inside || self.may_go_inside(&node)) && self.write_inside(&node, pos, bytes)? {
+        if (is_inside || self.may_go_inside(node)) && self.write_inside(node, pos, bytes)? {
             return Ok(len);
         }
         if is_inside {
-            self.move_data_out(&node)?;
+            self.move_data_out(node)?;
         }
         if node.values().is_journaled(self.shared()) {
-            return self.write_journaled(&node, pos, bytes);
+            return self.write_journaled(node, pos, bytes);
         }
-        let data = self.live().data(&node);
-        self.write_cached(&node, &data, pos, bytes)
+        let data = self.live().data(node);
+        let done = self.write_cached(node, &data, pos, bytes)?;
+        match self.keeper.alloc.room() {
+            Room::Plenty => {}
+            Room::Short => self.live().files().pages.wake_flusher(),
+            // What fails is told by the next fsync.
+            Room::Scarce => drop(self.flusher.flush_file(node, &data, pos..pos + done as u64)),
+        }
+        Ok(done)
     }
 
     /// Bytes of a write that the file may take.
-    fn check_writable(&self, node: &Node, pos: u64, len: usize) -> Result<usize, Fault> {
+    pub(super) fn check_writable(&self, node: &Node, pos: u64, len: usize) -> Result<usize, Fault> {
         let values = node.values();
         match values.kind() {
             FileType::Regular => {}
@@ -386,6 +399,11 @@ impl Writer {
     pub(crate) fn read(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
         let node = self.live().get(ino)?;
         let _operation = node.operation.read();
+        self.read_locked(&node, pos, buf)
+    }
+
+    /// Reads. The caller holds the operation lock.
+    pub(super) fn read_locked(&self, node: &Arc<Node>, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
         let data = {
             let values = node.values();
             match values.kind() {
@@ -405,14 +423,14 @@ impl Writer {
             data
         };
         let Some(data) = data else {
-            return Ok(self.live().snapshot(&node)?.read_at(self.shared(), pos, buf)?);
+            return Ok(self.live().snapshot(node)?.read_at(self.shared(), pos, buf)?);
         };
         let left = data.size().saturating_sub(pos);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
         if len == 0 {
             return Ok(0);
         }
-        let stored = data.stored(self.shared(), &node);
+        let stored = data.stored(self.shared(), node);
         let window = data.pages.read(pos, &mut buf[..len], &stored)?;
         if let Some(window) = window {
             // Best effort: who reads what fails is told.

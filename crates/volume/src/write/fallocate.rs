@@ -42,7 +42,8 @@ pub enum Allocate {
     Collapse,
     /// Make room: what is there and behind moves back. Whole clusters. FALLOC_FL_INSERT_RANGE.
     Insert,
-    /// Zeros written by the device. Not supported. FALLOC_FL_WRITE_ZEROES.
+    /// Zeros, and blocks that hold them on the device: what is written there later changes no map. The file grows if the range ends
+    /// behind its end. FALLOC_FL_WRITE_ZEROES.
     WriteZeroes,
     /// Own copies of shared blocks: ext4 has none to share. Not supported. FALLOC_FL_UNSHARE_RANGE.
     Unshare,
@@ -91,9 +92,11 @@ impl Writer {
             }
             Allocate::Collapse => self.collapse(&node, &data, &range)?,
             Allocate::Insert => self.insert(&node, &data, &range)?,
-            Allocate::WriteZeroes | Allocate::Unshare => {
-                return Err(Refusal::NotSupported.into());
+            Allocate::WriteZeroes => {
+                self.zero_range(&node, &data, &range, false)?;
+                self.write_zeroes(&node, &data, &range)?;
             }
+            Allocate::Unshare => return Err(Refusal::NotSupported.into()),
         }
         self.note_write(&node)
     }
@@ -396,5 +399,35 @@ impl Writer {
         }
         // Holes of it, and the size.
         self.reserve(node, data, range, keep_size)
+    }
+
+    /// Has the device write zeros to the blocks of a range that read as zeros, and says that they are written.
+    fn write_zeroes(&self, node: &Arc<Node>, data: &FileData, range: &Range<u64>) -> Result<(), Fault> {
+        let bs = self.shared().geometry.block_size;
+        // The edges, which were zeroed in memory.
+        self.flusher.flush_file(node, data, 0..u64::MAX)?;
+        let blocks = self.blocks_around(range);
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let entry = data.entry(self.shared(), node, Lblk(at as u32), (blocks.end - at) as u32)?;
+            let end = u64::from(entry.end());
+            if entry.status == Status::Unwritten {
+                self.flusher.write_zeros(entry.pblk, u64::from(entry.len) << bs.log2())?;
+                let mut from = Some(at);
+                while let Some(lblk) = from {
+                    from = self.run(Change::state_credits(self.shared()), |change| {
+                        let _mapping = data.mapping.write();
+                        data.note_mapped(buffer::Edit::transaction(change.edit));
+                        let next = change.set_state(node, lblk..end, false)?;
+                        let part = entry.part(lblk as u32, next.unwrap_or(end) as u32);
+                        let written = Entry { status: Status::Written, ..part };
+                        data.learn(self.shared(), change.alloc, written, Allocation::Other);
+                        Ok(next)
+                    })?;
+                }
+            }
+            at = end;
+        }
+        Ok(())
     }
 }

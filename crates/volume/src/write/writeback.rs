@@ -31,6 +31,7 @@ use journal::{Handle, Journal};
 use mapping::Holds;
 use ondisk::inode::flags;
 use page_cache::{Run, Take, WriteError};
+use space::Room;
 
 use super::truncate::SMALL_MAX;
 use super::{Keeper, SPACE_TRIES};
@@ -110,6 +111,7 @@ impl Flusher {
             if is_much {
                 while self.files().pages.is_over_background() && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
             }
+            while self.keeper.alloc.room() != Room::Plenty && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
             let until = self.now_ms().saturating_sub(EXPIRE_MS);
             let mut is_more = until > 0;
             while is_more && !self.is_closing.load(Ordering::Acquire) {
@@ -249,6 +251,21 @@ impl Flusher {
         let start = bs.offset_of(entry.pblk).ok_or(Fault::Refused(Refusal::TooLarge))?;
         let slices: Vec<IoSlice<'_>> = run.slices().map(IoSlice::new).collect();
         self.shared().device.write_vectored_at(start, &slices).map_err(Fault::Device)?;
+        self.flush_for_log()
+    }
+
+    /// Has the device write zeros from a block on.
+    pub(super) fn write_zeros(&self, block: base::Pblk, len_bytes: u64) -> Result<(), Fault> {
+        if let Some(aborted) = self.journal.aborted() {
+            return Err(aborted.clone().into());
+        }
+        let start = self.shared().geometry.block_size.offset_of(block).ok_or(Refusal::TooLarge)?;
+        self.shared().device.zero_at(start, len_bytes).map_err(Fault::Device)?;
+        self.flush_for_log()
+    }
+
+    /// A commit flushes the device that its log is on: with a log elsewhere, not this one.
+    fn flush_for_log(&self) -> Result<(), Fault> {
         if self.has_external_log && !self.no_barriers {
             self.shared().device.flush().map_err(Fault::Device)?;
         }
