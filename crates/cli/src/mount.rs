@@ -18,6 +18,7 @@
 
 pub(crate) mod helpers;
 mod options;
+mod remount;
 mod serve;
 mod umount;
 
@@ -49,6 +50,7 @@ Options after -o, separated by commas:
   noload, norecovery    do not replay the journal: show what stands in place (not with rw)
   journal_dev=PATH      the external journal, a device or image
   dev, suid, noexec     open device nodes; honour set-id bits; start no programs
+  remount               change ro, rw, dev, suid, noexec of the mount on DIR; rw only if it was mounted so
 
 Examples:
   extant mount root.img /mnt && ls /mnt; extant umount /mnt
@@ -104,6 +106,12 @@ pub(crate) fn mount(args: &MountArgs) -> ExitCode {
     // In front of the others, of which a later one counts more.
     let lists: Vec<_> =
         args.rw.then(|| "rw".into()).into_iter().chain(args.options.iter().cloned()).collect();
+    if remount::is_asked(&lists) {
+        return match remount::run(&args.dir, &lists) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit::fail(error.code, &error.text),
+        };
+    }
     let done =
         MountFlags::parse(&lists).map_err(|text| MountError::new(exit::USAGE_CODE, text)).and_then(|flags| {
             let is_daemon = std::env::var_os(DAEMON).is_some();

@@ -184,9 +184,45 @@ fn helpers_of_mount_and_umount_wait_until_the_image_is_durable() {
     assert!(std::fs::read(target.join("file")).unwrap() == pattern(1, 3_000_000));
     call("umount.fuse.extant", &[target.as_os_str()]).code(0);
     assert_eq!(mount("what").code, USAGE);
+    if testkit::is_root() {
+        remounts(&mount, &target);
+        call("umount.fuse.extant", &[target.as_os_str()]).code(0);
+        e2fsck_clean(&image);
+    }
     std::fs::remove_file(helpers.join("umount.fuse.extant")).unwrap();
     std::fs::write(helpers.join("umount.fuse.extant"), "").unwrap();
     assert_has(install().code(EXISTS), "no link");
+}
+
+/// Read-write to read-only and back, as often as wanted; never where the image was opened for reading. `mount` mounts on `target`.
+fn remounts(mount: &dyn Fn(&str) -> common::Outcome, target: &Path) {
+    assert!(mount("remount,ro").code(1).contains("no mount of extant"));
+    mount("rw,suid").code(0);
+    let file = target.join("file");
+    let flags = || rustix::fs::statvfs(target).unwrap().f_flag;
+    let held = std::fs::OpenOptions::new().append(true).open(&file).unwrap();
+    assert!(mount("remount,ro").code(1).contains("open for writing"));
+    drop(held);
+    for _ in 0..2 {
+        let before = flags();
+        mount("remount,ro").code(0);
+        let changed = flags() ^ before;
+        assert_eq!(changed, rustix::fs::StatVfsMountFlags::RDONLY);
+        assert_eq!(std::fs::write(&file, "x").unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+        assert_eq!(std::fs::remove_file(&file).unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+        mount("remount,rw").code(0);
+        assert_eq!(flags(), before);
+        std::fs::write(&file, "y").unwrap();
+    }
+    mount("remount,noexec,nosuid").code(0);
+    let now = flags();
+    assert!(now.contains(rustix::fs::StatVfsMountFlags::NOEXEC | rustix::fs::StatVfsMountFlags::NOSUID));
+    assert!(mount("remount,noload").code(USAGE).contains("anew"));
+    testkit::run("umount", [target]);
+    wait_until("the image is free", || mount("rw").code == 0);
+    testkit::run("umount", [target]);
+    mount("ro").code(0);
+    assert!(mount("remount,rw").code(1).contains("-o rw"));
 }
 
 /// Writes, cuts, holes and zeros at random places, held against bytes in memory.

@@ -71,6 +71,8 @@ const BACKGROUND: u16 = 64;
 const READ_AHEAD_KIB: u32 = 24 << 10;
 /// The attribute of the root that tells which process serves the mount, in decimal; in no list.
 pub const SERVER_ATTRIBUTE: &str = "extant.server";
+/// The attribute of the root that tells what the server can do, whatever the mount may: "rw" or "ro"; in no list.
+pub const MODE_ATTRIBUTE: &str = "extant.mode";
 
 /// How a mount is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,6 +247,9 @@ impl<S: Serve> Transport<S> {
         let ino = convert::ino_of(node)?;
         if ino == Ino::ROOT && name == SERVER_ATTRIBUTE.as_bytes() {
             return Ok(std::process::id().to_string().into_bytes());
+        }
+        if ino == Ino::ROOT && name == MODE_ATTRIBUTE.as_bytes() {
+            return Ok(if self.writable { b"rw" } else { b"ro" }.to_vec());
         }
         self.serve.xattr(ino, name)
     }
