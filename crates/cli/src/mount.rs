@@ -49,6 +49,12 @@ Options after -o, separated by commas:
   subtype=NAME          what it shows behind `fuse.`; extant otherwise
   noload, norecovery    do not replay the journal: show what stands in place (not with rw)
   journal_dev=PATH      the external journal, a device or image
+  nobuffered_iomap      write bytes block by block, in small pages, instead of by ranges
+  data=ordered, data=writeback
+                        block by block only: after a crash a file shows what was written to it (so it is if nothing else is
+                        said), or maybe what stood on the disk before
+  noauto_da_alloc       keep bytes that replace a file's in memory as long as others
+  track_opens           hear of opening and closing: errors of writing are told once to each open file, not to each process
   dev, suid, noexec     open device nodes; honour set-id bits; start no programs
   remount               change ro, rw, dev, suid, noexec of the mount on DIR; rw only if it was mounted so
 

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use fuse::mounting::is_plain_word;
-use volume::OnError;
+use volume::{DataPath, OnError};
 
 /// What the options say, as given; nothing is decided yet.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,10 @@ pub(super) struct MountFlags {
     pub(super) suid: bool,
     pub(super) noexec: bool,
     pub(super) errors: Option<OnError>,
+    pub(super) no_auto_da_alloc: bool,
+    pub(super) track_opens: bool,
+    no_buffered_iomap: bool,
+    is_unordered: bool,
 }
 
 impl MountFlags {
@@ -39,6 +43,15 @@ impl MountFlags {
             );
         }
         Ok(flags)
+    }
+
+    /// How bytes get from memory to the device. By ranges, no order is needed: there `data=` changes nothing.
+    pub(super) fn data(&self) -> DataPath {
+        match (self.no_buffered_iomap, self.is_unordered) {
+            (false, _) => DataPath::Iomap,
+            (true, false) => DataPath::Ordered,
+            (true, true) => DataPath::Writeback,
+        }
     }
 
     fn word(&mut self, word: &[u8]) -> Result<(), String> {
@@ -61,6 +74,18 @@ impl MountFlags {
             (b"suid", None) => self.suid = true,
             (b"allow_other", None) => self.allow_other = true,
             (b"default_permissions", None) => self.default_permissions = true,
+            (b"auto_da_alloc", None) => self.no_auto_da_alloc = false,
+            (b"noauto_da_alloc", None) => self.no_auto_da_alloc = true,
+            (b"track_opens", None) => self.track_opens = true,
+            (b"data", Some(value)) => {
+                self.is_unordered = match value.as_bytes() {
+                    b"ordered" => false,
+                    b"writeback" => true,
+                    _ => return Err("-o data=: ordered or writeback".to_owned()),
+                };
+            }
+            (b"buffered_iomap", None) => self.no_buffered_iomap = false,
+            (b"nobuffered_iomap", None) => self.no_buffered_iomap = true,
             (b"noload" | b"norecovery", None) => self.no_recovery = true,
             (b"errors", Some(value)) => {
                 self.errors = Some(match value.as_bytes() {
@@ -78,7 +103,7 @@ impl MountFlags {
             (b"journal_dev" | b"journal_path", Some(value)) if !value.is_empty() => {
                 self.journal_device = Some(OsString::from_vec(value.as_bytes().to_vec()).into());
             }
-            (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path" | b"errors", _) => {
+            (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path" | b"errors" | b"data", _) => {
                 return Err(format!("-o {key_text} needs a value: {key_text}=..."));
             }
             _ => {
@@ -112,6 +137,18 @@ mod tests {
         assert_eq!(["rw", "ro,rw", "rw,ro"].map(|text| parse(text).unwrap().read_write), [true, true, false]);
         let both = MountFlags::parse(&["noexec".into(), "subtype=x".into()]).unwrap();
         assert_eq!(parse("errors=panic,errors=remount-ro").unwrap().errors, Some(OnError::ReadOnly));
+        let words = [
+            "data=writeback",
+            "nobuffered_iomap",
+            "data=writeback,nobuffered_iomap",
+            "nobuffered_iomap,buffered_iomap",
+        ];
+        let data = words.map(|text| parse(text).unwrap().data());
+        assert_eq!(data, [DataPath::Iomap, DataPath::Ordered, DataPath::Writeback, DataPath::Iomap]);
+        let alloc =
+            ["noauto_da_alloc,track_opens", "noauto_da_alloc,auto_da_alloc"].map(|text| parse(text).unwrap());
+        assert!(alloc[0].no_auto_da_alloc && alloc[0].track_opens && !alloc[1].no_auto_da_alloc);
+        assert!(parse("data=journal").is_err() && parse("data").is_err());
         assert!(both.noexec && both.subtype.as_deref() == Some("x"));
     }
 
