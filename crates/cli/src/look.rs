@@ -182,7 +182,9 @@ pub(crate) fn code_of(fault: &Fault) -> u8 {
             _ => exit::NOT_FOUND,
         },
         Fault::Corrupt(_) | Fault::Device(_) => exit::DAMAGED,
-        Fault::NotFlushed(_) | Fault::LostWrite | Fault::Aborted(_) | Fault::Stopped(_) => exit::TARGET,
+        Fault::NotFlushed(_) | Fault::LostWrite | Fault::Aborted(_) | Fault::Stopped(_) | Fault::ShutDown => {
+            exit::TARGET
+        }
     }
 }
 

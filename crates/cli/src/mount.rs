@@ -18,6 +18,7 @@
 
 pub(crate) mod helpers;
 mod options;
+mod remount;
 mod serve;
 mod umount;
 
@@ -48,9 +49,15 @@ Options after -o, separated by commas:
   subtype=NAME          what it shows behind `fuse.`; extant otherwise
   noload, norecovery    do not replay the journal: show what stands in place (not with rw)
   journal_dev=PATH      the external journal, a device or image
-  nobuffered_iomap      write bytes of files block by block, not in ranges
-  data=MODE             block by block: ordered, writeback; or journal: through the journal
+  nobuffered_iomap      write bytes block by block, in small pages, instead of by ranges
+  data=ordered, data=writeback
+                        block by block only: after a crash a file shows what was written to it (so it is if nothing else is
+                        said), or maybe what stood on the disk before
+  data=journal          write bytes through the journal
+  noauto_da_alloc       keep bytes that replace a file's in memory as long as others
+  track_opens           hear of opening and closing: errors of writing are told once to each open file, not to each process
   dev, suid, noexec     open device nodes; honour set-id bits; start no programs
+  remount               change ro, rw, dev, suid, noexec of the mount on DIR; rw only if it was mounted so
 
 Examples:
   extant mount root.img /mnt && ls /mnt; extant umount /mnt
@@ -106,6 +113,12 @@ pub(crate) fn mount(args: &MountArgs) -> ExitCode {
     // In front of the others, of which a later one counts more.
     let lists: Vec<_> =
         args.rw.then(|| "rw".into()).into_iter().chain(args.options.iter().cloned()).collect();
+    if remount::is_asked(&lists) {
+        return match remount::run(&args.dir, &lists) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit::fail(error.code, &error.text),
+        };
+    }
     let done =
         MountFlags::parse(&lists).map_err(|text| MountError::new(exit::USAGE_CODE, text)).and_then(|flags| {
             let is_daemon = std::env::var_os(DAEMON).is_some();

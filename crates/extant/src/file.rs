@@ -3,7 +3,7 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use volume::{Allocate, Fault, InodeRef, SetAttr, Stat, Volume};
+use volume::{Allocate, ErrorsTold, Fault, InodeRef, SetAttr, Stat, Volume};
 
 use crate::error::fault_kind;
 
@@ -11,7 +11,9 @@ use crate::error::fault_kind;
 ///
 /// Reads and writes are positional underneath, so a clone has a position of its own, and threads may use
 /// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) on one file together. What is written is in memory until
-/// [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data), or until it was there for half a minute.
+/// [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data), or until it was there for half a minute; with
+/// [`set_durable`](Self::set_durable) each write is durable when it returns. What could not be written later is told by the next sync,
+/// once to each file that was opened before (clones count as one).
 ///
 /// Of a file system that is open for writing it shows the file as it is at each call, and keeps it alive when its last name
 /// is removed.
@@ -19,12 +21,26 @@ use crate::error::fault_kind;
 pub struct File {
     held: Arc<Held>,
     position: u64,
+    durable: Durable,
+}
+
+/// What is durable when a write returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Durable {
+    /// Nothing: see [`File::sync_all`].
+    #[default]
+    Later,
+    /// The bytes, and what it takes to read them again, as with O_DSYNC.
+    Data,
+    /// The times as well, as with O_SYNC.
+    All,
 }
 
 /// An inode that stays while it is held.
 struct Held {
     volume: Arc<Volume>,
     inode: InodeRef,
+    told: ErrorsTold,
 }
 
 impl Drop for Held {
@@ -37,7 +53,24 @@ impl Drop for Held {
 impl File {
     pub(crate) fn new(volume: Arc<Volume>, inode: InodeRef) -> Result<Self, Fault> {
         volume.opened(inode.ino())?;
-        Ok(Self { held: Arc::new(Held { volume, inode }), position: 0 })
+        let mut held = Held { volume, inode, told: ErrorsTold::default() };
+        held.told = held.volume.errors_told(held.inode.ino())?;
+        Ok(Self { held: Arc::new(held), position: 0, durable: Durable::Later })
+    }
+
+    /// Chooses what is durable when a write returns; clones that are made later begin with the same.
+    pub fn set_durable(&mut self, durable: Durable) {
+        self.durable = durable;
+    }
+
+    fn write_some(&self, bytes: &[u8], offset: u64) -> Result<usize, Fault> {
+        let Held { volume, inode, told } = &*self.held;
+        let done = volume.write_at(inode.ino(), offset, bytes)?;
+        if self.durable != Durable::Later {
+            let range = offset..offset + done as u64;
+            volume.fsync_range(inode.ino(), range, Some(told), self.durable == Durable::Data)?;
+        }
+        Ok(done)
     }
 
     /// The inode as it is now; as it was when opened, should it not be had.
@@ -66,7 +99,7 @@ impl File {
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Fault> {
         let mut done = 0;
         while done < bytes.len() {
-            done += self.held.volume.write_at(self.held.inode.ino(), offset + done as u64, &bytes[done..])?;
+            done += self.write_some(&bytes[done..], offset + done as u64)?;
         }
         Ok(())
     }
@@ -93,7 +126,7 @@ impl File {
     /// # Errors
     /// The device refused, now or when bytes were written back before.
     pub fn sync_all(&self) -> Result<(), Fault> {
-        self.held.volume.fsync(self.held.inode.ino())
+        self.held.volume.fsync_as(self.held.inode.ino(), &self.held.told, false)
     }
 
     /// Makes durable what was written, and what it takes to read it again.
@@ -101,7 +134,7 @@ impl File {
     /// # Errors
     /// As [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Result<(), Fault> {
-        self.held.volume.fdatasync(self.held.inode.ino())
+        self.held.volume.fsync_as(self.held.inode.ino(), &self.held.told, true)
     }
 
     /// Size in bytes.
@@ -140,8 +173,7 @@ impl Read for File {
 
 impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let ino = self.held.inode.ino();
-        let done = self.held.volume.write_at(ino, self.position, bytes);
+        let done = self.write_some(bytes, self.position);
         let done = done.map_err(|fault| io::Error::new(fault_kind(&fault), fault))?;
         self.position += done as u64;
         Ok(done)

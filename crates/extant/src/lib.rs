@@ -214,14 +214,14 @@ use std::path::Path;
 pub use base::{BlockSize, Corrupt, Ino};
 pub use device::{Device, DeviceFault, FileDevice, MemDevice, Window};
 pub use error::Error;
-pub use file::File;
+pub use file::{Durable, File};
 pub use fs::{DirEntry, FileSystem, ReadDir};
 pub use ondisk::time::Timestamp;
 pub use ondisk::{Features, Superblock};
 pub use volume::{
-    Allocate, Attribute, Cursor, DataPath, Extent, Fault, FileType, Follow, Inode, InodeRef, MountGuard, New,
-    OnError, OpenFault, OpenOptions, OrphanMode, Recovery, Refusal, Rename, Seek, SetAttr, SetXattr, Stat,
-    StatFs, Volume, WriteOptions,
+    Allocate, Attribute, Cursor, DataPath, ErrorsTold, Extent, Fault, FileType, Follow, Inode, InodeRef,
+    MountGuard, New, OnError, OpenFault, OpenOptions, OrphanMode, Recovery, Refusal, Rename, Seek, SetAttr,
+    SetXattr, Shutdown, Stat, StatFs, Volume, WriteOptions,
 };
 pub use walk::Walk;
 

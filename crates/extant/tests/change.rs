@@ -6,11 +6,12 @@ mod example {
     include!("example/memory.rs");
 }
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::sync::Arc;
 
 use extant::{
-    Error, FileSystem, FileType, Follow, MemDevice, New, OpenOptions, Refusal, Rename, SetAttr, SetXattr,
+    Durable, Error, FileSystem, FileType, Follow, MemDevice, New, OpenOptions, Refusal, Rename, SetAttr,
+    SetXattr, Shutdown,
 };
 
 fn memory() -> (Arc<MemDevice>, FileSystem) {
@@ -203,4 +204,25 @@ fn threads_work_in_one_directory_together() {
     fs.close().unwrap();
     let again = FileSystem::from_device(memory, &OpenOptions::default()).unwrap();
     assert_eq!(names(&again, "/d"), expected);
+}
+
+#[test]
+fn writes_are_durable_when_they_return_where_that_is_asked_for() {
+    for durable in [Durable::Data, Durable::All] {
+        let (memory, fs) = memory();
+        fs.create("/f", 0o644).unwrap();
+        let mut file = fs.file("/f").unwrap();
+        file.set_durable(durable);
+        file.write_at(&[1; 70_000], 3).unwrap();
+        file.clone().write_all(b"end").unwrap();
+        fs.create("/later", 0o644).unwrap();
+        drop(file);
+        // As a crash leaves it.
+        fs.volume().shut_down(Shutdown::Nothing).unwrap();
+        drop(fs);
+        let fs = FileSystem::from_device_writable(memory, &OpenOptions::default()).unwrap();
+        let bytes = fs.read("/f").unwrap();
+        assert!(bytes[..3] == *b"end" && bytes[3..] == [1; 70_000]);
+        fs.close().unwrap();
+    }
 }

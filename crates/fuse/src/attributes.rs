@@ -1,10 +1,10 @@
 //! What the ioctls about inode flags answer and change: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_GETVERSION,
-//! FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR.
+//! FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR; and the one that shuts down: EXT4_IOC_SHUTDOWN.
 //!
 //! Source: kernel include/uapi/linux/fs.h (numbers, `struct fsxattr`); spec 07 (inode flags).
 
 use ondisk::inode::flags;
-use volume::{SetAttr, Stat};
+use volume::{SetAttr, Shutdown, Stat};
 
 use crate::Errno;
 
@@ -16,6 +16,10 @@ const FSGETXATTR: u32 = 0x581F;
 const SETFLAGS: u32 = 0x6602;
 const SETVERSION: u32 = 0x7602;
 const FSSETXATTR: u32 = 0x5820;
+
+/// By its number EXT4_IOC_SHUTDOWN only has an answer, though it is given flags: FUSE does not pass them on. A number with the other
+/// direction has them: `_IOW('X', 125, __u32)`.
+const SHUTDOWN: u32 = 0x587D;
 
 /// Flags that users see; the rest (the kernel's own bookkeeping) stays hidden, as with the kernel's ext4.
 const USER_VISIBLE: u32 = 0x725B_DFFF;
@@ -30,6 +34,8 @@ pub enum Ioctl {
     Answer([u8; 28], usize),
     /// This is to be changed.
     Change(SetAttr),
+    /// The file system is to be shut down.
+    Shutdown(Shutdown),
 }
 
 /// Answers an ioctl about an inode: `command` as ioctl(2) has it, `input` as the caller gave it.
@@ -78,6 +84,14 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
             let project = (project != stat.project).then_some(project);
             Ok(Ioctl::Change(SetAttr { flags, project, ..SetAttr::default() }))
         }
+        // Without flags the one that loses nothing.
+        SHUTDOWN if input.is_empty() => Ok(Ioctl::Shutdown(Shutdown::Flush)),
+        SHUTDOWN => match word(0)? {
+            0 => Ok(Ioctl::Shutdown(Shutdown::Flush)),
+            1 => Ok(Ioctl::Shutdown(Shutdown::Journal)),
+            2 => Ok(Ioctl::Shutdown(Shutdown::Nothing)),
+            _ => Err(Errno::INVAL),
+        },
         // A generation tells uses of a number apart: not for users to change.
         SETVERSION => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::NOTTY),
@@ -176,6 +190,17 @@ mod tests {
         let set = change(0x401C_5820, &extended).unwrap();
         let kept = flags::EXTENTS | flags::HUGE_FILE | flags::VERITY;
         assert_eq!((set.flags, set.project), (Some(kept | flags::APPEND), Some(78)));
+    }
+
+    #[test]
+    fn shutting_down_has_three_ways() {
+        let asked = |flags: &[u8]| ioctl(&stat(), 0x4004_587D, flags);
+        let ways = [Shutdown::Flush, Shutdown::Journal, Shutdown::Nothing];
+        for (flags, how) in (0u32..).zip(ways) {
+            assert_eq!(asked(&flags.to_ne_bytes()), Ok(Ioctl::Shutdown(how)));
+        }
+        assert_eq!(asked(&3u32.to_ne_bytes()), Err(Errno::INVAL));
+        assert_eq!(ioctl(&stat(), 0x8004_587D, &[]), Ok(Ioctl::Shutdown(Shutdown::Flush)));
     }
 
     #[test]

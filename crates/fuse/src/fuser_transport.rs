@@ -55,7 +55,7 @@ use crate::attributes::{self, Ioctl};
 use crate::listing::{Listings, Want};
 use crate::mount_table::mounted_at;
 use crate::mounting::{self, MountFault, MountOptions};
-use crate::{Caller, Errno, Name, Serve};
+use crate::{Caller, Errno, Name, Opener, Serve};
 
 /// How long the kernel may remember: as good as for ever, and short enough for any kernel's clock.
 const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -71,6 +71,8 @@ const BACKGROUND: u16 = 64;
 const READ_AHEAD_KIB: u32 = 24 << 10;
 /// The attribute of the root that tells which process serves the mount, in decimal; in no list.
 pub const SERVER_ATTRIBUTE: &str = "extant.server";
+/// The attribute of the root that tells what the server can do, whatever the mount may: "rw" or "ro"; in no list.
+pub const MODE_ATTRIBUTE: &str = "extant.mode";
 
 /// How a mount is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,6 +248,9 @@ impl<S: Serve> Transport<S> {
         if ino == Ino::ROOT && name == SERVER_ATTRIBUTE.as_bytes() {
             return Ok(std::process::id().to_string().into_bytes());
         }
+        if ino == Ino::ROOT && name == MODE_ATTRIBUTE.as_bytes() {
+            return Ok(if self.writable { b"rw" } else { b"ro" }.to_vec());
+        }
         self.serve.xattr(ino, name)
     }
 
@@ -391,8 +396,9 @@ impl<S: Serve> Filesystem for Transport<S> {
             reply.error(Errno::NOSYS.into());
         } else {
             match convert::ino_of(node).and_then(|ino| self.serve.open(ino)) {
-                Ok(()) => {
-                    reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+                Ok(handle) => {
+                    reply
+                        .opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
                 }
                 Err(errno) => reply.error(errno.into()),
             }
@@ -432,12 +438,36 @@ impl<S: Serve> Filesystem for Transport<S> {
         reply.error(Errno::NOSYS.into());
     }
 
-    fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        self.tell_synced(node, data_only, reply);
+    fn release(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        // Nobody waits for it.
+        reply.ok();
+        if let Ok(ino) = convert::ino_of(node) {
+            self.serve.closed(ino, handle.0);
+        }
     }
 
-    fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        self.tell_synced(node, data_only, reply);
+    fn fsync(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.tell_synced(node, Opener { handle: handle.0, thread: request.pid() }, data_only, reply);
+    }
+
+    fn fsyncdir(&self, request: &Request, node: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        self.tell_synced(node, Opener { handle: 0, thread: request.pid() }, data_only, reply);
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -519,7 +549,7 @@ impl<S: Serve> Filesystem for Transport<S> {
 
     fn ioctl(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         _: IoctlFlags,
@@ -534,11 +564,14 @@ impl<S: Serve> Filesystem for Transport<S> {
                 self.serve.set_attr(stat.ino, set)?;
                 self.drop_attributes(node);
             }
+            if let Ioctl::Shutdown(how) = &answer {
+                self.shut_down(Caller { uid: request.uid() }, *how)?;
+            }
             Ok(answer)
         });
         match answer {
             Ok(Ioctl::Answer(bytes, len)) => reply.ioctl(0, &bytes[..len.min(out_size as usize)]),
-            Ok(Ioctl::Change(_)) => reply.ioctl(0, &[]),
+            Ok(Ioctl::Change(_) | Ioctl::Shutdown(_)) => reply.ioctl(0, &[]),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -654,12 +687,14 @@ impl<S: Serve> Filesystem for Transport<S> {
         if self.opens_by_itself {
             return reply.error(Errno::NOSYS.into());
         }
-        match self.make(parent, name, &changes::new(request, mode, umask)) {
-            Ok(stat) => {
+        let made = self.make(parent, name, &changes::new(request, mode, umask));
+        let opened = made.and_then(|stat| self.serve.open(stat.ino).map(|handle| (stat, handle)));
+        match opened {
+            Ok((stat, handle)) => {
                 self.lookups.told(stat.ino);
                 let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
                 let generation = Generation(stat.generation.into());
-                reply.created(&REMEMBER, &convert::attributes(&stat), generation, FileHandle(0), flags);
+                reply.created(&REMEMBER, &convert::attributes(&stat), generation, FileHandle(handle), flags);
             }
             Err(errno) => reply.error(errno.into()),
         }

@@ -36,10 +36,14 @@ pub mod fuser_transport;
 mod listing;
 pub mod mount_table;
 pub mod mounting;
+mod openers;
+mod remounting;
 mod serve;
 mod server;
 
-pub use fuser_transport::{Mounted, SERVER_ATTRIBUTE, Threads};
+pub use fuser_transport::{MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE, Threads};
 pub use mounting::{MountFault, MountOptions, UnmountFault, unmount};
+pub use openers::Opener;
+pub use remounting::{Remount, RemountFault, remount};
 pub use serve::{Caller, Errno, Name, Serve};
 pub use server::{Report, Server};

@@ -21,6 +21,8 @@ pub struct MountEntry {
     pub fs_type: String,
     /// What is mounted: the image.
     pub source: OsString,
+    /// Its options, those of the mount and then those of the file system, with commas between.
+    pub options: String,
 }
 
 /// What is mounted on exactly this directory (absolute, no symbolic links in it), on top of everything else there.
@@ -38,12 +40,14 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let device = std::str::from_utf8(words.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let dir = unescape(words.nth(1)?);
+    let of_mount = String::from_utf8_lossy(words.next()?);
     // Optional fields end at a lonely dash.
     words.find(|word| *word == b"-")?;
     let fs_type = String::from_utf8_lossy(words.next()?).into_owned();
     let source = OsString::from_vec(unescape(words.next()?));
+    let options = format!("{of_mount},{}", String::from_utf8_lossy(words.next()?));
     let device = (major.parse().ok()?, minor.parse().ok()?);
-    Some(MountEntry { device, dir: OsString::from_vec(dir).into(), fs_type, source })
+    Some(MountEntry { device, dir: OsString::from_vec(dir).into(), fs_type, source, options })
 }
 
 /// Blank, tab, newline and backslash stand as three octal digits behind a backslash.
@@ -82,6 +86,7 @@ mod tests {
         assert_eq!(entry.dir, Path::new(r"/mnt/a b\c"));
         assert_eq!(entry.fs_type, TYPE);
         assert_eq!(entry.source, "/i/x\t.img");
+        assert_eq!(entry.options, "rw,noatime,ro,user_id=0");
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 35 0:45 / /mnt rw"), None);
         assert_eq!(unescape(br"a\999b\"), br"a\999b\");

@@ -5,13 +5,17 @@ use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 
 use base::Ino;
-use volume::{Allocate, Cursor, FileType, New, Rename, Seek, SetAttr, SetXattr, Stat, StatFs};
+use volume::{Allocate, Cursor, FileType, New, Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs};
+
+use crate::Opener;
 
 /// Why a request was refused: the number that system calls return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 impl Errno {
+    /// Only root may, or who mounted.
+    pub const PERM: Errno = Errno(1);
     /// No such file or directory.
     pub const NOENT: Errno = Errno(2);
     /// I/O error.
@@ -93,15 +97,20 @@ pub trait Serve: Send + Sync + 'static {
     /// Not a symbolic link; as [`stat`](Self::stat).
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, Errno>;
 
-    /// May a file (or directory) be opened? Asked only if [`asks_to_open`](Self::asks_to_open).
+    /// Opens a file, if it may be opened; a number for [`closed`](Self::closed), other than 0. Asked only if
+    /// [`asks_to_open`](Self::asks_to_open).
     ///
     /// # Errors
     /// No key for encrypted content; as [`stat`](Self::stat).
-    fn open(&self, _ino: Ino) -> Result<(), Errno> {
-        Ok(())
+    fn open(&self, _ino: Ino) -> Result<u64, Errno> {
+        Ok(0)
     }
 
-    /// Are there files that exist and cannot be opened? If not, a transport can spare itself two requests per file.
+    /// Who had opened a file has it open no more.
+    fn closed(&self, _ino: Ino, _handle: u64) {}
+
+    /// Are there files that exist and cannot be opened, or does it matter who has one open? If not, a transport can spare itself two
+    /// requests per file.
     fn asks_to_open(&self) -> bool {
         false
     }
@@ -259,8 +268,21 @@ pub trait Serve: Send + Sync + 'static {
     /// takes to read its bytes.
     ///
     /// # Errors
-    /// The device refused, now or before; no space for what was written before.
-    fn sync(&self, _ino: Ino, _data_only: bool) -> Result<(), Errno> {
+    /// The device refused, now or before; no space for what was written before. What failed before is told once to each opener.
+    fn sync(&self, _ino: Ino, _opener: Opener, _data_only: bool) -> Result<(), Errno> {
         Ok(())
+    }
+
+    /// Ends reading and writing for good: what is asked from now on is refused with [`Errno::IO`].
+    ///
+    /// # Errors
+    /// What was to be made durable before could not be.
+    fn shut_down(&self, _how: Shutdown) -> Result<(), Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// May whoever has this user id shut it down?
+    fn may_shut_down(&self, caller: Caller) -> bool {
+        caller.uid == 0
     }
 }

@@ -22,11 +22,12 @@ use extant::spelled::{self, Meaning};
 use ondisk::Features;
 use ondisk::inode::flags;
 use volume::{
-    Allocate, Cursor, Fault, FileType, Inode, InodeRef, New, Refusal, Rename, Seek, SetAttr, SetXattr, Stat,
-    StatFs, Volume,
+    Allocate, Cursor, Fault, FileType, Inode, InodeRef, New, Refusal, Rename, Seek, SetAttr, SetXattr,
+    Shutdown, Stat, StatFs, Volume,
 };
 
-use crate::{Caller, Errno, Name, Serve};
+use crate::openers::Openers;
+use crate::{Caller, Errno, Name, Opener, Serve};
 
 /// Is told, in words, what is damaged; called from any thread.
 pub type Report = Box<dyn Fn(&str) + Send + Sync>;
@@ -45,6 +46,8 @@ pub struct Server {
     leaving: AtomicU32,
     is_writable: bool,
     has_encrypted: bool,
+    tells_opens: bool,
+    openers: Openers,
     report: Report,
 }
 
@@ -64,8 +67,17 @@ impl Server {
             state: RwLock::new(State::Open(volume)),
             kept: Mutex::default(),
             leaving: AtomicU32::new(0),
+            tells_opens: false,
+            openers: Openers::default(),
             report,
         }
+    }
+
+    /// Has itself told of each opening and closing of a file, at the cost of two requests: errors of writing back are told once to
+    /// each open file then, and what was written in place of other bytes is written back when it is closed.
+    #[must_use]
+    pub fn with_opens(self) -> Self {
+        Self { tells_opens: true, ..self }
     }
 
     /// Waits for the requests that are being answered, deletes what has no names, writes everything home and closes the
@@ -236,19 +248,26 @@ impl Serve for Server {
         self.ask(|volume| volume.read_link(&*volume.inode(ino)?))
     }
 
-    fn open(&self, ino: Ino) -> Result<(), Errno> {
+    fn open(&self, ino: Ino) -> Result<u64, Errno> {
         self.ask(|volume| {
             let file = volume.inode(ino)?;
-            match file.kind() {
+            if file.kind() == FileType::Regular {
                 // Reading nothing is refused for the reasons for which reading something is.
-                FileType::Regular => volume.read(&file, 0, &mut []).map(|_| ()),
-                _ => Ok(()),
+                volume.read(&file, 0, &mut [])?;
             }
+            volume.opened(ino)?;
+            Ok(self.openers.open(volume.errors_told(ino)?))
         })
     }
 
+    fn closed(&self, ino: Ino, handle: u64) {
+        // Errors are told to the report; nobody waits for an answer.
+        let was_open = self.openers.close(handle);
+        let _ = self.ask(|volume| if was_open { volume.released(ino) } else { Ok(()) });
+    }
+
     fn asks_to_open(&self) -> bool {
-        self.has_encrypted
+        self.has_encrypted || self.tells_opens
     }
 
     fn lend(
@@ -381,12 +400,19 @@ impl Serve for Server {
         });
     }
 
-    fn sync(&self, ino: Ino, data_only: bool) -> Result<(), Errno> {
-        self.ask(|volume| match (ino, data_only) {
-            (Ino::ROOT, _) => volume.sync(),
-            (_, true) => volume.fdatasync(ino),
-            (_, false) => volume.fsync(ino),
+    fn sync(&self, ino: Ino, opener: Opener, data_only: bool) -> Result<(), Errno> {
+        self.ask(|volume| match ino {
+            Ino::ROOT => volume.sync(),
+            _ => self.openers.fsync(volume, ino, opener, data_only),
         })
+    }
+
+    fn shut_down(&self, how: Shutdown) -> Result<(), Errno> {
+        self.ask(|volume| volume.shut_down(how))
+    }
+
+    fn may_shut_down(&self, caller: Caller) -> bool {
+        caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw()
     }
 }
 

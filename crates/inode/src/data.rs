@@ -108,6 +108,7 @@ impl FileCaches {
             late_end: AtomicU64::new(0),
             mapped_in: AtomicU64::new(changed_in),
             is_listed: AtomicBool::new(false),
+            is_rewritten: AtomicBool::new(false),
         }
     }
 
@@ -167,6 +168,8 @@ pub struct FileData {
     /// The last transaction that changed its size or map.
     mapped_in: AtomicU64,
     is_listed: AtomicBool,
+    /// It was cut to nothing: what is written now stands in for what was there.
+    is_rewritten: AtomicBool,
 }
 
 impl FileData {
@@ -202,6 +205,16 @@ impl FileData {
     /// Its size or map was changed by this transaction.
     pub fn note_mapped(&self, transaction: u64) {
         self.mapped_in.fetch_max(transaction, Ordering::AcqRel);
+    }
+
+    /// All that it held was cut off: what is written from now on is to replace that.
+    pub fn note_rewritten(&self) {
+        self.is_rewritten.store(true, Ordering::Relaxed);
+    }
+
+    /// Was all that it held cut off, since this was asked last?
+    pub fn take_rewritten(&self) -> bool {
+        self.is_rewritten.load(Ordering::Relaxed) && self.is_rewritten.swap(false, Ordering::Relaxed)
     }
 
     /// What holds at `lblk`, for at most `len` blocks.

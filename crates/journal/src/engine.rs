@@ -514,6 +514,12 @@ impl Journal {
         self.changed.notify_all();
     }
 
+    /// After an abort: waits for what is being written. The caller has no handle.
+    pub fn wait_aborted(&self) {
+        debug_assert!(self.aborted.get().is_some(), "the journal is not aborted");
+        drop(self.writer.lock());
+    }
+
     /// After an abort: waits for what is being written, leaves a note in the log for who opens it next, and lets `with` write its
     /// own: nobody else writes any more. The caller has no handle.
     pub fn after_abort(&self, with: impl FnOnce()) {

@@ -30,6 +30,10 @@ pub enum WriteError {
     Quota = 3,
 }
 
+/// Up to where somebody who has a file open was told of its errors.
+#[derive(Debug, Default)]
+pub struct Told(AtomicU64);
+
 /// A file's latest error, and how many there were that somebody was told of in between.
 ///
 /// One word: the error in the low byte, whether anybody was told in bit 8, a count above.
@@ -54,13 +58,18 @@ impl ErrorLog {
     }
 
     /// Where an open file that is new begins.
-    pub(crate) fn sample(&self) -> u64 {
+    pub(crate) fn sample(&self) -> Told {
         let now = self.0.load(Ordering::Acquire);
-        if now & TOLD == 0 { 0 } else { now }
+        Told(AtomicU64::new(if now & TOLD == 0 { 0 } else { now }))
+    }
+
+    /// Was there ever one?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
     }
 
     /// What came since `seen`, which it sets to now.
-    pub(crate) fn tell(&self, seen: &AtomicU64) -> Option<WriteError> {
+    pub(crate) fn tell(&self, Told(seen): &Told) -> Option<WriteError> {
         let mut now = self.0.load(Ordering::Acquire);
         // The first look is for the usual case: no lock and no store.
         if now == seen.load(Ordering::Acquire) {
@@ -89,14 +98,10 @@ impl ErrorLog {
 mod tests {
     use super::*;
 
-    fn open(log: &ErrorLog) -> AtomicU64 {
-        AtomicU64::new(log.sample())
-    }
-
     #[test]
     fn everybody_is_told_once() {
         let log = ErrorLog::default();
-        let (a, b) = (open(&log), open(&log));
+        let (a, b) = (log.sample(), log.sample());
         assert_eq!((log.tell(&a), log.tell(&b)), (None, None));
         log.note(WriteError::Io);
         assert_eq!(log.tell(&a), Some(WriteError::Io));
@@ -111,7 +116,7 @@ mod tests {
     #[test]
     fn the_same_error_again_is_told_again() {
         let log = ErrorLog::default();
-        let a = open(&log);
+        let a = log.sample();
         for _ in 0..3 {
             log.note(WriteError::Io);
             log.note(WriteError::Io);
@@ -124,9 +129,9 @@ mod tests {
     fn what_nobody_was_told_waits_for_the_next_who_opens() {
         let log = ErrorLog::default();
         log.note(WriteError::Quota);
-        let (late, later) = (open(&log), open(&log));
+        let (late, later) = (log.sample(), log.sample());
         assert_eq!(log.tell(&late), Some(WriteError::Quota));
-        let after = open(&log);
+        let after = log.sample();
         assert_eq!(log.tell(&after), None, "opened after somebody was told");
         assert_eq!(log.tell(&later), Some(WriteError::Quota));
     }

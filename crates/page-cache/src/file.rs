@@ -24,7 +24,7 @@ use crate::errors::ErrorLog;
 use crate::folio::{Folio, State};
 use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
 use crate::reclaim::Clock;
-use crate::{Order, Shared, WriteError};
+use crate::{Order, Shared, Told, WriteError};
 
 /// The end of the largest file.
 pub(crate) const POS_MAX: u64 = 1 << 63;
@@ -94,6 +94,24 @@ impl File {
     /// ([`Run::failed`](crate::Run::failed)).
     pub fn note_error(&self, error: WriteError) {
         self.errors.note(error);
+    }
+
+    /// For somebody who opens it, and needs no [`Handle`](crate::Handle): where errors begin that he is to be told of.
+    #[must_use]
+    pub fn told(&self) -> Told {
+        self.errors.sample()
+    }
+
+    /// As [`Handle::take_error`](crate::Handle::take_error).
+    #[must_use]
+    pub fn take_error_of(&self, told: &Told) -> Option<WriteError> {
+        self.errors.tell(told)
+    }
+
+    /// Could something of it not be written, ever?
+    #[must_use]
+    pub fn had_errors(&self) -> bool {
+        !self.errors.is_empty()
     }
 
     /// Copies `bytes` into the file from byte `pos` on and marks them dirty since `now_ms`; how many bytes were copied: all, or

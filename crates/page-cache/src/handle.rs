@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::backing::Backing;
 use crate::file::File;
 use crate::readahead::{Readahead, Window};
-use crate::{Order, WriteError};
+use crate::{Order, Told, WriteError};
 
 /// The largest folio that a writer of small pieces gets because they follow each other.
 const APPEND_BYTES_MAX: u64 = 256 << 10;
@@ -21,7 +21,7 @@ pub struct Handle {
     /// Where the last write ended, and how many bytes followed each other up to there.
     append_end: AtomicU64,
     append_len: AtomicU64,
-    told: AtomicU64,
+    told: Told,
 }
 
 impl File {
@@ -29,7 +29,7 @@ impl File {
     #[must_use]
     pub fn open(self: &Arc<Self>) -> Handle {
         Handle {
-            told: AtomicU64::new(self.errors.sample()),
+            told: self.errors.sample(),
             file: self.clone(),
             readahead: Mutex::default(),
             append_end: AtomicU64::new(0),

@@ -32,6 +32,9 @@ pub enum Fault {
     /// Damage was met, and nothing is done any more: neither written nor read ([`OnError::Panic`](crate::OnError::Panic)).
     #[error("nothing is done any more, since damage was met (errors=panic): {0}")]
     Stopped(journal::Aborted),
+    /// It was shut down on purpose: nothing is read or written any more.
+    #[error("the file system was shut down")]
+    ShutDown,
 }
 
 /// Why an operation was refused.
@@ -164,7 +167,7 @@ impl Fault {
             Self::LostWrite => 5,
             // As the kernel's mounts that became read-only because of an error.
             Self::Aborted(_) => 30,
-            Self::Stopped(_) => 5,
+            Self::Stopped(_) | Self::ShutDown => 5,
         }
     }
 

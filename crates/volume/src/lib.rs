@@ -45,7 +45,9 @@ pub use ondisk::filetype::FileType;
 pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use stat::{Stat, StatFs};
-pub use write::{Allocate, New, OnError, PAGE_BYTES, Rename, SetAttr, SetXattr, WriteOptions};
+pub use write::{
+    Allocate, ErrorsTold, New, OnError, PAGE_BYTES, Rename, SetAttr, SetXattr, Shutdown, WriteOptions,
+};
 pub use xattr::Attribute;
 
 /// An inode that is in memory; cheap to clone.

@@ -26,6 +26,7 @@ mod new;
 mod open;
 mod quota;
 mod rename;
+mod shutdown;
 mod truncate;
 mod writeback;
 mod xattrs;
@@ -51,8 +52,10 @@ pub use attributes::SetAttr;
 pub use direct::PAGE_BYTES;
 pub use errors::OnError;
 pub use fallocate::Allocate;
+pub use fsync::ErrorsTold;
 pub use new::New;
 pub use rename::Rename;
+pub use shutdown::Shutdown;
 pub use xattrs::SetXattr;
 
 pub use open::WriteOptions;
@@ -156,6 +159,8 @@ pub(crate) struct Writer {
     skip_short_orphans: bool,
     /// Writing leaves set-id bits.
     keeps_set_id: bool,
+    /// What replaces bytes is not written back before others.
+    no_auto_da_alloc: bool,
     /// A mistake on purpose, for the crash lab.
     reuse_freed: bool,
     /// Lets others in when it goes, last of all.
@@ -300,6 +305,9 @@ impl Volume {
     fn release(&self, ino: Ino) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         let node = writer.live().get_orphan(ino)?;
+        if node.values().fields.links > 0 {
+            writer.flusher.flush_rewritten(&node);
+        }
         let _operation = node.operation.write();
         let less = |opens: u32| opens.checked_sub(1);
         let before = node.opens.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);

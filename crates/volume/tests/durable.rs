@@ -4,20 +4,28 @@ use std::sync::Arc;
 
 use base::Ino;
 use simdisk::{Image, SimDisk};
-use volume::{Allocate, New, OpenOptions, SetAttr, Volume, WriteOptions};
+use volume::{Allocate, DataPath, New, OpenOptions, Rename, SetAttr, Volume, WriteOptions};
 
 fn open(disk: Arc<SimDisk>) -> Volume {
-    let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
+    open_with(disk, WriteOptions::default())
+}
+
+fn open_with(disk: Arc<SimDisk>, write: WriteOptions) -> Volume {
+    let write = WriteOptions { no_committer: true, ..write };
     Volume::open(disk, &OpenOptions { write, ..OpenOptions::default() }).unwrap()
 }
 
 fn made() -> (Arc<SimDisk>, Volume) {
+    made_with(WriteOptions::default())
+}
+
+fn made_with(write: WriteOptions) -> (Arc<SimDisk>, Volume) {
     let scratch = testkit::scratch();
     let path = scratch.path().join("image");
     let name = path.to_str().unwrap();
     testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=1", name, "8M"]);
     let disk = Arc::new(SimDisk::from_image(Image::from_bytes(&std::fs::read(&path).unwrap())));
-    (disk.clone(), open(disk))
+    (disk.clone(), open_with(disk, write))
 }
 
 /// Power fails now, with nothing kept that was not flushed: the file's bytes.
@@ -65,4 +73,58 @@ fn a_size_stays_when_the_bytes_go_that_gave_it() {
     let mut expected = vec![7; 2048];
     expected.resize(5000, 0);
     assert!(after_a_cut(&disk, b"file") == expected);
+}
+
+/// Programs that replace a file and do not sync it: a crash leaves what was there, or what is new.
+#[test]
+fn what_takes_the_place_of_other_bytes_is_there_when_its_name_is() {
+    for no_auto_da_alloc in [false, true] {
+        let expected = |len| if no_auto_da_alloc { vec![] } else { vec![2; len] };
+        for path in [DataPath::Iomap, DataPath::Ordered] {
+            let write = WriteOptions { no_auto_da_alloc, data: path, ..WriteOptions::default() };
+            let (disk, volume) = made_with(write);
+            let old = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+            volume.write_at(old, 0, &[1; 4000]).unwrap();
+            volume.fsync(old).unwrap();
+            let new = volume.create(Ino::ROOT, b"new", &New::file(0o644)).unwrap().ino();
+            volume.write_at(new, 0, &[2; 5000]).unwrap();
+            volume.rename((Ino::ROOT, b"new"), (Ino::ROOT, b"file"), Rename::Replace).unwrap();
+            volume.fsync(Ino::ROOT).unwrap();
+            let there = after_a_cut(&disk, b"file");
+            assert!(
+                there == expected(5000),
+                "{path:?}, {no_auto_da_alloc}: {} bytes, {:?}",
+                there.len(),
+                there.first()
+            );
+
+            volume.opened(new).unwrap();
+            volume.set_attr(new, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+            volume.write_at(new, 0, &[2; 3000]).unwrap();
+            volume.released(new).unwrap();
+            // Commits that.
+            volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
+            volume.fsync(Ino::ROOT).unwrap();
+            let there = after_a_cut(&disk, b"file");
+            assert!(
+                there == expected(3000),
+                "{path:?}, {no_auto_da_alloc}: {} bytes, {:?}",
+                there.len(),
+                there.first()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_range_is_durable_and_the_rest_as_it_comes() {
+    let (disk, volume) = made();
+    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[1; 9000]).unwrap();
+    volume.fsync(ino).unwrap();
+    volume.write_at(ino, 0, &[2; 1024]).unwrap();
+    volume.write_at(ino, 4096, &[3; 1024]).unwrap();
+    volume.fsync_range(ino, 4096..5120, None, true).unwrap();
+    let there = after_a_cut(&disk, b"file");
+    assert!(there[..1024] == [1; 1024] && there[4096..5120] == [3; 1024] && there.len() == 9000);
 }

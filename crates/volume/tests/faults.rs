@@ -185,3 +185,33 @@ fn a_release_too_many_does_nothing() {
     volume.unlink(Ino::ROOT, b"file").unwrap();
     assert_eq!(volume.statfs().unwrap().inodes_free, free + 1);
 }
+
+#[test]
+fn what_could_not_be_written_is_told_once_to_each_that_has_the_file_open() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, &[]);
+    let (disk, volume) = open(&path, quiet());
+    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.opened(ino).unwrap();
+    // One of them before there is anything in memory of its bytes.
+    let one = volume.errors_told(ino).unwrap();
+    volume.write_at(ino, 0, &[1; 5000]).unwrap();
+    let other = volume.errors_told(ino).unwrap();
+    assert!(!volume.had_errors(ino));
+    disk.arm(Rule::fail(Op::Write, EIO).times(1));
+    assert!(!volume.write_back_some(u64::MAX).unwrap());
+    assert!(volume.had_errors(ino));
+    for told in [&one, &other] {
+        assert!(matches!(volume.fsync_as(ino, told, false), Err(Fault::LostWrite)));
+        volume.fsync_as(ino, told, true).unwrap();
+    }
+    // Who opens it now knows nothing of that; those who do not say who they are, are told once together.
+    let late = volume.errors_told(ino).unwrap();
+    volume.fsync_as(ino, &late, false).unwrap();
+    assert!(matches!(volume.fsync(ino), Err(Fault::LostWrite)));
+    volume.fdatasync(ino).unwrap();
+    volume.released(ino).unwrap();
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}

@@ -24,6 +24,8 @@ pub(super) struct MountFlags {
     pub(super) errors: Option<OnError>,
     pub(super) block_by_block: bool,
     pub(super) data: Option<DataPath>,
+    pub(super) no_auto_da_alloc: bool,
+    pub(super) track_opens: bool,
 }
 
 impl MountFlags {
@@ -72,6 +74,9 @@ impl MountFlags {
             (b"suid", None) => self.suid = true,
             (b"allow_other", None) => self.allow_other = true,
             (b"default_permissions", None) => self.default_permissions = true,
+            (b"auto_da_alloc", None) => self.no_auto_da_alloc = false,
+            (b"noauto_da_alloc", None) => self.no_auto_da_alloc = true,
+            (b"track_opens", None) => self.track_opens = true,
             (b"noload" | b"norecovery", None) => self.no_recovery = true,
             (b"buffered_iomap", None) => self.block_by_block = false,
             (b"nobuffered_iomap", None) => self.block_by_block = true,
@@ -137,6 +142,9 @@ mod tests {
         assert_eq!([path("data=writeback"), path("nobuffered_iomap")], [DataPath::Iomap, DataPath::Ordered]);
         assert_eq!(path("data=writeback,nobuffered_iomap"), DataPath::Writeback);
         assert_eq!(path("data=journal"), DataPath::Journal);
+        let alloc =
+            ["noauto_da_alloc,track_opens", "noauto_da_alloc,auto_da_alloc"].map(|text| parse(text).unwrap());
+        assert!(alloc[0].no_auto_da_alloc && alloc[0].track_opens && !alloc[1].no_auto_da_alloc);
         assert!(both.noexec && both.subtype.as_deref() == Some("x"));
     }
 

@@ -35,7 +35,8 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
 
     let volume = open(args, flags)?;
     tell_recovery(args, &volume);
-    let server = Arc::new(Server::new(volume, Box::new(reporter(args))));
+    let server = Server::new(volume, Box::new(reporter(args)));
+    let server = Arc::new(if flags.track_opens { server.with_opens() } else { server });
     let served = serve(args, flags, is_daemon, signals, &server);
     // Whatever happened: what was changed is written.
     let closed = close(args, &server);
@@ -130,6 +131,7 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         write: WriteOptions {
             errors: flags.errors,
             keeps_set_id: true,
+            no_auto_da_alloc: flags.no_auto_da_alloc,
             data: flags.data_path(),
             ..WriteOptions::default()
         },

@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use base::Ino;
 use fuser::{Generation, INodeNo, RenameFlags, ReplyEmpty, ReplyEntry, Request};
-use volume::{New, Rename, SetXattr, Stat};
+use volume::{New, Rename, SetXattr, Shutdown, Stat};
 
 use super::{REMEMBER, Transport, convert};
-use crate::{Errno, Serve};
+use crate::{Caller, Errno, Opener, Serve};
 
 /// XATTR_CREATE and XATTR_REPLACE of setxattr(2).
 const XATTR_CREATE: i32 = 1;
@@ -51,9 +51,9 @@ impl<S: Serve> Transport<S> {
     }
 
     /// Without changes there is nothing to make durable, and no need to ask again.
-    pub(super) fn tell_synced(&self, node: INodeNo, data_only: bool, reply: ReplyEmpty) {
+    pub(super) fn tell_synced(&self, node: INodeNo, opener: Opener, data_only: bool, reply: ReplyEmpty) {
         let synced = if self.writable {
-            convert::ino_of(node).and_then(|ino| self.serve.sync(ino, data_only))
+            convert::ino_of(node).and_then(|ino| self.serve.sync(ino, opener, data_only))
         } else {
             Err(Errno::NOSYS)
         };
@@ -144,6 +144,24 @@ impl<S: Serve> Transport<S> {
 
     pub(super) fn remove_attribute(&self, node: INodeNo, name: &[u8]) -> Result<(), Errno> {
         self.serve.remove_xattr(convert::ino_of(node)?, name)
+    }
+
+    /// Ends everything; then the kernel forgets what it has of files, so that who reads hears of it.
+    pub(super) fn shut_down(&self, caller: Caller, how: Shutdown) -> Result<(), Errno> {
+        if !self.serve.may_shut_down(caller) {
+            return Err(Errno::PERM);
+        }
+        let done = self.serve.shut_down(how);
+        let (notifier, known) = (self.notifier.get().cloned(), self.lookups.known());
+        // It waits for pages that others are reading, who may wait for this very thread.
+        let forget = move || {
+            let Some(notifier) = notifier else { return };
+            for ino in known {
+                let _ = notifier.inval_inode(INodeNo(ino.0.into()), 0, 0);
+            }
+        };
+        let _ = std::thread::Builder::new().name("forget".to_owned()).spawn(forget);
+        done
     }
 
     /// Has the kernel ask for the attributes again.

@@ -41,6 +41,12 @@ impl Lookups {
         self.shard(ino).entry(ino.0).or_default().count += 1;
     }
 
+    /// All inodes that the kernel knows.
+    pub(super) fn known(&self) -> Vec<Ino> {
+        let shards = self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
+        shards.flat_map(|shard| shard.keys().copied().map(Ino).collect::<Vec<_>>()).collect()
+    }
+
     /// The inode has no name any more. `false`: nobody knows it, it can be let go at once.
     pub(super) fn keep(&self, ino: Ino) -> bool {
         match self.shard(ino).get_mut(&ino.0) {

@@ -115,7 +115,11 @@ fn is_idle(node: &Arc<Node>) -> bool {
     Arc::strong_count(node) == 1
         && node.opens.load(Ordering::Relaxed) == 0
         && node.orphan() == OrphanState::None
-        && node.values.try_lock().is_some_and(|values| values.listed_in == 0)
+        && node.values.try_lock().is_some_and(|values| {
+            // What could not be written is told to who asks next, whenever that is.
+            let has_errors = values.data.as_ref().is_some_and(|data| data.pages.had_errors());
+            values.listed_in == 0 && !has_errors
+        })
 }
 
 impl Shrinker for Table {

@@ -39,7 +39,12 @@ impl Volume {
     pub fn write_at(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let writer = self.writer()?;
         writer.flusher.throttle();
-        self.noted(writer.write(ino, pos, bytes))
+        let done = self.noted(writer.write(ino, pos, bytes))?;
+        // `chattr +S`.
+        if writer.node(ino)?.values().has_flag(flags::SYNC) {
+            self.fsync_range(ino, pos..pos + done as u64, None, false)?;
+        }
+        Ok(done)
     }
 
     /// Reads a regular file by its inode's number, from byte `pos` on; fewer bytes than asked for only at its end. Of a volume that

@@ -55,13 +55,22 @@ pub(super) struct Errors {
     /// That the journal was aborted is noted, and written in place.
     is_told: AtomicBool,
     is_stopped: AtomicBool,
+    /// On purpose: nothing is noted any more.
+    pub(super) is_shut_down: AtomicBool,
 }
 
 impl Errors {
     pub(super) fn new(sb: &Superblock, on: Option<OnError>) -> Self {
         let no = || AtomicBool::new(false);
         let log = Mutex::new(ErrorLog::of(sb));
-        Self { on: on.unwrap_or(OnError::of(sb)), log, is_behind: no(), is_told: no(), is_stopped: no() }
+        Self {
+            on: on.unwrap_or(OnError::of(sb)),
+            log,
+            is_behind: no(),
+            is_told: no(),
+            is_stopped: no(),
+            is_shut_down: no(),
+        }
     }
 
     fn note(&self, error: ErrorRecord) {
@@ -94,15 +103,25 @@ impl Errors {
 impl Volume {
     /// Where operations of a volume that is open for writing end: what they met is noted. Without a handle or an inode's lock.
     pub(crate) fn noted<R>(&self, done: Result<R, Fault>) -> Result<R, Fault> {
-        if let (Err(fault), Some(writer)) = (&done, &self.writer) {
-            writer.note(fault);
+        match (done, &self.writer) {
+            (Err(fault), Some(writer)) if writer.is_shut_down() => Err(match fault {
+                Fault::Refused(_) => fault,
+                _ => Fault::ShutDown,
+            }),
+            (Err(fault), Some(writer)) => {
+                writer.note(&fault);
+                Err(fault)
+            }
+            (done, _) => done,
         }
-        done
     }
 
     /// May anything be done at all?
     pub(crate) fn check_going(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
+        if writer.is_shut_down() {
+            return Err(Fault::ShutDown);
+        }
         if !writer.keeper.errors.is_stopped.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -115,7 +134,7 @@ impl Writer {
     pub(super) fn note(&self, fault: &Fault) {
         let errors = &self.keeper.errors;
         match fault {
-            Fault::Refused(_) | Fault::Stopped(_) => return,
+            Fault::Refused(_) | Fault::Stopped(_) | Fault::ShutDown => return,
             Fault::Corrupt(corrupt) => {
                 errors.note(ErrorRecord {
                     ino: corrupt.place.ino.map_or(0, |ino| ino.0),

@@ -7,13 +7,15 @@
 //!
 //! Invariants
 //! 1. When it returns, what had been written before it was called is durable: bytes, map and size.
-//! 2. An error of writing back is told once.
+//! 2. An error of writing back is told once to each that has the file open ([`ErrorsTold`]), and once to those who do not say who
+//!    they are.
 //! 3. A flush that was issued before the file's bytes were on the device counts for nothing: a commit that was under way already
 //!    may have flushed before.
 //!
 //! Source: spec 05 section 2.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::ops::Range;
 use std::sync::Arc;
 
 use base::Ino;
@@ -24,13 +26,74 @@ use page_cache::WriteError;
 use super::Writer;
 use crate::{Fault, Refusal, Volume};
 
+/// Up to where somebody was told which bytes of a file could not be written back. Each that has the file open has one.
+#[derive(Debug, Default)]
+pub struct ErrorsTold(page_cache::Told);
+
+/// What of a file is to be made durable.
+struct Part<'a> {
+    range: Range<u64>,
+    data_only: bool,
+    told: Option<&'a ErrorsTold>,
+}
+
+impl Part<'_> {
+    const ALL: Self = Part { range: 0..u64::MAX, data_only: false, told: None };
+}
+
 impl Volume {
+    /// To be asked by who opens a file: he is told of what fails from here on, and of what failed before if nobody was told of that.
+    ///
+    /// # Errors
+    /// No such inode; the device refused.
+    pub fn errors_told(&self, ino: Ino) -> Result<ErrorsTold, Fault> {
+        let Some(writer) = &self.writer else { return Ok(ErrorsTold::default()) };
+        let data = writer.live().get_orphan(ino)?.data();
+        Ok(data.map_or_else(ErrorsTold::default, |data| ErrorsTold(data.pages.told())))
+    }
+
+    /// As [`fsync`](Self::fsync), or [`fdatasync`](Self::fdatasync) if `data_only`, for who has the file open.
+    ///
+    /// # Errors
+    /// As [`fsync`](Self::fsync); what failed before, once to each.
+    pub fn fsync_as(&self, ino: Ino, told: &ErrorsTold, data_only: bool) -> Result<(), Fault> {
+        self.fsync_part(ino, &Part { data_only, told: Some(told), ..Part::ALL })
+    }
+
+    /// As [`fsync_as`](Self::fsync_as), of a range of bytes: what O_SYNC, or O_DSYNC if `data_only`, asks for after each write.
+    ///
+    /// # Errors
+    /// As [`fsync`](Self::fsync).
+    pub fn fsync_range(
+        &self,
+        ino: Ino,
+        range: Range<u64>,
+        told: Option<&ErrorsTold>,
+        data_only: bool,
+    ) -> Result<(), Fault> {
+        self.fsync_part(ino, &Part { range, data_only, told })
+    }
+
+    /// Could bytes of the file not be written back, ever since it is in memory?
+    #[must_use]
+    pub fn had_errors(&self, ino: Ino) -> bool {
+        let node = self.writer.as_ref().and_then(|writer| writer.live().get_orphan(ino).ok());
+        node.and_then(|node| node.data()).is_some_and(|data| data.pages.had_errors())
+    }
+
+    fn fsync_part(&self, ino: Ino, part: &Part<'_>) -> Result<(), Fault> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        self.check_going()?;
+        self.noted(writer.make_durable(ino, part))
+    }
+
     /// Makes everything that was done durable.
     ///
     /// # Errors
     /// The device refused, now or before.
     pub fn sync(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
+        self.check_going()?;
         self.noted(writer.sync())
     }
 
@@ -40,8 +103,7 @@ impl Volume {
     /// # Errors
     /// The device refused, now or when bytes were written back before; [`Refusal::NoSpace`] where these found no blocks; no such inode.
     pub fn fsync(&self, ino: Ino) -> Result<(), Fault> {
-        let Some(writer) = &self.writer else { return Ok(()) };
-        self.noted(writer.make_durable(ino, false))
+        self.fsync_part(ino, &Part::ALL)
     }
 
     /// As [`fsync`](Self::fsync), but of the inode only what it takes to read the bytes: size and map.
@@ -49,8 +111,7 @@ impl Volume {
     /// # Errors
     /// As [`fsync`](Self::fsync).
     pub fn fdatasync(&self, ino: Ino) -> Result<(), Fault> {
-        let Some(writer) = &self.writer else { return Ok(()) };
-        self.noted(writer.make_durable(ino, true))
+        self.fsync_part(ino, &Part { data_only: true, ..Part::ALL })
     }
 
     /// What was counted of flushes that threads share; `None` when open for reading.
@@ -69,19 +130,23 @@ impl Writer {
         self.cover(mark, false)
     }
 
-    fn make_durable(&self, ino: Ino, data_only: bool) -> Result<(), Fault> {
+    fn make_durable(&self, ino: Ino, part: &Part<'_>) -> Result<(), Fault> {
         let node = self.live().get_orphan(ino)?;
         let mut mapped_in = None;
         if let Some(data) = node.data() {
-            let written = self.flusher.flush_file(&node, &data, 0..u64::MAX);
-            if let Some(error) = data.pages.take_error() {
+            let written = self.flusher.flush_file(&node, &data, part.range.clone());
+            let error = match part.told {
+                Some(ErrorsTold(told)) => data.pages.take_error_of(told),
+                None => data.pages.take_error(),
+            };
+            if let Some(error) = error {
                 return Err(written.err().unwrap_or_else(|| told(error)));
             }
             written?;
             mapped_in = Some(data.mapped_in());
         }
         let mark = self.flusher.device.mark();
-        let transaction = self.transaction_of(&node, mapped_in.filter(|_| data_only));
+        let transaction = self.transaction_of(&node, mapped_in.filter(|_| part.data_only));
         // Its commit is still to come, with a flush of its own.
         let will_flush = self.journal.running() <= transaction || self.flusher.sabotage.trust_any_commit;
         self.journal.commit(transaction)?;

@@ -65,6 +65,10 @@ pub struct WriteOptions {
     /// Who writes takes set-id bits off himself where they have to go, as the kernel does before it asks a FUSE server to write:
     /// writing leaves them. Else it takes them off, whoever writes.
     pub keeps_set_id: bool,
+    /// Leave bytes that are to replace others in memory as long as all others (the kernel's `noauto_da_alloc`). Else they are written
+    /// back when the file takes another's name, and when one that was cut to nothing is closed: a crash leaves old bytes or new ones,
+    /// also of programs that do not sync.
+    pub no_auto_da_alloc: bool,
     /// Who opens it holds a [`MountGuard`] of his own, on the device behind one that holds writes back.
     pub is_guarded: bool,
     /// For the crash lab.
@@ -236,6 +240,7 @@ fn engine(
         committer: Mutex::new(None),
         skip_short_orphans: !options.write.track_all_orphans,
         keeps_set_id: options.write.keeps_set_id,
+        no_auto_da_alloc: options.write.no_auto_da_alloc,
         reuse_freed: options.write.sabotage.reuse_freed,
         guard: None,
     };
@@ -492,6 +497,9 @@ impl Volume {
     pub fn close(mut self) -> Result<(), Fault> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         writer.dismiss();
+        if writer.is_shut_down() {
+            return Ok(());
+        }
         let closed = writer.close(self.inodes.shared());
         if let Err(fault) = &closed {
             writer.note(fault);

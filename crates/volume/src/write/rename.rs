@@ -186,6 +186,13 @@ impl Writer {
         if how == Rename::Whiteout {
             self.admit(|| self.owners_of_new(from.dir, &WHITEOUT))?;
         }
+        if in_way.is_some()
+            && !self.no_auto_da_alloc
+            && let Some(data) = moved.data()
+        {
+            // Else the name could come to bytes that are not there yet, and the old ones were gone. What fails, fsync tells.
+            let _ = self.flusher.flush_file(moved, &data, 0..u64::MAX);
+        }
         let is_gone = self.run(2 * NAME_CREDITS, |change| {
             self.ready_names(change, from.dir)?;
             self.ready_names(change, to.dir)?;

@@ -112,6 +112,10 @@ impl Flusher {
                 while self.files().pages.is_over_background() && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
             }
             while self.keeper.alloc.room() != Room::Plenty && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
+            // Of who never closes them, or nobody tells when.
+            for node in self.files().dirty_nodes() {
+                self.flush_rewritten(&node);
+            }
             let until = self.now_ms().saturating_sub(EXPIRE_MS);
             let mut is_more = until > 0;
             while is_more && !self.is_closing.load(Ordering::Acquire) {
@@ -160,6 +164,13 @@ impl Flusher {
         data.pages.wait_written(range);
         self.files().settle(data);
         first
+    }
+
+    /// Writes back a file that was cut to nothing before, if that was not done yet since. What fails, fsync tells.
+    pub(super) fn flush_rewritten(&self, node: &Arc<Node>) {
+        if let Some(data) = node.data().filter(|data| data.take_rewritten()) {
+            let _ = self.flush_file(node, &data, 0..u64::MAX);
+        }
     }
 
     /// Bytes of a run at most: block by block as many blocks as the kernel takes.

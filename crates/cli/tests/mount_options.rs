@@ -1,0 +1,199 @@
+//! `extant mount`: what its options say, each looked at from outside; shutting down; O_SYNC.
+//!
+//! Needs /dev/fuse, and parts of it root. Where they are missing, tests say so and pass.
+
+mod common;
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use common::mounted::{
+    Mount, empty_image, finish, has_ended, has_fuse, has_fuse_and_root, is_mounted, runs, shell, wait_until,
+};
+use common::{extant, outcome};
+use rustix::fs::OFlags;
+use rustix::process::{Signal, kill_process};
+use testkit::e2fsck_clean;
+
+/// The line of the table of mounts, from the options on.
+fn line_of(dir: &Path) -> String {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().rfind(|line| line.split(' ').nth(4) == dir.to_str()).unwrap_or_default();
+    line.split(' ').skip(5).collect::<Vec<_>>().join(" ")
+}
+
+fn mount_with(image: &Path, options: &str) -> Mount {
+    let mount = Mount { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() };
+    outcome(extant().arg("mount").arg(image).arg(mount.path()).args(["-o", options])).code(0);
+    mount
+}
+
+#[test]
+fn the_table_of_mounts_shows_what_was_asked_for() {
+    if !has_fuse() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let shown = |options: &str| {
+        let mount = mount_with(&image, options);
+        let line = line_of(mount.path());
+        mount.unmount();
+        line
+    };
+    let careful = shown("ro");
+    for word in ["ro,nosuid,nodev", "fuse.extant", image.to_str().unwrap()] {
+        assert!(careful.contains(word), "no {word} in {careful}");
+    }
+    assert!(!careful.contains("allow_other") && !careful.contains("noexec"), "{careful}");
+    let named = shown("rw,fsname=some where,subtype=other,noexec,default_permissions");
+    for word in ["rw,nosuid,nodev,noexec", " fuse.other some\\040where ", "default_permissions"] {
+        assert!(named.contains(word), "no {word} in {named}");
+    }
+    if testkit::is_root() {
+        let open = shown("rw,suid,dev,allow_other");
+        assert!(open.contains("allow_other") && open.contains("default_permissions"), "{open}");
+        assert!(!open.contains("nosuid") && !open.contains("nodev"), "{open}");
+    }
+    e2fsck_clean(&image);
+}
+
+#[test]
+fn devices_and_set_id_bits_count_where_they_are_let() {
+    if !has_fuse_and_root() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = mount_with(&image, "rw,allow_other,dev,suid");
+    std::fs::set_permissions(mount.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    runs(
+        mount.path(),
+        "mknod zero c 1 5; chmod 666 zero; cp $(command -v id) own-id; chown 65534 own-id; chmod 4755 own-id",
+    );
+    let user = |mount: &Mount| runs(mount.path(), "./own-id -u").trim().to_owned();
+    let opens = |mount: &Mount| File::open(mount.path().join("zero"));
+    assert_eq!(user(&mount), "65534");
+    let mut byte = [1];
+    std::io::Read::read_exact(&mut opens(&mount).unwrap(), &mut byte).unwrap();
+    assert_eq!(byte, [0]);
+    mount.unmount();
+    for (options, uid) in [("rw,allow_other", "0"), ("rw,allow_other,suid,nodev", "65534")] {
+        let mount = mount_with(&image, options);
+        assert_eq!(opens(&mount).unwrap_err().kind(), ErrorKind::PermissionDenied, "{options}");
+        assert_eq!(user(&mount), uid, "{options}");
+        mount.unmount();
+    }
+    let mount = mount_with(&image, "ro,noexec");
+    let refused = shell(mount.path(), "./own-id").wait().unwrap();
+    assert_eq!(refused.code(), Some(126));
+    mount.unmount();
+}
+
+#[test]
+fn bytes_are_durable_when_a_synchronous_write_returns() {
+    if !has_fuse() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = Mount::new(&image, &[]);
+    let bytes = vec![0x5A; 65_536];
+    let ways = [("dsync", OFlags::DSYNC), ("sync", OFlags::SYNC), ("direct", OFlags::SYNC | OFlags::DIRECT)];
+    for (name, flags) in ways {
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false).custom_flags(flags.bits() as i32);
+        let file = options.open(mount.path().join(name)).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+    }
+    // The same by the file's own flag.
+    runs(mount.path(), "touch flag; chattr +S flag");
+    let mut file = OpenOptions::new().append(true).open(mount.path().join("flag")).unwrap();
+    file.write_all(&bytes).unwrap();
+    let server = mount.server();
+    kill_process(server, Signal::KILL).unwrap();
+    wait_until("the server ends", || has_ended(server));
+    drop(file);
+    mount.unmount();
+    mount.try_mount(&image, &[]).code(0);
+    for name in ["dsync", "sync", "direct", "flag"] {
+        assert!(std::fs::read(mount.path().join(name)).unwrap() == bytes, "{name}");
+    }
+    mount.unmount();
+    e2fsck_clean(&image);
+}
+
+/// The ioctl by perl: no crate has it.
+fn shut_down(dir: &Path, number: &str, flags: u32) -> String {
+    let script = format!(
+        "perl -e 'open D, \"<\", \".\" or die; my $f = pack \"L\", {flags}; print ioctl(D, {number}, $f) ? \"done\" : \"$!\"'"
+    );
+    finish(shell(dir, &script))
+}
+
+#[test]
+fn after_a_shutdown_nothing_is_read_or_written() {
+    if !has_fuse() {
+        return;
+    }
+    // EXT4_IOC_SHUTDOWN, whose flags FUSE does not pass on; and the number that has them.
+    const PLAIN: &str = "0x8004587D";
+    const WITH_FLAGS: &str = "0x4004587D";
+    for (number, flags, is_late_there) in
+        [(PLAIN, 2, Some(3)), (WITH_FLAGS, 0, Some(3)), (WITH_FLAGS, 1, Some(0)), (WITH_FLAGS, 2, None)]
+    {
+        let (_dir, image) = empty_image(&[]);
+        let mount = Mount::new(&image, &[]);
+        let server = mount.server();
+        let at = |name: &str| mount.path().join(name);
+        std::fs::write(at("synced"), "synced").unwrap();
+        File::open(at("synced")).unwrap().sync_all().unwrap();
+        let held = File::options().read(true).write(true).open(at("synced")).unwrap();
+        std::fs::write(at("late"), "new").unwrap();
+        assert_eq!(shut_down(mount.path(), WITH_FLAGS, 77), "Invalid argument");
+        assert_eq!(shut_down(mount.path(), number, flags), "done", "{number} {flags}");
+        let io = Some(5);
+        assert_eq!(held.write_at(b"x", 0).unwrap_err().raw_os_error(), io);
+        assert_eq!(held.sync_all().unwrap_err().raw_os_error(), io);
+        assert_eq!(std::fs::write(at("more"), "").unwrap_err().raw_os_error(), io);
+        assert_eq!(std::fs::remove_file(at("synced")).unwrap_err().raw_os_error(), io);
+        wait_until("what the kernel remembers is gone", || held.read_at(&mut [0], 0).is_err());
+        let then = std::fs::read(&image).unwrap();
+        drop(held);
+        testkit::run("umount", [Path::new("-l"), mount.path()]);
+        wait_until("the server ends", || has_ended(server));
+        assert!(!is_mounted(mount.path()));
+        assert!(std::fs::read(&image).unwrap() == then, "something was written");
+        assert!(mount.try_mount(&image, &[]).code(0).contains("journal was replayed"));
+        assert_eq!(std::fs::read(at("synced")).unwrap(), b"synced");
+        let late = std::fs::metadata(at("late")).ok().map(|all| all.len());
+        assert_eq!(late, is_late_there, "{number} {flags}");
+        mount.unmount();
+        e2fsck_clean(&image);
+    }
+}
+
+#[test]
+fn ways_of_writing_leave_the_same() {
+    if !has_fuse() {
+        return;
+    }
+    for options in [
+        "nobuffered_iomap",
+        "nobuffered_iomap,data=writeback",
+        "data=ordered",
+        "track_opens",
+        "noauto_da_alloc",
+    ] {
+        let (_dir, image) = empty_image(&["-O", "orphan_file"]);
+        let mount = Mount::new(&image, &["-o", options]);
+        let script = "seq 100000 > a; cp a b; truncate -s 5000 b; cat a >> b; seq 10 > c; mv c a; : > b; seq 3 > b; \
+                      exec 3<>a; rm a; seq 7 >&3; seq 400 | xargs touch; rm 1*; cksum b <&3";
+        let told = runs(mount.path(), script);
+        assert!(
+            told.starts_with(&runs(mount.path(), "seq 3 | cksum | cut -d' ' -f1-2").trim().to_owned()),
+            "{options}: {told}"
+        );
+        mount.unmount();
+        e2fsck_clean(&image);
+    }
+}

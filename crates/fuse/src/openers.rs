@@ -1,0 +1,110 @@
+//! Who was told what of bytes that could not be written back.
+//!
+//! Where the kernel tells of opening and closing, each open file is told once, as with any file system. Where it does not, which
+//! spares two requests per file, each process is, and those that come later too.
+//!
+//! Does **not** own: the errors (see [`volume::Volume::fsync_as`]).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::Ino;
+use volume::{ErrorsTold, Fault, Volume};
+
+/// Processes that are remembered at most; if there were more, some are told again.
+const PROCESSES_MAX: usize = 4096;
+
+/// Who has a file open, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opener {
+    /// What [`Serve::open`](crate::Serve::open) gave out; 0 if it was not asked.
+    pub handle: u64,
+    /// The thread that asks; 0 if it is not known.
+    pub thread: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct Openers {
+    last: AtomicU64,
+    files: Mutex<HashMap<u64, Arc<ErrorsTold>>>,
+    /// Of inodes only that had errors.
+    processes: Mutex<HashMap<(Ino, u32), Arc<ErrorsTold>>>,
+}
+
+impl Openers {
+    /// Somebody opens a file: its handle.
+    pub(crate) fn open(&self, told: ErrorsTold) -> u64 {
+        let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        locked(&self.files).insert(handle, Arc::new(told));
+        handle
+    }
+
+    /// Closes it; was it open?
+    pub(crate) fn close(&self, handle: u64) -> bool {
+        locked(&self.files).remove(&handle).is_some()
+    }
+
+    pub(crate) fn fsync(
+        &self,
+        volume: &Volume,
+        ino: Ino,
+        opener: Opener,
+        data_only: bool,
+    ) -> Result<(), Fault> {
+        let open = locked(&self.files).get(&opener.handle).cloned();
+        if let Some(told) = open {
+            return volume.fsync_as(ino, &told, data_only);
+        }
+        let key = || (ino, process_of(opener.thread));
+        let known = if volume.had_errors(ino) { locked(&self.processes).get(&key()).cloned() } else { None };
+        let told = known.unwrap_or_default();
+        let done = volume.fsync_as(ino, &told, data_only);
+        if volume.had_errors(ino) {
+            let mut processes = locked(&self.processes);
+            if processes.len() >= PROCESSES_MAX {
+                processes.clear();
+            }
+            processes.insert(key(), told);
+        }
+        done
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The process that a thread belongs to; the thread itself if that cannot be found out any more.
+fn process_of(thread: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let told = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    told.and_then(|text| text.trim().parse().ok()).unwrap_or(thread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_one_of_its_process() {
+        // "PID/task/TID"
+        let own = || {
+            let link = std::fs::read_link("/proc/thread-self").unwrap();
+            link.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap()
+        };
+        assert_eq!(process_of(own()), std::process::id());
+        assert_ne!(own(), std::process::id(), "tests run in threads of their own");
+        let ended = std::thread::spawn(own).join().unwrap();
+        assert_eq!(process_of(ended), ended);
+    }
+
+    #[test]
+    fn handles_are_never_given_twice() {
+        let openers = Openers::default();
+        let (one, two) = (openers.open(ErrorsTold::default()), openers.open(ErrorsTold::default()));
+        assert!(one != 0 && one != two);
+        assert!(openers.close(one) && !openers.close(one) && !openers.close(0));
+        assert!(openers.open(ErrorsTold::default()) != one);
+    }
+}

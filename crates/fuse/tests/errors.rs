@@ -1,0 +1,95 @@
+//! What could not be written back is told by fsync: once to each open file where the kernel tells of opening, and once to each process
+//! where it does not.
+//!
+//! Needs /dev/fuse and root.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Error, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use device::FileDevice;
+use fuse::{MountOptions, Mounted, Server, Threads};
+use simdisk::{EIO, Faulty, Op, Rule};
+use testkit::{e2fsck_clean, is_root, run, scratch};
+use volume::{OpenOptions, Volume};
+
+/// Runs `test` on a mount of a new file system, and the disk that it is on.
+fn on_mount(tells_opens: bool, test: impl FnOnce(&Path, &Faulty<FileDevice>) + std::panic::UnwindSafe) {
+    if !is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: not root, or no /dev/fuse");
+        return;
+    }
+    let dir = scratch();
+    let (image, mnt) = (dir.path().join("errors.img"), dir.path().join("mnt"));
+    std::fs::create_dir(&mnt).unwrap();
+    run(
+        "mke2fs",
+        ["-q", "-F", "-t", "ext4"].map(OsStr::new).into_iter().chain([image.as_os_str(), "64M".as_ref()]),
+    );
+    let disk = Arc::new(Faulty::new(FileDevice::open_locked(&image).unwrap()));
+    let volume = Volume::open(disk.clone(), &OpenOptions::default()).unwrap();
+    let server = Server::new(volume, Box::new(|said| eprintln!("{said}")));
+    let server = Arc::new(if tells_opens { server.with_opens() } else { server });
+    let options = MountOptions { read_only: false, ..MountOptions::new("errors.img") };
+    let mounted = Mounted::new(Arc::clone(&server), &mnt, &options, Threads::default()).unwrap();
+    let serving = std::thread::spawn(move || mounted.serve());
+    let disk_of_test = std::panic::AssertUnwindSafe(&disk);
+    let tested = std::panic::catch_unwind(|| test(&mnt, &disk_of_test));
+    // A process that another test starts has our files open until it is another program.
+    let mut tries = 0;
+    while let Err(fault) = fuse::unmount(&mnt, tested.is_err()) {
+        tries += 1;
+        assert!(tries < 100, "{fault}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    serving.join().unwrap().unwrap();
+    server.close().unwrap();
+    if let Err(panic) = tested {
+        std::panic::resume_unwind(panic);
+    }
+    e2fsck_clean(&image);
+}
+
+fn refused(done: Result<(), Error>) -> Option<i32> {
+    done.err().and_then(|error| error.raw_os_error())
+}
+
+/// A file that somebody wrote to and somebody else has open, whose bytes find no way to the device: what its writer's fsync says.
+fn fail(dir: &Path, disk: &Faulty<FileDevice>) -> (File, File) {
+    let mut writer = File::create(dir.join("file")).unwrap();
+    let other = File::options().write(true).open(dir.join("file")).unwrap();
+    writer.write_all(&[7; 50_000]).unwrap();
+    disk.arm(Rule::fail(Op::Write, EIO));
+    assert_eq!(refused(writer.sync_all()), Some(EIO));
+    (writer, other)
+}
+
+#[test]
+fn each_open_file_is_told_once() {
+    on_mount(true, |dir, disk| {
+        let (writer, other) = fail(dir, disk);
+        writer.sync_all().unwrap();
+        let late = File::open(dir.join("file")).unwrap();
+        late.sync_all().unwrap();
+        assert_eq!(refused(other.sync_data()), Some(EIO));
+        other.sync_all().unwrap();
+    });
+}
+
+#[test]
+fn each_process_is_told_once() {
+    on_mount(false, |dir, disk| {
+        let (writer, other) = fail(dir, disk);
+        std::thread::scope(|scope| {
+            scope.spawn(|| other.sync_all().unwrap());
+        });
+        writer.sync_all().unwrap();
+        let sync = || testkit::command("sync").arg(dir.join("file")).output().unwrap();
+        // Each run is a process of its own.
+        for _ in 0..2 {
+            assert!(!sync().status.success());
+        }
+    });
+}
