@@ -63,6 +63,8 @@ pub struct FileCaches {
     next_key: AtomicU64,
     /// Those with something dirty, by the cache's key: they stay in memory.
     dirty: Mutex<HashMap<u64, Arc<Node>>>,
+    /// Is one among them that [is rewritten](crate::Values::is_rewritten)?
+    has_rewritten: AtomicBool,
 }
 
 impl FileCaches {
@@ -85,6 +87,7 @@ impl FileCaches {
             known: extent_status::Cache::with_budget(known, &shared.budget),
             next_key: AtomicU64::new(1),
             dirty: Mutex::default(),
+            has_rewritten: AtomicBool::new(false),
         }
     }
 
@@ -108,7 +111,6 @@ impl FileCaches {
             late_end: AtomicU64::new(0),
             mapped_in: AtomicU64::new(changed_in),
             is_listed: AtomicBool::new(false),
-            is_rewritten: AtomicBool::new(false),
         }
     }
 
@@ -119,6 +121,16 @@ impl FileCaches {
         if !data.is_listed.swap(true, Ordering::AcqRel) {
             self.dirty.lock().insert(data.pages.key(), Arc::clone(node));
         }
+    }
+
+    /// A dirty file [is rewritten](crate::Values::is_rewritten).
+    pub fn note_rewritten(&self) {
+        self.has_rewritten.store(true, Ordering::Release);
+    }
+
+    /// Was one noted since this was asked last?
+    pub fn take_rewritten(&self) -> bool {
+        self.has_rewritten.load(Ordering::Relaxed) && self.has_rewritten.swap(false, Ordering::AcqRel)
     }
 
     /// Lets a file go that has nothing dirty any more.
@@ -168,8 +180,6 @@ pub struct FileData {
     /// The last transaction that changed its size or map.
     mapped_in: AtomicU64,
     is_listed: AtomicBool,
-    /// It was cut to nothing: what is written now stands in for what was there.
-    is_rewritten: AtomicBool,
 }
 
 impl FileData {
@@ -205,16 +215,6 @@ impl FileData {
     /// Its size or map was changed by this transaction.
     pub fn note_mapped(&self, transaction: u64) {
         self.mapped_in.fetch_max(transaction, Ordering::AcqRel);
-    }
-
-    /// All that it held was cut off: what is written from now on is to replace that.
-    pub fn note_rewritten(&self) {
-        self.is_rewritten.store(true, Ordering::Relaxed);
-    }
-
-    /// Was all that it held cut off, since this was asked last?
-    pub fn take_rewritten(&self) -> bool {
-        self.is_rewritten.load(Ordering::Relaxed) && self.is_rewritten.swap(false, Ordering::Relaxed)
     }
 
     /// What holds at `lblk`, for at most `len` blocks.

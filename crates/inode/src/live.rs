@@ -93,6 +93,8 @@ pub struct Values {
     snapshot: Option<Arc<Inode>>,
     /// Its bytes in memory, of a regular file that was written or read through them.
     data: Option<Arc<FileData>>,
+    /// All that the file held was cut off: what is written to it stands in for that, and is not to be kept in memory for long.
+    pub is_rewritten: bool,
 }
 
 /// What most inodes do not have, apart: a million of them in memory are as slow as they are large.
@@ -121,6 +123,7 @@ impl Values {
             listed_in: 0,
             snapshot: None,
             data: None,
+            is_rewritten: false,
         };
         values.set_body(body);
         values

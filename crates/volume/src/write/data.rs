@@ -39,9 +39,8 @@ impl Volume {
     pub fn write_at(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let writer = self.writer()?;
         writer.flusher.throttle();
-        let done = self.noted(writer.write(ino, pos, bytes))?;
-        // `chattr +S`.
-        if writer.node(ino)?.values().has_flag(flags::SYNC) {
+        let (done, is_sync) = self.noted(writer.write(ino, pos, bytes))?;
+        if is_sync {
             self.fsync_range(ino, pos..pos + done as u64, None, false)?;
         }
         Ok(done)
@@ -74,10 +73,13 @@ impl Volume {
 }
 
 impl Writer {
-    pub(super) fn write(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+    /// Writes: how many bytes, and are they to be durable at once (`chattr +S`)?
+    pub(super) fn write(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<(usize, bool), Fault> {
         let node = self.node(ino)?;
         let _operation = self.lock_node(&node)?;
-        self.write_locked(&node, pos, bytes)
+        let done = self.write_locked(&node, pos, bytes)?;
+        let is_sync = node.values().has_flag(flags::SYNC);
+        Ok((done, is_sync))
     }
 
     /// Writes. The caller holds the operation lock alone.
@@ -88,7 +90,10 @@ impl Writer {
         }
         let bytes = &bytes[..len];
         self.note_write(node)?;
-        let is_inside = node.values().has_flag(flags::INLINE_DATA);
+        let (is_inside, is_rewritten) = {
+            let values = node.values();
+            (values.has_flag(flags::INLINE_DATA), values.is_rewritten)
+        };
         if (is_inside || self.may_go_inside(node)) && self.write_inside(node, pos, bytes)? {
             return Ok(len);
         }
@@ -100,6 +105,9 @@ impl Writer {
         }
         let data = self.live().data(node);
         let done = self.write_cached(node, &data, pos, bytes)?;
+        if is_rewritten {
+            self.live().files().note_rewritten();
+        }
         match self.keeper.alloc.room() {
             Room::Plenty => {}
             Room::Short => self.live().files().pages.wake_flusher(),

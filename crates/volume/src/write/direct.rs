@@ -113,7 +113,7 @@ impl Writer {
         let written = self.write(ino, pos + done as u64, &bytes[done..]);
         let written = match written {
             Err(_) if done > 0 => return Ok(done),
-            written => written?,
+            written => written?.0,
         };
         let end = pos + (done + written) as u64;
         if let Some(data) = node.data() {

@@ -62,12 +62,9 @@ impl Writer {
             }
             self.move_data_out(node)?;
         }
-        let is_emptied = {
-            let values = node.values();
-            size == 0 && values.size() > 0 && !values.is_journaled(self.shared())
-        };
-        if is_emptied && !self.no_auto_da_alloc {
-            self.live().data(node).note_rewritten();
+        if size == 0 && !self.no_auto_da_alloc {
+            let mut values = node.values();
+            values.is_rewritten |= values.size() > 0 && !values.is_journaled(self.shared());
         }
         let bs = self.shared().geometry.block_size;
         let is_less = match node.data() {

@@ -113,8 +113,8 @@ impl Flusher {
             }
             while self.keeper.alloc.room() != Room::Plenty && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
             // Of who never closes them, or nobody tells when.
-            for node in self.files().dirty_nodes() {
-                self.flush_rewritten(&node);
+            if self.files().take_rewritten() {
+                self.files().dirty_nodes().iter().for_each(|node| self.flush_rewritten(node));
             }
             let until = self.now_ms().saturating_sub(EXPIRE_MS);
             let mut is_more = until > 0;
@@ -168,7 +168,11 @@ impl Flusher {
 
     /// Writes back a file that was cut to nothing before, if that was not done yet since. What fails, fsync tells.
     pub(super) fn flush_rewritten(&self, node: &Arc<Node>) {
-        if let Some(data) = node.data().filter(|data| data.take_rewritten()) {
+        let data = {
+            let mut values = node.values();
+            values.data().filter(|_| std::mem::take(&mut values.is_rewritten))
+        };
+        if let Some(data) = data {
             let _ = self.flush_file(node, &data, 0..u64::MAX);
         }
     }
