@@ -42,6 +42,13 @@ cp text zeroed; fallocate -z -o 1000 -l 60000 zeroed 2>/dev/null || true
 cp /bin/ls set-id; chmod 6777 set-id; echo >> set-id
 cp /bin/ls lost-id; chmod 6777 lost-id; setpriv --bounding-set=-fsetid sh -c 'echo >> lost-id'
 cp short able; setfattr -n security.capability -v 0x0100000200200000000000000000000000000000 able; echo >> able
+for way in 'truncate -s 9000' 'fallocate -l 99000' 'fallocate -p -o 0 -l 4096' 'cp text'; do
+  for mode in 6777 6745 4755; do
+    name="lost-$(echo $way | cut -c1-12 | tr ' ' -)-$mode"; cp /bin/ls $name; chmod $mode $name
+    setpriv --bounding-set=-fsetid sh -c "$way $name" || true
+    cp /bin/ls kept-$name; chmod $mode kept-$name; sh -c "$way kept-$name" || true
+  done
+done
 sed -i s/1/one/ text; sort -o sorted -r log; install -m 600 text installed
 mkdir tree; (cd tree; for d in a b c; do mkdir $d; for f in 1 2 3 4 5 6 7 8; do seq $((f * 700)) > $d/$f; done; done)
 tar --sort=name --mtime=@0 -cf tree.tar tree; mkdir again; tar -xf tree.tar -C again; diff -r tree again/tree; rm -r tree
@@ -285,6 +292,7 @@ fn random_writes_are_what_is_read() {
         (&["-O", "orphan_file"][..], &[][..]),
         (&["-b", "1024"], &["--threads", "1"]),
         (&["-O", "bigalloc"], &[]),
+        (&["-O", "orphan_file"], &["-o", "writeback_cache"]),
     ] {
         let (_dir, image) = empty_image(options);
         let mount = Mount::new(&image, args);

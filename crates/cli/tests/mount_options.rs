@@ -183,6 +183,8 @@ fn ways_of_writing_leave_the_same() {
         "data=ordered",
         "track_opens",
         "noauto_da_alloc",
+        "writeback_cache",
+        "writeback_cache,track_opens",
     ] {
         let (_dir, image) = empty_image(&["-O", "orphan_file"]);
         let mount = Mount::new(&image, &["-o", options]);
@@ -196,4 +198,62 @@ fn ways_of_writing_leave_the_same() {
         mount.unmount();
         e2fsck_clean(&image);
     }
+}
+
+/// Handles of files by perl, as no crate has them: `name`'s is printed, or the one in `handle` is opened and read.
+fn handle_script(name: &str, handle: &str) -> String {
+    // name_to_handle_at and open_by_handle_at; a handle's length and type come before its bytes.
+    format!(
+        r#"perl -e '
+my ($name, $hex) = ("{name}", "{handle}");
+if ($hex eq "") {{
+    my ($h, $m) = (pack("Ll", 64, 0) . "\0" x 64, pack("l", 0));
+    syscall(303, -100, $name, $h, $m, 0) == 0 or die "$!";
+    print unpack("H*", substr($h, 0, 8 + unpack("L", $h)));
+}} else {{
+    open D, "<", "." or die;
+    my $h = pack("H*", $hex);
+    my $fd = syscall(304, fileno(D), $h, 0);
+    if ($fd < 0) {{ print "$!" }} else {{ open F, "<&=", $fd or die; print -d F ? "directory" : <F> }}
+}}'"#
+    )
+}
+
+#[test]
+fn handles_of_files_outlive_the_mount() {
+    if !has_fuse_and_root() || !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = Mount::new(&image, &[]);
+    runs(mount.path(), "mkdir -p d/e; echo deep > d/e/file; echo gone > gone; echo kept > kept");
+    let handle = |name: &str| runs(mount.path(), &handle_script(name, ""));
+    let opened = |handle: &str| runs(mount.path(), &handle_script("", handle));
+    let names = ["d/e/file", "gone", "kept", "d/e", "."];
+    let handles = names.map(handle);
+    mount.unmount();
+    mount.try_mount(&image, &[]).code(0);
+    // Nobody has looked for these names yet.
+    assert_eq!(
+        handles.clone().map(|handle| opened(&handle)),
+        ["deep\n", "gone\n", "kept\n", "directory", "directory"]
+    );
+    // What has another file's number is another file.
+    runs(
+        mount.path(),
+        "stat -c %i gone > number; rm gone; for i in $(seq 50); do echo other > new$i; done; mv d/e/file kept",
+    );
+    runs(mount.path(), "[ $(stat -c %i new* | grep -cx $(cat number)) = 1 ]");
+    mount.unmount();
+    mount.try_mount(&image, &[]).code(0);
+    assert_eq!(
+        handles.clone().map(|handle| opened(&handle)),
+        ["deep\n", "Stale file handle", "Stale file handle", "directory", "directory"]
+    );
+    assert_eq!(
+        names.map(|name| std::fs::symlink_metadata(mount.path().join(name)).is_ok()),
+        [false, false, true, true, true]
+    );
+    mount.unmount();
+    e2fsck_clean(&image);
 }

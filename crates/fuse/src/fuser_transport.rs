@@ -21,7 +21,10 @@
 //!    file is not copied by us (see `spliced`). `fuser` is not told of its answer, and what would answer for it is forgotten:
 //!    the connection stays open until the process ends, so [`Mounted::serve`] takes care that nobody waits for it.
 //! 5. A write is answered when the server has the bytes: the kernel keeps none that the server was not told, but those of shared
-//!    mappings. Its pages of a file are as it wrote them, and what else changes them (sizes, holes) it has asked for itself.
+//!    mappings. Its pages of a file are as it wrote them, and what else changes them (sizes, holes) it has asked for itself. With
+//!    [`MountOptions::writeback_cache`] it keeps them, and then nobody is asked where data and holes are: the server knows less.
+//! 6. Set-id bits go when somebody writes who may not keep them. The kernel says who that is where it can, and else we look (see
+//!    `privileges`): so it need not ask for the attributes before it writes.
 //!
 //! Source: kernel include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
 
@@ -29,6 +32,7 @@ mod changes;
 mod content;
 mod convert;
 mod lookups;
+mod privileges;
 mod spliced;
 
 use std::cell::RefCell;
@@ -116,7 +120,7 @@ impl<S: Serve> Mounted<S> {
         let notifier = Arc::new(OnceLock::new());
         // Who takes a request from a connection must answer through it: all threads share one, that answers can be spliced.
         let answers = connection.try_clone().map_err(MountFault::Connection)?;
-        let transport = Transport::new(serve, options.default_permissions, Arc::clone(&notifier), answers);
+        let transport = Transport::new(serve, options, Arc::clone(&notifier), answers);
         match fuser::Session::from_fd(transport, connection, acl, config) {
             Ok(session) => {
                 // Nothing is asked before `serve`.
@@ -178,6 +182,10 @@ struct Transport<S> {
     writable: bool,
     /// The kernel checks permissions.
     checks: bool,
+    /// The kernel keeps what is written.
+    writes_back: bool,
+    /// The kernel leaves it to us to take off set-id bits.
+    kills_set_id: bool,
     /// The kernel takes "not implemented" to open as "no need to ask": nothing to remember about open files.
     opens_by_itself: bool,
     opens_dirs_by_itself: bool,
@@ -203,7 +211,12 @@ enum Found {
 }
 
 impl<S: Serve> Transport<S> {
-    fn new(serve: Arc<S>, checks: bool, notifier: Arc<OnceLock<Notifier>>, answers: OwnedFd) -> Self {
+    fn new(
+        serve: Arc<S>,
+        options: &MountOptions,
+        notifier: Arc<OnceLock<Notifier>>,
+        answers: OwnedFd,
+    ) -> Self {
         Self {
             writable: serve.is_writable(),
             serve,
@@ -211,7 +224,9 @@ impl<S: Serve> Transport<S> {
             lookups: Lookups::default(),
             notifier,
             answers,
-            checks,
+            checks: options.default_permissions,
+            writes_back: options.writeback_cache && !options.read_only,
+            kills_set_id: false,
             opens_by_itself: false,
             opens_dirs_by_itself: false,
         }
@@ -335,6 +350,12 @@ impl<S: Serve> Filesystem for Transport<S> {
             true => InitFlags::FUSE_DONT_MASK,
             false => InitFlags::FUSE_NO_OPENDIR_SUPPORT,
         };
+        if self.writable {
+            wanted |= InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+        }
+        if self.writes_back {
+            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+        }
         // ACLs without any check would be a promise that nobody keeps, and asking for them turns checks on.
         if self.checks {
             wanted |= InitFlags::FUSE_POSIX_ACL;
@@ -345,6 +366,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         }
         let _ = config.set_max_background(BACKGROUND);
         let _ = config.set_max_write(WRITE_MAX);
+        self.kills_set_id = (wanted & offered).contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
         let may_spare = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.opens_by_itself = may_spare && !self.serve.asks_to_open();
         self.opens_dirs_by_itself = (wanted & offered).contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
@@ -577,6 +599,10 @@ impl<S: Serve> Filesystem for Transport<S> {
     }
 
     fn lseek(&self, _: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        // Of what the kernel keeps nobody knows here; it takes a file for data without a hole then.
+        if self.writes_back {
+            return reply.error(Errno::NOSYS.into());
+        }
         let place = convert::ino_of(node).and_then(|ino| {
             // SEEK_DATA and SEEK_HOLE; the kernel does the others by itself.
             let what = match whence {
@@ -600,7 +626,7 @@ impl<S: Serve> Filesystem for Transport<S> {
 
     fn setattr(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -630,7 +656,13 @@ impl<S: Serve> Filesystem for Transport<S> {
         if set == SetAttr::default() {
             set.ctime = Some(convert::time_to_set(TimeOrNow::Now));
         }
-        match convert::ino_of(node).and_then(|ino| self.serve.set_attr(ino, &set)) {
+        let done = convert::ino_of(node).and_then(|ino| {
+            if set.size.is_some() && set.mode.is_none() {
+                set.mode = self.mode_after_write(ino, || privileges::may_keep_set_id(request.pid()))?;
+            }
+            self.serve.set_attr(ino, &set)
+        });
+        match done {
             Ok(stat) => reply.attr(&REMEMBER, &convert::attributes(&stat)),
             Err(errno) => reply.error(errno.into()),
         }
@@ -749,12 +781,18 @@ impl<S: Serve> Filesystem for Transport<S> {
         _: FileHandle,
         offset: u64,
         bytes: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match convert::ino_of(node).and_then(|ino| self.serve.write(ino, offset, bytes)) {
+        let written = convert::ino_of(node).and_then(|ino| {
+            if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                self.drop_set_id(node, ino, || false)?;
+            }
+            self.serve.write(ino, offset, bytes)
+        });
+        match written {
             // A request is 16 MiB long at most.
             Ok(len) => reply.written(len as u32),
             Err(errno) => reply.error(errno.into()),
@@ -763,7 +801,7 @@ impl<S: Serve> Filesystem for Transport<S> {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -771,14 +809,17 @@ impl<S: Serve> Filesystem for Transport<S> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let allocated = convert::ino_of(node)
-            .and_then(|ino| self.serve.allocate(ino, content::allocate_of(mode)?, offset, len));
+        let allocated = convert::ino_of(node).and_then(|ino| {
+            let how = content::allocate_of(mode)?;
+            self.drop_set_id(node, ino, || privileges::may_keep_set_id(request.pid()))?;
+            self.serve.allocate(ino, how, offset, len)
+        });
         changes::done(allocated, reply);
     }
 
     fn copy_file_range(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -791,6 +832,7 @@ impl<S: Serve> Filesystem for Transport<S> {
     ) {
         let copied = convert::ino_of(node).and_then(|from| {
             let to = convert::ino_of(to_node)?;
+            self.drop_set_id(to_node, to, || privileges::may_keep_set_id(request.pid()))?;
             self.copy((from, offset), (to, to_offset), len)
         });
         match copied {

@@ -44,6 +44,9 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs can be started.
     pub exec: bool,
+    /// The kernel keeps what is written until it pleases to tell it, with sizes and times of its own: small writes cost less, and
+    /// that there is no space for them is told by fsync.
+    pub writeback_cache: bool,
 }
 
 impl MountOptions {
@@ -60,6 +63,7 @@ impl MountOptions {
             dev: false,
             suid: false,
             exec: true,
+            writeback_cache: false,
         }
     }
 

@@ -26,6 +26,7 @@ pub(super) struct MountFlags {
     pub(super) data: Option<DataPath>,
     pub(super) no_auto_da_alloc: bool,
     pub(super) track_opens: bool,
+    pub(super) writeback_cache: bool,
 }
 
 impl MountFlags {
@@ -76,6 +77,7 @@ impl MountFlags {
             (b"default_permissions", None) => self.default_permissions = true,
             (b"auto_da_alloc", None) => self.no_auto_da_alloc = false,
             (b"noauto_da_alloc", None) => self.no_auto_da_alloc = true,
+            (b"writeback_cache", None) => self.writeback_cache = true,
             (b"track_opens", None) => self.track_opens = true,
             (b"noload" | b"norecovery", None) => self.no_recovery = true,
             (b"buffered_iomap", None) => self.block_by_block = false,

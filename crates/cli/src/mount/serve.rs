@@ -204,6 +204,7 @@ fn mount_options(args: &MountArgs, flags: &MountFlags) -> MountOptions {
         dev: flags.dev,
         suid: flags.suid,
         exec: !flags.noexec,
+        writeback_cache: flags.writeback_cache,
         ..careful
     }
 }
