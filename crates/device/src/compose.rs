@@ -147,6 +147,13 @@ trait Layout: Send + Sync {
         filled.try_for_each(|(member, (at, len))| member.zero_at(at, len))
     }
 
+    fn discard(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        DeviceFault::check_len("discard", offset, len, self.size())?;
+        let shares = self.shares(offset, len);
+        let mut filled = self.members().iter().zip(shares).filter(|(_, (_, len))| *len > 0);
+        filled.try_fold(false, |can, (member, (at, len))| Ok(member.discard_at(at, len)? || can))
+    }
+
     fn hint(&self, offset: u64, len: u64) {
         let len = len.min(self.size().saturating_sub(offset));
         for (member, (at, len)) in self.members().iter().zip(self.shares(offset, len)) {
@@ -297,6 +304,10 @@ macro_rules! device_by_layout {
 
             fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
                 self.zero(offset, len)
+            }
+
+            fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+                self.discard(offset, len)
             }
 
             fn flush(&self) -> Result<(), DeviceFault> {

@@ -10,11 +10,27 @@ use std::path::Path;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::direct::Direct;
 use crate::in_use::loop_mount_of;
-use crate::{Device, DeviceFault, FlushMeter, FlushStats, total_len, write_zeros};
+use crate::uring::Rings;
+use crate::{Device, DeviceFault, FlushMeter, FlushStats, SharedBytes, total_len, write_zeros};
+
+mod many;
 
 /// Most buffers that one system call takes (the kernel's UIO_MAXIOV).
 const VECTOR_MAX: usize = 1024;
+
+/// How transfers are handed to the system. Nothing else depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Io {
+    /// What was faster when it was measured (`examples/io.rs`): rings past the page cache, else calls.
+    #[default]
+    Auto,
+    /// One system call after the other: preadv(2), pwritev(2).
+    Calls,
+    /// Batches by io_uring(7), where the system lets us; else calls.
+    Rings,
+}
 
 /// A file or block device, used by positional reads and writes.
 #[derive(Debug)]
@@ -22,11 +38,16 @@ pub struct FileDevice {
     file: File,
     size: u64,
     sector_bytes: u32,
+    is_block_device: bool,
     writable: bool,
     fresh: bool,
     /// It has the lock of `open_locked`.
     locked: bool,
     flushes: FlushMeter,
+    io: Io,
+    rings: Rings,
+    /// Transfers go past the page cache.
+    direct: Option<Direct>,
 }
 
 impl Drop for FileDevice {
@@ -115,13 +136,51 @@ impl FileDevice {
 
     fn from_file(mut file: File, writable: bool, fresh: bool) -> io::Result<Self> {
         let metadata = file.metadata()?;
-        let (size, sector_bytes) = if metadata.file_type().is_block_device() {
+        let is_block_device = metadata.file_type().is_block_device();
+        let (size, sector_bytes) = if is_block_device {
             // stat says 0 for a block device; its end says how large it is.
             (file.seek(SeekFrom::End(0))?, rustix::fs::ioctl_blksszget(&file).unwrap_or(512))
         } else {
             (metadata.len(), 512)
         };
-        Ok(Self { file, size, sector_bytes, writable, fresh, locked: false, flushes: FlushMeter::default() })
+        Ok(Self {
+            file,
+            size,
+            sector_bytes,
+            is_block_device,
+            writable,
+            fresh,
+            locked: false,
+            flushes: FlushMeter::default(),
+            io: Io::default(),
+            rings: Rings::default(),
+            direct: None,
+        })
+    }
+
+    /// Has transfers go past the system's page cache (O_DIRECT). What is not aligned, in its place, length or memory, goes through
+    /// a buffer of ours.
+    ///
+    /// # Errors
+    /// What the file lies on cannot do that, or its size is no multiple of 512: open it again without.
+    pub fn with_direct(mut self) -> io::Result<Self> {
+        let flags = rustix::fs::fcntl_getfl(&self.file)?;
+        rustix::fs::fcntl_setfl(&self.file, flags | OFlags::DIRECT)?;
+        self.direct = Some(Direct::of(&self.file, self.size)?);
+        Ok(self)
+    }
+
+    /// Do transfers go past the page cache?
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// May these buffers go to the file as they are?
+    fn fits_direct<B: std::ops::Deref<Target = [u8]>>(&self, offset: u64, bufs: &[B]) -> bool {
+        let Some(direct) = &self.direct else { return true };
+        // With lengths that fit, every place fits if the first one does.
+        bufs.iter().all(|buf| direct.fits(offset, buf))
     }
 
     fn check_write(&self, what: &'static str, offset: u64, len: u64) -> Result<(), DeviceFault> {
@@ -198,17 +257,28 @@ impl Device for FileDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
         DeviceFault::check_range("read", offset, buf.len(), self.size)?;
         let len = buf.len() as u64;
-        self.file.read_exact_at(buf, offset).map_err(|source| DeviceFault::Io {
-            what: "read",
-            offset,
-            len,
-            source,
-        })
+        let read = match &self.direct {
+            Some(direct) => direct.read(&self.file, offset, buf),
+            None => self.file.read_exact_at(buf, offset),
+        };
+        read.map_err(|source| DeviceFault::Io { what: "read", offset, len, source })
+    }
+
+    fn read_many_at(&self, parts: &mut [(u64, &mut [IoSliceMut<'_>])]) -> Result<(), DeviceFault> {
+        self.read_batch(parts)
+    }
+
+    fn write_many_at(&self, parts: &[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault> {
+        self.write_batch(parts)
+    }
+
+    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
+        crate::with_slices(parts, |parts| self.write_batch(parts)).map(|()| false)
     }
 
     fn file_at(&self, offset: u64, len: u64) -> Option<(BorrowedFd<'_>, u64)> {
         DeviceFault::check_len("read", offset, len, self.size).ok()?;
-        Some((self.file.as_fd(), offset))
+        self.direct.is_none().then(|| (self.file.as_fd(), offset))
     }
 
     fn read_vectored_at(&self, offset: u64, mut bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
@@ -216,6 +286,13 @@ impl Device for FileDevice {
         DeviceFault::check_len("read", offset, len, self.size)?;
         let fault = |source: io::Error| DeviceFault::Io { what: "read", offset, len, source };
         let mut at = offset;
+        if !self.fits_direct(offset, bufs) {
+            for buf in bufs {
+                self.read_at(at, buf)?;
+                at += buf.len() as u64;
+            }
+            return Ok(());
+        }
         IoSliceMut::advance_slices(&mut bufs, 0); // drops empty buffers, which would look like the file's end
         while !bufs.is_empty() {
             let batch = bufs.len().min(VECTOR_MAX);
@@ -249,17 +326,24 @@ impl Device for FileDevice {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         let len = bytes.len() as u64;
         self.check_write("write", offset, len)?;
-        self.file.write_all_at(bytes, offset).map_err(|source| DeviceFault::Io {
-            what: "write",
-            offset,
-            len,
-            source,
-        })
+        let written = match &self.direct {
+            Some(direct) => direct.write(&self.file, offset, bytes),
+            None => self.file.write_all_at(bytes, offset),
+        };
+        written.map_err(|source| DeviceFault::Io { what: "write", offset, len, source })
     }
 
     fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
         let len = total_len(bufs);
         self.check_write("write", offset, len)?;
+        if !self.fits_direct(offset, bufs) {
+            let mut at = offset;
+            for buf in bufs {
+                self.write_at(at, buf)?;
+                at += buf.len() as u64;
+            }
+            return Ok(());
+        }
         self.write_all_vectored(offset, bufs, |bufs, at| rustix::io::pwritev(&self.file, bufs, at))
             .map_err(|errno| DeviceFault::Io { what: "write", offset, len, source: errno.into() })
     }
@@ -267,6 +351,10 @@ impl Device for FileDevice {
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         let len = bytes.len() as u64;
         self.check_write("write", offset, len)?;
+        if !self.fits_direct(offset, &[bytes]) {
+            self.write_at(offset, bytes)?;
+            return self.flush();
+        }
         let written = self.write_all_vectored(offset, &[IoSlice::new(bytes)], |bufs, at| {
             rustix::io::pwritev2(&self.file, bufs, at, ReadWriteFlags::DSYNC)
         });
@@ -291,6 +379,27 @@ impl Device for FileDevice {
             return Ok(());
         }
         write_zeros(self, offset, len)
+    }
+
+    /// A hole in a file; on a block device, of the sectors that lie in the range whole.
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        self.check_write("discard", offset, len)?;
+        if len == 0 {
+            return Ok(true);
+        }
+        let done = if self.is_block_device {
+            let sector = u64::from(self.sector_bytes);
+            let (from, to) = (offset.next_multiple_of(sector), (offset + len) / sector * sector);
+            if from < to { crate::ioctl::discard(&self.file, from, to - from) } else { Ok(()) }
+        } else {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&self.file, hole, offset, len)
+        };
+        match done {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY | Errno::NODEV) => Ok(false),
+            Err(errno) => Err(DeviceFault::Io { what: "discard", offset, len, source: errno.into() }),
+        }
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {
@@ -443,6 +552,24 @@ mod tests {
         let device = FileDevice::open_read_only(file.path()).unwrap();
         device.prefetch(0, u64::MAX);
         device.prefetch(u64::MAX, u64::MAX);
+    }
+
+    #[test]
+    fn what_is_discarded_takes_no_room() {
+        use std::os::unix::fs::MetadataExt;
+        let file = file_of(&[1; 256 << 10]);
+        let device = FileDevice::open(file.path(), true).unwrap();
+        let before = file.as_file().metadata().unwrap().blocks();
+        assert!(matches!(device.discard_at(1, 256 << 10), Err(DeviceFault::OutOfRange { .. })));
+        if device.discard_at(64 << 10, 128 << 10).unwrap() {
+            assert_eq!(before - file.as_file().metadata().unwrap().blocks(), 256);
+        }
+        let mut around = [0; 2];
+        device.read_at((64 << 10) - 1, &mut around[..1]).unwrap();
+        device.read_at(192 << 10, &mut around[1..]).unwrap();
+        assert_eq!(around, [1, 1]);
+        let device = FileDevice::open_read_only(file.path()).unwrap();
+        assert!(matches!(device.discard_at(0, 1), Err(DeviceFault::ReadOnly { what: "discard", .. })));
     }
 
     #[test]

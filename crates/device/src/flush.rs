@@ -142,6 +142,10 @@ impl<D: Device> Device for Measured<D> {
         self.inner.zero_at(offset, len)
     }
 
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        self.inner.discard_at(offset, len)
+    }
+
     fn flush(&self) -> Result<(), DeviceFault> {
         self.flushes.measure(|| self.inner.flush())
     }

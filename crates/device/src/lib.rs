@@ -5,6 +5,9 @@
 //! that say where a window should be ([`partition`]), and [`NewFile`]: an output that appears under its name only when
 //! it is complete. Does **not** own any layout of a file system, cache or order of writes.
 //!
+//! A file is used through the system's page cache or past it ([`FileDevice::with_direct`]), and batches of transfers go to it by calls or
+//! by io_uring ([`FileDevice::with_io`]). `unsafe` stands in `uring` and `ioctl`, and nowhere else of the house.
+//!
 //! Invariants
 //! 1. A read or write is whole or an error that says what, where and why; there are no short transfers.
 //! 2. Bytes of a fresh device read as zeros until written.
@@ -13,7 +16,8 @@
 //! 4. What was opened for reading is never written, and saying so is an error of its own ([`DeviceFault::ReadOnly`]).
 //! 5. A write is durable when a [`flush`](Device::flush) that began after the write had returned has succeeded, or when it
 //!    was a [`write_durable_at`](Device::write_durable_at); not before. A device of several flushes them all.
-//! 6. [`flush_nanos`](Device::flush_nanos) of a device of several is that of the slowest that a flush waits for; it is
+//! 6. What was [discarded](Device::discard_at) is anything until it is written again; what lies beside it stays.
+//! 7. [`flush_nanos`](Device::flush_nanos) of a device of several is that of the slowest that a flush waits for; it is
 //!    asked at the moment of the question, so that it follows what the parts learn.
 //!
 //! ```
@@ -25,18 +29,21 @@
 //! assert_eq!(&bytes, b"\0hello\0");
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod compose;
+mod direct;
 mod file;
 mod flush;
 mod in_use;
+mod ioctl;
 mod memory;
 mod mirror;
 mod model;
 mod new_file;
 pub mod partition;
 mod shared;
+mod uring;
 mod window;
 
 use std::fmt;
@@ -46,7 +53,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use compose::{ComposeFault, Linear, Stripe};
-pub use file::FileDevice;
+pub use file::{FileDevice, Io};
 pub use flush::{FLUSH_BUCKETS, FlushMeter, FlushStats, Measured};
 pub use memory::MemDevice;
 pub use mirror::Mirror;
@@ -87,7 +94,7 @@ pub enum DeviceFault {
          open it for writing, or write to a copy"
     )]
     ReadOnly {
-        /// "write", "zero".
+        /// "write", "zero", "discard".
         what: &'static str,
         /// Byte offset on the device.
         offset: u64,
@@ -149,6 +156,15 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// Fills the buffers of each part from its byte offset on, as [`read_vectored_at`](Self::read_vectored_at): all of them together where
+    /// the device can do that.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at). What any of the buffers hold then is not defined.
+    fn read_many_at(&self, parts: &mut [(u64, &mut [IoSliceMut<'_>])]) -> Result<(), DeviceFault> {
+        parts.iter_mut().try_for_each(|(offset, bufs)| self.read_vectored_at(*offset, bufs))
+    }
+
     /// Tells that a range is going to be read soon. A hint: it returns at once, reads nothing by itself, and cannot fail;
     /// a range that reaches past the end is cut there.
     fn prefetch(&self, _offset: u64, _len: u64) {}
@@ -182,6 +198,15 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// Writes the buffers of each part from its byte offset on, as [`write_vectored_at`](Self::write_vectored_at): all of them together
+    /// where the device can do that. Parts do not overlap, and become durable in any order.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at): any of the parts may have been written then.
+    fn write_many_at(&self, parts: &[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault> {
+        parts.iter().try_for_each(|(offset, bufs)| self.write_vectored_at(*offset, bufs))
+    }
+
     /// Writes blocks that nobody changes any more, as [`write_vectored_at`](Self::write_vectored_at). A device in memory may keep them
     /// in the place of copies; tells whether it keeps all of them: then they are there as long as the device has these bytes,
     /// whoever else drops them.
@@ -191,6 +216,17 @@ pub trait Device: Send + Sync {
     fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
         let slices: Vec<IoSlice<'_>> = blocks.iter().map(|block| IoSlice::new(block)).collect();
         self.write_vectored_at(offset, &slices).map(|()| false)
+    }
+
+    /// Writes such blocks from several byte offsets on: all parts together where the device can do that. Tells whether it keeps all of
+    /// them in the place of copies.
+    ///
+    /// # Errors
+    /// As [`write_many_at`](Self::write_many_at).
+    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
+        parts
+            .iter()
+            .try_fold(true, |kept, (offset, blocks)| Ok(self.write_shared_at(*offset, blocks)? && kept))
     }
 
     /// Writes all of `bytes` at byte `offset`, and returns when they are durable (a disk's "forced unit access"). Whether
@@ -208,6 +244,17 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// As [`write_at`](Self::write_at).
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault>;
+
+    /// Says that nobody needs what is in a range, so that the room for it may be given back. What the range holds until it is
+    /// written again is not said: what was there, zeros, or anything; a power cut may also bring back what was there. Like a write
+    /// it must not run beside another access to its range. Tells whether the device can do that; one that cannot leaves the range.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        DeviceFault::check_len("discard", offset, len, self.size_bytes())?;
+        Ok(false)
+    }
 
     /// Makes all earlier writes durable.
     ///
@@ -247,6 +294,18 @@ impl fmt::Debug for dyn Device + '_ {
 /// Length of all buffers together; more than an address space holds counts as the largest number, which no device has.
 fn total_len<B: Deref<Target = [u8]>>(bufs: &[B]) -> u64 {
     bufs.iter().fold(0, |sum: u64, buf| sum.saturating_add(buf.len() as u64))
+}
+
+/// Has parts of shared blocks written as parts of buffers.
+fn with_slices(
+    parts: &[(u64, &[SharedBytes])],
+    write: impl FnOnce(&[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault>,
+) -> Result<(), DeviceFault> {
+    let slices: Vec<Vec<IoSlice<'_>>> =
+        parts.iter().map(|(_, blocks)| blocks.iter().map(|block| IoSlice::new(block)).collect()).collect();
+    let batch: Vec<(u64, &[IoSlice<'_>])> =
+        parts.iter().zip(&slices).map(|((offset, _), bufs)| (*offset, &bufs[..])).collect();
+    write(&batch)
 }
 
 /// Writes zeros the plain way.

@@ -180,6 +180,25 @@ impl Device for MemDevice {
         Ok(())
     }
 
+    /// Pages that lie in the range whole go.
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        DeviceFault::check_len("discard", offset, len, self.size)?;
+        let (first, end) = (offset.div_ceil(PAGE as u64), (offset + len) / PAGE as u64);
+        let mut chunks = self.write();
+        let mut at = first;
+        while at < end {
+            let next = ((at / PAGES + 1) * PAGES).min(end);
+            if next - at == PAGES {
+                chunks.0.remove(&(at / PAGES));
+            } else if let Some(chunk) = chunks.0.get_mut(&(at / PAGES)) {
+                let from = (at % PAGES) as usize;
+                chunk[from..from + (next - at) as usize].fill_with(Page::default);
+            }
+            at = next;
+        }
+        Ok(true)
+    }
+
     fn flush(&self) -> Result<(), DeviceFault> {
         Ok(())
     }
@@ -239,6 +258,21 @@ mod tests {
         device.read_at(1024, &mut back).unwrap();
         assert_eq!((back[1023], back[1024]), (5, 1));
         assert!(device.write_shared_at((1 << 20) - 4096, &mine).is_err());
+    }
+
+    #[test]
+    fn what_is_discarded_gives_its_memory_back() {
+        let device = MemDevice::new(1 << 20);
+        device.write_at(0, &vec![3; 200_000]).unwrap();
+        assert!(device.discard_at(5000, 150_000).unwrap());
+        // Pages 2 to 36 of 49.
+        assert_eq!(device.resident_bytes(), (49 - 35) * 4096);
+        let mut back = vec![9; 200_000];
+        device.read_at(0, &mut back).unwrap();
+        assert!(back[..8192].iter().chain(&back[37 * 4096 + 8192..]).all(|byte| *byte == 3));
+        assert!(device.discard_at(0, (1 << 20) + 1).is_err());
+        assert!(device.discard_at(0, 1 << 20).unwrap());
+        assert_eq!((device.resident_bytes(), device.chunks.read().unwrap().0.len()), (0, 0));
     }
 
     #[test]

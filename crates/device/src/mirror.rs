@@ -158,6 +158,12 @@ impl Device for Mirror {
         self.all(|member| member.zero_at(offset, len))
     }
 
+    /// Nobody is put out by it, whatever comes of it: members may differ in what nobody needs.
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        DeviceFault::check_len("discard", offset, len, self.size)?;
+        self.devices().try_fold(false, |can, member| Ok(member.discard_at(offset, len)? || can))
+    }
+
     fn flush(&self) -> Result<(), DeviceFault> {
         let working: Vec<&Member> = self.working().collect();
         let devices: Vec<&dyn Device> = working.iter().map(|member| &*member.device).collect();

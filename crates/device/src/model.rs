@@ -330,6 +330,10 @@ impl<D: Device> Device for Modelled<D> {
         Ok(())
     }
 
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        self.inner.discard_at(offset, len)
+    }
+
     fn flush(&self) -> Result<(), DeviceFault> {
         self.inner.flush()?;
         let model = &self.model;

@@ -53,6 +53,22 @@ macro_rules! forward {
                 (**self).zero_at(offset, len)
             }
 
+            fn read_many_at(&self, parts: &mut [(u64, &mut [IoSliceMut<'_>])]) -> Result<(), DeviceFault> {
+                (**self).read_many_at(parts)
+            }
+
+            fn write_many_at(&self, parts: &[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault> {
+                (**self).write_many_at(parts)
+            }
+
+            fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
+                (**self).write_shared_many_at(parts)
+            }
+
+            fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+                (**self).discard_at(offset, len)
+            }
+
             fn flush(&self) -> Result<(), DeviceFault> {
                 (**self).flush()
             }

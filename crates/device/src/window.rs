@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::{Device, DeviceFault, FlushStats, total_len};
+use crate::{Device, DeviceFault, FlushStats, SharedBytes, total_len};
 
 /// The bytes `offset..offset+len` of another device.
 #[derive(Debug)]
@@ -90,6 +90,29 @@ impl<D: Device> Device for Window<D> {
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.inner.zero_at(self.translate("zero", offset, len)?, len)
+    }
+
+    fn read_many_at(&self, parts: &mut [(u64, &mut [IoSliceMut<'_>])]) -> Result<(), DeviceFault> {
+        let translated = parts.iter_mut().map(|(offset, bufs)| {
+            let offset = self.translate("read", *offset, total_len(bufs))?;
+            Ok((offset, &mut **bufs))
+        });
+        self.inner.read_many_at(&mut translated.collect::<Result<Vec<_>, DeviceFault>>()?)
+    }
+
+    fn write_many_at(&self, parts: &[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault> {
+        let translated = parts
+            .iter()
+            .map(|(offset, bufs)| Ok((self.translate("write", *offset, total_len(bufs))?, *bufs)));
+        self.inner.write_many_at(&translated.collect::<Result<Vec<_>, DeviceFault>>()?)
+    }
+
+    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
+        crate::with_slices(parts, |parts| self.write_many_at(parts)).map(|()| false)
+    }
+
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        self.inner.discard_at(self.translate("discard", offset, len)?, len)
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {

@@ -378,6 +378,20 @@ impl<D: Device> Device for Coordinator<D> {
         written
     }
 
+    fn read_many_at(&self, parts: &mut [(u64, &mut [IoSliceMut<'_>])]) -> Result<(), DeviceFault> {
+        self.device.read_many_at(parts)
+    }
+
+    fn write_many_at(&self, parts: &[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault> {
+        self.count(self.device.write_many_at(parts))
+    }
+
+    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
+        let written = self.device.write_shared_many_at(parts);
+        self.written.fetch_add(1, Ordering::AcqRel);
+        written
+    }
+
     /// Nothing waits for a flush by it, if it succeeds.
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         let written = self.device.write_durable_at(offset, bytes);
@@ -386,6 +400,11 @@ impl<D: Device> Device for Coordinator<D> {
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.count(self.device.zero_at(offset, len))
+    }
+
+    /// Nothing waits for a flush by it: what is discarded need not be gone after a power cut.
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        self.device.discard_at(offset, len)
     }
 
     /// A flush of one's own, for whom nobody asked.

@@ -97,7 +97,7 @@ impl SimDisk {
         self
     }
 
-    /// Number of events so far: writes, zeroings, durable writes, finished flushes. Empty writes are none.
+    /// Number of events so far: writes, zeroings, discards, durable writes, finished flushes. Empty ones are none.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.state().events()
@@ -107,11 +107,7 @@ impl SimDisk {
     #[must_use]
     pub fn pending_writes(&self) -> usize {
         let state = self.state();
-        state
-            .pending()
-            .iter()
-            .filter(|entry| matches!(entry.kind, EventKind::Write | EventKind::Zero))
-            .count()
+        state.pending().iter().filter(|entry| entry.kind.is_cached()).count()
     }
 
     /// What reads see now, cache and all.
@@ -263,6 +259,14 @@ impl State {
     }
 }
 
+/// A number that says nothing of the one that it is made from.
+fn mixed(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
 impl Device for SimDisk {
     fn size_bytes(&self) -> u64 {
         self.size
@@ -299,6 +303,30 @@ impl Device for SimDisk {
         state.view.zero(offset, len);
         state.log(EventKind::Zero, offset, len);
         Ok(())
+    }
+
+    /// A write of whole sectors: each holds zeros or garbage afterwards, which one says its number and how much had happened.
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        DeviceFault::check_len("discard", offset, len, self.size)?;
+        let (first, end) = (offset.div_ceil(SECTOR_BYTES), (offset + len) / SECTOR_BYTES);
+        if first >= end {
+            return Ok(true);
+        }
+        let mut state = self.state_mut();
+        let event = state.events();
+        for sector in first..end {
+            let mut bytes = [0; SECTOR_BYTES as usize];
+            // As a rule garbage: zeros pass for many a thing.
+            let chance = mixed(sector.wrapping_mul(0x9E37_79B9) ^ event);
+            if !chance.is_multiple_of(4) {
+                for (number, word) in (0..).zip(bytes.chunks_exact_mut(8)) {
+                    word.copy_from_slice(&mixed(chance + number).to_le_bytes());
+                }
+            }
+            state.view.write(sector * SECTOR_BYTES, &bytes);
+        }
+        state.log(EventKind::Discard, first * SECTOR_BYTES, (end - first) * SECTOR_BYTES);
+        Ok(true)
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {

@@ -337,6 +337,11 @@ impl<D: Device> Device for Faulty<D> {
         self.run("zero", |op| op == Op::Write, Some(range), || self.inner.zero_at(offset, len))
     }
 
+    /// A hint, and as such no fault shows in it.
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        self.inner.discard_at(offset, len)
+    }
+
     fn flush(&self) -> Result<(), DeviceFault> {
         count(&self.counters.flushes, 1);
         self.run("flush", |op| op == Op::Flush, None, || self.inner.flush())

@@ -27,8 +27,10 @@
 //!    survive, whatever became of the other.
 //! 4. A write that does not begin and end at sectors' borders counts as one of whole sectors, as the cache held them after
 //!    it (so a durable one makes neighbouring bytes durable).
-//! 5. Making the state after a cut costs in proportion to the sectors in the cache, not to the disk or the history.
-//! 6. Event `n` is the one that moves [`SimDisk::events`] from `n` to `n + 1`; "at `k`" means after the first `k` events.
+//! 5. A discard is a write of whatever the disk likes to the whole sectors of its range: it may be lost like any write, and then
+//!    what was there is back.
+//! 6. Making the state after a cut costs in proportion to the sectors in the cache, not to the disk or the history.
+//! 7. Event `n` is the one that moves [`SimDisk::events`] from `n` to `n + 1`; "at `k`" means after the first `k` events.
 //!
 //! ```
 //! use device::Device;

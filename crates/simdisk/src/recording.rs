@@ -14,10 +14,20 @@ pub enum EventKind {
     Write,
     /// Zeros went into the cache.
     Zero,
+    /// Something, nobody says what, went into the cache.
+    Discard,
     /// Bytes went to the medium.
     WriteDurable,
     /// A flush ended.
     Flush,
+}
+
+impl EventKind {
+    /// Does it change what is in the cache, to be lost or kept?
+    #[must_use]
+    pub fn is_cached(self) -> bool {
+        matches!(self, Self::Write | Self::Zero | Self::Discard)
+    }
 }
 
 /// One thing that happened to a disk.
@@ -36,6 +46,7 @@ impl fmt::Display for Event {
         let what = match self.kind {
             EventKind::Write => "write",
             EventKind::Zero => "zero",
+            EventKind::Discard => "discard",
             EventKind::WriteDurable => "write durable",
             EventKind::Flush => return f.write_str("flush"),
         };
@@ -173,7 +184,7 @@ impl Recording {
     #[must_use]
     pub fn pending_writes(&self, at: u64) -> usize {
         let log = self.between(self.mark(at).flushed, at);
-        log.iter().filter(|entry| matches!(entry.kind, EventKind::Write | EventKind::Zero)).count()
+        log.iter().filter(|entry| entry.kind.is_cached()).count()
     }
 
     /// The medium as it was after event `finished`, with survivors of what was begun before `begun`.

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use device::Device;
 use proptest::prelude::*;
-use simdisk::{EventKind, Image, SimDisk};
+use simdisk::{Image, SimDisk};
 
 /// Not a multiple of 512, and of more than one chunk.
 const SIZE: u64 = 24 * 512 + 100;
@@ -201,7 +201,7 @@ proptest! {
                 let write = sector.pending[*write as usize];
                 assert!((write.first_sector..write.first_sector + write.sectors).contains(&sector.number));
                 let event = recording.event(write.event).unwrap();
-                assert!(matches!(event.kind, EventKind::Write | EventKind::Zero), "{event}");
+                assert!(event.kind.is_cached(), "{event}");
             }
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let choice = (state >> 33) as usize % versions.len();

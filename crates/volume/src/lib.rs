@@ -36,6 +36,7 @@ use inode::Inodes;
 use ondisk::{Geometry, Superblock};
 
 pub use dir::{Cursor, DirEntry};
+pub use extent_status::{Entry as KnownExtent, Stats as ExtentStats, Status as ExtentStatus};
 pub use fault::{Fault, Refusal};
 pub use flush::{Delay as FlushDelay, FlushCounts, Mode as FlushMode, Settings as FlushSettings};
 pub use inode::{DataPath, Extent, Inode, LockStats, OrphanMode};
@@ -46,7 +47,8 @@ pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use stat::{Stat, StatFs};
 pub use write::{
-    Allocate, ErrorsTold, New, OnError, PAGE_BYTES, Rename, SetAttr, SetXattr, Shutdown, WriteOptions,
+    Allocate, DiscardStats, ErrorsTold, New, OnError, PAGE_BYTES, Rename, SetAttr, SetXattr, Shutdown,
+    WriteOptions,
 };
 pub use xattr::Attribute;
 

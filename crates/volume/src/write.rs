@@ -17,10 +17,12 @@ mod attributes;
 mod data;
 mod delete;
 mod direct;
+mod discard;
 mod errors;
 mod fallocate;
 mod fast_commits;
 mod fsync;
+mod known;
 mod names;
 mod new;
 mod open;
@@ -50,6 +52,7 @@ use crate::{Fault, Refusal, Volume};
 
 pub use attributes::SetAttr;
 pub use direct::PAGE_BYTES;
+pub use discard::DiscardStats;
 pub use errors::OnError;
 pub use fallocate::Allocate;
 pub use fsync::ErrorsTold;
@@ -77,6 +80,7 @@ pub(crate) struct Keeper {
     errors: errors::Errors,
     index: DxFormat,
     superblock_at: usize,
+    discards: discard::Discards,
 }
 
 impl Keeper {
@@ -137,6 +141,7 @@ impl journal::Client for Keeper {
     }
 
     fn committed(&self, transaction: u64) {
+        self.discard_freed(transaction);
         self.alloc.committed(transaction);
     }
 }
@@ -163,6 +168,8 @@ pub(crate) struct Writer {
     no_auto_da_alloc: bool,
     /// A mistake on purpose, for the crash lab.
     reuse_freed: bool,
+    /// As above.
+    discard_early: bool,
     /// Lets others in when it goes, last of all.
     guard: Option<crate::mmp::MountGuard>,
 }
@@ -207,6 +214,9 @@ impl Writer {
                 handle.fail(fault);
             }
             drop(handle);
+            if self.discard_early {
+                self.keeper.discard_freed(self.journal.running());
+            }
             if self.reuse_freed {
                 self.keeper.alloc.committed(self.journal.running());
             }

@@ -16,7 +16,7 @@ into the kernel), es-chunk (what is used here).
 Cases: giant-trees (a), many-inodes (b), reader (c).
 
 Examples:
-  extant lab shrinker --runs 3                         all policies under all loads, at the study's size: an hour and 4 GB
+  extant lab shrinker                                  all policies under all loads, at the study's size: an hour and 4 GB
   extant lab shrinker --scale 0.05                     a quick look; es-gc needs the full number of inodes to show
   extant lab shrinker --policies es-gc,es-chunk --cases reader --threads 2
   extant lab shrinker --scale 0.1 --runs 5 --cases giant-trees --policies upstream,es-chunk")]
@@ -27,8 +27,8 @@ pub(crate) struct ShrinkerArgs {
     /// Policies, in the order of the table; all if not given.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_policy)]
     policies: Vec<Policy>,
-    /// Runs of each.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Runs of each: three tell a scan from what interrupted it.
+    #[arg(long, value_name = "N", default_value_t = 3)]
     runs: u16,
     /// Workers that share the cache.
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -133,6 +133,7 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
             keeps_set_id: true,
             no_auto_da_alloc: flags.no_auto_da_alloc,
             data: flags.data_path(),
+            discard: flags.discard,
             ..WriteOptions::default()
         },
         ..OpenOptions::default()

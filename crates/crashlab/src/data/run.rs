@@ -33,6 +33,8 @@ pub struct DataSchedule {
     pub steps: usize,
     /// How flushes are shared.
     pub flush: FlushMode,
+    /// What is freed is discarded.
+    pub discard: bool,
     /// Mistakes on purpose.
     pub sabotage: Sabotage,
 }
@@ -42,7 +44,8 @@ impl DataSchedule {
     #[must_use]
     pub fn new(seed: u64, kind: DataKind) -> Self {
         let flush = FlushMode::ALL[(seed / 4 % 4) as usize];
-        Self { seed, kind, steps: 60, flush, sabotage: Sabotage::default() }
+        let discard = (seed / 3).is_multiple_of(2);
+        Self { seed, kind, steps: 60, flush, discard, sabotage: Sabotage::default() }
     }
 }
 
@@ -67,9 +70,16 @@ pub struct DataRun {
 
 /// How a volume of the lab is opened.
 pub(super) fn options(schedule: &DataSchedule) -> OpenOptions {
+    let DataSchedule { kind, discard, sabotage, .. } = *schedule;
     let flush = FlushSettings { mode: schedule.flush, ..FlushSettings::default() };
-    let (data, sabotage) = (schedule.kind.path(), schedule.sabotage);
-    let write = WriteOptions { no_committer: true, data, flush, sabotage, ..WriteOptions::default() };
+    let write = WriteOptions {
+        no_committer: true,
+        data: kind.path(),
+        flush,
+        discard,
+        sabotage,
+        ..WriteOptions::default()
+    };
     OpenOptions { write, ..OpenOptions::default() }
 }
 
@@ -288,6 +298,10 @@ impl Device for Interrupted {
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.disk.zero_at(offset, len)
+    }
+
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        self.disk.discard_at(offset, len)
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {

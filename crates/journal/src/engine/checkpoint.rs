@@ -10,6 +10,8 @@ use super::{Failure, Image};
 
 /// The largest write home.
 const WRITE_MAX: usize = 256;
+/// Writes home that are handed to the device together.
+const BATCH_MAX: usize = 64;
 
 /// The newest committed bytes of each block that the device has not got. What a block had before does not matter any more: the
 /// log keeps it until everything newer is home.
@@ -44,21 +46,26 @@ impl Checkpoint {
     /// Writes all blocks home, in the order of their places, neighbours together. How many.
     pub(super) fn write_home(&mut self, home: &dyn Device, buffers: &Buffers) -> Result<u64, Failure> {
         let bs = buffers.block_size();
-        let mut run: Vec<Bytes> = Vec::with_capacity(WRITE_MAX);
         let mut blocks = self.blocks.iter_mut().peekable();
-        while let Some((&first, newest)) = blocks.next() {
-            run.clear();
-            run.push(Bytes::clone(&newest.bytes));
-            let mut in_run = vec![newest];
-            while let Some((_, newest)) =
-                blocks.next_if(|(block, _)| run.len() < WRITE_MAX && block.0 == first.0 + run.len() as u64)
+        while blocks.peek().is_some() {
+            let mut runs: Vec<(u64, Vec<Bytes>)> = Vec::new();
+            let mut in_runs = Vec::new();
+            while runs.len() < BATCH_MAX
+                && let Some((&first, newest)) = blocks.next()
             {
-                run.push(Bytes::clone(&newest.bytes));
-                in_run.push(newest);
+                let mut run = vec![Bytes::clone(&newest.bytes)];
+                in_runs.push(newest);
+                while let Some((_, newest)) = blocks
+                    .next_if(|(block, _)| run.len() < WRITE_MAX && block.0 == first.0 + run.len() as u64)
+                {
+                    run.push(Bytes::clone(&newest.bytes));
+                    in_runs.push(newest);
+                }
+                runs.push((bs.offset_of(first).ok_or(Failure::TooLarge(first))?, run));
             }
-            let offset = bs.offset_of(first).ok_or(Failure::TooLarge(first))?;
-            let is_kept = home.write_shared_at(offset, &run)?;
-            in_run.into_iter().for_each(|newest| newest.is_at_home = is_kept);
+            let batch: Vec<(u64, &[Bytes])> = runs.iter().map(|(offset, run)| (*offset, &run[..])).collect();
+            let is_kept = home.write_shared_many_at(&batch)?;
+            in_runs.into_iter().for_each(|newest| newest.is_at_home = is_kept);
         }
         Ok(self.blocks.len() as u64)
     }
