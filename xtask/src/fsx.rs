@@ -8,6 +8,9 @@ use crate::workspace;
 
 const VERSION: &str = "0.3.2";
 const IMAGE_SIZE: &str = "256M";
+/// Operations of one start of the program, which keeps half of the mappings that it makes: the more there are, the longer
+/// everything takes.
+const OPS_MAX: u64 = 20_000;
 
 /// One kind of image and of mount.
 struct Kind {
@@ -160,22 +163,27 @@ fn exercise(kind: &Kind, arguments: &Arguments, fsx: &Path, extant: &Path) -> Re
     let format = ["-q", "-F", "-F", "-t", "ext4"].iter().chain(kind.format).copied();
     testkit::run("mke2fs", format.chain([name, IMAGE_SIZE]));
     done(Command::new(extant).args(["mount", "-o", kind.options]).arg(&image).arg(&dir))?;
-    let output = Command::new(fsx)
-        .args(["-q", "-N", &arguments.ops.to_string(), "-S", &arguments.seed.to_string(), "-f"])
-        .arg(&config)
-        .arg("-P")
-        .arg(scratch.path())
-        .arg(dir.join("file"))
-        .output();
+    let starts = arguments.ops.div_ceil(OPS_MAX);
+    let failed = (0..starts).find_map(|start| {
+        let ops = OPS_MAX.min(arguments.ops - start * OPS_MAX).to_string();
+        let seed = (arguments.seed + start).to_string();
+        let mut command = Command::new(fsx);
+        command.args(["-q", "-N", &ops, "-S", &seed, "-f"]).arg(&config).arg("-P").arg(scratch.path());
+        match command.arg(dir.join("file")).output() {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => {
+                let told = String::from_utf8_lossy(&output.stderr);
+                let lines: Vec<&str> = told.lines().collect();
+                let last = lines[lines.len().saturating_sub(12)..].join("\n    ");
+                Some(format!("with seed {seed}: {last}"))
+            }
+            Err(error) => Some(format!("fsx: {error}")),
+        }
+    });
     let unmounted = done(Command::new(extant).arg("umount").arg(&dir));
-    let output = output.map_err(|error| format!("fsx: {error}"))?;
-    if !output.status.success() {
+    if let Some(why) = failed {
         // Where what it left can be looked at.
-        let kept = scratch.keep();
-        let told = String::from_utf8_lossy(&output.stderr);
-        let last: Vec<&str> = told.lines().rev().take(12).collect();
-        let last: Vec<&str> = last.into_iter().rev().collect();
-        return Err(format!("{}; all of it is in {}", last.join("\n    "), kept.display()));
+        return Err(format!("{why}; all of it is in {}", scratch.keep().display()));
     }
     unmounted?;
     let judged =

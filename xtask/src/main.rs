@@ -38,7 +38,8 @@ cargo xtask COMMAND
                               --plants: plant mistakes, and find them
   fsx [--seed S] [--ops N] [--kinds LIST] [--seconds N]
                               drive the crate `fsx` over a file of a mounted image of each kind, N operations each (default
-                              20000), and have e2fsck judge the image; no new kind is begun after N seconds
+                              20000; every 20000 are a run of their own, with the next seed), and have e2fsck judge the
+                              image; no new kind is begun after N seconds
 ";
 
 fn main() -> ExitCode {
