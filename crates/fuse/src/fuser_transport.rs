@@ -1,7 +1,7 @@
 //! Requests of the kernel's FUSE, carried by the crate `fuser`, answered by whoever [`Serve`]s.
 //!
 //! Owns: the protocol's spelling of questions and answers, what the kernel may remember and for how long, threads, the life of
-//! a mount. Does **not** own: any answer (see [`Serve`]), how one gets a connection (see [`mounting`]).
+//! a mount. Does **not** own: any answer (see [`Serve`]), how one gets a connection (see [`crate::mounting`]).
 //!
 //! ```text
 //!  kernel -> /dev/fuse -> thread 1..n -> Transport -> dyn Serve
@@ -32,6 +32,7 @@ mod changes;
 mod content;
 mod convert;
 mod lookups;
+mod mounted;
 mod privileges;
 mod spliced;
 
@@ -41,7 +42,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -53,12 +54,12 @@ use fuser::{
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use lookups::Lookups;
+pub use mounted::{Mounted, Threads};
 use volume::{Cursor, FileType, New, Seek, SetAttr, Stat};
 
 use crate::attributes::{self, Ioctl};
 use crate::listing::{Listings, Want};
-use crate::mount_table::mounted_at;
-use crate::mounting::{self, MountFault, MountOptions};
+use crate::mounting::MountOptions;
 use crate::{Caller, Errno, Name, Opener, Serve};
 
 /// How long the kernel may remember: as good as for ever, and short enough for any kernel's clock.
@@ -69,107 +70,10 @@ const READ_MAX: usize = 16 << 20;
 const WRITE_MAX: u32 = 1 << 20;
 /// Requests that the kernel sends ahead of its readers at the same time.
 const BACKGROUND: u16 = 64;
-/// How far the kernel reads ahead on a mount that root made, for who reads on and on; it starts with 128 KiB. So many requests of
-/// the largest size keep all processors busy: with a third of it, a reader and the server wait for each other in turns (3.1
-/// against 3.7 GB/s); with more the pages are cold when the reader comes.
-const READ_AHEAD_KIB: u32 = 24 << 10;
 /// The attribute of the root that tells which process serves the mount, in decimal; in no list.
 pub const SERVER_ATTRIBUTE: &str = "extant.server";
 /// The attribute of the root that tells what the server can do, whatever the mount may: "rw" or "ro"; in no list.
 pub const MODE_ATTRIBUTE: &str = "extant.mode";
-
-/// How a mount is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Threads {
-    /// How many threads answer, at least 1.
-    pub count: usize,
-}
-
-impl Default for Threads {
-    /// One per core, from 2 (one computes while the other waits for the device) to 8.
-    fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Self { count: cores.clamp(2, 8) }
-    }
-}
-
-/// A directory on which something is mounted that waits to be served.
-pub struct Mounted<S: Serve> {
-    session: fuser::Session<Transport<S>>,
-    dir: PathBuf,
-}
-
-impl<S: Serve> Mounted<S> {
-    /// Mounts on `dir`. Whoever uses the directory waits until [`serve`](Self::serve) runs.
-    ///
-    /// # Errors
-    /// See [`MountFault`].
-    pub fn new(
-        serve: Arc<S>,
-        dir: &Path,
-        options: &MountOptions,
-        threads: Threads,
-    ) -> Result<Self, MountFault> {
-        let wrong_dir = |reason| MountFault::Directory { dir: dir.to_owned(), reason };
-        let dir = dir.canonicalize().map_err(wrong_dir)?;
-        let connection = mounting::mount(&dir, options, spliced::len_max())?;
-        let mut config = fuser::Config::default();
-        config.n_threads = Some(threads.count.max(1));
-        // The kernel itself keeps out whom the options keep out.
-        let acl = fuser::SessionACL::All;
-        let notifier = Arc::new(OnceLock::new());
-        // Who takes a request from a connection must answer through it: all threads share one, that answers can be spliced.
-        let answers = connection.try_clone().map_err(MountFault::Connection)?;
-        let transport = Transport::new(serve, options, Arc::clone(&notifier), answers);
-        match fuser::Session::from_fd(transport, connection, acl, config) {
-            Ok(session) => {
-                // Nothing is asked before `serve`.
-                let _ = notifier.set(session.notifier());
-                read_further_ahead(&dir);
-                Ok(Self { session, dir })
-            }
-            Err(error) => {
-                let _ = mounting::unmount(&dir, true);
-                Err(MountFault::Connection(error))
-            }
-        }
-    }
-
-    /// Where it is mounted: absolute, no symbolic links in it.
-    #[must_use]
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// Serves until it is unmounted, by whomever.
-    ///
-    /// # Errors
-    /// The connection failed; it was unmounted then, if that was possible.
-    pub fn serve(self) -> io::Result<()> {
-        let ended = self.session.run();
-        if ended.is_err() {
-            abort(&self.dir);
-            let _ = mounting::unmount(&self.dir, true);
-        }
-        ended
-    }
-}
-
-/// Gives an error to whoever waits for an answer, where the system lets the owner of a connection do that.
-fn abort(dir: &Path) {
-    if let Ok(Some(entry)) = mounted_at(dir) {
-        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", entry.device.1), "1");
-    }
-}
-
-/// Lets the kernel ask for larger pieces. Only root may; everybody else keeps the default.
-fn read_further_ahead(dir: &Path) {
-    if let Ok(Some(entry)) = mounted_at(dir) {
-        let (major, minor) = entry.device;
-        let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-        let _ = std::fs::write(knob, READ_AHEAD_KIB.to_string());
-    }
-}
 
 /// The adapter between `fuser` and a server.
 struct Transport<S> {

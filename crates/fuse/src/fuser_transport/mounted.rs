@@ -1,0 +1,110 @@
+//! The life of a mount: it is made, served by threads, and ended by whoever unmounts it.
+//!
+//! Does **not** own: how one gets a connection (see [`crate::mounting`]), any request (see the parent module).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use super::{Transport, spliced};
+use crate::Serve;
+use crate::mount_table::mounted_at;
+use crate::mounting::{self, MountFault, MountOptions};
+
+/// How far the kernel reads ahead on a mount that root made, for who reads on and on; it starts with 128 KiB. So many requests of
+/// the largest size keep all processors busy: with a third of it, a reader and the server wait for each other in turns (3.1
+/// against 3.7 GB/s); with more the pages are cold when the reader comes.
+const READ_AHEAD_KIB: u32 = 24 << 10;
+
+/// How a mount is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Threads {
+    /// How many threads answer, at least 1.
+    pub count: usize,
+}
+
+impl Default for Threads {
+    /// One per core, from 2 (one computes while the other waits for the device) to 8.
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        Self { count: cores.clamp(2, 8) }
+    }
+}
+
+/// A directory on which something is mounted that waits to be served.
+pub struct Mounted<S: Serve> {
+    session: fuser::Session<Transport<S>>,
+    dir: PathBuf,
+}
+
+impl<S: Serve> Mounted<S> {
+    /// Mounts on `dir`. Whoever uses the directory waits until [`serve`](Self::serve) runs.
+    ///
+    /// # Errors
+    /// See [`MountFault`].
+    pub fn new(
+        serve: Arc<S>,
+        dir: &Path,
+        options: &MountOptions,
+        threads: Threads,
+    ) -> Result<Self, MountFault> {
+        let wrong_dir = |reason| MountFault::Directory { dir: dir.to_owned(), reason };
+        let dir = dir.canonicalize().map_err(wrong_dir)?;
+        let connection = mounting::mount(&dir, options, spliced::len_max())?;
+        let mut config = fuser::Config::default();
+        config.n_threads = Some(threads.count.max(1));
+        // The kernel itself keeps out whom the options keep out.
+        let acl = fuser::SessionACL::All;
+        let notifier = Arc::new(OnceLock::new());
+        // Who takes a request from a connection must answer through it: all threads share one, that answers can be spliced.
+        let answers = connection.try_clone().map_err(MountFault::Connection)?;
+        let transport = Transport::new(serve, options, Arc::clone(&notifier), answers);
+        match fuser::Session::from_fd(transport, connection, acl, config) {
+            Ok(session) => {
+                // Nothing is asked before `serve`.
+                let _ = notifier.set(session.notifier());
+                read_further_ahead(&dir);
+                Ok(Self { session, dir })
+            }
+            Err(error) => {
+                let _ = mounting::unmount(&dir, true);
+                Err(MountFault::Connection(error))
+            }
+        }
+    }
+
+    /// Where it is mounted: absolute, no symbolic links in it.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Serves until it is unmounted, by whomever.
+    ///
+    /// # Errors
+    /// The connection failed; it was unmounted then, if that was possible.
+    pub fn serve(self) -> io::Result<()> {
+        let ended = self.session.run();
+        if ended.is_err() {
+            abort(&self.dir);
+            let _ = mounting::unmount(&self.dir, true);
+        }
+        ended
+    }
+}
+
+/// Gives an error to whoever waits for an answer, where the system lets the owner of a connection do that.
+fn abort(dir: &Path) {
+    if let Ok(Some(entry)) = mounted_at(dir) {
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", entry.device.1), "1");
+    }
+}
+
+/// Lets the kernel ask for larger pieces. Only root may; everybody else keeps the default.
+fn read_further_ahead(dir: &Path) {
+    if let Ok(Some(entry)) = mounted_at(dir) {
+        let (major, minor) = entry.device;
+        let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let _ = std::fs::write(knob, READ_AHEAD_KIB.to_string());
+    }
+}
