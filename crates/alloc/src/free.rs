@@ -151,6 +151,33 @@ impl Alloc {
         self.pending_clusters.load(Ordering::Relaxed) << self.geometry.cluster_log
     }
 
+    /// What was freed by transactions up to this one, and waits to be [`committed`](Self::committed): first blocks and lengths, in
+    /// order, what adjoins in a group as one. Nothing is given out there before that is told: who wants to say to the device that
+    /// nobody needs these blocks does so when the transaction is durable, and tells then.
+    #[must_use]
+    pub fn freed_until(&self, transaction: u64) -> Vec<(Pblk, u32)> {
+        let mut groups: Vec<u32> =
+            self.pending.lock().range(..=transaction).flat_map(|(_, groups)| groups).copied().collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let mut freed = Vec::new();
+        for group in groups {
+            let Some(cell) = self.seen_cell(group) else { continue };
+            let state = cell.state.lock();
+            let mine = state.pending.iter().filter(|one| one.transaction <= transaction);
+            let mut ranges: Vec<Range<u32>> = mine.map(|one| one.start..one.start + one.len).collect();
+            drop(state);
+            ranges.sort_unstable_by_key(|range| range.start);
+            ranges.dedup_by(|next, before| {
+                let adjoins = next.start == before.end;
+                before.end = if adjoins { next.end } else { before.end };
+                adjoins
+            });
+            freed.extend(ranges.into_iter().map(|range| self.blocks_of(&(group, range))));
+        }
+        freed
+    }
+
     /// Transactions up to this one are durable: what they freed may be reused. How many blocks?
     ///
     /// A caller without a journal calls it when the freeing has gone to the device.

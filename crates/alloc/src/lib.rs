@@ -29,7 +29,8 @@
 //!
 //! Locks, in order: one group; then one of: a set of the index, the list of dirty groups, of pending groups, of windows'
 //! groups, of zones, of problems. No two groups are ever locked together. No lock is held across I/O, except that a group
-//! waits for its own bitmap when the cache lost it in the moment between reading ahead and looking.
+//! waits for its own bitmap when the cache lost it in the moment between reading ahead and looking, and while a device is told
+//! that a run of it is free ([`Alloc::each_free`]).
 //!
 //! ```
 //! use space::{Flags, Options, Request};
@@ -71,6 +72,7 @@ mod seal;
 mod search;
 mod space;
 mod stats;
+mod trim;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -300,8 +300,8 @@ impl Session {
         let guard = MountGuard::claim(&device).map_err(not_opened)?;
         // What is held back of an image must not be overtaken by what is written to its journal elsewhere.
         let staged = match (&journal_device, hold) {
+            (_, Hold::Nothing) | (Some(_), Hold::UntilFull) => None,
             (None, hold) => Some(Arc::new(Staged::new(device.clone(), hold))),
-            (Some(_), Hold::UntilFull) => None,
             (Some(_), Hold::All) => {
                 let why = "with an external journal, changes are written as they come; --keep-going says that this is meant";
                 return Err(failed(exit::USAGE_CODE, &why));

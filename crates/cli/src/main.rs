@@ -23,6 +23,7 @@ mod mount;
 mod sizes;
 mod stat;
 mod tree;
+mod trim;
 
 use std::process::ExitCode;
 
@@ -82,6 +83,7 @@ enum Command {
     Df(df::DfArgs),
     /// Verify a file system, with every processor; nothing is repaired.
     Check(check::CheckArgs),
+    Trim(trim::TrimArgs),
     /// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
     Mount(Box<mount::MountArgs>),
     /// Unmount what `extant mount` mounted.
@@ -136,6 +138,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Df(args) => df::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Trim(args) => trim::run(&args),
         Command::Mount(args) => mount::mount(&args),
         Command::Umount(args) => mount::umount(&args),
         Command::InstallHelpers(args) => mount::helpers::install(&args),

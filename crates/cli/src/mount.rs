@@ -46,6 +46,7 @@ Options after -o, separated by commas:
   default_permissions   modes, owners and ACLs are checked (always with root and with allow_other)
   fsname=NAME           what the table of mounts shows as the source; the image otherwise
   subtype=NAME          what it shows behind `fuse.`; extant otherwise
+  discard               blocks that are freed become holes of the image file, or are discarded on a device
   noload, norecovery    do not replay the journal: show what stands in place (not with rw)
   journal_dev=PATH      the external journal, a device or image
   dev, suid, noexec     open device nodes; honour set-id bits; start no programs

@@ -32,6 +32,10 @@ pub fn plants() -> Vec<Plant> {
             sabotage: Sabotage { reuse_freed: true, ..none },
         },
         Plant {
+            name: "freed blocks are discarded before the commit",
+            sabotage: Sabotage { discard_early: true, ..none },
+        },
+        Plant {
             name: "an inode is not in its orphan's transaction",
             sabotage: Sabotage { forget_orphans: true, ..none },
         },

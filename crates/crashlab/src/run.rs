@@ -23,6 +23,8 @@ pub struct Schedule {
     pub track_all_orphans: bool,
     /// Blocks of a transaction; 0 for what the log allows.
     pub transaction_max: u32,
+    /// What is freed is discarded.
+    pub discard: bool,
     /// Mistakes on purpose.
     pub sabotage: Sabotage,
 }
@@ -39,6 +41,7 @@ impl Schedule {
             orphans: modes[(seed % 3) as usize],
             track_all_orphans: seed.is_multiple_of(2),
             transaction_max: 0,
+            discard: (seed / 3).is_multiple_of(2),
             sabotage: Sabotage::default(),
         }
     }
@@ -49,6 +52,7 @@ impl Schedule {
             track_all_orphans: self.track_all_orphans,
             transaction_max: self.transaction_max,
             no_committer: true,
+            discard: self.discard,
             sabotage: self.sabotage,
             ..WriteOptions::default()
         }

@@ -483,6 +483,28 @@ impl FileSystem {
         self.volume.sync().map_err(Error::at(b"/"))
     }
 
+    /// Says to the device which blocks are free, in runs of at least `min_bytes`, so that their room can be given back (fstrim).
+    /// What was done before is made durable first. Returns how many bytes that were; `None` when the device cannot be told. For what
+    /// is freed from now on there is [`WriteOptions::discard`](volume::WriteOptions::discard).
+    ///
+    /// # Errors
+    /// [`Refusal::ReadOnly`] when it is not open for writing; as [`sync`](Self::sync); a bitmap cannot be read.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(64 << 20);
+    /// let fs = extant::FileSystem::from_device_writable(memory, &extant::OpenOptions::default())?;
+    /// fs.write("/dump", vec![7; 8 << 20])?;
+    /// fs.sync()?;
+    /// fs.remove_file("/dump")?;
+    /// assert!(fs.trim(0)?.is_some_and(|bytes| bytes >= 8 << 20));
+    /// fs.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn trim(&self, min_bytes: u64) -> Result<Option<u64>, Error> {
+        self.volume.trim(min_bytes).map_err(Error::at(b"/"))
+    }
+
     /// Makes everything durable, and ends. The last of all clones, open files and listings that goes leaves the image clean,
     /// if it goes by this; one that is just dropped is like a power cut: what was synced is safe, in the journal.
     ///

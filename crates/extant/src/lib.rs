@@ -212,7 +212,7 @@ pub mod walk;
 use std::path::Path;
 
 pub use base::{BlockSize, Corrupt, Ino};
-pub use device::{Device, DeviceFault, FileDevice, MemDevice, Window};
+pub use device::{Device, DeviceFault, FileDevice, Io, MemDevice, Window};
 pub use error::Error;
 pub use file::File;
 pub use fs::{DirEntry, FileSystem, ReadDir};

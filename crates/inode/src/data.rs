@@ -85,6 +85,12 @@ impl FileCaches {
         }
     }
 
+    /// What is known of all files' blocks: counts.
+    #[must_use]
+    pub fn extent_stats(&self) -> extent_status::Stats {
+        self.known.stats()
+    }
+
     /// How bytes get to the device.
     #[must_use]
     pub fn path(&self) -> DataPath {

@@ -125,6 +125,8 @@ pub struct Sabotage {
     pub commit_block_first: bool,
     /// What was freed is used again before the commit. (By who uses the journal.)
     pub reuse_freed: bool,
+    /// What was freed is discarded when the operation ends, before the commit. (By who uses the journal.)
+    pub discard_early: bool,
     /// Inodes without links are not written with the transaction that makes them orphans. (By who uses the journal.)
     pub forget_orphans: bool,
     /// Blocks count as written before their bytes are on the device. (By who uses the journal, as all that follow.)

@@ -36,6 +36,7 @@ use inode::Inodes;
 use ondisk::{Geometry, Superblock};
 
 pub use dir::{Cursor, DirEntry};
+pub use extent_status::{Entry as KnownExtent, Stats as ExtentStats, Status as ExtentStatus};
 pub use fault::{Fault, Refusal};
 pub use flush::{Delay as FlushDelay, FlushCounts, Mode as FlushMode, Settings as FlushSettings};
 pub use inode::{DataPath, Extent, Inode, LockStats, OrphanMode};
@@ -45,7 +46,7 @@ pub use ondisk::filetype::FileType;
 pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use stat::{Stat, StatFs};
-pub use write::{Allocate, New, OnError, Rename, SetAttr, SetXattr, WriteOptions};
+pub use write::{Allocate, DiscardStats, New, OnError, Rename, SetAttr, SetXattr, WriteOptions};
 pub use xattr::Attribute;
 
 /// An inode that is in memory; cheap to clone.

@@ -16,10 +16,12 @@
 mod attributes;
 mod data;
 mod delete;
+mod discard;
 mod errors;
 mod fallocate;
 mod fast_commits;
 mod fsync;
+mod known;
 mod names;
 mod new;
 mod open;
@@ -47,6 +49,7 @@ use space::Alloc;
 use crate::{Fault, Refusal, Volume};
 
 pub use attributes::SetAttr;
+pub use discard::DiscardStats;
 pub use errors::OnError;
 pub use fallocate::Allocate;
 pub use new::New;
@@ -72,6 +75,7 @@ pub(crate) struct Keeper {
     errors: errors::Errors,
     index: DxFormat,
     superblock_at: usize,
+    discards: discard::Discards,
 }
 
 impl Keeper {
@@ -132,6 +136,7 @@ impl journal::Client for Keeper {
     }
 
     fn committed(&self, transaction: u64) {
+        self.discard_freed(transaction);
         self.alloc.committed(transaction);
     }
 }
@@ -156,6 +161,8 @@ pub(crate) struct Writer {
     keeps_set_id: bool,
     /// A mistake on purpose, for the crash lab.
     reuse_freed: bool,
+    /// As above.
+    discard_early: bool,
     /// Lets others in when it goes, last of all.
     guard: Option<crate::mmp::MountGuard>,
 }
@@ -200,6 +207,9 @@ impl Writer {
                 handle.fail(fault);
             }
             drop(handle);
+            if self.discard_early {
+                self.keeper.discard_freed(self.journal.running());
+            }
             if self.reuse_freed {
                 self.keeper.alloc.committed(self.journal.running());
             }

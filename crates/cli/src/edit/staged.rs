@@ -35,6 +35,8 @@ pub(crate) enum Hold {
     All,
     /// What is held is written out, and so is all that follows, as it comes.
     UntilFull,
+    /// No write is held back in the first place.
+    Nothing,
 }
 
 /// See the [module](self).

@@ -22,6 +22,7 @@ pub(super) struct MountFlags {
     pub(super) suid: bool,
     pub(super) noexec: bool,
     pub(super) errors: Option<OnError>,
+    pub(super) discard: bool,
 }
 
 impl MountFlags {
@@ -57,6 +58,8 @@ impl MountFlags {
             (b"rw", None) => self.read_write = true,
             (b"exec", None) => self.noexec = false,
             (b"noexec", None) => self.noexec = true,
+            (b"discard", None) => self.discard = true,
+            (b"nodiscard", None) => self.discard = false,
             (b"dev", None) => self.dev = true,
             (b"suid", None) => self.suid = true,
             (b"allow_other", None) => self.allow_other = true,
@@ -110,6 +113,10 @@ mod tests {
         assert_eq!(flags.journal_device, Some(PathBuf::from("/dev/x")));
         assert_eq!(parse(""), Ok(MountFlags::default()));
         assert_eq!(["rw", "ro,rw", "rw,ro"].map(|text| parse(text).unwrap().read_write), [true, true, false]);
+        assert_eq!(
+            ["", "discard", "discard,nodiscard"].map(|text| parse(text).unwrap().discard),
+            [false, true, false]
+        );
         let both = MountFlags::parse(&["noexec".into(), "subtype=x".into()]).unwrap();
         assert_eq!(parse("errors=panic,errors=remount-ro").unwrap().errors, Some(OnError::ReadOnly));
         assert!(both.noexec && both.subtype.as_deref() == Some("x"));

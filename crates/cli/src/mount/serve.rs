@@ -127,7 +127,12 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         no_recovery: flags.no_recovery,
         // 0 would stand for the default.
         cache_bytes: usize::try_from(cache).unwrap_or(usize::MAX).max(CACHE_MIN),
-        write: WriteOptions { errors: flags.errors, keeps_set_id: true, ..WriteOptions::default() },
+        write: WriteOptions {
+            errors: flags.errors,
+            discard: flags.discard,
+            keeps_set_id: true,
+            ..WriteOptions::default()
+        },
         ..OpenOptions::default()
     };
     if let Some(path) = &flags.journal_device {

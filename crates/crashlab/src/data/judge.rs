@@ -49,7 +49,7 @@ impl DataRun {
 
     /// A mistake is there after the cut, too.
     fn open(&self, disk: &Arc<SimDisk>) -> Result<Volume, String> {
-        let options = options(self.schedule.flush, self.schedule.sabotage);
+        let options = options(&self.schedule);
         Volume::open(disk.clone(), &options).map_err(|fault| fault.to_string())
     }
 

@@ -37,6 +37,10 @@ pub fn data_plants() -> Vec<DataPlant> {
             sabotage: Sabotage { reuse_freed: true, ..none },
         },
         DataPlant {
+            name: "freed blocks are discarded before the commit",
+            sabotage: Sabotage { discard_early: true, ..none },
+        },
+        DataPlant {
             name: "what was freed of maps and directories is not revoked",
             sabotage: Sabotage { skip_revokes: true, ..none },
         },

@@ -33,6 +33,8 @@ pub struct DataSchedule {
     pub steps: usize,
     /// How flushes are shared.
     pub flush: FlushMode,
+    /// What is freed is discarded.
+    pub discard: bool,
     /// Mistakes on purpose.
     pub sabotage: Sabotage,
 }
@@ -42,7 +44,8 @@ impl DataSchedule {
     #[must_use]
     pub fn new(seed: u64, kind: DataKind) -> Self {
         let flush = FlushMode::ALL[(seed / 4 % 4) as usize];
-        Self { seed, kind, steps: 60, flush, sabotage: Sabotage::default() }
+        let discard = (seed / 3).is_multiple_of(2);
+        Self { seed, kind, steps: 60, flush, discard, sabotage: Sabotage::default() }
     }
 }
 
@@ -66,9 +69,10 @@ pub struct DataRun {
 }
 
 /// How a volume of the lab is opened.
-pub(super) fn options(flush: FlushMode, sabotage: Sabotage) -> OpenOptions {
-    let flush = FlushSettings { mode: flush, ..FlushSettings::default() };
-    let write = WriteOptions { no_committer: true, flush, sabotage, ..WriteOptions::default() };
+pub(super) fn options(schedule: &DataSchedule) -> OpenOptions {
+    let DataSchedule { discard, sabotage, .. } = *schedule;
+    let flush = FlushSettings { mode: schedule.flush, ..FlushSettings::default() };
+    let write = WriteOptions { no_committer: true, flush, discard, sabotage, ..WriteOptions::default() };
     OpenOptions { write, ..OpenOptions::default() }
 }
 
@@ -82,7 +86,7 @@ impl DataRun {
     /// # Errors
     /// The volume failed where it should not, or showed other bytes than were written.
     pub fn record(base: Image, schedule: DataSchedule) -> Result<Self, String> {
-        let opened = options(schedule.flush, schedule.sabotage);
+        let opened = options(&schedule);
         let disk = Arc::new(SimDisk::from_image(base));
         let volume = Volume::open(disk.clone(), &opened).map_err(|fault| fault.to_string())?;
         let clock = volume.create(Ino::ROOT, CLOCK, &New::file(0o600)).map_err(text)?.ino();
@@ -287,6 +291,10 @@ impl Device for Interrupted {
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.disk.zero_at(offset, len)
+    }
+
+    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
+        self.disk.discard_at(offset, len)
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {

@@ -29,6 +29,7 @@ use ondisk::{Features, Geometry};
 use parking_lot::Mutex;
 use space::Alloc;
 
+use super::discard::Discards;
 use super::errors::Errors;
 use super::writeback::Flusher;
 use super::xattrs::Blocks;
@@ -60,6 +61,8 @@ pub struct WriteOptions {
     pub no_committer: bool,
     /// Keep no journal though the file system has one: what is not synced is lost in a crash, and the image may need a check.
     pub no_journal: bool,
+    /// Say to the device what is no longer needed: blocks that were freed, when that is durable.
+    pub discard: bool,
     /// What to do when damage is met; `None` for what the superblock asks for.
     pub errors: Option<OnError>,
     /// Who writes takes set-id bits off himself where they have to go, as the kernel does before it asks a FUSE server to write:
@@ -202,6 +205,7 @@ fn engine(
         errors: Errors::new(sb, options.write.errors),
         index: dir::Format::of(sb, geometry).index,
         superblock_at,
+        discards: Discards::new(options.write.discard),
     });
     let client: Arc<dyn journal::Client> = Arc::<Keeper>::clone(&keeper);
     journal.set_client(client);
@@ -232,6 +236,7 @@ fn engine(
         skip_short_orphans: !options.write.track_all_orphans,
         keeps_set_id: options.write.keeps_set_id,
         reuse_freed: options.write.sabotage.reuse_freed,
+        discard_early: options.write.sabotage.discard_early,
         guard: None,
     };
     inodes.set_live(Arc::clone(&writer.keeper) as Arc<dyn inode::LiveOwner>);

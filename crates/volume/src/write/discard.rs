@@ -1,0 +1,122 @@
+//! Telling the device what nobody needs: freed blocks at their commit, and all that is free when somebody asks.
+//!
+//! ```text
+//!   freed --> commit is durable --> discarded --> may be reused
+//!               |                     '-- earlier, and a power cut would bring the old file back without its bytes
+//!               '-- later than that, and a discard could hit the new owner's bytes
+//! ```
+//!
+//! A discard is not waited for by anybody's flush, and one that fails is no error: the blocks are free all the same.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use base::Pblk;
+use device::Device;
+use inode::Shared;
+
+use super::Keeper;
+use crate::{Fault, Volume};
+
+/// What was discarded since the volume was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiscardStats {
+    /// Ranges.
+    pub ranges: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Ranges that the device refused.
+    pub failed: u64,
+}
+
+/// Whether freed blocks are discarded, and what was.
+#[derive(Debug, Default)]
+pub(super) struct Discards {
+    /// Asked for, and the device can.
+    is_on: AtomicBool,
+    ranges: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Discards {
+    pub(super) fn new(is_on: bool) -> Self {
+        Self { is_on: AtomicBool::new(is_on), ..Self::default() }
+    }
+
+    /// Discards blocks. Can the device do that?
+    fn discard(&self, shared: &Shared, first: Pblk, blocks: u32) -> bool {
+        let block_size = shared.geometry.block_size.bytes();
+        let (offset, len) = (first.0 * block_size, u64::from(blocks) * block_size);
+        let add = |counter: &AtomicU64, more: u64| {
+            counter.fetch_add(more, Ordering::Relaxed);
+        };
+        match shared.device.discard_at(offset, len) {
+            Ok(false) => return false,
+            Ok(true) => {
+                add(&self.ranges, 1);
+                add(&self.bytes, len);
+            }
+            Err(_) => add(&self.failed, 1),
+        }
+        true
+    }
+}
+
+impl Keeper {
+    /// Discards what transactions up to this one freed. They are durable, and nobody was told yet that the blocks may be reused.
+    pub(super) fn discard_freed(&self, transaction: u64) {
+        if !self.discards.is_on.load(Ordering::Relaxed) {
+            return;
+        }
+        for (first, blocks) in self.alloc.freed_until(transaction) {
+            if !self.discards.discard(self.shared(), first, blocks) {
+                // It will not learn it.
+                self.discards.is_on.store(false, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// Says to the device which blocks are free, in runs of at least `min_bytes`: returns how many bytes that were. `None`: the
+    /// device cannot be told. What is freed by something that is not durable yet counts only when it is: [`sync`](Self::sync) comes
+    /// first here.
+    ///
+    /// # Errors
+    /// It is open for reading; as [`sync`](Self::sync); a group's bitmap cannot be read.
+    pub fn trim(&self, min_bytes: u64) -> Result<Option<u64>, Fault> {
+        let writer = self.writer()?;
+        self.sync()?;
+        let keeper = &writer.keeper;
+        let shared = keeper.shared();
+        let min_blocks = shared.geometry.block_size.blocks_for(min_bytes);
+        let (mut bytes, mut can) = (0, true);
+        for group in 0..shared.geometry.groups {
+            let done = keeper.alloc.each_free(group, min_blocks, |first, blocks| -> Result<(), Fault> {
+                if can {
+                    can = keeper.discards.discard(shared, first, blocks);
+                    bytes += u64::from(blocks) * shared.geometry.block_size.bytes();
+                }
+                Ok(())
+            });
+            self.noted(done)?;
+            if !can {
+                return Ok(None);
+            }
+        }
+        Ok(Some(bytes))
+    }
+
+    /// What was discarded; `None` when open for reading.
+    #[must_use]
+    pub fn discard_stats(&self) -> Option<DiscardStats> {
+        let discards = &self.writer.as_ref()?.keeper.discards;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Some(DiscardStats {
+            ranges: get(&discards.ranges),
+            bytes: get(&discards.bytes),
+            failed: get(&discards.failed),
+        })
+    }
+}
