@@ -2,7 +2,7 @@
 //! `io FILE [MIB]`. FILE is made, filled and removed.
 //!
 //! ```text
-//! cargo run --release -p extant-device --example io -- /var/tmp/io.bin 256
+//! cargo run --release -p extant-device --example io -- io.bin 256
 //! ```
 
 use std::io::{IoSlice, IoSliceMut};

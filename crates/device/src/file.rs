@@ -311,7 +311,8 @@ impl Device for FileDevice {
 
     fn prefetch(&self, offset: u64, len: u64) {
         let len = len.min(self.size.saturating_sub(offset));
-        if let Some(len) = NonZeroU64::new(len) {
+        // What goes past the page cache has nothing from it.
+        if let Some(len) = NonZeroU64::new(len).filter(|_| self.direct.is_none()) {
             // A hint that the system does not take changes nothing.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
         }

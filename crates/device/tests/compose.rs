@@ -286,3 +286,31 @@ fn a_mirror_where_all_fail_says_so_and_keeps_its_members() {
     assert_eq!((&bytes, mirror.read_faults(0), mirror.read_faults(1)), (b"kept", 2, 1));
     assert!(mirror.failed().is_empty());
 }
+
+#[test]
+fn a_discard_reaches_every_member_and_nothing_beside_its_range() {
+    const SIZE: u64 = 1 << 20;
+    let members = || (0..3).map(|_| Arc::new(MemDevice::new(SIZE))).collect::<Vec<_>>();
+    let shared = |members: &[Arc<MemDevice>]| {
+        members.iter().map(|member| Arc::clone(member) as Arc<dyn Device>).collect::<Vec<_>>()
+    };
+    for kind in 0..3 {
+        let members = members();
+        let device: Box<dyn Device> = match kind {
+            0 => Box::new(Linear::new(shared(&members)).unwrap()),
+            1 => Box::new(Stripe::new(shared(&members), 64 << 10).unwrap()),
+            _ => Box::new(Mirror::new(shared(&members)).unwrap()),
+        };
+        let size = device.size_bytes();
+        device.write_at(0, &vec![7; size as usize]).unwrap();
+        let (from, to) = (100_000, size - 100_000);
+        assert!(device.discard_at(from, to - from).unwrap());
+        let mut bytes = vec![0; size as usize];
+        device.read_at(0, &mut bytes).unwrap();
+        assert!(bytes[..from as usize].iter().chain(&bytes[to as usize..]).all(|byte| *byte == 7), "{kind}");
+        for member in &members {
+            assert!(member.resident_bytes() < SIZE / 4 * 3, "{kind}: {}", member.resident_bytes());
+        }
+        assert!(device.discard_at(from, size).is_err());
+    }
+}
