@@ -135,7 +135,7 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
                     add(number, what);
                     break;
                 }
-                if count % every != 0 {
+                if count % every != 0 || !run.is_for_others() {
                     continue;
                 }
                 if let Some(disk) = disk {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -185,6 +186,23 @@ impl SimDisk {
             state.finish_durable_write();
         }
         Ok(())
+    }
+
+    /// Makes durable what was written to some bytes since event `since`, and nothing else; where to go on the next time.
+    pub(crate) fn flush_part(&self, bytes: Range<u64>, since: u64) -> u64 {
+        let mut state = self.state_mut();
+        let issued = state.events();
+        let skip = since.saturating_sub(state.flushed) as usize;
+        let of_part = |entry: &Logged| {
+            let part = entry.offset.max(bytes.start)..(entry.offset + entry.len).min(bytes.end);
+            (entry.kind != EventKind::WriteDurable && part.start < part.end).then_some(part)
+        };
+        let parts: Vec<Range<u64>> = state.pending().iter().skip(skip).filter_map(of_part).collect();
+        for part in parts {
+            state.log(EventKind::WriteDurable, part.start, part.end - part.start);
+            state.finish_durable_write();
+        }
+        issued
     }
 
     fn flush_slowly(&self, issued: u64) {

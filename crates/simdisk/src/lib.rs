@@ -2,7 +2,8 @@
 //!
 //! Owns: [`SimDisk`], a [`Device`](device::Device) with a volatile write cache; [`Image`], its content, which is copied in
 //! no time; [`Recording`], all that happened to a disk, from which the state after any event can be made; [`Faulty`], a
-//! wrapper around any device that fails or delays chosen reads, writes and flushes.
+//! wrapper around any device that fails or delays chosen reads, writes and flushes; [`Part`], one of several devices that lose power
+//! together.
 //!
 //! Does **not** own: what is run on the disk, what must be true after a cut, or which cuts to try.
 //!
@@ -58,12 +59,14 @@ mod cut;
 mod disk;
 mod faulty;
 mod image;
+mod part;
 mod recording;
 
 pub use cut::{Choice, Pending, Sector, Seeded};
 pub use disk::{FlushCost, SimDisk};
 pub use faulty::{Counts, EIO, ENOSPC, Effect, Faulty, Op, Rule, RuleId};
 pub use image::Image;
+pub use part::Part;
 pub use recording::{Event, EventKind, Recording};
 
 /// The unit in which a power cut tears, in bytes.

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use base::Ino;
+use ondisk::Features;
+use ondisk::superblock::{self, Superblock};
 use simdisk::{Image, SimDisk};
 use volume::{Allocate, DataPath, New, OpenOptions, Volume, WriteOptions};
 
@@ -25,14 +27,19 @@ pub enum DataKind {
     Ordered,
     /// Written through the journal, `data=journal`.
     Journaled,
+    /// With the log on a device of its own.
+    ExternalLog,
 }
+
+/// Bytes of a log that is on a device of its own.
+const LOG_BYTES: u64 = 1 << 20;
 
 /// Blocks that are left when an image is nearly full: what is freed is soon used again.
 const LEFT_BYTES: u64 = 640 << 10;
 
 impl DataKind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Blocks4K,
         Self::Blocks1K,
         Self::Clusters,
@@ -40,6 +47,7 @@ impl DataKind {
         Self::Inline,
         Self::Ordered,
         Self::Journaled,
+        Self::ExternalLog,
     ];
 
     /// Bytes of a block.
@@ -66,6 +74,12 @@ impl DataKind {
         !matches!(self, Self::Indirect | Self::Ordered)
     }
 
+    /// Bytes at the end of the disk that are the log's device.
+    #[must_use]
+    pub fn log_bytes(self) -> Option<u64> {
+        (self == Self::ExternalLog).then_some(LOG_BYTES)
+    }
+
     /// How its bytes get to the device.
     #[must_use]
     pub fn path(self) -> DataPath {
@@ -82,6 +96,8 @@ impl DataKind {
             Self::Blocks1K | Self::Ordered | Self::Journaled => {
                 (&["-b", "1024", "-J", "size=1", "-O", "orphan_file"], "8M")
             }
+            // The log comes later.
+            Self::ExternalLog => (&["-b", "1024", "-O", "^has_journal"], "8M"),
             Self::Clusters => {
                 (&["-b", "1024", "-J", "size=1", "-O", "bigalloc", "-C", "16384", "-N", "256"], "16M")
             }
@@ -126,7 +142,34 @@ fn make(kind: DataKind, full: bool) -> Image {
         let bytes: Vec<u8> = stale(block).to_le_bytes().repeat(bs as usize / 8);
         image.write(block * bs, &bytes);
     }
-    image
+    if kind.log_bytes().is_some() { with_log_behind(&image, bs, &path) } else { image }
+}
+
+/// Puts a log behind a file system that has none: what `tune2fs -J device=` does with two devices.
+fn with_log_behind(image: &Image, block_bytes: u64, scratch: &Path) -> Image {
+    let size = image.size_bytes();
+    let name = scratch.to_str().expect("scratch paths are text");
+    let (block_size, log_size) = (block_bytes.to_string(), format!("{}K", LOG_BYTES >> 10));
+    std::fs::remove_file(scratch).expect("it was written");
+    testkit::run("mke2fs", ["-q", "-F", "-O", "journal_dev", "-b", &block_size, name, &log_size]);
+    let mut log = std::fs::read(scratch).expect("just made");
+    let mut bytes = [0; superblock::SIZE];
+    image.read(superblock::OFFSET, &mut bytes);
+    let mut sb = Superblock::decode(&bytes).expect("it was made by mke2fs");
+    let uuid_at = superblock::OFFSET as usize + 0x68;
+    sb.journal_uuid.copy_from_slice(&log[uuid_at..uuid_at + 16]);
+    sb.features.compat |= Features::HAS_JOURNAL;
+    // One user: this file system.
+    let log_sb = 2 * block_bytes as usize;
+    log[log_sb + 0x40..log_sb + 0x44].copy_from_slice(&1_u32.to_be_bytes());
+    log[log_sb + 0x100..log_sb + 0x110].copy_from_slice(&sb.uuid);
+    let mut whole = Image::new(size + LOG_BYTES);
+    let mut content = vec![0; size as usize];
+    image.read(0, &mut content);
+    whole.write(0, &content);
+    whole.write(superblock::OFFSET, &sb.sealed());
+    whole.write(size, &log);
+    whole
 }
 
 /// Takes nearly all blocks, without writing to them.

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use simdisk::SimDisk;
-use volume::{Fault, OpenOptions, Refusal, SetAttr, Volume};
+use volume::{Fault, Refusal, SetAttr, Volume};
 
-use super::run::{CLOCK, DataRun, name, options, read, to_units};
+use super::run::{CLOCK, DataRun, name, opening, read, to_units};
 use super::step::{NAMES, Step, UNIT};
 use crate::Verdict;
 
@@ -49,8 +49,8 @@ impl DataRun {
 
     /// A mistake is there after the cut, too.
     fn open(&self, disk: &Arc<SimDisk>) -> Result<Volume, String> {
-        let options = options(&self.schedule);
-        Volume::open(disk.clone(), &options).map_err(|fault| fault.to_string())
+        let (device, options) = opening(&self.schedule, disk);
+        Volume::open(device, &options).map_err(|fault| fault.to_string())
     }
 
     fn violation(&self, event: u64, seed: u64, why: &str) -> Verdict {
@@ -81,7 +81,8 @@ impl DataRun {
         let grown = self.grow(&volume, found)?;
         volume.close().map_err(|fault| format!("close: {fault}"))?;
         self.judge_grown(disk, &grown)?;
-        let report = check::check(&**disk, &check::Options::default()).map_err(|fault| fault.to_string())?;
+        let report = check::check(&*opening(&self.schedule, disk).0, &check::Options::default())
+            .map_err(|fault| fault.to_string())?;
         if report.exit_code() != 0 {
             let first = report.findings.iter().find(|finding| finding.rule.severity != check::Severity::Note);
             return Err(format!("check: {} findings, first: {first:?}", report.findings.len()));
@@ -107,8 +108,8 @@ impl DataRun {
 
     /// Files that grew show what they had, and zeros behind it: on the device, too.
     fn judge_grown(&self, disk: &Arc<SimDisk>, grown: &Found) -> Result<(), String> {
-        let options = OpenOptions::default();
-        let volume = Volume::open_read_only(disk.clone(), &options).map_err(|fault| fault.to_string())?;
+        let (device, options) = opening(&self.schedule, disk);
+        let volume = Volume::open_read_only(device, &options).map_err(|fault| fault.to_string())?;
         let shown = found(&volume)?;
         for (at, (expected, shown)) in grown.files.iter().zip(&shown.files).enumerate() {
             let (Some((_, expected)), Some((_, shown))) = (expected, shown) else { continue };

@@ -7,7 +7,7 @@ use base::Ino;
 use device::{Device, DeviceFault, FlushStats};
 use fsmodel::Rng;
 use ondisk::time::Timestamp;
-use simdisk::{Image, Recording, SimDisk};
+use simdisk::{Image, Part, Recording, SimDisk};
 use volume::{Fault, FlushMode, FlushSettings, New, OpenOptions, Sabotage, SetAttr, Volume, WriteOptions};
 
 use super::DataKind;
@@ -68,8 +68,8 @@ pub struct DataRun {
     pub(super) schedule: DataSchedule,
 }
 
-/// How a volume of the lab is opened.
-pub(super) fn options(schedule: &DataSchedule) -> OpenOptions {
+/// How a volume of the lab is opened, and on what: the log may be on the last bytes of the disk, a device of its own.
+pub(super) fn opening(schedule: &DataSchedule, disk: &Arc<SimDisk>) -> (Arc<dyn Device>, OpenOptions) {
     let DataSchedule { kind, discard, sabotage, .. } = *schedule;
     let flush = FlushSettings { mode: schedule.flush, ..FlushSettings::default() };
     let write = WriteOptions {
@@ -80,7 +80,11 @@ pub(super) fn options(schedule: &DataSchedule) -> OpenOptions {
         sabotage,
         ..WriteOptions::default()
     };
-    OpenOptions { write, ..OpenOptions::default() }
+    let options = OpenOptions { write, ..OpenOptions::default() };
+    let Some(log_bytes) = kind.log_bytes() else { return (disk.clone(), options) };
+    let at = disk.size_bytes() - log_bytes;
+    let part = |start, len| Arc::new(Part::new(disk.clone(), start, len).expect("it is of the disk"));
+    (part(0, at), OpenOptions { journal_device: Some(part(at, log_bytes)), ..options })
 }
 
 fn text(fault: Fault) -> String {
@@ -93,16 +97,17 @@ impl DataRun {
     /// # Errors
     /// The volume failed where it should not, or showed other bytes than were written.
     pub fn record(base: Image, schedule: DataSchedule) -> Result<Self, String> {
-        let opened = options(&schedule);
         let disk = Arc::new(SimDisk::from_image(base));
-        let volume = Volume::open(disk.clone(), &opened).map_err(|fault| fault.to_string())?;
+        let (device, options) = opening(&schedule, &disk);
+        let volume = Volume::open(device, &options).map_err(|fault| fault.to_string())?;
         let clock = volume.create(Ino::ROOT, CLOCK, &New::file(0o600)).map_err(text)?.ino();
         set_clock(&volume, clock, 0, 0).map_err(text)?;
         volume.close().map_err(text)?;
 
         let disk = Arc::new(SimDisk::recording(disk.image()));
-        let device = Arc::new(Interrupted { disk: disk.clone(), armed: Mutex::default() });
-        let volume = Volume::open(device.clone(), &opened).map_err(|fault| fault.to_string())?;
+        let (device, options) = opening(&schedule, &disk);
+        let device = Arc::new(Interrupted { disk: device, armed: Mutex::default() });
+        let volume = Volume::open(device.clone(), &options).map_err(|fault| fault.to_string())?;
         let mut subject = Subject { volume: Arc::new(volume), device, clock, inos: [None; NAMES] };
         let mut random = Rng::new(schedule.seed);
         let mut memory = Memory::default();
@@ -127,6 +132,12 @@ impl DataRun {
         drop(subject);
         let recording = disk.recorded().ok_or("the disk did not record")?;
         Ok(Self { recording, taken, schedule })
+    }
+
+    /// Can others judge what a cut leaves? They would have to be given the log apart.
+    #[must_use]
+    pub fn is_for_others(&self) -> bool {
+        self.schedule.kind.log_bytes().is_none()
     }
 
     /// Moments at which power can fail: after each event, and during it.
@@ -250,7 +261,7 @@ impl Commit {
 
 /// The disk, with what happens while it is written to.
 struct Interrupted {
-    disk: Arc<SimDisk>,
+    disk: Arc<dyn Device>,
     armed: Mutex<Option<Commit>>,
 }
 
