@@ -243,6 +243,11 @@ impl State {
         words
     }
 
+    /// May what is known of its inodes be dropped, and be made again from the bitmap block?
+    pub(crate) fn can_drop_inodes(&self) -> bool {
+        self.dirty & DIRTY_INODES == 0
+    }
+
     /// May its map be dropped, and be made again from the bitmap block?
     pub(crate) fn can_drop_map(&self) -> bool {
         self.pending.is_empty() && self.windows.iter().all(|window| window.len == 0)

@@ -67,8 +67,8 @@ fn thread_number() -> usize {
 }
 
 impl Alloc {
-    /// Allocates an inode: its bit is set, and the counts of its group follow. Changes one inode bitmap, and in a group
-    /// that was never used its block bitmap too: reserve credits for two blocks, and one for the descriptor.
+    /// Allocates an inode: its bit is set, and the counts of its group follow. In a group that was never used both bitmaps are
+    /// made: reserve credits for two blocks, and two for what [`seal`](Self::seal) writes.
     ///
     /// A number may come back in the transaction that freed it: the log replays both in order. So whoever keeps inodes
     /// in memory forgets the old one before he frees its number.
@@ -236,9 +236,7 @@ impl Alloc {
             self.set_bad_inodes(group, cell, &mut state, &fact);
             return Err(ReadFault::corrupt(Place::ino(ino), fact));
         }
-        edit.change(Pblk(state.desc.inode_bitmap), INODE_BITMAP, &mut |bytes| {
-            bits::fill_bytes(bytes, index..index + 1, false);
-        })?;
+        edit.transaction();
         if let Some(map) = state.inodes.as_deref_mut() {
             bits::clear(map, index..index + 1);
         }
@@ -286,10 +284,7 @@ impl Alloc {
             state.desc.itable_unused = inodes;
             self.set_dirty(group, state, DIRTY_INODES);
         }
-        edit.change(Pblk(state.desc.inode_bitmap), INODE_BITMAP, &mut |bytes| {
-            debug_assert!(bits::bytes_all_clear(bytes, index..index + 1), "inode {index} of group {group}");
-            bits::fill_bytes(bytes, index..index + 1, true);
-        })?;
+        edit.transaction();
         let per_block = self.geometry.inodes_per_block();
         let block = index - index % per_block;
         let mut is_first = false;

@@ -390,7 +390,7 @@ impl Journal {
         if self.options.has_committer && blocks > soon {
             self.want(running.transaction.number);
         }
-        Ok(Handle::new(self, Arc::clone(&running.transaction), credits))
+        Ok(Handle::new(self, running.transaction.number, credits))
     }
 
     /// Makes a transaction, and all before it, durable. Returns at once when it is.

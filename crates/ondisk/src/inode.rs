@@ -329,7 +329,7 @@ pub fn device_block(major: u32, minor: u32) -> Option<[u8; 60]> {
 /// The seed of every checksum that belongs to one inode: its own, its extent blocks', its directory blocks'.
 #[must_use]
 pub fn inode_seed(fs_seed: u32, ino: Ino, generation: u32) -> u32 {
-    crc32c(crc32c(fs_seed, &ino.0.to_le_bytes()), &generation.to_le_bytes())
+    crc32c(fs_seed, &(u64::from(generation) << 32 | u64::from(ino.0)).to_le_bytes())
 }
 
 const CHECKSUM_LO_AT: usize = 0x7C;

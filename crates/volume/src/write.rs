@@ -36,7 +36,7 @@ use std::time::Duration;
 use base::sync::Apart;
 use base::{Ino, Pblk};
 use buffer::{Kind, ReadFault, Seal};
-use inode::{Change, Live, Node, Orphans, Shared};
+use inode::{Change, Live, Node, Orphans, Shared, Values};
 use journal::{Handle, Journal};
 use ondisk::htree::DxFormat;
 use ondisk::time::Timestamp;
@@ -231,19 +231,41 @@ impl Writer {
         Ok(self.live().get(ino)?)
     }
 
+    /// As [`node`](Self::node), for who asks [`is_there`](Self::is_there) once he has it locked.
+    fn node_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        if self.shared().is_special(ino) {
+            return Err(Refusal::NotPermitted.into());
+        }
+        Ok(self.live().get_unasked(ino)?)
+    }
+
+    /// Is an inode still there?
+    fn is_there(node: &Node, values: &Values) -> Result<(), Fault> {
+        if node.is_gone(values) { Err(Refusal::Stale.into()) } else { Ok(()) }
+    }
+
     /// An inode that an entry of a directory leads to: that it cannot be changed is damage.
     fn named(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        let node = self.named_unasked(ino)?;
+        Self::is_in_use(&node, &node.values())?;
+        Ok(node)
+    }
+
+    /// As [`named`](Self::named), for who asks [`is_in_use`](Self::is_in_use) once he has it locked.
+    fn named_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         if self.shared().is_special(ino) {
             let fact = base::Malformed::new("inode", "is not one of the file system's own", ino.0);
             return Err(Fault::corrupt(ino, fact));
         }
-        self.live().get(ino).map_err(|fault| match fault {
-            inode::Fault::NoSuchInode(_) => {
-                let fact = base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
-                Fault::corrupt(ino, fact)
-            }
+        self.live().get_unasked(ino).map_err(|fault| match fault {
+            inode::Fault::NoSuchInode(_) => not_in_use(ino),
             fault => fault.into(),
         })
+    }
+
+    /// Is an inode that a name leads to still there? That it is not is damage: the name's directory is locked.
+    fn is_in_use(node: &Node, values: &Values) -> Result<(), Fault> {
+        if node.is_gone(values) { Err(not_in_use(node.ino())) } else { Ok(()) }
     }
 
     fn now(&self) -> Timestamp {
@@ -337,12 +359,19 @@ impl Volume {
 
 /// A name that may be made or removed.
 fn check_name(name: &[u8]) -> Result<(), Fault> {
+    // Without an end at the first one: most names have none, and are short.
+    let is_good = |name: &[u8]| name.iter().fold(true, |good, byte| good & (*byte != b'/') & (*byte != 0));
     match name {
         b"" => Err(Refusal::NotFound.into()),
         name if name.len() > dirent::NAME_LEN_MAX => Err(Refusal::NameTooLong.into()),
-        name if name.contains(&b'/') || name.contains(&0) => Err(Refusal::Invalid.into()),
+        name if !is_good(name) => Err(Refusal::Invalid.into()),
         _ => Ok(()),
     }
+}
+
+/// A name leads to an inode that nobody uses.
+fn not_in_use(ino: Ino) -> Fault {
+    Fault::corrupt(ino, base::Malformed::new("directory entry", "leads to an inode in use", ino.0))
 }
 
 #[cfg(test)]

@@ -123,9 +123,8 @@ impl Editor<'_> {
         self.cache.node_mut(lblk).expect("nodes of a path are loaded, and dropped only between operations")
     }
 
-    /// The way to the first leaf that may hold names of a hash.
+    /// The way to the first leaf that may hold names of a hash. The root was loaded.
     pub(super) fn descend(&mut self, hash: u32) -> Result<Path, ReadFault> {
-        self.load_root()?;
         let path = Path { steps: [Step::default(); LEVELS_MAX], len: 0, leaf: Lblk(0), next_key: None };
         self.descend_from(path, Some(hash))
     }

@@ -1,10 +1,10 @@
 //! A handle: the right to change blocks in the running transaction.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 use base::Pblk;
-use buffer::{Edit, ReadFault, Seal};
+use buffer::{Edit, Hint, ReadFault, Seal};
 
 use super::Journal;
 use super::transaction::Transaction;
@@ -18,7 +18,10 @@ use super::transaction::Transaction;
 /// ```
 pub struct Handle<'j> {
     journal: &'j Journal,
-    transaction: Arc<Transaction>,
+    /// The transaction's number; that one is the running one as long as the handle is open.
+    number: u64,
+    /// The transaction, once it is asked for: most operations change only blocks that others changed before.
+    transaction: OnceCell<Arc<Transaction>>,
     /// Blocks that may still join.
     left: Cell<u32>,
     /// Room that was given.
@@ -30,14 +33,34 @@ pub struct Handle<'j> {
 }
 
 impl<'j> Handle<'j> {
-    pub(super) fn new(journal: &'j Journal, transaction: Arc<Transaction>, credits: u32) -> Self {
+    pub(super) fn new(journal: &'j Journal, number: u64, credits: u32) -> Self {
         let (left, given, changes) = (Cell::new(credits), Cell::new(credits), Cell::new(0));
-        Self { journal, transaction, left, given, changes, is_sealing: false }
+        Self { journal, number, transaction: OnceCell::new(), left, given, changes, is_sealing: false }
     }
 
     pub(super) fn sealing(journal: &'j Journal, transaction: Arc<Transaction>) -> Self {
         let (left, given, changes) = (Cell::new(u32::MAX), Cell::new(0), Cell::new(0));
-        Self { journal, transaction, left, given, changes, is_sealing: true }
+        let number = transaction.number;
+        Self {
+            journal,
+            number,
+            transaction: OnceCell::from(transaction),
+            left,
+            given,
+            changes,
+            is_sealing: true,
+        }
+    }
+
+    fn transaction(&self) -> &Transaction {
+        self.transaction.get_or_init(|| {
+            let running = Arc::clone(&self.journal.running.lock().transaction);
+            debug_assert_eq!(
+                running.number, self.number,
+                "a transaction is not sealed while a handle is open"
+            );
+            running
+        })
     }
 
     /// Asks for room for `credits` more blocks. `false`: the transaction has none; end this handle at a consistent point and
@@ -59,7 +82,7 @@ impl<'j> Handle<'j> {
     /// transaction? For who must do all within one transaction, and asks before each step.
     #[must_use]
     pub fn has_room(&self, credits: u32) -> bool {
-        let blocks = self.transaction.len() + self.journal.client().blocks_to_come();
+        let blocks = self.transaction().len() + self.journal.client().blocks_to_come();
         self.left.get() >= credits && blocks + credits <= self.journal.transaction_max
     }
 
@@ -80,14 +103,14 @@ impl<'j> Handle<'j> {
         debug_assert!(left > 0, "block {block} ({:?}) joins a handle without credits", seal.owner);
         // One too few is a mistake of the estimate, not of the disk: the transaction has room left for it.
         self.left.set(left.saturating_sub(1));
-        self.transaction.join(block, seal);
+        self.transaction().join(block, seal);
     }
 }
 
 impl Edit for Handle<'_> {
     fn transaction(&self) -> u64 {
         self.count();
-        self.transaction.number
+        self.number
     }
 
     fn changes(&self) -> u64 {
@@ -99,7 +122,18 @@ impl Edit for Handle<'_> {
     }
 
     fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
-        if self.journal.buffers.change(block, seal.owner, self.transaction.number, change)? {
+        let mut hint = Hint::NONE;
+        self.change_at(block, &mut hint, seal, change)
+    }
+
+    fn change_at(
+        &self,
+        block: Pblk,
+        hint: &mut Hint,
+        seal: Seal,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), ReadFault> {
+        if self.journal.buffers.change_at(block, hint, seal.owner, self.number, change)? {
             self.join(block, seal);
         }
         self.count();
@@ -108,14 +142,14 @@ impl Edit for Handle<'_> {
 
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8])) {
         self.count();
-        if self.journal.buffers.fresh(block, seal.owner, self.transaction.number, fill) {
+        if self.journal.buffers.fresh(block, seal.owner, self.number, fill) {
             self.join(block, seal);
         }
     }
 
     fn revoke(&self, block: Pblk) {
         self.count();
-        self.transaction.revoke(block);
+        self.transaction().revoke(block);
         self.journal.buffers.forget(block);
     }
 }
