@@ -25,7 +25,8 @@ pub(crate) const DIRTY_BLOCKS: u8 = 1;
 /// The inode bitmap did.
 pub(crate) const DIRTY_INODES: u8 = 2;
 
-/// A group, and what can be known of it without its lock.
+/// A group, and what can be known of it without its lock; threads that work in neighbours share no cache line.
+#[repr(align(128))]
 pub(crate) struct Cell {
     pub(crate) state: Mutex<State>,
     /// Clusters that can be given out now.

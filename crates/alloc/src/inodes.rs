@@ -12,8 +12,9 @@
 //!
 //! Source: spec 08 section 6; kernel Documentation/filesystems/ext4/allocators.rst.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::sync::thread_number;
 use base::{Group, Ino, Malformed, Pblk, Place};
 use buffer::{Edit, ReadFault};
 use ondisk::group_desc::INODE_UNINIT;
@@ -57,13 +58,6 @@ const CURSORS: usize = 64;
 
 pub(crate) fn cursors() -> Box<[Cursor]> {
     (0..CURSORS).map(|_| Cursor(AtomicU64::new(u64::MAX))).collect()
-}
-
-/// Threads in the order in which they came.
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
-    NUMBER.with(|number| *number)
 }
 
 impl Alloc {

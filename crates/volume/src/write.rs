@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::sync::Apart;
+use base::sync::{Apart, thread_number};
 use base::{Ino, Pblk};
 use buffer::{Kind, ReadFault, Seal};
 use inode::{Change, Live, Node, Orphans, Shared, Values};
@@ -61,6 +61,8 @@ const NAME_CREDITS: u32 = 60;
 const SETGID: u16 = 0o2000;
 /// How often a transaction is committed though nobody asks: what a crash may lose.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// Counters of inodes' generations: about as many as threads that make inodes at the same moment.
+const GENERATIONS: usize = 16;
 /// Commits that an operation waits for until freed space becomes usable, before it says that there is none.
 const SPACE_TRIES: u32 = 3;
 
@@ -145,7 +147,8 @@ pub(crate) struct Writer {
     pub(crate) blocks: xattrs::Blocks,
     /// Moves of directories, one at a time: the tree above a directory stays while one looks at it.
     renames: Mutex<()>,
-    generations: Apart<AtomicU64>,
+    /// One for each of so many threads.
+    generations: [Apart<AtomicU64>; GENERATIONS],
     pub(crate) dir_format: dir::Format,
     pub(crate) flusher: Arc<writeback::Flusher>,
     writeback: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -219,7 +222,8 @@ impl Writer {
 
     /// A number that tells uses of an inode's number apart.
     fn generation(&self) -> u32 {
-        let number = self.generations.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        let mine = &self.generations[thread_number() % GENERATIONS];
+        let number = mine.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         (number ^ number >> 32) as u32
     }
 
@@ -359,12 +363,10 @@ impl Volume {
 
 /// A name that may be made or removed.
 fn check_name(name: &[u8]) -> Result<(), Fault> {
-    // Without an end at the first one: most names have none, and are short.
-    let is_good = |name: &[u8]| name.iter().fold(true, |good, byte| good & (*byte != b'/') & (*byte != 0));
     match name {
         b"" => Err(Refusal::NotFound.into()),
         name if name.len() > dirent::NAME_LEN_MAX => Err(Refusal::NameTooLong.into()),
-        name if !is_good(name) => Err(Refusal::Invalid.into()),
+        name if name.iter().any(|byte| matches!(byte, b'/' | 0)) => Err(Refusal::Invalid.into()),
         _ => Ok(()),
     }
 }

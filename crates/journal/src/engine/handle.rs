@@ -24,7 +24,9 @@ pub struct Handle<'j> {
     transaction: OnceCell<Arc<Transaction>>,
     /// Blocks that may still join.
     left: Cell<u32>,
-    /// Room that was given.
+    /// The lane that it is in; without one it was started under the lock.
+    lane: Option<usize>,
+    /// Room that was given under the lock.
     given: Cell<u32>,
     /// Changes that were made and not settled.
     changes: Cell<u64>,
@@ -33,23 +35,32 @@ pub struct Handle<'j> {
 }
 
 impl<'j> Handle<'j> {
+    /// Started under the lock, which gave it these credits.
     pub(super) fn new(journal: &'j Journal, number: u64, credits: u32) -> Self {
-        let (left, given, changes) = (Cell::new(credits), Cell::new(credits), Cell::new(0));
-        Self { journal, number, transaction: OnceCell::new(), left, given, changes, is_sealing: false }
-    }
-
-    pub(super) fn sealing(journal: &'j Journal, transaction: Arc<Transaction>) -> Self {
-        let (left, given, changes) = (Cell::new(u32::MAX), Cell::new(0), Cell::new(0));
-        let number = transaction.number;
         Self {
             journal,
             number,
-            transaction: OnceCell::from(transaction),
-            left,
-            given,
-            changes,
-            is_sealing: true,
+            transaction: OnceCell::new(),
+            left: Cell::new(credits),
+            lane: None,
+            given: Cell::new(credits),
+            changes: Cell::new(0),
+            is_sealing: false,
         }
+    }
+
+    /// Started in a lane.
+    pub(super) fn in_lane(journal: &'j Journal, number: u64, credits: u32, lane: usize) -> Self {
+        let mut handle = Self::new(journal, number, credits);
+        (handle.lane, handle.given) = (Some(lane), Cell::new(0));
+        handle
+    }
+
+    pub(super) fn sealing(journal: &'j Journal, transaction: Arc<Transaction>) -> Self {
+        let mut handle = Self::new(journal, transaction.number, 0);
+        (handle.transaction, handle.left) = (OnceCell::from(transaction), Cell::new(u32::MAX));
+        handle.is_sealing = true;
+        handle
     }
 
     fn transaction(&self) -> &Transaction {
@@ -67,12 +78,16 @@ impl<'j> Handle<'j> {
     /// start another.
     #[must_use]
     pub fn extend(&self, credits: u32) -> bool {
-        let mut running = self.journal.running.lock();
-        let blocks = running.transaction.len() + running.reserved + self.journal.client().blocks_to_come();
-        if self.is_sealing || blocks + credits > self.journal.transaction_max {
+        let running = self.journal.running.lock();
+        if self.is_sealing {
             return false;
         }
-        running.reserved += credits;
+        self.journal.lanes.give(credits);
+        let blocks = running.transaction.len() + self.journal.lanes.reserved();
+        if blocks + self.journal.client().blocks_to_come() > self.journal.transaction_max {
+            self.journal.lanes.take_back(credits);
+            return false;
+        }
         self.left.set(self.left.get() + credits);
         self.given.set(self.given.get() + credits);
         true
@@ -159,11 +174,26 @@ impl Drop for Handle<'_> {
         if self.is_sealing {
             return;
         }
-        let mut running = self.journal.running.lock();
-        running.handles -= 1;
-        running.reserved -= self.given.get();
-        if running.handles == 0 && running.is_locked {
-            self.journal.changed.notify_all();
+        let given = self.given.get();
+        match self.lane {
+            Some(lane) => {
+                if given > 0 {
+                    let _running = self.journal.running.lock();
+                    self.journal.lanes.take_back(given);
+                }
+                if self.journal.lanes.leave(lane) {
+                    let _running = self.journal.running.lock();
+                    self.journal.changed.notify_all();
+                }
+            }
+            None => {
+                let mut running = self.journal.running.lock();
+                running.handles -= 1;
+                self.journal.lanes.take_back(given);
+                if running.handles == 0 && running.is_locked {
+                    self.journal.changed.notify_all();
+                }
+            }
         }
     }
 }
