@@ -12,7 +12,7 @@ use base::{Group, Pblk};
 use buffer::{Edit, ReadFault};
 use ondisk::group_desc::BLOCK_UNINIT;
 
-use crate::group::{Cell, DIRTY_BLOCKS, State};
+use crate::group::{Cell, DIRTY_BLOCKS, DIRTY_INODES, State};
 use crate::index::{By, ORDERS};
 use crate::search::{Seen, Wish, best};
 use crate::stats::Criterion;
@@ -435,6 +435,9 @@ impl Alloc {
             let mut dirty = self.dirty.lock();
             dirty.insert(group);
             self.dirty_groups.store(dirty.len() as u32, Ordering::Relaxed);
+        }
+        if what & !state.dirty & DIRTY_INODES != 0 {
+            self.dirty_inodes.fetch_add(1, Ordering::Relaxed);
         }
         state.dirty |= what;
     }

@@ -25,7 +25,8 @@ pub(crate) const DIRTY_BLOCKS: u8 = 1;
 /// The inode bitmap did.
 pub(crate) const DIRTY_INODES: u8 = 2;
 
-/// A group, and what can be known of it without its lock.
+/// A group, and what can be known of it without its lock; threads that work in neighbours share no cache line.
+#[repr(align(128))]
 pub(crate) struct Cell {
     pub(crate) state: Mutex<State>,
     /// Clusters that can be given out now.
@@ -241,6 +242,11 @@ impl State {
             bits::set(&mut words, own.clone());
         }
         words
+    }
+
+    /// May what is known of its inodes be dropped, and be made again from the bitmap block?
+    pub(crate) fn can_drop_inodes(&self) -> bool {
+        self.dirty & DIRTY_INODES == 0
     }
 
     /// May its map be dropped, and be made again from the bitmap block?

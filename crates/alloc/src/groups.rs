@@ -403,7 +403,8 @@ impl Shrinker for Alloc {
                     continue;
                 }
                 let map = if state.can_drop_map() { state.map.take() } else { None };
-                for words in [map, state.inodes.take()].into_iter().flatten() {
+                let inodes = if state.can_drop_inodes() { state.inodes.take() } else { None };
+                for words in [map, inodes].into_iter().flatten() {
                     freed += words.len() * 8;
                 }
             }

@@ -12,8 +12,9 @@
 //!
 //! Source: spec 08 section 6; kernel Documentation/filesystems/ext4/allocators.rst.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::sync::thread_number;
 use base::{Group, Ino, Malformed, Pblk, Place};
 use buffer::{Edit, ReadFault};
 use ondisk::group_desc::INODE_UNINIT;
@@ -59,16 +60,9 @@ pub(crate) fn cursors() -> Box<[Cursor]> {
     (0..CURSORS).map(|_| Cursor(AtomicU64::new(u64::MAX))).collect()
 }
 
-/// Threads in the order in which they came.
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
-    NUMBER.with(|number| *number)
-}
-
 impl Alloc {
-    /// Allocates an inode: its bit is set, and the counts of its group follow. Changes one inode bitmap, and in a group
-    /// that was never used its block bitmap too: reserve credits for two blocks, and one for the descriptor.
+    /// Allocates an inode: its bit is set, and the counts of its group follow. In a group that was never used both bitmaps are
+    /// made: reserve credits for two blocks, and two for what [`seal`](Self::seal) writes.
     ///
     /// A number may come back in the transaction that freed it: the log replays both in order. So whoever keeps inodes
     /// in memory forgets the old one before he frees its number.
@@ -236,9 +230,7 @@ impl Alloc {
             self.set_bad_inodes(group, cell, &mut state, &fact);
             return Err(ReadFault::corrupt(Place::ino(ino), fact));
         }
-        edit.change(Pblk(state.desc.inode_bitmap), INODE_BITMAP, &mut |bytes| {
-            bits::fill_bytes(bytes, index..index + 1, false);
-        })?;
+        edit.transaction();
         if let Some(map) = state.inodes.as_deref_mut() {
             bits::clear(map, index..index + 1);
         }
@@ -286,10 +278,7 @@ impl Alloc {
             state.desc.itable_unused = inodes;
             self.set_dirty(group, state, DIRTY_INODES);
         }
-        edit.change(Pblk(state.desc.inode_bitmap), INODE_BITMAP, &mut |bytes| {
-            debug_assert!(bits::bytes_all_clear(bytes, index..index + 1), "inode {index} of group {group}");
-            bits::fill_bytes(bytes, index..index + 1, true);
-        })?;
+        edit.transaction();
         let per_block = self.geometry.inodes_per_block();
         let block = index - index % per_block;
         let mut is_first = false;

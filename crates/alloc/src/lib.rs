@@ -19,8 +19,9 @@
 //!    committed, or a window keeps it, or the file system itself lives there. Only clusters that are not busy are given out.
 //!    So a freed block is not reused before its freeing is durable: if it were, and power failed, the old file would
 //!    come back with the new file's bytes.
-//! 2. A change of a bitmap is one [`Edit::change`](buffer::Edit::change) of the caller's transaction. Descriptors change in memory, and go to
-//!    their blocks in [`seal`](Alloc::seal), once per commit, with the bitmaps' checksums as they are then.
+//! 2. A change of a block bitmap is one [`Edit::change`](buffer::Edit::change) of the caller's transaction. Inode bitmaps and
+//!    descriptors change in memory, and go to their blocks in [`seal`](Alloc::seal), once per commit, with the bitmaps' checksums as
+//!    they are then; until then an inode bitmap stays in memory.
 //! 3. A refusal changes nothing.
 //! 4. A group whose bitmap or descriptor breaks a rule is set aside with the reason ([`problems`](Alloc::problems)):
 //!    nothing is given out there.
@@ -166,6 +167,8 @@ pub struct Alloc {
     dirty: Apart<Mutex<BTreeSet<u32>>>,
     /// How many these are, for who does not change them.
     dirty_groups: AtomicU32,
+    /// In how many of them inodes changed.
+    dirty_inodes: AtomicU32,
     /// Which groups have something freed by which transaction.
     pending: Mutex<BTreeMap<u64, Vec<u32>>>,
     pending_clusters: AtomicU64,
@@ -236,6 +239,7 @@ impl Alloc {
             dirs: Apart::default(),
             dirty: Apart::default(),
             dirty_groups: AtomicU32::new(0),
+            dirty_inodes: AtomicU32::new(0),
             pending: Mutex::default(),
             pending_clusters: AtomicU64::new(0),
             window_groups: Mutex::default(),

@@ -1,4 +1,4 @@
-//! Descriptors on their way to the device, once per commit; and counting them.
+//! Inode bitmaps and descriptors on their way to the device, once per commit; and counting them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -6,15 +6,15 @@ use std::sync::atomic::Ordering;
 use base::{Group, Pblk};
 use buffer::{Edit, ReadFault};
 
-use crate::group::{DIRTY_BLOCKS, DIRTY_INODES};
-use crate::{Alloc, BLOCK_BITMAP, DESCRIPTORS, INODE_BITMAP};
+use crate::group::{DIRTY_BLOCKS, DIRTY_INODES, State};
+use crate::{Alloc, BLOCK_BITMAP, DESCRIPTORS, INODE_BITMAP, bits};
 
 impl Alloc {
-    /// Writes the descriptors of all groups that changed since the last time into their blocks, with the checksums of the
-    /// bitmaps as these are now. The committer calls it when no handle is open, so that nothing changes meanwhile.
+    /// Writes the inode bitmaps and the descriptors of all groups that changed since the last time into their blocks, with the
+    /// checksums of the bitmaps as these are now. The committer calls it when no handle is open, so that nothing changes meanwhile.
     ///
     /// # Errors
-    /// A block of descriptors cannot be read. The groups that were not written yet stay for the next call.
+    /// A block of descriptors, or a bitmap, cannot be read. The groups that were not written yet stay for the next call.
     pub fn seal(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
         let per_block = self.geometry.descs_per_block();
         let mut groups = self.take_dirty().into_iter().peekable();
@@ -28,8 +28,9 @@ impl Alloc {
                 taken.push(group);
                 if result.is_ok() {
                     let at = self.geometry.descriptor_place(Group(group)).1;
-                    result =
-                        self.sealed_desc(group).map(|desc| sealed.extend(desc.map(|desc| (group, at, desc))));
+                    result = self
+                        .sealed_desc(edit, group)
+                        .map(|desc| sealed.extend(desc.map(|desc| (group, at, desc))));
                 }
             }
             if result.is_ok() {
@@ -45,6 +46,7 @@ impl Alloc {
                 let mut dirty = self.dirty.lock();
                 dirty.extend(taken.into_iter().chain(groups));
                 self.dirty_groups.store(dirty.len() as u32, Ordering::Relaxed);
+                self.dirty_inodes.store(dirty.len() as u32, Ordering::Relaxed);
                 return Err(fault);
             }
             for group in taken {
@@ -59,34 +61,46 @@ impl Alloc {
     fn take_dirty(&self) -> BTreeSet<u32> {
         let mut dirty = self.dirty.lock();
         self.dirty_groups.store(0, Ordering::Relaxed);
+        self.dirty_inodes.store(0, Ordering::Relaxed);
         std::mem::take(&mut *dirty)
     }
 
-    /// A group's descriptor with its bitmaps' checksums.
-    fn sealed_desc(&self, group: u32) -> Result<Option<ondisk::group_desc::GroupDesc>, ReadFault> {
+    /// A group's descriptor with its bitmaps' checksums; its inode bitmap was written.
+    fn sealed_desc(
+        &self,
+        edit: &dyn Edit,
+        group: u32,
+    ) -> Result<Option<ondisk::group_desc::GroupDesc>, ReadFault> {
         let Some(cell) = self.seen_cell(group) else { return Ok(None) };
         let mut state = cell.state.lock();
-        if self.fs_seed.is_some() {
-            if state.dirty & DIRTY_BLOCKS != 0 {
-                let bytes =
-                    self.buffers.get(Pblk(state.desc.block_bitmap), BLOCK_BITMAP.owner, |_| Ok(()))?;
-                state.desc.block_bitmap_csum = self.bitmap_checksum(&bytes, true).unwrap_or_default();
-            }
-            if state.dirty & DIRTY_INODES != 0 {
-                let bytes =
-                    self.buffers.get(Pblk(state.desc.inode_bitmap), INODE_BITMAP.owner, |_| Ok(()))?;
-                state.desc.inode_bitmap_csum = self.bitmap_checksum(&bytes, false).unwrap_or_default();
-            }
+        if self.fs_seed.is_some() && state.dirty & DIRTY_BLOCKS != 0 {
+            let bytes = self.buffers.get(Pblk(state.desc.block_bitmap), BLOCK_BITMAP.owner, |_| Ok(()))?;
+            state.desc.block_bitmap_csum = self.bitmap_checksum(&bytes, true).unwrap_or_default();
+        }
+        let State { desc, inodes, dirty, .. } = &mut *state;
+        if *dirty & DIRTY_INODES != 0
+            && let Some(inodes) = inodes.as_deref()
+        {
+            let len = self.geometry.inodes_per_group.div_ceil(8) as usize;
+            edit.change(Pblk(desc.inode_bitmap), INODE_BITMAP, &mut |bytes| {
+                // What is behind the last inode stays as it is.
+                bits::to_bytes(inodes, &mut bytes[..len]);
+                if let Some(sum) = self.bitmap_checksum(bytes, false) {
+                    desc.inode_bitmap_csum = sum;
+                }
+            })?;
         }
         Ok(Some(state.desc))
     }
 
     /// How many blocks a [`seal`](Self::seal) would change now, at most.
     ///
-    /// A handle adds one for each group that it may change: 1 for an allocation, a freeing in one group, an inode.
+    /// A handle adds one for each group that it may change: 1 for an allocation, a freeing in one group; 2 for an inode.
     #[must_use]
     pub fn seal_credits(&self) -> u32 {
-        u64::from(self.dirty_groups.load(Ordering::Relaxed)).min(self.chunks.len() as u64) as u32
+        let descriptors =
+            u64::from(self.dirty_groups.load(Ordering::Relaxed)).min(self.chunks.len() as u64) as u32;
+        descriptors + self.dirty_inodes.load(Ordering::Relaxed)
     }
 
     /// Counts what is free from the descriptors, since a superblock that was not written at the end does not know.

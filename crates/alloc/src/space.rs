@@ -13,6 +13,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use base::sync::Sum;
 use ondisk::{Features, Geometry, Superblock};
 
 /// The pool that keeps metadata of conversions from failing: this part of the file system, and at most so many clusters.
@@ -29,7 +30,7 @@ struct Counter(AtomicI64);
 pub(crate) struct Space {
     available: Counter,
     dirty: Counter,
-    free_inodes: Counter,
+    free_inodes: Sum,
     root_reserve: AtomicU64,
     pool: AtomicU64,
 }
@@ -70,7 +71,7 @@ impl Space {
             ..Self::default()
         };
         space.available.0.store(free as i64, Ordering::Relaxed);
-        space.free_inodes.0.store(sb.free_inodes_count.min(geometry.inodes()).into(), Ordering::Relaxed);
+        space.free_inodes.set(sb.free_inodes_count.min(geometry.inodes()).into());
         space
     }
 
@@ -78,7 +79,7 @@ impl Space {
     pub(crate) fn recount(&self, free: u64, free_inodes: u64) {
         let dirty = self.dirty.0.load(Ordering::Relaxed);
         self.available.0.store(free as i64 - dirty, Ordering::Relaxed);
-        self.free_inodes.0.store(free_inodes as i64, Ordering::Relaxed);
+        self.free_inodes.set(free_inodes as i64);
     }
 
     fn floor(&self, privilege: Privilege) -> i64 {
@@ -138,7 +139,7 @@ impl Space {
 
     #[inline]
     pub(crate) fn add_inodes(&self, inodes: i64) {
-        self.free_inodes.0.fetch_add(inodes, Ordering::Relaxed);
+        self.free_inodes.add(inodes);
     }
 
     pub(crate) fn set_reserves(&self, root_clusters: u64, pool_clusters: u64) {
@@ -170,7 +171,7 @@ impl Space {
     }
 
     pub(crate) fn free_inodes(&self) -> u64 {
-        self.free_inodes.0.load(Ordering::Relaxed).max(0) as u64
+        self.free_inodes.get().max(0) as u64
     }
 }
 

@@ -42,6 +42,59 @@ impl<T> std::ops::DerefMut for Apart<T> {
     }
 }
 
+/// Threads, in the order in which they asked: tells them apart where they had better not meet.
+#[cfg(feature = "shuttle")]
+#[must_use]
+pub fn thread_number() -> usize {
+    shuttle::current::me().into()
+}
+
+/// Threads, in the order in which they asked: tells them apart where they had better not meet.
+#[cfg(not(feature = "shuttle"))]
+#[inline]
+#[must_use]
+pub fn thread_number() -> usize {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) });
+    NUMBER.with(|number| {
+        if number.get() == usize::MAX {
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        number.get()
+    })
+}
+
+/// Parts of a [`Sum`]: about as many as threads that add at the same moment.
+const PARTS: usize = 16;
+
+/// A number that threads add to without meeting: each has a part of it. Who asks what it is goes over all of them, and learns what
+/// it was at some moment of that.
+#[derive(Debug, Default)]
+pub struct Sum([Apart<atomic::AtomicI64>; PARTS]);
+
+impl Sum {
+    /// Adds to it.
+    #[inline]
+    pub fn add(&self, more: i64) {
+        self.0[thread_number() % PARTS].fetch_add(more, atomic::Ordering::Relaxed);
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn get(&self) -> i64 {
+        self.0.iter().fold(0, |sum, part| sum.wrapping_add(part.load(atomic::Ordering::Relaxed)))
+    }
+
+    /// Sets it, while nobody adds.
+    pub fn set(&self, value: i64) {
+        for (at, part) in self.0.iter().enumerate() {
+            part.store(if at == 0 { value } else { 0 }, atomic::Ordering::Relaxed);
+        }
+    }
+}
+
 /// `parking_lot`'s face, as far as it is used, over shuttle's locks.
 #[cfg(feature = "shuttle")]
 mod scheduled {
@@ -141,4 +194,30 @@ pub fn schedules(name: &str, usual: usize, test: impl Fn() + Send + Sync + 'stat
     let random = shuttle::scheduler::RandomScheduler::new_from_seed(seed, count);
     let runs = shuttle::Runner::new(random, config).run(test);
     assert_eq!(runs, count, "{name}: all schedules ran");
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_is_what_all_threads_added() {
+        let sum = Sum::default();
+        sum.set(-5);
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| (0..1000).for_each(|_| sum.add(3)));
+            }
+        });
+        assert_eq!(sum.get(), 60_000 - 5);
+        sum.set(7);
+        assert_eq!(sum.get(), 7);
+    }
+
+    #[test]
+    fn threads_have_numbers_of_their_own() {
+        let mine = thread_number();
+        assert_eq!(mine, thread_number());
+        assert_ne!(std::thread::spawn(thread_number).join().unwrap(), mine);
+    }
 }

@@ -3,7 +3,7 @@
 use base::Pblk;
 use base::sync::atomic::Ordering;
 
-use crate::{Buffer, Buffers, Bytes, Owner, ReadFault, unshared, zeroed};
+use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, unshared, zeroed};
 
 /// How a block gets its checksum when it leaves for the device: computed once per commit, not per change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,20 @@ pub trait Edit {
     /// The block had to be read again, and cannot be. Nothing was changed then.
     fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
 
+    /// As [`change`](Self::change), for who knows where the block was in the cache.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    fn change_at(
+        &self,
+        block: Pblk,
+        _hint: &mut Hint,
+        seal: Seal,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), ReadFault> {
+        self.change(block, seal, change)
+    }
+
     /// Makes a new block, whatever the device has there: `fill` gets zeros.
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8]));
 
@@ -57,8 +71,24 @@ impl Buffers {
         transaction: u64,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<bool, ReadFault> {
+        let mut hint = Hint::NONE;
+        self.change_at(block, &mut hint, owner, transaction, change)
+    }
+
+    /// As [`change`](Self::change), for who knows where the block was.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn change_at(
+        &self,
+        block: Pblk,
+        hint: &mut Hint,
+        owner: Owner,
+        transaction: u64,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool, ReadFault> {
         loop {
-            if let Some(is_first) = self.shard(block).edit(block, owner.word(), transaction, change) {
+            if let Some(is_first) = self.shard(block).edit(block, hint, owner.word(), transaction, change) {
                 return Ok(is_first);
             }
             self.bring_in(block)?;
@@ -77,7 +107,10 @@ impl Buffers {
             bytes.fill(0);
             fill(bytes);
         };
-        if let Some(is_first) = self.shard(block).edit(block, owner.word(), transaction, &mut refill) {
+        let mut hint = Hint::NONE;
+        if let Some(is_first) =
+            self.shard(block).edit(block, &mut hint, owner.word(), transaction, &mut refill)
+        {
             return is_first;
         }
         // Filled before anybody sees it, and zeroed only once: that is most of what a new directory costs.
@@ -86,7 +119,7 @@ impl Buffers {
         {
             let mut shard = self.shard(block);
             let mut put = |place: &mut [u8]| place.copy_from_slice(&bytes);
-            if let Some(is_first) = shard.edit(block, owner.word(), transaction, &mut put) {
+            if let Some(is_first) = shard.edit(block, &mut hint, owner.word(), transaction, &mut put) {
                 return is_first;
             }
             shard.add_changed(block, bytes, owner.word(), transaction);
@@ -100,7 +133,8 @@ impl Buffers {
     /// # Errors
     /// As [`change`](Self::change); a changed block is in memory.
     pub fn snapshot(&self, block: Pblk) -> Result<(Buffer, Option<Owner>), ReadFault> {
-        let hit = self.shard(block).hit(block);
+        let mut hint = Hint::NONE;
+        let hit = self.shard(block).hit(block, &mut hint);
         let (bytes, owner) = match hit {
             Some(hit) => hit,
             None => self.bring_in(block)?,

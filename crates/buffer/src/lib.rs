@@ -62,7 +62,7 @@ const PIECE_BYTES_MAX: u64 = 1 << 20;
 /// The most that one call of [`prefetch`](Buffers::prefetch) brings in, whatever it was asked for.
 const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 
-/// What a block takes besides its bytes: its slot, its place in the ring, and the counts before the bytes.
+/// What a block takes besides its bytes: its slot, its place in the table, and the counts of its bytes.
 const OVERHEAD: usize = 96;
 
 /// A block's bytes, shared: the counts stand elsewhere, so that the bytes take what they are and no size of its own.
@@ -173,6 +173,16 @@ impl Kind {
     ];
 }
 
+/// Where a block was in the cache, so that it is found there again without a search: for who asks for the same block again and
+/// again. One that is wrong, or another block's, costs the search and is right then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hint(u32);
+
+impl Hint {
+    /// Nowhere yet.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
 /// A block in memory; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Buffer {
@@ -260,8 +270,23 @@ impl Buffers {
         owner: Owner,
         verify: impl FnOnce(&[u8]) -> Result<(), Malformed>,
     ) -> Result<Buffer, ReadFault> {
+        let mut hint = Hint::NONE;
+        self.get_at(block, &mut hint, owner, verify)
+    }
+
+    /// As [`get`](Self::get), for who knows where the block was.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_at(
+        &self,
+        block: Pblk,
+        hint: &mut Hint,
+        owner: Owner,
+        verify: impl FnOnce(&[u8]) -> Result<(), Malformed>,
+    ) -> Result<Buffer, ReadFault> {
         let word = owner.word();
-        let hit = self.shard(block).hit(block);
+        let hit = self.shard(block).hit(block, hint);
         let (bytes, verified) = match hit {
             Some(hit) => hit,
             None => self.bring_in(block).map_err(|fault| of_owner(fault, owner))?,

@@ -1,12 +1,14 @@
 //! One shard of the cache: a table of blocks and the clock that chooses which go.
 //!
 //! ```text
-//! slots: block -> bytes, verified as, touched, changed by
-//! ring:  [ 17 | 4 | 93 | 12 ]      the hand passes: touched -> untouched, untouched -> gone
-//!               ^ hand
+//! places: block -> its slot
+//! slots:  [ 17 | 4 | 93 | 12 ]     each: bytes, verified as, touched, changed by
+//!                ^ hand            it passes: touched -> untouched, untouched -> gone
 //! ```
 //!
-//! Invariant: the ring names each block of the slots once, and nothing else.
+//! Who asks again and again remembers the slot ([`Hint`]), and finds the block without a search.
+//!
+//! Invariant: each slot's block has its place in the table, and nothing else has one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,12 +16,12 @@ use std::sync::Arc;
 use base::Pblk;
 use base::salted::Salted;
 
-use crate::Bytes;
+use crate::{Bytes, Hint};
 
 /// The blocks of one shard, and counts of what happened to them.
 pub(crate) struct Shard {
-    slots: HashMap<u64, Slot, Salted>,
-    ring: Vec<u64>,
+    places: HashMap<u64, u32, Salted>,
+    slots: Vec<Slot>,
     hand: usize,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
@@ -29,12 +31,11 @@ pub(crate) struct Shard {
 }
 
 struct Slot {
+    block: u64,
     bytes: Bytes,
     /// The owner that the bytes were verified as; 0 for nobody yet.
     verified: u64,
     touched: bool,
-    /// Its place in the ring.
-    at: usize,
     /// The transaction that changed the bytes last, while the device has not got them; else 0.
     changed: u64,
     /// It was changed since it came in, be the device up to date or not.
@@ -45,12 +46,12 @@ struct Slot {
 
 impl Shard {
     pub(crate) fn new(salt: u64) -> Self {
-        let slots = HashMap::with_hasher(Salted::new(salt));
-        Self { slots, ring: Vec::new(), hand: 0, hits: 0, misses: 0, evicted: 0, departed: 0 }
+        let places = HashMap::with_hasher(Salted::new(salt));
+        Self { places, slots: Vec::new(), hand: 0, hits: 0, misses: 0, evicted: 0, departed: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.ring.len()
+        self.slots.len()
     }
 
     /// To be asked before a block is read from the device, and told to [`insert`](Self::insert).
@@ -59,13 +60,30 @@ impl Shard {
     }
 
     pub(crate) fn contains(&self, block: Pblk) -> bool {
-        self.slots.contains_key(&block.0)
+        self.places.contains_key(&block.0)
+    }
+
+    /// The place of a block that is here; the hint is right then.
+    #[inline]
+    fn place(&self, block: Pblk, hint: &mut Hint) -> Option<usize> {
+        let hinted = hint.0 as usize;
+        if self.slots.get(hinted).is_some_and(|slot| slot.block == block.0) {
+            return Some(hinted);
+        }
+        hint.0 = *self.places.get(&block.0)?;
+        Some(hint.0 as usize)
+    }
+
+    fn slot(&mut self, block: Pblk) -> Option<&mut Slot> {
+        let at = *self.places.get(&block.0)?;
+        self.slots.get_mut(at as usize)
     }
 
     /// The bytes and the owner that they were verified as.
     #[inline]
-    pub(crate) fn hit(&mut self, block: Pblk) -> Option<(Bytes, u64)> {
-        let slot = self.slots.get_mut(&block.0)?;
+    pub(crate) fn hit(&mut self, block: Pblk, hint: &mut Hint) -> Option<(Bytes, u64)> {
+        let at = self.place(block, hint)?;
+        let slot = &mut self.slots[at];
         slot.touched = true;
         self.hits += 1;
         Some((slot.bytes.clone(), slot.verified))
@@ -75,7 +93,7 @@ impl Shard {
     /// kept, the owner it was verified as, and is it new? `None`: something that was changed here left meanwhile, maybe this
     /// block, and the bytes are from before its change. Read again.
     pub(crate) fn insert(&mut self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64, bool)> {
-        if let Some(slot) = self.slots.get(&block.0) {
+        if let Some(slot) = self.slot(block) {
             return Some((slot.bytes.clone(), slot.verified, false));
         }
         if self.departed != since {
@@ -86,11 +104,18 @@ impl Shard {
     }
 
     fn add(&mut self, block: Pblk, bytes: Bytes) -> &mut Slot {
-        let at = self.ring.len();
-        self.ring.push(block.0);
-        let slot =
-            Slot { bytes, verified: 0, touched: true, at, changed: 0, is_edited: false, is_at_home: false };
-        self.slots.entry(block.0).insert_entry(slot).into_mut()
+        let at = self.slots.len();
+        self.slots.push(Slot {
+            block: block.0,
+            bytes,
+            verified: 0,
+            touched: true,
+            changed: 0,
+            is_edited: false,
+            is_at_home: false,
+        });
+        self.places.insert(block.0, at as u32);
+        &mut self.slots[at]
     }
 
     /// A block that is not here: whatever the device has, this transaction made these bytes.
@@ -101,7 +126,7 @@ impl Shard {
 
     /// Notes that these very bytes passed a verification.
     pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Bytes, owner: u64) {
-        if let Some(slot) = self.slots.get_mut(&block.0).filter(|slot| Arc::ptr_eq(&slot.bytes, bytes)) {
+        if let Some(slot) = self.slot(block).filter(|slot| Arc::ptr_eq(&slot.bytes, bytes)) {
             slot.verified = owner;
         }
     }
@@ -112,11 +137,13 @@ impl Shard {
     pub(crate) fn edit(
         &mut self,
         block: Pblk,
+        hint: &mut Hint,
         owner: u64,
         transaction: u64,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
-        let slot = self.slots.get_mut(&block.0)?;
+        let at = self.place(block, hint)?;
+        let slot = &mut self.slots[at];
         slot.touched = true;
         slot.verified = owner;
         slot.is_edited = true;
@@ -129,7 +156,7 @@ impl Shard {
     /// Changes bytes that were taken: here too, if nobody changed the block since. They are copied only if somebody else holds
     /// them.
     pub(crate) fn seal(&mut self, block: Pblk, mut taken: Bytes, seal: impl FnOnce(&mut [u8])) -> Bytes {
-        match self.slots.get_mut(&block.0).filter(|slot| Arc::ptr_eq(&slot.bytes, &taken)) {
+        match self.slot(block).filter(|slot| Arc::ptr_eq(&slot.bytes, &taken)) {
             Some(slot) => {
                 // The slot's is the last one then, and under the lock nobody gets another.
                 drop(taken);
@@ -147,16 +174,15 @@ impl Shard {
 
     /// The device has what this transaction made of the block; these very bytes if `is_at_home`.
     pub(crate) fn set_clean(&mut self, block: Pblk, transaction: u64, is_at_home: bool) {
-        if let Some(slot) = self.slots.get_mut(&block.0).filter(|slot| slot.changed == transaction) {
+        if let Some(slot) = self.slot(block).filter(|slot| slot.changed == transaction) {
             (slot.changed, slot.is_at_home) = (0, is_at_home);
         }
     }
 
     /// Drops a block, changed or not. Was it here?
     pub(crate) fn forget(&mut self, block: Pblk) -> bool {
-        let Some(slot) = self.slots.remove(&block.0) else { return false };
-        self.departed += u64::from(slot.is_edited);
-        self.leave_ring(slot.at);
+        let Some(at) = self.places.get(&block.0) else { return false };
+        self.leave(*at as usize);
         true
     }
 
@@ -164,13 +190,12 @@ impl Shard {
     /// but none that somebody holds besides the device.
     pub(crate) fn evict(&mut self, wanted: usize, looks: usize) -> Vec<Bytes> {
         let mut evicted = Vec::with_capacity(wanted);
-        for _ in 0..looks.min(2 * self.ring.len()) {
-            if evicted.len() == wanted || self.ring.is_empty() {
+        for _ in 0..looks.min(2 * self.slots.len()) {
+            if evicted.len() == wanted || self.slots.is_empty() {
                 break;
             }
-            self.hand %= self.ring.len();
-            let block = self.ring[self.hand];
-            let slot = self.slots.get_mut(&block).expect("the ring names slots");
+            self.hand %= self.slots.len();
+            let slot = &mut self.slots[self.hand];
             let holders = 1 + usize::from(slot.is_at_home);
             if slot.touched || slot.changed != 0 || Arc::strong_count(&slot.bytes) > holders {
                 slot.touched = false;
@@ -178,26 +203,26 @@ impl Shard {
                 continue;
             }
             // What moves into the gap is looked at next.
-            self.leave_ring(self.hand);
-            let Some(slot) = self.slots.remove(&block) else { continue };
-            self.departed += u64::from(slot.is_edited);
-            evicted.push(slot.bytes);
+            evicted.push(self.leave(self.hand).bytes);
         }
         self.evicted += evicted.len() as u64;
         evicted
     }
 
-    /// Takes out the place `at`; the last one moves into it.
-    fn leave_ring(&mut self, at: usize) {
-        self.ring.swap_remove(at);
-        if let Some(slot) = self.ring.get(at).and_then(|moved| self.slots.get_mut(moved)) {
-            slot.at = at;
+    /// Takes out the slot `at`; the last one moves into its place.
+    fn leave(&mut self, at: usize) -> Slot {
+        let slot = self.slots.swap_remove(at);
+        self.places.remove(&slot.block);
+        self.departed += u64::from(slot.is_edited);
+        if let Some(moved) = self.slots.get(at) {
+            self.places.insert(moved.block, at as u32);
         }
+        slot
     }
 
     #[cfg(test)]
     pub(crate) fn assert_whole(&self) {
-        assert_eq!(self.slots.len(), self.ring.len());
-        assert!(self.ring.iter().enumerate().all(|(at, block)| self.slots[block].at == at));
+        assert_eq!(self.slots.len(), self.places.len());
+        assert!(self.slots.iter().enumerate().all(|(at, slot)| self.places[&slot.block] as usize == at));
     }
 }

@@ -25,7 +25,7 @@ use ondisk::{Features, dirent};
 use space::{Alloc, Flags, Prealloc, Request};
 
 use crate::clusters::{self, Gone};
-use crate::dir_state::DirState;
+use crate::dir_state::{DirState, Known, Places};
 use crate::live::{Editing, Live, Node, Values};
 use crate::{Fault, Shared};
 
@@ -63,6 +63,24 @@ impl<'a> Change<'a> {
         self.in_dir(node, &mut self.hand_over(node), format, with)
     }
 
+    /// As [`with_dir`](Self::with_dir), and then a change of the directory's values that goes with it, unless `with` failed.
+    ///
+    /// # Errors
+    /// As [`with_dir`](Self::with_dir).
+    pub fn with_dir_then<R>(
+        &self,
+        node: &Arc<Node>,
+        format: &dir::Format,
+        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
+        then: impl FnOnce(&mut Values),
+    ) -> Result<R, dir::edit::EditFault> {
+        let mut values = self.hand_over(node);
+        let done = self.in_dir(node, &mut values, format, with)?;
+        values.changed_in = self.edit.transaction();
+        then(&mut values);
+        Ok(done)
+    }
+
     /// The values for who changes them only along with blocks: that he may change them is no change yet.
     fn hand_over<'n>(&self, node: &'n Arc<Node>) -> Editing<'n> {
         let before = self.edit.changes();
@@ -86,12 +104,13 @@ impl<'a> Change<'a> {
             casefold: values.has_flag(flags::CASEFOLD),
             encrypted: values.has_flag(flags::ENCRYPT),
         };
-        let DirState { cache, window, .. } = &mut *state;
+        let DirState { cache, places, window, .. } = &mut *state;
         let done = {
             let blocks = DirBlocksEdit {
                 change: *self,
                 node,
                 values: RefCell::new(values),
+                places: RefCell::new(places),
                 window: RefCell::new(window),
                 index: &format.index,
             };
@@ -138,11 +157,12 @@ impl<'a> Change<'a> {
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), dir::edit::EditFault> {
         let mut values = self.live.edit(node, self.edit.transaction());
-        let mut window = Prealloc::new();
+        let (mut places, mut window) = (Places::default(), Prealloc::new());
         let blocks = DirBlocksEdit {
             change: *self,
             node,
             values: RefCell::new(&mut values),
+            places: RefCell::new(&mut places),
             window: RefCell::new(&mut window),
             index: &format.index,
         };
@@ -325,6 +345,7 @@ struct DirBlocksEdit<'a> {
     change: Change<'a>,
     node: &'a Arc<Node>,
     values: RefCell<&'a mut Values>,
+    places: RefCell<&'a mut Places>,
     window: RefCell<&'a mut Prealloc>,
     index: &'a ondisk::htree::DxFormat,
 }
@@ -335,11 +356,19 @@ impl DirBlocksEdit<'_> {
         self.values.borrow().map().find(&shared.buffers, lblk, 1)
     }
 
+    /// Where a block is; `None` for a hole.
+    fn known<'p>(&self, places: &'p mut Places, lblk: Lblk) -> Result<Option<&'p mut Known>, ReadFault> {
+        if places.get(lblk).is_none() {
+            match self.place(lblk)?.holds {
+                Holds::Written(block) => return Ok(Some(places.set(lblk, block))),
+                Holds::Hole | Holds::Unwritten(_) => return Ok(None),
+            }
+        }
+        Ok(places.get(lblk))
+    }
+
     fn block(&self, lblk: Lblk) -> Result<Option<Pblk>, ReadFault> {
-        Ok(match self.place(lblk)?.holds {
-            Holds::Written(block) => Some(block),
-            Holds::Hole | Holds::Unwritten(_) => None,
-        })
+        Ok(self.known(&mut self.places.borrow_mut(), lblk)?.map(|known| known.block))
     }
 
     fn owner(&self, kind: Kind) -> Owner {
@@ -352,20 +381,22 @@ impl DirBlocksEdit<'_> {
         kind: Kind,
         verify: impl FnOnce(&[u8], u32) -> Result<(), Malformed>,
     ) -> Result<Option<Buffer>, ReadFault> {
-        let Some(block) = self.block(lblk)? else { return Ok(None) };
+        let mut places = self.places.borrow_mut();
+        let Some(Known { block, hint }) = self.known(&mut places, lblk)? else { return Ok(None) };
         let seed = self.values.borrow().seed();
         let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| verify(bytes, seed));
-        let got = self.change.shared().buffers.get(block, self.owner(kind), verify);
+        let got = self.change.shared().buffers.get_at(*block, hint, self.owner(kind), verify);
         got.map(Some).map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))
     }
 
     fn change(&self, lblk: Lblk, kind: Kind, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
-        let Some(block) = self.block(lblk)? else {
+        let mut places = self.places.borrow_mut();
+        let Some(Known { block, hint }) = self.known(&mut places, lblk)? else {
             let fact = Malformed::new("directory", "a block that is changed is no hole", lblk.0);
             return Err(ReadFault::corrupt(Place::ino(self.node.ino()).at_lblk(lblk), fact));
         };
         let seal = Seal { owner: self.owner(kind), seed: self.values.borrow().seed() };
-        self.change.edit.change(block, seal, change)
+        self.change.edit.change_at(*block, hint, seal, change)
     }
 
     /// A block behind the last one: the next of the last one's cluster, or of the window, or a new one.
@@ -455,6 +486,7 @@ impl DirEdit for DirBlocksEdit<'_> {
         let kind = if as_index { Kind::DirIndex } else { Kind::DirLeaf };
         let seal = Seal { owner: self.owner(kind), seed: values.seed() };
         self.change.edit.fresh(block, seal, fill);
+        self.places.borrow_mut().set(lblk, block);
         values.fields.size += shared.geometry.block_size.bytes();
         space.settle(&mut values);
         Ok(lblk)
@@ -463,6 +495,7 @@ impl DirEdit for DirBlocksEdit<'_> {
     fn pop(&self) -> Result<(), dir::edit::EditFault> {
         let shared = self.change.shared();
         let last = self.len().saturating_sub(1);
+        self.places.borrow_mut().cut(Lblk(last));
         let mut values = self.values.borrow_mut();
         let space = Space::new(self.change, &values);
         let editor = mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };

@@ -1,15 +1,19 @@
 //! What makes changes of a directory fast, and the memory that it takes: charged to the budget, and given back when that is short.
 //!
-//! Owns: each directory's cache and window of blocks; who has how much. Does **not** own: what a cache remembers (see `dir`).
+//! Owns: each directory's cache, the places of its blocks, its window of blocks; who has how much. Does **not** own: what a cache
+//! remembers (see `dir`).
 //!
 //! Invariants
 //! 1. What is remembered may be forgotten between two operations at any time: it is made again from the blocks.
-//! 2. The shrinker waits for no lock: whoever charges may hold a directory's values.
+//! 2. A block's place is what the directory's map says: who changes the map otherwise than through [`Places`] forgets them all.
+//! 3. The shrinker waits for no lock: whoever charges may hold a directory's values.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use base::{Lblk, Pblk};
+use buffer::Hint;
 use dir::edit::{DirCache, Stats};
 use memory::{Budget, Shrinker};
 use parking_lot::Mutex;
@@ -27,8 +31,49 @@ const SCAN_MAX: usize = 1 << 12;
 /// What makes changes of a directory fast; lost without harm.
 pub struct DirState {
     pub(crate) cache: DirCache,
+    pub(crate) places: Places,
     pub(crate) window: Prealloc,
     charged: Charged,
+}
+
+/// Where a directory's blocks are, by their logical numbers, as far as somebody asked: no map is searched, nor the cache of blocks.
+#[derive(Default)]
+pub(crate) struct Places {
+    known: Vec<Known>,
+}
+
+/// A block's place.
+#[derive(Clone, Copy)]
+pub(crate) struct Known {
+    /// Its number; 0 when nobody asked yet.
+    pub(crate) block: Pblk,
+    pub(crate) hint: Hint,
+}
+
+impl Places {
+    pub(crate) fn get(&mut self, lblk: Lblk) -> Option<&mut Known> {
+        self.known.get_mut(lblk.0 as usize).filter(|known| known.block.0 != 0)
+    }
+
+    /// Notes what the map says of a block.
+    pub(crate) fn set(&mut self, lblk: Lblk, block: Pblk) -> &mut Known {
+        let at = lblk.0 as usize;
+        if at >= self.known.len() {
+            self.known.resize(at + 1, Known { block: Pblk(0), hint: Hint::NONE });
+        }
+        let known = &mut self.known[at];
+        *known = Known { block, hint: Hint::NONE };
+        known
+    }
+
+    /// Blocks from this one on are the directory's no more.
+    pub(crate) fn cut(&mut self, lblk: Lblk) {
+        self.known.truncate(lblk.0 as usize);
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.known.capacity() * size_of::<Known>()
+    }
 }
 
 /// Memory of one directory that is charged.
@@ -44,6 +89,11 @@ impl DirState {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.cache.stats()
+    }
+
+    /// The directory's map was changed by another way.
+    pub(crate) fn forget_places(&mut self) {
+        self.places = Places::default();
     }
 }
 
@@ -73,6 +123,7 @@ impl DirMemory {
         let cache = DirCache::new(ONE_MAX.min(self.budget.limit() / 4));
         Box::new(DirState {
             cache,
+            places: Places::default(),
             window: Prealloc::new(),
             charged: Charged { memory: Arc::clone(self), bytes: 0, is_known: false },
         })
@@ -80,7 +131,8 @@ impl DirMemory {
 
     /// Counts what the directory's cache takes now, after an operation.
     pub(crate) fn count(&self, node: &Arc<Node>, state: &mut DirState) {
-        let (held, before) = (state.cache.held_bytes(), state.charged.bytes);
+        let held = state.cache.held_bytes() + state.places.held_bytes();
+        let before = state.charged.bytes;
         if held.abs_diff(before) < STEP {
             return;
         }
@@ -130,6 +182,7 @@ impl Shrinker for DirMemory {
                 Some(mut values) => {
                     if let Some(state) = &mut values.dir {
                         state.cache.clear();
+                        state.forget_places();
                         freed += std::mem::take(&mut state.charged.bytes);
                         state.charged.is_known = false;
                     }

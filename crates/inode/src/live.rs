@@ -139,6 +139,10 @@ impl Values {
     /// Its map was changed.
     pub fn set_map(&mut self, map: &FileMap) {
         self.fields.block = map.i_block;
+        // Not there while its own editor changes it, who keeps it right.
+        if let Some(dir) = &mut self.dir {
+            dir.forget_places();
+        }
     }
 
     /// Bytes of its content, as reads and stat see it: more than the inode on disk says, while some of it is not written back.
@@ -285,6 +289,12 @@ impl Node {
     #[must_use]
     pub fn data(&self) -> Option<Arc<FileData>> {
         self.values.lock().data.clone()
+    }
+
+    /// Has it lost its last link, and nobody has it open? `values`: its own.
+    #[must_use]
+    pub fn is_gone(&self, values: &Values) -> bool {
+        values.fields.links == 0 && self.opens.load(Ordering::Relaxed) == 0
     }
 
     /// Its values, if nobody else has them now.
@@ -446,6 +456,16 @@ impl Live {
     /// # Errors
     /// See [`Fault`].
     pub fn get(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        let node = self.find(ino, false)?;
+        let is_gone = node.is_gone(&node.values());
+        if is_gone { Err(Fault::NoSuchInode(ino)) } else { Ok(node) }
+    }
+
+    /// As [`get`](Self::get), for who asks [`Node::is_gone`] himself, since he will have the values in hand anyhow.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn get_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         self.find(ino, false)
     }
 
@@ -460,11 +480,7 @@ impl Live {
     fn find(&self, ino: Ino, is_orphan: bool) -> Result<Arc<Node>, Fault> {
         loop {
             let since = match self.table.get(ino) {
-                Ok(node) => {
-                    let is_gone =
-                        node.values.lock().fields.links == 0 && node.opens.load(Ordering::Relaxed) == 0;
-                    return if is_gone && !is_orphan { Err(Fault::NoSuchInode(ino)) } else { Ok(node) };
-                }
+                Ok(node) => return Ok(node),
                 Err(since) => since,
             };
             if let Some(node) = self.table.keep(Arc::new(self.load(ino, is_orphan)?), since) {
@@ -615,8 +631,7 @@ impl Live {
         behind[..len].copy_from_slice(&body[..len]);
         behind[len..].fill(0);
         let known = from.min(layout::BASE_SIZE + layout::EXTRA_SIZE);
-        let seed = self.shared.inode_seed(node.ino, fields.generation);
-        Encoded { at: node.place_at as usize, kept: known..from, seed }
+        Encoded { at: node.place_at as usize, kept: known..from, seed: values.seed }
     }
 
     fn load(&self, ino: Ino, is_orphan: bool) -> Result<Node, Fault> {

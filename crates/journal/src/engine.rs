@@ -20,10 +20,13 @@
 //! 4. After the first failure nothing more is written but a note of it: [`Aborted`] is latched with its cause.
 //! 5. A thread holds at most one handle, and commits while it holds none.
 //!
+//! Most handles take none of the locks: as long as the running transaction has much room they come and go in [`lanes`].
+//!
 //! Locks, in order: `writer` (one commit or checkpoint at a time), `running`, a transaction's list, the cache's shards.
 
 mod checkpoint;
 mod handle;
+mod lanes;
 mod log_writer;
 mod pieces;
 mod transaction;
@@ -34,7 +37,7 @@ use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::Pblk;
-use base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use base::sync::{Apart, Condvar, Mutex};
 use buffer::{Buffer, Buffers, Bytes, ReadFault, Seal};
 use device::{Device, DeviceFault};
@@ -43,6 +46,7 @@ pub use self::handle::Handle;
 pub use self::log_writer::OpenLogFault;
 
 use self::checkpoint::Checkpoint;
+use self::lanes::Lanes;
 use self::log_writer::{LogChecksums, LogWriter};
 use self::transaction::Transaction;
 
@@ -208,6 +212,9 @@ pub struct Journal {
     options: Options,
     transaction_max: u32,
     running: Apart<Mutex<Running>>,
+    lanes: Lanes,
+    /// Blocks of the running transaction and of the one before, by the last bit of their numbers.
+    lens: [Arc<Apart<AtomicU32>>; 2],
     /// The running transaction changed, or handles ended, or a commit ended.
     changed: Apart<Condvar>,
     writer: Apart<Mutex<Writer>>,
@@ -225,10 +232,8 @@ struct Running {
     /// Handles that were started, and how often one waited.
     started: u64,
     waits: u64,
-    /// Open handles.
+    /// Open handles, without those in lanes.
     handles: u32,
-    /// Credits that open handles still have.
-    reserved: u32,
     is_locked: bool,
 }
 
@@ -276,12 +281,12 @@ impl Journal {
             0 => log_max,
             max => max.min(log_max),
         };
+        let lens: [Arc<Apart<AtomicU32>>; 2] = Default::default();
         let running = Running {
-            transaction: Arc::new(Transaction::new(1)),
+            transaction: Arc::new(Transaction::new(1, &lens[1])),
             started: 0,
             waits: 0,
             handles: 0,
-            reserved: 0,
             is_locked: false,
         };
         Ok(Self {
@@ -291,6 +296,8 @@ impl Journal {
             options,
             transaction_max,
             running: Apart(Mutex::new(running)),
+            lanes: Lanes::new(1),
+            lens,
             changed: Apart(Condvar::new()),
             writer: Apart(Mutex::new(Writer { log, checkpoint: Checkpoint::default() })),
             committed: AtomicU64::new(0),
@@ -344,7 +351,7 @@ impl Journal {
     pub fn stats(&self) -> Stats {
         let mut stats = *self.stats.lock();
         let running = self.running.lock();
-        (stats.handles, stats.start_waits) = (running.started, running.waits);
+        (stats.handles, stats.start_waits) = (running.started + self.lanes.started(), running.waits);
         stats
     }
 
@@ -356,7 +363,25 @@ impl Journal {
         if credits > self.credits_max() {
             return Err(StartFault::TooLarge { wanted: credits, max: self.credits_max() });
         }
+        // As late as can be: a block that many operations change is logged once for all of them. Not at the last moment: whoever
+        // comes while the rest fills up need not wait.
+        let soon = self.transaction_max - self.transaction_max / 8;
+        let has_much_room = |number: u64| {
+            // May miss what others joined just now: there is an eighth left for that.
+            let len = self.lens[(number % 2) as usize].load(Ordering::Relaxed);
+            let blocks = len + self.lanes.given() + self.client().blocks_to_come();
+            blocks + lanes::CREDITS_MAX <= soon && self.aborted.get().is_none()
+        };
+        if credits <= lanes::CREDITS
+            && let Some((lane, number)) = self.lanes.enter(has_much_room)
+        {
+            return Ok(Handle::in_lane(self, number, credits, lane));
+        }
         let mut running = self.running.lock();
+        if running.is_locked {
+            // Who seals may have seen us in the lane for a moment.
+            self.changed.notify_all();
+        }
         let blocks = loop {
             if let Some(aborted) = self.aborted.get() {
                 return Err(aborted.clone().into());
@@ -367,11 +392,15 @@ impl Journal {
                 continue;
             }
             let to_come = self.client().blocks_to_come();
-            let blocks = running.transaction.len() + running.reserved + to_come;
-            let is_empty = to_come == 0 && running.transaction.is_untouched(running.reserved);
-            if blocks + credits <= self.transaction_max || is_empty {
-                break blocks + credits;
+            // Given first: who is in a lane by then is seen here, and who comes sees what is given.
+            self.lanes.give(credits);
+            let reserved = self.lanes.reserved();
+            let blocks = running.transaction.len() + reserved + to_come;
+            let is_empty = to_come == 0 && running.transaction.is_untouched(reserved - credits);
+            if blocks <= self.transaction_max || is_empty {
+                break blocks;
             }
+            self.lanes.take_back(credits);
             let full = running.transaction.number;
             if self.options.has_committer && !self.is_closing.load(Ordering::Acquire) {
                 running.waits += 1;
@@ -384,15 +413,11 @@ impl Journal {
             }
         };
         running.handles += 1;
-        running.reserved += credits;
         running.started += 1;
-        // As late as can be: a block that many operations change is logged once for all of them. Not at the last moment: whoever
-        // comes while the rest fills up need not wait.
-        let soon = self.transaction_max - self.transaction_max / 8;
         if self.options.has_committer && blocks > soon {
             self.want(running.transaction.number);
         }
-        Ok(Handle::new(self, Arc::clone(&running.transaction), credits))
+        Ok(Handle::new(self, running.transaction.number, credits))
     }
 
     /// Makes a transaction, and all before it, durable. Returns at once when it is.
@@ -422,7 +447,7 @@ impl Journal {
         // All of it asked at one moment: a transaction that is being sealed has nothing to come any more, and is not durable.
         let is_idle = !running.is_locked
             && running.handles == 0
-            && running.transaction.is_untouched(0)
+            && running.transaction.is_untouched(self.lanes.open())
             && self.client().blocks_to_come() == 0;
         drop(running);
         self.commit(if is_idle { number - 1 } else { number })
@@ -504,6 +529,7 @@ impl Journal {
         }
         let mut running = self.running.lock();
         running.is_locked = false;
+        self.lanes.reopen(running.transaction.number);
         self.changed.notify_all();
         aborted
     }
@@ -596,8 +622,9 @@ impl Journal {
     fn seal(&self) -> Result<(Arc<Transaction>, Vec<Taken>), Failure> {
         let mut running = self.running.lock();
         running.is_locked = true;
+        self.lanes.shut();
         let begun = std::time::Instant::now();
-        while running.handles > 0 {
+        while running.handles > 0 || self.lanes.open() > 0 {
             self.changed.wait(&mut running);
         }
         if let Some(aborted) = self.aborted.get() {
@@ -609,9 +636,11 @@ impl Journal {
         self.client().before_commit(&handle)?;
         let mut taken = self.take(&transaction)?;
         let mut running = self.running.lock();
-        running.transaction = Arc::new(Transaction::new(transaction.number + 1));
-        running.reserved = 0;
+        let next = transaction.number + 1;
+        // The one before this one is committed: nothing joins it any more.
+        running.transaction = Arc::new(Transaction::new(next, &self.lens[(next % 2) as usize]));
         running.is_locked = false;
+        self.lanes.reopen(next);
         self.changed.notify_all();
         drop(running);
         self.stats.lock().sealing_nanos += begun.elapsed().as_nanos() as u64;

@@ -177,6 +177,32 @@ fn handles_and_commits() {
     }
 }
 
+/// With much room, handles come and go without the lock: each commit waits for those that are open, and is woken by the last.
+#[test]
+fn handles_in_lanes_and_commits() {
+    schedules("journal: handles in lanes", 1000, || {
+        let world = World::new(Options { transaction_max: 200, ..Options::default() });
+        let threads: Vec<_> = (0..2u64)
+            .map(|pair| {
+                let world = Arc::clone(&world);
+                thread::spawn(move || {
+                    for value in 1..=2 {
+                        assert!(world.set(pair, value));
+                    }
+                })
+            })
+            .collect();
+        assert!(world.set(2, 1));
+        world.journal.commit_all().unwrap();
+        assert_eq!(world.replayed()[2], 1, "what was committed is durable");
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        world.journal.commit_all().unwrap();
+        assert_eq!(world.replayed()[..3], [2, 2, 1]);
+        assert_eq!(world.journal.stats().handles, 5);
+        world.journal.close().unwrap();
+    });
+}
+
 /// A thread aborts in the middle of a change: everybody ends, nothing of that transaction or a later one is durable.
 #[test]
 fn an_abort_ends_everybody() {

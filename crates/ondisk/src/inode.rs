@@ -329,7 +329,7 @@ pub fn device_block(major: u32, minor: u32) -> Option<[u8; 60]> {
 /// The seed of every checksum that belongs to one inode: its own, its extent blocks', its directory blocks'.
 #[must_use]
 pub fn inode_seed(fs_seed: u32, ino: Ino, generation: u32) -> u32 {
-    crc32c(crc32c(fs_seed, &ino.0.to_le_bytes()), &generation.to_le_bytes())
+    crc32c(fs_seed, &(u64::from(generation) << 32 | u64::from(ino.0)).to_le_bytes())
 }
 
 const CHECKSUM_LO_AT: usize = 0x7C;
@@ -343,15 +343,21 @@ fn has_checksum_hi(bytes: &[u8]) -> bool {
 /// The checksum of an inode's `inode_size` bytes; the stored checksum counts as zero.
 #[must_use]
 pub fn compute_checksum(bytes: &[u8], seed: u32) -> u32 {
-    let mut crc = crc32c(seed, &bytes[..CHECKSUM_LO_AT]);
-    crc = crc32c(crc, &[0, 0]);
-    if has_checksum_hi(bytes) {
-        crc = crc32c(crc, &bytes[CHECKSUM_LO_AT + 2..CHECKSUM_HI_AT]);
-        crc = crc32c(crc, &[0, 0]);
-        crc32c(crc, &bytes[CHECKSUM_HI_AT + 2..])
-    } else {
-        crc32c(crc, &bytes[CHECKSUM_LO_AT + 2..]) & 0xFFFF
+    // A copy whose checksum is zero, summed up in one go: five short pieces take three times as long.
+    const HEAD: usize = 2 * BASE_SIZE;
+    let (head, rest) = bytes.split_at(bytes.len().min(HEAD));
+    let mut copy = [0; HEAD];
+    copy[..head.len()].copy_from_slice(head);
+    copy[CHECKSUM_LO_AT..CHECKSUM_LO_AT + 2].fill(0);
+    let has_hi = has_checksum_hi(bytes);
+    if has_hi {
+        copy[CHECKSUM_HI_AT..CHECKSUM_HI_AT + 2].fill(0);
     }
+    let mut crc = crc32c(seed, &copy[..head.len()]);
+    if !rest.is_empty() {
+        crc = crc32c(crc, rest);
+    }
+    if has_hi { crc } else { crc & 0xFFFF }
 }
 
 /// Stores the checksum in an inode's `inode_size` bytes.

@@ -37,10 +37,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::sync::Apart;
+use base::sync::{Apart, thread_number};
 use base::{Ino, Pblk};
 use buffer::{Kind, ReadFault, Seal};
-use inode::{Change, Live, Node, Orphans, Shared};
+use inode::{Change, Live, Node, Orphans, Shared, Values};
 use journal::{Handle, Journal};
 use ondisk::htree::DxFormat;
 use ondisk::time::Timestamp;
@@ -69,6 +69,8 @@ const NAME_CREDITS: u32 = 60;
 const SETGID: u16 = 0o2000;
 /// How often a transaction is committed though nobody asks: what a crash may lose.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// Counters of inodes' generations: about as many as threads that make inodes at the same moment.
+const GENERATIONS: usize = 16;
 /// Commits that an operation waits for until freed space becomes usable, before it says that there is none.
 const SPACE_TRIES: u32 = 3;
 
@@ -155,7 +157,8 @@ pub(crate) struct Writer {
     pub(crate) blocks: xattrs::Blocks,
     /// Moves of directories, one at a time: the tree above a directory stays while one looks at it.
     renames: Mutex<()>,
-    generations: Apart<AtomicU64>,
+    /// One for each of so many threads.
+    generations: [Apart<AtomicU64>; GENERATIONS],
     pub(crate) dir_format: dir::Format,
     pub(crate) flusher: Arc<writeback::Flusher>,
     writeback: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -236,7 +239,8 @@ impl Writer {
 
     /// A number that tells uses of an inode's number apart.
     fn generation(&self) -> u32 {
-        let number = self.generations.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        let mine = &self.generations[thread_number() % GENERATIONS];
+        let number = mine.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         (number ^ number >> 32) as u32
     }
 
@@ -248,19 +252,41 @@ impl Writer {
         Ok(self.live().get(ino)?)
     }
 
+    /// As [`node`](Self::node), for who asks [`is_there`](Self::is_there) once he has it locked.
+    fn node_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        if self.shared().is_special(ino) {
+            return Err(Refusal::NotPermitted.into());
+        }
+        Ok(self.live().get_unasked(ino)?)
+    }
+
+    /// Is an inode still there?
+    fn is_there(node: &Node, values: &Values) -> Result<(), Fault> {
+        if node.is_gone(values) { Err(Refusal::Stale.into()) } else { Ok(()) }
+    }
+
     /// An inode that an entry of a directory leads to: that it cannot be changed is damage.
     fn named(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        let node = self.named_unasked(ino)?;
+        Self::is_in_use(&node, &node.values())?;
+        Ok(node)
+    }
+
+    /// As [`named`](Self::named), for who asks [`is_in_use`](Self::is_in_use) once he has it locked.
+    fn named_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         if self.shared().is_special(ino) {
             let fact = base::Malformed::new("inode", "is not one of the file system's own", ino.0);
             return Err(Fault::corrupt(ino, fact));
         }
-        self.live().get(ino).map_err(|fault| match fault {
-            inode::Fault::NoSuchInode(_) => {
-                let fact = base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
-                Fault::corrupt(ino, fact)
-            }
+        self.live().get_unasked(ino).map_err(|fault| match fault {
+            inode::Fault::NoSuchInode(_) => not_in_use(ino),
             fault => fault.into(),
         })
+    }
+
+    /// Is an inode that a name leads to still there? That it is not is damage: the name's directory is locked.
+    fn is_in_use(node: &Node, values: &Values) -> Result<(), Fault> {
+        if node.is_gone(values) { Err(not_in_use(node.ino())) } else { Ok(()) }
     }
 
     fn now(&self) -> Timestamp {
@@ -360,9 +386,14 @@ fn check_name(name: &[u8]) -> Result<(), Fault> {
     match name {
         b"" => Err(Refusal::NotFound.into()),
         name if name.len() > dirent::NAME_LEN_MAX => Err(Refusal::NameTooLong.into()),
-        name if name.contains(&b'/') || name.contains(&0) => Err(Refusal::Invalid.into()),
+        name if name.iter().any(|byte| matches!(byte, b'/' | 0)) => Err(Refusal::Invalid.into()),
         _ => Ok(()),
     }
+}
+
+/// A name leads to an inode that nobody uses.
+fn not_in_use(ino: Ino) -> Fault {
+    Fault::corrupt(ino, base::Malformed::new("directory entry", "leads to an inode in use", ino.0))
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ const LIMIT_BYTES: usize = 64 << 20;
 pub struct DirCache {
     limit_bytes: usize,
     held_bytes: usize,
+    /// Of the nodes the one that every operation asks for.
+    root: Option<Node>,
     nodes: HashMap<u32, Node, BuildHasherDefault<Spread>>,
     /// Levels of nodes below the root; known with the root.
     pub(super) levels: u8,
@@ -122,6 +124,7 @@ impl DirCache {
         Self {
             limit_bytes,
             held_bytes: 0,
+            root: None,
             nodes: HashMap::default(),
             levels: 0,
             hasher: Hasher::none(),
@@ -151,23 +154,28 @@ impl DirCache {
         self.held_bytes + self.slots.capacity() * size_of::<Slot>() + self.source.capacity()
     }
 
+    fn n_nodes(&self) -> usize {
+        self.nodes.len() + usize::from(self.root.is_some())
+    }
+
     pub(super) fn node(&self, lblk: Lblk) -> Option<&Node> {
-        self.nodes.get(&lblk.0)
+        if lblk.0 == 0 { self.root.as_ref() } else { self.nodes.get(&lblk.0) }
     }
 
     pub(super) fn node_mut(&mut self, lblk: Lblk) -> Option<&mut Node> {
-        self.nodes.get_mut(&lblk.0)
+        if lblk.0 == 0 { self.root.as_mut() } else { self.nodes.get_mut(&lblk.0) }
     }
 
     pub(super) fn set_node(&mut self, lblk: Lblk, node: Node) {
         self.held_bytes += node.bytes();
-        if let Some(before) = self.nodes.insert(lblk.0, node) {
+        let before = if lblk.0 == 0 { self.root.replace(node) } else { self.nodes.insert(lblk.0, node) };
+        if let Some(before) = before {
             self.held_bytes = self.held_bytes.saturating_sub(before.bytes());
         }
     }
 
     pub(super) fn take_node(&mut self, lblk: Lblk) -> Option<Node> {
-        let node = self.nodes.remove(&lblk.0)?;
+        let node = if lblk.0 == 0 { self.root.take() } else { self.nodes.remove(&lblk.0) }?;
         self.held_bytes = self.held_bytes.saturating_sub(node.bytes());
         Some(node)
     }
@@ -276,7 +284,7 @@ impl DirCache {
 impl fmt::Debug for DirCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let notes = self.notes.len() - self.free_notes.len();
-        write!(f, "DirCache: {} nodes, {notes} leaves, {} bytes", self.nodes.len(), self.held_bytes())
+        write!(f, "DirCache: {} nodes, {notes} leaves, {} bytes", self.n_nodes(), self.held_bytes())
     }
 }
 

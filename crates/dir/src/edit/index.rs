@@ -9,6 +9,7 @@ use ondisk::hash::HashVersion;
 use ondisk::htree::{DxEntries, DxEntry, DxKind};
 
 use super::cache::Node;
+use super::notes::Noted;
 use super::{EditFault, Editor, NoSpace, leaf};
 
 /// Index blocks between a directory's inode and a leaf at most.
@@ -69,6 +70,14 @@ fn check_rising(entries: DxEntries<'_>) -> Result<(), Malformed> {
     Ok(())
 }
 
+/// The entry at this offset, if it has this name.
+fn named(block: &[u8], at: usize, name: &[u8]) -> Option<Found> {
+    let entry = block.get(at..at + 8 + name.len())?;
+    let ino = u32::from_le_bytes(*entry.first_chunk()?);
+    let is_it = usize::from(entry[6]) == name.len() && entry[8..] == *name;
+    (is_it && ino != 0).then_some(Found { at, ino: Ino(ino) })
+}
+
 fn kind_of(lblk: Lblk) -> DxKind {
     if lblk.0 == 0 { DxKind::Root } else { DxKind::Node }
 }
@@ -123,9 +132,8 @@ impl Editor<'_> {
         self.cache.node_mut(lblk).expect("nodes of a path are loaded, and dropped only between operations")
     }
 
-    /// The way to the first leaf that may hold names of a hash.
+    /// The way to the first leaf that may hold names of a hash. The root was loaded.
     pub(super) fn descend(&mut self, hash: u32) -> Result<Path, ReadFault> {
-        self.load_root()?;
         let path = Path { steps: [Step::default(); LEVELS_MAX], len: 0, leaf: Lblk(0), next_key: None };
         self.descend_from(path, Some(hash))
     }
@@ -239,14 +247,18 @@ impl Editor<'_> {
             return Ok((scan.found, room));
         }
         let Some(notes) = self.cache.notes(lblk) else { return Ok((None, Room::None)) };
-        let has = notes.has(hash);
+        let noted = notes.look(hash);
         let hole = notes.hole();
         let room = match notes.live_bytes as usize {
             _ if hole.len >= need => Room::Hole(hole.at),
             live if need <= format.usable_len().saturating_sub(live) => Room::Scattered,
             _ => Room::None,
         };
-        let found = if has { self.compare(lblk, hash, name)? } else { None };
+        let found = match noted {
+            Noted::None => None,
+            Noted::One(at) => named(&self.leaf_block(lblk)?, at, name),
+            Noted::Several => self.compare(lblk, hash, name)?,
+        };
         Ok((found, room))
     }
 
@@ -254,13 +266,7 @@ impl Editor<'_> {
     fn compare(&mut self, lblk: Lblk, hash: u32, name: &[u8]) -> Result<Option<Found>, ReadFault> {
         let block = self.leaf_block(lblk)?;
         let Some(notes) = self.cache.notes(lblk) else { return Ok(None) };
-        let found = notes.offsets(hash).find_map(|at| {
-            let entry = block.get(at..)?;
-            let ino = u32::from_le_bytes(*entry.first_chunk()?);
-            let is_it = usize::from(*entry.get(6)?) == name.len() && entry.get(8..8 + name.len())? == name;
-            (is_it && ino != 0).then_some(Found { at, ino: Ino(ino) })
-        });
-        Ok(found)
+        Ok(notes.offsets(hash).find_map(|at| named(&block, at, name)))
     }
 
     pub(super) fn insert_indexed(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {

@@ -60,6 +60,17 @@ impl Bucket {
     }
 }
 
+/// What notes say of a hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Noted {
+    /// No name has it.
+    None,
+    /// One has, at this offset.
+    One(usize),
+    /// One or more.
+    Several,
+}
+
 fn offset(word: u16) -> usize {
     usize::from(word) * 4
 }
@@ -150,6 +161,21 @@ impl Notes {
         (self.hole_at, self.hole_len) = (hole.at as u32, hole.len as u32);
     }
 
+    /// Names of this hash that may be here: told in one look at one bucket, where that says it.
+    pub(super) fn look(&self, hash: u32) -> Noted {
+        if self.buckets.is_empty() {
+            return Noted::None;
+        }
+        let bucket = &self.buckets[self.bucket(hash)];
+        let places = bucket.places(hash);
+        match places.count_ones() {
+            0 if !bucket.has_spilled => Noted::None,
+            1 if !bucket.has_spilled => Noted::One(offset(bucket.words[places.trailing_zeros() as usize])),
+            _ if self.has(hash) => Noted::Several,
+            _ => Noted::None,
+        }
+    }
+
     /// Is any name of this hash here?
     pub(super) fn has(&self, hash: u32) -> bool {
         self.buckets(hash).any(|at| self.buckets[at].places(hash) != 0)
@@ -223,7 +249,13 @@ mod tests {
                     model.push((hash, step * 4));
                     notes.push(hash, step * 4);
                 }
-                assert_eq!(notes.has(hash), model.iter().any(|(other, _)| *other == hash));
+                let of_hash: Vec<_> = model.iter().filter(|(other, _)| *other == hash).collect();
+                assert_eq!(notes.has(hash), !of_hash.is_empty());
+                match notes.look(hash) {
+                    Noted::None => assert!(of_hash.is_empty()),
+                    Noted::One(at) => assert_eq!(of_hash, [&(hash, at)]),
+                    Noted::Several => assert!(!of_hash.is_empty()),
+                }
             }
             for &(hash, _) in &model {
                 let mut found: Vec<_> = notes.offsets(hash).collect();

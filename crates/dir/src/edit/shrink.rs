@@ -236,10 +236,12 @@ impl Editor<'_> {
         let mut index_hash = self.cache.node(lblk).map(middle_hash);
         if index_hash.is_none() {
             // A leaf is where the hash of any of its names leads.
+            let noted = self.cache.notes(lblk).and_then(|notes| notes.entries().next());
             if let Ok(block) = self.leaf_block(lblk) {
                 let mut names = format.entries(&block).map_while(Result::ok);
-                let hash =
-                    names.find(|entry| entry.is_used()).map(|entry| self.hasher().hash(entry.name).hash);
+                let hash = noted.map(|entry| entry.hash()).or_else(|| {
+                    names.find(|entry| entry.is_used()).map(|entry| self.hasher().hash(entry.name).hash)
+                });
                 drop(block);
                 if let Some(hash) = hash {
                     let mut path = Some(self.descend(hash)?);

@@ -23,6 +23,8 @@ const SHARDS: usize = 64;
 const ROW: u32 = 16;
 /// Inodes looked at per call of the shrinker.
 const SCAN_MAX: usize = 1 << 14;
+/// Inodes that a shard charges for together.
+const CHARGED: usize = 16;
 /// Memory that an inode takes, roughly: values, body, place in the table.
 const NODE_BYTES: usize = size_of::<Node>() + 64;
 
@@ -31,6 +33,8 @@ type Row = [Option<Arc<Node>>; ROW as usize];
 /// The inodes of a shard.
 struct Rows {
     rows: HashMap<u32, Box<Row>, Salted>,
+    /// Inodes that came since it last charged.
+    uncharged: usize,
     /// Inodes that were let go.
     departed: u64,
 }
@@ -48,7 +52,9 @@ impl Table {
         let table = Arc::new(Self {
             budget: Arc::clone(budget),
             shards: (0..SHARDS)
-                .map(|_| Apart(Mutex::new(Rows { rows: HashMap::with_hasher(salt), departed: 0 })))
+                .map(|_| {
+                    Apart(Mutex::new(Rows { rows: HashMap::with_hasher(salt), uncharged: 0, departed: 0 }))
+                })
                 .collect(),
             bytes: Apart::default(),
             turn: AtomicUsize::new(0),
@@ -69,7 +75,7 @@ impl Table {
     /// Keeps what was loaded, unless somebody else was first: what is kept. `None`: inodes left since, maybe this one, changed
     /// by others and written meanwhile. Load it again.
     pub(super) fn keep(&self, loaded: Arc<Node>, since: u64) -> Option<Arc<Node>> {
-        {
+        let charge = {
             let mut shard = self.shard(loaded.ino);
             let departed = shard.departed;
             let place = shard.place(loaded.ino);
@@ -80,23 +86,28 @@ impl Table {
                 return None;
             }
             *place = Some(Arc::clone(&loaded));
-        }
-        self.charge();
+            shard.came()
+        };
+        self.charge(charge);
         Some(loaded)
     }
 
     /// Keeps a new inode, in the place of what had its number.
     pub(super) fn put(&self, node: Arc<Node>) {
         let ino = node.ino;
-        let old = self.shard(ino).place(ino).replace(node);
-        if old.is_none() {
-            self.charge();
-        }
+        let mut shard = self.shard(ino);
+        let old = shard.place(ino).replace(node);
+        let charge = if old.is_none() { shard.came() } else { 0 };
+        drop(shard);
+        self.charge(charge);
     }
 
-    fn charge(&self) {
-        self.bytes.fetch_add(NODE_BYTES, Ordering::Relaxed);
-        self.budget.charge(NODE_BYTES);
+    /// Accounts for so many inodes more; with no lock held.
+    fn charge(&self, inodes: usize) {
+        if inodes > 0 {
+            self.bytes.fetch_add(inodes * NODE_BYTES, Ordering::Relaxed);
+            self.budget.charge(inodes * NODE_BYTES);
+        }
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Rows> {
@@ -105,6 +116,12 @@ impl Table {
 }
 
 impl Rows {
+    /// An inode came: how many are to be charged for now.
+    fn came(&mut self) -> usize {
+        self.uncharged += 1;
+        if self.uncharged < CHARGED { 0 } else { std::mem::take(&mut self.uncharged) }
+    }
+
     fn place(&mut self, ino: Ino) -> &mut Option<Arc<Node>> {
         let row = self.rows.entry(ino.0 / ROW).or_default();
         &mut row[(ino.0 % ROW) as usize]
@@ -141,7 +158,7 @@ impl Shrinker for Table {
             self.turn.store((at + 1) % SHARDS, Ordering::Relaxed);
             // Whoever charges may hold a shard: then that one is left out.
             let Some(mut shard) = self.shards[at].try_lock() else { continue };
-            let Rows { rows, departed } = &mut *shard;
+            let Rows { rows, departed, uncharged } = &mut *shard;
             rows.retain(|_, row| {
                 if freed >= bytes || scanned >= SCAN_MAX {
                     return true;
@@ -151,7 +168,11 @@ impl Shrinker for Table {
                     if place.as_ref().is_some_and(is_idle) {
                         *place = None;
                         *departed += 1;
-                        freed += NODE_BYTES;
+                        // Those that were not charged for give nothing back.
+                        match uncharged.checked_sub(1) {
+                            Some(fewer) => *uncharged = fewer,
+                            None => freed += NODE_BYTES,
+                        }
                     }
                 }
                 row.iter().any(Option::is_some)

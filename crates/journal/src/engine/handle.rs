@@ -1,10 +1,10 @@
 //! A handle: the right to change blocks in the running transaction.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 use base::Pblk;
-use buffer::{Edit, ReadFault, Seal};
+use buffer::{Edit, Hint, ReadFault, Seal};
 
 use super::Journal;
 use super::transaction::Transaction;
@@ -18,10 +18,15 @@ use super::transaction::Transaction;
 /// ```
 pub struct Handle<'j> {
     journal: &'j Journal,
-    transaction: Arc<Transaction>,
+    /// The transaction's number; that one is the running one as long as the handle is open.
+    number: u64,
+    /// The transaction, once it is asked for: most operations change only blocks that others changed before.
+    transaction: OnceCell<Arc<Transaction>>,
     /// Blocks that may still join.
     left: Cell<u32>,
-    /// Room that was given.
+    /// The lane that it is in; without one it was started under the lock.
+    lane: Option<usize>,
+    /// Room that was given under the lock.
     given: Cell<u32>,
     /// Changes that were made and not settled.
     changes: Cell<u64>,
@@ -30,26 +35,59 @@ pub struct Handle<'j> {
 }
 
 impl<'j> Handle<'j> {
-    pub(super) fn new(journal: &'j Journal, transaction: Arc<Transaction>, credits: u32) -> Self {
-        let (left, given, changes) = (Cell::new(credits), Cell::new(credits), Cell::new(0));
-        Self { journal, transaction, left, given, changes, is_sealing: false }
+    /// Started under the lock, which gave it these credits.
+    pub(super) fn new(journal: &'j Journal, number: u64, credits: u32) -> Self {
+        Self {
+            journal,
+            number,
+            transaction: OnceCell::new(),
+            left: Cell::new(credits),
+            lane: None,
+            given: Cell::new(credits),
+            changes: Cell::new(0),
+            is_sealing: false,
+        }
+    }
+
+    /// Started in a lane.
+    pub(super) fn in_lane(journal: &'j Journal, number: u64, credits: u32, lane: usize) -> Self {
+        let mut handle = Self::new(journal, number, credits);
+        (handle.lane, handle.given) = (Some(lane), Cell::new(0));
+        handle
     }
 
     pub(super) fn sealing(journal: &'j Journal, transaction: Arc<Transaction>) -> Self {
-        let (left, given, changes) = (Cell::new(u32::MAX), Cell::new(0), Cell::new(0));
-        Self { journal, transaction, left, given, changes, is_sealing: true }
+        let mut handle = Self::new(journal, transaction.number, 0);
+        (handle.transaction, handle.left) = (OnceCell::from(transaction), Cell::new(u32::MAX));
+        handle.is_sealing = true;
+        handle
+    }
+
+    fn transaction(&self) -> &Transaction {
+        self.transaction.get_or_init(|| {
+            let running = Arc::clone(&self.journal.running.lock().transaction);
+            debug_assert_eq!(
+                running.number, self.number,
+                "a transaction is not sealed while a handle is open"
+            );
+            running
+        })
     }
 
     /// Asks for room for `credits` more blocks. `false`: the transaction has none; end this handle at a consistent point and
     /// start another.
     #[must_use]
     pub fn extend(&self, credits: u32) -> bool {
-        let mut running = self.journal.running.lock();
-        let blocks = running.transaction.len() + running.reserved + self.journal.client().blocks_to_come();
-        if self.is_sealing || blocks + credits > self.journal.transaction_max {
+        let running = self.journal.running.lock();
+        if self.is_sealing {
             return false;
         }
-        running.reserved += credits;
+        self.journal.lanes.give(credits);
+        let blocks = running.transaction.len() + self.journal.lanes.reserved();
+        if blocks + self.journal.client().blocks_to_come() > self.journal.transaction_max {
+            self.journal.lanes.take_back(credits);
+            return false;
+        }
         self.left.set(self.left.get() + credits);
         self.given.set(self.given.get() + credits);
         true
@@ -59,7 +97,7 @@ impl<'j> Handle<'j> {
     /// transaction? For who must do all within one transaction, and asks before each step.
     #[must_use]
     pub fn has_room(&self, credits: u32) -> bool {
-        let blocks = self.transaction.len() + self.journal.client().blocks_to_come();
+        let blocks = self.transaction().len() + self.journal.client().blocks_to_come();
         self.left.get() >= credits && blocks + credits <= self.journal.transaction_max
     }
 
@@ -80,14 +118,14 @@ impl<'j> Handle<'j> {
         debug_assert!(left > 0, "block {block} ({:?}) joins a handle without credits", seal.owner);
         // One too few is a mistake of the estimate, not of the disk: the transaction has room left for it.
         self.left.set(left.saturating_sub(1));
-        self.transaction.join(block, seal);
+        self.transaction().join(block, seal);
     }
 }
 
 impl Edit for Handle<'_> {
     fn transaction(&self) -> u64 {
         self.count();
-        self.transaction.number
+        self.number
     }
 
     fn changes(&self) -> u64 {
@@ -99,7 +137,18 @@ impl Edit for Handle<'_> {
     }
 
     fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
-        if self.journal.buffers.change(block, seal.owner, self.transaction.number, change)? {
+        let mut hint = Hint::NONE;
+        self.change_at(block, &mut hint, seal, change)
+    }
+
+    fn change_at(
+        &self,
+        block: Pblk,
+        hint: &mut Hint,
+        seal: Seal,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), ReadFault> {
+        if self.journal.buffers.change_at(block, hint, seal.owner, self.number, change)? {
             self.join(block, seal);
         }
         self.count();
@@ -108,14 +157,14 @@ impl Edit for Handle<'_> {
 
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8])) {
         self.count();
-        if self.journal.buffers.fresh(block, seal.owner, self.transaction.number, fill) {
+        if self.journal.buffers.fresh(block, seal.owner, self.number, fill) {
             self.join(block, seal);
         }
     }
 
     fn revoke(&self, block: Pblk) {
         self.count();
-        self.transaction.revoke(block);
+        self.transaction().revoke(block);
         self.journal.buffers.forget(block);
     }
 }
@@ -125,11 +174,26 @@ impl Drop for Handle<'_> {
         if self.is_sealing {
             return;
         }
-        let mut running = self.journal.running.lock();
-        running.handles -= 1;
-        running.reserved -= self.given.get();
-        if running.handles == 0 && running.is_locked {
-            self.journal.changed.notify_all();
+        let given = self.given.get();
+        match self.lane {
+            Some(lane) => {
+                if given > 0 {
+                    let _running = self.journal.running.lock();
+                    self.journal.lanes.take_back(given);
+                }
+                if self.journal.lanes.leave(lane) {
+                    let _running = self.journal.running.lock();
+                    self.journal.changed.notify_all();
+                }
+            }
+            None => {
+                let mut running = self.journal.running.lock();
+                running.handles -= 1;
+                self.journal.lanes.take_back(given);
+                if running.handles == 0 && running.is_locked {
+                    self.journal.changed.notify_all();
+                }
+            }
         }
     }
 }

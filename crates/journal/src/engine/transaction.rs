@@ -1,6 +1,7 @@
 //! A transaction: which blocks it changed, and which are metadata no more.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use base::Pblk;
 use base::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +12,8 @@ use buffer::Seal;
 pub(super) struct Transaction {
     /// Counted from 1; never wraps, unlike the ids in the log.
     pub(super) number: u64,
-    len: Apart<AtomicU32>,
+    /// Blocks and, as one for some of them, revoke records: also told to those who do not have the transaction in hand.
+    len: Arc<Apart<AtomicU32>>,
     changes: Apart<Mutex<Changes>>,
 }
 
@@ -23,8 +25,10 @@ struct Changes {
 }
 
 impl Transaction {
-    pub(super) fn new(number: u64) -> Self {
-        Self { number, len: Apart::default(), changes: Apart::default() }
+    /// `len`: nobody else's any more.
+    pub(super) fn new(number: u64, len: &Arc<Apart<AtomicU32>>) -> Self {
+        len.store(0, Ordering::Relaxed);
+        Self { number, len: Arc::clone(len), changes: Apart::default() }
     }
 
     /// Blocks and, as one for some of them, revoke records.

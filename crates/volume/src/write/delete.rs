@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::Ino;
 use inode::{Change, Node, Slot, Values};
 use ondisk::filetype::FileType;
+use ondisk::time::Timestamp;
 
 use super::{NAME_CREDITS, Writer};
 use crate::Fault;
@@ -61,7 +62,7 @@ impl Writer {
         self.keeper.orphans.remove(change.live, node, change.edit)?;
         let was_dir = {
             let mut values = change.live.edit(node, change.edit.transaction());
-            self.end(&mut values);
+            self.end(&mut values, self.now());
             values.kind() == FileType::Directory
         };
         Ok(self.keeper.alloc.free_inode(change.edit, node.ino(), was_dir)?)
@@ -71,9 +72,9 @@ impl Writer {
     ///
     /// It stays in memory, dead, until the commit has written it, or its number is used again: the table still has it alive,
     /// and somebody with an old number in hand would find it there.
-    pub(super) fn end(&self, values: &mut Values) {
+    pub(super) fn end(&self, values: &mut Values, now: Timestamp) {
         values.fields.links = 0;
-        values.fields.dtime = self.now().seconds as u32;
+        values.fields.dtime = now.seconds as u32;
         values.fields.size = 0;
         values.dir = None;
         values.drop_data();

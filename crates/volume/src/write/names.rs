@@ -97,21 +97,22 @@ impl Volume {
         if matches!(name, b"." | b"..") {
             return Err(Refusal::IsDirectory.into());
         }
-        let parent = writer.node(dir)?;
+        let parent = writer.node_unasked(dir)?;
         let _in_dir = parent.operation.write();
-        let of_dir = writer.check_dir(&parent)?;
+        let of_dir = writer.check_dir_of(&parent)?;
         let (node, spot) = writer.child(&parent, of_dir, name)?;
         let operation = node.operation.write();
         {
             let values = node.values();
+            Writer::is_in_use(&node, &values)?;
             if values.kind() == FileType::Directory {
                 return Err(Refusal::IsDirectory.into());
             }
             check_flags(of_dir, values.fields.flags)?;
         }
         let is_gone = writer.run(NAME_CREDITS, |change| {
-            writer.with_names(change, &parent, |dir| dir.remove_found(name, spot))?;
-            writer.touch_dir(change, &parent, 0);
+            writer.ready_names_of(change, &parent, of_dir)?;
+            writer.change_names(change, &parent, 0, |dir| dir.remove_found(name, spot))?;
             writer.drop_link(change, &node)
         })?;
         writer.delete_if(is_gone, &node, operation)
@@ -134,13 +135,14 @@ impl Volume {
             b".." => return Err(Refusal::NotEmpty.into()),
             _ => {}
         }
-        let parent = writer.node(dir)?;
+        let parent = writer.node_unasked(dir)?;
         let _in_dir = parent.operation.write();
-        let of_dir = writer.check_dir(&parent)?;
+        let of_dir = writer.check_dir_of(&parent)?;
         let (node, spot) = writer.child(&parent, of_dir, name)?;
         let operation = node.operation.write();
         {
             let values = node.values();
+            Writer::is_in_use(&node, &values)?;
             if values.kind() != FileType::Directory {
                 return Err(Refusal::NotDirectory.into());
             }
@@ -148,8 +150,8 @@ impl Volume {
         }
         writer.check_empty(&node)?;
         let is_gone = writer.run(NAME_CREDITS, |change| {
-            writer.with_names(change, &parent, |dir| dir.remove_found(name, spot))?;
-            writer.touch_dir(change, &parent, -1);
+            writer.ready_names_of(change, &parent, of_dir)?;
+            writer.change_names(change, &parent, -1, |dir| dir.remove_found(name, spot))?;
             writer.drop_dir(change, &node)
         })?;
         writer.delete_if(is_gone, &node, operation)
@@ -173,7 +175,8 @@ impl Writer {
         }
     }
 
-    /// What a name of a directory leads to; not to the directory itself, whose lock the caller holds.
+    /// What a name of a directory leads to; not to the directory itself, whose lock the caller holds. He asks
+    /// [`is_in_use`](Self::is_in_use).
     fn child(&self, dir: &Arc<Node>, of_dir: u32, name: &[u8]) -> Result<(Arc<Node>, Spot), Fault> {
         let spot = self.find_spot(dir, of_dir, name)?.ok_or(Refusal::NotFound)?;
         let ino = spot.ino;
@@ -181,7 +184,7 @@ impl Writer {
             let fact = base::Malformed::new("directory entry", "leads to another inode", ino.0);
             return Err(Fault::corrupt(ino, fact));
         }
-        Ok((self.named(ino)?, spot))
+        Ok((self.named_unasked(ino)?, spot))
     }
 
     /// Locks an inode to change it, if it is still there.
@@ -243,6 +246,17 @@ impl Writer {
         }
     }
 
+    /// As [`check_dir`](Self::check_dir), of one that the caller [did not ask](Self::node_unasked) if it is there.
+    fn check_dir_of(&self, dir: &Node) -> Result<u32, Fault> {
+        let values = dir.values();
+        Self::is_there(dir, &values)?;
+        match values.kind() {
+            FileType::Directory if values.fields.links == 0 => Err(Refusal::NotFound.into()),
+            FileType::Directory => Ok(values.fields.flags),
+            _ => Err(Refusal::NotDirectory.into()),
+        }
+    }
+
     /// May a name of an inode with these flags be taken from the directory?
     pub(super) fn check_removable(&self, dir: &Node, of_inode: u32) -> Result<(), Fault> {
         check_flags(dir.values().fields.flags, of_inode)
@@ -251,8 +265,9 @@ impl Writer {
     /// One link less. `true` when nothing leads to the inode any more and it was not put among the orphans: delete it in this
     /// transaction, or do that.
     pub(super) fn drop_link(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<bool, Fault> {
+        let now = self.now();
         let mut values = change.live.edit(node, change.edit.transaction());
-        values.fields.ctime = self.now();
+        values.fields.ctime = now;
         values.fields.links = values.fields.links.saturating_sub(1);
         if values.fields.links > 0 {
             return Ok(false);
@@ -260,7 +275,7 @@ impl Writer {
         // What most have that are deleted: nothing but a number to give back.
         let is_bare = values.is_bare() && node.orphan() == OrphanState::None;
         if is_bare && self.may_go_now(node) && self.keeper.orphans.mode() != OrphanMode::ListV0 {
-            self.end(&mut values);
+            self.end(&mut values, now);
             drop(values);
             self.keeper.alloc.free_inode(change.edit, node.ino(), false)?;
             return Ok(false);

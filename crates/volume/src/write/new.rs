@@ -88,18 +88,18 @@ impl Volume {
         if matches!(name, b"." | b"..") {
             return Err(Refusal::Exists.into());
         }
-        let parent = writer.node(dir)?;
+        let parent = writer.node_unasked(dir)?;
         let _operation = parent.operation.write();
-        writer.check_parent(&parent, new.kind)?;
+        let of_dir = writer.check_parent(&parent, new.kind)?;
         writer.admit(|| writer.owners_of_new(&parent, new))?;
         writer.run(NAME_CREDITS, |change| {
-            writer.ready_names(change, &parent)?;
+            writer.ready_names_of(change, &parent, of_dir)?;
             let before = change.edit.changes();
             let node = writer.make(change, &parent, new, name)?;
             writer.or_unmake(change, &node, before, || {
-                writer.with_names(change, &parent, |dir| dir.insert(name, node.ino(), new.kind))
+                let links = i32::from(new.kind == FileType::Directory);
+                writer.change_names(change, &parent, links, |dir| dir.insert(name, node.ino(), new.kind))
             })?;
-            writer.touch_dir(change, &parent, i32::from(new.kind == FileType::Directory));
             Ok(node)
         })
     }
@@ -152,9 +152,10 @@ impl Writer {
         }
     }
 
-    /// Can something of this kind be made in the directory?
-    pub(super) fn check_parent(&self, parent: &Node, kind: FileType) -> Result<(), Fault> {
+    /// Can something of this kind be made in the directory? Its flags.
+    pub(super) fn check_parent(&self, parent: &Node, kind: FileType) -> Result<u32, Fault> {
         let values = parent.values();
+        Self::is_there(parent, &values)?;
         if values.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
         }
@@ -168,7 +169,7 @@ impl Writer {
         if kind == FileType::Directory && values.fields.links >= LINKS_MAX && !unlimited {
             return Err(Refusal::TooManyNames.into());
         }
-        Ok(())
+        Ok(values.fields.flags)
     }
 
     /// Allocates an inode and gives it its values and first block. On an error nothing is left of it.
@@ -312,6 +313,18 @@ impl Writer {
         if of_dir & flags::INLINE_DATA != 0 { self.move_out(change, dir) } else { Ok(()) }
     }
 
+    /// As [`ready_names`](Self::ready_names), of a directory whose flags were these when its operation lock was taken.
+    pub(super) fn ready_names_of(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<Node>,
+        of_dir: u32,
+    ) -> Result<(), Fault> {
+        // An operation that runs again may have moved it out already: the flags of this moment count.
+        let special = flags::ENCRYPT | flags::CASEFOLD | flags::INLINE_DATA;
+        if of_dir & special == 0 { Ok(()) } else { self.ready_names(change, dir) }
+    }
+
     /// Changes a directory's names.
     pub(super) fn with_names<R>(
         &self,
@@ -321,6 +334,17 @@ impl Writer {
     ) -> Result<R, Fault> {
         self.ready_names(change, dir)?;
         Ok(change.with_dir(dir, &self.dir_format, with)?)
+    }
+
+    /// Changes the names of a directory that is [ready](Self::ready_names) for that: its times follow, and by `links` its links.
+    pub(super) fn change_names<R>(
+        &self,
+        change: &Change<'_>,
+        dir: &Arc<Node>,
+        links: i32,
+        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
+    ) -> Result<R, Fault> {
+        Ok(change.with_dir_then(dir, &self.dir_format, with, |values| self.touch_names(values, links))?)
     }
 
     /// Moves the names of a directory out of its inode: into a block, all at once.
@@ -382,8 +406,11 @@ impl Writer {
 
     /// A directory's names changed: its times, and by `links` its links.
     pub(super) fn touch_dir(&self, change: &Change<'_>, dir: &Arc<Node>, links: i32) {
+        self.touch_names(&mut change.live.edit(dir, change.edit.transaction()), links);
+    }
+
+    fn touch_names(&self, values: &mut Values, links: i32) {
         let now = self.now();
-        let mut values = change.live.edit(dir, change.edit.transaction());
         let fields = &mut values.fields;
         (fields.mtime, fields.ctime) = (now, now);
         fields.version = fields.version.wrapping_add(1);

@@ -239,7 +239,8 @@ fn engine(
         inodes: Arc::clone(&inodes),
         blocks: Blocks::new(),
         renames: Mutex::new(()),
-        generations: Apart(AtomicU64::new(salt)),
+        // Far apart: each step of one of them adds a large odd number.
+        generations: std::array::from_fn(|at| Apart(AtomicU64::new(salt ^ base::salted::spread(at as u64)))),
         dir_format: dir::Format::of(sb, geometry),
         committer: Mutex::new(None),
         skip_short_orphans: !options.write.track_all_orphans,

@@ -1,0 +1,122 @@
+//! Handles that come and go without a lock, as long as the running transaction has much room.
+//!
+//! ```text
+//! start   lane counts it; is it shut?   no  -> a handle           yes -> taken back; then as under the lock
+//! end     lane counts it off; is it shut?                         yes -> wakes who seals
+//! seal    shuts it; does any lane count one?                      yes -> waits
+//! ```
+//!
+//! Who starts is counted before he looks whether the transaction is shut, and who seals shuts it before he looks for who is counted:
+//! one of the two sees the other. So does he who asks for room under the lock: he takes it before he looks at the lanes, and they
+//! look after they are counted. All of these are sequentially consistent for that.
+//!
+//! Invariants
+//! 1. A lane has one handle at most, with at most [`CREDITS`]; so all lanes together have no more than [`CREDITS_MAX`].
+//! 2. While a lane counts a handle that was started, the running transaction is the same.
+
+use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use base::sync::{Apart, thread_number};
+
+/// Threads that have a lane of their own. In schedules few, and little room: so that both ways are taken.
+#[cfg(not(feature = "shuttle"))]
+const LANES: usize = 16;
+#[cfg(feature = "shuttle")]
+const LANES: usize = 2;
+
+/// Blocks that a handle in a lane may ask for: enough for any operation on names.
+#[cfg(not(feature = "shuttle"))]
+pub(super) const CREDITS: u32 = 128;
+#[cfg(feature = "shuttle")]
+pub(super) const CREDITS: u32 = 2;
+
+/// Room that is left for handles in lanes by who starts one.
+pub(super) const CREDITS_MAX: u32 = LANES as u32 * CREDITS;
+
+/// A lane's word: how many are open in the low bits, how many were started above.
+const OPEN: u64 = 0xFFFF;
+const ENTER: u64 = OPEN + 2;
+
+/// Who is in the running transaction.
+pub(super) struct Lanes {
+    lanes: [Apart<AtomicU64>; LANES],
+    /// No handle is to be started without the lock.
+    is_shut: Apart<AtomicBool>,
+    /// The running transaction, while it is not shut.
+    number: AtomicU64,
+    /// Credits that were given under the lock. Changed under it.
+    reserved: Apart<AtomicU32>,
+}
+
+impl Lanes {
+    pub(super) fn new(number: u64) -> Self {
+        Self {
+            lanes: Default::default(),
+            is_shut: Apart::default(),
+            number: AtomicU64::new(number),
+            reserved: Apart::default(),
+        }
+    }
+
+    /// Starts a handle in this thread's lane, if that is free, nothing is being sealed, and `has_room` says so: the lane and the
+    /// transaction. `None`: to be started under the lock, and who seals may have to be woken.
+    pub(super) fn enter(&self, has_room: impl FnOnce(u64) -> bool) -> Option<(usize, u64)> {
+        let lane = thread_number() % LANES;
+        let before = self.lanes[lane].fetch_add(ENTER, Ordering::SeqCst);
+        if before & OPEN == 0 && !self.is_shut.load(Ordering::SeqCst) {
+            // It stays this one, and not shut behind our back: see above.
+            let number = self.number.load(Ordering::SeqCst);
+            if has_room(number) {
+                return Some((lane, number));
+            }
+        }
+        self.lanes[lane].fetch_sub(ENTER, Ordering::SeqCst);
+        None
+    }
+
+    /// Ends a handle of this lane. Does who seals have to be woken?
+    pub(super) fn leave(&self, lane: usize) -> bool {
+        self.lanes[lane].fetch_sub(1, Ordering::SeqCst);
+        self.is_shut.load(Ordering::SeqCst)
+    }
+
+    /// Handles in lanes; for a moment also those that will not be.
+    pub(super) fn open(&self) -> u32 {
+        self.lanes.iter().map(|lane| (lane.load(Ordering::SeqCst) & OPEN) as u32).sum()
+    }
+
+    /// Handles that were ever started in lanes.
+    pub(super) fn started(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.load(Ordering::Relaxed) / (OPEN + 1)).sum()
+    }
+
+    /// From here on [`open`](Self::open) only falls, but for those that are taken back at once.
+    pub(super) fn shut(&self) {
+        self.is_shut.store(true, Ordering::SeqCst);
+    }
+
+    /// This is the running transaction now.
+    pub(super) fn reopen(&self, number: u64) {
+        self.number.store(number, Ordering::SeqCst);
+        self.is_shut.store(false, Ordering::SeqCst);
+    }
+
+    /// Credits that open handles may still use, of both kinds.
+    pub(super) fn reserved(&self) -> u32 {
+        self.given() + self.open() * CREDITS
+    }
+
+    /// Credits that were given under the lock.
+    pub(super) fn given(&self) -> u32 {
+        self.reserved.load(Ordering::SeqCst)
+    }
+
+    /// Gives credits under the lock, before it is known if there are so many.
+    pub(super) fn give(&self, credits: u32) {
+        self.reserved.fetch_add(credits, Ordering::SeqCst);
+    }
+
+    /// Takes them back.
+    pub(super) fn take_back(&self, credits: u32) {
+        self.reserved.fetch_sub(credits, Ordering::SeqCst);
+    }
+}
