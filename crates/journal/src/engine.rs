@@ -20,7 +20,7 @@
 //! 4. After the first failure nothing more is written but a note of it: [`Aborted`] is latched with its cause.
 //! 5. A thread holds at most one handle, and commits while it holds none.
 //!
-//! Most handles take none of the locks: as long as the running transaction has much room they come and go in [`lanes`].
+//! Most handles take none of the locks: as long as the running transaction has much room they come and go in `lanes`.
 //!
 //! Locks, in order: `writer` (one commit or checkpoint at a time), `running`, a transaction's list, the cache's shards.
 
