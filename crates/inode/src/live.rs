@@ -489,15 +489,29 @@ impl Live {
         }
     }
 
-    /// A new inode; what was known of its number is forgotten.
+    /// A new inode, which nobody meets before it is [`put`](Self::put) among the others.
     ///
     /// # Errors
     /// Its group's descriptor is damaged.
-    pub fn add(&self, ino: Ino, values: Values) -> Result<Arc<Node>, Fault> {
+    pub fn make(&self, ino: Ino, values: Values) -> Result<Arc<Node>, Fault> {
         let place = self.shared.inode_place(ino).map_err(Fault::of(ino))?.ok_or(Fault::NoSuchInode(ino))?;
-        let node = Arc::new(Node::new(ino, place, values));
-        // Somebody with an old number in hand may have brought the old inode back into memory: it gives way.
-        self.table.put(Arc::clone(&node));
+        Ok(Arc::new(Node::new(ino, place, values)))
+    }
+
+    /// From here on others meet a new inode by its number; what was known of that is forgotten. Somebody with an old number in
+    /// hand may come at once: whoever could still take the inode back holds its operation lock.
+    pub fn put(&self, node: Arc<Node>) {
+        // The same may have brought the old inode back into memory: it gives way.
+        self.table.put(node);
+    }
+
+    /// [`make`](Self::make) and [`put`](Self::put).
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub fn add(&self, ino: Ino, values: Values) -> Result<Arc<Node>, Fault> {
+        let node = self.make(ino, values)?;
+        self.put(Arc::clone(&node));
         Ok(node)
     }
 

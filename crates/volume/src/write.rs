@@ -12,6 +12,7 @@
 //! 2. Operation locks: a directory before what it holds; two directories by number, ancestors first; then the handle.
 //! 3. An inode without links that somebody has open is an orphan; else it is deleted at once, in the same transaction if that
 //!    has room for it.
+//! 4. A new inode's operation is locked until it has its name: who has an older number in hand meets none that may be taken back.
 
 mod attributes;
 mod data;
@@ -43,6 +44,7 @@ use buffer::{Kind, ReadFault, Seal};
 use inode::{Change, Live, Node, Orphans, Shared, Values};
 use journal::{Handle, Journal};
 use ondisk::htree::DxFormat;
+use ondisk::inode::flags;
 use ondisk::time::Timestamp;
 use ondisk::{dirent, extent, orphan_file, superblock, xattr as xattr_layout};
 use parking_lot::Mutex;
@@ -249,7 +251,9 @@ impl Writer {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
         }
-        Ok(self.live().get(ino)?)
+        let node = self.live().get(ino)?;
+        // It belongs to those whose attribute's value it holds.
+        if node.values().has_flag(flags::EA_INODE) { Err(Refusal::Stale.into()) } else { Ok(node) }
     }
 
     /// As [`node`](Self::node), for who asks [`is_there`](Self::is_there) once he has it locked.

@@ -164,3 +164,44 @@ fn eight_threads_of_mixed_operations() {
         run(&path, WriteOptions { orphans: mode, track_all_orphans: true, ..WriteOptions::default() });
     }
 }
+
+/// Who has the number of an inode that is gone in hand, meets the new one of that number only when it has its name: one that
+/// gets none, since the name exists, would take with it what others did to it meanwhile.
+#[test]
+fn a_new_inode_is_met_only_when_it_has_its_name() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);
+    let device = Arc::new(FileDevice::open(&path, true).unwrap());
+    let volume =
+        Volume::open(device, &OpenOptions { write: WriteOptions::default(), ..OpenOptions::default() })
+            .unwrap();
+    let dir = New::directory(0o755);
+    let taken = volume.create(Ino::ROOT, b"taken", &dir).unwrap().ino();
+    let there = volume.create(taken, b"there", &New::file(0o644)).unwrap().ino();
+    let gone = volume.create(taken, b"gone", &dir).unwrap().ino();
+    volume.rmdir(taken, b"gone").unwrap();
+    let done = AtomicBool::new(false);
+    let met = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let until = Instant::now() + Duration::from_secs(1);
+            while Instant::now() < until {
+                let made = volume.create(taken, b"there", &dir);
+                assert!(made.is_err_and(|fault| fault.is(Refusal::Exists)));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let mut met = 0;
+        while !done.load(Ordering::Relaxed) {
+            met += u32::from(volume.create(gone, b"lost", &New::file(0o644)).is_ok());
+            met += u32::from(volume.link(there, gone, b"lost too").is_ok());
+            met += u32::from(
+                volume.set_attr(gone, &SetAttr { mode: Some(0o700), ..SetAttr::default() }).is_ok(),
+            );
+        }
+        met
+    });
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+    assert_eq!(met, 0);
+}

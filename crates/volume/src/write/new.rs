@@ -94,13 +94,10 @@ impl Volume {
         writer.admit(|| writer.owners_of_new(&parent, new))?;
         writer.run(NAME_CREDITS, |change| {
             writer.ready_names_of(change, &parent, of_dir)?;
-            let before = change.edit.changes();
-            let node = writer.make(change, &parent, new, name)?;
-            writer.or_unmake(change, &node, before, || {
+            writer.make(change, &parent, new, name, |node| {
                 let links = i32::from(new.kind == FileType::Directory);
                 writer.change_names(change, &parent, links, |dir| dir.insert(name, node.ino(), new.kind))
-            })?;
-            Ok(node)
+            })
         })
     }
 
@@ -124,11 +121,11 @@ impl Volume {
         writer.check_parent(&parent, new.kind)?;
         writer.admit(|| writer.owners_of_new(&parent, new))?;
         let node = writer.run(NAME_CREDITS, |change| {
-            let node = writer.make(change, &parent, new, b"")?;
-            node.opens.store(1, std::sync::atomic::Ordering::Release);
-            change.live.edit(&node, change.edit.transaction()).fields.links = 0;
-            writer.keeper.orphans.add(change.live, &node, change.edit)?;
-            Ok(node)
+            writer.make(change, &parent, new, b"", |node| {
+                node.opens.store(1, std::sync::atomic::Ordering::Release);
+                change.live.edit(node, change.edit.transaction()).fields.links = 0;
+                Ok(writer.keeper.orphans.add(change.live, node, change.edit)?)
+            })
         })?;
         Ok(writer.live().snapshot(&node)?)
     }
@@ -172,13 +169,16 @@ impl Writer {
         Ok(values.fields.flags)
     }
 
-    /// Allocates an inode and gives it its values and first block. On an error nothing is left of it.
+    /// Allocates an inode, gives it its values and first block, and goes on with it. On an error nothing is left of it.
+    ///
+    /// Till then it is locked: somebody with an old number in hand must not change an inode that may be taken back.
     pub(super) fn make(
         &self,
         change: &Change<'_>,
         parent: &Arc<Node>,
         new: &New<'_>,
         name: &[u8],
+        go_on: impl FnOnce(&Arc<Node>) -> Result<(), Fault>,
     ) -> Result<Arc<Node>, Fault> {
         let shared = self.shared();
         let [uid, gid, projid] = self.owners_of_new(parent, new);
@@ -258,8 +258,7 @@ impl Writer {
         let map = FileMap { ino, i_block, extents, seed };
         let mut values = Values::new(fields, Vec::new(), map);
         values.fields.size = if new.kind == FileType::Symlink { new.target.len() as u64 } else { 0 };
-        let node = self.live().add(ino, values).map_err(Fault::from);
-        let node = match node {
+        let node = match self.live().make(ino, values).map_err(Fault::from) {
             Ok(node) => node,
             Err(fault) => {
                 self.keeper.alloc.free_inode(change.edit, ino, is_dir)?;
@@ -267,11 +266,16 @@ impl Writer {
                 return Err(fault);
             }
         };
+        let operation = node.operation.write();
+        self.live().put(Arc::clone(&node));
         if allocated.is_first_in_block {
             change.live.fresh_block(&node);
         }
-        self.or_unmake(change, &node, before, || self.fill(change, parent, &node, new, has_blocks))?;
+        let filled = || self.fill(change, parent, &node, new, has_blocks);
+        self.or_unmake(change, &node, before, filled)?;
         drop(change.live.edit(&node, change.edit.transaction()));
+        self.or_unmake(change, &node, before, || go_on(&node))?;
+        drop(operation);
         Ok(node)
     }
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use base::Ino;
-use inode::Node;
+use inode::{Change, Node};
 use ondisk::filetype::FileType;
 use parking_lot::RwLockWriteGuard;
 
@@ -161,7 +161,6 @@ impl Writer {
     ) -> Result<(), Fault> {
         let is_across = from.dir.ino() != to.dir.ino();
         let is_dir = self.is_dir(moved);
-        let kind = moved.values().kind();
         let victim_is_dir = in_way.is_some_and(|node| self.is_dir(node));
         let mut nodes: Vec<&Arc<Node>> = [Some(moved), in_way].into_iter().flatten().collect();
         let operations = self.lock(&mut nodes);
@@ -199,45 +198,62 @@ impl Writer {
             if is_dir && is_across {
                 self.ready_names(change, moved)?;
             }
-            let before = change.edit.changes();
-            let whiteout = match how {
-                Rename::Whiteout => Some(self.make(change, from.dir, &WHITEOUT, b"")?),
-                _ => None,
+            let mut is_gone = false;
+            let mut go_on = |whiteout: Option<&Arc<Node>>| {
+                is_gone = self.move_entries(change, from, to, moved, in_way, whiteout)?;
+                Ok(())
             };
-            let enter = || {
-                self.with_names(change, to.dir, |dir| match in_way {
-                    Some(_) => dir.replace(to.name, moved.ino(), kind).map(drop),
-                    None => dir.insert(to.name, moved.ino(), kind),
-                })
-            };
-            match &whiteout {
-                Some(whiteout) => self.or_unmake(change, whiteout, before, enter)?,
-                None => enter()?,
+            match how {
+                Rename::Whiteout => {
+                    self.make(change, from.dir, &WHITEOUT, b"", |whiteout| go_on(Some(whiteout)))?;
+                }
+                _ => go_on(None)?,
             }
-            self.with_names(change, from.dir, |dir| match &whiteout {
-                Some(whiteout) => dir.replace(from.name, whiteout.ino(), FileType::CharDevice).map(drop),
-                None => dir.remove(from.name).map(drop),
-            })?;
-            if is_dir && is_across {
-                self.with_names(change, moved, |dir| dir.set_parent(to.dir.ino()))?;
-            }
-            change.live.edit(moved, change.edit.transaction()).fields.ctime = self.now();
-            let leaves = is_dir && (is_across || victim_is_dir);
-            self.touch_dir(change, from.dir, if leaves { -1 } else { 0 });
-            if is_across {
-                self.touch_dir(change, to.dir, i32::from(is_dir && !victim_is_dir));
-            }
-            match in_way {
-                Some(victim) if victim_is_dir => self.drop_dir(change, victim),
-                Some(victim) => self.drop_link(change, victim),
-                None => Ok(false),
-            }
+            Ok(is_gone)
         })?;
         if is_gone && let Some(victim) = in_way {
             self.delete(victim)?;
         }
         drop(operations);
         Ok(())
+    }
+
+    /// The entries of both directories, and what follows from them. Is what was in the way to be deleted?
+    fn move_entries(
+        &self,
+        change: &Change<'_>,
+        from: &End<'_>,
+        to: &End<'_>,
+        moved: &Arc<Node>,
+        in_way: Option<&Arc<Node>>,
+        whiteout: Option<&Arc<Node>>,
+    ) -> Result<bool, Fault> {
+        let is_across = from.dir.ino() != to.dir.ino();
+        let kind = moved.values().kind();
+        let is_dir = kind == FileType::Directory;
+        let victim_is_dir = in_way.is_some_and(|node| self.is_dir(node));
+        self.with_names(change, to.dir, |dir| match in_way {
+            Some(_) => dir.replace(to.name, moved.ino(), kind).map(drop),
+            None => dir.insert(to.name, moved.ino(), kind),
+        })?;
+        self.with_names(change, from.dir, |dir| match whiteout {
+            Some(whiteout) => dir.replace(from.name, whiteout.ino(), FileType::CharDevice).map(drop),
+            None => dir.remove(from.name).map(drop),
+        })?;
+        if is_dir && is_across {
+            self.with_names(change, moved, |dir| dir.set_parent(to.dir.ino()))?;
+        }
+        change.live.edit(moved, change.edit.transaction()).fields.ctime = self.now();
+        let leaves = is_dir && (is_across || victim_is_dir);
+        self.touch_dir(change, from.dir, if leaves { -1 } else { 0 });
+        if is_across {
+            self.touch_dir(change, to.dir, i32::from(is_dir && !victim_is_dir));
+        }
+        match in_way {
+            Some(victim) if victim_is_dir => self.drop_dir(change, victim),
+            Some(victim) => self.drop_link(change, victim),
+            None => Ok(false),
+        }
     }
 
     fn exchange(
