@@ -89,6 +89,26 @@ impl Shard {
         Some((slot.bytes.clone(), slot.verified))
     }
 
+    /// Shows the bytes of a block that is here and was verified as this owner's. `false`: it is not, or was not.
+    #[inline]
+    pub(crate) fn look(
+        &mut self,
+        block: Pblk,
+        hint: &mut Hint,
+        owner: u64,
+        look: &mut dyn FnMut(&[u8]),
+    ) -> bool {
+        let Some(at) = self.place(block, hint) else { return false };
+        let slot = &mut self.slots[at];
+        if slot.verified != owner {
+            return false;
+        }
+        slot.touched = true;
+        self.hits += 1;
+        look(&slot.bytes);
+        true
+    }
+
     /// Keeps what was read of a block since [`departed`](Self::departed) was `since`, unless the block came meanwhile: what is
     /// kept, the owner it was verified as, and is it new? `None`: something that was changed here left meanwhile, maybe this
     /// block, and the bytes are from before its change. Read again.

@@ -325,6 +325,15 @@ impl<'a> Editor<'a> {
         self.remove_at(name, Some(spot))
     }
 
+    /// Removes a name if `may` says so of the inode that it leads to.
+    ///
+    /// # Errors
+    /// As [`remove`](Self::remove). [`Absent`](EditFault::Absent) also where it may not: nothing was changed.
+    pub fn remove_if(&mut self, name: &[u8], may: &mut dyn FnMut(Ino) -> bool) -> Result<Ino, EditFault> {
+        let spot = self.find(name)?.ok_or(EditFault::Absent)?;
+        if may(spot.ino) { self.remove_at(name, Some(spot)) } else { Err(EditFault::Absent) }
+    }
+
     fn remove_at(&mut self, name: &[u8], spot: Option<Spot>) -> Result<Ino, EditFault> {
         if is_dots(name) || !is_name(name) {
             return Err(EditFault::Absent);
@@ -424,6 +433,14 @@ impl<'a> Editor<'a> {
             self.cache.clear();
         }
         done
+    }
+
+    /// Shows a leaf to who looks at few of its bytes.
+    fn look_leaf(&mut self, lblk: Lblk, look: &mut dyn FnMut(&[u8])) -> Result<(), ReadFault> {
+        self.cache.stats.leaf_reads += 1;
+        let dir = self.dir();
+        let is_there = self.blocks.look_leaf(lblk, look).map_err(|fault| dir.placed(fault, lblk))?;
+        if is_there { Ok(()) } else { Err(dir.hole(lblk)) }
     }
 
     fn leaf_block(&mut self, lblk: Lblk) -> Result<Buffer, ReadFault> {

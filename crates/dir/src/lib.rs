@@ -54,6 +54,18 @@ pub trait DirBlocks {
     /// The block cannot be read or its checksum is wrong.
     fn leaf(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault>;
 
+    /// Shows a leaf's bytes, as [`leaf`](Self::leaf) would give them, to who looks at few of them. `false`: it is a hole.
+    ///
+    /// # Errors
+    /// As [`leaf`](Self::leaf).
+    fn look_leaf(&self, lblk: Lblk, look: &mut dyn FnMut(&[u8])) -> Result<bool, ReadFault> {
+        let leaf = self.leaf(lblk)?;
+        if let Some(leaf) = &leaf {
+            look(leaf);
+        }
+        Ok(leaf.is_some())
+    }
+
     /// A root or node of the index, its checksum verified; `None` for a hole.
     ///
     /// # Errors

@@ -435,6 +435,17 @@ impl DirBlocks for DirBlocksEdit<'_> {
         self.get(lblk, Kind::DirLeaf, dirent::verify_tail)
     }
 
+    fn look_leaf(&self, lblk: Lblk, look: &mut dyn FnMut(&[u8])) -> Result<bool, ReadFault> {
+        let mut places = self.places.borrow_mut();
+        let Some(Known { block, hint }) = self.known(&mut places, lblk)? else { return Ok(false) };
+        let seed = self.values.borrow().seed();
+        let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| dirent::verify_tail(bytes, seed));
+        let owner = self.owner(Kind::DirLeaf);
+        let looked = self.change.shared().buffers.look_at(*block, hint, owner, verify, look);
+        looked.map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))?;
+        Ok(true)
+    }
+
     fn index(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
         self.get(lblk, Kind::DirIndex, |bytes, seed| self.index.verify(bytes, seed))
     }

@@ -15,7 +15,8 @@
 //! 3. Only a commit changes table blocks, one commit at a time.
 //! 4. What an inode costs its owners is counted when the list is frozen: see [`Quota`].
 //! 5. Locks, in order: the operation locks of inodes (by number, see `volume`), then a handle, then an inode's values, then the
-//!    lists and blocks. Values are not locked across the start of a handle.
+//!    lists and blocks. A directory's values come before those of what it holds. Values are not locked across the start of a
+//!    handle.
 
 mod table;
 
@@ -475,6 +476,12 @@ impl Live {
     /// See [`Fault`].
     pub fn get_orphan(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         self.find(ino, true)
+    }
+
+    /// An inode that is in memory, in use or not.
+    #[must_use]
+    pub fn known(&self, ino: Ino) -> Option<Arc<Node>> {
+        self.table.get(ino).ok()
     }
 
     fn find(&self, ino: Ino, is_orphan: bool) -> Result<Arc<Node>, Fault> {

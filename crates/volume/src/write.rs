@@ -69,6 +69,8 @@ pub use open::WriteOptions;
 const NAME_CREDITS: u32 = 60;
 /// Set-group-id.
 const SETGID: u16 = 0o2000;
+/// Flags of directories whose names are not in blocks, or not as they are.
+const SPECIAL: u32 = flags::INLINE_DATA | flags::ENCRYPT | flags::CASEFOLD;
 /// How often a transaction is committed though nobody asks: what a crash may lose.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Counters of inodes' generations: about as many as threads that make inodes at the same moment.

@@ -256,7 +256,11 @@ impl Editor<'_> {
         };
         let found = match noted {
             Noted::None => None,
-            Noted::One(at) => named(&self.leaf_block(lblk)?, at, name),
+            Noted::One(at) => {
+                let mut found = None;
+                self.look_leaf(lblk, &mut |bytes| found = named(bytes, at, name))?;
+                found
+            }
             Noted::Several => self.compare(lblk, hash, name)?,
         };
         Ok((found, room))

@@ -1,5 +1,6 @@
 //! Names that come and go: link, unlink, rmdir.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,7 +12,7 @@ use ondisk::inode::flags;
 use parking_lot::RwLockWriteGuard;
 
 use super::new::LINKS_MAX;
-use super::{NAME_CREDITS, Writer, check_name};
+use super::{NAME_CREDITS, SPECIAL, Writer, check_name};
 use crate::ops::with_dir;
 use crate::{Fault, InodeRef, Refusal, Volume};
 
@@ -100,22 +101,32 @@ impl Volume {
         let parent = writer.node_unasked(dir)?;
         let _in_dir = parent.operation.write();
         let of_dir = writer.check_dir_of(&parent)?;
-        let (node, spot) = writer.child(&parent, of_dir, name)?;
-        let operation = node.operation.write();
-        {
-            let values = node.values();
-            Writer::is_in_use(&node, &values)?;
-            if values.kind() == FileType::Directory {
-                return Err(Refusal::IsDirectory.into());
-            }
-            check_flags(of_dir, values.fields.flags)?;
+        if of_dir & SPECIAL != 0 {
+            // Names that are kept inside the inode would move out of it for one that is refused.
+            let (node, _) = writer.child(&parent, of_dir, name)?;
+            check_unlink(of_dir, &node)?;
         }
-        let is_gone = writer.run(NAME_CREDITS, |change| {
-            writer.ready_names_of(change, &parent, of_dir)?;
-            writer.change_names(change, &parent, 0, |dir| dir.remove_found(name, spot))?;
-            writer.drop_link(change, &node)
-        })?;
-        writer.delete_if(is_gone, &node, operation)
+        let waited_for = OnceCell::new();
+        let mut operation = None;
+        loop {
+            let done = writer.run(NAME_CREDITS, |change| {
+                writer.ready_names_of(change, &parent, of_dir)?;
+                writer.unlink_at_once(change, &parent, of_dir, name, waited_for.get())
+            })?;
+            match done {
+                Unlinked::Done => return Ok(()),
+                Unlinked::Orphaned(node) => {
+                    // Nobody gets it any more, but who has it may be busy with it.
+                    let _operation = operation.take().unwrap_or_else(|| node.operation.write());
+                    return writer.delete(&node);
+                }
+                // The directory is locked: the name leads to it still.
+                Unlinked::WaitFor(ino) => {
+                    let node = writer.named_unasked(ino)?;
+                    operation = Some(waited_for.get_or_init(|| node).operation.write());
+                }
+            }
+        }
     }
 
     /// Removes an empty directory.
@@ -158,7 +169,74 @@ impl Volume {
     }
 }
 
+/// What became of an attempt to take a name away.
+enum Unlinked {
+    /// All is done.
+    Done,
+    /// The name was the last one, and this inode is an orphan now: to be deleted by steps.
+    Orphaned(Arc<Node>),
+    /// The inode is not in memory, or somebody has its operation lock: nothing was changed.
+    WaitFor(Ino),
+}
+
 impl Writer {
+    /// Takes a name away, with one look at the directory, if its inode is at hand. `locked`: an inode whose operation lock the
+    /// caller has.
+    fn unlink_at_once(
+        &self,
+        change: &Change<'_>,
+        parent: &Arc<Node>,
+        of_dir: u32,
+        name: &[u8],
+        locked: Option<&Arc<Node>>,
+    ) -> Result<Unlinked, Fault> {
+        let at_hand = OnceCell::new();
+        let mut operation = None;
+        let mut instead = None;
+        let mut may_go = |ino: Ino| {
+            let locked = locked.filter(|node| node.ino() == ino);
+            let node = match locked {
+                Some(node) => Some(node),
+                None => self.child_at_hand(parent, ino, &at_hand)?.filter(|node| {
+                    // Not waited for: whoever waits has no handle.
+                    operation = node.operation.try_write();
+                    operation.is_some()
+                }),
+            };
+            let Some(node) = node else { return Ok(Some(Unlinked::WaitFor(ino))) };
+            check_unlink(of_dir, node).map(|()| None)
+        };
+        let removed = self.change_names(change, parent, 0, |dir| {
+            dir.remove_if(name, &mut |ino| {
+                instead = may_go(ino).transpose();
+                instead.is_none()
+            })
+        });
+        if let Some(instead) = instead {
+            return instead;
+        }
+        let ino = removed?;
+        let node = locked.filter(|node| node.ino() == ino).or(at_hand.get());
+        let node = node.expect("who may go was in hand");
+        let is_gone = self.drop_link(change, node)?;
+        drop(operation);
+        Ok(if is_gone { Unlinked::Orphaned(Arc::clone(node)) } else { Unlinked::Done })
+    }
+
+    /// The inode that a name of this directory leads to, if it is in memory.
+    fn child_at_hand<'n>(
+        &self,
+        dir: &Node,
+        ino: Ino,
+        place: &'n OnceCell<Arc<Node>>,
+    ) -> Result<Option<&'n Arc<Node>>, Fault> {
+        check_child(dir, ino)?;
+        if self.shared().is_special(ino) {
+            return Ok(None);
+        }
+        Ok(self.live().known(ino).map(|node| place.get_or_init(|| node)))
+    }
+
     /// The inode that a name of a directory leads to; it cannot go away before it is in hand.
     pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<InodeRef>, Fault> {
         let dir = self.live().get_orphan(dir)?;
@@ -179,12 +257,8 @@ impl Writer {
     /// [`is_in_use`](Self::is_in_use).
     fn child(&self, dir: &Arc<Node>, of_dir: u32, name: &[u8]) -> Result<(Arc<Node>, Spot), Fault> {
         let spot = self.find_spot(dir, of_dir, name)?.ok_or(Refusal::NotFound)?;
-        let ino = spot.ino;
-        if ino == dir.ino() {
-            let fact = base::Malformed::new("directory entry", "leads to another inode", ino.0);
-            return Err(Fault::corrupt(ino, fact));
-        }
-        Ok((self.named_unasked(ino)?, spot))
+        check_child(dir, spot.ino)?;
+        Ok((self.named_unasked(spot.ino)?, spot))
     }
 
     /// Locks an inode to change it, if it is still there.
@@ -204,8 +278,7 @@ impl Writer {
         if name.len() > ondisk::dirent::NAME_LEN_MAX {
             return Err(Refusal::NameTooLong.into());
         }
-        let special = flags::INLINE_DATA | flags::ENCRYPT | flags::CASEFOLD;
-        if of_dir & special != 0 {
+        if of_dir & SPECIAL != 0 {
             let inode = self.live().snapshot(dir)?;
             let found =
                 with_dir(self.shared(), &self.dir_format, &inode, |dir| dir.lookup(&self.dir_format, name))??;
@@ -318,6 +391,25 @@ impl Writer {
     ) -> Result<(), Fault> {
         if is_gone { self.delete(node) } else { Ok(()) }
     }
+}
+
+/// Can this be what a name of the directory leads to?
+fn check_child(dir: &Node, ino: Ino) -> Result<(), Fault> {
+    if ino == dir.ino() {
+        let fact = base::Malformed::new("directory entry", "leads to another inode", ino.0);
+        return Err(Fault::corrupt(ino, fact));
+    }
+    Ok(())
+}
+
+/// May this inode, whose operation is locked, lose a name in a directory with these flags?
+fn check_unlink(of_dir: u32, node: &Node) -> Result<(), Fault> {
+    let values = node.values();
+    Writer::is_in_use(node, &values)?;
+    if values.kind() == FileType::Directory {
+        return Err(Refusal::IsDirectory.into());
+    }
+    check_flags(of_dir, values.fields.flags)
 }
 
 /// May a name of an inode with these flags be taken from a directory with those?

@@ -13,7 +13,7 @@ use space::InodeRequest;
 use std::sync::Arc;
 use xattr::Places;
 
-use super::{NAME_CREDITS, SETGID, Writer, check_name};
+use super::{NAME_CREDITS, SETGID, SPECIAL, Writer, check_name};
 use crate::{Fault, InodeRef, Refusal, Volume};
 
 /// Links that an inode has at most.
@@ -325,8 +325,7 @@ impl Writer {
         of_dir: u32,
     ) -> Result<(), Fault> {
         // An operation that runs again may have moved it out already: the flags of this moment count.
-        let special = flags::ENCRYPT | flags::CASEFOLD | flags::INLINE_DATA;
-        if of_dir & special == 0 { Ok(()) } else { self.ready_names(change, dir) }
+        if of_dir & SPECIAL == 0 { Ok(()) } else { self.ready_names(change, dir) }
     }
 
     /// Changes a directory's names.
