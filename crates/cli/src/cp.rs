@@ -34,6 +34,15 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{IMAGES_HELP}\n\n{EXAMPLES}"))]
 pub(crate) struct CpArgs {
+    #[command(flatten)]
+    copy: CopyArgs,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+/// What a copy is told: on the command line, and on a line of a script, where it goes into the image.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct CopyArgs {
     /// What to copy, and last where to: a directory, or a new name.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DEST"])]
     paths: Vec<OsString>,
@@ -49,21 +58,35 @@ pub(crate) struct CpArgs {
     /// Write zeros where the files have holes.
     #[arg(long)]
     no_sparse: bool,
-    #[command(flatten)]
-    open: OpenArgs,
+}
+
+impl CopyArgs {
+    fn choices(&self) -> Choices {
+        Choices { metadata: self.preserve || self.archive, sparse: !self.no_sparse, replace: true }
+    }
+
+    fn is_recursive(&self) -> bool {
+        self.recursive || self.archive
+    }
+
+    /// Copies files of the host into an image.
+    pub(crate) fn copy_in(&self, session: &mut Session) {
+        if let Some((destination, sources)) = self.paths.split_last() {
+            copy_in(session, sources, destination, self.choices(), self.is_recursive());
+        }
+    }
 }
 
 pub(crate) fn run(args: &CpArgs) -> ExitCode {
-    let Some((destination, sources)) = args.paths.split_last() else {
+    let Some((destination, sources)) = args.copy.paths.split_last() else {
         return exit::USAGE.into();
     };
-    let choices = Choices { metadata: args.preserve || args.archive, sparse: !args.no_sparse, replace: true };
     if is_in_image(destination) {
-        return into_image(args, sources, destination, choices);
+        return into_image(args, sources);
     }
     let mut session = Session::new(&args.open);
     let destination = PathBuf::from(destination);
-    let recursive = args.recursive || args.archive;
+    let recursive = args.copy.is_recursive();
     let follow = if recursive { Follow::NotTheLast } else { Follow::Links };
     let targets = session.targets(sources, follow);
     let is_dir = destination.is_dir();
@@ -74,7 +97,7 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
         );
         return session.finish(Ok(()));
     }
-    let host = Host::new(choices, Progress::new("copying"));
+    let host = Host::new(args.copy.choices(), Progress::new("copying"));
     for target in &targets {
         if target.inode.kind() == FileType::Directory && !recursive {
             session.problem(
@@ -101,7 +124,7 @@ fn is_in_image(path: &OsStr) -> bool {
 }
 
 /// The other direction.
-fn into_image(args: &CpArgs, sources: &[OsString], destination: &OsStr, choices: Choices) -> ExitCode {
+fn into_image(args: &CpArgs, sources: &[OsString]) -> ExitCode {
     let mut session = Session::writing(&args.open, Hold::UntilFull);
     if args.open.is_without_recovery() {
         session.problem(
@@ -115,7 +138,7 @@ fn into_image(args: &CpArgs, sources: &[OsString], destination: &OsStr, choices:
         session.problem(exit::USAGE_CODE, format_args!("{}: {why}", escape(other.as_bytes())));
         return session.finish(Ok(()));
     }
-    copy_in(&mut session, sources, destination, choices, args.recursive || args.archive);
+    args.copy.copy_in(&mut session);
     session.finish(Ok(()))
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! command line -> Change { options, IMG:PATH ... } ─┐
-//! script line  -> words -> Change { options, PATH } ┴> run_change -> operations of the library -> one commit at the end
+//! script line  -> words -> Step { options, PATH } ──┴> run_change -> operations of the library -> one commit at the end
 //! ```
 //!
 //! Owns: the commands' words, what they do with paths, scripts. Does **not** own: opening, committing and messages (see
@@ -29,6 +29,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::cp::CopyArgs;
 use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
@@ -38,7 +39,7 @@ use staged::Hold;
 
 const EDIT_HELP: &str = "\
 A script has a command per line, with the words and options of `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, \
-`xattr`, `put --from FILE`, `truncate`, `fallocate` and `touch`, and paths without the image. Words are quoted as for a shell; # begins a comment.
+`xattr`, `put --from FILE`, `truncate`, `fallocate`, `touch` and `cp HOST... PATH`, and paths without the image. Words are quoted as for a shell; # begins a comment.
 
 All lines are one commit. At the first line that cannot be done nothing is changed at all, and the image is as it was, \
 byte for byte.
@@ -48,6 +49,7 @@ Examples:
   extant edit 'disk.img#2' <<'END'
   mkdir -p -m 0700 /etc/secrets
   ln -sf ../usr/share/zoneinfo/UTC /etc/localtime
+  cp -a site/. /srv/www                    # from the host
   chown 1000:1000 \"/srv/ann/My Files\"     # quoted
   rm -rf /var/cache/*
   END";
@@ -76,7 +78,28 @@ pub(crate) struct EditArgs {
 #[command(no_binary_name = true, disable_help_flag = true, disable_help_subcommand = true)]
 struct Line {
     #[command(subcommand)]
-    change: Change,
+    step: Step,
+}
+
+/// What a line does.
+#[derive(Debug, clap::Subcommand)]
+enum Step {
+    #[command(flatten)]
+    Change(Change),
+    /// Files of the host into the image: the command itself also goes the other way.
+    Cp(CopyArgs),
+}
+
+impl Step {
+    fn run(&self, session: &mut Session) -> std::io::Result<()> {
+        match self {
+            Self::Change(change) => ops::run_change(session, change),
+            Self::Cp(args) => {
+                args.copy_in(session);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Runs a command of the command line.
@@ -105,12 +128,12 @@ pub(crate) fn run_script(args: &EditArgs) -> ExitCode {
     let mut session = Session::writing(&OpenArgs::with_journal(args.journal.journal.clone()), hold);
 
     // All lines are understood before the image is touched.
-    let mut changes = Vec::new();
+    let mut steps = Vec::new();
     for (number, line) in (1..).zip(script.split(|byte| *byte == b'\n')) {
         session.context = format!("{name}{number}: ");
         match parse_line(line) {
             Ok(None) => {}
-            Ok(Some(change)) => changes.push((number, change)),
+            Ok(Some(step)) => steps.push((number, step)),
             Err(why) => session.problem(exit::USAGE_CODE, why),
         }
     }
@@ -136,10 +159,10 @@ pub(crate) fn run_script(args: &EditArgs) -> ExitCode {
         return session.finish(Ok(()));
     }
     let mut printed = Ok(());
-    for (number, change) in &changes {
+    for (number, step) in &steps {
         session.context = format!("{name}{number}: ");
         let before = session.problems;
-        printed = ops::run_change(&mut session, change);
+        printed = step.run(&mut session);
         if (session.problems > before && !args.keep_going) || printed.is_err() {
             if !args.keep_going {
                 tell_undone(&mut session, args);
@@ -179,17 +202,17 @@ fn read_script(args: &EditArgs) -> Result<Vec<u8>, String> {
 }
 
 /// What a line says; nothing for a blank one.
-fn parse_line(line: &[u8]) -> Result<Option<Change>, String> {
+fn parse_line(line: &[u8]) -> Result<Option<Step>, String> {
     let words = words::words(line)?;
     if words.is_empty() {
         return Ok(None);
     }
     let words = words.into_iter().map(OsString::from_vec);
     match Line::try_parse_from(words) {
-        Ok(line) if line.change.journal().is_some() => {
+        Ok(Line { step: Step::Change(change) }) if change.journal().is_some() => {
             Err("--journal is an option of `extant edit` itself, not of its lines".to_owned())
         }
-        Ok(line) => Ok(Some(line.change)),
+        Ok(line) => Ok(Some(line.step)),
         Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelp => {
             Err("help is had from the command line, not from a script".to_owned())
         }
@@ -216,10 +239,11 @@ mod tests {
     #[test]
     fn lines_have_the_words_of_the_commands() {
         assert!(
-            matches!(parse_line(b"mkdir -p -m 0700 /a /b"), Ok(Some(Change::Mkdir(args))) if args.parents)
+            matches!(parse_line(b"mkdir -p -m 0700 /a /b"), Ok(Some(Step::Change(Change::Mkdir(args)))) if args.parents)
         );
+        assert!(matches!(parse_line(b"cp -a site/. /srv"), Ok(Some(Step::Cp(_)))));
         assert!(matches!(parse_line(b"  # nothing"), Ok(None)));
-        assert!(matches!(parse_line(b"xattr set user.a -1 /a"), Ok(Some(Change::Xattr(_)))));
+        assert!(matches!(parse_line(b"xattr set user.a -1 /a"), Ok(Some(Step::Change(Change::Xattr(_))))));
         assert_eq!(parse_line(b"mount /a").unwrap_err(), "unrecognized subcommand 'mount'");
         assert!(parse_line(b"mkdir 'a").unwrap_err().contains("not closed"));
         let missing = parse_line(b"mkdir").unwrap_err();

@@ -239,6 +239,41 @@ fn a_script_is_done_whole() {
 }
 
 #[test]
+fn a_script_copies_files_of_the_host() {
+    let image = Image::new(&[]);
+    let site = image.path.with_extension("site");
+    std::fs::create_dir_all(site.join("below")).unwrap();
+    std::fs::write(site.join("index"), "hello").unwrap();
+    std::fs::write(site.join("below/large"), vec![7; 300_000]).unwrap();
+    std::os::unix::fs::symlink("index", site.join("link")).unwrap();
+    let site = site.display();
+    let outcome = image.script(
+        &[],
+        &format!(
+            "mkdir -p /srv/www\ncp -r '{site}/.' /srv/www\nmv /srv/www/index /srv/www/start\ncp {site}/index /etc-issue\n"
+        ),
+    );
+    assert_eq!(outcome.code(0), "");
+    image.mounted(|root| {
+        assert_eq!(std::fs::read(root.join("srv/www/start")).unwrap(), b"hello");
+        assert_eq!(std::fs::read(root.join("srv/www/below/large")).unwrap(), [7; 300_000]);
+        assert_eq!(std::fs::read_link(root.join("srv/www/link")).unwrap(), Path::new("index"));
+        assert_eq!(std::fs::read(root.join("etc-issue")).unwrap(), b"hello");
+    });
+    // What is not there, and a directory without -r: the lines before are undone too.
+    let before = std::fs::read(&image.path).unwrap();
+    for (line, code, told) in [
+        (format!("cp {site}/none /x"), SOURCE, "none: "),
+        (format!("cp {site}/below /x"), USAGE, "is a directory; copy it with -r"),
+    ] {
+        let outcome = image.script(&[], &format!("cp -r {site} /again\n{line}\n"));
+        assert_has(outcome.code(code), told);
+        assert_has(outcome.code(code), "line 2: ");
+        assert!(std::fs::read(&image.path).unwrap() == before, "{}", outcome.line);
+    }
+}
+
+#[test]
 fn a_script_that_fails_leaves_the_image_byte_for_byte() {
     let image = Image::new(&[]);
     image.done("mkdir :/there");
