@@ -199,14 +199,14 @@ impl<'a> Change<'a> {
     /// Frees blocks that `map` has no more, in the order in which they were unmapped. What can be freed is, also after a fault.
     fn free(&self, space: &Space<'_>, map: &FileMap, gone: &[Gone], is_meta: bool) -> Result<(), ReadFault> {
         let geometry = &self.shared().geometry;
-        if is_meta {
-            for &(_, start, len) in gone {
-                (start.0..start.0 + u64::from(len)).for_each(|block| self.edit.revoke(Pblk(block)));
-            }
-        }
         let mut freed = Ok(());
         let told = clusters::unused(geometry, &self.shared().buffers, map, gone, &mut |blocks| {
             let len = blocks.end - blocks.start;
+            // Not what stays the inode's with its cluster: that may be logged again by the same transaction, which would drop it. All
+            // of the cluster then, what was unmapped before too.
+            if is_meta {
+                blocks.clone().for_each(|block| self.edit.revoke(Pblk(block)));
+            }
             space.count(-(len.div_ceil(geometry.cluster_ratio()) as i64));
             let done = self.alloc.free(self.edit, Pblk(blocks.start), len, false);
             freed = std::mem::replace(&mut freed, Ok(())).and(done);

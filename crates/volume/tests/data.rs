@@ -250,6 +250,28 @@ fn clusters() {
     random_bytes(&["-b", "1024", "-O", "bigalloc", "-C", "4096"], THREADS);
 }
 
+/// A block that is cut off and written again before anything is committed stays its cluster's: it is logged all the same.
+#[test]
+fn clusters_through_the_journal() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    let clusters = ["-b", "4096", "-O", "bigalloc", "-C", "65536"];
+    let args = ["-q", "-F", "-t", "ext4"].into_iter().chain(clusters);
+    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
+    let how = How { data: DataPath::Journal, ..STEPS };
+    let volume = open(&path, how);
+    let ino = volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[1; 5 * 4096]).unwrap();
+    volume.set_attr(ino, &SetAttr { size: Some(4096), ..SetAttr::default() }).unwrap();
+    volume.write_at(ino, 8192, &[2; 4096]).unwrap();
+    volume.close().unwrap();
+    let volume = open(&path, how);
+    let expected = [[1; 4096], [0; 4096], [2; 4096]].concat();
+    compare(&volume, &[ino], &[expected], "after closing");
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
+
 #[test]
 fn maps_of_indirect_blocks() {
     random_bytes(&["-b", "1024", "-O", "^extents,^64bit"], STEPS);
