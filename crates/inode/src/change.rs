@@ -43,6 +43,9 @@ pub struct Change<'a> {
     pub alloc: &'a Alloc,
     /// The handle.
     pub edit: &'a dyn Edit,
+    /// Gets the transaction that changed names of a directory which asks for that to be durable when the caller is answered
+    /// (`chattr +D`, `+S`): who starts handles waits for its commit. `None`: nobody waits.
+    pub awaited: Option<&'a Cell<u64>>,
 }
 
 impl<'a> Change<'a> {
@@ -60,7 +63,10 @@ impl<'a> Change<'a> {
         format: &dir::Format,
         with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
     ) -> Result<R, dir::edit::EditFault> {
-        self.in_dir(node, &mut self.hand_over(node), format, with)
+        let mut values = self.hand_over(node);
+        let done = self.in_dir(node, &mut values, format, with)?;
+        self.await_names(&values);
+        Ok(done)
     }
 
     /// As [`with_dir`](Self::with_dir), and then a change of the directory's values that goes with it, unless `with` failed.
@@ -78,7 +84,16 @@ impl<'a> Change<'a> {
         let done = self.in_dir(node, &mut values, format, with)?;
         values.changed_in = self.edit.transaction();
         then(&mut values);
+        self.await_names(&values);
         Ok(done)
+    }
+
+    /// Names of this directory changed.
+    fn await_names(&self, dir: &Values) {
+        if let Some(awaited) = self.awaited.filter(|_| dir.has_flag(flags::DIRSYNC | flags::SYNC)) {
+            // It is changed in this one, by whoever has the handle.
+            awaited.set(dir.changed_in);
+        }
     }
 
     /// The values for who changes them only along with blocks: that he may change them is no change yet.
@@ -180,7 +195,7 @@ impl<'a> Change<'a> {
         format: &dir::Format,
         with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
     ) -> Result<R, dir::edit::EditFault> {
-        let change = Change { live, alloc, edit: &NoChanges };
+        let change = Change { live, alloc, edit: &NoChanges, awaited: None };
         let mut values = node.values();
         // Its blocks are somebody else's by now.
         if values.fields.links == 0 {
