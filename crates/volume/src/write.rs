@@ -54,6 +54,7 @@ use space::Alloc;
 use crate::{Fault, Refusal, Volume};
 
 pub use attributes::SetAttr;
+pub use data::unprivileged;
 pub use direct::PAGE_BYTES;
 pub use discard::DiscardStats;
 pub use errors::OnError;
