@@ -37,7 +37,7 @@ const KINDS: [Kind; 10] = [
     Kind::new("per-block-4k", &["-b", "4096"], "rw,nobuffered_iomap"),
     Kind::new("per-block-1k", &["-b", "1024"], "rw,nobuffered_iomap"),
     Kind::new("indirect-1k", &["-b", "1024", "-O", "^extents,^64bit"], "rw"),
-    Kind { allocates: false, ..Kind::new("data-journal", &["-b", "4096"], "rw,data=journal") },
+    Kind::new("data-journal", &["-b", "4096"], "rw,data=journal"),
 ];
 
 impl Kind {

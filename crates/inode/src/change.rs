@@ -43,6 +43,9 @@ pub struct Change<'a> {
     pub alloc: &'a Alloc,
     /// The handle.
     pub edit: &'a dyn Edit,
+    /// Gets the transaction that changed names of a directory which asks for that to be durable when the caller is answered
+    /// (`chattr +D`, `+S`): who starts handles waits for its commit. `None`: nobody waits.
+    pub awaited: Option<&'a Cell<u64>>,
 }
 
 impl<'a> Change<'a> {
@@ -60,7 +63,10 @@ impl<'a> Change<'a> {
         format: &dir::Format,
         with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
     ) -> Result<R, dir::edit::EditFault> {
-        self.in_dir(node, &mut self.hand_over(node), format, with)
+        let mut values = self.hand_over(node);
+        let done = self.in_dir(node, &mut values, format, with)?;
+        self.await_names(&values);
+        Ok(done)
     }
 
     /// As [`with_dir`](Self::with_dir), and then a change of the directory's values that goes with it, unless `with` failed.
@@ -78,7 +84,16 @@ impl<'a> Change<'a> {
         let done = self.in_dir(node, &mut values, format, with)?;
         values.changed_in = self.edit.transaction();
         then(&mut values);
+        self.await_names(&values);
         Ok(done)
+    }
+
+    /// Names of this directory changed.
+    fn await_names(&self, dir: &Values) {
+        if let Some(awaited) = self.awaited.filter(|_| dir.has_flag(flags::DIRSYNC | flags::SYNC)) {
+            // It is changed in this one, by whoever has the handle.
+            awaited.set(dir.changed_in);
+        }
     }
 
     /// The values for who changes them only along with blocks: that he may change them is no change yet.
@@ -180,7 +195,7 @@ impl<'a> Change<'a> {
         format: &dir::Format,
         with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
     ) -> Result<R, dir::edit::EditFault> {
-        let change = Change { live, alloc, edit: &NoChanges };
+        let change = Change { live, alloc, edit: &NoChanges, awaited: None };
         let mut values = node.values();
         // Its blocks are somebody else's by now.
         if values.fields.links == 0 {
@@ -199,14 +214,14 @@ impl<'a> Change<'a> {
     /// Frees blocks that `map` has no more, in the order in which they were unmapped. What can be freed is, also after a fault.
     fn free(&self, space: &Space<'_>, map: &FileMap, gone: &[Gone], is_meta: bool) -> Result<(), ReadFault> {
         let geometry = &self.shared().geometry;
-        if is_meta {
-            for &(_, start, len) in gone {
-                (start.0..start.0 + u64::from(len)).for_each(|block| self.edit.revoke(Pblk(block)));
-            }
-        }
         let mut freed = Ok(());
         let told = clusters::unused(geometry, &self.shared().buffers, map, gone, &mut |blocks| {
             let len = blocks.end - blocks.start;
+            // Not what stays the inode's with its cluster: that may be logged again by the same transaction, which would drop it. All
+            // of the cluster then, what was unmapped before too.
+            if is_meta {
+                blocks.clone().for_each(|block| self.edit.revoke(Pblk(block)));
+            }
             space.count(-(len.div_ceil(geometry.cluster_ratio()) as i64));
             let done = self.alloc.free(self.edit, Pblk(blocks.start), len, false);
             freed = std::mem::replace(&mut freed, Ok(())).and(done);

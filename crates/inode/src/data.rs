@@ -47,7 +47,7 @@ pub enum DataPath {
     /// kernel's `data=writeback`.
     Writeback,
     /// Bytes go through the journal, as metadata does, and are written home later: after a crash each block has the bytes of one write
-    /// or of the next. Twice the bytes to the device; reservations are refused. The kernel's `data=journal`; without a journal as [`Writeback`](Self::Writeback).
+    /// or of the next. Twice the bytes to the device. The kernel's `data=journal`; without a journal as [`Writeback`](Self::Writeback).
     Journal,
 }
 

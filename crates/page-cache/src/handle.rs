@@ -1,4 +1,4 @@
-//! A file as somebody has it open: how it was read and written last, and which errors were told.
+//! A file as somebody has it open: how it was read and written last, by all who use this, and which errors were told.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::backing::Backing;
 use crate::file::File;
-use crate::readahead::{Readahead, Window};
+use crate::readahead::{Streams, Window};
 use crate::{Order, Told, WriteError};
 
 /// The largest folio that a writer of small pieces gets because they follow each other.
@@ -17,7 +17,7 @@ const APPEND_BYTES_MAX: u64 = 256 << 10;
 /// An open file. Everything of [`File`] can be done with it.
 pub struct Handle {
     file: Arc<File>,
-    readahead: Mutex<Readahead>,
+    readahead: Mutex<Streams>,
     /// Where the last write ended, and how many bytes followed each other up to there.
     append_end: AtomicU64,
     append_len: AtomicU64,

@@ -10,6 +10,13 @@
 //! The start of a window is the *marker*: when the reader gets there the next window is due, so that it is on its way
 //! while this one is being read. Folios grow by two orders each time.
 //!
+//! Readers of one file at different places are told apart by where they read, not by who they are, which not everybody says (a mount
+//! that is not told of opening sees one file). So one open file that is read at two places in turn has two windows, too:
+//!
+//! ```text
+//! 0..64K, 8M..8M+64K, 64K..128K, 8M+64K..8M+128K      stream 1: 0..128K      stream 2: 8M..8M+128K
+//! ```
+//!
 //! Source: Documentation/core-api/mm-api (readahead), spec "read path": the first window from the request, doubling up to the largest.
 
 use crate::Order;
@@ -25,9 +32,43 @@ pub struct Window {
     pub order: Order,
 }
 
-/// What one open file was read like.
+/// Readers that are told apart. Who reads here and there counts as a new one each time, and takes the place of the one that has been
+/// quiet longest.
+const STREAMS_MAX: usize = 8;
+
+/// What one file was read like, by all its readers.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// The last one to read first; as many as there were.
+    streams: Vec<Readahead>,
+}
+
+impl Streams {
+    /// After a read: what to bring in next. See [`Readahead::after_read`].
+    pub(crate) fn after_read(
+        &mut self,
+        pos: u64,
+        len: u64,
+        has_missed: bool,
+        len_max: u64,
+    ) -> Option<Window> {
+        let known = self.streams.iter().position(|stream| stream.goes_on_at(pos));
+        let at = known.unwrap_or_else(|| {
+            if self.streams.len() < STREAMS_MAX {
+                self.streams.push(Readahead::default());
+            }
+            let last = self.streams.len() - 1;
+            self.streams[last] = Readahead::default();
+            last
+        });
+        self.streams[..=at].rotate_right(1);
+        self.streams[0].after_read(pos, len, has_missed, len_max)
+    }
+}
+
+/// What one reader read like.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Readahead {
+struct Readahead {
     /// End of the last read.
     last_end: u64,
     /// The latest window, empty if the last reads do not follow each other.
@@ -37,14 +78,13 @@ pub(crate) struct Readahead {
 }
 
 impl Readahead {
+    /// Does a read there follow what was read, or is it in the window?
+    fn goes_on_at(&self, pos: u64) -> bool {
+        pos == self.last_end || self.len != 0 && (self.last_end..=self.start + self.len).contains(&pos)
+    }
+
     /// After a read: what to bring in next. `has_missed`: some of it was not here. Windows are up to `len_max` bytes; 0 for none.
-    pub(crate) fn after_read(
-        &mut self,
-        pos: u64,
-        len: u64,
-        has_missed: bool,
-        len_max: u64,
-    ) -> Option<Window> {
+    fn after_read(&mut self, pos: u64, len: u64, has_missed: bool, len_max: u64) -> Option<Window> {
         let (end, last_end) = (pos + len, self.last_end);
         self.last_end = end;
         if len == 0 || len_max == 0 {
@@ -58,10 +98,10 @@ impl Readahead {
             self.order = Order::new(self.order + 2).exponent();
             return Some(self.window());
         }
-        let is_next = pos == last_end || pos == 0;
-        if is_next && self.len != 0 && end <= self.start {
+        if self.len != 0 && pos >= last_end && end <= self.start {
             return None; // on the way to the marker
         }
+        let is_next = pos == last_end || pos == 0;
         self.len = 0;
         if !(is_next && has_missed) {
             return None;
@@ -126,6 +166,25 @@ mod tests {
         assert!(state.after_read((2 << 20) + 4096, 4096, true, MAX).is_some(), "two in a row do");
         assert_eq!(state.after_read(40 << 20, 4096, true, MAX), None);
         assert_eq!(state.after_read(5 << 20, 4096, false, 0), None, "switched off");
+    }
+
+    #[test]
+    fn readers_at_different_places_have_a_window_each() {
+        let mut streams = Streams::default();
+        let mut alone = [Readahead::default(); 3];
+        for step in 0..300 {
+            for (reader, alone) in alone.iter_mut().enumerate() {
+                let pos = (reader as u64) * (1 << 30) + step * 65536;
+                assert_eq!(
+                    streams.after_read(pos, 65536, true, MAX),
+                    alone.after_read(pos, 65536, true, MAX),
+                    "reader {reader}, step {step}"
+                );
+            }
+            // And one that follows nobody.
+            assert_eq!(streams.after_read((step * 7 + 5) << 33, 4096, true, MAX), None);
+        }
+        assert_eq!(streams.streams.len(), STREAMS_MAX);
     }
 
     #[test]

@@ -272,3 +272,27 @@ fn pinned_bytes_stay_what_they_were() {
     file.truncate(0);
     assert_eq!(file.pin(0, MIB).len_bytes(), 0);
 }
+
+/// Two readers of one open file, each in order, at different places: as many reads of the backing in turns as one after the other.
+#[test]
+fn readers_in_turns_do_not_spoil_each_others_windows() {
+    const PIECE: u64 = 32 << 10;
+    let reads = |order: &mut dyn Iterator<Item = u64>| {
+        let (cache, toy) = (cache(config(64 * MIB)), Toy::new(4096));
+        toy.put(0, &vec![1; 16 << 20]);
+        let file = cache.file(1, 4096).open();
+        for pos in order {
+            let mut buf = vec![0; PIECE as usize];
+            if let Some(window) = file.read(pos, &mut buf, &toy).unwrap() {
+                file.fill(window, &toy).unwrap();
+            }
+            assert!(buf.iter().all(|byte| *byte == 1), "at {pos}");
+        }
+        toy.reads.load(Ordering::Relaxed)
+    };
+    let places = |from: u64| (0..4 * MIB / PIECE).map(move |piece| from + piece * PIECE);
+    let one_by_one = reads(&mut places(0).chain(places(8 * MIB)));
+    let in_turns = reads(&mut places(0).zip(places(8 * MIB)).flat_map(|(one, two)| [one, two]));
+    assert_eq!(in_turns, one_by_one);
+    assert!(one_by_one < 40, "{one_by_one} reads for 256 pieces");
+}

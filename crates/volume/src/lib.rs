@@ -48,7 +48,7 @@ pub use ops::{Follow, Seek};
 pub use stat::{Stat, StatFs};
 pub use write::{
     Allocate, DiscardStats, ErrorsTold, New, OnError, PAGE_BYTES, Rename, SetAttr, SetXattr, Shutdown,
-    WriteOptions,
+    WriteOptions, unprivileged,
 };
 pub use xattr::Attribute;
 

@@ -7,3 +7,4 @@ mod statfs;
 pub use lookup::Follow;
 pub(crate) use lookup::with_dir;
 pub use read::Seek;
+pub(crate) use read::seek_by;

@@ -34,6 +34,7 @@ mod truncate;
 mod writeback;
 mod xattrs;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -53,6 +54,7 @@ use space::Alloc;
 use crate::{Fault, Refusal, Volume};
 
 pub use attributes::SetAttr;
+pub use data::unprivileged;
 pub use direct::PAGE_BYTES;
 pub use discard::DiscardStats;
 pub use errors::OnError;
@@ -192,12 +194,11 @@ impl Writer {
 
     /// Joins the running transaction.
     fn start(&self, credits: u32) -> Result<Handle<'_>, Fault> {
-        let in_quotas = self.live().quota().map_or(0, |_| inode::Quota::CREDITS);
-        Ok(self.journal.start(credits + in_quotas)?)
+        self.flusher.start(credits)
     }
 
     fn change<'a>(&'a self, handle: &'a Handle<'_>) -> Change<'a> {
-        Change { live: self.live(), alloc: &self.keeper.alloc, edit: handle }
+        self.flusher.change(handle)
     }
 
     /// Runs an operation in a handle. When there is no space, but will be after a commit, that is waited for, and the operation
@@ -211,34 +212,28 @@ impl Writer {
         credits: u32,
         mut operation: impl FnMut(&Change<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
-        let mut tries = 0;
-        loop {
-            let handle = self.start(credits)?;
-            let done = operation(&self.change(&handle));
-            if let Err(fault) = &done
-                && !fault.is_clean_refusal()
-            {
-                handle.fail(fault);
-            }
-            drop(handle);
-            if self.discard_early {
-                self.keeper.discard_freed(self.journal.running());
-            }
-            if self.reuse_freed {
-                self.keeper.alloc.committed(self.journal.running());
-            }
-            match done {
-                Err(fault)
-                    if fault.is(Refusal::NoSpace)
-                        && tries < SPACE_TRIES
-                        && self.keeper.alloc.pending_blocks() > 0 =>
-                {
-                    tries += 1;
-                    self.journal.commit_all()?;
+        let awaited = Cell::new(0);
+        let done = with_room(
+            &self.journal,
+            || self.keeper.alloc.pending_blocks() > 0,
+            || {
+                let handle = self.start(credits)?;
+                let done = operation(&Change { awaited: Some(&awaited), ..self.change(&handle) });
+                end_handle(handle, &done);
+                if self.discard_early {
+                    self.keeper.discard_freed(self.journal.running());
                 }
-                done => return done,
-            }
+                if self.reuse_freed {
+                    self.keeper.alloc.committed(self.journal.running());
+                }
+                done
+            },
+        )?;
+        // Names of a directory that asks for it: durable before the caller is answered.
+        if awaited.get() > 0 {
+            self.journal.commit(awaited.get())?;
         }
+        Ok(done)
     }
 
     /// A number that tells uses of an inode's number apart.
@@ -384,6 +379,33 @@ impl Volume {
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.writer.is_some()
+    }
+}
+
+/// Runs `attempt`, and again when there was no space: a commit makes what was freed usable. `may_help`: can there be any?
+fn with_room<R>(
+    journal: &Journal,
+    may_help: impl Fn() -> bool,
+    mut attempt: impl FnMut() -> Result<R, Fault>,
+) -> Result<R, Fault> {
+    let mut tries = 0;
+    loop {
+        match attempt() {
+            Err(fault) if fault.is(Refusal::NoSpace) && tries < SPACE_TRIES && may_help() => {
+                tries += 1;
+                journal.commit_all()?;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Ends the handle of an operation. What failed half-way is never committed.
+fn end_handle<R>(handle: Handle<'_>, done: &Result<R, Fault>) {
+    if let Err(fault) = done
+        && !fault.is_clean_refusal()
+    {
+        handle.fail(fault);
     }
 }
 

@@ -239,15 +239,98 @@ fn block_by_block() {
     random_bytes(&["-b", "4096"], How { data: DataPath::Ordered, ..STEPS });
     random_bytes(&["-b", "1024"], How { data: DataPath::Ordered, ..THREADS });
     random_bytes(&["-b", "4096"], How { data: DataPath::Writeback, ..THREADS });
-    random_bytes(&["-b", "1024"], How { data: DataPath::Journal, ..THREADS });
-    random_bytes(&["-b", "4096", "-O", "^extents,^64bit"], How { data: DataPath::Journal, ..STEPS });
     random_bytes(&["-b", "4096", "-O", "bigalloc", "-C", "65536"], How { data: DataPath::Ordered, ..STEPS });
+}
+
+#[test]
+fn through_the_journal() {
+    let journal = How { data: DataPath::Journal, ..STEPS };
+    random_bytes(&["-b", "4096"], journal);
+    random_bytes(&["-b", "1024"], How { threads: true, ..journal });
+    random_bytes(&["-b", "4096", "-O", "^extents,^64bit"], journal);
+    random_bytes(&["-b", "4096", "-O", "bigalloc", "-C", "65536"], journal);
+}
+
+/// What goes through the journal can have blocks reserved, holes punched, and what is behind moved, as other files can: by the mount,
+/// and by a file's own flag.
+#[test]
+fn journaled_files_take_each_mode() {
+    for by_flag in [false, true] {
+        let scratch = testkit::scratch();
+        let path = scratch.path().join("image");
+        testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
+        let volume = open(&path, STEPS);
+        let ino = volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap().ino();
+        volume.close().unwrap();
+        if by_flag {
+            testkit::run(
+                "debugfs",
+                ["-w", "-R", "set_inode_field /file flags 0x84000", path.to_str().unwrap()],
+            );
+        }
+        let volume =
+            open(&path, How { data: if by_flag { DataPath::Iomap } else { DataPath::Journal }, ..STEPS });
+        volume.write_at(ino, 0, &[7; 65536]).unwrap();
+        let mut model = vec![7; 65536];
+        let modes = [
+            (Allocate::Reserve, 100, 70_000),
+            (Allocate::Keep, 80_000, 40_000),
+            (Allocate::Punch, 5000, 9000),
+            (Allocate::ZeroKeep, 20_000, 10_000),
+            (Allocate::Zero, 60_000, 20_000),
+            (Allocate::WriteZeroes, 33_000, 90_000),
+            (Allocate::Collapse, 8192, 4096),
+            (Allocate::Insert, 4096, 8192),
+        ];
+        for (mode, pos, len) in modes {
+            volume.fallocate(ino, mode, pos, len).unwrap_or_else(|fault| panic!("{mode:?}: {fault}"));
+            let (pos, end) = (pos as usize, (pos + len) as usize);
+            match mode {
+                Allocate::Collapse => drop(model.drain(pos..end)),
+                Allocate::Insert => drop(model.splice(pos..pos, vec![0; end - pos])),
+                Allocate::Keep | Allocate::Unshare => {}
+                mode => {
+                    model.resize(model.len().max(end), 0);
+                    if mode != Allocate::Reserve {
+                        model[pos..end].fill(0);
+                    }
+                }
+            }
+            compare(&volume, &[ino], std::slice::from_ref(&model), &format!("{mode:?}, by flag: {by_flag}"));
+        }
+        let unaligned = volume.fallocate(ino, Allocate::Collapse, 100, 4096);
+        assert!(matches!(unaligned, Err(Fault::Refused(Refusal::Invalid))), "{unaligned:?}");
+        volume.close().unwrap();
+        testkit::e2fsck_clean(&path);
+    }
 }
 
 #[test]
 fn clusters() {
     random_bytes(&["-b", "4096", "-O", "bigalloc", "-C", "65536"], STEPS);
     random_bytes(&["-b", "1024", "-O", "bigalloc", "-C", "4096"], THREADS);
+}
+
+/// A block that is cut off and written again before anything is committed stays its cluster's: it is logged all the same.
+#[test]
+fn clusters_through_the_journal() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    let clusters = ["-b", "4096", "-O", "bigalloc", "-C", "65536"];
+    let args = ["-q", "-F", "-t", "ext4"].into_iter().chain(clusters);
+    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
+    let how = How { data: DataPath::Journal, ..STEPS };
+    let volume = open(&path, how);
+    let ino = volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[1; 5 * 4096]).unwrap();
+    volume.set_attr(ino, &SetAttr { size: Some(4096), ..SetAttr::default() }).unwrap();
+    volume.write_at(ino, 8192, &[2; 4096]).unwrap();
+    volume.close().unwrap();
+    let volume = open(&path, how);
+    let expected = [[1; 4096], [0; 4096], [2; 4096]].concat();
+    compare(&volume, &[ino], &[expected], "after closing");
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
 }
 
 #[test]

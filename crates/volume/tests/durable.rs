@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::Ino;
+use ondisk::inode::flags;
 use simdisk::{Image, SimDisk};
 use volume::{Allocate, DataPath, New, OpenOptions, Rename, SetAttr, Volume, WriteOptions};
 
@@ -127,4 +128,40 @@ fn a_range_is_durable_and_the_rest_as_it_comes() {
     volume.fsync_range(ino, 4096..5120, None, true).unwrap();
     let there = after_a_cut(&disk, b"file");
     assert!(there[..1024] == [1; 1024] && there[4096..5120] == [3; 1024] && there.len() == 9000);
+}
+
+/// `chattr +D`, and `+S`, of a directory: what happens to names in it is there when the call returns.
+#[test]
+fn names_of_a_directory_that_asks_for_it_are_durable_at_once() {
+    let is_there = |disk: &SimDisk, name: &[u8]| {
+        let volume = open(Arc::new(disk.cut_all_lost()));
+        let dir = volume.lookup(&volume.root().unwrap(), b"dir").unwrap();
+        volume.lookup(&dir, name).is_ok()
+    };
+    for asked in [0, flags::DIRSYNC, flags::SYNC] {
+        let (disk, volume) = made();
+        let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
+        volume.set_attr(dir, &SetAttr { flags: Some(flags::EXTENTS | asked), ..SetAttr::default() }).unwrap();
+        volume.sync().unwrap();
+        let lasts = asked != 0;
+        let file = volume.create(dir, b"file", &New::file(0o644)).unwrap().ino();
+        assert_eq!(is_there(&disk, b"file"), lasts, "{asked:x}: created");
+        volume.create(dir, b"sub", &New::directory(0o755)).unwrap();
+        assert_eq!(is_there(&disk, b"sub"), lasts, "{asked:x}: a directory");
+        volume.link(file, dir, b"link").unwrap();
+        assert_eq!(is_there(&disk, b"link"), lasts, "{asked:x}: linked");
+        volume.rename((dir, b"file"), (Ino::ROOT, b"file"), Rename::Replace).unwrap();
+        assert!(!is_there(&disk, b"file"), "{asked:x}: moved out, or never there");
+        volume.rename((Ino::ROOT, b"file"), (dir, b"back"), Rename::Replace).unwrap();
+        assert_eq!(is_there(&disk, b"back"), lasts, "{asked:x}: moved in");
+        volume.sync().unwrap();
+        volume.unlink(dir, b"link").unwrap();
+        assert_eq!(!is_there(&disk, b"link"), lasts, "{asked:x}: removed");
+        volume.rmdir(dir, b"sub").unwrap();
+        assert_eq!(!is_there(&disk, b"sub"), lasts, "{asked:x}: a directory removed");
+        // What happens elsewhere waits for nobody.
+        let before = volume.journal_stats().unwrap().commits;
+        volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
+        assert_eq!(volume.journal_stats().unwrap().commits, before);
+    }
 }

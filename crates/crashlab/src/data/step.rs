@@ -68,8 +68,6 @@ impl Step {
                 if len == 0 { Self::Resize(name, 0) } else { Self::Write(name, pos, len) }
             }
             30..42 => Self::Resize(name, place(random, size, kind)),
-            // What goes through the journal is not reserved.
-            42..58 if kind == DataKind::Journaled => Self::Resize(name, place(random, size, kind)),
             42..58 => allocate(random, name, size, kind),
             58..61 => Self::Unlink(name),
             61..64 => {

@@ -24,6 +24,28 @@ pub enum Seek {
     Hole,
 }
 
+/// The first byte from `offset` on of what is looked for. `piece`: is a byte one of data, and where does what it is end? `None` for
+/// what is behind the last block that a file can have.
+pub(crate) fn seek_by(
+    size: u64,
+    offset: u64,
+    what: Seek,
+    mut piece: impl FnMut(u64) -> Result<Option<(bool, u64)>, Fault>,
+) -> Result<u64, Fault> {
+    let mut at = offset;
+    while at < size {
+        let Some((is_data, end)) = piece(at)? else { break };
+        if is_data == (what == Seek::Data) {
+            return Ok(at);
+        }
+        at = end;
+    }
+    match what {
+        Seek::Hole if offset < size => Ok(at.min(size)),
+        Seek::Data | Seek::Hole => Err(Refusal::PastEnd.into()),
+    }
+}
+
 impl Volume {
     /// Reads from byte `offset` on; fewer bytes than asked for only at the end of the file.
     ///
@@ -176,27 +198,17 @@ impl Volume {
         }
         let file = now.as_deref().unwrap_or(file);
         let shared = self.inodes.shared();
-        if offset >= file.size() {
-            return Err(Refusal::PastEnd.into());
-        }
-        if !file.has_map(shared) {
-            return Ok(if what == Seek::Data { offset } else { file.size() });
-        }
-        let bs = shared.geometry.block_size;
-        let mut at = offset;
-        while at < file.size() {
-            let Ok(lblk) = u32::try_from(at >> bs.log2()) else { break };
-            let found = file.map(shared, Lblk(lblk), u32::MAX)?;
-            let is_data = matches!(found.holds, Holds::Written(_));
-            if is_data == (what == Seek::Data) {
-                return Ok(at);
+        let (size, bs) = (file.size(), shared.geometry.block_size);
+        let has_map = file.has_map(shared);
+        seek_by(size, offset, what, |at| {
+            if !has_map {
+                return Ok(Some((true, size)));
             }
-            at = (u64::from(lblk) + u64::from(found.len)) << bs.log2();
-        }
-        match what {
-            Seek::Data => Err(Refusal::PastEnd.into()),
-            Seek::Hole => Ok(at.min(file.size())),
-        }
+            let Ok(lblk) = u32::try_from(at >> bs.log2()) else { return Ok(None) };
+            let found = file.map(shared, Lblk(lblk), u32::MAX)?;
+            let end = (u64::from(lblk) + u64::from(found.len)) << bs.log2();
+            Ok(Some((matches!(found.holds, Holds::Written(_)), end)))
+        })
     }
 
     /// The value of an extended attribute by its full name ("user.comment").

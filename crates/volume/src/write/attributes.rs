@@ -9,11 +9,8 @@ use ondisk::filetype::FileType;
 use ondisk::inode::flags;
 use ondisk::time::Timestamp;
 
-use super::{NAME_CREDITS, SETGID, Writer};
+use super::{NAME_CREDITS, Writer, unprivileged};
 use crate::{Fault, InodeRef, Refusal, Volume};
-
-const SETUID: u16 = 0o4000;
-const GROUP_EXEC: u16 = 0o0010;
 
 /// What to change; `None` stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -142,10 +139,7 @@ impl Writer {
             fields.uid = set.uid.unwrap_or(fields.uid);
             fields.gid = set.gid.unwrap_or(fields.gid);
             if !is_dir {
-                fields.mode &= !SETUID;
-                if fields.mode & GROUP_EXEC != 0 {
-                    fields.mode &= !SETGID;
-                }
+                fields.mode = unprivileged(fields.mode);
             }
         }
         if let Some(mode) = set.mode {

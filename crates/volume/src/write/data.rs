@@ -24,6 +24,7 @@ use ondisk::inode::flags;
 use space::Room;
 
 use super::{NAME_CREDITS, SETGID, Writer};
+use crate::ops::seek_by;
 use crate::{Fault, Refusal, Seek, Volume};
 
 const SETUID: u16 = 0o4000;
@@ -381,31 +382,21 @@ impl Writer {
         let _operation = node.operation.read();
         let Some(data) = node.data() else { return Ok(None) };
         let size = data.size();
-        if offset >= size {
-            return Err(Refusal::PastEnd.into());
-        }
         let log = self.shared().geometry.block_size.log2();
-        let mut at = offset;
-        while at < size {
+        let found = seek_by(size, offset, what, |at| {
             // First what is on its way: it is settled after its blocks are known as written.
-            let (is_held, mut end) = data.pages.held_run(at..size);
-            let mut is_data = is_held;
-            if !is_held {
-                let lblk = u32::try_from(at >> log).ok().filter(|lblk| *lblk < END);
-                let Some(lblk) = lblk else { break };
-                let entry = data.entry(self.shared(), &node, Lblk(lblk), u32::MAX)?;
-                is_data = matches!(entry.status, Status::Written | Status::Delayed);
-                end = end.min(u64::from(entry.end()) << log);
+            let (is_held, end) = data.pages.held_run(at..size);
+            if is_held {
+                return Ok(Some((true, end)));
             }
-            if is_data == (what == Seek::Data) {
-                return Ok(Some(at));
-            }
-            at = end;
-        }
-        match what {
-            Seek::Data => Err(Refusal::PastEnd.into()),
-            Seek::Hole => Ok(Some(size)),
-        }
+            let Some(lblk) = u32::try_from(at >> log).ok().filter(|lblk| *lblk < END) else {
+                return Ok(None);
+            };
+            let entry = data.entry(self.shared(), &node, Lblk(lblk), u32::MAX)?;
+            let is_data = matches!(entry.status, Status::Written | Status::Delayed);
+            Ok(Some((is_data, end.min(u64::from(entry.end()) << log))))
+        });
+        found.map(Some)
     }
 
     /// Reads: through what is in memory, if the file has anything there.
@@ -453,8 +444,9 @@ impl Writer {
     }
 }
 
-/// Without set-user-id, and set-group-id of what the group may execute.
-fn unprivileged(mode: u16) -> u16 {
+/// A mode after a write of somebody who may not keep set-id bits: without set-user-id, and set-group-id of what the group may execute.
+#[must_use]
+pub fn unprivileged(mode: u16) -> u16 {
     let kept = mode & !SETUID;
     if kept & GROUP_EXEC != 0 { kept & !SETGID } else { kept }
 }

@@ -9,18 +9,24 @@
 //!
 //! What changes in several transactions leaves a whole file after each of them, as with the kernel: some of it done.
 //!
+//! A file whose bytes go through the journal has nothing in memory but its blocks: what is zeroed there is a change of them, and what
+//! has to be on the device first for others is in the same log for it.
+//!
 //! Source: spec 02 section 7; fallocate(2).
+
+mod target;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Ino, Lblk};
-use extent_status::{Allocation, END, Entry, Status};
-use inode::{Change, FileData, Node, Want};
+use extent_status::{Entry, Status};
+use inode::{Change, Node, Want};
 use mapping::Holds;
 use ondisk::filetype::FileType;
 use ondisk::inode::flags;
 
+use self::target::Target;
 use super::Writer;
 use super::truncate::SMALL_MAX;
 use crate::{Fault, Refusal, Volume};
@@ -77,24 +83,22 @@ impl Writer {
             self.move_data_out(&node)?;
         }
         let is_mapped_by_extents = node.values().has_flag(flags::EXTENTS);
-        if !is_mapped_by_extents && mode != Allocate::Punch || node.values().is_journaled(self.shared()) {
+        if !is_mapped_by_extents && mode != Allocate::Punch {
             return Err(Refusal::NotSupported.into());
         }
-        let data = self.live().data(&node);
+        let file = Target::new(self, &node);
         let range = pos..pos + len;
         match mode {
-            Allocate::Reserve | Allocate::Keep => {
-                self.reserve(&node, &data, &range, mode == Allocate::Keep)?;
-            }
-            Allocate::Punch => self.punch(&node, &data, &range)?,
+            Allocate::Reserve | Allocate::Keep => self.reserve(&file, &range, mode == Allocate::Keep)?,
+            Allocate::Punch => self.punch(&file, &range)?,
             Allocate::Zero | Allocate::ZeroKeep => {
-                self.zero_range(&node, &data, &range, mode == Allocate::ZeroKeep)?;
+                self.zero_range(&file, &range, mode == Allocate::ZeroKeep)?;
             }
-            Allocate::Collapse => self.collapse(&node, &data, &range)?,
-            Allocate::Insert => self.insert(&node, &data, &range)?,
+            Allocate::Collapse => self.collapse(&file, &range)?,
+            Allocate::Insert => self.insert(&file, &range)?,
             Allocate::WriteZeroes => {
-                self.zero_range(&node, &data, &range, false)?;
-                self.write_zeroes(&node, &data, &range)?;
+                self.zero_range(&file, &range, false)?;
+                self.write_zeroes(&file, &range)?;
             }
             Allocate::Unshare => return Err(Refusal::NotSupported.into()),
         }
@@ -133,157 +137,89 @@ impl Writer {
         bs.blocks_for(range.start)..range.end >> bs.log2()
     }
 
-    fn reserve(
-        &self,
-        node: &Arc<Node>,
-        data: &FileData,
-        range: &Range<u64>,
-        keep_size: bool,
-    ) -> Result<(), Fault> {
+    fn reserve(&self, file: &Target<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
         // What is delayed gets its blocks by this.
-        self.flusher.flush_file(node, data, 0..u64::MAX)?;
+        file.write_back(0..u64::MAX)?;
         if !keep_size {
-            self.end_in_zeros(node, data, range.end)?;
+            file.end_in_zeros(range.end)?;
         }
         let blocks = self.blocks_around(range);
         let bs = self.shared().geometry.block_size;
         let mut at = blocks.start;
         while at < blocks.end {
             let len = u32::try_from(blocks.end - at).unwrap_or(u32::MAX);
-            let entry = data.entry(self.shared(), node, Lblk(at as u32), len)?;
+            let entry = file.entry(Lblk(at as u32), len)?;
             let mut next = u64::from(entry.end());
             if entry.status == Status::Hole {
                 let grows_to = |end: u64| (!keep_size).then(|| (end << bs.log2()).min(range.end));
                 next = self.run(Change::map_credits() + 1, |change| {
-                    let entry = self.map_unwritten(change, node, data, &entry)?;
+                    let entry = map_unwritten(change, file, &entry)?;
                     let end = u64::from(entry.end());
                     if let Some(size) = grows_to(end) {
-                        self.grow_to(change, node, data, size)?;
+                        self.grow_to(change, file, size)?;
                     }
                     Ok(end)
                 })?;
             }
             at = next;
         }
-        if !keep_size && range.end > data.size() {
-            self.run(1, |change| self.grow_to(change, node, data, range.end))?;
+        if !keep_size && range.end > file.size() {
+            self.run(1, |change| self.grow_to(change, file, range.end))?;
         }
         Ok(())
     }
 
-    fn map_unwritten(
-        &self,
-        change: &Change<'_>,
-        node: &Arc<Node>,
-        data: &FileData,
-        hole: &Entry,
-    ) -> Result<Entry, Fault> {
-        let _mapping = data.mapping.write();
-        let want = Want { unwritten: true, promised: false };
-        let mapped = change.map_hole(node, hole.lblk, hole.len, want)?;
-        let (Holds::Unwritten(start) | Holds::Written(start)) = mapped.holds else {
-            unreachable!("a hole was given blocks")
-        };
-        let entry = Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Unwritten);
-        data.learn(self.shared(), change.alloc, entry, Allocation::Other);
-        data.note_mapped(buffer::Edit::transaction(change.edit));
-        Ok(entry)
-    }
-
     /// The size, here and on disk, if it is less.
-    fn grow_to(
-        &self,
-        change: &Change<'_>,
-        node: &Arc<Node>,
-        data: &FileData,
-        size: u64,
-    ) -> Result<(), Fault> {
-        if size <= data.size() {
+    fn grow_to(&self, change: &Change<'_>, file: &Target<'_>, size: u64) -> Result<(), Fault> {
+        if size <= file.size() {
             return Ok(());
         }
         if size > SMALL_MAX {
             self.keeper.note_large_file(change)?;
         }
-        change.live.edit(node, buffer::Edit::transaction(change.edit)).fields.size = size;
-        data.note_mapped(buffer::Edit::transaction(change.edit));
-        data.set_size(size);
+        put_size(change, file.node, size);
+        file.note_mapped(change);
+        file.set_size(size);
         Ok(())
     }
 
-    /// Before the file grows to `end` without bytes: what is behind its end in its last block is zeros on the device, too, and its
-    /// size there is its size.
-    pub(super) fn end_in_zeros(&self, node: &Arc<Node>, data: &FileData, end: u64) -> Result<(), Fault> {
-        let size = data.size();
-        if end <= size {
-            return Ok(());
-        }
-        self.live().files().note_dirty(node, data);
-        self.zero_to(node, data, end)?;
-        self.live().files().note_dirty(node, data);
-        self.flusher.flush_file(node, data, 0..u64::MAX)
-    }
-
-    fn punch(&self, node: &Arc<Node>, data: &FileData, range: &Range<u64>) -> Result<(), Fault> {
+    fn punch(&self, file: &Target<'_>, range: &Range<u64>) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
-        let size = data.size();
+        let size = file.size();
         if range.start >= size {
             return Ok(());
         }
         // As the kernel: what reaches past the end takes the last page with it.
         let end = if range.end > size { size.next_multiple_of(bs.bytes().max(PAGE)) } else { range.end };
         let range = range.start..end;
-        self.zero_edges(node, data, &range)?;
+        file.zero_edges(&range)?;
         let blocks = self.blocks_inside(&range);
         if blocks.start < blocks.end {
-            let on_disk = node.values().fields.size;
+            let on_disk = file.node.values().fields.size;
             if on_disk < size && blocks.end << bs.log2() > on_disk {
                 // Some of what goes would raise the size on disk, when it is written back: else it would stay what it is.
-                self.flusher.flush_file(node, data, 0..u64::MAX)?;
+                file.write_back(0..u64::MAX)?;
             }
-            let _fills = data.pages.stop_fills();
-            data.pages.discard(blocks.start << bs.log2()..blocks.end << bs.log2());
-            self.files_settle(data);
-            self.unmap(node, data, &blocks)?;
+            let _fills = file.stop_fills();
+            file.discard(&blocks);
+            self.unmap(file, &blocks)?;
         }
         Ok(())
     }
 
-    fn files_settle(&self, data: &FileData) {
-        self.live().files().settle(data);
-    }
-
     /// Unmaps blocks of which nothing is in memory.
-    fn unmap(&self, node: &Arc<Node>, data: &FileData, blocks: &Range<u64>) -> Result<(), Fault> {
+    fn unmap(&self, file: &Target<'_>, blocks: &Range<u64>) -> Result<(), Fault> {
         {
-            let _mapping = data.mapping.write();
-            let (from, len) = (blocks.start as u32, (blocks.end.min(END.into()) - blocks.start) as u32);
-            data.forget(self.shared(), &self.keeper.alloc, Lblk(from), len);
+            let _mapping = file.lock_map();
+            file.forget(blocks);
         }
         let mut end = Some(blocks.end);
         while let Some(left) = end {
             end = self.run(Change::cut_credits(self.shared()), |change| {
-                data.note_mapped(buffer::Edit::transaction(change.edit));
-                Ok(change.punch(node, blocks.start..left)?)
+                file.note_mapped(change);
+                Ok(change.punch(file.node, blocks.start..left)?)
             })?;
         }
-        Ok(())
-    }
-
-    /// Zeros in the blocks that a range has only a part of.
-    fn zero_edges(&self, node: &Arc<Node>, data: &FileData, range: &Range<u64>) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size.bytes();
-        let stored = data.stored(self.shared(), node);
-        let now_ms = self.flusher.now_ms();
-        let first = range.start..range.end.min(range.start.next_multiple_of(bs));
-        let last = range.start.max(range.end & !(bs - 1))..range.end;
-        self.live().files().note_dirty(node, data);
-        for edge in [&first, &last] {
-            if edge.start < edge.end && edge.end - edge.start < bs && (edge == &first || first != last) {
-                data.pages.zero_edge(edge.clone(), now_ms, &stored)?;
-            }
-        }
-        self.live().files().note_dirty(node, data);
-        self.files_settle(data);
         Ok(())
     }
 
@@ -295,139 +231,124 @@ impl Writer {
         if is_whole { Ok(()) } else { Err(Refusal::Invalid.into()) }
     }
 
-    /// Drops what is in memory of a file from `pos` on, all of which was written back.
-    fn forget_from(&self, data: &FileData, pos: u64) {
-        let lblk = (pos >> self.shared().geometry.block_size.log2()) as u32;
-        data.pages.truncate(pos);
-        let _mapping = data.mapping.write();
-        data.forget(self.shared(), &self.keeper.alloc, Lblk(lblk), END - lblk);
-    }
-
-    fn collapse(&self, node: &Arc<Node>, data: &FileData, range: &Range<u64>) -> Result<(), Fault> {
+    fn collapse(&self, file: &Target<'_>, range: &Range<u64>) -> Result<(), Fault> {
         self.check_clusters(range)?;
-        let size = data.size();
+        let size = file.size();
         if range.end >= size {
             return Err(Refusal::Invalid.into());
         }
-        self.flusher.flush_file(node, data, 0..u64::MAX)?;
-        let _fills = data.pages.stop_fills();
-        self.forget_from(data, range.start);
+        file.write_back(0..u64::MAX)?;
+        let _fills = file.stop_fills();
+        file.drop_from(range.start);
         let blocks = self.blocks_inside(range);
-        self.unmap(node, data, &blocks)?;
+        self.unmap(file, &blocks)?;
         let by = (blocks.end - blocks.start) as u32;
         let mut next = Some(blocks.end);
         while let Some(from) = next {
             next = self.run(Change::shift_credits(self.shared()), |change| {
-                let _mapping = data.mapping.write();
-                data.note_mapped(buffer::Edit::transaction(change.edit));
-                let next = change.shift_left(node, from, by)?;
+                let _mapping = file.lock_map();
+                file.note_mapped(change);
+                let next = change.shift_left(file.node, from, by)?;
                 if next.is_none() {
-                    let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
-                    values.fields.size = size - (range.end - range.start);
+                    put_size(change, file.node, size - (range.end - range.start));
                 }
                 Ok(next)
             })?;
         }
-        data.set_size(size - (range.end - range.start));
+        file.set_size(size - (range.end - range.start));
         Ok(())
     }
 
-    fn insert(&self, node: &Arc<Node>, data: &FileData, range: &Range<u64>) -> Result<(), Fault> {
+    fn insert(&self, file: &Target<'_>, range: &Range<u64>) -> Result<(), Fault> {
         self.check_clusters(range)?;
         let len = range.end - range.start;
-        let size = data.size();
+        let size = file.size();
         if size.checked_add(len).is_none_or(|size| size > self.size_max(true)) {
             return Err(Refusal::TooLarge.into());
         }
         if range.start >= size {
             return Err(Refusal::Invalid.into());
         }
-        self.flusher.flush_file(node, data, 0..u64::MAX)?;
-        let _fills = data.pages.stop_fills();
-        self.forget_from(data, range.start);
+        file.write_back(0..u64::MAX)?;
+        let _fills = file.stop_fills();
+        file.drop_from(range.start);
         let blocks = self.blocks_inside(range);
         let by = (blocks.end - blocks.start) as u32;
         let mut end = Some(1 << 32);
         while let Some(to) = end {
             end = self.run(Change::shift_credits(self.shared()) + 1, |change| {
-                let _mapping = data.mapping.write();
-                data.note_mapped(buffer::Edit::transaction(change.edit));
-                let end = change.shift_right(node, blocks.start..to, by)?;
+                let _mapping = file.lock_map();
+                file.note_mapped(change);
+                let end = change.shift_right(file.node, blocks.start..to, by)?;
                 // With the first step, which is the last that may be refused: what moves behind the end would be cut off.
                 if to == 1 << 32 {
                     if size + len > SMALL_MAX {
                         self.keeper.note_large_file(change)?;
                     }
-                    let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
-                    values.fields.size = size + len;
+                    put_size(change, file.node, size + len);
                 }
                 Ok(end)
             })?;
         }
-        data.set_size(size + len);
+        file.set_size(size + len);
         Ok(())
     }
 
-    fn zero_range(
-        &self,
-        node: &Arc<Node>,
-        data: &FileData,
-        range: &Range<u64>,
-        keep_size: bool,
-    ) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size;
-        self.flusher.flush_file(node, data, 0..u64::MAX)?;
+    fn zero_range(&self, file: &Target<'_>, range: &Range<u64>, keep_size: bool) -> Result<(), Fault> {
+        file.write_back(0..u64::MAX)?;
         if !keep_size {
-            self.end_in_zeros(node, data, range.end)?;
+            file.end_in_zeros(range.end)?;
         }
-        self.zero_edges(node, data, range)?;
+        file.zero_edges(range)?;
         let blocks = self.blocks_inside(range);
         if blocks.start < blocks.end {
-            let _fills = data.pages.stop_fills();
-            data.pages.discard(blocks.start << bs.log2()..blocks.end << bs.log2());
-            self.files_settle(data);
+            let _fills = file.stop_fills();
+            file.discard(&blocks);
             let mut at = Some(blocks.start);
             while let Some(from) = at {
                 at = self.run(Change::state_credits(self.shared()), |change| {
-                    let _mapping = data.mapping.write();
-                    let (lblk, len) = (from as u32, (blocks.end.min(END.into()) - from) as u32);
-                    data.forget(self.shared(), change.alloc, Lblk(lblk), len);
-                    data.note_mapped(buffer::Edit::transaction(change.edit));
-                    Ok(change.set_state(node, from..blocks.end, true)?)
+                    let _mapping = file.lock_map();
+                    file.forget(&(from..blocks.end));
+                    file.note_mapped(change);
+                    Ok(change.set_state(file.node, from..blocks.end, true)?)
                 })?;
             }
         }
         // Holes of it, and the size.
-        self.reserve(node, data, range, keep_size)
+        self.reserve(file, range, keep_size)
     }
 
     /// Has the device write zeros to the blocks of a range that read as zeros, and says that they are written.
-    fn write_zeroes(&self, node: &Arc<Node>, data: &FileData, range: &Range<u64>) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size;
+    fn write_zeroes(&self, file: &Target<'_>, range: &Range<u64>) -> Result<(), Fault> {
         // The edges, which were zeroed in memory.
-        self.flusher.flush_file(node, data, 0..u64::MAX)?;
+        file.write_back(0..u64::MAX)?;
         let blocks = self.blocks_around(range);
         let mut at = blocks.start;
         while at < blocks.end {
-            let entry = data.entry(self.shared(), node, Lblk(at as u32), (blocks.end - at) as u32)?;
+            let entry = file.entry(Lblk(at as u32), (blocks.end - at) as u32)?;
             let end = u64::from(entry.end());
             if entry.status == Status::Unwritten {
-                self.flusher.write_zeros(entry.pblk, u64::from(entry.len) << bs.log2())?;
-                let mut from = Some(at);
-                while let Some(lblk) = from {
-                    from = self.run(Change::state_credits(self.shared()), |change| {
-                        let _mapping = data.mapping.write();
-                        data.note_mapped(buffer::Edit::transaction(change.edit));
-                        let next = change.set_state(node, lblk..end, false)?;
-                        let part = entry.part(lblk as u32, next.unwrap_or(end) as u32);
-                        let written = Entry { status: Status::Written, ..part };
-                        data.learn(self.shared(), change.alloc, written, Allocation::Other);
-                        Ok(next)
-                    })?;
-                }
+                file.zero_blocks(&entry)?;
             }
             at = end;
         }
         Ok(())
     }
+}
+
+fn put_size(change: &Change<'_>, node: &Arc<Node>, size: u64) {
+    change.live.edit(node, buffer::Edit::transaction(change.edit)).fields.size = size;
+}
+
+fn map_unwritten(change: &Change<'_>, file: &Target<'_>, hole: &Entry) -> Result<Entry, Fault> {
+    let _mapping = file.lock_map();
+    let want = Want { unwritten: true, promised: false };
+    let mapped = change.map_hole(file.node, hole.lblk, hole.len, want)?;
+    let (Holds::Unwritten(start) | Holds::Written(start)) = mapped.holds else {
+        unreachable!("a hole was given blocks")
+    };
+    let entry = Entry::mapped(mapped.lblk.0, mapped.len, start.0, Status::Unwritten);
+    file.learn(entry);
+    file.note_mapped(change);
+    Ok(entry)
 }

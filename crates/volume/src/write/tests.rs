@@ -7,8 +7,13 @@ use std::sync::Arc;
 use base::Ino;
 use device::FileDevice;
 
-use super::New;
+use super::{New, unprivileged};
 use crate::{OpenOptions, Volume};
+
+#[test]
+fn the_group_bit_stays_where_it_means_something_else() {
+    assert_eq!([0o6755, 0o6745, 0o4644, 0o0777].map(unprivileged), [0o0755, 0o2745, 0o0644, 0o0777]);
+}
 
 /// What changers of directories remember is charged, and given back when memory is short, also of one that is in use.
 #[test]

@@ -135,6 +135,19 @@ impl Writer {
         Ok(is_less)
     }
 
+    /// Before the file grows to `end` without bytes: what is behind its end in its last block is zeros on the device, too, and its
+    /// size there is its size.
+    pub(super) fn end_in_zeros(&self, node: &Arc<Node>, data: &FileData, end: u64) -> Result<(), Fault> {
+        let size = data.size();
+        if end <= size {
+            return Ok(());
+        }
+        self.live().files().note_dirty(node, data);
+        self.zero_to(node, data, end)?;
+        self.live().files().note_dirty(node, data);
+        self.flusher.flush_file(node, data, 0..u64::MAX)
+    }
+
     /// Drops all that is in memory of a file that is to be deleted.
     pub(super) fn drop_data(&self, node: &Arc<Node>) {
         let Some(data) = node.data() else { return };

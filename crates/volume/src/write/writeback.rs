@@ -34,7 +34,7 @@ use page_cache::{Run, Take, WriteError};
 use space::Room;
 
 use super::truncate::SMALL_MAX;
-use super::{Keeper, SPACE_TRIES};
+use super::{Keeper, end_handle, with_room};
 use crate::{Fault, Refusal, Volume};
 
 /// Bytes written back at a time.
@@ -287,13 +287,14 @@ impl Flusher {
         Ok(())
     }
 
-    fn start(&self, credits: u32) -> Result<Handle<'_>, Fault> {
+    /// Joins the running transaction.
+    pub(super) fn start(&self, credits: u32) -> Result<Handle<'_>, Fault> {
         let in_quotas = self.keeper.live.quota().map_or(0, |_| inode::Quota::CREDITS);
         Ok(self.journal.start(credits + in_quotas)?)
     }
 
-    fn change<'a>(&'a self, handle: &'a Handle<'_>) -> Change<'a> {
-        Change { live: &self.keeper.live, alloc: &self.keeper.alloc, edit: handle }
+    pub(super) fn change<'a>(&'a self, handle: &'a Handle<'_>) -> Change<'a> {
+        Change { live: &self.keeper.live, alloc: &self.keeper.alloc, edit: handle, awaited: None }
     }
 
     /// For those who do not mind what a crash shows: maps, and then writes.
@@ -325,25 +326,17 @@ impl Flusher {
         unwritten: bool,
         promised: bool,
     ) -> Result<Entry, Fault> {
-        let mut tries = 0;
-        loop {
-            let want = Want { unwritten, promised };
-            let handle = self.start(Change::map_credits())?;
-            let done = self.map(&handle, node, data, delayed, want);
-            if let Err(fault) = &done
-                && !fault.is_clean_refusal()
-            {
-                handle.fail(fault);
-            }
-            drop(handle);
-            match done {
-                Err(fault) if fault.is(Refusal::NoSpace) && tries < SPACE_TRIES => {
-                    tries += 1;
-                    self.journal.commit_all()?;
-                }
-                done => return done,
-            }
-        }
+        let want = Want { unwritten, promised };
+        with_room(
+            &self.journal,
+            || true,
+            || {
+                let handle = self.start(Change::map_credits())?;
+                let done = self.map(&handle, node, data, delayed, want);
+                end_handle(handle, &done);
+                done
+            },
+        )
     }
 
     fn map(
@@ -387,31 +380,23 @@ impl Flusher {
         let log = self.shared().geometry.block_size.log2();
         let lblk = Lblk((run.start() >> log) as u32);
         let blocks = (run.len_bytes() >> log) as u32;
-        let mut tries = 0;
-        loop {
-            let handle = self.start(Change::map_credits() + 1)?;
-            let entry = data.entry(self.shared(), node, lblk, blocks)?;
-            let want = Want { unwritten: false, promised: entry.status == Status::Delayed };
-            let done = self.map(&handle, node, data, &entry, want).and_then(|entry| {
-                let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
-                self.submit(run, &entry)?;
-                self.put_size(&handle, node, data, run)?;
-                Ok(rest.filter(|rest| rest.len_bytes() > 0))
-            });
-            if let Err(fault) = &done
-                && !fault.is_clean_refusal()
-            {
-                handle.fail(fault);
-            }
-            drop(handle);
-            match done {
-                Err(fault) if fault.is(Refusal::NoSpace) && tries < SPACE_TRIES => {
-                    tries += 1;
-                    self.journal.commit_all()?;
-                }
-                done => return done,
-            }
-        }
+        with_room(
+            &self.journal,
+            || true,
+            || {
+                let handle = self.start(Change::map_credits() + 1)?;
+                let entry = data.entry(self.shared(), node, lblk, blocks)?;
+                let want = Want { unwritten: false, promised: entry.status == Status::Delayed };
+                let done = self.map(&handle, node, data, &entry, want).and_then(|entry| {
+                    let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
+                    self.submit(run, &entry)?;
+                    self.put_size(&handle, node, data, run)?;
+                    Ok(rest.filter(|rest| rest.len_bytes() > 0))
+                });
+                end_handle(handle, &done);
+                done
+            },
+        )
     }
 
     /// A run's bytes are on the device: says so in the map, and in the size.
@@ -447,11 +432,9 @@ impl Flusher {
             match done {
                 Ok(next) => from = next,
                 Err(fault) => {
-                    let fault = Fault::from(fault);
-                    if !fault.is_clean_refusal() {
-                        handle.fail(&fault);
-                    }
-                    return Err(fault);
+                    let done = Err(fault.into());
+                    end_handle(handle, &done);
+                    return done;
                 }
             }
             data.note_mapped(buffer::Edit::transaction(&handle));
