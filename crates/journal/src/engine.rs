@@ -141,6 +141,8 @@ pub struct Sabotage {
     pub trust_any_commit: bool,
     /// What stands behind the end in its block is not zeroed, when a file is cut, nor when it grows.
     pub keep_tails: bool,
+    /// The flush of a log that is elsewhere counts as one of the device that has the bytes.
+    pub trust_log_flush: bool,
 }
 
 /// How a journal works.

@@ -45,6 +45,10 @@ pub fn data_plants() -> Vec<DataPlant> {
             sabotage: Sabotage { skip_revokes: true, ..none },
         },
         DataPlant {
+            name: "the flush of a log that is elsewhere counts for the bytes too",
+            sabotage: Sabotage { trust_log_flush: true, ..none },
+        },
+        DataPlant {
             name: "no barrier before the commit block",
             sabotage: Sabotage { skip_barrier: true, ..none },
         },
