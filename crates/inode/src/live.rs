@@ -477,6 +477,12 @@ impl Live {
         self.find(ino, true)
     }
 
+    /// An inode, if it is in memory: one with something dirty is.
+    #[must_use]
+    pub fn get_known(&self, ino: Ino) -> Option<Arc<Node>> {
+        self.table.get(ino).ok()
+    }
+
     fn find(&self, ino: Ino, is_orphan: bool) -> Result<Arc<Node>, Fault> {
         loop {
             let since = match self.table.get(ino) {

@@ -26,6 +26,7 @@ pub(super) struct MountFlags {
     pub(super) data: Option<DataPath>,
     pub(super) no_auto_da_alloc: bool,
     pub(super) track_opens: bool,
+    pub(super) track_closes: bool,
     pub(super) writeback_cache: bool,
     pub(super) discard: bool,
 }
@@ -82,6 +83,7 @@ impl MountFlags {
             (b"noauto_da_alloc", None) => self.no_auto_da_alloc = true,
             (b"writeback_cache", None) => self.writeback_cache = true,
             (b"track_opens", None) => self.track_opens = true,
+            (b"track_closes", None) => self.track_closes = true,
             (b"noload" | b"norecovery", None) => self.no_recovery = true,
             (b"buffered_iomap", None) => self.block_by_block = false,
             (b"nobuffered_iomap", None) => self.block_by_block = true,

@@ -36,7 +36,8 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let volume = open(args, flags)?;
     tell_recovery(args, &volume);
     let server = Server::new(volume, Box::new(reporter(args)));
-    let server = Arc::new(if flags.track_opens { server.with_opens() } else { server });
+    let server = if flags.track_opens { server.with_opens() } else { server };
+    let server = Arc::new(if flags.track_closes { server.with_closes() } else { server });
     let served = serve(args, flags, is_daemon, signals, &server);
     // Whatever happened: what was changed is written.
     let closed = close(args, &server);
