@@ -186,6 +186,8 @@ fn ways_of_writing_leave_the_same() {
         "track_closes,noauto_da_alloc",
         "noauto_da_alloc",
         "data=journal",
+        "io=rings",
+        "io=calls",
         "writeback_cache",
         "writeback_cache,track_opens",
     ] {

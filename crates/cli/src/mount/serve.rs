@@ -155,9 +155,9 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
 /// The image, for reading, or to be changed by nobody else.
 fn open_device(image: &ImageArg, flags: &MountFlags) -> Result<Arc<dyn Device>, MountError> {
     if !flags.read_write {
-        return Ok(image.open_read_only()?);
+        return Ok(image.open_read_only_by(flags.io)?);
     }
-    image.open_locked().map_err(|error| match error {
+    image.open_locked_by(flags.io).map_err(|error| match error {
         LockError::Arg(error) => error.into(),
         LockError::Unwritable(why) => MountError::new(exit::TARGET, why),
         LockError::Busy(why) => MountError::new(exit::BUSY, why),
