@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::partition::{Partition, PartitionFault, Scheme, Table, partitions};
-use device::{Device, FileDevice, MemDevice, Window};
+use device::{Device, FileDevice, Io, MemDevice, Window};
 use ondisk::superblock;
 
 use crate::sizes::{human, parse_size};
@@ -133,11 +133,19 @@ impl ImageArg {
     /// [`ArgError::Usage`] for a partition or an offset that is not there, [`ArgError::Unreadable`] when the system
     /// refuses, and for a whole disk whose file system is in a partition: the message says in which.
     pub(crate) fn open_read_only(&self) -> Result<Arc<dyn Device>, ArgError> {
+        self.open_read_only_by(Io::default())
+    }
+
+    /// As [`open_read_only`](Self::open_read_only), for who chooses how transfers are handed to the system.
+    ///
+    /// # Errors
+    /// As [`open_read_only`](Self::open_read_only).
+    pub(crate) fn open_read_only_by(&self, io: Io) -> Result<Arc<dyn Device>, ArgError> {
         if let Place::Memory(bytes) = self.at {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
         match FileDevice::open_read_only(&self.path) {
-            Ok(device) => self.part_of(Arc::new(device)),
+            Ok(device) => self.part_of(Arc::new(device.with_io(io))),
             Err(error) => Err(ArgError::Unreadable(refusal(&self.path, &error))),
         }
     }
@@ -149,11 +157,19 @@ impl ImageArg {
     /// As [`open_read_only`](Self::open_read_only); [`LockError::Busy`] when somebody else writes to it or it is mounted,
     /// [`LockError::Unwritable`] when it may only be read.
     pub(crate) fn open_locked(&self) -> Result<Arc<dyn Device>, LockError> {
+        self.open_locked_by(Io::default())
+    }
+
+    /// As [`open_locked`](Self::open_locked), for who chooses how transfers are handed to the system.
+    ///
+    /// # Errors
+    /// As [`open_locked`](Self::open_locked).
+    pub(crate) fn open_locked_by(&self, io: Io) -> Result<Arc<dyn Device>, LockError> {
         if let Place::Memory(bytes) = self.at {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
         match FileDevice::open_locked(&self.path) {
-            Ok(device) => self.part_of(Arc::new(device)).map_err(LockError::Arg),
+            Ok(device) => self.part_of(Arc::new(device.with_io(io))).map_err(LockError::Arg),
             Err(error) => {
                 let why = refusal(&self.path, &error);
                 Err(match error.kind() {

@@ -57,6 +57,10 @@ Options after -o, separated by commas:
   data=journal          write bytes through the journal
   noauto_da_alloc       keep bytes that replace a file's in memory as long as others
   track_opens           hear of opening and closing: errors of writing are told once to each open file, not to each process
+  io=auto, io=calls, io=rings
+                        how batches of reads and writes of the image are handed to the system: as was faster when measured,
+                        by a call each, or together by io_uring, where the system has it
+  track_closes          hear of closing: bytes that replace a file's are written back then, not some seconds later
   writeback_cache       the kernel keeps what is written: small writes cost less; that there is no space, fsync tells
   dev, suid, noexec     open device nodes; honour set-id bits; start no programs
   remount               change ro, rw, dev, suid, noexec of the mount on DIR; rw only if it was mounted so

@@ -182,7 +182,12 @@ fn ways_of_writing_leave_the_same() {
         "nobuffered_iomap,data=writeback",
         "data=ordered",
         "track_opens",
+        "track_closes",
+        "track_closes,noauto_da_alloc",
         "noauto_da_alloc",
+        "data=journal",
+        "io=rings",
+        "io=calls",
         "writeback_cache",
         "writeback_cache,track_opens",
     ] {
@@ -195,6 +200,33 @@ fn ways_of_writing_leave_the_same() {
             told.starts_with(&runs(mount.path(), "seq 3 | cksum | cut -d' ' -f1-2").trim().to_owned()),
             "{options}: {told}"
         );
+        mount.unmount();
+        e2fsck_clean(&image);
+    }
+}
+
+/// What replaces a file's bytes goes to the image when it is closed, without being synced: what commits after that commits it.
+#[test]
+fn closing_writes_back_what_replaces_other_bytes() {
+    if !has_fuse() {
+        return;
+    }
+    for options in ["track_closes", "track_opens"] {
+        let (_dir, image) = empty_image(&[]);
+        let mount = Mount::new(&image, &["-o", options]);
+        runs(mount.path(), "echo old > file; sync file; echo new and longer > file");
+        // Nobody waits for the kernel's word that a file is open no more, which is what `track_opens` goes by.
+        if options == "track_opens" {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+        runs(mount.path(), "echo other > other; sync other");
+        let server = mount.server();
+        kill_process(server, Signal::KILL).unwrap();
+        wait_until("the server ends", || has_ended(server));
+        mount.unmount();
+        mount.try_mount(&image, &[]).code(0);
+        let text = std::fs::read_to_string(mount.path().join("file")).unwrap();
+        assert_eq!(text, "new and longer\n", "{options}");
         mount.unmount();
         e2fsck_clean(&image);
     }

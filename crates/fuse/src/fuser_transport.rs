@@ -359,9 +359,16 @@ impl<S: Serve> Filesystem for Transport<S> {
         });
     }
 
-    /// Closing makes nothing durable and finds no error: there is no need to ask again.
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.error(Errno::NOSYS.into());
+    /// Closing makes nothing durable and finds no error. Where nothing is done then either, there is no need to ask again.
+    fn flush(&self, _: &Request, node: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        if !self.serve.asks_to_close() {
+            return reply.error(Errno::NOSYS.into());
+        }
+        // Before the answer: who commits after closing commits it, too.
+        if let Ok(ino) = convert::ino_of(node) {
+            self.serve.closing(ino);
+        }
+        reply.ok();
     }
 
     fn release(

@@ -109,6 +109,15 @@ pub trait Serve: Send + Sync + 'static {
     /// Who had opened a file has it open no more.
     fn closed(&self, _ino: Ino, _handle: u64) {}
 
+    /// Somebody closes a file, who may have it open still: a process that has two descriptors of it. Told of each, of who was told
+    /// of opening or not, if [`asks_to_close`](Self::asks_to_close).
+    fn closing(&self, _ino: Ino) {}
+
+    /// Is anything done at [`closing`](Self::closing)? If not, a transport can spare itself a request for each.
+    fn asks_to_close(&self) -> bool {
+        false
+    }
+
     /// Are there files that exist and cannot be opened, or does it matter who has one open? If not, a transport can spare itself two
     /// requests per file.
     fn asks_to_open(&self) -> bool {

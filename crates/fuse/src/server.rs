@@ -47,6 +47,7 @@ pub struct Server {
     is_writable: bool,
     has_encrypted: bool,
     tells_opens: bool,
+    tells_closes: bool,
     openers: Openers,
     report: Report,
 }
@@ -63,6 +64,7 @@ impl Server {
     pub fn new(volume: Volume, report: Report) -> Self {
         Self {
             is_writable: volume.is_writable(),
+            tells_closes: false,
             has_encrypted: volume.superblock().features.has_incompat(Features::ENCRYPT),
             state: RwLock::new(State::Open(volume)),
             kept: Mutex::default(),
@@ -78,6 +80,14 @@ impl Server {
     #[must_use]
     pub fn with_opens(self) -> Self {
         Self { tells_opens: true, ..self }
+    }
+
+    /// Has itself told of each closing of a file, at the cost of a request each: what was written in place of other bytes is written
+    /// back then. Not if the volume leaves those in memory as long as others.
+    #[must_use]
+    pub fn with_closes(self) -> Self {
+        let has_use = self.ask(|volume| Ok(volume.asks_for_closing()));
+        Self { tells_closes: has_use == Ok(true), ..self }
     }
 
     /// Waits for the requests that are being answered, deletes what has no names, writes everything home and closes the
@@ -264,6 +274,18 @@ impl Serve for Server {
         // Errors are told to the report; nobody waits for an answer.
         let was_open = self.openers.close(handle);
         let _ = self.ask(|volume| if was_open { volume.released(ino) } else { Ok(()) });
+    }
+
+    fn closing(&self, ino: Ino) {
+        // What cannot be written back, fsync tells.
+        let _ = self.ask(|volume| {
+            volume.closing(ino);
+            Ok(())
+        });
+    }
+
+    fn asks_to_close(&self) -> bool {
+        self.tells_closes
     }
 
     fn asks_to_open(&self) -> bool {

@@ -478,7 +478,7 @@ impl Live {
         self.find(ino, true)
     }
 
-    /// An inode that is in memory, in use or not.
+    /// An inode that is in memory, in use or not: one with something dirty is.
     #[must_use]
     pub fn known(&self, ino: Ino) -> Option<Arc<Node>> {
         self.table.get(ino).ok()

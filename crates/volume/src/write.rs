@@ -339,11 +339,28 @@ impl Volume {
         self.noted(self.release(ino))
     }
 
+    /// Somebody who has it open closes it, or one of several descriptors: what was written in place of all that a file held is
+    /// written back now. For who is not told of opening; [`released`](Self::released) does it too. What fails is told by
+    /// [`fsync`](Self::fsync).
+    pub fn closing(&self, ino: Ino) {
+        let Some(writer) = self.writer.as_ref().filter(|_| self.check_going().is_ok()) else { return };
+        // One that is not in memory has nothing to write back.
+        if let Some(node) = writer.live().known(ino) {
+            writer.flusher.flush_rewritten(&node, false);
+        }
+    }
+
+    /// Is anything done at [`closing`](Self::closing)?
+    #[must_use]
+    pub fn asks_for_closing(&self) -> bool {
+        self.writer.as_ref().is_some_and(|writer| !writer.no_auto_da_alloc)
+    }
+
     fn release(&self, ino: Ino) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         let node = writer.live().get_orphan(ino)?;
         if node.values().fields.links > 0 {
-            writer.flusher.flush_rewritten(&node);
+            writer.flusher.flush_rewritten(&node, true);
         }
         let _operation = node.operation.write();
         let less = |opens: u32| opens.checked_sub(1);

@@ -165,3 +165,25 @@ fn names_of_a_directory_that_asks_for_it_are_durable_at_once() {
         assert_eq!(volume.journal_stats().unwrap().commits, before);
     }
 }
+
+/// A shell cuts a file, closes one descriptor of it, and writes to the other: the last of those that are closed counts, whichever it is.
+#[test]
+fn what_replaces_bytes_is_there_once_it_is_closed() {
+    for no_auto_da_alloc in [false, true] {
+        let (disk, volume) = made_with(WriteOptions { no_auto_da_alloc, ..WriteOptions::default() });
+        assert_eq!(volume.asks_for_closing(), !no_auto_da_alloc);
+        let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+        volume.write_at(ino, 0, &[1; 4000]).unwrap();
+        volume.fsync(ino).unwrap();
+        volume.set_attr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        volume.closing(ino);
+        volume.write_at(ino, 0, &[2; 3000]).unwrap();
+        volume.closing(ino);
+        volume.write_at(ino, 3000, &[2; 3000]).unwrap();
+        volume.closing(ino);
+        let other = volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
+        volume.fsync(other).unwrap();
+        let expected = if no_auto_da_alloc { vec![] } else { vec![2; 6000] };
+        assert!(after_a_cut(&disk, b"file") == expected, "{no_auto_da_alloc}");
+    }
+}

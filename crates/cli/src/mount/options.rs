@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use device::Io;
 use fuse::mounting::is_plain_word;
 use volume::{DataPath, OnError};
 
@@ -26,8 +27,10 @@ pub(super) struct MountFlags {
     pub(super) data: Option<DataPath>,
     pub(super) no_auto_da_alloc: bool,
     pub(super) track_opens: bool,
+    pub(super) track_closes: bool,
     pub(super) writeback_cache: bool,
     pub(super) discard: bool,
+    pub(super) io: Io,
 }
 
 impl MountFlags {
@@ -82,6 +85,7 @@ impl MountFlags {
             (b"noauto_da_alloc", None) => self.no_auto_da_alloc = true,
             (b"writeback_cache", None) => self.writeback_cache = true,
             (b"track_opens", None) => self.track_opens = true,
+            (b"track_closes", None) => self.track_closes = true,
             (b"noload" | b"norecovery", None) => self.no_recovery = true,
             (b"buffered_iomap", None) => self.block_by_block = false,
             (b"nobuffered_iomap", None) => self.block_by_block = true,
@@ -92,6 +96,14 @@ impl MountFlags {
                     b"journal" => DataPath::Journal,
                     _ => return Err("-o data=: ordered, writeback or journal".to_owned()),
                 });
+            }
+            (b"io", Some(value)) => {
+                self.io = match value.as_bytes() {
+                    b"auto" => Io::Auto,
+                    b"calls" => Io::Calls,
+                    b"rings" => Io::Rings,
+                    _ => return Err("-o io=: auto, calls or rings".to_owned()),
+                };
             }
             (b"errors", Some(value)) => {
                 self.errors = Some(match value.as_bytes() {
@@ -109,7 +121,7 @@ impl MountFlags {
             (b"journal_dev" | b"journal_path", Some(value)) if !value.is_empty() => {
                 self.journal_device = Some(OsString::from_vec(value.as_bytes().to_vec()).into());
             }
-            (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path" | b"errors" | b"data", _) => {
+            (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path" | b"errors" | b"data" | b"io", _) => {
                 return Err(format!("-o {key_text} needs a value: {key_text}=..."));
             }
             _ => {
@@ -151,6 +163,9 @@ mod tests {
         assert_eq!([path("data=writeback"), path("nobuffered_iomap")], [DataPath::Iomap, DataPath::Ordered]);
         assert_eq!(path("data=writeback,nobuffered_iomap"), DataPath::Writeback);
         assert_eq!(path("data=journal"), DataPath::Journal);
+        let io =
+            ["rw", "io=calls", "io=calls,io=rings", "io=rings,io=auto"].map(|text| parse(text).unwrap().io);
+        assert_eq!(io, [Io::Auto, Io::Calls, Io::Rings, Io::Auto]);
         let alloc =
             ["noauto_da_alloc,track_opens", "noauto_da_alloc,auto_da_alloc"].map(|text| parse(text).unwrap());
         assert!(alloc[0].no_auto_da_alloc && alloc[0].track_opens && !alloc[1].no_auto_da_alloc);
@@ -165,6 +180,7 @@ mod tests {
         assert!(parse("ro=1").is_err());
         assert!(parse("errors").is_err() && parse("errors=ignore").unwrap_err().contains("remount-ro"));
         assert!(parse("data=none").unwrap_err().contains("writeback"));
+        assert!(parse("io").is_err() && parse("io=uring").unwrap_err().contains("rings"));
         assert!(parse("fsname").unwrap_err().contains("fsname=..."));
         assert!(parse("subtype=a\\b").is_err());
         assert!(parse("journal_dev=").is_err());

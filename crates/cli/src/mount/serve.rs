@@ -36,7 +36,8 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let volume = open(args, flags)?;
     tell_recovery(args, &volume);
     let server = Server::new(volume, Box::new(reporter(args)));
-    let server = Arc::new(if flags.track_opens { server.with_opens() } else { server });
+    let server = if flags.track_opens { server.with_opens() } else { server };
+    let server = Arc::new(if flags.track_closes { server.with_closes() } else { server });
     let served = serve(args, flags, is_daemon, signals, &server);
     // Whatever happened: what was changed is written.
     let closed = close(args, &server);
@@ -154,9 +155,9 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
 /// The image, for reading, or to be changed by nobody else.
 fn open_device(image: &ImageArg, flags: &MountFlags) -> Result<Arc<dyn Device>, MountError> {
     if !flags.read_write {
-        return Ok(image.open_read_only()?);
+        return Ok(image.open_read_only_by(flags.io)?);
     }
-    image.open_locked().map_err(|error| match error {
+    image.open_locked_by(flags.io).map_err(|error| match error {
         LockError::Arg(error) => error.into(),
         LockError::Unwritable(why) => MountError::new(exit::TARGET, why),
         LockError::Busy(why) => MountError::new(exit::BUSY, why),

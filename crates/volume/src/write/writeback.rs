@@ -114,7 +114,7 @@ impl Flusher {
             while self.keeper.alloc.room() != Room::Plenty && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
             // Of who never closes them, or nobody tells when.
             if self.files().take_rewritten() {
-                self.files().dirty_nodes().iter().for_each(|node| self.flush_rewritten(node));
+                self.files().dirty_nodes().iter().for_each(|node| self.flush_rewritten(node, false));
             }
             let until = self.now_ms().saturating_sub(EXPIRE_MS);
             let mut is_more = until > 0;
@@ -166,11 +166,15 @@ impl Flusher {
         first
     }
 
-    /// Writes back a file that was cut to nothing before, if that was not done yet since. What fails, fsync tells.
-    pub(super) fn flush_rewritten(&self, node: &Arc<Node>) {
+    /// Writes back a file that was cut to nothing before. `is_whole`: all that takes the place of what it held is written by now, as
+    /// far as anybody knows; one of several descriptors that is closed says nothing, a shell closes some before the first byte. What
+    /// fails, fsync tells.
+    pub(super) fn flush_rewritten(&self, node: &Arc<Node>, is_whole: bool) {
         let data = {
             let mut values = node.values();
-            values.data().filter(|_| std::mem::take(&mut values.is_rewritten))
+            let is_rewritten = values.is_rewritten;
+            values.is_rewritten &= !is_whole;
+            values.data().filter(|_| is_rewritten)
         };
         if let Some(data) = data {
             let _ = self.flush_file(node, &data, 0..u64::MAX);
