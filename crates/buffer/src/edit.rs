@@ -14,6 +14,25 @@ pub struct Seal {
     pub seed: Option<u32>,
 }
 
+/// One of many blocks that were taken: its place among them, and its owner as of the last change.
+pub type Snapshot = (usize, Buffer, Option<Owner>);
+
+/// A block of which the device has what a transaction made of it: see [`Buffers::set_clean`].
+#[derive(Debug, Clone, Copy)]
+pub struct Clean {
+    /// The block.
+    pub block: Pblk,
+    /// Where it was in the cache.
+    pub hint: Hint,
+    /// The last transaction that changed it.
+    pub transaction: u64,
+    /// The device has these very bytes.
+    pub is_at_home: bool,
+}
+
+/// Blocks that memory is asked for at a time.
+const AHEAD: usize = 16;
+
 /// Somebody who may change blocks: in the engine a journal's handle, in tests [`Direct`].
 ///
 /// Who calls has verified the block ([`Buffers::get`]) before he changes it, and has room for it reserved: changes are not
@@ -88,7 +107,9 @@ impl Buffers {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<bool, ReadFault> {
         loop {
-            if let Some(is_first) = self.shard(block).edit(block, hint, owner.word(), transaction, change) {
+            if let Some(is_first) =
+                self.shard(block).edit(block, hint, owner.word(), transaction, &*self.device, change)
+            {
                 return Ok(is_first);
             }
             self.bring_in(block)?;
@@ -109,7 +130,7 @@ impl Buffers {
         };
         let mut hint = Hint::NONE;
         if let Some(is_first) =
-            self.shard(block).edit(block, &mut hint, owner.word(), transaction, &mut refill)
+            self.shard(block).edit(block, &mut hint, owner.word(), transaction, &*self.device, &mut refill)
         {
             return is_first;
         }
@@ -119,7 +140,9 @@ impl Buffers {
         {
             let mut shard = self.shard(block);
             let mut put = |place: &mut [u8]| place.copy_from_slice(&bytes);
-            if let Some(is_first) = shard.edit(block, &mut hint, owner.word(), transaction, &mut put) {
+            if let Some(is_first) =
+                shard.edit(block, &mut hint, owner.word(), transaction, &*self.device, &mut put)
+            {
                 return is_first;
             }
             shard.add_changed(block, bytes, owner.word(), transaction);
@@ -139,7 +162,44 @@ impl Buffers {
             Some(hit) => hit,
             None => self.bring_in(block)?,
         };
-        Ok((Buffer { block, bytes }, Owner::from_word(owner)))
+        Ok((Buffer { block, bytes, hint }, Owner::from_word(owner)))
+    }
+
+    /// [Snapshots](Self::snapshot) of many blocks that change no more, in any order, each with its place among them. Takes each lock
+    /// once, and waits for memory together: of many blocks most are in no cache of the processor.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change); a changed block is in memory.
+    pub fn snapshots(&self, blocks: &[(Pblk, Hint)]) -> Result<Vec<Snapshot>, ReadFault> {
+        let mut taken = Vec::with_capacity(blocks.len());
+        let mut missing = Vec::new();
+        for group in self.by_shard(blocks.iter().map(|(block, _)| *block)).chunk_by(|a, b| a.0 == b.0) {
+            let mut shard = self.shards[group[0].0].lock();
+            for piece in group.chunks(AHEAD) {
+                shard.look_ahead(piece.iter().map(|(_, at)| blocks[*at]));
+                for &(_, at) in piece {
+                    let (block, mut hint) = blocks[at];
+                    match shard.hit(block, &mut hint) {
+                        Some((bytes, owner)) => {
+                            taken.push((at, Buffer { block, bytes, hint }, Owner::from_word(owner)));
+                        }
+                        None => missing.push(at),
+                    }
+                }
+            }
+        }
+        for at in missing {
+            let (buffer, owner) = self.snapshot(blocks[at].0)?;
+            taken.push((at, buffer, owner));
+        }
+        Ok(taken)
+    }
+
+    /// The shards of blocks and their places among these, in the order of the shards.
+    fn by_shard(&self, blocks: impl Iterator<Item = Pblk>) -> Vec<(usize, usize)> {
+        let mut order: Vec<_> = blocks.enumerate().map(|(at, block)| (self.shard_of(block), at)).collect();
+        order.sort_unstable();
+        order
     }
 
     /// Puts the checksum into a block as it was taken by [`snapshot`](Self::snapshot), and gives its bytes; the cache has them too,
@@ -147,14 +207,25 @@ impl Buffers {
     ///
     /// `seal` runs under a lock of the cache: it asks nothing of the cache.
     pub fn seal(&self, taken: Buffer, seal: impl FnOnce(&mut [u8])) -> Bytes {
-        let Buffer { block, bytes } = taken;
-        self.shard(block).seal(block, bytes, seal)
+        let Buffer { block, bytes, hint } = taken;
+        self.shard(block).seal(block, hint, bytes, seal)
     }
 
     /// The device has what `transaction` made of the block, the last one to change it. `is_at_home`: it has these very bytes (see
     /// [`Device::write_shared_at`](device::Device::write_shared_at)), which are no reason to keep the block in the cache.
     pub fn set_clean(&self, block: Pblk, transaction: u64, is_at_home: bool) {
-        self.shard(block).set_clean(block, transaction, is_at_home);
+        self.shard(block).set_clean(block, Hint::NONE, transaction, is_at_home);
+    }
+
+    /// As [`set_clean`](Self::set_clean) for many blocks, of which it is known where they were. Takes each lock once.
+    pub fn set_clean_many(&self, blocks: &[Clean]) {
+        for group in self.by_shard(blocks.iter().map(|clean| clean.block)).chunk_by(|a, b| a.0 == b.0) {
+            let mut shard = self.shards[group[0].0].lock();
+            for &(_, at) in group {
+                let Clean { block, hint, transaction, is_at_home } = blocks[at];
+                shard.set_clean(block, hint, transaction, is_at_home);
+            }
+        }
     }
 
     /// Drops the block, changed or not.

@@ -49,7 +49,7 @@ use base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
 use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
 
-pub use edit::{Direct, Edit, Seal};
+pub use edit::{Clean, Direct, Edit, Seal, Snapshot};
 
 use crate::shard::Shard;
 
@@ -188,6 +188,7 @@ impl Hint {
 pub struct Buffer {
     block: Pblk,
     bytes: Bytes,
+    hint: Hint,
 }
 
 impl Buffer {
@@ -195,6 +196,12 @@ impl Buffer {
     #[must_use]
     pub fn block(&self) -> Pblk {
         self.block
+    }
+
+    /// Where it was in the cache.
+    #[must_use]
+    pub fn hint(&self) -> Hint {
+        self.hint
     }
 }
 
@@ -296,7 +303,7 @@ impl Buffers {
             verify(&bytes).map_err(|fact| of_owner(ReadFault::corrupt(Place::block(block), fact), owner))?;
             self.shard(block).set_verified(block, &bytes, word);
         }
-        Ok(Buffer { block, bytes })
+        Ok(Buffer { block, bytes, hint: *hint })
     }
 
     /// Shows the block's bytes, verified as `owner`'s, to who looks at few of them: nobody's count of holders changes, which
@@ -371,9 +378,12 @@ impl Buffers {
     }
 
     fn shard(&self, block: Pblk) -> MutexGuard<'_, Shard> {
+        self.shards[self.shard_of(block)].lock()
+    }
+
+    fn shard_of(&self, block: Pblk) -> usize {
         // Top bits: the buckets inside a shard go by others.
-        let at = (base::salted::spread(block.0 ^ self.salt) >> 58) as usize;
-        self.shards[at % SHARDS].lock()
+        (base::salted::spread(block.0 ^ self.salt) >> 58) as usize % SHARDS
     }
 
     fn read(&self, block: Pblk) -> Result<Bytes, ReadFault> {

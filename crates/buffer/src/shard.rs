@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use base::Pblk;
 use base::salted::Salted;
+use device::Device;
 
 use crate::{Bytes, Hint};
 
@@ -75,8 +76,12 @@ impl Shard {
     }
 
     fn slot(&mut self, block: Pblk) -> Option<&mut Slot> {
-        let at = *self.places.get(&block.0)?;
-        self.slots.get_mut(at as usize)
+        self.slot_at(block, Hint::NONE)
+    }
+
+    fn slot_at(&mut self, block: Pblk, mut hint: Hint) -> Option<&mut Slot> {
+        let at = self.place(block, &mut hint)?;
+        self.slots.get_mut(at)
     }
 
     /// The bytes and the owner that they were verified as.
@@ -107,6 +112,14 @@ impl Shard {
         self.hits += 1;
         look(&slot.bytes);
         true
+    }
+
+    /// Asks the processor for what blocks that are soon asked for have here, all together: the count of a block's holders can be
+    /// changed only when it is there, and whoever changes one waits for it before he looks at the next.
+    pub(crate) fn look_ahead(&self, blocks: impl Iterator<Item = (Pblk, Hint)>) {
+        let there = blocks
+            .filter_map(|(block, hint)| self.slots.get(hint.0 as usize).filter(|slot| slot.block == block.0));
+        std::hint::black_box(there.map(|slot| Arc::strong_count(&slot.bytes)).sum::<usize>());
     }
 
     /// Keeps what was read of a block since [`departed`](Self::departed) was `since`, unless the block came meanwhile: what is
@@ -160,6 +173,7 @@ impl Shard {
         hint: &mut Hint,
         owner: u64,
         transaction: u64,
+        device: &dyn Device,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
         let at = self.place(block, hint)?;
@@ -168,15 +182,20 @@ impl Shard {
         slot.verified = owner;
         slot.is_edited = true;
         slot.is_at_home = false;
-        let bytes = Arc::make_mut(&mut slot.bytes);
-        change(bytes);
+        change(own(&mut slot.bytes, device));
         Some(std::mem::replace(&mut slot.changed, transaction) != transaction)
     }
 
     /// Changes bytes that were taken: here too, if nobody changed the block since. They are copied only if somebody else holds
     /// them.
-    pub(crate) fn seal(&mut self, block: Pblk, mut taken: Bytes, seal: impl FnOnce(&mut [u8])) -> Bytes {
-        match self.slot(block).filter(|slot| Arc::ptr_eq(&slot.bytes, &taken)) {
+    pub(crate) fn seal(
+        &mut self,
+        block: Pblk,
+        hint: Hint,
+        mut taken: Bytes,
+        seal: impl FnOnce(&mut [u8]),
+    ) -> Bytes {
+        match self.slot_at(block, hint).filter(|slot| Arc::ptr_eq(&slot.bytes, &taken)) {
             Some(slot) => {
                 // The slot's is the last one then, and under the lock nobody gets another.
                 drop(taken);
@@ -193,8 +212,8 @@ impl Shard {
     }
 
     /// The device has what this transaction made of the block; these very bytes if `is_at_home`.
-    pub(crate) fn set_clean(&mut self, block: Pblk, transaction: u64, is_at_home: bool) {
-        if let Some(slot) = self.slot(block).filter(|slot| slot.changed == transaction) {
+    pub(crate) fn set_clean(&mut self, block: Pblk, hint: Hint, transaction: u64, is_at_home: bool) {
+        if let Some(slot) = self.slot_at(block, hint).filter(|slot| slot.changed == transaction) {
             (slot.changed, slot.is_at_home) = (0, is_at_home);
         }
     }
@@ -216,7 +235,8 @@ impl Shard {
             }
             self.hand %= self.slots.len();
             let slot = &mut self.slots[self.hand];
-            let holders = 1 + usize::from(slot.is_at_home);
+            // The device may hold them twice: at home, and in the log.
+            let holders = if slot.is_at_home { 3 } else { 1 };
             if slot.touched || slot.changed != 0 || Arc::strong_count(&slot.bytes) > holders {
                 slot.touched = false;
                 self.hand += 1;
@@ -245,4 +265,17 @@ impl Shard {
         assert_eq!(self.slots.len(), self.places.len());
         assert!(self.slots.iter().enumerate().all(|(at, slot)| self.places[&slot.block] as usize == at));
     }
+}
+
+/// The bytes, to be changed: a copy if somebody else holds them, in a block that the device has to spare or a new one.
+fn own<'a>(bytes: &'a mut Bytes, device: &dyn Device) -> &'a mut [u8] {
+    if Arc::get_mut(bytes).is_none()
+        && let Some(mut copy) = device.spare_block(bytes.len())
+        && let Some(place) = Arc::get_mut(&mut copy)
+    {
+        place.copy_from_slice(bytes);
+        *bytes = copy;
+    }
+    let own: &mut Box<[u8]> = Arc::make_mut(bytes);
+    own
 }

@@ -305,6 +305,8 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
     let write = |transaction: u64| {
         buffers.change(Pblk(3), owner, transaction, &mut |bytes| bytes[0] = transaction as u8).unwrap();
         let bytes = buffers.snapshot(Pblk(3)).unwrap().0.into_shared();
+        // In a log, and at home.
+        assert!(device.write_shared_at(9 << 12, std::slice::from_ref(&bytes)).unwrap());
         assert!(device.write_shared_at(3 << 12, &[bytes]).unwrap());
         buffers.set_clean(Pblk(3), transaction, true);
     };
@@ -323,6 +325,60 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
     let mut byte = [0];
     device.read_at(3 << 12, &mut byte).unwrap();
     assert_eq!((byte[0], buffers.snapshot(Pblk(3)).unwrap().0[0]), (2, 3));
+}
+
+#[test]
+fn a_copy_of_what_somebody_holds_goes_into_what_the_device_has_to_spare() {
+    let device = Arc::new(MemDevice::new(64 << 10));
+    let buffers = Buffers::new(device.clone(), BlockSize::KIB4, 16, &Budget::new(1 << 20));
+    let owner = Owner { kind: Kind::Other, ino: 0 };
+    let change = |at: usize| buffers.change(Pblk(3), owner, 1, &mut |bytes| bytes[at] += 1).unwrap();
+    let page = |byte: u8| Arc::new(vec![byte; 4096].into_boxed_slice());
+    for byte in [7, 8] {
+        assert!(device.write_shared_at(5 << 12, &[page(byte)]).unwrap());
+    }
+    change(0);
+    let held = buffers.snapshot(Pblk(3)).unwrap().0;
+    change(4095);
+    let changed = buffers.snapshot(Pblk(3)).unwrap().0;
+    assert_eq!((held[0], held[1], held[4095]), (1, 0, 0));
+    assert_eq!((changed[0], changed[1], changed[4095]), (1, 0, 1));
+    assert!(device.spare_block(4096).is_none(), "it was used");
+}
+
+/// Many blocks are taken and told clean as one is, wherever they were.
+#[test]
+fn many_blocks_are_taken_at_once() {
+    let device = Arc::new(MemDevice::new(1 << 20));
+    let buffers = Buffers::new(device.clone(), BlockSize::MIN, 1024, &Budget::new(4 << 20));
+    let owner = Owner { kind: Kind::Other, ino: 0 };
+    let mut places = Vec::new();
+    for block in (0..600).map(Pblk) {
+        let mut hint = Hint::NONE;
+        buffers.change_at(block, &mut hint, owner, 1, &mut |bytes| bytes[0] = block.0 as u8).unwrap();
+        // Right, unknown, and another's.
+        places.push((block, [hint, Hint::NONE, Hint(3)][block.0 as usize % 3]));
+    }
+    // Not in memory.
+    places.push((Pblk(700), Hint(1)));
+    let mut taken = buffers.snapshots(&places).unwrap();
+    taken.sort_unstable_by_key(|(at, ..)| *at);
+    assert_eq!(taken.len(), places.len());
+    for ((at, buffer, owned), (block, _)) in taken.iter().zip(&places) {
+        assert_eq!((places[*at].0, buffer.block()), (*block, *block));
+        assert_eq!(
+            (buffer[0], *owned),
+            if block.0 == 700 { (0, None) } else { (block.0 as u8, Some(owner)) }
+        );
+    }
+    drop(taken);
+    let shrink = || (0..3).fold(0, |freed, _| freed + buffers.shrink(4 << 20));
+    shrink();
+    assert_eq!(buffers.stats().blocks, 600, "changed");
+    let clean = |(block, hint)| Clean { block, hint, transaction: 1, is_at_home: false };
+    buffers.set_clean_many(&places.into_iter().map(clean).collect::<Vec<_>>());
+    shrink();
+    assert_eq!(buffers.stats().blocks, 0);
 }
 
 /// Runs something once, after the bytes of the next read were taken from the device.

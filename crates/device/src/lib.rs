@@ -229,6 +229,12 @@ pub trait Device: Send + Sync {
             .try_fold(true, |kept, (offset, blocks)| Ok(self.write_shared_at(*offset, blocks)? && kept))
     }
 
+    /// A block of `len` bytes that a device in memory held and nobody holds any more, for who would ask the system for one: whatever
+    /// is in it. `None` where there is none.
+    fn spare_block(&self, _len: usize) -> Option<SharedBytes> {
+        None
+    }
+
     /// Writes all of `bytes` at byte `offset`, and returns when they are durable (a disk's "forced unit access"). Whether
     /// other writes become durable with them is not said; who needs that calls [`flush`](Self::flush).
     ///

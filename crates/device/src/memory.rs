@@ -4,16 +4,21 @@
 //! chunk 7:  [ zero | own | own | shared | zero | ... ]      16 pages of 4 KiB
 //!                                  '--> bytes that the writer holds as well: copied when either of the two changes them
 //! ```
+//!
+//! Shared pages that are replaced, and that nobody else holds, wait to be used again: who writes shared pages makes one for each
+//! that he replaces, and to have the system take and give them costs more than their copies.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
 use crate::{Device, DeviceFault, SharedBytes, total_len};
 
 const PAGE: usize = 4 << 10;
 const PAGES: u64 = 16;
+/// Pages that wait to be used again at most: 64 MiB, what a checkpoint of a log of 128 MiB replaces.
+const SPARE_MAX: usize = 16 << 10;
 
 /// A sparse device in memory: pages of 4 KiB, made when first written. Readers do not wait for each other. What is written as
 /// [shared](Device::write_shared_at) pages is kept, not copied.
@@ -21,6 +26,8 @@ const PAGES: u64 = 16;
 pub struct MemDevice {
     size: u64,
     chunks: RwLock<Chunks>,
+    /// Nobody else holds these.
+    spare: Mutex<Vec<SharedBytes>>,
 }
 
 #[derive(Debug, Default)]
@@ -78,7 +85,7 @@ impl MemDevice {
     /// A device of `size` bytes, all zero.
     #[must_use]
     pub fn new(size: u64) -> Self {
-        Self { size, chunks: RwLock::default() }
+        Self { size, chunks: RwLock::default(), spare: Mutex::default() }
     }
 
     /// Memory in use for content, in bytes; what is shared counts too.
@@ -87,6 +94,18 @@ impl MemDevice {
         let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
         let pages = chunks.0.values().flat_map(|chunk| chunk.iter()).filter(|page| page.bytes().is_some());
         (pages.count() * PAGE) as u64
+    }
+
+    /// Keeps those of the pages that nobody else holds, as many as there is room for.
+    fn keep_spare(&self, pages: Vec<Page>) {
+        let shared = pages.into_iter().filter_map(|page| match page {
+            Page::Shared(bytes) if Arc::strong_count(&bytes) == 1 => Some(bytes),
+            _ => None,
+        });
+        let mut left: Vec<_> = shared.collect();
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = SPARE_MAX.saturating_sub(spare.len()).min(left.len());
+        spare.extend(left.drain(..room));
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Chunks> {
@@ -144,24 +163,45 @@ impl Device for MemDevice {
         Ok(())
     }
 
-    fn write_shared_at(&self, mut offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
-        let len = blocks.iter().fold(0, |sum: u64, block| sum.saturating_add(block.len() as u64));
-        DeviceFault::check_len("write", offset, len, self.size)?;
-        let are_pages = offset.is_multiple_of(PAGE as u64) && blocks.iter().all(|block| block.len() == PAGE);
-        // What was there before is dropped behind the lock.
-        let mut before = Vec::with_capacity(blocks.len());
+    fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
+        self.write_shared_many_at(&[(offset, blocks)])
+    }
+
+    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
+        let mut n_blocks = 0;
+        for (offset, blocks) in parts {
+            let len = blocks.iter().fold(0, |sum: u64, block| sum.saturating_add(block.len() as u64));
+            DeviceFault::check_len("write", *offset, len, self.size)?;
+            n_blocks += blocks.len();
+        }
+        // What was there before goes behind the lock.
+        let mut before = Vec::with_capacity(n_blocks);
+        let mut all_are_pages = true;
         let mut chunks = self.write();
-        for block in blocks {
-            if are_pages {
-                let page = chunks.page_mut(offset / PAGE as u64);
-                before.push(std::mem::replace(page, Page::Shared(Arc::clone(block))));
-            } else {
-                chunks.write(offset, block);
+        for (mut offset, blocks) in parts.iter().copied() {
+            let are_pages =
+                offset.is_multiple_of(PAGE as u64) && blocks.iter().all(|block| block.len() == PAGE);
+            all_are_pages &= are_pages;
+            for block in blocks {
+                if are_pages {
+                    let page = chunks.page_mut(offset / PAGE as u64);
+                    before.push(std::mem::replace(page, Page::Shared(Arc::clone(block))));
+                } else {
+                    chunks.write(offset, block);
+                }
+                offset += block.len() as u64;
             }
-            offset += block.len() as u64;
         }
         drop(chunks);
-        Ok(are_pages)
+        self.keep_spare(before);
+        Ok(all_are_pages)
+    }
+
+    fn spare_block(&self, len: usize) -> Option<SharedBytes> {
+        if len != PAGE {
+            return None;
+        }
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
@@ -258,6 +298,26 @@ mod tests {
         device.read_at(1024, &mut back).unwrap();
         assert_eq!((back[1023], back[1024]), (5, 1));
         assert!(device.write_shared_at((1 << 20) - 4096, &mine).is_err());
+    }
+
+    #[test]
+    fn pages_that_were_replaced_are_spare_if_nobody_holds_them() {
+        let device = MemDevice::new(1 << 20);
+        let page = |byte: u8| SharedBytes::new(vec![byte; PAGE].into());
+        let held = page(2);
+        device.write_shared_at(0, &[page(1), Arc::clone(&held)]).unwrap();
+        assert!(device.spare_block(PAGE).is_none());
+        assert!(device.write_shared_many_at(&[(0, &[page(3)]), (4096, &[page(4)])]).unwrap());
+        assert!(device.spare_block(1024).is_none());
+        assert_eq!(device.spare_block(PAGE).unwrap()[0], 1);
+        assert!(device.spare_block(PAGE).is_none());
+        assert_eq!(held[0], 2);
+        // One that cannot be kept, and nothing was written when one lies outside.
+        assert!(!device.write_shared_many_at(&[(0, &[page(5)]), (8192 + 512, &[page(6)])]).unwrap());
+        assert!(device.write_shared_many_at(&[(0, &[page(7)]), (1 << 20, &[page(8)])]).is_err());
+        let mut back = [0; 2];
+        device.read_at(4095, &mut back).unwrap();
+        assert_eq!(back, [5, 4]);
     }
 
     #[test]

@@ -39,7 +39,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base::Pblk;
 use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use base::sync::{Apart, Condvar, Mutex};
-use buffer::{Buffer, Buffers, Bytes, ReadFault, Seal};
+use buffer::{Buffer, Buffers, Bytes, Hint, ReadFault, Seal};
 use device::{Device, DeviceFault};
 
 pub use self::handle::Handle;
@@ -252,16 +252,18 @@ type Taken = (Buffer, Seal);
 pub(crate) struct Image {
     pub(crate) block: Pblk,
     pub(crate) bytes: Bytes,
+    /// Where it was in the cache.
+    pub(crate) hint: Hint,
     /// As it is logged, where that is different.
-    pub(crate) escaped: Option<Box<[u8]>>,
+    pub(crate) escaped: Option<Bytes>,
     /// Of what is logged.
     pub(crate) checksum: u32,
 }
 
 impl Image {
     /// The bytes for the log.
-    pub(crate) fn logged(&self) -> &[u8] {
-        self.escaped.as_deref().unwrap_or(&self.bytes)
+    pub(crate) fn logged(&self) -> &Bytes {
+        self.escaped.as_ref().unwrap_or(&self.bytes)
     }
 }
 
@@ -655,25 +657,27 @@ impl Journal {
 
     /// The bytes of the blocks that joined since the last time.
     fn take(&self, transaction: &Transaction) -> Result<Vec<Taken>, ReadFault> {
-        let taken = transaction.take_blocks().into_iter().map(|(block, seal)| {
+        let joined = transaction.take_blocks();
+        let places: Vec<_> = joined.iter().map(|(block, _, hint)| (*block, *hint)).collect();
+        let taken = self.buffers.snapshots(&places)?.into_iter().map(|(at, buffer, owner)| {
+            let (_, seal, _) = joined[at];
             // A leaf of a directory may have become an index node since it joined.
-            let (bytes, owner) = self.buffers.snapshot(block)?;
-            Ok((bytes, Seal { owner: owner.unwrap_or(seal.owner), ..seal }))
+            (buffer, Seal { owner: owner.unwrap_or(seal.owner), ..seal })
         });
-        taken.collect()
+        Ok(taken.collect())
     }
 
     /// The blocks with their checksums, their own and the log's.
     fn images(&self, taken: Vec<Taken>, log: Option<LogChecksums>) -> Vec<Image> {
         let client = self.client();
         pieces::map(taken, |(buffer, seal)| {
-            let block = buffer.block();
+            let (block, hint) = (buffer.block(), buffer.hint());
             let bytes = match client.has_checksum(seal) {
                 true => self.buffers.seal(buffer, |bytes| client.seal(block, seal, bytes)),
                 false => buffer.into_shared(),
             };
             let (escaped, checksum) = log.map_or((None, 0), |log| log.of(&bytes));
-            Image { block, bytes, escaped, checksum }
+            Image { block, bytes, hint, escaped, checksum }
         })
     }
 

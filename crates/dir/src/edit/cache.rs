@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! nodes:  block -> keys [0, 0x4000, 0x9002, ..]  children [5, 1, 7, ..]       a probe reads no index block
-//! slots:  block -> touched?, notes                                             8 bytes for each block of the directory
+//! slots:  block -> touched?, notes, a hole                                     16 bytes for each block of the directory
 //! notes:  hashes and offsets of the names, used bytes, a hole                  a duplicate is looked for here: see `notes`
 //! ```
 //!
 //! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split made it (the
-//! hashes are known then). All of it can be made again from the blocks: notes are not made beyond the limit, nodes are dropped
+//! hashes are known then). Where there is no memory for notes, the hole is remembered alone. All of it can be made again from the blocks: notes are not made beyond the limit, nodes are dropped
 //! beyond it.
 
 use std::collections::HashMap;
@@ -54,6 +54,16 @@ struct Slot {
     notes: u32,
     /// The window in which an insert touched it last, counted from 1.
     window: u32,
+    room: Known,
+}
+
+/// What is known of the room in a leaf that has no notes, in words of 4 bytes.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    hole_at: u16,
+    hole_len: u16,
+    /// Of used entries; 0 when nothing is known.
+    live: u16,
 }
 
 /// A decoded index block. `keys[0]` is 0.
@@ -118,7 +128,7 @@ impl Default for DirCache {
 }
 
 impl DirCache {
-    /// An empty cache that takes about `limit_bytes` at most, and 8 bytes for each block of the directory.
+    /// An empty cache that takes about `limit_bytes` at most, and 16 bytes for each block of the directory.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
         Self {
@@ -251,9 +261,35 @@ impl DirCache {
         self.held_bytes = (self.held_bytes + notes.bytes()).saturating_sub(before);
     }
 
+    /// The hole in a leaf without notes and the bytes that its entries need, if that is known.
+    pub(super) fn room(&self, lblk: Lblk) -> Option<(Hole, usize)> {
+        let Known { hole_at, hole_len, live } = self.slots.get(lblk.0 as usize)?.room;
+        let hole = Hole { at: usize::from(hole_at) * 4, len: usize::from(hole_len) * 4 };
+        (live != 0).then_some((hole, usize::from(live) * 4))
+    }
+
+    pub(super) fn set_room(&mut self, lblk: Lblk, hole: Hole, live_bytes: usize) {
+        // A block of 64 KiB has 16,384 words.
+        let word = |bytes: usize| (bytes / 4) as u16;
+        self.slot(lblk).room =
+            Known { hole_at: word(hole.at), hole_len: word(hole.len), live: word(live_bytes) };
+    }
+
+    /// Something was taken out of a leaf: its room is elsewhere.
+    pub(super) fn forget_room(&mut self, lblk: Lblk) {
+        if let Some(slot) = self.slots.get_mut(lblk.0 as usize) {
+            slot.room = Known::default();
+        }
+    }
+
     /// Notes that a name was put into the room of a leaf, and the room that is left.
     pub(super) fn note_insert(&mut self, lblk: Lblk, hash: u32, len: usize, room: Hole) {
-        let Some(notes) = self.notes(lblk) else { return };
+        let Some(notes) = self.notes(lblk) else {
+            if let Some((_, live)) = self.room(lblk) {
+                self.set_room(lblk, room, live + len);
+            }
+            return;
+        };
         let before = notes.bytes();
         notes.push(hash, room.at);
         notes.live_bytes += len as u32;

@@ -3,7 +3,7 @@
 use base::{Ino, Lblk, Malformed};
 use buffer::ReadFault;
 use ondisk::dirent::edit::{Found, Hole};
-use ondisk::dirent::min_rec_len;
+use ondisk::dirent::{DirFormat, min_rec_len};
 use ondisk::filetype::FileType;
 use ondisk::hash::HashVersion;
 use ondisk::htree::{DxEntries, DxEntry, DxKind};
@@ -224,10 +224,21 @@ impl Editor<'_> {
         need: usize,
     ) -> Result<(Option<Found>, Room), ReadFault> {
         let format = self.format.entries;
+        let room = |hole: Hole, live_bytes: usize| match hole.len {
+            len if len >= need => Room::Hole(hole.at),
+            _ if need <= format.usable_len().saturating_sub(live_bytes) => Room::Scattered,
+            _ => Room::None,
+        };
         let is_noted = self.cache.notes(lblk).is_some();
         if !is_noted {
             let deserves = self.cache.deserves_notes(lblk);
+            let known = if deserves { None } else { self.cache.room(lblk) };
             let block = self.leaf_block(lblk)?;
+            if let Some((hole, live_bytes)) = known
+                && !DirFormat::may_hold(&block, name)
+            {
+                return Ok((None, room(hole, live_bytes)));
+            }
             let scan = format.scan(&block, name, need).map_err(|fact| self.corrupt(&block, lblk, fact))?;
             if deserves {
                 let mut map = std::mem::take(&mut self.cache.map);
@@ -238,22 +249,14 @@ impl Editor<'_> {
                     notes.set(entries, scan.live_bytes, scan.hole);
                 });
                 self.cache.map = map;
+            } else {
+                self.cache.set_room(lblk, scan.hole, scan.live_bytes);
             }
-            let room = match scan.hole {
-                hole if hole.len >= need => Room::Hole(hole.at),
-                _ if need <= format.usable_len().saturating_sub(scan.live_bytes) => Room::Scattered,
-                _ => Room::None,
-            };
-            return Ok((scan.found, room));
+            return Ok((scan.found, room(scan.hole, scan.live_bytes)));
         }
         let Some(notes) = self.cache.notes(lblk) else { return Ok((None, Room::None)) };
         let noted = notes.look(hash);
-        let hole = notes.hole();
-        let room = match notes.live_bytes as usize {
-            _ if hole.len >= need => Room::Hole(hole.at),
-            live if need <= format.usable_len().saturating_sub(live) => Room::Scattered,
-            _ => Room::None,
-        };
+        let room = room(notes.hole(), notes.live_bytes as usize);
         let found = match noted {
             Noted::None => None,
             Noted::One(at) => {
@@ -375,6 +378,8 @@ impl Editor<'_> {
             notes.set(placed, 0, hole);
             notes.live_bytes = next as u32;
         });
+        let live = entries.iter().map(|entry| min_rec_len(usize::from(source[entry.at() + 6]), false)).sum();
+        self.cache.set_room(lblk, hole, live);
         self.cache.source = source;
     }
 

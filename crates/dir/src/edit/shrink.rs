@@ -74,6 +74,7 @@ impl Editor<'_> {
             }
         })?;
         let room = room.ok_or_else(|| self.stale(lblk))?;
+        self.cache.forget_room(lblk);
         if let Some(notes) = self.cache.notes(lblk) {
             notes.remove(hash, found.at, min_rec_len(name.len(), false), room);
             is_empty = notes.live_bytes == 0;

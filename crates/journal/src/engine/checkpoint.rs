@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::Pblk;
-use buffer::{Buffers, Bytes};
+use buffer::{Buffers, Bytes, Clean, Hint};
 use device::Device;
 
 use super::{Failure, Image};
@@ -12,6 +12,10 @@ use super::{Failure, Image};
 const WRITE_MAX: usize = 256;
 /// Writes home that are handed to the device together.
 const BATCH_MAX: usize = 64;
+/// Blocks that memory is asked for at a time.
+const AHEAD: usize = 16;
+/// Blocks that the cache is told of together.
+const RELEASE_MAX: usize = 4096;
 
 /// The newest committed bytes of each block that the device has not got. What a block had before does not matter any more: the
 /// log keeps it until everything newer is home.
@@ -23,14 +27,16 @@ pub(super) struct Checkpoint {
 struct Newest {
     bytes: Bytes,
     transaction: u64,
+    /// Where it was in the cache.
+    hint: Hint,
     /// The device keeps these very bytes.
     is_at_home: bool,
 }
 
 impl Checkpoint {
     pub(super) fn add(&mut self, images: Vec<Image>, transaction: u64) {
-        for Image { block, bytes, .. } in images {
-            self.blocks.insert(block, Newest { bytes, transaction, is_at_home: false });
+        for Image { block, bytes, hint, .. } in images {
+            self.blocks.insert(block, Newest { bytes, transaction, hint, is_at_home: false });
         }
     }
 
@@ -72,9 +78,23 @@ impl Checkpoint {
 
     /// All are home: the cache may let them go.
     pub(super) fn release(&mut self, buffers: &Buffers) {
-        for (block, newest) in std::mem::take(&mut self.blocks) {
-            drop(newest.bytes);
-            buffers.set_clean(block, newest.transaction, newest.is_at_home);
+        let mut blocks = std::mem::take(&mut self.blocks).into_iter().peekable();
+        let (mut clean, mut bytes) = (Vec::new(), Vec::new());
+        while blocks.peek().is_some() {
+            for (block, Newest { bytes: held, transaction, hint, is_at_home }) in
+                blocks.by_ref().take(RELEASE_MAX)
+            {
+                clean.push(Clean { block, hint, transaction, is_at_home });
+                bytes.push(held);
+            }
+            while let Some(last) = bytes.len().checked_sub(1) {
+                // Their counts change one after the other, and are waited for together.
+                let from = last / AHEAD * AHEAD;
+                std::hint::black_box(bytes[from..].iter().map(Bytes::strong_count).sum::<usize>());
+                bytes.truncate(from);
+            }
+            buffers.set_clean_many(&clean);
+            clean.clear();
         }
     }
 }

@@ -113,12 +113,12 @@ impl<'j> Handle<'j> {
         self.changes.set(self.changes.get() + 1);
     }
 
-    fn join(&self, block: Pblk, seal: Seal) {
+    fn join(&self, block: Pblk, seal: Seal, hint: Hint) {
         let left = self.left.get();
         debug_assert!(left > 0, "block {block} ({:?}) joins a handle without credits", seal.owner);
         // One too few is a mistake of the estimate, not of the disk: the transaction has room left for it.
         self.left.set(left.saturating_sub(1));
-        self.transaction().join(block, seal);
+        self.transaction().join(block, seal, hint);
     }
 }
 
@@ -149,7 +149,7 @@ impl Edit for Handle<'_> {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), ReadFault> {
         if self.journal.buffers.change_at(block, hint, seal.owner, self.number, change)? {
-            self.join(block, seal);
+            self.join(block, seal, *hint);
         }
         self.count();
         Ok(())
@@ -158,7 +158,7 @@ impl Edit for Handle<'_> {
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8])) {
         self.count();
         if self.journal.buffers.fresh(block, seal.owner, self.number, fill) {
-            self.join(block, seal);
+            self.join(block, seal, Hint::NONE);
         }
     }
 

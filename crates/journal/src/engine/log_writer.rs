@@ -7,9 +7,8 @@
 //!
 //! Source: spec 06 sections 2 and 4.
 
-use std::io::IoSlice;
-
 use base::Pblk;
+use buffer::Bytes;
 use device::Device as _;
 use jbd2_format::{
     CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, escape, needs_escape,
@@ -49,13 +48,14 @@ pub(super) struct LogChecksums {
 impl LogChecksums {
     /// A block as it is logged, if that is different from the block, and the checksum of what is logged: one that begins like a
     /// block of the journal is logged with that word zeroed.
-    pub(super) fn of(&self, block: &[u8]) -> (Option<Box<[u8]>>, u32) {
+    pub(super) fn of(&self, block: &[u8]) -> (Option<Bytes>, u32) {
         let escaped = needs_escape(block).then(|| {
             let mut logged: Box<[u8]> = block.into();
             escape(&mut logged);
-            logged
+            Bytes::new(logged)
         });
-        let checksum = self.format.tag_checksum(self.tid, escaped.as_deref().unwrap_or(block));
+        let logged = escaped.as_ref().map_or(block, |logged| &logged[..]);
+        let checksum = self.format.tag_checksum(self.tid, logged);
         (escaped, checksum)
     }
 }
@@ -167,19 +167,18 @@ impl LogWriter {
                 block.push(record).map_err(|_| Failure::TooLarge(record))?;
             }
             let block = block.finish();
-            self.append(&[&block])?;
+            self.append(&[shared(block)])?;
         }
         for piece in images.chunks(self.format.tags_per_descriptor()) {
             let mut descriptor = DescriptorWriter::new(self.format, tid, [0; 16]);
-            let mut blocks: Vec<&[u8]> = Vec::with_capacity(piece.len() + 1);
-            blocks.push(&[]);
+            let mut blocks: Vec<Bytes> = Vec::with_capacity(piece.len() + 1);
+            blocks.push(Bytes::default());
             for image in piece {
                 let pushed = descriptor.push(image.block, image.escaped.is_some(), image.checksum);
                 pushed.map_err(|_| Failure::TooLarge(image.block))?;
-                blocks.push(image.logged());
+                blocks.push(Bytes::clone(image.logged()));
             }
-            let descriptor = descriptor.finish();
-            blocks[0] = &descriptor;
+            blocks[0] = shared(descriptor.finish());
             self.append(&blocks)?;
         }
         if self.flush_before_commit {
@@ -250,14 +249,13 @@ impl LogWriter {
     }
 
     /// Writes blocks behind the head, as few transfers as the log's map and its end allow.
-    fn append(&mut self, blocks: &[&[u8]]) -> Result<(), Failure> {
+    fn append(&mut self, blocks: &[Bytes]) -> Result<(), Failure> {
         let mut rest = blocks;
         while !rest.is_empty() {
             let (offset, in_a_row) = self.place(self.head)?;
             let to_end = self.sb.log_end() - self.head;
             let (now, later) = rest.split_at(rest.len().min(in_a_row.min(to_end) as usize));
-            let slices: Vec<IoSlice<'_>> = now.iter().map(|block| IoSlice::new(block)).collect();
-            self.log.device().write_vectored_at(offset, &slices)?;
+            self.log.device().write_shared_at(offset, now)?;
             self.advance(now.len() as u32);
             rest = later;
         }
@@ -278,4 +276,8 @@ impl LogWriter {
             .offset_of(log_block)
             .ok_or(Failure::LogFull { have: log_block, need: self.sb.log_end() })
     }
+}
+
+fn shared(block: Vec<u8>) -> Bytes {
+    Bytes::new(block.into_boxed_slice())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::Pblk;
 use base::sync::atomic::{AtomicU32, Ordering};
 use base::sync::{Apart, Mutex};
-use buffer::Seal;
+use buffer::{Hint, Seal};
 
 /// One transaction, from its first handle until it is sealed.
 pub(super) struct Transaction {
@@ -20,7 +20,7 @@ pub(super) struct Transaction {
 #[derive(Default)]
 struct Changes {
     /// In the order of their first change; each once, unless it was revoked between.
-    blocks: Vec<(Pblk, Seal)>,
+    blocks: Vec<(Pblk, Seal, Hint)>,
     revokes: HashSet<Pblk>,
 }
 
@@ -41,9 +41,9 @@ impl Transaction {
         self.len() == 0 && reserved == 0
     }
 
-    pub(super) fn join(&self, block: Pblk, seal: Seal) {
+    pub(super) fn join(&self, block: Pblk, seal: Seal, hint: Hint) {
         self.len.fetch_add(1, Ordering::Relaxed);
-        self.changes.lock().blocks.push((block, seal));
+        self.changes.lock().blocks.push((block, seal, hint));
     }
 
     pub(super) fn revoke(&self, block: Pblk) {
@@ -59,14 +59,14 @@ impl Transaction {
         revokes
     }
 
-    /// The blocks to log, each once.
-    pub(super) fn take_blocks(&self) -> Vec<(Pblk, Seal)> {
+    /// The blocks to log, each once, and where in the cache they were.
+    pub(super) fn take_blocks(&self) -> Vec<(Pblk, Seal, Hint)> {
         let mut changes = self.changes.lock();
         let Changes { blocks, revokes } = &mut *changes;
         let mut blocks = std::mem::take(blocks);
-        blocks.retain(|(block, _)| !revokes.contains(block));
-        blocks.sort_unstable_by_key(|(block, _)| *block);
-        blocks.dedup_by_key(|(block, _)| *block);
+        blocks.retain(|(block, ..)| !revokes.contains(block));
+        blocks.sort_unstable_by_key(|(block, ..)| *block);
+        blocks.dedup_by_key(|(block, ..)| *block);
         blocks
     }
 }

@@ -291,6 +291,9 @@ impl Judge<'_> {
                 assert_eq!(notes.live_bytes as usize, live);
                 let hole = notes.hole();
                 assert!(hole.len == 0 || holes.get(&hole.at) == Some(&hole.len), "{hole:?} {holes:?}");
+            } else if let Some((hole, noted)) = self.cache.room(Lblk(lblk)) {
+                assert_eq!(noted, live);
+                assert!(hole.len == 0 || holes.get(&hole.at) == Some(&hole.len), "{hole:?} {holes:?}");
             }
         }
         dots == 2
