@@ -18,6 +18,8 @@ use crate::stats::{Counters, Scans, Stats};
 pub const SCAN_MIN: u32 = 128;
 /// Bytes of an entry, all included, as a rule.
 const ENTRY_BYTES: usize = 24;
+/// Scans in a row that gave nothing, after which what is new is not spared.
+const IDLE_MAX: u32 = 4;
 /// Bytes that are not worth telling the budget of.
 const CHARGE_MIN: u64 = 4096;
 
@@ -183,15 +185,16 @@ impl Shrinker for Shared {
     }
 
     fn shrink(&self, bytes: usize) -> usize {
-        // Entries of so many bytes, in scans of the usual size; as many again, since some look at what stays.
-        let scans = 2 * (bytes / ENTRY_BYTES / SCAN_MIN as usize + 1);
+        // Entries of so many bytes, in scans of the usual size; some times as many, since one may give a part of that, or nothing.
+        let scans = 4 * (bytes / ENTRY_BYTES / SCAN_MIN as usize + 1);
         let mut given = self.give_back() as usize;
-        let mut need = Need::Usual;
+        let (mut need, mut idle) = (Need::Usual, 0);
         for _ in 0..scans {
             if given >= bytes || self.counters.reclaimable() == 0 {
                 break;
             }
-            if self.scan_as(SCAN_MIN, None, need).reclaimed == 0 {
+            idle = if self.scan_as(SCAN_MIN, None, need).reclaimed == 0 { idle + 1 } else { 0 };
+            if idle == IDLE_MAX {
                 need = Need::Urgent;
             }
             given += self.give_back() as usize;
