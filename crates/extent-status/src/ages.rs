@@ -69,6 +69,8 @@ pub(crate) struct Visit {
     pub(crate) reclaimed: u32,
     /// Entries that were looked at one by one.
     pub(crate) moved: u32,
+    /// Whether what was left of the chunk was made one with another.
+    pub(crate) joined: bool,
 }
 
 impl Tree {
@@ -86,6 +88,14 @@ impl Tree {
         match &self.order {
             Order::Ages(ages) => whose_turn(ages.lists[0].len as usize, ages.lists[1].len as usize),
             _ => Age::None,
+        }
+    }
+
+    /// Chunks that are on a list.
+    pub(crate) fn listed(&self) -> u32 {
+        match &self.order {
+            Order::Ages(ages) => ages.lists[0].len + ages.lists[1].len,
+            _ => 0,
         }
     }
 
@@ -183,7 +193,7 @@ impl Tree {
                 self.unlink(slot);
                 let age = if self.chunks[slot].cold() == 0 { Age::Warm } else { Age::Cold };
                 self.link(slot, age);
-                return Some(Visit { reclaimed: 0, moved: 0 });
+                return Some(Visit { reclaimed: 0, moved: 0, joined: false });
             }
         }
         chunk.spared = 0;
@@ -191,6 +201,7 @@ impl Tree {
         let young = std::mem::take(&mut chunk.young);
         let victims = chunk.cold() & if need == Need::Urgent { u64::MAX } else { !young };
         let moved = if victims == chunk.all() || victims == 0 { 0 } else { chunk.len() as u32 };
+        let mut joined = false;
         if victims == 0 {
             // To the end of its list, or of the other.
             self.unlink(slot);
@@ -199,9 +210,9 @@ impl Tree {
             self.erase_all(slot, victims);
             // It may be made one with another, which is then looked at with it.
             self.unlink(slot);
-            self.settle(slot, true);
+            joined = self.settle(slot, true);
         }
-        Some(Visit { reclaimed: victims.count_ones(), moved })
+        Some(Visit { reclaimed: victims.count_ones(), moved, joined })
     }
 
     /// Holds the lists against the chunks.

@@ -18,6 +18,8 @@ use crate::stats::{Counters, Scans, Stats};
 pub const SCAN_MIN: u32 = 128;
 /// Bytes of an entry, all included, as a rule.
 const ENTRY_BYTES: usize = 24;
+/// Scans in a row that gave nothing, after which what is new is not spared.
+const IDLE_MAX: u32 = 4;
 /// Bytes that are not worth telling the budget of.
 const CHARGE_MIN: u64 = 4096;
 
@@ -50,6 +52,8 @@ pub(crate) struct Shared {
     replaying: AtomicBool,
     /// Nanoseconds since whenever.
     clock: fn() -> u64,
+    /// Whether the time of each scan is noted.
+    logging: AtomicBool,
     /// What memory is charged to, and how much of it is.
     budget: Option<Arc<Budget>>,
     charged: AtomicU64,
@@ -78,6 +82,7 @@ impl Shared {
             uses: AtomicU64::new(0),
             replaying: AtomicBool::new(false),
             clock,
+            logging: AtomicBool::new(false),
             budget,
             charged: AtomicU64::new(0),
             ring_bytes: AtomicU64::new(0),
@@ -124,6 +129,10 @@ impl Shared {
 
     fn scan_as(&self, nr: u32, own: Option<&Arc<Body>>, need: Need) -> Scan {
         events::scan_enter(self, nr);
+        if self.logging.load(Relaxed) {
+            // A clock that nobody has read for a while takes microseconds, which are not the scan's.
+            (self.clock)();
+        }
         let begun = (self.clock)();
         let scan = self.options.policy.scan(self, nr, own, need);
         let ns = (self.clock)().saturating_sub(begun);
@@ -183,15 +192,16 @@ impl Shrinker for Shared {
     }
 
     fn shrink(&self, bytes: usize) -> usize {
-        // Entries of so many bytes, in scans of the usual size; as many again, since some look at what stays.
-        let scans = 2 * (bytes / ENTRY_BYTES / SCAN_MIN as usize + 1);
+        // Entries of so many bytes, in scans of the usual size; some times as many, since one may give a part of that, or nothing.
+        let scans = 4 * (bytes / ENTRY_BYTES / SCAN_MIN as usize + 1);
         let mut given = self.give_back() as usize;
-        let mut need = Need::Usual;
+        let (mut need, mut idle) = (Need::Usual, 0);
         for _ in 0..scans {
             if given >= bytes || self.counters.reclaimable() == 0 {
                 break;
             }
-            if self.scan_as(SCAN_MIN, None, need).reclaimed == 0 {
+            idle = if self.scan_as(SCAN_MIN, None, need).reclaimed == 0 { idle + 1 } else { 0 };
+            if idle == IDLE_MAX {
                 need = Need::Urgent;
             }
             given += self.give_back() as usize;
@@ -335,14 +345,22 @@ impl Cache {
         self.shared.scans.lock().reset();
     }
 
-    /// From now on the time of each scan is noted: for studies, which compare a scan with the same one of another run.
+    /// From now on the time of each scan is noted, by a clock that is read once before: for studies, which compare a scan with the same one of another run.
     pub fn log_scans(&self) {
         self.shared.scans.lock().log = Some(Vec::new());
+        self.shared.logging.store(true, Relaxed);
     }
 
-    /// The times of scans that were noted, in nanoseconds, in order; and forgets them.
+    /// Scans that were counted, and how many entries and inodes they looked at: cheaper than [`stats`](Self::stats).
     #[must_use]
-    pub fn take_scan_log(&self) -> Vec<u64> {
+    pub fn scans_and_work(&self) -> (u64, u64) {
+        let scans = self.shared.scans.lock();
+        (scans.times.count(), scans.scanned + scans.inodes)
+    }
+
+    /// The times of scans that were noted, in nanoseconds, with what each did, in order; and forgets them.
+    #[must_use]
+    pub fn take_scan_log(&self) -> Vec<(u64, Scan)> {
         self.shared.scans.lock().log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }

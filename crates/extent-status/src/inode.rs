@@ -524,6 +524,7 @@ impl Drop for Inode {
         {
             let mut ring = self.shared.ring.lock();
             ring.take_off(&self.body);
+            ring.forget_empty();
             self.shared.note_ring(&ring);
         }
         self.shared.inodes.fetch_sub(1, Relaxed);

@@ -28,7 +28,8 @@
 //! 4. [`Inode::seq`] changes with every change of what a block is; learning and forgetting leave it.
 //! 5. Promises that the caller holds = [`Inode::promises`], if it settles what each operation returns.
 //! 6. With every policy but those that keep lists of entries, an entry of a large tree takes at most 24 bytes, all included.
-//! 7. A scan with the default policy looks at no more than a few inodes and [`SCAN_MIN`] entries, whatever there is and it is asked for.
+//! 7. A scan with the default policy takes from one inode, and looks at no more than a few inodes and [`SCAN_MIN`] entries, whatever there
+//!    is and it is asked for. It moves and gives back no memory but of those and of a piece of the tree.
 //! 8. What is charged to a budget is what entries, inodes and lists take, up to a page. Charges come with no lock held; what drops gives
 //!    back under any.
 //!

@@ -8,7 +8,7 @@
 //! | `es-ilist` | yes | round robin | a list of what may go | none | enough reclaimed |
 //! | `es-gc` | yes | round robin | the same in two lists | found once: the other list | enough reclaimed |
 //! | `upstream` | yes | round robin, only those with something to give | the tree from where the last scan stopped | a second chance | enough **looked at** |
-//! | `es-chunk` | yes | a queue of those with something cold, else of those with something warm | a queue of chunks | a bit of each entry, spared chunks | enough reclaimed, or 128 entries' chunks looked at |
+//! | `es-chunk` | yes | a queue of those with something cold, else of those with something warm | a queue of chunks | a bit of each entry, spared chunks | one inode had its turn: enough reclaimed, or two full chunks looked at |
 //!
 //! Work of one scan, with n inodes on the list, e entries of an inode and d delayed ones among them, k reclaimed:
 //! baseline and es-cache O(n log n + sum of e), es-slist O(n + sum of k + d), es-ilist O(n + k), es-gc O(n + k + moves),

@@ -1,20 +1,46 @@
-//! The chunks of a tree by slot: the only one in place, several in one piece of memory.
+//! The chunks of a tree by slot: the only one in place, several in one piece of memory, many in pieces of 64.
 //!
 //! ```text
-//! one      | chunk |                      no allocation but the entries': most inodes have no more than that
-//! several  -> | chunk | chunk | chunk |   slots are dense
+//! one      | chunk |                             no allocation but the entries': most inodes have no more than that
+//! several  -> | chunk | chunk | chunk |          slots are dense
+//! many     -> | . | . | . |                      so that no step moves or gives back more than a piece: a scan that takes the
+//!               |   |   +-> | chunk |            last chunk but 64 of a tree with a million takes no longer than any other
+//!               |   +-> | 64 chunks |
+//!               +-> | 64 chunks |
 //! ```
 //!
-//! Invariant: `Several` has two chunks at least.
+//! Invariants
+//! 1. `Several` has two to [`PIECE`] chunks, `Many` more.
+//! 2. All pieces but the last one are full, with room for no more; the last one is not empty.
 
 use std::ops::{Index, IndexMut};
 
 use crate::chunk::{Chunk, allocated};
 
+/// Chunks of a piece.
+const PIECE: usize = 64;
+
 pub(crate) enum Slots {
     None,
     One(Chunk),
     Several(Vec<Chunk>),
+    Many(Vec<Vec<Chunk>>),
+}
+
+/// Puts a chunk behind the last one of a piece that is not full.
+fn push(piece: &mut Vec<Chunk>, chunk: Chunk, step: usize) {
+    let len = piece.len();
+    if len == piece.capacity() {
+        piece.reserve_exact(step.min(PIECE - len));
+    }
+    piece.push(chunk);
+}
+
+/// Gives back what a piece has no use for.
+fn trim(piece: &mut Vec<Chunk>) {
+    if piece.len() * 2 < piece.capacity() {
+        piece.shrink_to(piece.len() + piece.len() / 4);
+    }
 }
 
 impl Slots {
@@ -23,6 +49,7 @@ impl Slots {
             Self::None => 0,
             Self::One(_) => 1,
             Self::Several(chunks) => chunks.len(),
+            Self::Many(pieces) => (pieces.len() - 1) * PIECE + pieces.last().map_or(0, Vec::len),
         }
     }
 
@@ -35,60 +62,90 @@ impl Slots {
             Self::One(chunk) if slot == 0 => Some(chunk),
             Self::None | Self::One(_) => None,
             Self::Several(chunks) => chunks.get(slot),
+            Self::Many(pieces) => pieces.get(slot / PIECE)?.get(slot % PIECE),
         }
     }
 
     /// Puts a chunk into the slot behind the last one.
     pub(crate) fn push(&mut self, chunk: Chunk) {
-        *self = match std::mem::replace(self, Self::None) {
-            Self::None => Self::One(chunk),
-            Self::One(first) => Self::Several(vec![first, chunk]),
-            Self::Several(mut chunks) => {
-                if chunks.len() == chunks.capacity() {
-                    chunks.reserve_exact((chunks.len() / 8).max(1));
-                }
-                chunks.push(chunk);
-                Self::Several(chunks)
+        match self {
+            Self::Several(chunks) if chunks.len() < PIECE => {
+                let step = (chunks.len() / 8).max(1);
+                push(chunks, chunk, step);
             }
-        };
+            Self::Many(pieces) => match pieces.last_mut() {
+                Some(last) if last.len() < PIECE => push(last, chunk, PIECE / 4),
+                _ => pieces.push(vec![chunk]),
+            },
+            _ => {
+                *self = match std::mem::replace(self, Self::None) {
+                    Self::None => Self::One(chunk),
+                    Self::One(first) => Self::Several(vec![first, chunk]),
+                    Self::Several(full) => Self::Many(vec![full, vec![chunk]]),
+                    Self::Many(pieces) => Self::Many(pieces),
+                };
+            }
+        }
     }
 
     /// Takes a chunk out. The last one gets its slot.
     pub(crate) fn swap_remove(&mut self, slot: usize) -> Chunk {
-        match std::mem::replace(self, Self::None) {
-            Self::One(chunk) if slot == 0 => chunk,
-            Self::Several(mut chunks) => {
+        let last = match self {
+            Self::One(_) if slot == 0 => None,
+            Self::Several(chunks) if chunks.len() > 2 => {
                 let gone = chunks.swap_remove(slot);
-                if chunks.len() * 2 < chunks.capacity() {
-                    chunks.shrink_to(chunks.len() + chunks.len() / 4);
+                trim(chunks);
+                return gone;
+            }
+            Self::Several(chunks) => chunks.pop(),
+            Self::Many(pieces) => {
+                let last = pieces.last_mut().and_then(Vec::pop);
+                match pieces.last_mut() {
+                    Some(piece) if !piece.is_empty() => trim(piece),
+                    _ => drop(pieces.pop()),
                 }
-                *self = match (chunks.len(), chunks.pop()) {
-                    (1, Some(last)) => Self::One(last),
-                    (_, last) => {
-                        chunks.extend(last);
-                        Self::Several(chunks)
-                    }
-                };
-                gone
+                last
             }
             Self::None | Self::One(_) => unreachable!("slot {slot} has a chunk"),
-        }
+        };
+        let gone = match last {
+            Some(last) if slot == self.len() => last,
+            Some(last) => std::mem::replace(&mut self[slot], last),
+            None => match std::mem::replace(self, Self::None) {
+                Self::One(chunk) => return chunk,
+                _ => unreachable!("slot {slot} has a chunk"),
+            },
+        };
+        *self = match std::mem::replace(self, Self::None) {
+            Self::Several(mut chunks) if chunks.len() == 1 => chunks.pop().map_or(Self::None, Self::One),
+            Self::Many(mut pieces) if pieces.len() == 1 => pieces.pop().map_or(Self::None, Self::Several),
+            same => same,
+        };
+        gone
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Chunk> {
-        let (one, several) = match self {
-            Self::None => (None, [].as_slice()),
-            Self::One(chunk) => (Some(chunk), [].as_slice()),
-            Self::Several(chunks) => (None, chunks.as_slice()),
+        let (few, many): (&[Chunk], &[Vec<Chunk>]) = match self {
+            Self::None => (&[], &[]),
+            Self::One(chunk) => (std::slice::from_ref(chunk), &[]),
+            Self::Several(chunks) => (chunks, &[]),
+            Self::Many(pieces) => (&[], pieces),
         };
-        one.into_iter().chain(several.iter())
+        few.iter().chain(many.iter().flatten())
     }
 
     /// Bytes on the heap, without what chunks have there.
     pub(crate) fn bytes(&self) -> usize {
+        let of_piece = |room: usize| allocated(room * size_of::<Chunk>());
         match self {
             Self::None | Self::One(_) => 0,
-            Self::Several(chunks) => allocated(chunks.capacity() * size_of::<Chunk>()),
+            Self::Several(chunks) => of_piece(chunks.capacity()),
+            Self::Many(pieces) => {
+                let last = pieces.last().map_or(0, Vec::capacity);
+                allocated(pieces.capacity() * size_of::<Vec<Chunk>>())
+                    + (pieces.len() - 1) * of_piece(PIECE)
+                    + of_piece(last)
+            }
         }
     }
 }
@@ -100,6 +157,7 @@ impl Index<usize> for Slots {
         match self {
             Self::One(chunk) if slot == 0 => chunk,
             Self::Several(chunks) => &chunks[slot],
+            Self::Many(pieces) => &pieces[slot / PIECE][slot % PIECE],
             Self::None | Self::One(_) => unreachable!("slot {slot} has a chunk"),
         }
     }
@@ -110,7 +168,43 @@ impl IndexMut<usize> for Slots {
         match self {
             Self::One(chunk) if slot == 0 => chunk,
             Self::Several(chunks) => &mut chunks[slot],
+            Self::Many(pieces) => &mut pieces[slot / PIECE][slot % PIECE],
             Self::None | Self::One(_) => unreachable!("slot {slot} has a chunk"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beside a plain vector: grows to some pieces, shrinks to nothing, from anywhere.
+    #[test]
+    fn slots_are_those_of_a_vector() {
+        let (mut slots, mut keys) = (Slots::None, Vec::new());
+        let mut chance = 1_u64;
+        for (step, grows) in (0..1500_u32).map(|step| (step, step % 1000 < 500)) {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if grows || keys.is_empty() {
+                slots.push(Chunk::new(step, false));
+                keys.push(step);
+            } else {
+                let slot = (chance >> 33) as usize % keys.len();
+                // The first, the last and any other.
+                let slot = [0, keys.len() - 1, slot][step as usize % 3];
+                assert_eq!(slots.swap_remove(slot).key, keys.swap_remove(slot));
+            }
+            assert_eq!((slots.len(), slots.is_empty()), (keys.len(), keys.is_empty()));
+            assert!(slots.iter().map(|chunk| chunk.key).eq(keys.iter().copied()), "step {step}");
+            assert!(keys.iter().enumerate().all(|(slot, key)| slots[slot].key == *key));
+            assert!(slots.get(keys.len()).is_none());
+            let pieces: Vec<_> = match &slots {
+                Slots::Many(pieces) => pieces.iter().map(|piece| (piece.len(), piece.capacity())).collect(),
+                _ => Vec::new(),
+            };
+            assert_eq!(pieces.is_empty(), keys.len() <= PIECE);
+            let full = pieces.iter().rev().skip(1).all(|piece| *piece == (PIECE, PIECE));
+            assert!(full && pieces.last().is_none_or(|last| last.0 > 0 && last.1 <= PIECE), "{pieces:?}");
         }
     }
 }

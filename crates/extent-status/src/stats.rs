@@ -191,7 +191,7 @@ pub(crate) struct Scans {
     pub(crate) work_max: u64,
     pub(crate) retried: u64,
     /// The time of each, in order, if somebody wants to know.
-    pub(crate) log: Option<Vec<u64>>,
+    pub(crate) log: Option<Vec<(u64, Scan)>>,
 }
 
 impl Scans {
@@ -206,7 +206,7 @@ impl Scans {
         self.scan_mean_ns = mean(self.scan_mean_ns, ns);
         self.shrunk_mean = mean(self.shrunk_mean, u64::from(scan.reclaimed));
         self.times.add(ns);
-        self.log.iter_mut().for_each(|log| log.push(ns));
+        self.log.iter_mut().for_each(|log| log.push((ns, *scan)));
         self.reclaimed += u64::from(scan.reclaimed);
         self.scanned += u64::from(scan.scanned);
         self.inodes += u64::from(scan.inodes);

@@ -488,30 +488,32 @@ impl Tree {
         }
     }
 
-    /// After entries went: gives memory back, and keeps invariant 3. With `forward` also with the chunk behind.
-    pub(crate) fn settle(&mut self, slot: usize, forward: bool) {
+    /// After entries went: gives memory back, and keeps invariant 3. With `forward` also with the chunk behind. Returns whether the
+    /// chunk was made one with a neighbour.
+    pub(crate) fn settle(&mut self, slot: usize, forward: bool) -> bool {
         let (len, key) = (self.chunks[slot].len(), self.chunks[slot].key);
         if len == 0 {
             self.drop_chunk(slot);
-            return;
+            return false;
         }
         if len < FEW {
             if let Some(before) = self.slot_before(key)
                 && self.chunks[before].len() + len <= FEW
             {
                 self.join(before, slot);
-                return;
+                return true;
             }
             if forward
                 && let Some(behind) = self.slot_behind(key)
                 && self.chunks[behind].len() + len <= FEW
             {
                 self.join(slot, behind);
-                return;
+                return true;
             }
         }
         self.resize(slot, Chunk::trim);
         self.refile(slot);
+        false
     }
 
     fn join(&mut self, left: usize, right: usize) {

@@ -74,7 +74,8 @@ fn a_scan_of_es_chunk_is_bounded() {
     let mut scans = 0;
     while cache.count() > 0 {
         let scan = cache.scan(128);
-        assert!(scan.inodes <= 8 && scan.scanned <= 128 + 8 && scan.reclaimed <= 128, "{scan:?}");
+        // One of them has its turn.
+        assert!(scan.inodes == 1 && scan.scanned <= 60 + 1 && scan.reclaimed <= 30, "{scan:?}");
         scans += 1;
         assert!(scans < 10_000, "{} are left", cache.count());
     }

@@ -11,7 +11,10 @@
 //! of at most 1024 blocks: what was delayed becomes extents. Nothing is merged, as in that study. The cache has a limit of entries that may be
 //! forgotten; who exceeds it scans, for 128 entries or the excess.
 //!
-//! Scans are timed by the processor's clock. That still has in it what interrupts a scan: a timer's tick, or the machine beneath a
+//! A policy whose scans look at very much in all ([`Study::work_max`]) ends its run before the others, or a study of the full size would
+//! take hours for its worst policies. What a scan looks at depends on nothing else, so that all runs of a policy end at the same call.
+//!
+//! Scans are timed by the processor's clock, which is read once before: the first time after a while takes longer than a scan. That still has in it what interrupts a scan: a timer's tick, or the machine beneath a
 //! virtual one, takes tens of microseconds, once in some thousand scans or, where others work, once in a hundred. So mean and
 //! longest scan are told without that, too: see [`Row::scan_own_avg_us`].
 //!
@@ -21,6 +24,11 @@
 
 mod report;
 mod sim;
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::thread::available_parallelism;
 
 pub use extent_status::Policy;
 use serde::Serialize;
@@ -84,12 +92,20 @@ pub struct Study {
     pub runs: usize,
     /// Workers that share the cache; the load is shared out among them.
     pub threads: usize,
-    /// How large: 1 is the study's size (3 GB of memory); trees of `giant-trees`, inodes of `many-inodes` and the reader's files
+    /// How large: 1 is the study's size (3 GB of memory for a run); trees of `giant-trees`, inodes of `many-inodes` and the reader's files
     /// grow with it.
     pub scale: f64,
     /// How scans are timed. Users' calls have the wall's time.
     pub clock: Clock,
+    /// A run ends before all its calls are made if its scans have looked at so many entries and inodes, and are [`SCANS_MIN`] or more.
+    /// `None`: all calls.
+    pub work_max: Option<u64>,
 }
+
+/// Scans that are always measured, if there are so many.
+pub const SCANS_MIN: u64 = 100;
+/// [`Study::work_max`] as a rule: some seconds.
+pub const WORK_MAX: u64 = 100_000_000;
 
 /// What was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -113,6 +129,10 @@ pub struct Row {
     pub case: Case,
     /// The policy's name.
     pub policy: &'static str,
+    /// Users' calls.
+    pub calls: u64,
+    /// Whether these are fewer than of others: scans had looked at [`Study::work_max`].
+    pub cut: bool,
     /// Scans.
     pub scans: u64,
     /// Mean time of a scan, in microseconds.
@@ -124,6 +144,9 @@ pub struct Row {
     pub scan_own_avg_us: f64,
     /// The longest of those. With more workers, or one run, as `scan_max_us`.
     pub scan_longest_us: f64,
+    /// Entries and inodes that this longest one looked at, and entries that it reclaimed. `None` with more workers, or one run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scan_longest_work: Option<(u32, u32)>,
     /// The scan that half of them, 99 % and 99.9 % did not exceed, in microseconds.
     pub scan_p50_us: f64,
     /// As above.
@@ -175,8 +198,10 @@ pub struct Bar {
 /// # Errors
 /// A choice makes no sense.
 pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
-    if study.runs == 0 || study.threads == 0 || study.threads > 64 {
-        return Err(LabFault::Usage("runs and threads are at least 1, threads at most 64".to_owned()));
+    if study.policies.is_empty() || study.runs == 0 || study.threads == 0 || study.threads > 64 {
+        return Err(LabFault::Usage(
+            "policies, runs and threads are at least 1, threads at most 64".to_owned(),
+        ));
     }
     if !(0.001..=10.0).contains(&study.scale) {
         return Err(LabFault::Usage("a scale is from 0.001 to 10".to_owned()));
@@ -184,13 +209,30 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     let mut rows = Vec::new();
     for &case in &study.cases {
         watch.part(case.name(), Some((study.runs * study.policies.len()) as u64));
-        let mut outcomes = vec![Vec::new(); study.policies.len()];
-        for _ in 0..study.runs {
-            for (at, &policy) in study.policies.iter().enumerate() {
-                outcomes[at].push(sim::run(case, policy, study.threads, study.scale, study.clock));
-                watch.advance(1);
+        // In turns, so that what changes on the machine changes for all; two prepare at once, where they have a processor each.
+        let turns = study.runs * study.policies.len();
+        let at_once =
+            if study.threads == 1 { available_parallelism().map_or(1, NonZero::get).min(2) } else { 1 };
+        let (next, quiet) = (AtomicUsize::new(0), RwLock::new(()));
+        let done = Mutex::new(vec![Vec::new(); study.policies.len()]);
+        std::thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(|| {
+                    loop {
+                        let turn = next.fetch_add(1, Relaxed);
+                        let Some(&policy) = study.policies.get(turn % study.policies.len()) else { break };
+                        if turn >= turns {
+                            break;
+                        }
+                        let outcome = sim::run(case, policy, study, &quiet);
+                        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                        done[turn % study.policies.len()].push(outcome);
+                        watch.advance(1);
+                    }
+                });
             }
-        }
+        });
+        let outcomes = done.into_inner().unwrap_or_else(PoisonError::into_inner);
         rows.extend(
             study.policies.iter().zip(&outcomes).map(|(policy, runs)| report::row(case, *policy, runs)),
         );
@@ -212,6 +254,7 @@ mod tests {
             threads: 2,
             scale: 0.003,
             clock: Clock::Cpu,
+            work_max: Some(WORK_MAX),
         };
         let report = run(&study, &crate::Quiet).unwrap();
         assert_eq!(report.rows.len(), 21);
@@ -225,5 +268,31 @@ mod tests {
         assert!(text.contains("es-chunk") && text.contains("many-inodes"), "{text}");
         assert!(run(&Study { runs: 0, ..study }, &crate::Quiet).is_err());
         assert_eq!(Case::by_name("b"), Some(Case::ManyInodes));
+    }
+
+    /// A run ends by what its scans have looked at, not before so many scans, and all runs of a policy at the same call.
+    #[test]
+    fn who_looks_at_too_much_ends_before_the_others() {
+        let study = Study {
+            cases: vec![Case::ManyInodes],
+            policies: vec![Policy::EsChunk],
+            runs: 2,
+            threads: 1,
+            scale: 0.01,
+            clock: Clock::Cpu,
+            work_max: Some(1),
+        };
+        let row = |study: &Study| {
+            let report = run(study, &crate::Quiet).unwrap();
+            (report.to_string(), report.rows[0].clone())
+        };
+        let (text, cut) = row(&study);
+        assert!(cut.cut && cut.calls < 4000 && cut.scans >= SCANS_MIN, "{cut:?}");
+        assert!(text.contains("es-chunk *") && text.contains("ended after"), "{text}");
+        // Both runs made the same scans, or there would be none of which this is known.
+        assert!(cut.scan_longest_work.is_some());
+        let (text, whole) = row(&Study { work_max: None, ..study });
+        assert!(!whole.cut && whole.calls == 4000 && whole.scans > cut.scans, "{whole:?}");
+        assert!(!text.contains('*'), "{text}");
     }
 }

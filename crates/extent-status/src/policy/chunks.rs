@@ -5,9 +5,13 @@
 //! ring, list 1   inodes with warm chunks only  when they are far more
 //! ```
 //!
-//! The steps of a scan are bounded, by entries looked at as well as reclaimed, however many inodes, entries and delayed entries there are
-//! and whatever it is asked for: every inode on a list has something to give, and knows the chunk where it is. Who is over the limit by
-//! more comes again with the next entry.
+//! The work of a scan is bounded, however many inodes, entries and delayed entries there are and whatever it is asked for: every
+//! inode on a list has something to give, and knows the chunk where it is. Who is over the limit by more comes again with the next
+//! entry.
+//!
+//! A scan is the turn of one inode, of two full chunks at most: what an inode's turn costs is not its entries but memory that nobody
+//! had looked at for long (its lock, places on lists, keys of neighbours), some 64 entries' worth, and two in a row were the longest
+//! scans. Nor does it go on with chunks when what was left of one was made one with another.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,17 +21,17 @@ use crate::cache::Shared;
 use crate::chunk::Age;
 use crate::ring::Ring;
 
-/// Inodes that a scan looks at, at most.
+/// Inodes that a scan looks at, at most, with those that it leaves out.
 const INODES_MAX: u32 = 8;
-/// Entries in the chunks that a scan looks at, at most: as many as `upstream` looks at when it is asked for as few as can be.
-const ENTRIES_MAX: u32 = crate::cache::SCAN_MIN;
+/// Entries of the chunks that it looks at, at most.
+const ENTRIES_MAX: u32 = 2 * crate::chunk::ENTRIES_MAX as u32;
 /// Of so many steps one goes to a warm chunk, or what was found yesterday would stay for ever; as long as lookups miss as often.
 const AGING_PERIOD: u32 = 32;
 
 pub(super) fn scan(shared: &Shared, nr: u32, need: Need) -> Scan {
     let mut out = Scan::default();
-    let (mut inodes, mut entries) = (INODES_MAX, ENTRIES_MAX);
-    while out.reclaimed < nr && inodes > 0 && entries > 0 {
+    let mut inodes = INODES_MAX;
+    while nr > 0 && inodes > 0 {
         let mut ring = shared.ring.lock();
         ring.steps = ring.steps.wrapping_add(1);
         let aging =
@@ -48,27 +52,31 @@ pub(super) fn scan(shared: &Shared, nr: u32, need: Need) -> Scan {
             continue;
         };
         drop(ring);
+        let mut entries = ENTRIES_MAX;
         // Where warm chunks are far more than cold ones, one of them has its turn as well.
         let mut age = if list == 0 { state.tree.turn() } else { Age::Warm };
         // None of its chunks twice: what is new has until the next scan to be found.
-        let mut chunks = if aging { 1 } else { state.tree.chunks.len() };
+        let mut chunks = if aging { 1 } else { state.tree.listed() };
         while out.reclaimed < nr && chunks > 0 {
             chunks -= 1;
             let Some(first) = state.tree.first_of(age) else { break };
             if first > entries {
-                entries = 0;
                 break;
             }
             entries -= first;
             let Some(visit) = state.tree.visit(age, need) else { break };
             out.reclaimed += visit.reclaimed;
             out.scanned += 1 + visit.moved;
+            if visit.joined {
+                break;
+            }
             if list == 0 {
                 // What is warm here can wait until it is everywhere.
                 age = Age::Cold;
             }
         }
         body.sync(shared, &mut state);
+        break;
     }
     out
 }

@@ -23,18 +23,23 @@ pub(super) fn row(case: Case, policy: Policy, runs: &[Outcome]) -> Row {
         over(&|run| run.stats.scan_times.avg_ns() / 1e3),
         over(&|run| run.stats.scan_times.max_ns() as f64 / 1e3),
     );
-    let (own_avg_us, longest_us) = own_ns(runs).map_or((scan_avg_us.median, scan_max_us.median), |own| {
+    let own = own_ns(runs);
+    let (own_avg_us, longest_us) = own.as_ref().map_or((scan_avg_us.median, scan_max_us.median), |own| {
         let longest = own.iter().copied().max().unwrap_or(0);
         (own.iter().sum::<u64>() as f64 / own.len().max(1) as f64 / 1e3, longest as f64 / 1e3)
     });
+    let longest = own.and_then(|own| (0..own.len()).max_by_key(|at| own[*at])).map(|at| last.scans[at].1);
     Row {
         case,
         policy: policy.name(),
+        calls: last.user.count(),
+        cut: last.user.count() < last.calls,
         scans: stats.scan_times.count(),
         scan_avg_us,
         scan_max_us,
         scan_own_avg_us: own_avg_us,
         scan_longest_us: longest_us,
+        scan_longest_work: longest.map(|scan| (scan.scanned + scan.inodes, scan.reclaimed)),
         scan_p50_us: quantile(0.5),
         scan_p99_us: quantile(0.99),
         scan_p999_us: quantile(0.999),
@@ -56,10 +61,13 @@ pub(super) fn row(case: Case, policy: Policy, runs: &[Outcome]) -> Row {
 /// Of each scan the shortest of its runs: they did the same, and whatever else happened made it longer. `None` if runs differ.
 fn own_ns(runs: &[Outcome]) -> Option<Vec<u64>> {
     let (first, rest) = runs.split_first()?;
-    if rest.is_empty() || rest.iter().any(|run| run.scans.len() != first.scans.len()) {
+    let differs = |run: &Outcome| {
+        !first.scans.iter().map(|scan| scan.1).eq(run.scans.iter().map(|scan| scan.1)) // What they did, not how long.
+    };
+    if rest.is_empty() || rest.iter().any(differs) {
         return None;
     }
-    let shortest = |at: usize| runs.iter().map(|run| run.scans[at]).min().unwrap_or(0);
+    let shortest = |at: usize| runs.iter().map(|run| run.scans[at].0).min().unwrap_or(0);
     Some((0..first.scans.len()).map(shortest).collect())
 }
 
@@ -135,12 +143,13 @@ impl fmt::Display for Report {
             )?;
             writeln!(
                 f,
-                "{:10} {:>8} {:>10} {:>8} {:>10} {:>10} {:>9} {:>9} {:>8} {:>10} {:>7} {:>9} {:>9} {:>7} {:>7} {:>8} {:>9} {:>7}",
+                "{:10} {:>8} {:>10} {:>8} {:>10} {:>8} {:>10} {:>9} {:>9} {:>8} {:>10} {:>7} {:>9} {:>9} {:>7} {:>7} {:>8} {:>9} {:>7}",
                 "policy",
                 "scans",
                 "scan avg",
                 "own avg",
                 "longest",
+                "its work",
                 "scan max",
                 "p99",
                 "p99.9",
@@ -155,16 +164,19 @@ impl fmt::Display for Report {
                 "user max",
                 "B/entry"
             )?;
-            for row in rows {
+            for row in &rows {
+                let name = if row.cut { format!("{} *", row.policy) } else { row.policy.to_owned() };
+                let its_work = row.scan_longest_work.map_or("-".to_owned(), |(looked, _)| looked.to_string());
                 let reader = row.reader_hit_ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.4}"));
                 writeln!(
                     f,
-                    "{:10} {:>8} {:>10.2} {:>8.2} {:>10.1} {:>10.1} {:>9.1} {:>9.1} {:>8} {:>10} {:>7.1} {:>9} {:>9} {:>7.4} {:>7} {:>8.2} {:>9.1} {:>7.1}",
-                    row.policy,
+                    "{:10} {:>8} {:>10.2} {:>8.2} {:>10.1} {:>8} {:>10.1} {:>9.1} {:>9.1} {:>8} {:>10} {:>7.1} {:>9} {:>9} {:>7.4} {:>7} {:>8.2} {:>9.1} {:>7.1}",
+                    name,
                     row.scans,
                     row.scan_avg_us.median,
                     row.scan_own_avg_us,
                     row.scan_longest_us,
+                    its_work,
                     row.scan_max_us.median,
                     row.scan_p99_us,
                     row.scan_p999_us,
@@ -180,6 +192,13 @@ impl fmt::Display for Report {
                     row.bytes_per_entry
                 )?;
             }
+            for row in rows.iter().filter(|row| row.cut) {
+                writeln!(
+                    f,
+                    "* {} ended after {} calls: its scans had looked at too much",
+                    row.policy, row.calls
+                )?;
+            }
             writeln!(f)?;
         }
         for bar in &self.bars {
@@ -192,13 +211,13 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
-    use extent_status::{Stats, Times};
+    use extent_status::{Scan, Stats, Times};
 
     use super::*;
 
     fn outcome(scans: &[u64]) -> Outcome {
-        let stats = Stats::default();
-        Outcome { stats, user: Times::default(), reader_hit_ratio: None, scans: scans.to_vec() }
+        let scans = scans.iter().map(|ns| (*ns, Scan { scanned: 7, ..Scan::default() })).collect();
+        Outcome { stats: Stats::default(), user: Times::default(), reader_hit_ratio: None, scans, calls: 0 }
     }
 
     #[test]
@@ -207,8 +226,12 @@ mod tests {
         assert_eq!(own_ns(&runs), Some(vec![5, 8, 7]));
         let row = row(Case::Reader, Policy::EsChunk, &runs);
         assert_eq!((row.scan_longest_us, row.scan_own_avg_us), (0.008, 20.0 / 3.0 / 1e3));
+        assert_eq!(row.scan_longest_work, Some((7, 0)));
         // Of one run, and of runs that did not do the same, nothing of the kind can be said.
         assert_eq!(own_ns(&runs[..1]), None);
         assert_eq!(own_ns(&[outcome(&[1]), outcome(&[1, 2])]), None);
+        let mut other = outcome(&[1]);
+        other.scans[0].1.reclaimed = 1;
+        assert_eq!(own_ns(&[outcome(&[1]), other]), None);
     }
 }

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::Instant;
 
 use base::{Ino, Lblk};
 use extent_status::{
-    Allocation, Answer, Cache, END, Entry, Inode, Keep, Options, Policy, Source, Stats, Status, Times,
+    Allocation, Answer, Cache, END, Entry, Inode, Keep, Options, Policy, Scan, Source, Stats, Status, Times,
 };
 
-use super::{Case, Clock};
+use super::{Case, SCANS_MIN, Study};
 
 /// Blocks of one turn of writeback.
 const TURN: u32 = 1024;
@@ -26,6 +26,10 @@ const READER_FILES: usize = 50;
 const READER_BLOCKS: u32 = 1 << 18;
 /// Blocks of an extent of the reader's files.
 const READER_EXTENT: u32 = 8;
+/// Dirty blocks of a file that come by callers' own way before anybody calls: they find what was known, as all later ones do.
+const FOUND: u32 = 64;
+/// Calls after which a worker looks whether it is to end.
+const STRETCH: u64 = 256;
 
 /// A load in numbers. Blocks and calls are those of all workers together.
 struct Shape {
@@ -65,7 +69,7 @@ impl Shape {
                 reader_extents: 0,
                 warm_up: 1,
                 // A scan for every 131,072 of them: a small load needs some, too.
-                calls: times(20_000_000).max(400_000),
+                calls: times(10_000_000).max(400_000),
             },
             // 400,500 inodes, most of them with some 50 entries.
             Case::ManyInodes => Self {
@@ -114,15 +118,20 @@ impl File {
         Appended { back: self.back, stride: self.stride, extent: self.extent }
     }
 
-    /// Writes so many blocks, and has them on disk; then so many that are dirty, one by one as callers do.
+    /// Writes so many blocks, and has them on disk; then so many that are dirty, one by one as callers do, but most of them without
+    /// being asked what they are: nothing is known there but the hole behind.
     fn grow(&mut self, (on_disk, dirty): (u32, u32)) {
         while self.back < on_disk {
             let Ok(delayed) = self.inode.delay(Lblk(self.next), self.extent, &mut self.source());
             self.next += delayed.len;
             self.write_back();
         }
-        for _ in 0..dirty {
-            let Ok(_) = self.inode.delay(Lblk(self.next), 1, &mut self.source());
+        for at in 0..dirty {
+            if at + FOUND < dirty {
+                self.inode.insert_delayed(Lblk(self.next), 1, (false, false));
+            } else {
+                let Ok(_) = self.inode.delay(Lblk(self.next), 1, &mut self.source());
+            }
             self.next += self.stride;
         }
     }
@@ -246,8 +255,10 @@ pub(super) struct Outcome {
     pub(super) stats: Stats,
     pub(super) user: Times,
     pub(super) reader_hit_ratio: Option<f64>,
-    /// Each scan's nanoseconds, in order.
-    pub(super) scans: Vec<u64>,
+    /// Each scan's nanoseconds and work, in order.
+    pub(super) scans: Vec<(u64, Scan)>,
+    /// Calls that were to be measured. Fewer were if the run was cut.
+    pub(super) calls: u64,
 }
 
 /// Files that are written in turn, some blocks at a time.
@@ -318,6 +329,20 @@ impl Worker<'_> {
         self.user.add(before.elapsed().as_nanos() as u64);
     }
 
+    /// So many calls, or fewer if scans have looked at more than `work_max` and are `scans_min` at least.
+    fn calls(&mut self, calls: u64, cache: &Cache, (scans_min, work_max): (u64, u64)) {
+        let mut left = calls;
+        while left > 0 {
+            let stretch = left.min(STRETCH);
+            (0..stretch).for_each(|_| self.call());
+            left -= stretch;
+            let (scans, work) = cache.scans_and_work();
+            if scans >= scans_min && work > work_max {
+                break;
+            }
+        }
+    }
+
     /// Writes back what is dirty longest: one turn of one file.
     fn write_back(&mut self) {
         let Some(at) = self.dirty.pop_front() else { return };
@@ -336,34 +361,41 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Runs a load with a policy.
-pub(super) fn run(case: Case, policy: Policy, threads: usize, scale: f64, clock: Clock) -> Outcome {
-    let shape = Shape::of(case, scale);
+/// Runs a load with a policy. Runs that share `quiet` prepare and clean up at once, and are measured alone.
+pub(super) fn run(case: Case, policy: Policy, study: &Study, quiet: &RwLock<()>) -> Outcome {
+    let threads = study.threads;
+    let shape = Shape::of(case, study.scale);
+    let work_max = study.work_max.unwrap_or(u64::MAX);
     let options = Options { policy, no_merge: true, ..Options::default() };
-    let cache = match clock {
-        Clock::Cpu => Cache::with_clock(options, cpu_ns),
-        Clock::Wall => Cache::new(options),
+    let cache = match study.clock {
+        super::Clock::Cpu => Cache::with_clock(options, cpu_ns),
+        super::Clock::Wall => Cache::new(options),
     };
     let reader = (shape.reader_extents > 0).then(|| Reader::new(&cache, shape.reader_extents));
-    let begin = Barrier::new(threads);
-    let mut user = Times::default();
+    // Workers and this thread, which waits for the others' quiet.
+    let step = Barrier::new(threads + 1);
+    let mut not_alone = Some(quiet.read().unwrap_or_else(PoisonError::into_inner));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|number| {
-                let (cache, shape, begin, reader) = (&cache, &shape, &begin, reader.as_ref());
+                let (cache, shape, step, reader) = (&cache, &shape, &step, reader.as_ref());
                 scope.spawn(move || {
                     let mut worker = worker(cache, shape, reader, number, threads);
                     let share = |calls: u64| calls / threads as u64;
                     (0..share(shape.warm_up)).for_each(|_| worker.call());
+                    step.wait();
                     // Memory runs short: from now on as many may stay, and what is too much goes unmeasured.
-                    if begin.wait().is_leader() {
+                    if number == 0 {
                         cache.set_limit(Some(shape.limit));
                         shed(cache, shape.limit);
+                        cache.reset_stats();
                     }
-                    begin.wait();
-                    (0..share(shape.calls / 10)).for_each(|_| worker.call());
+                    step.wait();
+                    step.wait();
+                    worker.calls(share(shape.calls / 10), cache, (SCANS_MIN / 10, work_max / 10));
                     worker.user = Times::default();
-                    if begin.wait().is_leader() {
+                    step.wait();
+                    if number == 0 {
                         cache.log_scans();
                         cache.reset_stats();
                         reader.inspect(|reader| {
@@ -371,23 +403,38 @@ pub(super) fn run(case: Case, policy: Policy, threads: usize, scale: f64, clock:
                             reader.reads.store(0, Relaxed);
                         });
                     }
-                    begin.wait();
-                    (0..share(shape.calls)).for_each(|_| worker.call());
-                    // What is dropped now is not to be missed in the counts of who looks last.
-                    (worker.user, worker.files)
+                    step.wait();
+                    worker.calls(share(shape.calls), cache, (SCANS_MIN, work_max));
+                    step.wait();
+                    // What is dropped is not to be missed in what was counted.
+                    step.wait();
+                    worker.user
                 })
             })
             .collect();
-        let mut files = Vec::new();
+        // Warm; no more than the limit.
+        for _ in 0..2 {
+            step.wait();
+        }
+        drop(not_alone.take());
+        let alone = quiet.write().unwrap_or_else(PoisonError::into_inner);
+        // Go; settled; counts begin; done.
+        for _ in 0..4 {
+            step.wait();
+        }
+        let stats = cache.stats();
+        drop(alone);
+        not_alone = Some(quiet.read().unwrap_or_else(PoisonError::into_inner));
+        step.wait();
+        let mut user = Times::default();
         for worker in workers {
-            let (times, of_worker) = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            user.add_all(&times);
-            files.push(of_worker);
+            user.add_all(&worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
         let reader_hit_ratio = reader
             .as_ref()
             .map(|reader| reader.hits.load(Relaxed) as f64 / reader.reads.load(Relaxed).max(1) as f64);
-        Outcome { stats: cache.stats(), user, reader_hit_ratio, scans: cache.take_scan_log() }
+        let calls = shape.calls / threads as u64 * threads as u64;
+        Outcome { stats, user, reader_hit_ratio, scans: cache.take_scan_log(), calls }
     })
 }
 
