@@ -1,11 +1,52 @@
 //! The two checksums of ext4: CRC-32C chained by value (metadata_csum) and CRC-16 (gdt_csum).
 
+use crc_fast::{CrcAlgorithm, Digest};
+
 /// CRC-32C (Castagnoli, reflected) of `bytes` continued from `seed`, without the customary final inversion.
 ///
 /// ext4 chains checksums by value: `crc32c(crc32c(!0, a), b)` is the checksum of `a` followed by `b`.
 #[must_use]
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
-    !crc32c::crc32c_append(!seed, bytes)
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, seed.into());
+    digest.update(bytes);
+    !(digest.finalize() as u32)
+}
+
+/// What seeds become behind so many bytes, so that who has the checksum of these bytes from one seed knows it from another without
+/// reading them again: `crc32c(a, bytes) ^ crc32c(b, bytes)` is the same for all bytes of a length.
+#[derive(Debug, Clone)]
+pub struct Reseed {
+    len: usize,
+    /// Of each value of each four bits of what the seeds differ in.
+    parts: [[u32; 16]; 8],
+}
+
+impl Reseed {
+    /// For checksums of `len` bytes.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        let zeros = vec![0; len];
+        let bits: [u32; 32] = std::array::from_fn(|bit| crc32c(1 << bit, &zeros));
+        let of = |part: usize, value: usize| {
+            (0..4).filter(|bit| value >> bit & 1 == 1).fold(0, |sum, bit| sum ^ bits[part * 4 + bit])
+        };
+        Self { len, parts: std::array::from_fn(|part| std::array::from_fn(|value| of(part, value))) }
+    }
+
+    /// Bytes that the checksums are of.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "not of what this has")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The checksum from the seed `to` of bytes whose checksum from the seed `from` is known.
+    #[must_use]
+    pub fn change(&self, known: u32, from: u32, to: u32) -> u32 {
+        let differs = from ^ to;
+        let parts = self.parts.iter().enumerate();
+        parts.fold(known, |sum, (i, part)| sum ^ part[(differs >> (i * 4) & 15) as usize])
+    }
 }
 
 /// CRC-16 (polynomial 0x8005 reflected) of `bytes` continued from `seed`; group descriptors start at 0xFFFF.
@@ -46,6 +87,18 @@ mod tests {
     #[test]
     fn crc32c_chains_by_value() {
         assert_eq!(crc32c(crc32c(!0, b"1234"), b"56789"), crc32c(!0, b"123456789"));
+    }
+
+    #[test]
+    fn a_checksum_from_another_seed_is_known_without_the_bytes() {
+        let bytes: Vec<u8> = (0..4084u32).map(|i| ((i * i) >> 3) as u8).collect();
+        for len in [0, 1, 12, 1012, 4084] {
+            let reseed = Reseed::new(len);
+            for (from, to) in [(0, 0), (1, !0), (0xDEAD_BEEF, 0x0BAD_CAFE), (!0, 0x8000_0000)] {
+                let known = crc32c(from, &bytes[..len]);
+                assert_eq!(reseed.change(known, from, to), crc32c(to, &bytes[..len]));
+            }
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use base::Pblk;
 use base::sync::atomic::Ordering;
 
-use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, unshared, zeroed};
+use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, unshared};
 
 /// How a block gets its checksum when it leaves for the device: computed once per commit, not per change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,9 +107,7 @@ impl Buffers {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<bool, ReadFault> {
         loop {
-            if let Some(is_first) =
-                self.shard(block).edit(block, hint, owner.word(), transaction, &*self.device, change)
-            {
+            if let Some(is_first) = self.shard(block).edit(block, hint, owner.word(), transaction, change) {
                 return Ok(is_first);
             }
             self.bring_in(block)?;
@@ -130,19 +128,17 @@ impl Buffers {
         };
         let mut hint = Hint::NONE;
         if let Some(is_first) =
-            self.shard(block).edit(block, &mut hint, owner.word(), transaction, &*self.device, &mut refill)
+            self.shard(block).edit(block, &mut hint, owner.word(), transaction, &mut refill)
         {
             return is_first;
         }
         // Filled before anybody sees it, and zeroed only once: that is most of what a new directory costs.
-        let mut bytes = zeroed(self.block_size().len());
+        let mut bytes = Bytes::zeroed(self.block_size().len());
         fill(unshared(&mut bytes));
         {
             let mut shard = self.shard(block);
             let mut put = |place: &mut [u8]| place.copy_from_slice(&bytes);
-            if let Some(is_first) =
-                shard.edit(block, &mut hint, owner.word(), transaction, &*self.device, &mut put)
-            {
+            if let Some(is_first) = shard.edit(block, &mut hint, owner.word(), transaction, &mut put) {
                 return is_first;
             }
             shard.add_changed(block, bytes, owner.word(), transaction);
@@ -200,15 +196,6 @@ impl Buffers {
         let mut order: Vec<_> = blocks.enumerate().map(|(at, block)| (self.shard_of(block), at)).collect();
         order.sort_unstable();
         order
-    }
-
-    /// Puts the checksum into a block as it was taken by [`snapshot`](Self::snapshot), and gives its bytes; the cache has them too,
-    /// unless the block was changed since. Copies them only if somebody else holds them: that would cost more than the checksum.
-    ///
-    /// `seal` runs under a lock of the cache: it asks nothing of the cache.
-    pub fn seal(&self, taken: Buffer, seal: impl FnOnce(&mut [u8])) -> Bytes {
-        let Buffer { block, bytes, hint } = taken;
-        self.shard(block).seal(block, hint, bytes, seal)
     }
 
     /// The device has what `transaction` made of the block, the last one to change it. `is_at_home`: it has these very bytes (see

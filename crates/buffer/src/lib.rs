@@ -6,6 +6,7 @@
 //! Invariants
 //! 1. A block is handed out for an [`Owner`] only after that owner's verification passed on these bytes. A copy in memory
 //!    remembers the last owner that passed, so it runs once for a block that has one owner.
+//!    A block that was changed here is whose change that was, whoever reads it as something else: it gets that one's checksum.
 //! 2. Bytes handed out never change: a [`Buffer`] keeps its copy alive, and a change then goes to a copy of its own.
 //! 3. Memory is charged to the budget; the cache gives the oldest untouched blocks back when asked. Blocks that somebody
 //!    holds are not given back: that would free nothing. A device in memory that keeps the blocks themselves does not count.
@@ -49,6 +50,7 @@ use base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
 use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
 
+pub use device::{ask_for, ask_for_block, ask_for_start, make_room};
 pub use edit::{Clean, Direct, Edit, Seal, Snapshot};
 
 use crate::shard::Shard;
@@ -62,10 +64,10 @@ const PIECE_BYTES_MAX: u64 = 1 << 20;
 /// The most that one call of [`prefetch`](Buffers::prefetch) brings in, whatever it was asked for.
 const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 
-/// What a block takes besides its bytes: its slot, its place in the table, and the counts of its bytes.
+/// What a block takes besides its bytes: its slot, its place in the table, and the count of its holders.
 const OVERHEAD: usize = 96;
 
-/// A block's bytes, shared: the counts stand elsewhere, so that the bytes take what they are and no size of its own.
+/// A block's bytes, shared.
 pub type Bytes = device::SharedBytes;
 
 /// Why a structure cannot be read.
@@ -327,6 +329,30 @@ impl Buffers {
         Ok(())
     }
 
+    /// Verifies a block that is changed next by who knows what is in it without looking: what was read again since then may have been
+    /// damaged meanwhile, and the change would give it a checksum that is right. Costs little where the block stayed here.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn verify_at(
+        &self,
+        block: Pblk,
+        hint: &mut Hint,
+        owner: Owner,
+        verify: impl FnOnce(&[u8]) -> Result<(), Malformed>,
+    ) -> Result<(), ReadFault> {
+        if self.shard(block).is_trusted(block, hint) {
+            return Ok(());
+        }
+        self.get_at(block, hint, owner, verify).map(drop)
+    }
+
+    /// Asks the processor for the place of a block that is changed or read in a moment, where that is known: the block is not waited
+    /// for.
+    pub fn ask_for_slot(&self, block: Pblk, hint: Hint) {
+        self.shard(block).ask_for_slot(hint);
+    }
+
     /// Reads blocks that will be asked for soon, those that are not there yet: one transfer for each run of such blocks, of
     /// at most 1 MiB, and at most 8 MiB (or an eighth of the budget) for a call. Best effort: errors show when the block
     /// is asked for.
@@ -395,7 +421,7 @@ impl Buffers {
             return Err(outside());
         }
         let offset = self.block_size.offset_of(block).ok_or_else(outside)?;
-        let mut bytes = zeroed(self.block_size.len());
+        let mut bytes = Bytes::zeroed(self.block_size.len());
         self.device.read_at(offset, unshared(&mut bytes))?;
         Ok(bytes)
     }
@@ -404,7 +430,7 @@ impl Buffers {
     /// and gone, meanwhile are left out.
     fn read_piece(&self, start: u64, since: &[u64]) -> Result<(), DeviceFault> {
         let Some(offset) = self.block_size.offset_of(Pblk(start)) else { return Ok(()) };
-        let mut blocks: Vec<Bytes> = since.iter().map(|_| zeroed(self.block_size.len())).collect();
+        let mut blocks: Vec<Bytes> = since.iter().map(|_| Bytes::zeroed(self.block_size.len())).collect();
         let mut slices: Vec<_> = blocks.iter_mut().map(|bytes| IoSliceMut::new(unshared(bytes))).collect();
         self.device.read_vectored_at(offset, &mut slices)?;
         for ((block, bytes), since) in (start..).zip(blocks).zip(since) {
@@ -529,13 +555,9 @@ fn of_owner(fault: ReadFault, owner: Owner) -> ReadFault {
     if owner.ino == 0 { fault } else { fault.of_ino(Ino(owner.ino)) }
 }
 
-fn zeroed(len: usize) -> Bytes {
-    Arc::new(vec![0; len].into_boxed_slice())
-}
-
 /// The bytes of a block that nobody else has seen yet.
 fn unshared(bytes: &mut Bytes) -> &mut [u8] {
-    Arc::get_mut(bytes).expect("just made, not shared")
+    bytes.get_mut().expect("just made, not shared")
 }
 
 #[cfg(test)]

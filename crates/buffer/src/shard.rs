@@ -11,11 +11,9 @@
 //! Invariant: each slot's block has its place in the table, and nothing else has one.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use base::Pblk;
 use base::salted::Salted;
-use device::Device;
 
 use crate::{Bytes, Hint};
 
@@ -31,6 +29,7 @@ pub(crate) struct Shard {
     departed: u64,
 }
 
+#[repr(align(64))] // Whoever looks at one waits for one line of memory.
 struct Slot {
     block: u64,
     bytes: Bytes,
@@ -110,6 +109,7 @@ impl Shard {
         }
         slot.touched = true;
         self.hits += 1;
+        slot.bytes.ask_for_count();
         look(&slot.bytes);
         true
     }
@@ -119,7 +119,18 @@ impl Shard {
     pub(crate) fn look_ahead(&self, blocks: impl Iterator<Item = (Pblk, Hint)>) {
         let there = blocks
             .filter_map(|(block, hint)| self.slots.get(hint.0 as usize).filter(|slot| slot.block == block.0));
-        std::hint::black_box(there.map(|slot| Arc::strong_count(&slot.bytes)).sum::<usize>());
+        std::hint::black_box(there.map(|slot| slot.bytes.holders()).sum::<usize>());
+    }
+
+    /// Is the block here, and did its bytes pass some verification, or were they changed by somebody who had them verified?
+    #[inline]
+    pub(crate) fn is_trusted(&self, block: Pblk, hint: &mut Hint) -> bool {
+        self.place(block, hint).is_some_and(|at| self.slots[at].verified != 0)
+    }
+
+    /// Asks the processor for the slot of a block whose place is known.
+    pub(crate) fn ask_for_slot(&self, hint: Hint) {
+        self.slots.get(hint.0 as usize).into_iter().for_each(device::ask_for_start);
     }
 
     /// Keeps what was read of a block since [`departed`](Self::departed) was `since`, unless the block came meanwhile: what is
@@ -138,6 +149,7 @@ impl Shard {
 
     fn add(&mut self, block: Pblk, bytes: Bytes) -> &mut Slot {
         let at = self.slots.len();
+        device::make_room(&mut self.slots, 1);
         self.slots.push(Slot {
             block: block.0,
             bytes,
@@ -157,9 +169,11 @@ impl Shard {
         (slot.verified, slot.changed, slot.is_edited) = (owner, transaction, true);
     }
 
-    /// Notes that these very bytes passed a verification.
+    /// Notes that these very bytes passed a verification. Not of a block that was changed here: it is whose change that was, and another
+    /// would have it sealed as something else.
     pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Bytes, owner: u64) {
-        if let Some(slot) = self.slot(block).filter(|slot| Arc::ptr_eq(&slot.bytes, bytes)) {
+        let mut slot = self.slot(block).filter(|slot| slot.bytes.is(bytes));
+        if let Some(slot) = slot.as_mut().filter(|slot| !slot.is_edited) {
             slot.verified = owner;
         }
     }
@@ -173,7 +187,6 @@ impl Shard {
         hint: &mut Hint,
         owner: u64,
         transaction: u64,
-        device: &dyn Device,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
         let at = self.place(block, hint)?;
@@ -182,33 +195,8 @@ impl Shard {
         slot.verified = owner;
         slot.is_edited = true;
         slot.is_at_home = false;
-        change(own(&mut slot.bytes, device));
+        change(slot.bytes.make_mut());
         Some(std::mem::replace(&mut slot.changed, transaction) != transaction)
-    }
-
-    /// Changes bytes that were taken: here too, if nobody changed the block since. They are copied only if somebody else holds
-    /// them.
-    pub(crate) fn seal(
-        &mut self,
-        block: Pblk,
-        hint: Hint,
-        mut taken: Bytes,
-        seal: impl FnOnce(&mut [u8]),
-    ) -> Bytes {
-        match self.slot_at(block, hint).filter(|slot| Arc::ptr_eq(&slot.bytes, &taken)) {
-            Some(slot) => {
-                // The slot's is the last one then, and under the lock nobody gets another.
-                drop(taken);
-                let own: &mut Box<[u8]> = Arc::make_mut(&mut slot.bytes);
-                seal(own);
-                slot.bytes.clone()
-            }
-            None => {
-                let own: &mut Box<[u8]> = Arc::make_mut(&mut taken);
-                seal(own);
-                taken
-            }
-        }
     }
 
     /// The device has what this transaction made of the block; these very bytes if `is_at_home`.
@@ -237,7 +225,7 @@ impl Shard {
             let slot = &mut self.slots[self.hand];
             // The device may hold them twice: at home, and in the log.
             let holders = if slot.is_at_home { 3 } else { 1 };
-            if slot.touched || slot.changed != 0 || Arc::strong_count(&slot.bytes) > holders {
+            if slot.touched || slot.changed != 0 || slot.bytes.holders() > holders {
                 slot.touched = false;
                 self.hand += 1;
                 continue;
@@ -265,17 +253,4 @@ impl Shard {
         assert_eq!(self.slots.len(), self.places.len());
         assert!(self.slots.iter().enumerate().all(|(at, slot)| self.places[&slot.block] as usize == at));
     }
-}
-
-/// The bytes, to be changed: a copy if somebody else holds them, in a block that the device has to spare or a new one.
-fn own<'a>(bytes: &'a mut Bytes, device: &dyn Device) -> &'a mut [u8] {
-    if Arc::get_mut(bytes).is_none()
-        && let Some(mut copy) = device.spare_block(bytes.len())
-        && let Some(place) = Arc::get_mut(&mut copy)
-    {
-        place.copy_from_slice(bytes);
-        *bytes = copy;
-    }
-    let own: &mut Box<[u8]> = Arc::make_mut(bytes);
-    own
 }

@@ -55,6 +55,8 @@ Options after -o, separated by commas:
                         block by block only: after a crash a file shows what was written to it (so it is if nothing else is
                         said), or maybe what stood on the disk before
   data=journal          write bytes through the journal
+  errors=continue, errors=remount-ro, errors=panic
+                        what to do when damage is met; what the superblock says, if nothing is said
   noauto_da_alloc       keep bytes that replace a file's in memory as long as others
   track_opens           hear of opening and closing: errors of writing are told once to each open file, not to each process
   io=auto, io=calls, io=rings
@@ -62,6 +64,16 @@ Options after -o, separated by commas:
                         by a call each, or together by io_uring, where the system has it
   track_closes          hear of closing: bytes that replace a file's are written back then, not some seconds later
   writeback_cache       the kernel keeps what is written: small writes cost less; that there is no space, fsync tells
+  flush=none, seed, merge, epoch, empty-txn
+                        how threads that sync share flushes of the device: epoch, if nothing is said
+  flush_delay=full, aged, none
+                        how long flush=seed waits for others; aged, if nothing is said
+  min_batch_time=US, max_batch_time=US
+                        how long who needs a commit at once waits for others, in microseconds: 0 and 15000
+  nobarrier             neither commits nor fsync flush: a power cut may destroy the file system; for measuring
+  es_policy=NAME        what is known of files' blocks is forgotten by this policy: es-chunk, or one of `lab shrinker`
+  orphans=file, list-v3, list-v0, none
+                        how inodes without names are tracked; with none a crash loses their blocks until e2fsck: for measuring
   dev, suid, noexec     open device nodes; honour set-id bits; start no programs
   remount               change ro, rw, dev, suid, noexec of the mount on DIR; rw only if it was mounted so
 

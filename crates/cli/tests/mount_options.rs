@@ -14,6 +14,7 @@ use common::mounted::{
 };
 use common::{extant, outcome};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 use testkit::e2fsck_clean;
 
@@ -187,6 +188,9 @@ fn ways_of_writing_leave_the_same() {
         "noauto_da_alloc",
         "data=journal",
         "io=rings",
+        "es_policy=baseline,flush=seed,flush_delay=full,orphans=list-v0",
+        "es_policy=upstream,flush=empty-txn,min_batch_time=300,orphans=list-v3",
+        "nobarrier,orphans=none,max_batch_time=0,flush=none",
         "io=calls",
         "writeback_cache",
         "writeback_cache,track_opens",
@@ -203,6 +207,28 @@ fn ways_of_writing_leave_the_same() {
         mount.unmount();
         e2fsck_clean(&image);
     }
+}
+
+/// The mount's root tells what is known of files' blocks, in the lines of the kernel's file.
+#[test]
+fn the_root_tells_what_is_known_of_extents() {
+    if !has_fuse() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = Mount::new(&image, &["-o", "es_policy=es-gc"]);
+    runs(mount.path(), "seq 100000 > a; sync a");
+    let mut text = [0; 4096];
+    let len = rustix::fs::getxattr(mount.path(), "extant.es_shrinker_info", &mut text[..]).unwrap();
+    let text = std::str::from_utf8(&text[..len]).unwrap();
+    assert!(text.starts_with("stats:") && text.contains("cache hits/misses"), "{text}");
+    assert!(!text.contains(" 0 inodes on list"), "{text}");
+    assert_eq!(
+        rustix::fs::getxattr(mount.path().join("a"), "extant.es_shrinker_info", &mut [0; 9][..]),
+        Err(Errno::OPNOTSUPP)
+    );
+    mount.unmount();
+    e2fsck_clean(&image);
 }
 
 /// What replaces a file's bytes goes to the image when it is closed, without being synced: what commits after that commits it.

@@ -6,7 +6,7 @@
 //! it is complete. Does **not** own any layout of a file system, cache or order of writes.
 //!
 //! A file is used through the system's page cache or past it ([`FileDevice::with_direct`]), and batches of transfers go to it by calls or
-//! by io_uring ([`FileDevice::with_io`]). `unsafe` stands in `uring` and `ioctl`, and nowhere else of the house.
+//! by io_uring ([`FileDevice::with_io`]). `unsafe` stands in `uring` and `ioctl`, and in the crate `blocks`.
 //!
 //! Invariants
 //! 1. A read or write is whole or an error that says what, where and why; there are no short transfers.
@@ -50,7 +50,6 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 pub use compose::{ComposeFault, Linear, Stripe};
 pub use file::{FileDevice, Io};
@@ -130,7 +129,8 @@ impl DeviceFault {
 }
 
 /// Bytes that several may hold, and nobody changes while they do.
-pub type SharedBytes = Arc<Box<[u8]>>;
+pub use blocks::Block as SharedBytes;
+pub use blocks::{ask_for, ask_for_block, ask_for_start, make_room};
 
 /// Bytes that can be read and written at offsets.
 pub trait Device: Send + Sync {
@@ -227,12 +227,6 @@ pub trait Device: Send + Sync {
         parts
             .iter()
             .try_fold(true, |kept, (offset, blocks)| Ok(self.write_shared_at(*offset, blocks)? && kept))
-    }
-
-    /// A block of `len` bytes that a device in memory held and nobody holds any more, for who would ask the system for one: whatever
-    /// is in it. `None` where there is none.
-    fn spare_block(&self, _len: usize) -> Option<SharedBytes> {
-        None
     }
 
     /// Writes all of `bytes` at byte `offset`, and returns when they are durable (a disk's "forced unit access"). Whether

@@ -1,24 +1,19 @@
 //! A device in memory that takes room only for what was written.
 //!
 //! ```text
-//! chunk 7:  [ zero | own | own | shared | zero | ... ]      16 pages of 4 KiB
-//!                                  '--> bytes that the writer holds as well: copied when either of the two changes them
+//! chunk 7:  [ zero | held | held | held | zero | ... ]      16 pages of 4 KiB
+//!                            '--> bytes that the writer may hold as well: copied then when either of the two changes them
 //! ```
-//!
-//! Shared pages that are replaced, and that nobody else holds, wait to be used again: who writes shared pages makes one for each
-//! that he replaces, and to have the system take and give them costs more than their copies.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use crate::{Device, DeviceFault, SharedBytes, total_len};
 
 const PAGE: usize = 4 << 10;
 const PAGES: u64 = 16;
-/// Pages that wait to be used again at most: 64 MiB, what a checkpoint of a log of 128 MiB replaces.
-const SPARE_MAX: usize = 16 << 10;
 
 /// A sparse device in memory: pages of 4 KiB, made when first written. Readers do not wait for each other. What is written as
 /// [shared](Device::write_shared_at) pages is kept, not copied.
@@ -26,48 +21,32 @@ const SPARE_MAX: usize = 16 << 10;
 pub struct MemDevice {
     size: u64,
     chunks: RwLock<Chunks>,
-    /// Nobody else holds these.
-    spare: Mutex<Vec<SharedBytes>>,
 }
 
 #[derive(Debug, Default)]
 struct Chunks(HashMap<u64, Box<[Page; PAGES as usize]>>);
 
-#[derive(Debug, Default)]
-enum Page {
-    /// Never written.
-    #[default]
-    Zero,
-    Own(Box<[u8]>),
-    Shared(SharedBytes),
-}
+/// `None`: never written.
+type Page = Option<SharedBytes>;
 
-impl Page {
-    fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Self::Zero => None,
-            Self::Own(bytes) => Some(bytes),
-            Self::Shared(bytes) => Some(bytes),
+/// Puts `bytes` at `within`. A page that is written whole is neither zeroed nor copied first.
+fn put(page: &mut Page, within: usize, bytes: &[u8]) {
+    match page {
+        Some(held) if bytes.len() < PAGE || held.holders() == 1 => {
+            held.make_mut()[within..within + bytes.len()].copy_from_slice(bytes);
         }
-    }
-
-    /// Puts `bytes` at `within`. A page that is written whole is not zeroed first.
-    fn put(&mut self, within: usize, bytes: &[u8]) {
-        match self {
-            Self::Own(own) => own[within..within + bytes.len()].copy_from_slice(bytes),
-            _ if bytes.len() == PAGE => *self = Self::Own(bytes.into()),
-            Self::Zero | Self::Shared(_) => {
-                let mut own: Box<[u8]> = self.bytes().map_or_else(|| vec![0; PAGE].into(), Box::from);
-                own[within..within + bytes.len()].copy_from_slice(bytes);
-                *self = Self::Own(own);
-            }
+        _ if bytes.len() == PAGE => *page = Some(SharedBytes::copy_of(bytes)),
+        _ => {
+            let mut held = SharedBytes::zeroed(PAGE);
+            held.make_mut()[within..within + bytes.len()].copy_from_slice(bytes);
+            *page = Some(held);
         }
     }
 }
 
 impl Chunks {
     fn page(&self, page: u64) -> Option<&[u8]> {
-        self.0.get(&(page / PAGES)).and_then(|chunk| chunk[(page % PAGES) as usize].bytes())
+        self.0.get(&(page / PAGES)).and_then(|chunk| chunk[(page % PAGES) as usize].as_deref())
     }
 
     fn page_mut(&mut self, page: u64) -> &mut Page {
@@ -76,7 +55,7 @@ impl Chunks {
 
     fn write(&mut self, offset: u64, bytes: &[u8]) {
         for (page, within, range) in parts(offset, bytes.len()) {
-            self.page_mut(page).put(within, &bytes[range]);
+            put(self.page_mut(page), within, &bytes[range]);
         }
     }
 }
@@ -85,27 +64,15 @@ impl MemDevice {
     /// A device of `size` bytes, all zero.
     #[must_use]
     pub fn new(size: u64) -> Self {
-        Self { size, chunks: RwLock::default(), spare: Mutex::default() }
+        Self { size, chunks: RwLock::default() }
     }
 
     /// Memory in use for content, in bytes; what is shared counts too.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
-        let pages = chunks.0.values().flat_map(|chunk| chunk.iter()).filter(|page| page.bytes().is_some());
+        let pages = chunks.0.values().flat_map(|chunk| chunk.iter()).filter(|page| page.is_some());
         (pages.count() * PAGE) as u64
-    }
-
-    /// Keeps those of the pages that nobody else holds, as many as there is room for.
-    fn keep_spare(&self, pages: Vec<Page>) {
-        let shared = pages.into_iter().filter_map(|page| match page {
-            Page::Shared(bytes) if Arc::strong_count(&bytes) == 1 => Some(bytes),
-            _ => None,
-        });
-        let mut left: Vec<_> = shared.collect();
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = SPARE_MAX.saturating_sub(spare.len()).min(left.len());
-        spare.extend(left.drain(..room));
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Chunks> {
@@ -185,7 +152,7 @@ impl Device for MemDevice {
             for block in blocks {
                 if are_pages {
                     let page = chunks.page_mut(offset / PAGE as u64);
-                    before.push(std::mem::replace(page, Page::Shared(Arc::clone(block))));
+                    before.push(page.replace(block.clone()));
                 } else {
                     chunks.write(offset, block);
                 }
@@ -193,15 +160,8 @@ impl Device for MemDevice {
             }
         }
         drop(chunks);
-        self.keep_spare(before);
+        drop(before);
         Ok(all_are_pages)
-    }
-
-    fn spare_block(&self, len: usize) -> Option<SharedBytes> {
-        if len != PAGE {
-            return None;
-        }
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
@@ -212,9 +172,9 @@ impl Device for MemDevice {
             let Some(chunk) = chunks.0.get_mut(&(page / PAGES)) else { continue };
             let page = &mut chunk[(page % PAGES) as usize];
             match page {
-                _ if range.len() == PAGE => *page = Page::Zero,
-                Page::Zero => {}
-                Page::Own(_) | Page::Shared(_) => page.put(within, &[0; PAGE][..range.len()]),
+                _ if range.len() == PAGE => *page = None,
+                None => {}
+                Some(_) => put(page, within, &[0; PAGE][..range.len()]),
             }
         }
         Ok(())
@@ -276,12 +236,11 @@ mod tests {
     #[test]
     fn shared_pages_are_kept_and_copied_when_the_device_or_the_writer_changes_them() {
         let device = MemDevice::new(1 << 20);
-        let mut mine: Vec<SharedBytes> = (1..4u8).map(|byte| Arc::new(vec![byte; PAGE].into())).collect();
+        let mut mine: Vec<SharedBytes> = (1..4u8).map(|byte| vec![byte; PAGE].into()).collect();
         assert!(device.write_shared_at(15 * 4096, &mine).unwrap());
-        assert_eq!((Arc::strong_count(&mine[0]), device.resident_bytes()), (2, 3 * 4096));
+        assert_eq!((mine[0].holders(), device.resident_bytes()), (2, 3 * 4096));
         // The writer's change is not the device's, nor the other way round.
-        let own: &mut Box<[u8]> = Arc::make_mut(&mut mine[0]);
-        own[0] = 9;
+        mine[0].make_mut()[0] = 9;
         device.write_at(17 * 4096 + 5, &[7]).unwrap();
         device.zero_at(16 * 4096 + 4000, 96).unwrap();
         assert_eq!((mine[1][4095], mine[2][5]), (2, 3));
@@ -293,7 +252,7 @@ mod tests {
         assert_eq!(device.resident_bytes(), 0);
         // What is no page, or not in the place of one, is copied.
         assert!(!device.write_shared_at(512, &mine).unwrap());
-        let small: SharedBytes = Arc::new(vec![5; 1024].into());
+        let small: SharedBytes = vec![5; 1024].into();
         assert!(!device.write_shared_at(1024, &[small]).unwrap());
         device.read_at(1024, &mut back).unwrap();
         assert_eq!((back[1023], back[1024]), (5, 1));
@@ -301,23 +260,19 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_were_replaced_are_spare_if_nobody_holds_them() {
+    fn nothing_is_written_when_a_part_lies_outside() {
         let device = MemDevice::new(1 << 20);
-        let page = |byte: u8| SharedBytes::new(vec![byte; PAGE].into());
+        let page = |byte: u8| SharedBytes::from(vec![byte; PAGE]);
         let held = page(2);
-        device.write_shared_at(0, &[page(1), Arc::clone(&held)]).unwrap();
-        assert!(device.spare_block(PAGE).is_none());
-        assert!(device.write_shared_many_at(&[(0, &[page(3)]), (4096, &[page(4)])]).unwrap());
-        assert!(device.spare_block(1024).is_none());
-        assert_eq!(device.spare_block(PAGE).unwrap()[0], 1);
-        assert!(device.spare_block(PAGE).is_none());
-        assert_eq!(held[0], 2);
-        // One that cannot be kept, and nothing was written when one lies outside.
+        assert!(
+            device.write_shared_many_at(&[(0, &[page(3)]), (4096, std::slice::from_ref(&held))]).unwrap()
+        );
+        // One that cannot be kept is copied.
         assert!(!device.write_shared_many_at(&[(0, &[page(5)]), (8192 + 512, &[page(6)])]).unwrap());
         assert!(device.write_shared_many_at(&[(0, &[page(7)]), (1 << 20, &[page(8)])]).is_err());
         let mut back = [0; 2];
         device.read_at(4095, &mut back).unwrap();
-        assert_eq!(back, [5, 4]);
+        assert_eq!((back, held.holders()), ([5, 2], 2));
     }
 
     #[test]

@@ -45,10 +45,6 @@ macro_rules! forward {
                 (**self).write_shared_at(offset, blocks)
             }
 
-            fn spare_block(&self, len: usize) -> Option<SharedBytes> {
-                (**self).spare_block(len)
-            }
-
             fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
                 (**self).write_durable_at(offset, bytes)
             }

@@ -30,6 +30,7 @@
 //! Source: spec 04 sections 1, 5, 7 and 9.
 
 mod cache;
+mod filters;
 mod index;
 pub mod inline;
 mod leaf;
@@ -80,6 +81,19 @@ pub trait DirEdit: DirBlocks {
 
     /// Sets the directory's INDEX flag, or takes it off.
     fn set_indexed(&self, indexed: bool);
+
+    /// Asks the processor for what it takes to change a leaf, which comes next: best effort, nothing is waited for that was not
+    /// asked for before.
+    fn ask_ahead(&self, _leaf: Lblk, _what: Ahead) {}
+}
+
+/// What leads to a leaf's bytes in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ahead {
+    /// What is known of the leaf's place.
+    Place,
+    /// Where that says: its slot in the cache of blocks, and its bytes from this offset on.
+    Bytes(usize),
 }
 
 /// What there is no room for.

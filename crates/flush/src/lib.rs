@@ -392,10 +392,6 @@ impl<D: Device> Device for Coordinator<D> {
         written
     }
 
-    fn spare_block(&self, len: usize) -> Option<SharedBytes> {
-        self.device.spare_block(len)
-    }
-
     /// Nothing waits for a flush by it, if it succeeds.
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         let written = self.device.write_durable_at(offset, bytes);

@@ -75,6 +75,9 @@ pub const SERVER_ATTRIBUTE: &str = "extant.server";
 /// The attribute of the root that tells what the server can do, whatever the mount may: "rw" or "ro"; in no list.
 pub const MODE_ATTRIBUTE: &str = "extant.mode";
 
+/// The attribute of the root that tells what is known in memory of files' blocks, as the kernel's `es_shrinker_info`; in no list.
+pub const EXTENTS_ATTRIBUTE: &str = "extant.es_shrinker_info";
+
 /// The adapter between `fuser` and a server.
 struct Transport<S> {
     serve: Arc<S>,
@@ -169,6 +172,9 @@ impl<S: Serve> Transport<S> {
         }
         if ino == Ino::ROOT && name == MODE_ATTRIBUTE.as_bytes() {
             return Ok(if self.writable { b"rw" } else { b"ro" }.to_vec());
+        }
+        if ino == Ino::ROOT && name == EXTENTS_ATTRIBUTE.as_bytes() {
+            return self.serve.extents_told().map(String::into_bytes).ok_or(Errno::NODATA);
         }
         self.serve.xattr(ino, name)
     }

@@ -162,6 +162,11 @@ pub trait Serve: Send + Sync + 'static {
     /// As [`stat`](Self::stat).
     fn stat_fs(&self) -> Result<StatFs, Errno>;
 
+    /// What is known in memory of files' blocks, as the lines of the kernel's `es_shrinker_info`; `None` where nothing of it is kept.
+    fn extents_told(&self) -> Option<String> {
+        None
+    }
+
     /// The value of an extended attribute by its full name.
     ///
     /// # Errors

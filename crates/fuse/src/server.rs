@@ -248,6 +248,10 @@ impl Serve for Server {
         self.ask(|volume| Ok(volume.stat(&*volume.inode(ino)?)))
     }
 
+    fn extents_told(&self) -> Option<String> {
+        self.ask(|volume| Ok(volume.extent_stats())).ok()?.map(|stats| stats.es_shrinker_info())
+    }
+
     fn prefetch(&self, inos: &[Ino]) {
         if let State::Open(volume) = &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             volume.prefetch_inodes(inos);

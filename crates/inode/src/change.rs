@@ -18,7 +18,7 @@ use std::sync::Arc;
 use base::{Lblk, Malformed, Pblk, Place};
 use buffer::{Buffer, Edit, Kind, Owner, ReadFault, Seal};
 use dir::DirBlocks;
-use dir::edit::{DirEdit, NoSpace};
+use dir::edit::{Ahead, DirEdit, NoSpace};
 use mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
 use ondisk::inode::flags;
 use ondisk::{Features, dirent};
@@ -43,9 +43,9 @@ pub struct Change<'a> {
     pub alloc: &'a Alloc,
     /// The handle.
     pub edit: &'a dyn Edit,
-    /// Gets the transaction that changed names of a directory which asks for that to be durable when the caller is answered
+    /// Gets the directory whose names changed, and the transaction, if it asks for that to be durable when the caller is answered
     /// (`chattr +D`, `+S`): who starts handles waits for its commit. `None`: nobody waits.
-    pub awaited: Option<&'a Cell<u64>>,
+    pub awaited: Option<&'a Cell<Option<(base::Ino, u64)>>>,
 }
 
 impl<'a> Change<'a> {
@@ -65,7 +65,7 @@ impl<'a> Change<'a> {
     ) -> Result<R, dir::edit::EditFault> {
         let mut values = self.hand_over(node);
         let done = self.in_dir(node, &mut values, format, with)?;
-        self.await_names(&values);
+        self.await_names(node, &values);
         Ok(done)
     }
 
@@ -84,15 +84,15 @@ impl<'a> Change<'a> {
         let done = self.in_dir(node, &mut values, format, with)?;
         values.changed_in = self.edit.transaction();
         then(&mut values);
-        self.await_names(&values);
+        self.await_names(node, &values);
         Ok(done)
     }
 
     /// Names of this directory changed.
-    fn await_names(&self, dir: &Values) {
+    fn await_names(&self, node: &Node, dir: &Values) {
         if let Some(awaited) = self.awaited.filter(|_| dir.has_flag(flags::DIRSYNC | flags::SYNC)) {
             // It is changed in this one, by whoever has the handle.
-            awaited.set(dir.changed_in);
+            awaited.set(Some((node.ino(), dir.changed_in)));
         }
     }
 
@@ -397,7 +397,7 @@ impl DirBlocksEdit<'_> {
         verify: impl FnOnce(&[u8], u32) -> Result<(), Malformed>,
     ) -> Result<Option<Buffer>, ReadFault> {
         let mut places = self.places.borrow_mut();
-        let Some(Known { block, hint }) = self.known(&mut places, lblk)? else { return Ok(None) };
+        let Some(Known { block, hint, .. }) = self.known(&mut places, lblk)? else { return Ok(None) };
         let seed = self.values.borrow().seed();
         let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| verify(bytes, seed));
         let got = self.change.shared().buffers.get_at(*block, hint, self.owner(kind), verify);
@@ -406,12 +406,21 @@ impl DirBlocksEdit<'_> {
 
     fn change(&self, lblk: Lblk, kind: Kind, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
         let mut places = self.places.borrow_mut();
-        let Some(Known { block, hint }) = self.known(&mut places, lblk)? else {
+        let Some(Known { block, hint, bytes_at }) = self.known(&mut places, lblk)? else {
             let fact = Malformed::new("directory", "a block that is changed is no hole", lblk.0);
             return Err(ReadFault::corrupt(Place::ino(self.node.ino()).at_lblk(lblk), fact));
         };
         let seal = Seal { owner: self.owner(kind), seed: self.values.borrow().seed() };
-        self.change.edit.change_at(*block, hint, seal, change)
+        // An index block is looked at before it is changed; what is known of a leaf may be all that who changes it looked at.
+        if kind == Kind::DirLeaf {
+            let verify = |bytes: &[u8]| seal.seed.map_or(Ok(()), |seed| dirent::verify_tail(bytes, seed));
+            let verified = self.change.shared().buffers.verify_at(*block, hint, seal.owner, verify);
+            verified.map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))?;
+        }
+        self.change.edit.change_at(*block, hint, seal, &mut |bytes| {
+            *bytes_at = bytes.as_ptr().addr();
+            change(bytes);
+        })
     }
 
     /// A block behind the last one: the next of the last one's cluster, or of the window, or a new one.
@@ -452,7 +461,7 @@ impl DirBlocks for DirBlocksEdit<'_> {
 
     fn look_leaf(&self, lblk: Lblk, look: &mut dyn FnMut(&[u8])) -> Result<bool, ReadFault> {
         let mut places = self.places.borrow_mut();
-        let Some(Known { block, hint }) = self.known(&mut places, lblk)? else { return Ok(false) };
+        let Some(Known { block, hint, .. }) = self.known(&mut places, lblk)? else { return Ok(false) };
         let seed = self.values.borrow().seed();
         let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| dirent::verify_tail(bytes, seed));
         let owner = self.owner(Kind::DirLeaf);
@@ -490,6 +499,20 @@ impl DirEdit for DirBlocksEdit<'_> {
 
     fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
         self.change(lblk, Kind::DirIndex, change)
+    }
+
+    fn ask_ahead(&self, leaf: Lblk, what: Ahead) {
+        let mut places = self.places.borrow_mut();
+        let buffers = &self.change.shared().buffers;
+        match what {
+            Ahead::Place => places.ask_for(leaf),
+            Ahead::Bytes(at) => {
+                if let Some(known) = places.get(leaf) {
+                    buffer::ask_for_block(known.bytes_at, buffers.block_size().len(), at);
+                    buffers.ask_for_slot(known.block, known.hint);
+                }
+            }
+        }
     }
 
     fn append(&self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, dir::edit::EditFault> {

@@ -70,9 +70,10 @@ pub struct FileCaches {
 impl FileCaches {
     /// Empty caches of a volume.
     #[must_use]
-    pub fn new(shared: &Shared, path: DataPath) -> Self {
+    pub fn new(shared: &Shared, path: DataPath, policy: extent_status::Policy) -> Self {
         let bytes = shared.budget.limit() as u64;
         let known = extent_status::Options {
+            policy,
             limit: Some((bytes / 16 / ENTRY_BYTES).max(1 << 12)),
             cluster_bits: shared.geometry.cluster_log,
             ..extent_status::Options::default()

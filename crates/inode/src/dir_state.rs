@@ -23,7 +23,7 @@ use crate::Node;
 
 /// Less than this is not worth counting.
 const STEP: usize = 4096;
-/// What one directory remembers at most, in bytes.
+/// What one directory remembers at most, in bytes, besides filters of leaves and what it has for each block.
 const ONE_MAX: usize = 64 << 20;
 /// Directories looked at per call of the shrinker.
 const SCAN_MAX: usize = 1 << 12;
@@ -44,10 +44,19 @@ pub(crate) struct Places {
 
 /// A block's place.
 #[derive(Clone, Copy)]
+#[repr(align(32))] // Not in two lines of the processor's cache.
 pub(crate) struct Known {
     /// Its number; 0 when nobody asked yet.
     pub(crate) block: Pblk,
     pub(crate) hint: Hint,
+    /// Where its bytes were in memory when they were changed last: good for asking the processor for them, and for nothing else.
+    pub(crate) bytes_at: usize,
+}
+
+impl Known {
+    fn new(block: Pblk) -> Self {
+        Self { block, hint: Hint::NONE, bytes_at: 0 }
+    }
 }
 
 impl Places {
@@ -55,14 +64,21 @@ impl Places {
         self.known.get_mut(lblk.0 as usize).filter(|known| known.block.0 != 0)
     }
 
+    /// Asks the processor for what is known of a block's place.
+    pub(crate) fn ask_for(&self, lblk: Lblk) {
+        self.known.get(lblk.0 as usize).into_iter().for_each(buffer::ask_for_start);
+    }
+
     /// Notes what the map says of a block.
     pub(crate) fn set(&mut self, lblk: Lblk, block: Pblk) -> &mut Known {
         let at = lblk.0 as usize;
         if at >= self.known.len() {
-            self.known.resize(at + 1, Known { block: Pblk(0), hint: Hint::NONE });
+            let more = at + 1 - self.known.len();
+            buffer::make_room(&mut self.known, more);
+            self.known.resize(at + 1, Known::new(Pblk(0)));
         }
         let known = &mut self.known[at];
-        *known = Known { block, hint: Hint::NONE };
+        *known = Known::new(block);
         known
     }
 
@@ -120,7 +136,8 @@ impl DirMemory {
 
     /// Nothing is remembered yet.
     pub(crate) fn state(self: &Arc<Self>) -> Box<DirState> {
-        let cache = DirCache::new(ONE_MAX.min(self.budget.limit() / 4));
+        let limit = self.budget.limit();
+        let cache = DirCache::new(ONE_MAX.min(limit / 4)).with_filters(limit / 8);
         Box::new(DirState {
             cache,
             places: Places::default(),

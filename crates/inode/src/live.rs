@@ -390,12 +390,16 @@ impl std::ops::DerefMut for Editing<'_> {
 }
 
 impl Live {
-    /// No inode in memory yet. `forget_orphans`: see `journal::Sabotage`.
+    /// No inode in memory yet. Of files: how bytes get to the device, and how what is known of their blocks is forgotten. `forget_orphans`: see `journal::Sabotage`.
     #[must_use]
-    pub fn new(shared: Arc<Shared>, path: DataPath, forget_orphans: bool) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        (path, policy): (DataPath, extent_status::Policy),
+        forget_orphans: bool,
+    ) -> Self {
         let table = Table::new(&shared.budget);
         let dirs = DirMemory::new(&shared.budget);
-        let files = FileCaches::new(&shared, path);
+        let files = FileCaches::new(&shared, path, policy);
         Self {
             shared,
             files,

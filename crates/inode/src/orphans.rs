@@ -54,6 +54,28 @@ pub enum OrphanMode {
     None,
 }
 
+impl OrphanMode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::ListV0, Self::ListV3, Self::File, Self::None];
+
+    /// As it is spelled.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ListV0 => "list-v0",
+            Self::ListV3 => "list-v3",
+            Self::File => "file",
+            Self::None => "none",
+        }
+    }
+
+    /// By its spelling.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+}
+
 /// The orphans of a volume.
 pub struct Orphans {
     mode: OrphanMode,

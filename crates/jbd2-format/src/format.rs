@@ -118,10 +118,13 @@ impl LogFormat {
     /// logged (escaped). All 32 bits; a version 2 tag keeps the low 16. 0 where tags carry none.
     #[must_use]
     pub fn tag_checksum(&self, tid: Tid, logged: &[u8]) -> u32 {
-        if !self.has_block_checksums() {
-            return 0;
-        }
-        crc32c(crc32c(self.seed, &tid.0.to_be_bytes()), logged)
+        self.tag_seed(tid).map_or(0, |seed| crc32c(seed, logged))
+    }
+
+    /// What the checksums of blocks of a transaction begin with; `None` where tags carry none.
+    #[must_use]
+    pub fn tag_seed(&self, tid: Tid) -> Option<u32> {
+        self.has_block_checksums().then(|| crc32c(self.seed, &tid.0.to_be_bytes()))
     }
 
     /// Is `logged` the block that `tag` describes? True where tags carry no checksum.

@@ -9,7 +9,8 @@
 //!                                                    '--> the next one RUNS
 //! ```
 //!
-//! Nobody waits for a block that is being committed: sealing takes shared bytes, and a change after that goes to a copy.
+//! Nobody waits for a block that is being committed: sealing takes shared bytes, and a change while they are shared goes to a copy.
+//! Soon they are not: what gets a checksum is copied for the log by who commits.
 //!
 //! Invariants
 //! 1. A home is written only with bytes of a committed transaction (C1).
@@ -24,8 +25,10 @@
 //!
 //! Locks, in order: `writer` (one commit or checkpoint at a time), `running`, a transaction's list, the cache's shards.
 
+mod batching;
 mod checkpoint;
 mod handle;
+mod images;
 mod lanes;
 mod log_writer;
 mod pieces;
@@ -34,20 +37,24 @@ mod transaction;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use base::Pblk;
 use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use base::sync::{Apart, Condvar, Mutex};
-use buffer::{Buffer, Buffers, Bytes, Hint, ReadFault, Seal};
+use buffer::{Buffers, ReadFault, Seal};
 use device::{Device, DeviceFault};
 
+pub use self::batching::Batching;
 pub use self::handle::Handle;
+pub use self::images::EndSum;
 pub use self::log_writer::OpenLogFault;
 
+use self::batching::Batcher;
 use self::checkpoint::Checkpoint;
+use self::images::{Taken, images};
 use self::lanes::Lanes;
-use self::log_writer::{LogChecksums, LogWriter};
+use self::log_writer::LogWriter;
 use self::transaction::Transaction;
 
 /// What the committer's thread is to do.
@@ -82,6 +89,12 @@ pub trait Client: Send + Sync {
 
     /// Puts a block's checksum in place.
     fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]);
+
+    /// The checksum of a block that has it in its last four bytes, over bytes from its beginning on: what [`seal`](Self::seal) would
+    /// put there. `None`: it lies elsewhere, or is another.
+    fn end_sum(&self, _seal: Seal, _bytes: &[u8]) -> Option<EndSum> {
+        None
+    }
 
     /// Has a block of this kind a checksum inside? If not it is logged as it is, without a copy.
     fn has_checksum(&self, seal: Seal) -> bool;
@@ -158,6 +171,8 @@ pub struct Options {
     /// Somebody calls [`Journal::commit`] when [`Journal::wait_for_work`] says so; else who finds a transaction full commits
     /// it himself.
     pub has_committer: bool,
+    /// Whether, and how long, [`Journal::commit_with_others`] waits for them.
+    pub batching: Option<Batching>,
     /// Everything in the log is home but its fast commits: see [`Supersede`].
     pub supersede: Option<Supersede>,
     /// For the crash lab.
@@ -204,6 +219,8 @@ pub struct Stats {
     pub start_waits: u64,
     /// Nanoseconds in which no handle could start, since a transaction was being sealed.
     pub sealing_nanos: u64,
+    /// Times that who asked for a commit waited a little, so that others' changes got into it: see [`Batching`].
+    pub batch_waits: u64,
 }
 
 /// A journal that is open for writing; or, without a log, the same order of things with homes written at each commit.
@@ -226,6 +243,7 @@ pub struct Journal {
     is_checkpoint_due: AtomicBool,
     is_closing: AtomicBool,
     aborted: OnceLock<Aborted>,
+    batcher: Batcher,
     stats: Mutex<Stats>,
 }
 
@@ -243,28 +261,6 @@ struct Running {
 struct Writer {
     log: Option<LogWriter>,
     checkpoint: Checkpoint,
-}
-
-/// A block's bytes as they were when its transaction was sealed.
-type Taken = (Buffer, Seal);
-
-/// A block of a transaction as it goes to the log and home.
-pub(crate) struct Image {
-    pub(crate) block: Pblk,
-    pub(crate) bytes: Bytes,
-    /// Where it was in the cache.
-    pub(crate) hint: Hint,
-    /// As it is logged, where that is different.
-    pub(crate) escaped: Option<Bytes>,
-    /// Of what is logged.
-    pub(crate) checksum: u32,
-}
-
-impl Image {
-    /// The bytes for the log.
-    pub(crate) fn logged(&self) -> &Bytes {
-        self.escaped.as_ref().unwrap_or(&self.bytes)
-    }
 }
 
 impl Journal {
@@ -285,6 +281,7 @@ impl Journal {
             0 => log_max,
             max => max.min(log_max),
         };
+        let batcher = Batcher::new(options.batching);
         let lens: [Arc<Apart<AtomicU32>>; 2] = Default::default();
         let running = Running {
             transaction: Arc::new(Transaction::new(1, &lens[1])),
@@ -309,6 +306,7 @@ impl Journal {
             is_checkpoint_due: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             aborted: OnceLock::new(),
+            batcher,
             stats: Mutex::default(),
         })
     }
@@ -437,8 +435,31 @@ impl Journal {
         if self.committed() >= transaction {
             return Ok(());
         }
+        let begun = Instant::now();
         let committed = self.commit_running(&mut writer);
+        self.batcher.note(begun.elapsed());
         committed.map_err(|cause| self.give_up(&mut writer, cause))
+    }
+
+    /// As [`commit`](Self::commit), for who made something that is to be durable when he returns, and may wait a little so that
+    /// others who do the same share the commit. `what` tells apart what was changed: where it is the same as the last time, nobody
+    /// else is coming.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_with_others(&self, transaction: u64, what: u64) -> Result<(), Aborted> {
+        let age = || {
+            let running = self.running.lock();
+            (running.transaction.number == transaction && !running.is_locked)
+                .then(|| running.transaction.age())
+        };
+        if self.committed() < transaction
+            && let Some(wait) = self.batcher.wait(what, age)
+        {
+            self.stats.lock().batch_waits += 1;
+            std::thread::sleep(wait);
+        }
+        self.commit(transaction)
     }
 
     /// Commits what runs, if it has changes.
@@ -567,7 +588,7 @@ impl Journal {
         let (transaction, snapshots) = self.seal()?;
         let sabotage = self.options.sabotage;
         let mut logged = 0;
-        let images = self.images(snapshots, writer.log.as_ref().map(LogWriter::checksums));
+        let images = images(self.client(), snapshots, writer.log.as_ref().map(LogWriter::checksums));
         let n_images = images.len() as u64;
         let revokes = transaction.revokes();
         match &mut writer.log {
@@ -627,7 +648,7 @@ impl Journal {
         let mut running = self.running.lock();
         running.is_locked = true;
         self.lanes.shut();
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         while running.handles > 0 || self.lanes.open() > 0 {
             self.changed.wait(&mut running);
         }
@@ -665,20 +686,6 @@ impl Journal {
             (buffer, Seal { owner: owner.unwrap_or(seal.owner), ..seal })
         });
         Ok(taken.collect())
-    }
-
-    /// The blocks with their checksums, their own and the log's.
-    fn images(&self, taken: Vec<Taken>, log: Option<LogChecksums>) -> Vec<Image> {
-        let client = self.client();
-        pieces::map(taken, |(buffer, seal)| {
-            let (block, hint) = (buffer.block(), buffer.hint());
-            let bytes = match client.has_checksum(seal) {
-                true => self.buffers.seal(buffer, |bytes| client.seal(block, seal, bytes)),
-                false => buffer.into_shared(),
-            };
-            let (escaped, checksum) = log.map_or((None, 0), |log| log.of(&bytes));
-            Image { block, bytes, hint, escaped, checksum }
-        })
     }
 
     fn empty_log(&self, writer: &mut Writer) -> Result<(), Failure> {

@@ -80,7 +80,8 @@ mod scan;
 mod testlog;
 
 pub use engine::{
-    Aborted, Client, Handle, Journal, OpenLogFault, Options, Sabotage, StartFault, Stats, Supersede, Work,
+    Aborted, Batching, Client, EndSum, Handle, Journal, OpenLogFault, Options, Sabotage, StartFault, Stats,
+    Supersede, Work,
 };
 pub use entries::{Entry, each_entry};
 pub use fast_commit::{FastCommitCounts, FastCommitPlan};

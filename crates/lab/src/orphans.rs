@@ -56,12 +56,9 @@ impl Mode {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::ListV0 => "list-v0",
-            Self::ListV3 => "list-v3",
-            Self::File => "file",
-            Self::None => "none",
             Self::SingleHandle => "single-handle",
             Self::Kernel => "kernel",
+            engine => engine.tracking().name(),
         }
     }
 
@@ -71,14 +68,18 @@ impl Mode {
         Self::ENGINE.into_iter().chain([Self::Kernel]).find(|mode| mode.name() == name)
     }
 
-    fn write_options(self) -> WriteOptions {
-        let orphans = match self {
+    fn tracking(self) -> OrphanMode {
+        match self {
             Self::ListV0 => OrphanMode::ListV0,
             Self::ListV3 => OrphanMode::ListV3,
             Self::None => OrphanMode::None,
             Self::File | Self::SingleHandle | Self::Kernel => OrphanMode::File,
-        };
-        WriteOptions { orphans, track_all_orphans: self != Self::SingleHandle, ..WriteOptions::default() }
+        }
+    }
+
+    fn write_options(self) -> WriteOptions {
+        let track_all_orphans = self != Self::SingleHandle;
+        WriteOptions { orphans: self.tracking(), track_all_orphans, ..WriteOptions::default() }
     }
 
     fn format_options(self, options: &FormatOptions) -> FormatOptions {

@@ -386,6 +386,12 @@ pub fn seal_tail(block: &mut [u8], inode_seed: u32) {
     block[at..].copy_from_slice(&checksum.to_le_bytes());
 }
 
+/// The checksum that [`seal_tail`] would write, and how many bytes it is of; `None` for a block without a tail.
+#[must_use]
+pub fn tail_sum(block: &[u8], inode_seed: u32) -> Option<(u32, usize)> {
+    tail_checksum(block).map(|_| (leaf_checksum(block, inode_seed), block.len() - TAIL_LEN))
+}
+
 /// Checks a leaf block's tail against its bytes.
 ///
 /// # Errors

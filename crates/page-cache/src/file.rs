@@ -406,6 +406,12 @@ impl File {
         start..end as u32
     }
 
+    /// Is nothing of the file here?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.chunks.read().is_empty()
+    }
+
     pub(crate) fn chunk(&self, number: u64) -> Option<Arc<Chunk>> {
         self.chunks.read().get(&number).cloned()
     }

@@ -36,11 +36,13 @@ use inode::Inodes;
 use ondisk::{Geometry, Superblock};
 
 pub use dir::{Cursor, DirEntry};
-pub use extent_status::{Entry as KnownExtent, Stats as ExtentStats, Status as ExtentStatus};
+pub use extent_status::{
+    Entry as KnownExtent, Policy as ExtentPolicy, Stats as ExtentStats, Status as ExtentStatus,
+};
 pub use fault::{Fault, Refusal};
 pub use flush::{Delay as FlushDelay, FlushCounts, Mode as FlushMode, Settings as FlushSettings};
 pub use inode::{DataPath, Extent, Inode, LockStats, OrphanMode};
-pub use journal::Sabotage;
+pub use journal::{Batching, Sabotage};
 pub use mmp::MountGuard;
 pub use ondisk::filetype::FileType;
 pub use open::{OpenFault, OpenOptions, Recovery};

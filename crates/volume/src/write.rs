@@ -43,7 +43,7 @@ use base::sync::{Apart, thread_number};
 use base::{Ino, Pblk};
 use buffer::{Kind, ReadFault, Seal};
 use inode::{Change, Live, Node, Orphans, Shared, Values};
-use journal::{Handle, Journal};
+use journal::{EndSum, Handle, Journal};
 use ondisk::htree::DxFormat;
 use ondisk::inode::flags;
 use ondisk::time::Timestamp;
@@ -144,6 +144,11 @@ impl journal::Client for Keeper {
         }
     }
 
+    fn end_sum(&self, seal: Seal, bytes: &[u8]) -> Option<EndSum> {
+        let seed = seal.seed.filter(|_| seal.owner.kind == Kind::DirLeaf)?;
+        dirent::tail_sum(bytes, seed).map(|(value, len)| EndSum { value, seed, len })
+    }
+
     fn has_checksum(&self, seal: Seal) -> bool {
         seal.seed.is_some() && self.shared().fs_seed.is_some()
     }
@@ -212,7 +217,7 @@ impl Writer {
         credits: u32,
         mut operation: impl FnMut(&Change<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
-        let awaited = Cell::new(0);
+        let awaited = Cell::new(None);
         let done = with_room(
             &self.journal,
             || self.keeper.alloc.pending_blocks() > 0,
@@ -230,8 +235,8 @@ impl Writer {
             },
         )?;
         // Names of a directory that asks for it: durable before the caller is answered.
-        if awaited.get() > 0 {
-            self.journal.commit(awaited.get())?;
+        if let Some((dir, transaction)) = awaited.get() {
+            self.journal.commit_with_others(transaction, dir.0.into())?;
         }
         Ok(done)
     }

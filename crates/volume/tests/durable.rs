@@ -1,11 +1,16 @@
 //! What fsync and fdatasync promise is there when everything else in the device's cache is lost.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::Ino;
+use device::{Clock, Device, MemDevice, Model, Modelled};
 use ondisk::inode::flags;
 use simdisk::{Image, SimDisk};
-use volume::{Allocate, DataPath, New, OpenOptions, Rename, SetAttr, Volume, WriteOptions};
+use volume::{
+    Allocate, Batching, DataPath, FlushMode, FlushSettings, New, OpenOptions, Rename, SetAttr, Volume,
+    WriteOptions,
+};
 
 fn open(disk: Arc<SimDisk>) -> Volume {
     open_with(disk, WriteOptions::default())
@@ -51,6 +56,25 @@ fn fdatasync_brings_a_size_that_was_set() {
         let mut expected = vec![7; 4000];
         expected.resize(size as usize, 0);
         assert!(after_a_cut(&disk, b"file") == expected, "{size}");
+    }
+}
+
+/// However flushes are shared, with a journal and without.
+#[test]
+fn bytes_that_replace_others_are_durable_in_every_mode() {
+    for mode in FlushMode::ALL {
+        for no_journal in [false, true] {
+            let flush = FlushSettings { mode, ..FlushSettings::default() };
+            let (disk, volume) = made_with(WriteOptions { flush, no_journal, ..WriteOptions::default() });
+            let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+            volume.write_at(ino, 0, &[1; 4000]).unwrap();
+            volume.sync().unwrap();
+            for byte in 2..5u8 {
+                volume.write_at(ino, 0, &[byte; 4000]).unwrap();
+                volume.fdatasync(ino).unwrap();
+                assert!(after_a_cut(&disk, b"file") == [byte; 4000], "{mode:?}, {no_journal}, {byte}");
+            }
+        }
     }
 }
 
@@ -164,6 +188,48 @@ fn names_of_a_directory_that_asks_for_it_are_durable_at_once() {
         volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
         assert_eq!(volume.journal_stats().unwrap().commits, before);
     }
+}
+
+/// Threads that make names which are durable at once share commits: who asks waits a little for the others.
+#[test]
+fn who_needs_a_commit_at_once_lets_others_in() {
+    let commits = |batching: Batching| {
+        let scratch = testkit::scratch();
+        let path = scratch.path().join("image");
+        testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);
+        let memory = MemDevice::new(16 << 20);
+        memory.write_at(0, &std::fs::read(&path).unwrap()).unwrap();
+        let slow = Modelled::new(memory, Model::flush_of(Duration::from_millis(3)), Clock::Real);
+        let write = WriteOptions { batching, ..WriteOptions::default() };
+        let volume = Volume::open(Arc::new(slow), &OpenOptions { write, ..OpenOptions::default() }).unwrap();
+        let dirs: Vec<Ino> = (0..2u8)
+            .map(|n| {
+                let dir = volume.create(Ino::ROOT, &[b'a' + n], &New::directory(0o755)).unwrap().ino();
+                let asked = Some(flags::EXTENTS | flags::DIRSYNC);
+                volume.set_attr(dir, &SetAttr { flags: asked, ..SetAttr::default() }).unwrap();
+                dir
+            })
+            .collect();
+        volume.sync().unwrap();
+        let before = volume.journal_stats().unwrap();
+        std::thread::scope(|scope| {
+            for dir in &dirs {
+                let volume = &volume;
+                scope.spawn(move || {
+                    for n in 0..20u8 {
+                        volume.create(*dir, &[b'a' + n], &New::file(0o644)).unwrap();
+                    }
+                });
+            }
+        });
+        let after = volume.journal_stats().unwrap();
+        volume.close().unwrap();
+        (after.commits - before.commits, after.batch_waits)
+    };
+    // How many commits that saves depends on who else uses the machine: the study tells (`lab fsync`).
+    assert_eq!(commits(Batching { max: Duration::ZERO, ..Batching::default() }).1, 0);
+    let (shared, waits) = commits(Batching::default());
+    assert!(waits > 0 && shared <= 40, "{shared} commits with {waits} waits");
 }
 
 /// A shell cuts a file, closes one descriptor of it, and writes to the other: the last of those that are closed counts, whichever it is.

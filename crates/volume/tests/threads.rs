@@ -165,6 +165,46 @@ fn eight_threads_of_mixed_operations() {
     }
 }
 
+/// Who has a link in hand that was removed reads nothing of what is in its place now, and does that no harm.
+#[test]
+fn a_removed_link_is_not_read_from_a_block_that_is_used_again() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path.to_str().unwrap(), "4M"]);
+    let open = || {
+        let device = Arc::new(FileDevice::open(&path, true).unwrap());
+        let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
+        Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).unwrap()
+    };
+    let volume = open();
+    let root = volume.root().unwrap();
+    let links: Vec<_> = (0..50)
+        .map(|n| {
+            let name = format!("link{n}");
+            volume.create(Ino::ROOT, name.as_bytes(), &New::symlink(&[b's'; 100])).unwrap();
+            let link = volume.lookup(&root, name.as_bytes()).unwrap();
+            volume.unlink(Ino::ROOT, name.as_bytes()).unwrap();
+            link
+        })
+        .collect();
+    volume.sync().unwrap();
+    // As many as there is room for, so that each block that was freed is in use again.
+    let mut dirs = 0;
+    while volume.create(Ino::ROOT, format!("dir{dirs}").as_bytes(), &New::directory(0o755)).is_ok() {
+        dirs += 1;
+    }
+    for link in &links {
+        let fault = volume.read_link(link).unwrap_err();
+        assert!(fault.is(Refusal::Stale) || fault.is(Refusal::WrongType), "{fault}");
+    }
+    for n in 0..dirs {
+        let dir = volume.lookup(&volume.root().unwrap(), format!("dir{n}").as_bytes()).unwrap();
+        assert!(volume.lookup(&dir, b"..").is_ok(), "dir{n}");
+    }
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
+
 /// Who has the number of an inode that is gone in hand, meets the new one of that number only when it has its name: one that
 /// gets none, since the name exists, would take with it what others did to it meanwhile.
 #[test]

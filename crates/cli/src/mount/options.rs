@@ -3,10 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use device::Io;
 use fuse::mounting::is_plain_word;
-use volume::{DataPath, OnError};
+use volume::{Batching, DataPath, ExtentPolicy, FlushDelay, FlushMode, FlushSettings, OnError, OrphanMode};
 
 /// What the options say, as given; nothing is decided yet.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,11 @@ pub(super) struct MountFlags {
     pub(super) writeback_cache: bool,
     pub(super) discard: bool,
     pub(super) io: Io,
+    pub(super) no_barriers: bool,
+    pub(super) flush: FlushSettings,
+    pub(super) batching: Batching,
+    pub(super) extents: ExtentPolicy,
+    pub(super) orphans: OrphanMode,
 }
 
 impl MountFlags {
@@ -39,6 +45,11 @@ impl MountFlags {
         let mut flags = Self::default();
         for word in lists.iter().flat_map(|list| list.as_bytes().split(|byte| *byte == b',')) {
             flags.word(word)?;
+        }
+        if flags.batching.min > flags.batching.max && !flags.batching.max.is_zero() {
+            return Err(
+                "-o min_batch_time= is more than max_batch_time=, 15000 if nothing is said".to_owned()
+            );
         }
         if flags.read_write && flags.no_recovery {
             return Err(
@@ -90,28 +101,41 @@ impl MountFlags {
             (b"buffered_iomap", None) => self.block_by_block = false,
             (b"nobuffered_iomap", None) => self.block_by_block = true,
             (b"data", Some(value)) => {
-                self.data = Some(match value.as_bytes() {
-                    b"ordered" => DataPath::Ordered,
-                    b"writeback" => DataPath::Writeback,
-                    b"journal" => DataPath::Journal,
-                    _ => return Err("-o data=: ordered, writeback or journal".to_owned()),
-                });
+                let ways = [
+                    ("ordered", DataPath::Ordered),
+                    ("writeback", DataPath::Writeback),
+                    ("journal", DataPath::Journal),
+                ];
+                self.data = Some(named(key, value, ways)?);
             }
             (b"io", Some(value)) => {
-                self.io = match value.as_bytes() {
-                    b"auto" => Io::Auto,
-                    b"calls" => Io::Calls,
-                    b"rings" => Io::Rings,
-                    _ => return Err("-o io=: auto, calls or rings".to_owned()),
-                };
+                let ways = [("auto", Io::Auto), ("calls", Io::Calls), ("rings", Io::Rings)];
+                self.io = named(key, value, ways)?;
+            }
+            (b"barrier", None) => self.no_barriers = false,
+            (b"nobarrier", None) => self.no_barriers = true,
+            (b"barrier", Some(value)) if value == "0" || value == "1" => self.no_barriers = value == "0",
+            (b"flush", Some(value)) => {
+                self.flush.mode = named(key, value, FlushMode::ALL.map(|mode| (mode.name(), mode)))?;
+            }
+            (b"flush_delay", Some(value)) => {
+                self.flush.delay = named(key, value, FlushDelay::ALL.map(|delay| (delay.name(), delay)))?;
+            }
+            (b"min_batch_time", Some(value)) => self.batching.min = micros(key, value)?,
+            (b"max_batch_time", Some(value)) => self.batching.max = micros(key, value)?,
+            (b"es_policy", Some(value)) => {
+                self.extents = named(key, value, ExtentPolicy::ALL.map(|policy| (policy.name(), policy)))?;
+            }
+            (b"orphans", Some(value)) => {
+                self.orphans = named(key, value, OrphanMode::ALL.map(|mode| (mode.name(), mode)))?;
             }
             (b"errors", Some(value)) => {
-                self.errors = Some(match value.as_bytes() {
-                    b"continue" => OnError::Continue,
-                    b"remount-ro" => OnError::ReadOnly,
-                    b"panic" => OnError::Panic,
-                    _ => return Err("-o errors=: continue, remount-ro or panic".to_owned()),
-                });
+                let ways = [
+                    ("continue", OnError::Continue),
+                    ("remount-ro", OnError::ReadOnly),
+                    ("panic", OnError::Panic),
+                ];
+                self.errors = Some(named(key, value, ways)?);
             }
             (b"fsname", Some(value)) => self.fs_name = Some(value.to_owned()),
             (b"subtype", Some(value)) if is_plain_word(value) => {
@@ -121,7 +145,7 @@ impl MountFlags {
             (b"journal_dev" | b"journal_path", Some(value)) if !value.is_empty() => {
                 self.journal_device = Some(OsString::from_vec(value.as_bytes().to_vec()).into());
             }
-            (b"fsname" | b"subtype" | b"journal_dev" | b"journal_path" | b"errors" | b"data" | b"io", _) => {
+            (key, _) if WITH_VALUE.contains(&key) => {
                 return Err(format!("-o {key_text} needs a value: {key_text}=..."));
             }
             _ => {
@@ -133,6 +157,41 @@ impl MountFlags {
         }
         Ok(())
     }
+}
+
+/// Words that stand before "=".
+const WITH_VALUE: [&[u8]; 13] = [
+    b"fsname",
+    b"subtype",
+    b"journal_dev",
+    b"journal_path",
+    b"errors",
+    b"data",
+    b"io",
+    b"flush",
+    b"flush_delay",
+    b"min_batch_time",
+    b"max_batch_time",
+    b"es_policy",
+    b"orphans",
+];
+
+/// The one of these that `value` names.
+fn named<T, const N: usize>(key: &[u8], value: &OsStr, ways: [(&str, T); N]) -> Result<T, String> {
+    let names = ways.each_ref().map(|(name, _)| *name);
+    let found = ways.into_iter().find(|(name, _)| name.as_bytes() == value.as_bytes());
+    found.map(|(_, way)| way).ok_or_else(|| {
+        let (last, others) = names.split_last().expect("there is a choice");
+        format!("-o {}=: {} or {last}", String::from_utf8_lossy(key), others.join(", "))
+    })
+}
+
+/// A time in microseconds, as the kernel's options give it: a second at most.
+fn micros(key: &[u8], value: &OsStr) -> Result<Duration, String> {
+    let number = value.to_str().and_then(|text| text.parse::<u32>().ok()).filter(|us| *us <= 1_000_000);
+    number
+        .map(|us| Duration::from_micros(us.into()))
+        .ok_or_else(|| format!("-o {}=: microseconds up to 1000000, as 15000", String::from_utf8_lossy(key)))
 }
 
 #[cfg(test)]
@@ -166,6 +225,17 @@ mod tests {
         let io =
             ["rw", "io=calls", "io=calls,io=rings", "io=rings,io=auto"].map(|text| parse(text).unwrap().io);
         assert_eq!(io, [Io::Auto, Io::Calls, Io::Rings, Io::Auto]);
+        let studied = parse(
+            "nobarrier,flush=seed,flush_delay=full,min_batch_time=500,max_batch_time=0,es_policy=es-gc,orphans=list-v3",
+        )
+        .unwrap();
+        assert_eq!((studied.flush.mode, studied.flush.delay), (FlushMode::Seed, FlushDelay::Full));
+        assert_eq!((studied.extents, studied.orphans), (ExtentPolicy::EsGc, OrphanMode::ListV3));
+        assert_eq!(studied.batching, Batching { min: Duration::from_micros(500), max: Duration::ZERO });
+        assert!(studied.no_barriers && !parse("nobarrier,barrier").unwrap().no_barriers);
+        assert!(
+            parse("barrier=0").unwrap().no_barriers && !parse("barrier=0,barrier=1").unwrap().no_barriers
+        );
         let alloc =
             ["noauto_da_alloc,track_opens", "noauto_da_alloc,auto_da_alloc"].map(|text| parse(text).unwrap());
         assert!(alloc[0].no_auto_da_alloc && alloc[0].track_opens && !alloc[1].no_auto_da_alloc);
@@ -181,6 +251,15 @@ mod tests {
         assert!(parse("errors").is_err() && parse("errors=ignore").unwrap_err().contains("remount-ro"));
         assert!(parse("data=none").unwrap_err().contains("writeback"));
         assert!(parse("io").is_err() && parse("io=uring").unwrap_err().contains("rings"));
+        assert!(
+            parse("es_policy=lru").unwrap_err().ends_with(
+                "-o es_policy=: baseline, es-cache, es-slist, es-ilist, es-gc, upstream or es-chunk"
+            )
+        );
+        assert!(parse("max_batch_time=1s").unwrap_err().contains("microseconds"));
+        assert!(parse("min_batch_time=2000000").is_err() && parse("min_batch_time=16000").is_err());
+        assert!(parse("min_batch_time=16000,max_batch_time=20000").is_ok() && parse("barrier=2").is_err());
+        assert!(parse("orphans").is_err() && parse("nobarrier=1").unwrap_err().contains("--help"));
         assert!(parse("fsname").unwrap_err().contains("fsname=..."));
         assert!(parse("subtype=a\\b").is_err());
         assert!(parse("journal_dev=").is_err());

@@ -135,6 +135,11 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
             no_auto_da_alloc: flags.no_auto_da_alloc,
             data: flags.data_path(),
             discard: flags.discard,
+            no_barriers: flags.no_barriers,
+            flush: flags.flush,
+            batching: flags.batching,
+            extents: flags.extents,
+            orphans: flags.orphans,
             ..WriteOptions::default()
         },
         ..OpenOptions::default()

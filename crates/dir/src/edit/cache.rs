@@ -4,11 +4,12 @@
 //! nodes:  block -> keys [0, 0x4000, 0x9002, ..]  children [5, 1, 7, ..]       a probe reads no index block
 //! slots:  block -> touched?, notes, a hole                                     16 bytes for each block of the directory
 //! notes:  hashes and offsets of the names, used bytes, a hole                  a duplicate is looked for here: see `notes`
+//! filters: hashes that no name has                                             or, where there is no room for notes, here
 //! ```
 //!
 //! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split made it (the
-//! hashes are known then). Where there is no memory for notes, the hole is remembered alone. All of it can be made again from the blocks: notes are not made beyond the limit, nodes are dropped
-//! beyond it.
+//! hashes are known then). Where there is no memory for notes, it gets a filter in the same way, a fifth as large. All of it can be
+//! made again from the blocks: notes and filters are not made beyond their limits, nodes are dropped beyond it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,12 +19,16 @@ use base::Lblk;
 use ondisk::dirent::edit::Hole;
 use ondisk::htree::{DxEntries, DxEntry};
 
+use super::filters::Filters;
 use super::leaf::Mapped;
 use super::notes::Notes;
 use crate::order::Hasher;
 
 /// Inserts in which distinct leaves are counted.
 const WINDOW: u64 = 10_000;
+
+/// Keys that are passed at first by who looks for one near a guess.
+const NEAR: usize = 8;
 
 /// Memory that a cache takes by default.
 const LIMIT_BYTES: usize = 64 << 20;
@@ -41,6 +46,8 @@ pub struct DirCache {
     slots: Vec<Slot>,
     notes: Vec<Notes>,
     free_notes: Vec<u32>,
+    filters: Filters,
+    filter_bytes_max: usize,
     /// Used for splits, so that they allocate little.
     pub(super) map: Vec<Mapped>,
     pub(super) source: Vec<u8>,
@@ -55,9 +62,19 @@ struct Slot {
     /// The window in which an insert touched it last, counted from 1.
     window: u32,
     room: Known,
+    /// Its filter has all its names.
+    has_filter: bool,
 }
 
-/// What is known of the room in a leaf that has no notes, in words of 4 bytes.
+/// What a leaf that was looked at gets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Deserved {
+    Nothing,
+    Notes,
+    Filter,
+}
+
+/// What is known of the room in a leaf, in words of 4 bytes. Where there are notes they know better.
 #[derive(Clone, Copy, Default)]
 struct Known {
     hole_at: u16,
@@ -82,9 +99,28 @@ impl Node {
         self.keys.len()
     }
 
-    /// The last entry whose hash is not above this one.
-    pub(super) fn position(&self, hash: u32) -> usize {
-        self.keys[1..].partition_point(|key| *key <= hash)
+    /// The last entry whose hash is not above this one. Found soon where the keys are spread evenly between `low` and `high`, as hashes
+    /// are: what is looked at lies in one or two lines of the processor's cache, where halves of halves lie all over the node.
+    pub(super) fn position(&self, hash: u32, low: u32, high: u32) -> usize {
+        let keys = &self.keys[1..];
+        let (above, span) = (u64::from(hash.saturating_sub(low)), u64::from(high.saturating_sub(low)) + 1);
+        let guess = (above * keys.len() as u64 / span).min(keys.len() as u64) as usize;
+        for near in [guess, guess.saturating_sub(NEAR), guess + NEAR] {
+            self.keys.get(near).into_iter().for_each(buffer::ask_for_start);
+            self.kids.get(near).into_iter().for_each(buffer::ask_for_start);
+        }
+        // All before `from` are not above the hash, all from `to` on are.
+        let (mut width, mut from, mut to) = (NEAR, guess, guess);
+        while from > 0 && keys[from - 1] > hash {
+            (to, from) = (from - 1, from.saturating_sub(width));
+            width *= 2;
+        }
+        width = NEAR;
+        while to < keys.len() && keys[to] <= hash {
+            (from, to) = (to + 1, (to + width).min(keys.len()));
+            width *= 2;
+        }
+        from + keys[from..to].partition_point(|key| *key <= hash)
     }
 
     pub(super) fn entries(&self, from: usize) -> impl Iterator<Item = DxEntry> + '_ {
@@ -141,15 +177,26 @@ impl DirCache {
             slots: Vec::new(),
             notes: Vec::new(),
             free_notes: Vec::new(),
+            filters: Filters::default(),
+            filter_bytes_max: 0,
             map: Vec::new(),
             source: Vec::new(),
             stats: Stats::default(),
         }
     }
 
+    /// With so many bytes more, for filters of leaves.
+    #[must_use]
+    pub fn with_filters(mut self, bytes: usize) -> Self {
+        self.filter_bytes_max = bytes;
+        self.filters = Filters::new(bytes);
+        self
+    }
+
     /// Forgets the directory, but not the counts. Always right, and to be called when blocks changed by another way.
     pub fn clear(&mut self) {
-        *self = Self { stats: self.stats, ..Self::new(self.limit_bytes) };
+        let empty = Self::new(self.limit_bytes).with_filters(self.filter_bytes_max);
+        *self = Self { stats: self.stats, ..empty };
     }
 
     /// What was done since the cache was made.
@@ -161,7 +208,8 @@ impl DirCache {
     /// Bytes in use, about.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.held_bytes + self.slots.capacity() * size_of::<Slot>() + self.source.capacity()
+        let slots = self.slots.capacity() * size_of::<Slot>();
+        self.held_bytes + self.filters.held_bytes() + slots + self.source.capacity()
     }
 
     fn n_nodes(&self) -> usize {
@@ -215,6 +263,8 @@ impl DirCache {
     fn slot(&mut self, lblk: Lblk) -> &mut Slot {
         let at = lblk.0 as usize;
         if at >= self.slots.len() {
+            let more = at + 1 - self.slots.len();
+            buffer::make_room(&mut self.slots, more);
             self.slots.resize(at + 1, Slot::default());
         }
         &mut self.slots[at]
@@ -226,22 +276,58 @@ impl DirCache {
         self.notes.get_mut(place as usize)
     }
 
-    /// Should this leaf get notes? Remembers that it was asked.
-    pub(super) fn deserves_notes(&mut self, lblk: Lblk) -> bool {
+    /// Asks the processor for what a leaf's number leads to, for who looks for this hash there.
+    pub(super) fn ask_for(&self, lblk: Lblk, hash: u32) {
+        self.slots.get(lblk.0 as usize).into_iter().for_each(buffer::ask_for_start);
+        self.filters.ask_for(lblk, hash);
+    }
+
+    /// As [`ask_for`](Self::ask_for), a moment later, for the leaf's notes. Where its room begins, if that is all that is looked at.
+    pub(super) fn ask_for_notes(&self, lblk: Lblk) -> Option<usize> {
+        let slot = self.slots.get(lblk.0 as usize)?;
+        let notes = slot.notes.checked_sub(2).and_then(|place| self.notes.get(place as usize));
+        notes.into_iter().for_each(buffer::ask_for_start);
+        let is_known = slot.room.live != 0 && (notes.is_some() || slot.has_filter);
+        is_known.then(|| usize::from(slot.room.hole_at) * 4)
+    }
+
+    /// What should this leaf without notes get? Remembers that it was asked.
+    pub(super) fn deserved(&mut self, lblk: Lblk) -> Deserved {
         let has_room = self.held_bytes < self.limit_bytes / 2;
         let slot = self.slot(lblk);
-        if slot.notes == 0 {
-            slot.notes = 1;
-            return false;
+        match () {
+            () if slot.notes == 0 => {
+                slot.notes = 1;
+                Deserved::Nothing
+            }
+            () if has_room => Deserved::Notes,
+            () if slot.has_filter || !self.filters.has_room(lblk) => Deserved::Nothing,
+            () => Deserved::Filter,
         }
-        has_room
+    }
+
+    /// May a leaf without notes have a name of this hash, as far as is known without a look at it?
+    pub(super) fn may_hold(&self, lblk: Lblk, hash: u32) -> bool {
+        let has_filter = self.slots.get(lblk.0 as usize).is_some_and(|slot| slot.has_filter);
+        !has_filter || self.filters.may_hold(lblk, hash)
+    }
+
+    /// Makes the filter of a leaf of so many bytes, if there is room: of the hashes of all its names.
+    pub(super) fn make_filter(&mut self, lblk: Lblk, leaf_bytes: usize, hashes: impl Iterator<Item = u32>) {
+        self.slot(lblk).has_filter = self.filters.fill(lblk, leaf_bytes, hashes);
+    }
+
+    /// The filter of a leaf was wrong: with so many names that are gone, or by chance. It gets another.
+    pub(super) fn drop_filter(&mut self, lblk: Lblk) {
+        self.slot(lblk).has_filter = false;
     }
 
     /// Gives a leaf notes, if there is room for any: to be filled at once. `names`: how many they will be.
-    pub(super) fn make_notes(&mut self, lblk: Lblk, names: usize, fill: impl FnOnce(&mut Notes)) {
+    /// `false`: there is none.
+    pub(super) fn make_notes(&mut self, lblk: Lblk, names: usize, fill: impl FnOnce(&mut Notes)) -> bool {
         let place = match self.slot(lblk).notes.checked_sub(2) {
             Some(place) => place,
-            None if self.held_bytes >= self.limit_bytes / 2 => return,
+            None if self.held_bytes >= self.limit_bytes / 2 => return false,
             None => match self.free_notes.pop() {
                 Some(place) => place,
                 None => {
@@ -250,7 +336,8 @@ impl DirCache {
                 }
             },
         };
-        self.slot(lblk).notes = place + 2;
+        let slot = self.slot(lblk);
+        (slot.notes, slot.has_filter) = (place + 2, false);
         let notes = &mut self.notes[place as usize];
         let before = notes.bytes();
         if !notes.is_reserved() {
@@ -259,9 +346,10 @@ impl DirCache {
         }
         fill(notes);
         self.held_bytes = (self.held_bytes + notes.bytes()).saturating_sub(before);
+        true
     }
 
-    /// The hole in a leaf without notes and the bytes that its entries need, if that is known.
+    /// The hole in a leaf and the bytes that its entries need, if that is known.
     pub(super) fn room(&self, lblk: Lblk) -> Option<(Hole, usize)> {
         let Known { hole_at, hole_len, live } = self.slots.get(lblk.0 as usize)?.room;
         let hole = Hole { at: usize::from(hole_at) * 4, len: usize::from(hole_len) * 4 };
@@ -284,9 +372,12 @@ impl DirCache {
 
     /// Notes that a name was put into the room of a leaf, and the room that is left.
     pub(super) fn note_insert(&mut self, lblk: Lblk, hash: u32, len: usize, room: Hole) {
+        if let Some((_, live)) = self.room(lblk) {
+            self.set_room(lblk, room, live + len);
+        }
         let Some(notes) = self.notes(lblk) else {
-            if let Some((_, live)) = self.room(lblk) {
-                self.set_room(lblk, room, live + len);
+            if self.slot(lblk).has_filter {
+                self.filters.add(lblk, hash);
             }
             return;
         };
@@ -313,7 +404,7 @@ impl DirCache {
     pub(super) fn move_notes(&mut self, from: Lblk, to: Lblk) {
         self.drop_notes(to);
         let slot = self.slots.get_mut(from.0 as usize).map(std::mem::take).unwrap_or_default();
-        *self.slot(to) = slot;
+        *self.slot(to) = Slot { has_filter: false, ..slot };
     }
 }
 
@@ -391,5 +482,39 @@ impl std::hash::Hasher for Spread {
 
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Node;
+
+    /// Keys spread evenly, in heaps, or all alike; between bounds that are right, or any.
+    #[test]
+    fn a_position_is_right_wherever_it_is_looked_for_first() {
+        let mut random = 7u64;
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 32) as u32
+        };
+        for round in 0..3000u32 {
+            let shift = [0, 12, 20, 31][(round % 4) as usize];
+            let mut keys: Vec<u32> = (0..next() % 520).map(|_| next() >> shift).collect();
+            if round % 5 == 0 {
+                let heap = next();
+                keys.iter_mut().step_by(2).for_each(|key| *key = heap | (*key & 0xFF));
+            }
+            keys.push(0);
+            keys.sort_unstable();
+            let node = Node { kids: vec![0; keys.len()], keys };
+            for hash in [next(), next() >> shift, 0, u32::MAX, node.keys[node.keys.len() / 2]] {
+                let expected = node.keys[1..].partition_point(|key| *key <= hash);
+                for (low, high) in
+                    [(0, u32::MAX), (node.keys[0], hash), (hash, node.keys[0]), (next(), next())]
+                {
+                    assert_eq!(node.position(hash, low, high), expected, "{hash:x} in {:x?}", node.keys);
+                }
+            }
+        }
     }
 }

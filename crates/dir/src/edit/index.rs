@@ -8,9 +8,9 @@ use ondisk::filetype::FileType;
 use ondisk::hash::HashVersion;
 use ondisk::htree::{DxEntries, DxEntry, DxKind};
 
-use super::cache::Node;
+use super::cache::{Deserved, Node};
 use super::notes::Noted;
-use super::{EditFault, Editor, NoSpace, leaf};
+use super::{Ahead, EditFault, Editor, NoSpace, leaf};
 
 /// Index blocks between a directory's inode and a leaf at most.
 pub(super) const LEVELS_MAX: usize = 3;
@@ -140,6 +140,8 @@ impl Editor<'_> {
 
     /// Goes on below `path.leaf`, which is an index block: to this hash, or to the first leaf.
     fn descend_from(&mut self, mut path: Path, hash: Option<u32>) -> Result<Path, ReadFault> {
+        // The keys of a node lie between its own in its parent and the one behind that.
+        let mut low = 0;
         while path.len <= usize::from(self.cache.levels) {
             let lblk = path.leaf;
             let node = match self.cache.node(lblk) {
@@ -149,7 +151,10 @@ impl Editor<'_> {
                     self.node(lblk)
                 }
             };
-            let at = hash.map_or(0, |hash| node.position(hash));
+            let high = path.next_key.unwrap_or(u32::MAX);
+            let at = hash.map_or(0, |hash| node.position(hash, low, high));
+            // The first of a node has no key of its own.
+            low = low.max(node.keys[at]);
             let child = Lblk(node.kids[at]);
             // A key further down comes before one further up.
             path.next_key = node.keys.get(at + 1).copied().or(path.next_key);
@@ -215,6 +220,16 @@ impl Editor<'_> {
         self.load_root()
     }
 
+    /// Asks the processor for all that it takes to look into a leaf and to change it: in a large directory none of that is in its
+    /// caches, and each lies where another says. What is known of the leaf, and where the leaf is, come at the same time so.
+    fn ask_ahead(&self, leaf: Lblk, hash: u32) {
+        self.cache.ask_for(leaf, hash);
+        self.blocks.ask_ahead(leaf, Ahead::Place);
+        if let Some(room_at) = self.cache.ask_for_notes(leaf) {
+            self.blocks.ask_ahead(leaf, Ahead::Bytes(room_at));
+        }
+    }
+
     /// Looks into a leaf: for the name, and for room of `need` bytes.
     fn look(
         &mut self,
@@ -231,23 +246,21 @@ impl Editor<'_> {
         };
         let is_noted = self.cache.notes(lblk).is_some();
         if !is_noted {
-            let deserves = self.cache.deserves_notes(lblk);
-            let known = if deserves { None } else { self.cache.room(lblk) };
-            let block = self.leaf_block(lblk)?;
-            if let Some((hole, live_bytes)) = known
-                && !DirFormat::may_hold(&block, name)
+            let deserved = self.cache.deserved(lblk);
+            if deserved == Deserved::Nothing
+                && let Some((hole, live_bytes)) = self.cache.room(lblk)
+                && !self.may_hold(lblk, hash, name)?
             {
                 return Ok((None, room(hole, live_bytes)));
             }
+            let block = self.leaf_block(lblk)?;
             let scan = format.scan(&block, name, need).map_err(|fact| self.corrupt(&block, lblk, fact))?;
-            if deserves {
+            if deserved != Deserved::Nothing {
                 let mut map = std::mem::take(&mut self.cache.map);
                 let mapped = leaf::map(&format, self.hasher(), &block, 0, &mut map);
                 mapped.map_err(|fact| self.corrupt(&block, lblk, fact))?;
-                self.cache.make_notes(lblk, map.len(), |notes| {
-                    let entries = map.iter().map(|entry| (entry.hash(), entry.at()));
-                    notes.set(entries, scan.live_bytes, scan.hole);
-                });
+                let entries = map.iter().map(|entry| (entry.hash(), entry.at()));
+                self.remember(lblk, entries, scan.live_bytes, scan.hole);
                 self.cache.map = map;
             } else {
                 self.cache.set_room(lblk, scan.hole, scan.live_bytes);
@@ -269,6 +282,40 @@ impl Editor<'_> {
         Ok((found, room))
     }
 
+    /// May a leaf without notes have this name?
+    fn may_hold(&mut self, lblk: Lblk, hash: u32, name: &[u8]) -> Result<bool, ReadFault> {
+        if !self.cache.may_hold(lblk, hash) {
+            return Ok(false);
+        }
+        let mut may_hold = true;
+        self.look_leaf(lblk, &mut |bytes| {
+            buffer::ask_for(bytes);
+            may_hold = DirFormat::may_hold(bytes, name);
+        })?;
+        if !may_hold {
+            self.cache.drop_filter(lblk);
+        }
+        Ok(may_hold)
+    }
+
+    /// Remembers the entries of a leaf, their hashes and where they are, and its room.
+    fn remember(
+        &mut self,
+        lblk: Lblk,
+        entries: impl ExactSizeIterator<Item = (u32, usize)> + Clone,
+        live_bytes: usize,
+        hole: Hole,
+    ) {
+        let leaf_bytes = self.format.entries.block_size.len();
+        let is_noted = self.cache.make_notes(lblk, entries.len(), |notes| {
+            notes.set(entries.clone(), live_bytes, hole);
+        });
+        if !is_noted {
+            self.cache.make_filter(lblk, leaf_bytes, entries.map(|(hash, _)| hash));
+        }
+        self.cache.set_room(lblk, hole, live_bytes);
+    }
+
     /// Compares a name with those of its hash in a leaf with notes.
     fn compare(&mut self, lblk: Lblk, hash: u32, name: &[u8]) -> Result<Option<Found>, ReadFault> {
         let block = self.leaf_block(lblk)?;
@@ -281,6 +328,7 @@ impl Editor<'_> {
         let need = min_rec_len(name.len(), false);
         let hash = self.hasher().hash(name).hash;
         let first = self.descend(hash)?;
+        self.ask_ahead(first.leaf, hash);
         let mut path = first;
         let mut chosen = None;
         loop {
@@ -368,18 +416,14 @@ impl Editor<'_> {
     /// Notes a leaf that was just filled with these entries of the cache's copy, one behind the other.
     fn note_packed(&mut self, lblk: Lblk, entries: &[leaf::Mapped], hole: Hole) {
         let source = std::mem::take(&mut self.cache.source);
-        self.cache.make_notes(lblk, entries.len(), |notes| {
-            let mut next = 0;
-            let placed = entries.iter().map(|entry| {
-                let at = next;
-                next += min_rec_len(usize::from(source[entry.at() + 6]), false);
-                (entry.hash(), at)
-            });
-            notes.set(placed, 0, hole);
-            notes.live_bytes = next as u32;
+        let len = |entry: &leaf::Mapped| min_rec_len(usize::from(source[entry.at() + 6]), false);
+        let mut next = 0;
+        let placed = entries.iter().map(move |entry| {
+            let at = next;
+            next += len(entry);
+            (entry.hash(), at)
         });
-        let live = entries.iter().map(|entry| min_rec_len(usize::from(source[entry.at() + 6]), false)).sum();
-        self.cache.set_room(lblk, hole, live);
+        self.remember(lblk, placed, entries.iter().map(len).sum(), hole);
         self.cache.source = source;
     }
 

@@ -6,7 +6,8 @@ use base::Pblk;
 use buffer::{Buffers, Bytes, Clean, Hint};
 use device::Device;
 
-use super::{Failure, Image};
+use super::Failure;
+use super::images::Image;
 
 /// The largest write home.
 const WRITE_MAX: usize = 256;
@@ -29,14 +30,16 @@ struct Newest {
     transaction: u64,
     /// Where it was in the cache.
     hint: Hint,
-    /// The device keeps these very bytes.
+    /// The cache has bytes of its own.
+    is_copy: bool,
+    /// The device keeps the cache's very bytes.
     is_at_home: bool,
 }
 
 impl Checkpoint {
     pub(super) fn add(&mut self, images: Vec<Image>, transaction: u64) {
-        for Image { block, bytes, hint, .. } in images {
-            self.blocks.insert(block, Newest { bytes, transaction, hint, is_at_home: false });
+        for Image { block, bytes, hint, is_copy, .. } in images {
+            self.blocks.insert(block, Newest { bytes, transaction, hint, is_copy, is_at_home: false });
         }
     }
 
@@ -71,7 +74,7 @@ impl Checkpoint {
             }
             let batch: Vec<(u64, &[Bytes])> = runs.iter().map(|(offset, run)| (*offset, &run[..])).collect();
             let is_kept = home.write_shared_many_at(&batch)?;
-            in_runs.into_iter().for_each(|newest| newest.is_at_home = is_kept);
+            in_runs.into_iter().for_each(|newest| newest.is_at_home = is_kept && !newest.is_copy);
         }
         Ok(self.blocks.len() as u64)
     }
@@ -81,7 +84,7 @@ impl Checkpoint {
         let mut blocks = std::mem::take(&mut self.blocks).into_iter().peekable();
         let (mut clean, mut bytes) = (Vec::new(), Vec::new());
         while blocks.peek().is_some() {
-            for (block, Newest { bytes: held, transaction, hint, is_at_home }) in
+            for (block, Newest { bytes: held, transaction, hint, is_at_home, .. }) in
                 blocks.by_ref().take(RELEASE_MAX)
             {
                 clean.push(Clean { block, hint, transaction, is_at_home });
@@ -90,7 +93,7 @@ impl Checkpoint {
             while let Some(last) = bytes.len().checked_sub(1) {
                 // Their counts change one after the other, and are waited for together.
                 let from = last / AHEAD * AHEAD;
-                std::hint::black_box(bytes[from..].iter().map(Bytes::strong_count).sum::<usize>());
+                std::hint::black_box(bytes[from..].iter().map(Bytes::holders).sum::<usize>());
                 bytes.truncate(from);
             }
             buffers.set_clean_many(&clean);

@@ -7,14 +7,18 @@
 //!
 //! Source: spec 06 sections 2 and 4.
 
+use std::sync::OnceLock;
+
 use base::Pblk;
+use base::checksum::{Reseed, crc32c};
 use buffer::Bytes;
 use device::Device as _;
 use jbd2_format::{
     CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, escape, needs_escape,
 };
 
-use super::{Failure, Image, Options, Supersede};
+use super::images::{EndSum, Image};
+use super::{Failure, Options, Supersede};
 use crate::fault::JournalFault;
 use crate::log::Log;
 use crate::scan::{Target, read_superblock};
@@ -50,13 +54,25 @@ impl LogChecksums {
     /// block of the journal is logged with that word zeroed.
     pub(super) fn of(&self, block: &[u8]) -> (Option<Bytes>, u32) {
         let escaped = needs_escape(block).then(|| {
-            let mut logged: Box<[u8]> = block.into();
-            escape(&mut logged);
-            Bytes::new(logged)
+            let mut logged = Bytes::copy_of(block);
+            escape(logged.make_mut());
+            logged
         });
         let logged = escaped.as_ref().map_or(block, |logged| &logged[..]);
         let checksum = self.format.tag_checksum(self.tid, logged);
         (escaped, checksum)
+    }
+
+    /// The checksum of a block that ends in this one and needs no escape. `reseed`: the same one for all blocks of a transaction.
+    pub(super) fn of_summed(&self, block: &[u8], sum: EndSum, reseed: &OnceLock<Reseed>) -> u32 {
+        let Some(seed) = self.format.tag_seed(self.tid) else { return 0 };
+        let reseed = reseed.get_or_init(|| Reseed::new(sum.len));
+        let before = match reseed.len() == sum.len {
+            true => reseed.change(sum.value, sum.seed, seed),
+            false => crc32c(seed, &block[..sum.len]),
+        };
+        let end_at = block.len() - size_of_val(&sum.value);
+        crc32c(crc32c(before, &block[sum.len..end_at]), &sum.value.to_le_bytes())
     }
 }
 
@@ -167,7 +183,7 @@ impl LogWriter {
                 block.push(record).map_err(|_| Failure::TooLarge(record))?;
             }
             let block = block.finish();
-            self.append(&[shared(block)])?;
+            self.append(&[block.into()])?;
         }
         for piece in images.chunks(self.format.tags_per_descriptor()) {
             let mut descriptor = DescriptorWriter::new(self.format, tid, [0; 16]);
@@ -178,7 +194,7 @@ impl LogWriter {
                 pushed.map_err(|_| Failure::TooLarge(image.block))?;
                 blocks.push(Bytes::clone(image.logged()));
             }
-            blocks[0] = shared(descriptor.finish());
+            blocks[0] = descriptor.finish().into();
             self.append(&blocks)?;
         }
         if self.flush_before_commit {
@@ -278,6 +294,25 @@ impl LogWriter {
     }
 }
 
-fn shared(block: Vec<u8>) -> Bytes {
-    Bytes::new(block.into_boxed_slice())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summed_block_is_logged_as_any_other() {
+        let mut sb = Superblock::fresh(base::BlockSize::KIB4, 1024, [7; 16]);
+        sb.features.incompat = Features::REVOKE | Features::BIT64 | Features::CSUM_V3;
+        sb.checksum_type = Superblock::CRC32C;
+        let format = LogFormat::of(&sb).unwrap();
+        let log = LogChecksums { format, tid: Tid(9) };
+        let mut block: Vec<u8> = (0..4096u32).map(|i| ((i * i) >> 5) as u8).collect();
+        let reseed = OnceLock::new();
+        for len in [4084, 4084, 4092, 16] {
+            let value = crc32c(0x1234_5678, &block[..len]);
+            let sum = EndSum { value, seed: 0x1234_5678, len };
+            let before = block.clone();
+            block[4092..].copy_from_slice(&value.to_le_bytes());
+            assert_eq!(log.of_summed(&before, sum, &reseed), log.of(&block).1);
+        }
+    }
 }

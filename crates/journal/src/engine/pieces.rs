@@ -9,13 +9,26 @@ const PIECE: usize = 256;
 /// Threads at most, the caller's too.
 const THREADS_MAX: usize = 4;
 
-/// What `each` makes of all, in the same order. The caller's thread works too, and does it all while no other processor is free:
-/// whoever comes takes the next piece.
-pub(super) fn map<T: Send, R: Send>(mut all: Vec<T>, each: impl Fn(T) -> R + Sync) -> Vec<R> {
+/// What `each` makes of all, in the same order. `ahead` is told of each a little before. The caller's thread works too, and does it all
+/// while no other processor is free: whoever comes takes the next piece.
+pub(super) fn map<T: Send, R: Send>(
+    mut all: Vec<T>,
+    ahead: impl Fn(&T) + Sync,
+    each: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    let make = |things: Vec<T>| -> Vec<R> {
+        let mut rest = things.into_iter();
+        let mut made = Vec::with_capacity(rest.len());
+        while let Some(one) = rest.next() {
+            rest.as_slice().first().into_iter().for_each(&ahead);
+            made.push(each(one));
+        }
+        made
+    };
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
     let helpers = cpus.min(THREADS_MAX).min(all.len() / (4 * PIECE)).saturating_sub(1);
     if helpers == 0 {
-        return all.into_iter().map(each).collect();
+        return make(all);
     }
     let mut pieces = Vec::with_capacity(all.len().div_ceil(PIECE));
     while !all.is_empty() {
@@ -26,7 +39,7 @@ pub(super) fn map<T: Send, R: Send>(mut all: Vec<T>, each: impl Fn(T) -> R + Syn
     let work = || {
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (from, made) = &mut *piece.lock().unwrap_or_else(PoisonError::into_inner);
-            made.extend(std::mem::take(from).into_iter().map(&each));
+            *made = make(std::mem::take(from));
         }
     };
     std::thread::scope(|scope| {
@@ -48,7 +61,7 @@ mod tests {
     fn each_thing_is_mapped_once_and_keeps_its_place() {
         for len in [0, 1, 255, 2048, 5000, 20_001] {
             let all: Vec<usize> = (0..len).collect();
-            let made = super::map(all, |number| number * 3);
+            let made = super::map(all, |_| (), |number| number * 3);
             assert!(made.iter().copied().eq((0..len).map(|number| number * 3)), "{len}");
         }
     }

@@ -1,7 +1,8 @@
 //! A transaction: which blocks it changed, and which are metadata no more.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use base::Pblk;
 use base::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +15,8 @@ pub(super) struct Transaction {
     pub(super) number: u64,
     /// Blocks and, as one for some of them, revoke records: also told to those who do not have the transaction in hand.
     len: Arc<Apart<AtomicU32>>,
+    /// When its first block joined.
+    begun: OnceLock<Instant>,
     changes: Apart<Mutex<Changes>>,
 }
 
@@ -28,7 +31,7 @@ impl Transaction {
     /// `len`: nobody else's any more.
     pub(super) fn new(number: u64, len: &Arc<Apart<AtomicU32>>) -> Self {
         len.store(0, Ordering::Relaxed);
-        Self { number, len: Arc::clone(len), changes: Apart::default() }
+        Self { number, len: Arc::clone(len), begun: OnceLock::new(), changes: Apart::default() }
     }
 
     /// Blocks and, as one for some of them, revoke records.
@@ -42,14 +45,25 @@ impl Transaction {
     }
 
     pub(super) fn join(&self, block: Pblk, seal: Seal, hint: Hint) {
-        self.len.fetch_add(1, Ordering::Relaxed);
+        self.grow();
         self.changes.lock().blocks.push((block, seal, hint));
+    }
+
+    fn grow(&self) {
+        if self.len.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.begun.get_or_init(Instant::now);
+        }
+    }
+
+    /// How long ago its first block joined.
+    pub(super) fn age(&self) -> Duration {
+        self.begun.get().map_or(Duration::ZERO, Instant::elapsed)
     }
 
     pub(super) fn revoke(&self, block: Pblk) {
         let mut changes = self.changes.lock();
         if changes.revokes.insert(block) && changes.revokes.len() % REVOKES_PER_CREDIT == 1 {
-            self.len.fetch_add(1, Ordering::Relaxed);
+            self.grow();
         }
     }
 

@@ -103,7 +103,7 @@ impl Volume {
     /// The target of a symbolic link, raw bytes.
     ///
     /// # Errors
-    /// [`Refusal::WrongType`] if it is none; as [`read`](Self::read).
+    /// [`Refusal::WrongType`] if it is none; [`Refusal::Stale`] if it was removed; as [`read`](Self::read).
     pub fn read_link(&self, link: &Inode) -> Result<Vec<u8>, Fault> {
         self.check_going()?;
         if link.kind() != FileType::Symlink {
@@ -112,7 +112,16 @@ impl Volume {
         // At most a block: inodes are loaded with this rule.
         let mut target = vec![0; usize::try_from(link.size()).unwrap_or_default()];
         link.read_at(self.inodes.shared(), 0, &mut target)?;
+        // Its block may be somebody else's by now: then it is gone itself.
+        if self.writer.is_some() && !self.is_still_there(link)? {
+            return Err(Refusal::Stale.into());
+        }
         Ok(target)
+    }
+
+    fn is_still_there(&self, before: &Inode) -> Result<bool, Fault> {
+        let now = self.inode(before.ino())?;
+        Ok(now.kind() == before.kind() && now.fields().generation == before.fields().generation)
     }
 
     /// A regular file as it is on the device once all that is in memory of it went there; `None` when open for reading.

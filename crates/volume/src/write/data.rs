@@ -417,7 +417,9 @@ impl Writer {
             }
             let data = values.data();
             let kept_elsewhere = flags::INLINE_DATA | flags::ENCRYPT;
-            if data.is_none() && !values.has_flag(kept_elsewhere) && values.maps_nothing() {
+            // A file that is one hole. What is promised to it would be here.
+            let is_nothing_here = data.as_ref().is_none_or(|data| data.pages.is_empty());
+            if is_nothing_here && !values.has_flag(kept_elsewhere) && values.maps_nothing() {
                 let left = values.size().saturating_sub(pos);
                 let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
                 drop(values);

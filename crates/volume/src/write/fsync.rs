@@ -127,7 +127,7 @@ impl Writer {
         let mark = self.flusher.device.mark();
         self.journal.commit_all()?;
         written?;
-        self.cover(mark, false)
+        self.cover(mark, Ino::ROOT, false)
     }
 
     fn make_durable(&self, ino: Ino, part: &Part<'_>) -> Result<(), Fault> {
@@ -150,7 +150,7 @@ impl Writer {
         // Its commit is still to come, with a flush of its own.
         let will_flush = self.journal.running() <= transaction || self.flusher.sabotage.trust_any_commit;
         self.journal.commit(transaction)?;
-        self.cover(mark, will_flush)
+        self.cover(mark, ino, will_flush)
     }
 
     /// The last transaction that changed what is to be durable.
@@ -162,16 +162,18 @@ impl Writer {
         }
     }
 
-    /// Flushes the device, unless a flush that was issued since `mark` did. `will_flush`: a commit did since.
-    fn cover(&self, mark: Mark, will_flush: bool) -> Result<(), Fault> {
+    /// Flushes the device, unless a flush that was issued since `mark` did. `ino`: what is to be durable. `will_flush`: a commit did
+    /// since.
+    fn cover(&self, mark: Mark, ino: Ino, will_flush: bool) -> Result<(), Fault> {
         let device = &self.flusher.device;
         let is_same_device = !self.flusher.has_external_log || self.flusher.sabotage.trust_log_flush;
         let is_covered = will_flush && is_same_device && device.settings().mode != Mode::Epoch;
         if self.flusher.no_barriers || is_covered {
             return Ok(());
         }
-        if device.settings().mode == Mode::EmptyTxn {
-            return Ok(self.journal.commit(self.journal.running())?);
+        // Without a log no commit flushes what it does not write.
+        if device.settings().mode == Mode::EmptyTxn && self.flusher.has_log {
+            return Ok(self.journal.commit_with_others(self.journal.running(), ino.0.into())?);
         }
         let stream = BuildHasherDefault::<DefaultHasher>::default().hash_one(std::thread::current().id());
         match device.flush_since(mark, Stream(stream)) {

@@ -56,6 +56,10 @@ pub struct WriteOptions {
     pub data: DataPath,
     /// How threads share flushes of the device's cache.
     pub flush: flush::Settings,
+    /// How long who changes what must be durable at once waits for others, to share a commit.
+    pub batching: journal::Batching,
+    /// How what is known of files' blocks is forgotten when memory is short.
+    pub extents: extent_status::Policy,
     /// Commit when somebody asks or a transaction is full, by the thread that does; write back when somebody asks or much is dirty,
     /// by the thread that writes; nothing runs in the background.
     pub no_committer: bool,
@@ -167,6 +171,8 @@ fn in_journal(options: &OpenOptions, budget: &Budget) -> journal::Options {
         no_barriers: options.write.no_barriers,
         transaction_max: options.write.transaction_max,
         has_committer: !options.write.no_committer,
+        // Without a committer nothing goes by the clock.
+        batching: (!options.write.no_committer).then_some(options.write.batching),
         supersede: None,
         pinned_bytes_max: budget.limit() / PINNED_PART,
         sabotage: options.write.sabotage,
@@ -184,6 +190,7 @@ fn engine(
 ) -> Result<Engine, OpenFault> {
     let coordinator = Arc::clone(device);
     let device: Arc<dyn Device> = Arc::<Coordinator<_>>::clone(device);
+    let has_log = log.is_some();
     let has_external_log = log.as_ref().is_some_and(|log| log.map().is_external());
     let data = match options.write.data {
         DataPath::Journal if log.is_none() => DataPath::Writeback,
@@ -208,7 +215,11 @@ fn engine(
     let in_file = file.as_ref().map(OrphanFile::used).unwrap_or_default();
     let listed = listed(&inodes, sb);
     let keeper = Arc::new(Keeper {
-        live: Live::new(Arc::clone(&shared), data, options.write.sabotage.forget_orphans),
+        live: Live::new(
+            Arc::clone(&shared),
+            (data, options.write.extents),
+            options.write.sabotage.forget_orphans,
+        ),
         alloc,
         orphans: Orphans::new(options.write.orphans, file, (superblock_block, superblock_at)),
         errors: Errors::new(sb, options.write.errors),
@@ -224,6 +235,7 @@ fn engine(
         keeper: Arc::clone(&keeper),
         journal: Arc::clone(&journal),
         device: coordinator,
+        has_log,
         has_external_log,
         no_barriers: options.write.no_barriers,
         has_thread: !options.write.no_committer,

@@ -52,6 +52,7 @@ pub(crate) struct Flusher {
     pub(super) journal: Arc<Journal>,
     /// The device, with what waits for a flush of it.
     pub(super) device: Arc<Coordinator<Arc<dyn device::Device>>>,
+    pub(super) has_log: bool,
     /// A commit flushes the device that the log is on: not this one.
     pub(super) has_external_log: bool,
     pub(super) no_barriers: bool,

@@ -56,7 +56,7 @@ fn many_names_of_one_hash_fill_many_leaves() {
     let names = colliding(16);
     for (before, limit) in [(0, 64 << 20), (300, 0), (300, 64 << 20)] {
         let toy = Toy::new(Like { version: HashVersion::Legacy, ..Like::default() });
-        let (mut cache, mut model) = (DirCache::new(limit), Model::new());
+        let (mut cache, mut model) = (DirCache::new(limit).with_filters(8 << 20), Model::new());
         for number in 0..before {
             insert(&toy, &mut cache, &mut model, &name(number, 120), number + 20);
         }

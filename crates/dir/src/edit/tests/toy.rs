@@ -283,6 +283,10 @@ impl Judge<'_> {
         assert!(dots == 0 || dots == 2);
         if range.is_some() {
             assert!(!mapped.is_empty(), "leaf {lblk} is empty");
+            assert!(
+                mapped.iter().all(|entry| self.cache.may_hold(Lblk(lblk), entry.hash())),
+                "filter of {lblk}"
+            );
             if let Some(notes) = self.cache.notes(Lblk(lblk)) {
                 let mut noted: Vec<_> = notes.entries().collect();
                 noted.sort_unstable();

@@ -1,0 +1,87 @@
+//! What a thread has at hand: free blocks, so that taking and giving one costs no lock.
+
+use std::cell::RefCell;
+use std::ptr::NonNull;
+
+use crate::region::{Class, Pool};
+
+/// Blocks that a thread has at hand at most: twice what it moves at a time.
+const BLOCKS_MAX: usize = 128;
+/// The same in bytes.
+const BYTES_MAX: usize = 512 << 10;
+
+/// The largest block that is asked for before it is taken: more would take the place of what is used now.
+const ASKED_MAX: usize = 4096;
+
+fn at_hand_max(class: Class) -> usize {
+    BLOCKS_MAX.min(BYTES_MAX / class.len())
+}
+
+/// Free blocks of each class.
+struct Magazines([Vec<NonNull<u8>>; Class::COUNT]);
+
+thread_local!(static AT_HAND: RefCell<Magazines> = const { RefCell::new(Magazines([const { Vec::new() }; Class::COUNT])) });
+
+impl Drop for Magazines {
+    fn drop(&mut self) {
+        for len in (0..usize::BITS).map(|log| 1 << log) {
+            if let Some(class) = Class::of(len) {
+                give_back(class, std::mem::take(&mut self.0[class.index()]).into_iter());
+            }
+        }
+    }
+}
+
+fn give_back(class: Class, blocks: impl Iterator<Item = NonNull<u8>>) {
+    let mut pool = Pool::of(class);
+    blocks.for_each(|block| pool.put(class, block));
+}
+
+/// A block that nobody has.
+pub(crate) fn take(class: Class) -> NonNull<u8> {
+    taken(class, class.len() <= ASKED_MAX)
+}
+
+/// As [`take`], for who does not read what he writes: the next one is not asked for either.
+pub(crate) fn take_unasked(class: Class) -> NonNull<u8> {
+    taken(class, false)
+}
+
+fn taken(class: Class, asks_for_next: bool) -> NonNull<u8> {
+    let at_hand = AT_HAND.try_with(|at_hand| {
+        let blocks = &mut at_hand.borrow_mut().0[class.index()];
+        if blocks.is_empty() {
+            Pool::of(class).take(class, at_hand_max(class) / 2, |block| blocks.push(block));
+            // The first of a list is the last that was given back: that is taken first.
+            blocks.reverse();
+        }
+        let block = blocks.pop();
+        // What is taken next is written then: it comes from memory meanwhile.
+        if let Some(next) = blocks.last().filter(|_| asks_for_next) {
+            crate::ask_to_write(*next, class.len());
+        }
+        block
+    });
+    let block = at_hand.unwrap_or_else(|_| {
+        // The thread ends, and has nothing at hand any more.
+        let mut one = None;
+        Pool::of(class).take(class, 1, |block| one = Some(block));
+        one
+    });
+    block.unwrap_or_else(|| std::alloc::handle_alloc_error(crate::odd_layout(class.len())))
+}
+
+/// Takes back a block that nobody holds.
+pub(crate) fn put(class: Class, block: NonNull<u8>) {
+    let kept = AT_HAND.try_with(|at_hand| {
+        let blocks = &mut at_hand.borrow_mut().0[class.index()];
+        if blocks.len() >= at_hand_max(class) {
+            // The oldest go: what was used last is still in the processor's cache.
+            give_back(class, blocks.drain(..at_hand_max(class) / 2));
+        }
+        blocks.push(block);
+    });
+    if kept.is_err() {
+        give_back(class, std::iter::once(block));
+    }
+}

@@ -1,0 +1,185 @@
+//! For leaves without notes: hashes that none of their names has.
+//!
+//! ```text
+//! leaf:  | 512 bits | 512 bits | 512 bits | 512 bits |     a line of the processor's cache for each KiB of a leaf
+//! ```
+//!
+//! A name's line goes by its hash, and so do four bits in it, which are set: a Bloom filter in each line. A name whose bits are not all
+//! set is not in the leaf. Whoever puts new names into a directory of millions learns from one line, at a place that the leaf's
+//! number tells, what he would have to read the leaf for. Of new names one in 150 is said to be there, maybe: then the leaf is read.
+//!
+//! Invariant: in a leaf that [`super::cache::DirCache`] says to have a filter, the bits of all names are set. Names that are taken out
+//! leave theirs, until all are set anew.
+
+use base::Lblk;
+
+/// Bits that are set for a name.
+const BITS: usize = 4;
+/// Bytes of a leaf for each line.
+const LEAF_BYTES: usize = 1024;
+/// Memory that is taken at a time.
+const CHUNK_BYTES: usize = 4 << 20;
+
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Line([u64; 8]);
+
+/// The filters of a directory's leaves.
+#[derive(Default)]
+pub(super) struct Filters {
+    /// Lines of a leaf; 0 before the first filter.
+    lines: usize,
+    /// Lines of as many leaves as fit.
+    chunks: Vec<Vec<Line>>,
+    held_bytes: usize,
+    bytes_max: usize,
+}
+
+/// Where a name's bits are: all from one number that has nothing to do with how leaves are split.
+#[derive(Clone, Copy)]
+struct Spread(u64);
+
+impl Spread {
+    fn of(hash: u32) -> Self {
+        let product = u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        Self((product ^ product >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9))
+    }
+
+    fn line(self, lines: usize) -> usize {
+        ((self.0 >> 48) as usize * lines) >> 16
+    }
+
+    fn bits(self) -> impl Iterator<Item = (usize, u64)> {
+        (0..BITS).map(move |i| {
+            let bit = (self.0 >> (i * 9)) as usize % 512;
+            (bit / 64, 1 << (bit % 64))
+        })
+    }
+}
+
+impl Filters {
+    /// None yet, and never more than fit into so many bytes.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, ..Self::default() }
+    }
+
+    fn leaves_per_chunk(&self) -> usize {
+        CHUNK_BYTES / size_of::<Line>() / self.lines.max(1)
+    }
+
+    fn leaf(&self, leaf: Lblk) -> Option<&[Line]> {
+        let (chunk, at) = self.place(leaf);
+        self.chunks.get(chunk)?.get(at..at + self.lines)
+    }
+
+    fn leaf_mut(&mut self, leaf: Lblk) -> Option<&mut [Line]> {
+        let (chunk, at) = self.place(leaf);
+        self.chunks.get_mut(chunk)?.get_mut(at..at + self.lines)
+    }
+
+    fn place(&self, leaf: Lblk) -> (usize, usize) {
+        let leaves = self.leaves_per_chunk();
+        (leaf.0 as usize / leaves, leaf.0 as usize % leaves * self.lines)
+    }
+
+    /// Is there room for the filter of this leaf?
+    pub(super) fn has_room(&self, leaf: Lblk) -> bool {
+        let (chunk, _) = self.place(leaf);
+        self.chunks.get(chunk).is_some_and(|lines| !lines.is_empty())
+            || self.held_bytes + CHUNK_BYTES <= self.bytes_max
+    }
+
+    /// Makes the filter of a leaf of so many bytes, of the names of these hashes. `false`: there is no room.
+    pub(super) fn fill(&mut self, leaf: Lblk, leaf_bytes: usize, hashes: impl Iterator<Item = u32>) -> bool {
+        self.lines = leaf_bytes.div_ceil(LEAF_BYTES);
+        if !self.has_room(leaf) {
+            return false;
+        }
+        let (chunk, _) = self.place(leaf);
+        if chunk >= self.chunks.len() {
+            self.chunks.resize_with(chunk + 1, Vec::new);
+        }
+        let lines = &mut self.chunks[chunk];
+        if lines.is_empty() {
+            let len = CHUNK_BYTES / size_of::<Line>();
+            buffer::make_room(lines, len);
+            lines.resize(len, Line::default());
+            self.held_bytes += CHUNK_BYTES;
+        }
+        if let Some(lines) = self.leaf_mut(leaf) {
+            lines.fill(Line::default());
+        }
+        hashes.for_each(|hash| self.add(leaf, hash));
+        true
+    }
+
+    /// Notes another name of a leaf that has a filter.
+    pub(super) fn add(&mut self, leaf: Lblk, hash: u32) {
+        if let Some(lines) = self.leaf_mut(leaf) {
+            let spread = Spread::of(hash);
+            let line = &mut lines[spread.line(lines.len())];
+            spread.bits().for_each(|(word, bit)| line.0[word] |= bit);
+        }
+    }
+
+    /// May a leaf that has a filter have a name of this hash?
+    pub(super) fn may_hold(&self, leaf: Lblk, hash: u32) -> bool {
+        let Some(lines) = self.leaf(leaf) else { return true };
+        let spread = Spread::of(hash);
+        let line = &lines[spread.line(lines.len())];
+        spread.bits().fold(true, |all, (word, bit)| all & (line.0[word] & bit != 0))
+    }
+
+    /// Asks the processor for what [`may_hold`](Self::may_hold) looks at.
+    pub(super) fn ask_for(&self, leaf: Lblk, hash: u32) {
+        if let Some(lines) = self.leaf(leaf) {
+            buffer::ask_for_start(&lines[Spread::of(hash).line(lines.len())]);
+        }
+    }
+
+    /// Memory that it takes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hashes(seed: u32) -> impl Iterator<Item = u32> {
+        let mut random = seed;
+        std::iter::from_fn(move || {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // As of a leaf: alike in the high bits, and even.
+            Some(0x1234_0000 | (random >> 12 & 0xFFFE))
+        })
+    }
+
+    #[test]
+    fn what_is_in_a_leaf_is_never_denied_and_what_is_not_is_rarely_believed() {
+        for leaf_bytes in [1024, 4096, 65536] {
+            let mut filters = Filters::new(64 << 20);
+            let names = leaf_bytes / 26;
+            for leaf in [1, 2, 40_000] {
+                let there: Vec<u32> = hashes(leaf).take(names).collect();
+                let (first, later) = there.split_at(names / 2);
+                assert!(filters.fill(Lblk(leaf), leaf_bytes, first.iter().copied()));
+                later.iter().for_each(|hash| filters.add(Lblk(leaf), *hash));
+                assert!(there.iter().all(|hash| filters.may_hold(Lblk(leaf), *hash)));
+                let strange = hashes(leaf + 77).filter(|hash| !there.contains(hash)).take(10_000);
+                let believed = strange.filter(|hash| filters.may_hold(Lblk(leaf), *hash)).count();
+                assert!(believed < 200, "{believed} of 10,000, blocks of {leaf_bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn there_are_not_more_than_fit() {
+        let mut filters = Filters::new(CHUNK_BYTES);
+        assert!(filters.fill(Lblk(5), 4096, std::iter::empty()));
+        assert!(!filters.fill(Lblk(1 << 20), 4096, std::iter::empty()));
+        assert!(filters.may_hold(Lblk(1 << 20), 3), "nothing is known");
+        assert_eq!(filters.held_bytes(), CHUNK_BYTES);
+    }
+}

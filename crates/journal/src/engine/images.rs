@@ -1,0 +1,83 @@
+//! The blocks of a transaction as they leave: with their checksums, their own and the log's.
+//!
+//! ```text
+//! cache: | bytes, the old checksum |  --read once-->  both checksums  --copied-->  | bytes, checksum |  log, and later home
+//! ```
+//!
+//! A block that has a checksum leaves as a copy: the cache's bytes stay the cache's, and who changes them next need not copy them.
+
+use std::sync::OnceLock;
+
+use base::Pblk;
+use buffer::{Buffer, Bytes, Hint, Seal};
+use jbd2_format::needs_escape;
+
+use super::log_writer::LogChecksums;
+use super::{Client, pieces};
+
+/// A block's bytes as they were when its transaction was sealed.
+pub(super) type Taken = (Buffer, Seal);
+
+/// A checksum that a block ends in, little-endian: CRC-32C by value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndSum {
+    /// The checksum.
+    pub value: u32,
+    /// What it began with.
+    pub seed: u32,
+    /// Bytes that it is of.
+    pub len: usize,
+}
+
+/// A block of a transaction as it goes to the log and home.
+pub(super) struct Image {
+    pub(super) block: Pblk,
+    pub(super) bytes: Bytes,
+    /// Where it was in the cache.
+    pub(super) hint: Hint,
+    /// The cache has bytes of its own.
+    pub(super) is_copy: bool,
+    /// As it is logged, where that is different.
+    pub(super) escaped: Option<Bytes>,
+    /// Of what is logged.
+    pub(super) checksum: u32,
+}
+
+impl Image {
+    /// The bytes for the log.
+    pub(super) fn logged(&self) -> &Bytes {
+        self.escaped.as_ref().unwrap_or(&self.bytes)
+    }
+}
+
+/// The blocks with their checksums, their own and the log's.
+pub(super) fn images(client: &dyn Client, taken: Vec<Taken>, log: Option<LogChecksums>) -> Vec<Image> {
+    // Most are in no cache of the processor any more.
+    let ahead = |(buffer, _): &Taken| buffer::ask_for(buffer);
+    let reseed = OnceLock::new();
+    pieces::map(taken, ahead, |(buffer, seal)| {
+        let (block, hint) = (buffer.block(), buffer.hint());
+        let is_copy = client.has_checksum(seal);
+        // Most blocks of most transactions: read once, for both checksums, and the copy written past the caches.
+        if is_copy
+            && !needs_escape(&buffer)
+            && let Some(sum) = client.end_sum(seal, &buffer)
+        {
+            let checksum = log.map_or(0, |log| log.of_summed(&buffer, sum, &reseed));
+            let bytes = Bytes::copy_with_end(&buffer, &sum.value.to_le_bytes());
+            return Image { block, bytes, hint, is_copy, escaped: None, checksum };
+        }
+        let bytes = match is_copy {
+            // Who changes the block next need not copy it then: he has no time for that, and it is in the processor's cache here.
+            true => {
+                let mut copy = Bytes::copy_of(&buffer);
+                drop(buffer);
+                client.seal(block, seal, copy.make_mut());
+                copy
+            }
+            false => buffer.into_shared(),
+        };
+        let (escaped, checksum) = log.map_or((None, 0), |log| log.of(&bytes));
+        Image { block, bytes, hint, is_copy, escaped, checksum }
+    })
+}
