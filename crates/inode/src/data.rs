@@ -24,16 +24,23 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use base::{Lblk, Pblk};
+use base::Lblk;
 use extent_status::{Answer, Entry, Keep, Settled, Source, Status};
-use mapping::{FileMap, Holds};
-use page_cache::{Backing, PageCache};
+use mapping::{FileMap, Holds, Mapped};
+use ondisk::inode::flags;
+use page_cache::{Backing, Order, PageCache};
 use parking_lot::{Mutex, RwLock};
 use space::{Alloc, Privilege};
 
+use crate::live::Values;
+use crate::unconverted::Unconverted;
 use crate::{Fault, Node, Shared};
 
-/// How bytes get from memory to the device: for the whole volume; files whose map has no extents go block by block in any case.
+/// How bytes get from memory to the device: chosen for the volume, and for each file when it is first in memory: one whose map has no
+/// extents goes block by block in any case.
+///
+/// (The kernel goes block by block on the whole file system where there may be inline data, encryption or verity. Here bytes leave
+/// the inode before they are written by range, and encrypted and verity files are not written to.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DataPath {
     /// By ranges, in large folios: blocks are allocated unwritten, and converted, with the size, when the bytes are there. Nothing
@@ -78,12 +85,8 @@ impl FileCaches {
             cluster_bits: shared.geometry.cluster_log,
             ..extent_status::Options::default()
         };
-        let mut config = page_cache::Config::of_bytes(bytes / 4 * 3);
-        if path != DataPath::Iomap {
-            config.order_max = page_cache::Order::MIN;
-        }
         Self {
-            pages: PageCache::new(config, &shared.budget),
+            pages: PageCache::new(page_cache::Config::of_bytes(bytes / 4 * 3), &shared.budget),
             path,
             known: extent_status::Cache::with_budget(known, &shared.budget),
             next_key: AtomicU64::new(1),
@@ -98,7 +101,7 @@ impl FileCaches {
         self.known.stats()
     }
 
-    /// How bytes get to the device.
+    /// How bytes get to the device, of files that do not need it otherwise.
     #[must_use]
     pub fn path(&self) -> DataPath {
         self.path
@@ -106,11 +109,19 @@ impl FileCaches {
 
     /// What a file gets that has nothing in memory yet. `changed_in`: the last transaction that changed its inode, maybe its size or
     /// that it is there at all.
-    pub(crate) fn file(&self, shared: &Shared, ino: base::Ino, size: u64, changed_in: u64) -> FileData {
+    pub(crate) fn file(&self, shared: &Shared, ino: base::Ino, values: &Values) -> FileData {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let block_bytes = shared.geometry.block_size.bytes() as u32;
+        let path = match self.path {
+            DataPath::Iomap if !values.has_flag(flags::EXTENTS | flags::INLINE_DATA) => DataPath::Ordered,
+            path => path,
+        };
+        let order_max = if path == DataPath::Iomap { Order::MAX } else { Order::MIN };
+        let (size, changed_in) = (values.fields.size, values.changed_in);
         FileData {
-            pages: self.pages.file(key, block_bytes).open(),
+            path,
+            pages: self.pages.file_of(key, block_bytes, order_max).open(),
+            unconverted: Unconverted::default(),
             known: self.known.inode(ino),
             mapping: RwLock::new(()),
             size: AtomicU64::new(size),
@@ -173,12 +184,15 @@ impl FileCaches {
 
 /// What a file has in memory besides its inode. See the module's first page.
 pub struct FileData {
+    path: DataPath,
     /// Its bytes.
     pub pages: page_cache::Handle,
     /// What is known of its blocks.
     pub known: extent_status::Inode,
     /// Held exclusively by who changes the map, shared by who reads it.
     pub mapping: RwLock<()>,
+    /// What was written to unwritten blocks.
+    pub unconverted: Unconverted,
     size: AtomicU64,
     /// Clusters that are promised to its delayed blocks.
     promised: AtomicU64,
@@ -190,6 +204,12 @@ pub struct FileData {
 }
 
 impl FileData {
+    /// How its bytes get to the device.
+    #[must_use]
+    pub fn path(&self) -> DataPath {
+        self.path
+    }
+
     /// Bytes of the file.
     #[must_use]
     pub fn size(&self) -> u64 {
@@ -230,7 +250,23 @@ impl FileData {
     /// The map cannot be read.
     pub fn entry(&self, shared: &Shared, node: &Node, lblk: Lblk, len: u32) -> Result<Entry, Fault> {
         let _mapping = self.mapping.read();
-        self.known.map(lblk, len, &mut OnDisk { shared, node, alloc: None, map: None }, Keep::Yes)
+        let mut source = OnDisk { leaf_for: Some(&self.known), ..OnDisk::new(shared, node) };
+        self.known.map(lblk, len, &mut source, Keep::Yes)
+    }
+
+    /// As [`entry`](Self::entry), for who is about to change it: nothing is learnt.
+    ///
+    /// # Errors
+    /// As [`entry`](Self::entry).
+    pub fn entry_to_change(
+        &self,
+        shared: &Shared,
+        node: &Node,
+        lblk: Lblk,
+        len: u32,
+    ) -> Result<Entry, Fault> {
+        let _mapping = self.mapping.read();
+        self.known.map(lblk, len, &mut OnDisk::new(shared, node), Keep::No)
     }
 
     /// Promises blocks for what is a hole of `len` blocks from `lblk` on; how many of them are promised or allocated now, and whether
@@ -246,7 +282,8 @@ impl FileData {
         len: u32,
     ) -> Result<(u32, bool), Fault> {
         let _mapping = self.mapping.write();
-        let mut source = OnDisk { shared, node, alloc: Some((alloc, &self.promised)), map: None };
+        let (alloc, leaf_for) = (Some((alloc, &self.promised)), Some(&self.known));
+        let mut source = OnDisk { alloc, leaf_for, ..OnDisk::new(shared, node) };
         let before = self.known.seq();
         let entry = self.known.delay(lblk, len, &mut source)?;
         let is_new = entry.status == Status::Delayed && self.known.seq() != before;
@@ -301,7 +338,7 @@ impl FileData {
     /// What does not fit, in words; or the map cannot be read.
     pub fn check(&self, shared: &Shared, node: &Node) -> Result<(), String> {
         let _mapping = self.mapping.read();
-        let mut disk = OnDisk { shared, node, alloc: None, map: None };
+        let mut disk = OnDisk::new(shared, node);
         for entry in self.known.entries() {
             let mut at = entry.lblk;
             while at.0 < entry.end() {
@@ -340,11 +377,17 @@ struct OnDisk<'a> {
     shared: &'a Shared,
     node: &'a Node,
     alloc: Option<(&'a Alloc, &'a AtomicU64)>,
+    /// Who learns all of a leaf that had to be read from the device.
+    leaf_for: Option<&'a extent_status::Inode>,
     /// Once it was asked for.
     map: Option<FileMap>,
 }
 
-impl OnDisk<'_> {
+impl<'a> OnDisk<'a> {
+    fn new(shared: &'a Shared, node: &'a Node) -> Self {
+        Self { shared, node, alloc: None, leaf_for: None, map: None }
+    }
+
     fn map(&mut self) -> &FileMap {
         let node = self.node;
         self.map.get_or_insert_with(|| node.values().map())
@@ -356,15 +399,13 @@ impl Source for OnDisk<'_> {
 
     fn extent_at(&mut self, lblk: Lblk) -> Result<Answer, Fault> {
         let (shared, ino) = (self.shared, self.node.ino());
-        let found = self.map().find(&shared.buffers, lblk, u32::MAX).map_err(Fault::of(ino))?;
-        // The last of all numbers is no block's.
-        let len = found.len.min(extent_status::END - lblk.0);
-        let entry = |start: Pblk, status| Answer::Extent(Entry::mapped(lblk.0, len, start.0, status));
-        Ok(match found.holds {
-            Holds::Hole => Answer::Gap { from: lblk.0, to: lblk.0 + len },
-            Holds::Written(start) => entry(start, Status::Written),
-            Holds::Unwritten(start) => entry(start, Status::Unwritten),
-        })
+        let found = self.map().around(&shared.buffers, lblk).map_err(Fault::of(ino))?;
+        if let Some(known) = self.leaf_for.filter(|_| found.leaf.len() > 1) {
+            known.cache_leaf(&found.leaf.iter().filter_map(entry_of).collect::<Vec<_>>());
+        }
+        let here = found.here;
+        let to = here.end().min(extent_status::END.into()) as u32;
+        Ok(entry_of(&here).map_or(Answer::Gap { from: here.lblk.0, to }, Answer::Extent))
     }
 
     fn cluster_is_allocated(&mut self, cluster: u32) -> Result<bool, Fault> {
@@ -389,6 +430,18 @@ impl Source for OnDisk<'_> {
         promised.fetch_add(clusters.into(), Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// What is known of blocks that are mapped so; `None` for a hole.
+fn entry_of(mapped: &Mapped) -> Option<Entry> {
+    // The last of all numbers is no block's.
+    let len = mapped.len.min(extent_status::END - mapped.lblk.0);
+    let (start, status) = match mapped.holds {
+        Holds::Hole => return None,
+        Holds::Written(start) => (start, Status::Written),
+        Holds::Unwritten(start) => (start, Status::Unwritten),
+    };
+    Some(Entry::mapped(mapped.lblk.0, len, start.0, status))
 }
 
 /// A file's bytes on the device.

@@ -34,6 +34,7 @@ mod orphans;
 mod overrides;
 mod quota;
 mod shared;
+mod unconverted;
 
 pub use cache::{Inodes, LiveOwner};
 pub use change::{Change, Want, edit_fault};
@@ -47,3 +48,4 @@ pub use orphans::{LockStats, OrphanFile, OrphanMode, Orphans, Slot};
 pub use overrides::{Override, Overrides};
 pub use quota::{Owners, Quota, ValuesInInodes};
 pub use shared::Shared;
+pub use unconverted::{Noted, Stopped, Unconverted};

@@ -429,9 +429,12 @@ impl Live {
     #[must_use]
     pub fn data(&self, node: &Node) -> Arc<FileData> {
         let mut values = node.values.lock();
-        let (size, changed_in) = (values.fields.size, values.changed_in);
-        let made = || Arc::new(self.files.file(&self.shared, node.ino, size, changed_in));
-        Arc::clone(values.data.get_or_insert_with(made))
+        if let Some(data) = &values.data {
+            return Arc::clone(data);
+        }
+        let data = Arc::new(self.files.file(&self.shared, node.ino, &values));
+        values.data = Some(Arc::clone(&data));
+        data
     }
 
     pub(crate) fn dirs(&self) -> &Arc<DirMemory> {

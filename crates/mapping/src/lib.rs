@@ -64,6 +64,15 @@ impl Mapped {
     }
 }
 
+/// What lies around a logical block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Around {
+    /// The extent that has it, whole; or the hole around it, as far as the node on the path knows it.
+    pub here: Mapped,
+    /// All extents of the leaf, in order, if that was read from the device just now: its neighbours are soon asked for too.
+    pub leaf: Vec<Mapped>,
+}
+
 /// The map of one file: its root and what is needed to verify the rest.
 #[derive(Debug, Clone)]
 pub struct FileMap {
@@ -103,6 +112,18 @@ impl FileMap {
             indirect::find(self, buffers, lblk, len_max)
         };
         found.map_err(|fault| fault.of_ino(self.ino))
+    }
+
+    /// What lies around `lblk`. Of a map without extents what [`find`](Self::find) tells.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn around(&self, buffers: &Buffers, lblk: Lblk) -> Result<Around, ReadFault> {
+        if !self.extents {
+            let here = self.find(buffers, lblk, u32::MAX)?;
+            return Ok(Around { here, leaf: Vec::new() });
+        }
+        tree::around(self, buffers, lblk).map_err(|fault| fault.of_ino(self.ino))
     }
 
     /// Tells all mapped extents from `from` on in order, holes left out: an extent tree's as the tree has them (FIEMAP's

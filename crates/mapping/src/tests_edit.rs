@@ -242,6 +242,38 @@ fn written(lblk: u32, len: u32, start: u64) -> Mapped {
     Mapped { lblk: Lblk(lblk), len, holds: Holds::Written(Pblk(start)) }
 }
 
+/// The extent or hole around a block is what the map tells of each block in it, and ends where another one begins.
+#[test]
+fn what_lies_around_a_block_is_all_of_its_extent_or_hole() {
+    for extents in [true, false] {
+        let toy = Toy::new(BlockSize::MIN);
+        let (mut map, mut model) = (empty(extents), Model::new());
+        for i in 0..400 {
+            let (lblk, len) = (9 * scattered(i, 512) + 5, 1 + i % 7);
+            let start = DATA + u64::from(lblk) * 2;
+            insert(&mut map, &toy, &mut model, written(lblk, len, start)).unwrap();
+        }
+        for lblk in 0..5000 {
+            let here = map.around(&toy.buffers, Lblk(lblk)).unwrap().here;
+            let holds = model.get(&lblk);
+            let first = match here.holds {
+                Holds::Hole => None,
+                Holds::Written(start) | Holds::Unwritten(start) => Some(start.0),
+            };
+            assert_eq!(holds.is_some(), first.is_some(), "{lblk}: {here:?}");
+            assert!(here.lblk.0 <= lblk && here.end() > lblk.into(), "{lblk}: {here:?}");
+            for at in u64::from(here.lblk.0)..here.end().min(5000) {
+                let block = first.map(|first| first + at - u64::from(here.lblk.0));
+                assert_eq!(model.get(&(at as u32)).map(|holds| holds.0), block, "{lblk}: {here:?}");
+            }
+            if extents && first.is_some() {
+                assert!(here.lblk.0 == 0 || !model.contains_key(&(here.lblk.0 - 1)), "{lblk}: {here:?}");
+            }
+        }
+        assert!(map.around(&toy.buffers, Lblk(2000)).unwrap().leaf.is_empty(), "nothing was read");
+    }
+}
+
 /// A stride that visits every number below a power of two, in no order.
 fn scattered(i: u32, count: u32) -> u32 {
     i.wrapping_mul(0x9E37_79B1) % count

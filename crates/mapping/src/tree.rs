@@ -9,13 +9,14 @@ mod edit;
 mod shift;
 mod split;
 
+use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 
 use base::{Lblk, Malformed, Pblk, Place};
 use buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
-use ondisk::extent::{self, NodeView};
+use ondisk::extent::{self, Extent, NodeView};
 
-use crate::{FileMap, Holds, Mapped, lies_inside, outside};
+use crate::{Around, FileMap, Holds, Mapped, lies_inside, outside};
 
 const STRUCTURE: &str = "extent node";
 
@@ -67,6 +68,18 @@ impl FileMap {
         range: &Range<u64>,
         at: usize,
     ) -> Result<Option<(Buffer, Range<u64>)>, ReadFault> {
+        self.node_or_read(buffers, parent, range, at, &Cell::new(false))
+    }
+
+    /// As [`node`](Self::node); says whether it was read from the device for that.
+    fn node_or_read(
+        &self,
+        buffers: &Buffers,
+        parent: NodeView<'_>,
+        range: &Range<u64>,
+        at: usize,
+        was_read: &Cell<bool>,
+    ) -> Result<Option<(Buffer, Range<u64>)>, ReadFault> {
         let (Some(block), Some(depth)) = (child(parent, at), parent.depth().checked_sub(1)) else {
             return Ok(None);
         };
@@ -75,6 +88,7 @@ impl FileMap {
             return Err(outside(parent.key(at).unwrap_or(0), block));
         }
         let buffer = buffers.get(block, Owner { kind: Kind::Extents, ino: self.ino.0 }, |bytes| {
+            was_read.set(true);
             if let Some(seed) = self.seed {
                 let stored = bytes.last_chunk().map_or(0, |last| u32::from_le_bytes(*last));
                 Malformed::unless(extent::verify(bytes, seed), STRUCTURE, "checksum matches", stored)?;
@@ -126,6 +140,46 @@ pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -
         len = len.saturating_add(more.len);
     }
     Ok(mapped(lblk, len.min(len_max), extent.start + u64::from(skip), extent.unwritten))
+}
+
+pub(crate) fn around(map: &FileMap, buffers: &Buffers, lblk: Lblk) -> Result<Around, ReadFault> {
+    let mut held;
+    let mut node = map.root()?;
+    let (mut range, was_read) = (WHOLE, Cell::new(false));
+    while node.depth() > 0 {
+        let Some(at) = position(node, lblk.0) else {
+            let end = child_range(node, 0, &range).start;
+            return Ok(Around { here: hole_of(range.start..end), leaf: Vec::new() });
+        };
+        was_read.set(false);
+        let Some((buffer, child_range)) = map.node_or_read(buffers, node, &range, at, &was_read)? else {
+            break;
+        };
+        (held, range) = (buffer, child_range);
+        node = NodeView::new(&held);
+    }
+    let piece = |extent: Extent| mapped(Lblk(extent.lblk), extent.len, extent.start, extent.unwritten);
+    let is_inside = |extent: &Extent| lies_inside(buffers, Pblk(extent.start), extent.len);
+    let leaf = match was_read.get() {
+        true => (0..).map_while(|at| node.extent(at)).filter(is_inside).map(piece).collect(),
+        false => Vec::new(),
+    };
+    let at = position(node, lblk.0);
+    let before = at.and_then(|at| node.extent(at));
+    if let Some(extent) = before.filter(|extent| u64::from(lblk.0) < extent.end()) {
+        return match is_inside(&extent) {
+            true => Ok(Around { here: piece(extent), leaf }),
+            false => Err(outside(extent.lblk, Pblk(extent.start))),
+        };
+    }
+    let start = before.map_or(range.start, |before| before.end());
+    let end = node.extent(at.map_or(0, |at| at + 1)).map_or(range.end, |extent| extent.lblk.into());
+    Ok(Around { here: hole_of(start..end), leaf })
+}
+
+fn hole_of(range: Range<u64>) -> Mapped {
+    let len = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
+    Mapped { lblk: Lblk(range.start as u32), len, holds: Holds::Hole }
 }
 
 fn hole(lblk: Lblk, end: u64, len_max: u32) -> Mapped {

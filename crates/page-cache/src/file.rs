@@ -40,6 +40,7 @@ pub struct File {
     pub(crate) block_shift: u32,
     /// The smallest folio: one block at least.
     order_min: Order,
+    order_max: Order,
     pub(crate) chunks: RwLock<BTreeMap<u64, Arc<Chunk>>>,
     pub(crate) dirty: Mutex<DirtyChunks>,
     /// Shared by who brings bytes in, see [`stop_fills`](Self::stop_fills).
@@ -56,11 +57,19 @@ pub struct File {
 pub(crate) type Memo = Option<Arc<Chunk>>;
 
 impl File {
-    pub(crate) fn new(this: Weak<Self>, shared: Arc<Shared>, id: u64, key: u64, block_bytes: u32) -> Self {
+    pub(crate) fn new(
+        this: Weak<Self>,
+        shared: Arc<Shared>,
+        id: u64,
+        key: u64,
+        block_bytes: u32,
+        order_max: Order,
+    ) -> Self {
         assert!(
             block_bytes.is_power_of_two() && (1024..=65536).contains(&block_bytes),
             "blocks of {block_bytes} bytes"
         );
+        let order_max = order_max.min(shared.config.order_max);
         Self {
             this,
             shared,
@@ -68,6 +77,7 @@ impl File {
             key,
             block_shift: block_bytes.trailing_zeros(),
             order_min: Order::holding(u64::from(block_bytes)),
+            order_max,
             chunks: RwLock::default(),
             dirty: Mutex::default(),
             fills: RwLock::default(),
@@ -82,6 +92,10 @@ impl File {
     #[must_use]
     pub fn key(&self) -> u64 {
         self.key
+    }
+
+    pub(crate) fn order_max(&self) -> Order {
+        self.order_max
     }
 
     /// Bytes of a block.
@@ -246,7 +260,7 @@ impl File {
             self.shared.counts.hole_bytes.add(count as u64);
             return Ok(count);
         }
-        self.fill_data(first..first + len, self.shared.config.order_max, backing)?;
+        self.fill_data(first..first + len, self.order_max, backing)?;
         self.shared.counts.miss_bytes.add(count as u64);
         let found = self.read_cached(&mut None, pos, buf);
         if found == 0 {
@@ -454,7 +468,7 @@ impl File {
 
     /// The folio with this page and its chunk; a new one, if there is none, of a size for `wanted` bytes from that page on. Is it new?
     pub(crate) fn folio(&self, memo: &mut Memo, page: u64, wanted: u64) -> (Arc<Chunk>, Arc<Folio>, bool) {
-        self.folio_up_to(memo, page, wanted, self.shared.config.order_max)
+        self.folio_up_to(memo, page, wanted, self.order_max)
     }
 
     /// As [`folio`](Self::folio), with a largest order; but a block fits in any case.

@@ -189,13 +189,24 @@ impl PageCache {
     /// If blocks are not 1 KiB to 64 KiB, a power of two; or not what they were for this file.
     #[must_use]
     pub fn file(&self, key: u64, block_bytes: u32) -> Arc<File> {
+        self.file_of(key, block_bytes, Order::MAX)
+    }
+
+    /// As [`file`](Self::file), a new one with folios of at most this order, for who writes back in small pieces.
+    ///
+    /// # Panics
+    /// As [`file`](Self::file).
+    #[must_use]
+    pub fn file_of(&self, key: u64, block_bytes: u32, order_max: Order) -> Arc<File> {
         let mut files = self.shared.files.lock();
         if let Some(file) = files.get(&key).and_then(|(_, file)| file.upgrade()) {
             assert_eq!(file.block_bytes(), u64::from(block_bytes), "a file's block size does not change");
             return file;
         }
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let file = Arc::new_cyclic(|this| File::new(this.clone(), self.shared.clone(), id, key, block_bytes));
+        let file = Arc::new_cyclic(|this| {
+            File::new(this.clone(), self.shared.clone(), id, key, block_bytes, order_max)
+        });
         files.insert(key, (id, Arc::downgrade(&file)));
         file
     }

@@ -15,6 +15,7 @@
 //! 4. A new inode's operation is locked until it has its name: who has an older number in hand meets none that may be taken back.
 
 mod attributes;
+mod convert;
 mod data;
 mod delete;
 mod direct;

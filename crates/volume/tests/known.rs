@@ -7,14 +7,23 @@ use device::{Device, MemDevice};
 use volume::{Allocate, ExtentStatus, Fault, New, OpenOptions, Volume, WriteOptions};
 
 fn made() -> Volume {
+    made_on().1
+}
+
+fn open(device: &Arc<MemDevice>) -> Volume {
+    let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
+    Volume::open(device.clone(), &OpenOptions { write, ..OpenOptions::default() }).unwrap()
+}
+
+fn made_on() -> (Arc<MemDevice>, Volume) {
     let scratch = testkit::scratch();
     let path = scratch.path().join("image");
     let name = path.to_str().unwrap();
     testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=1", name, "32M"]);
-    let device = MemDevice::new(32 << 20);
+    let device = Arc::new(MemDevice::new(32 << 20));
     device.write_at(0, &std::fs::read(&path).unwrap()).unwrap();
-    let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
-    Volume::open(Arc::new(device), &OpenOptions { write, ..OpenOptions::default() }).unwrap()
+    let volume = open(&device);
+    (device, volume)
 }
 
 #[test]
@@ -45,6 +54,46 @@ fn a_map_is_learnt_and_forgotten() {
     assert!(stats.es_shrinker_info().contains("objects"), "{}", stats.es_shrinker_info());
     volume.check_file(ino).unwrap();
     assert_eq!(volume.forget_extents(ino).unwrap(), 41);
+}
+
+/// A question about one block is answered for its neighbours too: all of its extent or hole, and all of a leaf that was read for it.
+#[test]
+fn one_question_teaches_what_lies_around() {
+    let (device, volume) = made_on();
+    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let many = volume.create(Ino::ROOT, b"many", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[7; 40 << 10]).unwrap();
+    for block in 0..60 {
+        volume.write_at(many, block << 12, &[7; 1 << 10]).unwrap();
+    }
+    volume.fsync(ino).unwrap();
+    volume.fallocate(ino, Allocate::Punch, 10 << 10, 10 << 10).unwrap();
+    let known = |volume: &Volume, ino| {
+        let entries = volume.known_extents(ino).unwrap();
+        entries.iter().map(|entry| (entry.lblk.0, entry.len, entry.status)).collect::<Vec<_>>()
+    };
+    let read = |volume: &Volume, ino, block: u64| {
+        // Who only reads a file keeps nothing of it.
+        volume.write_at(ino, 500 << 10, &[7; 1 << 10]).unwrap();
+        let inode = volume.inode(ino).unwrap();
+        volume.read(&inode, block << 10, &mut [0; 1 << 10]).unwrap();
+    };
+    // The hole that was punched is known.
+    assert!(known(&volume, ino).contains(&(10, 10, ExtentStatus::Hole)), "{:?}", known(&volume, ino));
+    volume.close().unwrap();
+    for (block, entry) in [(25, (20, 20, ExtentStatus::Written)), (15, (10, 10, ExtentStatus::Hole))] {
+        let volume = open(&device);
+        read(&volume, ino, block);
+        assert!(known(&volume, ino).contains(&entry), "{block}: {:?}", known(&volume, ino));
+        volume.check_file(ino).unwrap();
+    }
+    let volume = open(&device);
+    read(&volume, many, 100);
+    let (learnt, holes): (Vec<_>, Vec<_>) =
+        known(&volume, many).into_iter().partition(|entry| entry.2 == ExtentStatus::Written);
+    assert_eq!(learnt.len(), 60);
+    assert!(holes.len() >= 59, "{holes:?}");
+    volume.check_file(many).unwrap();
 }
 
 #[test]

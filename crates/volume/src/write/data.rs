@@ -174,7 +174,7 @@ impl Writer {
         pos: u64,
         bytes: &[u8],
     ) -> Result<usize, Fault> {
-        if self.live().files().path() == DataPath::Iomap {
+        if data.path() == DataPath::Iomap {
             return self.write_range(node, data, pos, bytes);
         }
         let block = self.shared().geometry.block_size.bytes();

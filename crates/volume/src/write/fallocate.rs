@@ -203,6 +203,7 @@ impl Writer {
             let _fills = file.stop_fills();
             file.discard(&blocks);
             self.unmap(file, &blocks)?;
+            file.learn_hole(&blocks);
         }
         Ok(())
     }

@@ -133,7 +133,7 @@ impl Flusher {
 
     /// Writes back the run that has been dirty longest, if since then. Was there one, and did it go?
     fn write_some(&self, until_ms: u64, bytes_max: u64) -> bool {
-        let bytes_max = bytes_max.min(self.run_bytes_max());
+        let bytes_max = bytes_max.min(self.run_bytes_max(self.files().path()));
         let Some(run) = self.files().pages.take_run(until_ms, bytes_max) else { return false };
         let Some(node) = self.files().node(run.file().key()) else { return false };
         // What fails is told to whoever has the file open.
@@ -156,7 +156,7 @@ impl Flusher {
     ) -> Result<(), Fault> {
         let mut first = Ok(());
         loop {
-            match data.pages.take_run(range.clone(), u64::MAX, self.run_bytes_max()) {
+            match data.pages.take_run(range.clone(), u64::MAX, self.run_bytes_max(data.path())) {
                 Take::Run(run) => first = first.and(self.write_back(node, run)),
                 Take::Busy => data.pages.wait_written(range.clone()),
                 Take::Clean => break,
@@ -183,8 +183,8 @@ impl Flusher {
     }
 
     /// Bytes of a run at most: block by block as many blocks as the kernel takes.
-    fn run_bytes_max(&self) -> u64 {
-        match self.files().path() {
+    fn run_bytes_max(&self, path: DataPath) -> u64 {
+        match path {
             DataPath::Iomap => RUN_BYTES_MAX,
             DataPath::Ordered | DataPath::Writeback | DataPath::Journal => {
                 RUN_BLOCKS_MAX << self.shared().geometry.block_size.log2()
@@ -203,7 +203,7 @@ impl Flusher {
         first
     }
 
-    /// Writes one run back.
+    /// Writes one run back. Where that fails, its blocks are not dirty any more, and nothing is promised to them.
     fn write_back(&self, node: &Arc<Node>, mut run: Run) -> Result<(), Fault> {
         let Some(data) = node.data() else { return Ok(()) };
         loop {
@@ -216,9 +216,32 @@ impl Flusher {
                     }
                 }
                 Err(fault) => {
+                    let bytes = run.start()..run.start() + run.len_bytes();
                     run.failed(if fault.is(Refusal::NoSpace) { WriteError::NoSpace } else { WriteError::Io });
+                    self.forget_promises(&data, bytes);
                     return Err(fault);
                 }
+            }
+        }
+    }
+
+    /// Takes promises back of blocks that are not dirty. If one becomes dirty just now, it is a hole when it is written back.
+    fn forget_promises(&self, data: &FileData, bytes: std::ops::Range<u64>) {
+        let log = self.shared().geometry.block_size.log2();
+        let mut at = bytes.start;
+        while at < bytes.end {
+            // Asked before `mapping` is locked, which comes after folios.
+            let (is_held, end) = data.pages.held_run(at..bytes.end);
+            let (from, to) = (Lblk((at >> log) as u32), Lblk((end >> log) as u32));
+            at = end;
+            if is_held {
+                continue;
+            }
+            let _mapping = data.mapping.write();
+            let is_delayed = |entry: &Entry| entry.status == Status::Delayed;
+            while let Some(entry) = data.known.find(from, to, is_delayed) {
+                let part = entry.part(entry.lblk.0.max(from.0), entry.end().min(to.0));
+                data.forget(self.shared(), &self.keeper.alloc, part.lblk, part.len);
             }
         }
     }
@@ -231,11 +254,11 @@ impl Flusher {
         let log = self.shared().geometry.block_size.log2();
         let lblk = Lblk((run.start() >> log) as u32);
         let blocks = (run.len_bytes() >> log) as u32;
-        let entry = data.entry(self.shared(), node, lblk, u32::MAX)?;
+        let entry = data.entry_to_change(self.shared(), node, lblk, u32::MAX)?;
         let cut = |run: &mut Run, len: u32| {
             (len < blocks).then(|| run.split_off(u64::from(len) << log)).filter(|rest| rest.len_bytes() > 0)
         };
-        let path = self.files().path();
+        let path = data.path();
         let is_by_range = path == DataPath::Iomap && node.values().has_flag(flags::EXTENTS);
         if !is_by_range && !entry.status.is_mapped() {
             return match path {
@@ -260,7 +283,17 @@ impl Flusher {
             self.submit(run, &entry)?;
             return Ok(rest);
         }
-        self.submit(run, &entry)?;
+        let first = u64::from(lblk.0);
+        let _noted = match to_convert {
+            Some(_) => {
+                let blocks = first..first + u64::from(entry.len.min(blocks));
+                Some(data.unconverted.write(blocks, || self.submit(run, &entry))?)
+            }
+            None => {
+                self.submit(run, &entry)?;
+                None
+            }
+        };
         self.conclude_run(node, data, run, to_convert)?;
         Ok(rest)
     }
@@ -390,7 +423,7 @@ impl Flusher {
             || true,
             || {
                 let handle = self.start(Change::map_credits() + 1)?;
-                let entry = data.entry(self.shared(), node, lblk, blocks)?;
+                let entry = data.entry_to_change(self.shared(), node, lblk, blocks)?;
                 let want = Want { unwritten: false, promised: entry.status == Status::Delayed };
                 let done = self.map(&handle, node, data, &entry, want).and_then(|entry| {
                     let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
@@ -404,54 +437,8 @@ impl Flusher {
         )
     }
 
-    /// A run's bytes are on the device: says so in the map, and in the size.
-    fn conclude_run(
-        &self,
-        node: &Arc<Node>,
-        data: &FileData,
-        run: &Run,
-        unwritten: Option<Entry>,
-    ) -> Result<(), Fault> {
-        let log = self.shared().geometry.block_size.log2();
-        let (from, end) = (run.start() >> log, (run.start() + run.len_bytes()) >> log);
-        let Some(entry) = unwritten else {
-            if node.values().fields.size >= data.size().min(run.start() + run.len_bytes()) {
-                return Ok(());
-            }
-            let handle = self.start(1)?;
-            return self.put_size(&handle, node, data, run);
-        };
-        let mut from = Some(from);
-        while let Some(at) = from {
-            let handle = self.start(Change::state_credits(self.shared()) + 1)?;
-            let change = self.change(&handle);
-            let done = {
-                let _mapping = data.mapping.write();
-                change.set_state(node, at..end, false).inspect(|next| {
-                    let upto = next.unwrap_or(end);
-                    let part = entry.part(at as u32, upto as u32);
-                    let written = Entry { status: Status::Written, ..part };
-                    data.learn(self.shared(), change.alloc, written, Allocation::Other);
-                })
-            };
-            match done {
-                Ok(next) => from = next,
-                Err(fault) => {
-                    let done = Err(fault.into());
-                    end_handle(handle, &done);
-                    return done;
-                }
-            }
-            data.note_mapped(buffer::Edit::transaction(&handle));
-            if from.is_none() {
-                self.put_size(&handle, node, data, run)?;
-            }
-        }
-        Ok(())
-    }
-
     /// The size on disk, now that these bytes are there.
-    fn put_size(
+    pub(super) fn put_size(
         &self,
         handle: &Handle<'_>,
         node: &Arc<Node>,

@@ -79,6 +79,15 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// Nothing is mapped in these blocks, unless somebody came in between.
+    pub(super) fn learn_hole(&self, blocks: &Range<u64>) {
+        if let Some(data) = &self.data {
+            let (from, end) = (blocks.start as u32, blocks.end.min(END.into()) as u32);
+            let _mapping = data.mapping.write();
+            let _ = data.known.cache(Entry::hole(from, end - from));
+        }
+    }
+
     /// Of these blocks nothing is known any more. The caller has the map locked.
     pub(super) fn forget(&self, blocks: &Range<u64>) {
         if let Some(data) = &self.data {

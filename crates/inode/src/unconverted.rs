@@ -1,0 +1,109 @@
+//! Blocks of unwritten extents that are being written: soon they will be converted, and nobody else may put anything there.
+//!
+//! ```text
+//!   write back    note -> write to the device -> convert -> forget           many at a time
+//!   zero out                                                                 alone: none is on its way to the device
+//! ```
+//!
+//! Invariant: what is noted and not on its way is on the device, whole.
+
+use std::ops::Range;
+
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+
+/// What of a file was written and not converted yet. See the module's first page.
+#[derive(Debug, Default)]
+pub struct Unconverted {
+    /// Held shared by who writes, exclusively by who writes zeros around it.
+    writing: RwLock<()>,
+    blocks: Mutex<Vec<Range<u64>>>,
+}
+
+/// That blocks are to be converted; until it is dropped.
+#[derive(Debug)]
+pub struct Noted<'a> {
+    of: &'a Unconverted,
+    blocks: Range<u64>,
+}
+
+/// While this is there, nothing is on its way to unwritten blocks of the file.
+#[derive(Debug)]
+pub struct Stopped<'a> {
+    of: &'a Unconverted,
+    _writing: RwLockWriteGuard<'a, ()>,
+}
+
+impl Unconverted {
+    /// Has blocks of an unwritten extent written. Whoever does not convert them in the end lets the note go all the same.
+    ///
+    /// # Errors
+    /// What `write` says.
+    pub fn write<E>(
+        &self,
+        blocks: Range<u64>,
+        write: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Noted<'_>, E> {
+        let _writing = self.writing.read();
+        self.blocks.lock().push(blocks.clone());
+        // If it fails, this goes before anybody else can look.
+        let noted = Noted { of: self, blocks };
+        write()?;
+        Ok(noted)
+    }
+
+    /// Waits for writes that are on their way, and keeps others from beginning.
+    #[must_use]
+    pub fn stop(&self) -> Stopped<'_> {
+        Stopped { of: self, _writing: self.writing.write() }
+    }
+}
+
+impl Stopped<'_> {
+    /// The parts of a range of blocks that nobody has written.
+    #[must_use]
+    pub fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut written = self.of.blocks.lock().clone();
+        written.sort_unstable_by_key(|blocks| blocks.start);
+        let (mut gaps, mut at) = (Vec::new(), range.start);
+        for blocks in written {
+            if at < blocks.start.min(range.end) {
+                gaps.push(at..blocks.start.min(range.end));
+            }
+            at = at.max(blocks.end);
+        }
+        if at < range.end {
+            gaps.push(at..range.end);
+        }
+        gaps
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let mut blocks = self.of.blocks.lock();
+        if let Some(at) = blocks.iter().position(|blocks| *blocks == self.blocks) {
+            blocks.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_what_nobody_has_written() {
+        let file = Unconverted::default();
+        let ok = || Ok::<_, ()>(());
+        let one = file.write(10..20, ok).unwrap();
+        let two = file.write(30..40, ok).unwrap();
+        file.write(50..60, || Err(())).unwrap_err();
+        assert_eq!(file.stop().gaps(&(0..50)), [0..10, 20..30, 40..50]);
+        assert_eq!(file.stop().gaps(&(15..35)), [20..30]);
+        assert_eq!(file.stop().gaps(&(10..20)), []);
+        drop(one);
+        assert_eq!(file.stop().gaps(&(5..32)), [5..30]);
+        drop(two);
+        assert_eq!(file.stop().gaps(&(5..62)), [5..62]);
+    }
+}

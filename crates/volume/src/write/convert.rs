@@ -1,0 +1,159 @@
+//! What was unwritten becomes written, with the size: the end of each run that went to unwritten blocks.
+//!
+//! ```text
+//!   | unwritten ............ |   run in the middle   ->   | unwritten | written | unwritten |    two entries more in the map
+//!   no block for the map's growth, not even of the pool:
+//!   | zeros ... run ... zeros |                      ->   | written .................... |    none more
+//! ```
+//!
+//! Writing zeros around a run is for extents that end before the file does on disk: behind it nothing written may stand.
+//!
+//! Source: spec 02 section 5.3.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::Lblk;
+use extent_status::{Allocation, Entry, Status};
+use inode::{Change, FileData, Node};
+use mapping::{Holds, Mapped};
+use page_cache::Run;
+
+use super::writeback::Flusher;
+use super::{end_handle, with_room};
+use crate::{Fault, Refusal};
+
+impl Flusher {
+    /// A run's bytes are on the device: says so in the map, where it stands in an unwritten extent, and in the size.
+    pub(super) fn conclude_run(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        run: &Run,
+        unwritten: Option<Entry>,
+    ) -> Result<(), Fault> {
+        let log = self.shared().geometry.block_size.log2();
+        let (from, end) = (run.start() >> log, (run.start() + run.len_bytes()) >> log);
+        let Some(entry) = unwritten else {
+            if node.values().fields.size >= data.size().min(run.start() + run.len_bytes()) {
+                return Ok(());
+            }
+            let handle = self.start(1)?;
+            return self.put_size(&handle, node, data, run);
+        };
+        let mut from = Some(from);
+        while let Some(at) = from {
+            let may_help = || self.keeper.alloc.pending_blocks() > 0;
+            let converted = with_room(&self.journal, may_help, || {
+                self.convert_some(node, data, run, at..end, Some(entry))
+            });
+            from = match converted {
+                Err(fault) if fault.is(Refusal::NoSpace) => {
+                    self.convert_some(node, data, run, at..end, None)?
+                }
+                converted => converted?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Converts a few extents; where to go on. With the last ones goes the size. `within`: the extent that has all of the blocks;
+    /// `None` to convert whole extents, with zeros around the blocks.
+    fn convert_some(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        run: &Run,
+        blocks: Range<u64>,
+        within: Option<Entry>,
+    ) -> Result<Option<u64>, Fault> {
+        let handle = self.start(Change::state_credits(self.shared()) + 1)?;
+        let done = {
+            let change = self.change(&handle);
+            let _mapping = data.mapping.write();
+            let range = match within {
+                Some(_) => Ok(blocks.clone()),
+                None => self.zero_around(node, data, &blocks),
+            };
+            range.and_then(|range| {
+                let next = change.set_state(node, range.clone(), false)?;
+                let done = range.start..next.unwrap_or(range.end);
+                match within {
+                    Some(entry) => {
+                        let part = entry.part(done.start as u32, done.end as u32);
+                        let written = Entry { status: Status::Written, ..part };
+                        data.learn(self.shared(), change.alloc, written, Allocation::Other);
+                    }
+                    None => self.learn_written(node, data, &change, done)?,
+                }
+                Ok(next.filter(|next| *next < blocks.end))
+            })
+        };
+        data.note_mapped(buffer::Edit::transaction(&handle));
+        let done = match done {
+            Ok(None) => self.put_size(&handle, node, data, run).map(|()| None),
+            done => done,
+        };
+        end_handle(handle, &done);
+        done
+    }
+
+    /// Takes over what the map says of blocks that were converted.
+    fn learn_written(
+        &self,
+        node: &Node,
+        data: &FileData,
+        change: &Change<'_>,
+        blocks: Range<u64>,
+    ) -> Result<(), Fault> {
+        for piece in self.pieces(node, &blocks)? {
+            if let Holds::Written(start) = piece.holds {
+                let entry = Entry::mapped(piece.lblk.0, piece.len, start.0, Status::Written);
+                let (from, to) = (blocks.start.max(piece.lblk.0.into()), blocks.end.min(piece.end()));
+                let part = entry.part(from as u32, to as u32);
+                data.learn(self.shared(), change.alloc, part, Allocation::Other);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is mapped in a range of blocks: whole extents.
+    fn pieces(&self, node: &Node, blocks: &Range<u64>) -> Result<Vec<Mapped>, Fault> {
+        let (shared, map) = (self.shared(), node.values().map());
+        let first = map.around(&shared.buffers, Lblk(blocks.start as u32))?.here.lblk;
+        let mut pieces = Vec::new();
+        map.walk_until(&shared.buffers, first, blocks.end, &mut |piece| {
+            pieces.push(piece);
+            Some(())
+        })?;
+        Ok(pieces)
+    }
+
+    /// Has zeros written to what is unwritten in the extents that lie in a range of blocks, but not where bytes were written: which
+    /// blocks can be converted then without the map growing. The caller has the map locked, and converts them in the same handle.
+    fn zero_around(&self, node: &Node, data: &FileData, blocks: &Range<u64>) -> Result<Range<u64>, Fault> {
+        let log = self.shared().geometry.block_size.log2();
+        let pieces = self.pieces(node, blocks)?;
+        let unwritten = || {
+            pieces
+                .iter()
+                .filter(|piece| matches!(piece.holds, Holds::Unwritten(_)) && piece.end() > blocks.start)
+        };
+        let start =
+            unwritten().map(|piece| piece.lblk.0.into()).min().unwrap_or(blocks.start).min(blocks.start);
+        let end = unwritten().map(Mapped::end).max().unwrap_or(blocks.end).max(blocks.end);
+        let size_blocks = node.values().fields.size.div_ceil(1 << log);
+        if end > blocks.end.max(size_blocks) {
+            return Err(Refusal::NoSpace.into());
+        }
+        let stopped = data.unconverted.stop();
+        for piece in unwritten() {
+            let Holds::Unwritten(first) = piece.holds else { continue };
+            for gap in stopped.gaps(&(piece.lblk.0.into()..piece.end())) {
+                let at = base::Pblk(first.0 + gap.start - u64::from(piece.lblk.0));
+                self.write_zeros(at, (gap.end - gap.start) << log)?;
+            }
+        }
+        Ok(start..end)
+    }
+}

@@ -1,0 +1,106 @@
+//! Writing back into a file system that is full to its last block, or that cannot say what is free. Judged by e2fsck.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::Ino;
+use device::FileDevice;
+use simdisk::{EIO, Faulty, Op, Rule};
+use volume::{Allocate, DataPath, New, OpenOptions, Refusal, Volume, WriteOptions};
+
+const BLOCK: u64 = 1024;
+
+fn make(path: &Path, size: &str) {
+    let options = ["-q", "-F", "-t", "ext4", "-b", "1024", "-m", "0", "-N", "128", "-J", "size=1"];
+    testkit::run("mke2fs", options.into_iter().chain([path.to_str().unwrap(), size]));
+}
+
+/// Nothing happens but what the test asks for.
+fn open(path: &Path, data: DataPath) -> (Arc<Faulty<FileDevice>>, Volume) {
+    let disk = Arc::new(Faulty::new(FileDevice::open(path, true).unwrap()));
+    let write = WriteOptions { no_committer: true, data, ..WriteOptions::default() };
+    let volume = Volume::open(disk.clone(), &OpenOptions { write, ..OpenOptions::default() }).unwrap();
+    (disk, volume)
+}
+
+/// A file that has all blocks but the pool that is kept for maps; how many it has.
+fn take_all(volume: &Volume, ino: Ino) -> u64 {
+    let (mut blocks, mut step) = (0, 1 << 14);
+    while step > 0 {
+        match volume.fallocate(ino, Allocate::Reserve, blocks * BLOCK, step * BLOCK) {
+            Ok(()) => blocks += step,
+            Err(fault) => {
+                assert!(fault.is(Refusal::NoSpace), "{fault}");
+                // Some of it may be there, and is asked for again.
+                step /= 2;
+            }
+        }
+    }
+    blocks
+}
+
+/// Every second block of it all is written, from the end to the front, which makes leaves of the map that are half full: more of them
+/// than the pool has blocks for. What cannot be told apart any more is written with zeros around it.
+#[test]
+fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
+    for data in [DataPath::Iomap, DataPath::Ordered] {
+        let scratch = testkit::scratch();
+        let path = scratch.path().join("image");
+        make(&path, "12M");
+        let (_disk, volume) = open(&path, data);
+        let root = volume.root().unwrap().ino();
+        let ino = volume.create(root, b"file", &New::file(0o600)).unwrap().ino();
+        let blocks = take_all(&volume, ino);
+        assert!(blocks > 8000, "{blocks} blocks");
+        let byte = |block: u64| (block % 251) as u8 + 1;
+        for block in (0..blocks).rev().step_by(2) {
+            volume.write_at(ino, block * BLOCK, &[byte(block); BLOCK as usize]).unwrap();
+            volume.write_back_some(BLOCK).unwrap();
+        }
+        volume.fsync(ino).unwrap();
+        // What one more leaf takes is not there, and zeros were written.
+        assert!(volume.statfs().unwrap().blocks_free <= 2);
+        let mut longest = 0;
+        let inode = volume.inode(ino).unwrap();
+        volume
+            .extents(&inode, 0, u64::MAX, &mut |extent| {
+                longest = longest.max(if extent.unwritten { 0 } else { extent.len });
+                Some(())
+            })
+            .unwrap();
+        assert!(longest > BLOCK, "{data:?}: the pool was enough, so this shows nothing");
+        volume.check_file(ino).unwrap();
+        volume.close().unwrap();
+        testkit::e2fsck_clean(&path);
+
+        let volume = common::open(&path, None);
+        let inode = volume.inode(ino).unwrap();
+        let mut bytes = vec![0xEE; (blocks * BLOCK) as usize];
+        assert_eq!(volume.read(&inode, 0, &mut bytes).unwrap(), bytes.len());
+        for (block, bytes) in (0..).zip(bytes.chunks(BLOCK as usize)) {
+            let expected = if (blocks - 1 - block) % 2 == 0 { byte(block) } else { 0 };
+            assert!(bytes.iter().all(|found| *found == expected), "{data:?}: block {block} of {blocks}");
+        }
+    }
+}
+
+/// Bitmaps that cannot be read: the bytes are lost, fsync says so, and what was promised to them is anybody's again.
+#[test]
+fn what_cannot_be_written_back_promises_nothing() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, "12M");
+    let (disk, volume) = open(&path, DataPath::Iomap);
+    let root = volume.root().unwrap().ino();
+    let ino = volume.create(root, b"file", &New::file(0o600)).unwrap().ino();
+    volume.sync().unwrap();
+    let free = volume.statfs().unwrap().blocks_available;
+    volume.write_at(ino, 0, &[7; 100 * BLOCK as usize]).unwrap();
+    assert_eq!(volume.statfs().unwrap().blocks_available, free - 100);
+    disk.arm(Rule::fail(Op::Read, EIO).from_then_on());
+    volume.fsync(ino).unwrap_err();
+    assert_eq!(volume.statfs().unwrap().blocks_available, free);
+    disk.disarm_all();
+}
