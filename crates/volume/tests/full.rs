@@ -80,7 +80,7 @@ fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
         let mut bytes = vec![0xEE; (blocks * BLOCK) as usize];
         assert_eq!(volume.read(&inode, 0, &mut bytes).unwrap(), bytes.len());
         for (block, bytes) in (0..).zip(bytes.chunks(BLOCK as usize)) {
-            let expected = if (blocks - 1 - block) % 2 == 0 { byte(block) } else { 0 };
+            let expected = if (blocks - 1 - block).is_multiple_of(2) { byte(block) } else { 0 };
             assert!(bytes.iter().all(|found| *found == expected), "{data:?}: block {block} of {blocks}");
         }
     }
