@@ -9,7 +9,9 @@ mod large_dir;
 mod orphans;
 mod shrinker;
 
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,9 +19,11 @@ use clap::{Args, Subcommand};
 use image::options::{FeatureEdit, FormatOptions, JournalSize};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lab::LabFault;
+use lab::ground::Site;
 use volume::{OpenOptions, OrphanMode, WriteOptions};
 
 use crate::exit;
+use crate::imagearg::{ImageArg, Place};
 use crate::sizes::parse_size;
 
 /// Measure what drives a file system hardest, in process or on a mount.
@@ -65,6 +69,7 @@ fn code_of(fault: &LabFault) -> u8 {
     match fault {
         LabFault::Usage(_) | LabFault::Make(_) => exit::USAGE_CODE,
         LabFault::Open(_) => exit::UNREADABLE,
+        LabFault::Exists(_) => exit::EXISTS,
         LabFault::Failed(failed) if failed.errno == 28 => exit::NO_SPACE,
         LabFault::Failed(_) | LabFault::Close(_) | LabFault::Device(_) => exit::TARGET,
     }
@@ -138,6 +143,25 @@ impl EngineArgs {
         };
         let cache_bytes = self.cache.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         OpenOptions { cache_bytes, write, ..OpenOptions::default() }
+    }
+}
+
+/// Where a study makes its file systems, and how large, if that is said: in a new file, or in memory.
+fn site(image: Option<&OsStr>) -> Result<(Site, Option<u64>), LabFault> {
+    let Some(arg) = image else { return Ok((Site::Memory, None)) };
+    let path = Path::new(arg);
+    if path.symlink_metadata().is_ok() {
+        return Err(LabFault::Exists(format!(
+            "{} is there already, and this study makes new file systems: remove it, or name another one",
+            path.display()
+        )));
+    }
+    if !arg.as_encoded_bytes().starts_with(b"mem:") {
+        return Ok((Site::File(path.to_owned()), None));
+    }
+    match ImageArg::parse(arg).map_err(createmany::refused)?.at {
+        Place::Memory(size) => Ok((Site::Memory, Some(size))),
+        _ => Err(usage(format!("{}: it is mem:SIZE, or a file's name", path.display()))),
     }
 }
 

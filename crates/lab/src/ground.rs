@@ -1,9 +1,11 @@
 //! Where a load runs in process: a device with a file system on it.
 
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use device::{Device, MemDevice};
+use device::{Device, FileDevice, MemDevice};
 use image::mkfs::{EmptyTree, Identity};
 use image::options::FormatOptions;
 use ondisk::hash::HashVersion;
@@ -11,6 +13,16 @@ use ondisk::{Superblock, superblock};
 use volume::{OpenOptions, Volume};
 
 use crate::LabFault;
+
+/// Where a study makes its file systems, one after the other.
+#[derive(Debug, Clone, Default)]
+pub enum Site {
+    /// On a new device in memory each time.
+    #[default]
+    Memory,
+    /// In this file, from the start each time; the last one stays.
+    File(PathBuf),
+}
 
 /// A device with a file system.
 pub struct Ground {
@@ -24,6 +36,20 @@ impl Ground {
     /// The options contradict each other, or what they ask for does not fit.
     pub fn memory(size: u64, options: &FormatOptions) -> Result<Self, LabFault> {
         let ground = Self { device: Arc::new(MemDevice::new(size)) };
+        ground.format(options)?;
+        Ok(ground)
+    }
+
+    /// A fresh file system of `size` bytes where the study makes them.
+    ///
+    /// # Errors
+    /// As [`memory`](Self::memory); the file cannot be made.
+    pub fn fresh(site: &Site, size: u64, options: &FormatOptions) -> Result<Self, LabFault> {
+        let Site::File(path) = site else { return Self::memory(size, options) };
+        let made = File::options().read(true).write(true).create(true).truncate(true).open(path);
+        let device = made.and_then(|file| file.set_len(size).and_then(|()| FileDevice::fresh(file)));
+        let device = device.map_err(|fault| LabFault::Device(format!("{}: {fault}", path.display())))?;
+        let ground = Self { device: Arc::new(device) };
         ground.format(options)?;
         Ok(ground)
     }

@@ -14,10 +14,10 @@ use serde::Serialize;
 use volume::OpenOptions;
 
 use crate::createmany::{self, Job, LINKS_PER_TARGET, Operation};
-use crate::ground::Ground;
+use crate::ground::{Ground, Site};
 use crate::names::NameFormat;
 use crate::summary::rate;
-use crate::{Engine, LabFault, Place, Watch};
+use crate::{Engine, LabFault, Place, Summary, Watch};
 
 /// Bytes of a device that a name takes at most: 24 of its entry in leaves half full, the index, room.
 const BYTES_PER_NAME: u64 = 64;
@@ -38,7 +38,11 @@ pub struct Study {
     pub format: NameFormat,
     /// Hashes to compare.
     pub hashes: Vec<HashVersion>,
-    /// Size of the device in memory, in bytes; `None`: enough.
+    /// Directories of each hash, each on a new file system.
+    pub runs: usize,
+    /// Where file systems are made.
+    pub site: Site,
+    /// Size of the device, in bytes; `None`: enough.
     pub size: Option<u64>,
     /// How file systems are made; `large_dir` is added.
     pub make: FormatOptions,
@@ -59,7 +63,7 @@ pub struct Report {
     pub hashes: Vec<OfHash>,
 }
 
-/// One directory.
+/// One hash: the run with the rate in the middle.
 #[derive(Debug, Clone, Serialize)]
 pub struct OfHash {
     /// The hash.
@@ -70,12 +74,21 @@ pub struct OfHash {
     pub seconds: f64,
     /// Names per second.
     pub per_s: f64,
+    /// Names per second of all runs.
+    pub runs: Summary,
+    /// Names in the directory from where on the rate stays below 0.8 of the best before; `None` if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub knee: Option<u64>,
     /// Seconds until all was home on the device, behind the last name.
     pub close_seconds: f64,
     /// Rates along the way.
     pub points: Vec<Point>,
     /// Bytes of the directory.
     pub dir_bytes: u64,
+    /// Extents of the directory.
+    pub dir_extents: u64,
+    /// Bytes of metadata in memory at the end, most of them leaves.
+    pub resident_bytes: u64,
     /// Share of those bytes that names take, of 1.
     pub fill: f64,
     /// Levels of the index above the leaves.
@@ -119,9 +132,42 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     if study.operation == Operation::OpenKeep {
         return Err(LabFault::Usage("files are not kept open in this study".to_owned()));
     }
-    let of = |hash: &HashVersion| one(study, *hash, watch);
-    let hashes = study.hashes.iter().map(of).collect::<Result<_, _>>()?;
+    if study.runs == 0 {
+        return Err(LabFault::Usage("there is at least one run".to_owned()));
+    }
+    // In turns, so that what else the machine does meets all of them.
+    let mut all = vec![Vec::new(); study.hashes.len()];
+    for _ in 0..study.runs {
+        for (hash, runs) in study.hashes.iter().zip(&mut all) {
+            runs.push(one(study, *hash, watch)?);
+        }
+    }
+    let hashes = all.into_iter().map(middle).collect();
     Ok(Report { names: study.names, cache_bytes: study.open.cache_bytes, hashes })
+}
+
+/// The run with the rate in the middle; an early end or a damage of any.
+fn middle(mut runs: Vec<OfHash>) -> OfHash {
+    runs.sort_by(|a, b| a.per_s.total_cmp(&b.per_s));
+    let rates: Vec<f64> = runs.iter().map(|run| run.per_s).collect();
+    let failed = runs.iter().find_map(|run| run.failed.clone());
+    let check_errors = runs.iter().filter_map(|run| run.check_errors).max();
+    let run = runs.swap_remove((runs.len() - 1) / 2);
+    OfHash { runs: Summary::of(&rates), failed, check_errors, ..run }
+}
+
+/// From where on the rate stays below 0.8 of the best before.
+fn knee(points: &[Point]) -> Option<u64> {
+    let mut best = 0.0f64;
+    let lines: Vec<f64> = points
+        .iter()
+        .map(|point| {
+            best = best.max(point.per_s);
+            0.8 * best
+        })
+        .collect();
+    let low = points.iter().zip(lines).rev().take_while(|(point, line)| point.per_s < *line).count();
+    points.len().checked_sub(low + 1).filter(|_| low > 0).map(|last| points[last].names)
 }
 
 /// As the superblock's field is called in mke2fs's words.
@@ -150,7 +196,7 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     let per_inode = if study.operation == Operation::Link { 0 } else { 320 };
     let per_dir = if study.operation == Operation::Mkdir { 4096 } else { 0 };
     let size = study.size.unwrap_or(BYTES_BASE + study.names * (BYTES_PER_NAME + per_inode + per_dir));
-    let ground = Ground::memory(size, &make)?;
+    let ground = Ground::fresh(&study.site, size, &make)?;
     ground.set_hash(hash)?;
     let volume = ground.open(&study.open)?;
     let mut dir = Engine::root(&volume).below(DIR)?;
@@ -165,7 +211,16 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     let curve = Curve { watch, per: study.per.max(1), state: Mutex::new(State::new()) };
     let made = createmany::run(&job, &mut dir, &curve)?;
     let stats = volume.dir_stats(dir.dir()).unwrap_or_default();
-    let dir_bytes = volume.inode(dir.dir()).map_or(0, |inode| inode.size());
+    let (mut dir_bytes, mut dir_extents) = (0, 0);
+    if let Ok(inode) = volume.inode(dir.dir()) {
+        dir_bytes = inode.size();
+        let told = volume.extents(&inode, 0, u64::MAX, &mut |_| {
+            dir_extents += 1;
+            Some(())
+        });
+        told.map_err(|fault| LabFault::Device(fault.to_string()))?;
+    }
+    let resident_bytes = volume.metadata_stats().bytes as u64;
     let journal = volume.journal_stats().unwrap_or_default();
     let begun = Instant::now();
     volume.close().map_err(LabFault::Close)?;
@@ -186,14 +241,19 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     };
     // All names of one study have nearly the same length: the mean of first and last is what they take.
     let entry_bytes = (entry(0, &mut name) + entry(made.done.saturating_sub(1), &mut name)) as f64 / 2.0;
+    let points = curve.points();
     Ok(OfHash {
         hash: hash_name(hash),
         done: made.done,
         seconds: made.seconds,
         per_s: made.per_s,
+        runs: Summary::of(&[made.per_s]),
+        knee: knee(&points),
         close_seconds,
-        points: curve.points(),
+        points,
         dir_bytes,
+        dir_extents,
+        resident_bytes,
         fill: if dir_bytes == 0 { 0.0 } else { made.done as f64 * entry_bytes / dir_bytes as f64 },
         levels: stats.indexed.min(1) + stats.levels_added,
         splits: stats.splits,
@@ -256,12 +316,21 @@ impl fmt::Display for Report {
         self.hashes.iter().try_for_each(|of| write!(f, " {:>14}", of.hash))?;
         writeln!(f)?;
         type Cell = fn(&OfHash) -> String;
-        let rows: [(&str, Cell); 15] = [
+        let rows: [(&str, Cell); 24] = [
             ("names", |of| of.done.to_string()),
-            ("seconds", |of| format!("{:.3}", of.seconds)),
+            ("runs", |of| of.runs.runs.to_string()),
+            ("names per second: Min", |of| format!("{:.0}", of.runs.min)),
+            ("  Max", |of| format!("{:.0}", of.runs.max)),
+            ("  Median", |of| format!("{:.0}", of.runs.median)),
+            ("  Avg", |of| format!("{:.0}", of.runs.avg)),
+            ("  Stddev", |of| format!("{:.0}", of.runs.stddev)),
+            ("the run in the middle: seconds", |of| format!("{:.3}", of.seconds)),
             ("names per second", |of| format!("{:.0}", of.per_s)),
+            ("knee, in names", |of| of.knee.map_or("-".to_owned(), |knee| knee.to_string())),
             ("seconds until home", |of| format!("{:.3}", of.close_seconds)),
             ("bytes of the directory", |of| of.dir_bytes.to_string()),
+            ("extents of the directory", |of| of.dir_extents.to_string()),
+            ("bytes of metadata in memory", |of| of.resident_bytes.to_string()),
             ("share that names take", |of| format!("{:.3}", of.fill)),
             ("levels of the index", |of| of.levels.to_string()),
             ("leaves split", |of| of.splits.to_string()),
@@ -307,6 +376,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_knee_is_where_the_rate_falls_for_good() {
+        let of = |rates: &[u32]| {
+            let point = |(at, rate): (usize, &u32)| Point { names: at as u64 + 1, per_s: f64::from(*rate) };
+            knee(&rates.iter().enumerate().map(point).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[100, 95, 90, 85]), None);
+        assert_eq!(of(&[100, 70, 100, 60, 50]), Some(3));
+        assert_eq!(of(&[100, 100, 79]), Some(2));
+    }
+
+    #[test]
     fn both_hashes_make_a_sound_directory() {
         let study = Study {
             names: 70_000,
@@ -314,6 +395,8 @@ mod tests {
             operation: Operation::Link,
             format: NameFormat::parse("test%ld").unwrap(),
             hashes: vec![HashVersion::HalfMd4, HashVersion::Tea],
+            runs: 2,
+            site: Site::Memory,
             size: None,
             make: FormatOptions { block_size: base::BlockSize::from_bytes(1024), ..FormatOptions::default() },
             open: OpenOptions::default(),
@@ -325,6 +408,11 @@ mod tests {
             assert_eq!(of.points.len(), 3);
             assert!(of.splits > 1000 && of.levels >= 2 && of.shadow_waits == 0, "{report}");
             assert!(of.fill > 0.5 && of.fill < 1.0, "{report}");
+            assert!(of.runs.runs == 2 && of.runs.min <= of.per_s && of.per_s <= of.runs.max, "{report}");
+            assert!(
+                of.dir_extents > 0 && of.dir_extents < 1000 && of.resident_bytes > of.dir_bytes / 2,
+                "{report}"
+            );
         }
         assert_eq!(report.hashes[1].hash, "tea");
     }

@@ -94,6 +94,9 @@ pub enum LabFault {
     /// The device refused, or the check could not be made.
     #[error("{0}")]
     Device(String),
+    /// A study makes a new file, and that is there already.
+    #[error("{0}")]
+    Exists(String),
     /// A choice makes no sense.
     #[error("{0}")]
     Usage(String),

@@ -19,7 +19,7 @@ use image::options::{FeatureEdit, FormatOptions};
 use serde::Serialize;
 use volume::{LockStats, OpenOptions, OrphanMode, WriteOptions};
 
-use crate::ground::Ground;
+use crate::ground::{Ground, Site};
 use crate::summary::rate;
 use crate::{Engine, Failed, Kernel, LabFault, Place, Summary, Watch};
 
@@ -125,7 +125,9 @@ pub struct Study {
     pub runs: usize,
     /// Loops of a worker in a run; `None`: so many that one worker needs a second.
     pub loops: Option<u64>,
-    /// Size of the device in memory, in bytes.
+    /// Where file systems are made.
+    pub site: Site,
+    /// Size of the device, in bytes.
     pub size: u64,
     /// How file systems are made.
     pub format: FormatOptions,
@@ -282,7 +284,7 @@ fn one_run(
         let mut place = Kernel::at(study.kernel_dir.as_deref().unwrap_or("".as_ref()))?;
         return Ok((load(study.load, &mut place, workers, loops, watch)?, None));
     }
-    let ground = Ground::memory(study.size, &mode.format_options(&study.format))?;
+    let ground = Ground::fresh(&study.site, study.size, &mode.format_options(&study.format))?;
     let base = study.open.write;
     let of_mode = mode.write_options();
     let write =
@@ -430,6 +432,7 @@ mod tests {
 
     fn study(load: Load) -> Study {
         Study {
+            site: Site::Memory,
             load,
             modes: Mode::ENGINE.to_vec(),
             widths: vec![1, 2],

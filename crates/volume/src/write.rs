@@ -384,6 +384,12 @@ impl Volume {
         self.writer.as_ref().map(|writer| writer.journal.stats())
     }
 
+    /// What the cache of metadata blocks did, and what it holds.
+    #[must_use]
+    pub fn metadata_stats(&self) -> buffer::Stats {
+        self.inodes.shared().buffers.stats()
+    }
+
     /// What the orphan list's lock saw; `None` when open for reading.
     #[must_use]
     pub fn orphan_lock_stats(&self) -> Option<inode::LockStats> {

@@ -228,7 +228,7 @@ fn ground(args: &CreatemanyArgs, job: &mut Job) -> Result<(String, Ground), LabF
     Ok((format!("mem:{}", crate::sizes::human(size)), Ground::memory(size, &options)?))
 }
 
-fn refused(why: ArgError) -> LabFault {
+pub(super) fn refused(why: ArgError) -> LabFault {
     match why {
         ArgError::Usage(why) => usage(why),
         ArgError::Unreadable(why) => LabFault::Device(why),

@@ -1,5 +1,6 @@
 //! `extant lab large-dir`.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -39,7 +40,13 @@ pub(crate) struct LargeDirArgs {
     /// The names, as createmany's format.
     #[arg(long, value_name = "FMT", default_value = "test%ld", value_parser = NameFormat::parse)]
     format: NameFormat,
-    /// Size of the device in memory; enough if not given.
+    /// Directories of each hash, each on a new file system.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    runs: u16,
+    /// Where file systems are made: a new FILE, or mem:SIZE. Without this, in memory.
+    #[arg(long, value_name = "IMG")]
+    image: Option<OsString>,
+    /// Size of the device; enough if not given.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
     /// Do not verify the file systems at their end.
@@ -76,7 +83,10 @@ pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
         HashArg::Tea => HashVersion::Tea,
         HashArg::Legacy => HashVersion::Legacy,
     };
+    let (site, size) = super::site(args.image.as_deref())?;
     let study = Study {
+        runs: usize::from(args.runs),
+        site,
         names: args.names,
         per: args.per,
         operation: match args.operation {
@@ -87,7 +97,7 @@ pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
         },
         format: args.format.clone(),
         hashes: args.hash.iter().map(hash).collect(),
-        size: args.size,
+        size: size.or(args.size),
         make: args.ground.options()?,
         open: args.engine.options(),
         check: !args.no_check,

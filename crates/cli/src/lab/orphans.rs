@@ -1,5 +1,6 @@
 //! `extant lab orphans`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -38,7 +39,10 @@ pub(crate) struct OrphansArgs {
     /// Loops of each worker in a run; so many that one worker needs a second if not given.
     #[arg(long, value_name = "N")]
     loops: Option<u32>,
-    /// Size of the device in memory.
+    /// Where file systems are made: a new FILE, or mem:SIZE. Without this, in memory.
+    #[arg(long, value_name = "IMG")]
+    image: Option<OsString>,
+    /// Size of the device.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     size: u64,
     /// A directory of the system, for the mode kernel.
@@ -80,7 +84,9 @@ pub(super) fn run(args: &OrphansArgs) -> Result<ExitCode, LabFault> {
     if args.kernel.is_none() && modes.contains(&Mode::Kernel) {
         return Err(usage("the mode kernel needs --kernel DIR".to_owned()));
     }
+    let (site, size) = super::site(args.image.as_deref())?;
     let study = Study {
+        site,
         load: match args.load {
             LoadArg::Truncate => Load::Truncate,
             LoadArg::CreatClo => Load::CreatClo,
@@ -89,7 +95,7 @@ pub(super) fn run(args: &OrphansArgs) -> Result<ExitCode, LabFault> {
         widths: args.widths.iter().map(|width| usize::from(*width)).collect(),
         runs: usize::from(args.runs),
         loops: args.loops.map(u64::from),
-        size: args.size,
+        size: size.unwrap_or(args.size),
         format: args.ground.options()?,
         open: args.engine.options(),
         kernel_dir: args.kernel.clone(),
