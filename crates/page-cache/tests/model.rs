@@ -78,8 +78,11 @@ struct World {
 
 impl World {
     fn new(block: u64, order_max: u8, bytes_max: u64) -> Self {
-        let cache = cache(Config { order_max: Order::new(order_max), ..config(bytes_max) });
-        let file = cache.file(1, block as u32).open();
+        // The order is the file's, or the cache's: the smaller one.
+        let (of_cache, of_file) =
+            if block > 4096 { (order_max, Order::MAX.exponent()) } else { (9, order_max) };
+        let cache = cache(Config { order_max: Order::new(of_cache), ..config(bytes_max) });
+        let file = cache.file_of(1, block as u32, Order::new(of_file)).open();
         Self {
             cache,
             file,
