@@ -132,6 +132,27 @@ fn shut_down(dir: &Path, number: &str, flags: u32) -> String {
 }
 
 #[test]
+fn swapping_blocks_is_refused_as_not_done_here() {
+    if !has_fuse() {
+        return;
+    }
+    let (_dir, image) = empty_image(&[]);
+    let mount = Mount::new(&image, &[]);
+    for number in ["0xC028660F", "0x6611"] {
+        let script = format!(
+            "perl -e 'open F, \"+>\", \"f\" or die; my $a = \"\\0\" x 40; print ioctl(F, {number}, $a) ? \"done\" : $! + 0'"
+        );
+        assert_eq!(
+            finish(shell(mount.path(), &script)),
+            Errno::OPNOTSUPP.raw_os_error().to_string(),
+            "{number}"
+        );
+    }
+    mount.unmount();
+    e2fsck_clean(&image);
+}
+
+#[test]
 fn after_a_shutdown_nothing_is_read_or_written() {
     if !has_fuse() {
         return;

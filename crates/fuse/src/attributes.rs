@@ -21,6 +21,11 @@ const FSSETXATTR: u32 = 0x5820;
 /// direction has them: `_IOW('X', 125, __u32)`.
 const SHUTDOWN: u32 = 0x587D;
 
+/// EXT4_IOC_MOVE_EXT swaps extents of two files (e4defrag), EXT4_IOC_SWAP_BOOT the blocks of a file and of the boot loader's inode.
+/// They are the file system's to know, and this one does neither.
+const MOVE_EXT: u32 = 0x660F;
+const SWAP_BOOT: u32 = 0x6611;
+
 /// Flags that users see; the rest (the kernel's own bookkeeping) stays hidden, as with the kernel's ext4.
 const USER_VISIBLE: u32 = 0x725B_DFFF;
 
@@ -41,8 +46,8 @@ pub enum Ioctl {
 /// Answers an ioctl about an inode: `command` as ioctl(2) has it, `input` as the caller gave it.
 ///
 /// # Errors
-/// [`Errno::NOTTY`] for those that are not known here, [`Errno::OPNOTSUPP`] for flags that nobody may set, [`Errno::INVAL`] if
-/// the input is too short.
+/// [`Errno::NOTTY`] for those that are not known here, [`Errno::OPNOTSUPP`] for flags that nobody may set and for swapping blocks,
+/// [`Errno::INVAL`] if the input is too short.
 pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
     let mut bytes = [0; 28];
     let word = |at: usize| {
@@ -94,6 +99,7 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
         },
         // A generation tells uses of a number apart: not for users to change.
         SETVERSION => Err(Errno::OPNOTSUPP),
+        MOVE_EXT | SWAP_BOOT => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::NOTTY),
     }
 }
@@ -208,6 +214,9 @@ mod tests {
         assert_eq!(change(0x4008_6602, &[0xFF; 4]), Err(Errno::OPNOTSUPP));
         assert_eq!(change(0x4008_6602, &[]), Err(Errno::INVAL));
         assert_eq!(change(0x4008_7602, &[0; 8]), Err(Errno::OPNOTSUPP));
+        // EXT4_IOC_MOVE_EXT with its `struct move_extent`, and EXT4_IOC_SWAP_BOOT.
+        assert_eq!(ioctl(&stat(), 0xC028_660F, &[0; 40]), Err(Errno::OPNOTSUPP));
+        assert_eq!(ioctl(&stat(), 0x6611, &[]), Err(Errno::OPNOTSUPP));
         // FITRIM and a terminal's.
         for unknown in [0xC018_5879, 0x5401] {
             assert_eq!(ioctl(&stat(), unknown, &[]), Err(Errno::NOTTY));
