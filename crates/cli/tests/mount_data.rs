@@ -405,6 +405,14 @@ fn ranges_are_reserved_punched_copied_and_sought() {
     while copy_file_range(&from, Some(&mut from_at), &to, Some(&mut to_at), 8 << 20).unwrap() > 0 {}
     let copied = std::fs::read(at("to")).unwrap();
     assert!(copied[..4] == *b"head" && copied[4..] == bytes[5..]);
+    // A hole is copied without blocks for it.
+    from.set_len(1 << 30).unwrap();
+    let before = free_blocks(mount.path());
+    (from_at, to_at) = (10 << 20, 10 << 20);
+    while copy_file_range(&from, Some(&mut from_at), &to, Some(&mut to_at), 1 << 30).unwrap() > 0 {}
+    assert_eq!((to_at, to.metadata().unwrap().len(), free_blocks(mount.path())), (1 << 30, 1 << 30, before));
+    let overlap = copy_file_range(&from, Some(&mut 0), &from, Some(&mut 4096), 8192);
+    assert_eq!(overlap, Err(Errno::INVAL));
 
     // What the kernel does not pass on, and what ext4 has not.
     for flags in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE, FallocateFlags::UNSHARE_RANGE]

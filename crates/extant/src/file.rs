@@ -3,7 +3,7 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use volume::{Allocate, ErrorsTold, Fault, InodeRef, SetAttr, Stat, Volume};
+use volume::{Allocate, ErrorsTold, Fault, InodeRef, Refusal, Seek as Sought, SetAttr, Stat, Volume};
 
 use crate::error::fault_kind;
 
@@ -64,13 +64,21 @@ impl File {
     }
 
     fn write_some(&self, bytes: &[u8], offset: u64) -> Result<usize, Fault> {
-        let Held { volume, inode, told } = &*self.held;
-        let done = volume.write_at(inode.ino(), offset, bytes)?;
-        if self.durable != Durable::Later {
-            let range = offset..offset + done as u64;
-            volume.fsync_range(inode.ino(), range, Some(told), self.durable == Durable::Data)?;
-        }
+        let done = self.held.volume.write_at(self.held.inode.ino(), offset, bytes)?;
+        self.keep(offset, done as u64)?;
         Ok(done)
+    }
+
+    /// Makes durable what was written, if that is asked for.
+    fn keep(&self, offset: u64, len: u64) -> Result<(), Fault> {
+        let Held { volume, inode, told } = &*self.held;
+        match self.durable {
+            Durable::Later => Ok(()),
+            Durable::Data | Durable::All => {
+                let data_only = self.durable == Durable::Data;
+                volume.fsync_range(inode.ino(), offset..offset + len, Some(told), data_only)
+            }
+        }
     }
 
     /// The inode as it is now; as it was when opened, should it not be had.
@@ -102,6 +110,106 @@ impl File {
             done += self.write_some(&bytes[done..], offset + done as u64)?;
         }
         Ok(())
+    }
+
+    /// Writes all of `bytes` behind the last byte of the file, wherever that is by then, and tells where they begin. Of several who
+    /// append at the same time, with clones of a file or files of their own, none writes into what another wrote.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &extant::OpenOptions::default())?;
+    /// let log = fs.write("/log", b"first\n")?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| log.append(b"second\n"));
+    ///     scope.spawn(|| log.append(b"second\n"));
+    /// });
+    /// assert_eq!(log.append(b"last\n")?, 20);
+    /// assert_eq!(fs.read("/log")?, b"first\nsecond\nsecond\nlast\n");
+    /// # fs.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn append(&self, bytes: &[u8]) -> Result<u64, Fault> {
+        let (start, done) = self.held.volume.append(self.held.inode.ino(), bytes)?;
+        self.keep(start, done as u64)?;
+        if done == bytes.len() { Ok(start) } else { Err(Refusal::NoSpace.into()) }
+    }
+
+    /// Copies `len` bytes from byte `offset` on to byte `target_offset` of a file of the same file system, which may be this one where
+    /// the ranges are apart; how many bytes: fewer at the end of this file, and when there is no space for more. Holes stay holes
+    /// where the target has nothing.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`]: ranges that overlap, another file system; as [`read_at`](Self::read_at), and as
+    /// [`write_at`](Self::write_at) of the target.
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &extant::OpenOptions::default())?;
+    /// let from = fs.write("/from", b"some bytes")?;
+    /// from.set_len(1 << 30)?;
+    /// let to = fs.write("/to", b"")?;
+    /// assert_eq!(from.copy_range(0, &to, 0, u64::MAX)?, 1 << 30);
+    /// let hole = to.seek_hole(0)?.expect("it ends in one");
+    /// assert_eq!((hole, to.seek_data(hole)?), (fs.statfs()?.block_size.into(), None));
+    /// # fs.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn copy_range(&self, offset: u64, target: &Self, target_offset: u64, len: u64) -> Result<u64, Fault> {
+        if !Arc::ptr_eq(&self.held.volume, &target.held.volume) {
+            return Err(Refusal::Invalid.into());
+        }
+        let (from, to) = ((self.held.inode.ino(), offset), (target.held.inode.ino(), target_offset));
+        let done = self.held.volume.copy_range(from, to, len)?;
+        target.keep(target_offset, done)?;
+        Ok(done)
+    }
+
+    /// The next byte from `offset` on that is not in a hole, and may be other than zero; `None` if there is none before the end.
+    /// Blocks that are reserved and not written count as holes.
+    ///
+    /// # Errors
+    /// The map is corrupt; the device refused.
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>, Fault> {
+        self.seek_to(offset, Sought::Data)
+    }
+
+    /// The next byte from `offset` on that is in a hole, as the end of the file is; `None` for an `offset` at the end or behind.
+    ///
+    /// # Errors
+    /// As [`seek_data`](Self::seek_data).
+    ///
+    /// ```
+    /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
+    /// # let memory = example::empty_memory(16 << 20);
+    /// # let fs = extant::FileSystem::from_device_writable(memory, &extant::OpenOptions::default())?;
+    /// let file = fs.write("/sparse", b"head")?;
+    /// file.write_at(b"tail", 1 << 20)?;
+    /// let block = u64::from(fs.statfs()?.block_size);
+    /// let (mut at, mut pieces) = (0, Vec::new());
+    /// while let Some(start) = file.seek_data(at)? {
+    ///     let end = file.seek_hole(start)?.unwrap_or(start);
+    ///     pieces.push(start..end);
+    ///     at = end;
+    /// }
+    /// assert_eq!(pieces, [0..block, (1 << 20)..(1 << 20) + 4]);
+    /// # fs.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Fault> {
+        self.seek_to(offset, Sought::Hole)
+    }
+
+    fn seek_to(&self, offset: u64, what: Sought) -> Result<Option<u64>, Fault> {
+        match self.held.volume.seek(&self.now(), offset, what) {
+            Ok(found) => Ok(Some(found)),
+            Err(fault) if fault.is(Refusal::PastEnd) => Ok(None),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Cuts the file, or extends it by a hole.

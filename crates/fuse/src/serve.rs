@@ -211,6 +211,15 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
+    /// Copies bytes from one regular file to another, or inside of one, where the ranges are apart; how many: fewer at the end of the
+    /// source, and when there is no space for more.
+    ///
+    /// # Errors
+    /// Ranges that overlap; as [`read`](Self::read) and [`write`](Self::write).
+    fn copy(&self, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<u64, Errno> {
+        Err(Errno::ROFS)
+    }
+
     /// Changes which blocks a range of a regular file has.
     ///
     /// # Errors

@@ -363,6 +363,10 @@ impl Serve for Server {
         self.ask_for_room(|volume| volume.write_at(ino, offset, bytes))
     }
 
+    fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Errno> {
+        self.ask_for_room(|volume| volume.copy_range(from, to, len))
+    }
+
     fn allocate(&self, ino: Ino, how: Allocate, offset: u64, len: u64) -> Result<(), Errno> {
         self.ask_for_room(|volume| volume.fallocate(ino, how, offset, len))
     }

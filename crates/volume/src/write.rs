@@ -14,8 +14,10 @@
 //!    has room for it.
 //! 4. A new inode's operation is locked until it has its name: who has an older number in hand meets none that may be taken back.
 
+mod append;
 mod attributes;
 mod convert;
+mod copy;
 mod data;
 mod delete;
 mod direct;

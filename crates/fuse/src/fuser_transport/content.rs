@@ -10,7 +10,7 @@
 use base::Ino;
 use volume::Allocate;
 
-use super::{READ_BUFFER, Transport};
+use super::Transport;
 use crate::{Errno, Serve};
 
 /// Modes of fallocate(2), linux/falloc.h.
@@ -22,8 +22,6 @@ const INSERT_RANGE: i32 = 0x20;
 const UNSHARE_RANGE: i32 = 0x40;
 const WRITE_ZEROES: i32 = 0x80;
 
-/// Bytes that are copied at a time.
-const COPY_PIECE: usize = 1 << 20;
 /// Bytes that one request copies: who asked can be interrupted then, and asks for the rest.
 const COPY_MAX: u64 = 64 << 20;
 
@@ -50,41 +48,10 @@ pub(super) fn allocate_of(mode: i32) -> Result<Allocate, Errno> {
 }
 
 impl<S: Serve> Transport<S> {
-    /// Copies bytes from one file to another, or inside of one, where the ranges are apart; how many. Fewer than asked for at the
-    /// end of the source, where there is no more space, and of more than one request takes.
+    /// Copies bytes from one file to another, or inside of one; how many. Fewer than asked for also of more than one request takes.
     pub(super) fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u32, Errno> {
-        let len = len.min(COPY_MAX);
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < COPY_PIECE {
-                buffer.resize(COPY_PIECE, 0);
-            }
-            let mut done = 0;
-            while done < len {
-                match self.copy_piece((from.0, from.1 + done), (to.0, to.1 + done), len - done, buffer) {
-                    Ok(0) => break,
-                    Ok(copied) => done += copied,
-                    // What was copied counts; who asks for the rest is told.
-                    Err(errno) if done == 0 => return Err(errno),
-                    Err(_) => break,
-                }
-            }
-            u32::try_from(done).map_err(|_| Errno::INVAL)
-        })
-    }
-
-    fn copy_piece(
-        &self,
-        from: (Ino, u64),
-        to: (Ino, u64),
-        len: u64,
-        buffer: &mut [u8],
-    ) -> Result<u64, Errno> {
-        let len = usize::try_from(len).unwrap_or(usize::MAX).min(COPY_PIECE);
-        let got = self.serve.read(from.0, from.1, &mut buffer[..len])?;
-        if got == 0 {
-            return Ok(0);
-        }
-        Ok(self.serve.write(to.0, to.1, &buffer[..got])? as u64)
+        let copied = self.serve.copy(from, to, len.min(COPY_MAX))?;
+        u32::try_from(copied).map_err(|_| Errno::INVAL)
     }
 }
 

@@ -380,10 +380,20 @@ impl Writer {
     pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>, Fault> {
         let node = self.live().get(ino)?;
         let _operation = node.operation.read();
-        let Some(data) = node.data() else { return Ok(None) };
+        node.data().map(|data| self.seek_locked(&node, &data, offset, what)).transpose()
+    }
+
+    /// As [`seek`](Self::seek). The caller holds the operation lock.
+    pub(super) fn seek_locked(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        offset: u64,
+        what: Seek,
+    ) -> Result<u64, Fault> {
         let size = data.size();
         let log = self.shared().geometry.block_size.log2();
-        let found = seek_by(size, offset, what, |at| {
+        seek_by(size, offset, what, |at| {
             // First what is on its way: it is settled after its blocks are known as written.
             let (is_held, end) = data.pages.held_run(at..size);
             if is_held {
@@ -392,11 +402,10 @@ impl Writer {
             let Some(lblk) = u32::try_from(at >> log).ok().filter(|lblk| *lblk < END) else {
                 return Ok(None);
             };
-            let entry = data.entry(self.shared(), &node, Lblk(lblk), u32::MAX)?;
+            let entry = data.entry(self.shared(), node, Lblk(lblk), u32::MAX)?;
             let is_data = matches!(entry.status, Status::Written | Status::Delayed);
             Ok(Some((is_data, end.min(u64::from(entry.end()) << log))))
-        });
-        found.map(Some)
+        })
     }
 
     /// Reads: through what is in memory, if the file has anything there.
