@@ -12,15 +12,18 @@
 //! Invariants
 //! 1. Bytes are the inner device's; only time is added.
 //! 2. No lock is held while time passes.
-//! 3. With [`Clock::Virtual`] nothing sleeps: [`elapsed`](Modelled::elapsed) tells what would have passed.
+//! 3. Pieces of one call that lie next to each other are one request, whatever number of buffers they come in; its other requests
+//!    are under way together, in as many lanes as there are.
+//! 4. With [`Clock::Virtual`] nothing sleeps: [`elapsed`](Modelled::elapsed) tells what would have passed.
 //!
 //! Source: spec 05 section 4 ("engine equivalents").
 
 use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Device, DeviceFault, FlushMeter, FlushStats};
+use crate::{Device, DeviceFault, FlushMeter, FlushStats, SharedBytes, total_len};
 
 /// What requests cost. Rates are bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -189,6 +192,44 @@ impl State {
             self.cached.pop_front();
         }
     }
+
+    /// Puts a request into a lane, or into all of them: when it is done.
+    fn occupy(
+        &mut self,
+        now: Duration,
+        whole: bool,
+        cost: impl FnOnce(&mut State, Duration) -> Duration,
+    ) -> Duration {
+        let lane = match whole {
+            true => (0..self.lanes.len()).max_by_key(|lane| self.lanes[*lane]),
+            false => (0..self.lanes.len()).min_by_key(|lane| self.lanes[*lane]),
+        };
+        let lane = lane.unwrap_or(0);
+        let start = self.lanes[lane].max(now);
+        let done = start + cost(self, start);
+        match whole {
+            true => self.lanes.fill(done),
+            false => self.lanes[lane] = done,
+        }
+        done
+    }
+}
+
+/// A request: byte offset and length.
+type Run = (u64, u64);
+
+/// The requests that ranges are, in the order of the device: what lies next to each other is one.
+fn runs(ranges: impl Iterator<Item = Run>) -> Vec<Run> {
+    let mut sorted: Vec<Run> = ranges.filter(|(_, len)| *len > 0).collect();
+    sorted.sort_unstable();
+    let mut runs: Vec<Run> = Vec::with_capacity(sorted.len());
+    for (offset, len) in sorted {
+        match runs.last_mut() {
+            Some((start, before)) if *start + *before == offset => *before += len,
+            _ => runs.push((offset, len)),
+        }
+    }
+    runs
 }
 
 impl<D: Device> Modelled<D> {
@@ -222,25 +263,14 @@ impl<D: Device> Modelled<D> {
         }
     }
 
-    /// Has a request done: `cost` is told from the state of the device and when it begins; `whole` waits for all that runs, and holds up
-    /// what comes.
-    fn spend(&self, whole: bool, cost: impl FnOnce(&mut State, Duration) -> Duration) -> Duration {
+    /// Has requests done that `put` puts into lanes, told the time: when the last one is done. How long that took.
+    fn spend(&self, put: impl FnOnce(&mut State, Duration) -> Duration) -> Duration {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = match self.clock {
             Clock::Real => self.began.elapsed(),
             Clock::Virtual => state.now,
         };
-        let lane = match whole {
-            true => (0..state.lanes.len()).max_by_key(|lane| state.lanes[*lane]),
-            false => (0..state.lanes.len()).min_by_key(|lane| state.lanes[*lane]),
-        };
-        let lane = lane.unwrap_or(0);
-        let start = state.lanes[lane].max(now);
-        let done = start + cost(&mut state, start);
-        match whole {
-            true => state.lanes.fill(done),
-            false => state.lanes[lane] = done,
-        }
+        let done = put(&mut state, now);
         let rest = done.saturating_sub(now);
         state.now = state.now.max(done);
         drop(state);
@@ -250,9 +280,18 @@ impl<D: Device> Modelled<D> {
         rest
     }
 
-    fn read(&self, offset: u64, len: u64) {
+    /// Has these requests done, all of them begun together; each one's cost is told from the state and when it begins.
+    fn spend_runs(&self, runs: &[Run], cost: impl Fn(&mut State, Duration, Run) -> Duration) {
+        self.spend(|state, now| {
+            let done =
+                runs.iter().map(|run| state.occupy(now, false, |state, start| cost(state, start, *run)));
+            done.max().unwrap_or(now)
+        });
+    }
+
+    fn read(&self, runs: &[Run]) {
         let model = &self.model;
-        self.spend(false, |state, _| {
+        self.spend_runs(runs, |state, _, (offset, len)| {
             let seek = seek(model, state, self.inner.size_bytes(), offset, len);
             let cost = model.read + seek + model.bytes(len);
             // With one head, what is destaged waits meanwhile.
@@ -263,9 +302,9 @@ impl<D: Device> Modelled<D> {
         });
     }
 
-    fn write(&self, offset: u64, len: u64) {
+    fn write(&self, runs: &[Run]) {
         let model = &self.model;
-        self.spend(false, |state, start| {
+        self.spend_runs(runs, |state, start, (offset, len)| {
             if model.cache_bytes == 0 {
                 let seek = seek(model, state, self.inner.size_bytes(), offset, len);
                 return model.write + seek + model.bytes(len);
@@ -301,32 +340,70 @@ impl<D: Device> Device for Modelled<D> {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
         self.inner.read_at(offset, buf)?;
-        self.read(offset, buf.len() as u64);
+        self.read(&[(offset, buf.len() as u64)]);
+        Ok(())
+    }
+
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceFault> {
+        let len = total_len(bufs);
+        self.inner.read_vectored_at(offset, bufs)?;
+        self.read(&[(offset, len)]);
+        Ok(())
+    }
+
+    fn read_many_at(&self, parts: &mut [(u64, &mut [IoSliceMut<'_>])]) -> Result<(), DeviceFault> {
+        let runs = runs(parts.iter().map(|(offset, bufs)| (*offset, total_len(bufs))));
+        self.inner.read_many_at(parts)?;
+        self.read(&runs);
         Ok(())
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         self.inner.write_at(offset, bytes)?;
-        self.write(offset, bytes.len() as u64);
+        self.write(&[(offset, bytes.len() as u64)]);
         Ok(())
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
+        self.inner.write_vectored_at(offset, bufs)?;
+        self.write(&[(offset, total_len(bufs))]);
+        Ok(())
+    }
+
+    fn write_many_at(&self, parts: &[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault> {
+        self.inner.write_many_at(parts)?;
+        self.write(&runs(parts.iter().map(|(offset, bufs)| (*offset, total_len(bufs)))));
+        Ok(())
+    }
+
+    fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
+        let keeps = self.inner.write_shared_at(offset, blocks)?;
+        self.write(&[(offset, total_len(blocks))]);
+        Ok(keeps)
+    }
+
+    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
+        let keeps = self.inner.write_shared_many_at(parts)?;
+        self.write(&runs(parts.iter().map(|(offset, blocks)| (*offset, total_len(blocks)))));
+        Ok(keeps)
     }
 
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
         self.inner.write_durable_at(offset, bytes)?;
         let model = &self.model;
-        self.spend(false, |state, _| {
+        self.spend_runs(&[(offset, bytes.len() as u64)], |state, _, (offset, len)| {
             let to_medium = match model.volatile_cache {
-                true => seek(model, state, self.inner.size_bytes(), offset, bytes.len() as u64) + model.flush,
+                true => seek(model, state, self.inner.size_bytes(), offset, len) + model.flush,
                 false => Duration::ZERO,
             };
-            model.write + to_medium + model.bytes(bytes.len() as u64)
+            model.write + to_medium + model.bytes(len)
         });
         Ok(())
     }
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
         self.inner.zero_at(offset, len)?;
-        self.write(offset, len);
+        self.write(&[(offset, len)]);
         Ok(())
     }
 
@@ -337,13 +414,15 @@ impl<D: Device> Device for Modelled<D> {
     fn flush(&self) -> Result<(), DeviceFault> {
         self.inner.flush()?;
         let model = &self.model;
-        let took = self.spend(true, |state, start| {
-            if !model.volatile_cache {
-                return model.flush;
-            }
-            state.cached.clear();
-            state.cached_bytes = 0;
-            state.medium.saturating_sub(start) + model.flush
+        let took = self.spend(|state, now| {
+            state.occupy(now, true, |state, start| {
+                if !model.volatile_cache {
+                    return model.flush;
+                }
+                state.cached.clear();
+                state.cached_bytes = 0;
+                state.medium.saturating_sub(start) + model.flush
+            })
         });
         self.flushes.add(took);
         Ok(())
@@ -422,6 +501,49 @@ mod tests {
         took(0);
         let next = took(4096);
         assert!(took((1 << 20) - 4096) > next * 2);
+    }
+
+    #[test]
+    fn pieces_that_adjoin_are_one_request() {
+        let took = |device: &Modelled<MemDevice>, request: &dyn Fn()| {
+            let before = device.elapsed();
+            request();
+            device.elapsed() - before
+        };
+        let disk = of(Model::HDD);
+        let four = [IoSlice::new(&PAGE); 4];
+        assert_eq!(took(&disk, &|| disk.write_vectored_at(0, &four).unwrap()), Model::HDD.write);
+        // Two of three parts adjoin, in any order; two requests of one lane.
+        let parts: [(u64, &[IoSlice<'_>]); 3] = [(65_536, &four), (1 << 19, &four), (65_536 - 16_384, &four)];
+        assert_eq!(took(&disk, &|| disk.write_many_at(&parts).unwrap()), Model::HDD.write * 2);
+        // The medium, too, has three requests to do, not sixteen.
+        let bytes = Model::HDD.bytes(16_384) + Model::HDD.bytes(32_768) + Model::HDD.bytes(16_384);
+        let medium = Model::HDD.write + Model::HDD.destage * 3 + bytes + Model::HDD.flush;
+        assert!(
+            disk.flush().is_ok() && disk.elapsed() <= medium + Model::HDD.write * 3,
+            "{:?}",
+            disk.elapsed()
+        );
+
+        // Requests of one call use the lanes that there are.
+        let flash = of(Model::SATA_SSD);
+        let mut pages = [PAGE; 4];
+        let mut bufs: Vec<IoSliceMut<'_>> = pages.iter_mut().map(|page| IoSliceMut::new(page)).collect();
+        flash.read_vectored_at(0, &mut bufs).unwrap();
+        let run = Model::SATA_SSD.read + Model::SATA_SSD.bytes(16_384);
+        assert_eq!(flash.elapsed(), run);
+        let (near, far) = bufs.split_at_mut(2);
+        flash.read_many_at(&mut [(0, near), (1 << 19, far)]).unwrap();
+        assert_eq!(flash.elapsed(), run + Model::SATA_SSD.read + Model::SATA_SSD.bytes(8192));
+
+        let shared: Vec<SharedBytes> = (0..4).map(|_| SharedBytes::from(PAGE.to_vec())).collect();
+        let write = Model::SATA_SSD.write;
+        assert_eq!(took(&flash, &|| assert!(flash.write_shared_at(0, &shared).is_ok())), write);
+        let (near, far) = shared.split_at(2);
+        assert_eq!(
+            took(&flash, &|| assert!(flash.write_shared_many_at(&[(0, near), (8192, far)]).is_ok())),
+            write
+        );
     }
 
     #[test]
