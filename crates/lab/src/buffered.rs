@@ -85,11 +85,17 @@ pub enum Path {
     Iomap,
     /// Block by block, in pages, with ordered data.
     PerBlock,
+    /// Block by block, in pages; commits do not wait for them.
+    Writeback,
+    /// Through the journal.
+    Journal,
 }
 
 impl Path {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Iomap, Self::PerBlock];
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Iomap, Self::PerBlock, Self::Writeback, Self::Journal];
+    /// Those that are compared if nothing is said.
+    pub const USUAL: [Self; 2] = [Self::Iomap, Self::PerBlock];
 
     /// As it is spelled.
     #[must_use]
@@ -97,6 +103,19 @@ impl Path {
         match self {
             Self::Iomap => "iomap",
             Self::PerBlock => "per-block",
+            Self::Writeback => "writeback",
+            Self::Journal => "journal",
+        }
+    }
+
+    /// As the engine has it.
+    #[must_use]
+    pub fn data(self) -> DataPath {
+        match self {
+            Self::Iomap => DataPath::Iomap,
+            Self::PerBlock => DataPath::Ordered,
+            Self::Writeback => DataPath::Writeback,
+            Self::Journal => DataPath::Journal,
         }
     }
 
@@ -340,11 +359,7 @@ fn median(mut rates: Vec<f64>) -> Option<f64> {
 
 fn open(study: &Study, path: Path) -> Result<(Volume, Ino), LabFault> {
     let ground = Ground::memory(study.bytes * 2 + (512 << 20), &study.format)?;
-    let data = match path {
-        Path::Iomap => DataPath::Iomap,
-        Path::PerBlock => DataPath::Ordered,
-    };
-    let write = WriteOptions { data, ..WriteOptions::default() };
+    let write = WriteOptions { data: path.data(), ..WriteOptions::default() };
     let options = OpenOptions { cache_bytes: study.cache_bytes, write, ..OpenOptions::default() };
     let volume = ground.open(&options)?;
     let root = volume.root().map_err(ours("open"))?.ino();
@@ -409,7 +424,7 @@ mod tests {
     use crate::Quiet;
 
     #[test]
-    fn every_case_is_measured_on_both_paths() {
+    fn every_case_is_measured_on_every_path() {
         let dir = tempfile::tempdir().unwrap();
         let study = Study {
             cases: Case::ALL.to_vec(),
@@ -423,7 +438,7 @@ mod tests {
             kernel_dir: Some(dir.path().to_owned()),
         };
         let report = run(&study, &Quiet).unwrap();
-        assert_eq!(report.rows.len(), 24);
+        assert_eq!(report.rows.len(), 48);
         assert!(report.rows.iter().all(|row| row.mib_s > 0.0 && row.kernel_mib_s.is_some()), "{report}");
     }
 }

@@ -25,6 +25,7 @@ use image::options::FormatOptions;
 use serde::Serialize;
 use volume::{New, OpenOptions, Volume, WriteOptions};
 
+use crate::buffered::Path;
 use crate::ground::Ground;
 use crate::summary::rate;
 use crate::{LabFault, Watch};
@@ -71,6 +72,8 @@ pub struct Study {
     pub widths: Vec<usize>,
     /// How long each turn takes.
     pub time: Duration,
+    /// The way of the files' bytes.
+    pub path: Path,
     /// The mode's settings but the mode.
     pub settings: Settings,
     /// Where the threads' choices begin.
@@ -84,6 +87,9 @@ pub struct Report {
     pub load: Load,
     /// Where they do it.
     pub ground: On,
+    /// The way of the files' bytes; not of a device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<Path>,
     /// The leader's delay.
     pub delay: &'static str,
     /// Seconds of a turn.
@@ -145,6 +151,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     Ok(Report {
         load: study.load,
         ground: study.ground,
+        path: (study.ground == On::Files).then_some(study.path),
         delay: study.settings.delay.name(),
         seconds: study.time.as_secs_f64(),
         rows,
@@ -192,13 +199,8 @@ struct Files {
 }
 
 impl Files {
-    fn new(
-        device: Arc<dyn Device>,
-        threads: usize,
-        settings: Settings,
-        flushes: bool,
-    ) -> Result<Self, LabFault> {
-        let write = WriteOptions { flush: settings, no_barriers: !flushes, ..WriteOptions::default() };
+    fn new(device: Arc<dyn Device>, threads: usize, write: WriteOptions) -> Result<Self, LabFault> {
+        let flushes = !write.no_barriers;
         let volume = Volume::open(device, &OpenOptions { write, ..OpenOptions::default() })?;
         let failed = |fault: volume::Fault| LabFault::Device(fault.to_string());
         let root = volume.root().map_err(failed)?.ino();
@@ -241,6 +243,12 @@ struct Done {
 
 fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Result<Row, LabFault> {
     let settings = Settings { mode: mode.unwrap_or(Mode::None), ..study.settings };
+    let write = WriteOptions {
+        data: study.path.data(),
+        flush: settings,
+        no_barriers: mode.is_none(),
+        ..WriteOptions::default()
+    };
     match study.ground {
         On::Device => {
             let modelled = Modelled::new(MemDevice::new(SHARE * threads as u64), model, Clock::Real);
@@ -259,8 +267,6 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             volume.close().map_err(LabFault::Close)?;
             let modelled = Arc::new(Modelled::new(memory.device(), model, Clock::Real));
             let device: Arc<dyn Device> = Arc::<Modelled<_>>::clone(&modelled);
-            let write =
-                WriteOptions { flush: settings, no_barriers: mode.is_none(), ..WriteOptions::default() };
             let options = OpenOptions { write, cache_bytes: happy::CACHE_BYTES, ..OpenOptions::default() };
             let volume = Volume::open(device, &options)?;
             let mix = happy::Mix::new(&volume).map_err(failed)?;
@@ -276,7 +282,7 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             let memory = Ground::memory(size, &FormatOptions::default())?;
             let modelled = Arc::new(Modelled::new(memory.device(), model, Clock::Real));
             let device: Arc<dyn Device> = Arc::<Modelled<_>>::clone(&modelled);
-            let files = Files::new(device, threads, settings, mode.is_some())?;
+            let files = Files::new(device, threads, write)?;
             let work = |thread: u64, stop: &AtomicBool| work(study, &files, thread, mode.is_some(), stop);
             let row = turn_on(study, &work, &|| files.counts(), model, threads, mode)?;
             files.volume.close().map_err(LabFault::Close)?;
@@ -438,6 +444,7 @@ impl Default for Study {
             modes: Mode::ALL.to_vec(),
             widths: vec![1, 4, 16, 64],
             time: Duration::from_millis(500),
+            path: Path::Iomap,
             settings: Settings { delay: Delay::default(), ..Settings::default() },
             seed: 1,
         }

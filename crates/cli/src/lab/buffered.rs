@@ -10,16 +10,19 @@ use lab::buffered::{Case, Path, Study};
 use super::{GroundArgs, Shown, print, usage};
 use crate::sizes::parse_size;
 
-/// How fast files' bytes go into memory and out of it: by ranges, block by block, and beside them the kernel and plain copies.
+/// How fast files' bytes go into memory and out of it: by ranges, block by block, through the journal, and beside them the kernel and
+/// plain copies.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Cases: hole_read, cached_read, cached_write, overwrite, writeback_write, sync_write.
-Paths: iomap (ranges, large folios), per-block (pages, ordered data).
+Paths: iomap (ranges, large folios), per-block (pages, ordered data), writeback (pages, commits do not wait for data), journal
+(data through the journal).
 
 Examples:
   extant lab buffered                                     all of it, in process
   extant lab buffered --kernel /mnt                       beside the kernel's file system that is mounted there
-  extant lab buffered --cases cached_write --sizes 64K    one row of each path")]
+  extant lab buffered --cases cached_write --sizes 64K    one row of each path
+  extant lab buffered --paths iomap,journal --bytes 64M   what data=journal costs")]
 pub(crate) struct BufferedArgs {
     /// What is done with the file.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_case)]
@@ -27,7 +30,7 @@ pub(crate) struct BufferedArgs {
     /// Bytes of a read or write.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4K,64K,1M", value_parser = parse_size)]
     sizes: Vec<u64>,
-    /// Paths.
+    /// Paths; iomap and per-block if none are given.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_path)]
     paths: Vec<Path>,
     /// Bytes of the file.
@@ -58,8 +61,8 @@ fn parse_case(name: &str) -> Result<Case, String> {
     })
 }
 
-fn parse_path(name: &str) -> Result<Path, String> {
-    Path::by_name(name).ok_or_else(|| "it is iomap or per-block".to_owned())
+pub(super) fn parse_path(name: &str) -> Result<Path, String> {
+    Path::by_name(name).ok_or_else(|| "it is iomap, per-block, writeback or journal".to_owned())
 }
 
 pub(super) fn run(args: &BufferedArgs) -> Result<ExitCode, LabFault> {
@@ -70,7 +73,7 @@ pub(super) fn run(args: &BufferedArgs) -> Result<ExitCode, LabFault> {
     let study = Study {
         cases: all(&args.cases),
         sizes: args.sizes.clone(),
-        paths: if args.paths.is_empty() { Path::ALL.to_vec() } else { args.paths.clone() },
+        paths: if args.paths.is_empty() { Path::USUAL.to_vec() } else { args.paths.clone() },
         bytes: args.bytes,
         syncs: args.syncs,
         rounds: args.rounds.into(),

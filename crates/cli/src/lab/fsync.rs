@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use device::Model;
 use flush::{Delay, Mode, Settings};
 use lab::LabFault;
+use lab::buffered::Path;
 use lab::fsync::{Load, On, Study};
 
 use super::{Shown, print};
@@ -24,6 +25,7 @@ Examples:
   extant lab fsync                                       all devices and modes, 1 to 64 threads: a minute
   extant lab fsync --load happy --devices hdd            mostly reads, 40 KiB each
   extant lab fsync --devices hdd --modes seed --delay full
+  extant lab fsync --path journal --devices hdd          bytes through the journal: an fsync is a commit
   extant lab fsync --flush-ms 5 --widths 16              a device whose flush takes 5 ms, and nothing else anything")]
 pub(crate) struct FsyncArgs {
     /// What the threads do.
@@ -32,6 +34,9 @@ pub(crate) struct FsyncArgs {
     /// Where they do it.
     #[arg(long, value_enum, default_value = "files")]
     on: OnArg,
+    /// The way of the files' bytes: iomap, per-block, writeback or journal, as `lab buffered` has them.
+    #[arg(long, value_name = "PATH", default_value = "iomap", value_parser = super::buffered::parse_path)]
+    path: Path,
     /// Devices, in the order of the table.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_model)]
     devices: Vec<Model>,
@@ -121,6 +126,7 @@ pub(super) fn run(args: &FsyncArgs) -> Result<ExitCode, LabFault> {
         modes,
         widths: args.widths.iter().map(|width| usize::from(*width)).collect(),
         time: time("--seconds", args.seconds)?,
+        path: args.path,
         settings: Settings { delay: args.delay, ..Settings::default() },
         seed: args.seed,
     };
