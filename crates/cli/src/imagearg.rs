@@ -97,6 +97,37 @@ impl fmt::Display for ImageArg {
     }
 }
 
+/// How bytes get from and to the file.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Transfers {
+    /// How batches of them are handed to the system.
+    pub(crate) io: Io,
+    /// They go past the system's page cache, if the system can do that with this file.
+    pub(crate) direct: bool,
+}
+
+impl Transfers {
+    /// Opens a file by `open`, which is asked again where transfers past the page cache are refused: that is said.
+    fn open(self, path: &Path, open: fn(&Path) -> io::Result<FileDevice>) -> io::Result<FileDevice> {
+        let device = open(path)?.with_io(self.io);
+        if !self.direct {
+            return Ok(device);
+        }
+        match device.with_direct() {
+            Ok(device) => Ok(device),
+            Err(error) => {
+                eprintln!("extant: {}: {}", path.display(), not_direct(&error));
+                Ok(open(path)?.with_io(self.io))
+            }
+        }
+    }
+}
+
+/// Why an image is not used past the page cache.
+fn not_direct(error: &io::Error) -> String {
+    format!("the image is read and written through the page cache, since O_DIRECT is refused: {error}")
+}
+
 impl ImageArg {
     /// Takes an argument apart; looks which files exist, opens none.
     ///
@@ -133,19 +164,19 @@ impl ImageArg {
     /// [`ArgError::Usage`] for a partition or an offset that is not there, [`ArgError::Unreadable`] when the system
     /// refuses, and for a whole disk whose file system is in a partition: the message says in which.
     pub(crate) fn open_read_only(&self) -> Result<Arc<dyn Device>, ArgError> {
-        self.open_read_only_by(Io::default())
+        self.open_read_only_by(Transfers::default())
     }
 
     /// As [`open_read_only`](Self::open_read_only), for who chooses how transfers are handed to the system.
     ///
     /// # Errors
     /// As [`open_read_only`](Self::open_read_only).
-    pub(crate) fn open_read_only_by(&self, io: Io) -> Result<Arc<dyn Device>, ArgError> {
+    pub(crate) fn open_read_only_by(&self, transfers: Transfers) -> Result<Arc<dyn Device>, ArgError> {
         if let Place::Memory(bytes) = self.at {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
-        match FileDevice::open_read_only(&self.path) {
-            Ok(device) => self.part_of(Arc::new(device.with_io(io))),
+        match transfers.open(&self.path, FileDevice::open_read_only) {
+            Ok(device) => self.part_of(Arc::new(device)),
             Err(error) => Err(ArgError::Unreadable(refusal(&self.path, &error))),
         }
     }
@@ -157,19 +188,19 @@ impl ImageArg {
     /// As [`open_read_only`](Self::open_read_only); [`LockError::Busy`] when somebody else writes to it or it is mounted,
     /// [`LockError::Unwritable`] when it may only be read.
     pub(crate) fn open_locked(&self) -> Result<Arc<dyn Device>, LockError> {
-        self.open_locked_by(Io::default())
+        self.open_locked_by(Transfers::default())
     }
 
     /// As [`open_locked`](Self::open_locked), for who chooses how transfers are handed to the system.
     ///
     /// # Errors
     /// As [`open_locked`](Self::open_locked).
-    pub(crate) fn open_locked_by(&self, io: Io) -> Result<Arc<dyn Device>, LockError> {
+    pub(crate) fn open_locked_by(&self, transfers: Transfers) -> Result<Arc<dyn Device>, LockError> {
         if let Place::Memory(bytes) = self.at {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
-        match FileDevice::open_locked(&self.path) {
-            Ok(device) => self.part_of(Arc::new(device.with_io(io))).map_err(LockError::Arg),
+        match transfers.open(&self.path, FileDevice::open_locked) {
+            Ok(device) => self.part_of(Arc::new(device)).map_err(LockError::Arg),
             Err(error) => {
                 let why = refusal(&self.path, &error);
                 Err(match error.kind() {

@@ -62,6 +62,7 @@ Options after -o, separated by commas:
   io=auto, io=calls, io=rings
                         how batches of reads and writes of the image are handed to the system: as was faster when measured,
                         by a call each, or together by io_uring, where the system has it
+  image_direct          the image is read and written past the page cache (O_DIRECT), if what it lies on can do that
   track_closes          hear of closing: bytes that replace a file's are written back then, not some seconds later
   writeback_cache       the kernel keeps what is written: small writes cost less; that there is no space, fsync tells
   flush=none, seed, merge, epoch, empty-txn

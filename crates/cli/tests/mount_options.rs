@@ -123,6 +123,53 @@ fn bytes_are_durable_when_a_synchronous_write_returns() {
     e2fsck_clean(&image);
 }
 
+/// O_DIRECT is asked for, and done where the image lies on what can do it; else that is said, and the mount is there.
+#[test]
+fn an_image_past_the_page_cache_is_one_if_the_system_can_do_that() {
+    if !has_fuse() {
+        return;
+    }
+    // Flags of the server's descriptor of the image, in octal as the kernel prints them: O_DIRECT is 040000, or 0200000 on arm64.
+    let has_direct = |server: rustix::process::Pid, image: &Path| {
+        let number = server.as_raw_pid();
+        let fds = std::fs::read_dir(format!("/proc/{number}/fd")).unwrap().flatten();
+        let of_image = fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target == image));
+        of_image
+            .map(|fd| {
+                let info = format!("/proc/{number}/fdinfo/{}", fd.file_name().to_str().unwrap());
+                let info = std::fs::read_to_string(info).unwrap();
+                let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+                u32::from_str_radix(flags, 8).unwrap() & OFlags::DIRECT.bits() != 0
+            })
+            .collect::<Vec<_>>()
+    };
+    let script = "seq 100000 > a; cp a b; truncate -s 5000 b; cat a >> b; sync b; mkdir d; mv a d";
+    for (bytes_more, can) in [(0, true), (100, false)] {
+        let (dir, image) = empty_image(&[]);
+        // What the file lies on is asked first: not every one takes O_DIRECT.
+        let image = dir.path().join(image.file_name().unwrap()).canonicalize().unwrap();
+        let mut options = OpenOptions::new();
+        let can = can && options.read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(&image).is_ok();
+        let file = OpenOptions::new().write(true).open(&image).unwrap();
+        file.set_len(file.metadata().unwrap().len() + bytes_more).unwrap();
+        drop(file);
+        let mount = Mount { dir: tempfile::Builder::new().prefix("extant-fuse-").tempdir().unwrap() };
+        let said =
+            outcome(extant().arg("mount").arg(&image).arg(mount.path()).args(["-o", "rw,image_direct"]))
+                .code(0)
+                .to_owned();
+        assert_eq!(said.contains("through the page cache, since O_DIRECT is refused"), !can, "{said}");
+        assert_eq!(has_direct(mount.server(), &image), [can]);
+        runs(mount.path(), script);
+        mount.unmount();
+        e2fsck_clean(&image);
+        let mount = mount_with(&image, "ro,image_direct");
+        assert_eq!(has_direct(mount.server(), &image), [can]);
+        assert_eq!(runs(mount.path(), "wc -l < d/a; tail -n 1 b"), "100000\n100000\n");
+        mount.unmount();
+    }
+}
+
 /// The ioctl by perl: no crate has it.
 fn shut_down(dir: &Path, number: &str, flags: u32) -> String {
     let script = format!(
@@ -209,6 +256,8 @@ fn ways_of_writing_leave_the_same() {
         "noauto_da_alloc",
         "data=journal",
         "io=rings",
+        "image_direct",
+        "image_direct,io=calls",
         "es_policy=baseline,flush=seed,flush_delay=full,orphans=list-v0",
         "es_policy=upstream,flush=empty-txn,min_batch_time=300,orphans=list-v3",
         "nobarrier,orphans=none,max_batch_time=0,flush=none",

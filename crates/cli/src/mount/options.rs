@@ -32,6 +32,7 @@ pub(super) struct MountFlags {
     pub(super) writeback_cache: bool,
     pub(super) discard: bool,
     pub(super) io: Io,
+    pub(super) image_direct: bool,
     pub(super) no_barriers: bool,
     pub(super) flush: FlushSettings,
     pub(super) batching: Batching,
@@ -112,6 +113,8 @@ impl MountFlags {
                 let ways = [("auto", Io::Auto), ("calls", Io::Calls), ("rings", Io::Rings)];
                 self.io = named(key, value, ways)?;
             }
+            (b"image_direct", None) => self.image_direct = true,
+            (b"noimage_direct", None) => self.image_direct = false,
             (b"barrier", None) => self.no_barriers = false,
             (b"nobarrier", None) => self.no_barriers = true,
             (b"barrier", Some(value)) if value == "0" || value == "1" => self.no_barriers = value == "0",
@@ -225,6 +228,8 @@ mod tests {
         let io =
             ["rw", "io=calls", "io=calls,io=rings", "io=rings,io=auto"].map(|text| parse(text).unwrap().io);
         assert_eq!(io, [Io::Auto, Io::Calls, Io::Rings, Io::Auto]);
+        let direct = ["", "image_direct", "image_direct,noimage_direct"];
+        assert_eq!(direct.map(|text| parse(text).unwrap().image_direct), [false, true, false]);
         let studied = parse(
             "nobarrier,flush=seed,flush_delay=full,min_batch_time=500,max_batch_time=0,es_policy=es-gc,orphans=list-v3",
         )

@@ -16,7 +16,7 @@ use volume::{OpenFault, OpenOptions, Volume, WriteOptions};
 use super::options::MountFlags;
 use super::{MountArgs, MountError, READY};
 use crate::exit;
-use crate::imagearg::{ArgError, ImageArg, LockError};
+use crate::imagearg::{ArgError, ImageArg, LockError, Transfers};
 use crate::sizes::parse_size;
 
 /// Damages that are said one by one; a badly damaged image would fill the screen or a log.
@@ -159,10 +159,11 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
 
 /// The image, for reading, or to be changed by nobody else.
 fn open_device(image: &ImageArg, flags: &MountFlags) -> Result<Arc<dyn Device>, MountError> {
+    let transfers = Transfers { io: flags.io, direct: flags.image_direct };
     if !flags.read_write {
-        return Ok(image.open_read_only_by(flags.io)?);
+        return Ok(image.open_read_only_by(transfers)?);
     }
-    image.open_locked_by(flags.io).map_err(|error| match error {
+    image.open_locked_by(transfers).map_err(|error| match error {
         LockError::Arg(error) => error.into(),
         LockError::Unwritable(why) => MountError::new(exit::TARGET, why),
         LockError::Busy(why) => MountError::new(exit::BUSY, why),
