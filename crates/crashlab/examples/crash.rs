@@ -1,7 +1,8 @@
 //! Cuts by the hundred thousand: `crash [--seed S] [--cuts M] [--judged N] [--plants]`.
 //!
-//! First every sequence of two operations of the small alphabet, every moment; then random operations until `M` cuts were
-//! judged. `N` of them go to e2fsck, and as many to the kernel where it may mount.
+//! First every sequence of two operations of the small alphabet, every moment; then random operations, in small trees, in
+//! directories of many names, and where indexes of directories change their shape, until `M` cuts were judged. `N` of them go to
+//! e2fsck, and as many to the kernel where it may mount.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,9 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crashlab::{
-    Kind, Outcome, Run, Schedule, TOP, Verdict, base_image, e2fsck_says, plants, superblock_is_torn, to_file,
+    IndexWork, Kind, Outcome, Run, Schedule, TOP, Verdict, base_image, e2fsck_says, plants, random_run,
+    superblock_is_torn, to_file,
 };
-use fsmodel::{Generator, Limits, Op, short_alphabet, short_sequences, short_setup};
+use fsmodel::{Op, short_alphabet, short_sequences, short_setup};
 use volume::Sabotage;
 
 struct Arguments {
@@ -37,7 +39,7 @@ fn main() {
             failed |= found.is_none();
         }
     } else {
-        let (outcome, violations) = soak(&arguments);
+        let (outcome, work, violations) = soak(&arguments);
         for violation in violations.iter().take(5) {
             println!("VIOLATION {violation}");
         }
@@ -53,6 +55,7 @@ fn main() {
             violations.len(),
             begun.elapsed().as_secs_f64()
         );
+        println!("indexes of directories: {work}");
         failed = !violations.is_empty();
     }
     std::process::exit(i32::from(failed));
@@ -87,11 +90,6 @@ fn usage(why: &str) -> ! {
     std::process::exit(2);
 }
 
-/// The kind of image that a run begins from.
-fn kind_of(number: u64) -> Kind {
-    Kind::ALL[(number % Kind::ALL.len() as u64) as usize]
-}
-
 /// Kinds that the kernel mounts for writing: one that was built without quotas does not mount all of them.
 fn mounted_kinds() -> Vec<Kind> {
     let mounts = |kind: &Kind| {
@@ -106,27 +104,16 @@ fn mounted_kinds() -> Vec<Kind> {
 
 /// Runs by number: the short sequences first, then random ones.
 fn run_of(number: u64, seed: u64, sequences: &[Vec<Op>], sabotage: Sabotage) -> Result<Run, String> {
-    let kind = kind_of(number);
+    let Some(ops) = sequences.get(number as usize) else { return random_run(number, seed, sabotage) };
     let schedule = Schedule { sabotage, ..Schedule::new(seed ^ number.wrapping_mul(0x9E37_79B9)) };
-    let base = base_image(kind);
-    match sequences.get(number as usize) {
-        Some(ops) => Run::record(base, &short_setup(), ops, schedule),
-        None => {
-            let limits = Limits { block_size: 1024, inode_size: 256, ea_inode: kind.has_value_inodes() };
-            let options = fsmodel::Options { limits, capabilities: false, ..fsmodel::Options::default() };
-            let mut generator = Generator::new(seed.wrapping_add(number), options);
-            let setup: Vec<Op> = generator.by_ref().take(60).collect();
-            let ops: Vec<Op> = generator.take(40).collect();
-            Run::record(base, &setup, &ops, schedule)
-        }
-    }
+    Run::record(base_image(Kind::of_run(number)), &short_setup(), ops, schedule)
 }
 
-fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
+fn soak(arguments: &Arguments) -> (Outcome, IndexWork, Vec<String>) {
     let sequences: Vec<Vec<Op>> = short_sequences(&short_alphabet(), 2).collect();
     let (next, cuts, twice) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let (e2fsck, kernel, torn) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let violations = Mutex::new(Vec::new());
+    let (work, violations) = (Mutex::new(IndexWork::default()), Mutex::new(Vec::new()));
     let every = (arguments.cuts / arguments.judged.max(1)).max(1);
     let mounted = mounted_kinds();
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -137,7 +124,7 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
                 let path = scratch.path().join("cut");
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let may_mount = mounted.contains(&kind_of(number));
+                    let may_mount = mounted.contains(&Kind::of_run(number));
                     let is_short = (number as usize) < sequences.len();
                     if cuts.load(Ordering::Relaxed) >= arguments.cuts && !is_short {
                         return;
@@ -149,6 +136,7 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
                             continue;
                         }
                     };
+                    *work.lock().unwrap() += run.index_work();
                     for event in 0..=run.events() {
                         let seed = number.wrapping_mul(1_000_003).wrapping_add(event) ^ arguments.seed;
                         let count = cuts.fetch_add(1, Ordering::Relaxed);
@@ -196,7 +184,7 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
         kernel: kernel.into_inner(),
         torn: torn.into_inner(),
     };
-    (outcome, violations.into_inner().unwrap())
+    (outcome, work.into_inner().unwrap(), violations.into_inner().unwrap())
 }
 
 /// The kernel recovers the image; what it shows then is one of the trees, and e2fsck finds nothing.

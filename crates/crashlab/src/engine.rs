@@ -73,6 +73,11 @@ impl Engine {
         None
     }
 
+    /// The inode at a place.
+    pub(crate) fn ino(&self, at: &At) -> Result<Ino, String> {
+        self.find(at).map(|inode| inode.ino()).map_err(|fault| fault.to_string())
+    }
+
     fn dir(&self, at: &At) -> Result<Ino, Fault> {
         let mut here = self.volume.inode(self.top)?;
         for name in at.dirs() {

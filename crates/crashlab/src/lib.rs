@@ -29,7 +29,9 @@ mod base_image;
 mod cut;
 mod data;
 mod engine;
+mod indexes;
 mod judges;
+mod mix;
 mod plants;
 mod run;
 
@@ -37,6 +39,8 @@ pub use base_image::{Kind, base_image};
 pub use cut::{Outcome, Verdict, to_file};
 pub use data::{DataKind, DataPlant, DataRun, DataSchedule, RecordsRun, Step, data_image, data_plants};
 pub use engine::{Engine, TOP, tree};
+pub use indexes::{IndexMoment, IndexWork, index_run};
 pub use judges::{e2fsck_says, superblock_is_torn};
+pub use mix::random_run;
 pub use plants::{Plant, plants};
 pub use run::{Run, Schedule};

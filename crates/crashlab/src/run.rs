@@ -1,12 +1,14 @@
 //! A run: operations applied to the engine on a disk that records.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base::Ino;
 use fsmodel::{Op, Rng, Subject, Tree};
 use simdisk::{Image, Recording, SimDisk};
-use volume::{OrphanMode, Sabotage, WriteOptions};
+use volume::{OrphanMode, Sabotage, Volume, WriteOptions};
 
-use crate::Engine;
+use crate::{Engine, IndexWork};
 
 /// When commits and checkpoints happen between operations, and how the volume writes.
 #[derive(Debug, Clone, Copy)]
@@ -33,15 +35,16 @@ impl Schedule {
     /// A schedule for this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let modes = [OrphanMode::File, OrphanMode::ListV3, OrphanMode::ListV0];
+        // By chance, so that no choice goes with another one that a run's number makes.
+        let mut random = Rng::new(!seed);
         Self {
             seed,
             syncs: 30,
             checkpoints: 10,
-            orphans: modes[(seed % 3) as usize],
-            track_all_orphans: seed.is_multiple_of(2),
+            orphans: *random.pick(&[OrphanMode::File, OrphanMode::ListV3, OrphanMode::ListV0]),
+            track_all_orphans: random.one_in(2),
             transaction_max: 0,
-            discard: (seed / 3).is_multiple_of(2),
+            discard: random.one_in(2),
             sabotage: Sabotage::default(),
         }
     }
@@ -74,6 +77,7 @@ pub struct Run {
     pub(crate) steps: Vec<Step>,
     pub(crate) ops: Vec<Op>,
     pub(crate) schedule: Schedule,
+    work: IndexWork,
 }
 
 impl Run {
@@ -93,6 +97,9 @@ impl Run {
         let mut random = Rng::new(schedule.seed);
         let mut steps =
             vec![Step { begun: 0, tree: crate::tree(engine.volume())?, synced: Some(disk.events()) }];
+        let mut watched = Watched::default();
+        watched.look(engine.volume(), &steps[0].tree);
+        watched.sum = IndexWork::default();
         // Files that somebody has open: their inodes outlive their names.
         let mut open = Vec::new();
         for op in ops {
@@ -108,7 +115,9 @@ impl Run {
                 engine.volume().released(ino).map_err(|fault| format!("close: {fault}"))?;
             }
             let _ = engine.apply(op);
-            steps.push(Step { begun, tree: crate::tree(engine.volume())?, synced: None });
+            let tree = crate::tree(engine.volume())?;
+            watched.look(engine.volume(), &tree);
+            steps.push(Step { begun, tree, synced: None });
             if random.below(100) < u64::from(schedule.syncs) {
                 engine.volume().sync().map_err(|fault| format!("sync: {fault}"))?;
                 let now = disk.events();
@@ -132,12 +141,36 @@ impl Run {
             drop(engine);
         }
         let recording = disk.recorded().ok_or("the disk did not record")?;
-        Ok(Self { recording, steps, ops: ops.to_vec(), schedule })
+        Ok(Self { recording, steps, ops: ops.to_vec(), schedule, work: watched.sum })
+    }
+
+    /// What the operations did to the indexes of directories.
+    #[must_use]
+    pub fn index_work(&self) -> IndexWork {
+        self.work
     }
 
     /// Moments at which power can fail: after each event, and during it.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.recording.end()
+    }
+}
+
+/// What was done to the indexes of a tree's directories.
+#[derive(Default)]
+struct Watched {
+    dirs: BTreeMap<u32, IndexWork>,
+    sum: IndexWork,
+}
+
+impl Watched {
+    fn look(&mut self, volume: &Volume, tree: &Tree) {
+        for node in tree.nodes.values().filter(|node| node.kind == fsmodel::Kind::Dir) {
+            let ino = node.ino as u32;
+            let now = IndexWork::of(volume, Ino(ino));
+            let before = self.dirs.insert(ino, now).unwrap_or_default();
+            self.sum += now.since(before);
+        }
     }
 }

@@ -1,19 +1,14 @@
 //! Some cuts in every run of the tests; the many are `cargo xtask crash`.
 
-use crashlab::{Kind, Run, Schedule, Verdict, base_image, plants};
-use fsmodel::{Generator, Limits, Op, Options, short_alphabet, short_sequences, short_setup};
-use volume::Sabotage;
+use std::sync::Arc;
 
-fn random_run(number: u64, sabotage: Sabotage) -> Result<Run, String> {
-    let kind = Kind::ALL[(number % Kind::ALL.len() as u64) as usize];
-    let limits = Limits { block_size: 1024, inode_size: 256, ea_inode: kind.has_value_inodes() };
-    let options = Options { limits, capabilities: false, ..Options::default() };
-    let mut generator = Generator::new(number, options);
-    let setup: Vec<Op> = generator.by_ref().take(60).collect();
-    let ops: Vec<Op> = generator.take(40).collect();
-    let schedule = Schedule { sabotage, ..Schedule::new(number) };
-    Run::record(base_image(kind), &setup, &ops, schedule)
-}
+use crashlab::{
+    IndexMoment, IndexWork, Kind, Run, Schedule, Verdict, base_image, e2fsck_says, index_run, plants,
+    random_run, to_file,
+};
+use fsmodel::{short_alphabet, short_sequences, short_setup};
+use simdisk::SimDisk;
+use volume::Sabotage;
 
 fn right(run: &Run, event: u64, seed: u64, again: bool) {
     if let (Verdict::Violation(what), _) = run.judge(event, seed, again) {
@@ -27,7 +22,7 @@ fn every_moment_of_pairs_of_operations() {
     // Every 12th pair; all of them are in the long run.
     for (number, ops) in short_sequences(&alphabet, 2).enumerate().step_by(12) {
         let number = number as u64;
-        let kind = Kind::ALL[(number % Kind::ALL.len() as u64) as usize];
+        let kind = Kind::of_run(number);
         let run = Run::record(base_image(kind), &short_setup(), &ops, Schedule::new(number)).unwrap();
         for event in 0..=run.events() {
             right(&run, event, number * 1000 + event, event % 5 == 0);
@@ -37,10 +32,66 @@ fn every_moment_of_pairs_of_operations() {
 
 #[test]
 fn random_operations() {
-    for number in 0..12 {
-        let run = random_run(number, Sabotage::default()).unwrap();
+    let mut work = IndexWork::default();
+    for number in 0..24 {
+        let run = random_run(number, 0, Sabotage::default()).unwrap();
         for event in (0..=run.events()).step_by(2) {
             right(&run, event, number * 77 + event, event % 5 == 0);
+        }
+        work += run.index_work();
+    }
+    assert!(work.leaf_splits > 20, "{work:?}");
+}
+
+/// Levels of nodes below the root of the index of the directory `tree/names`, as debugfs sees them.
+fn levels(disk: &SimDisk) -> u32 {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    to_file(disk, &path).unwrap();
+    let told = testkit::run("debugfs", ["-R", "htree_dump tree/names", path.to_str().unwrap()]);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let line = told.lines().find_map(|line| line.trim().strip_prefix("Indirect levels: "));
+    line.and_then(|levels| levels.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+}
+
+#[test]
+fn every_moment_while_indexes_change_their_shape() {
+    use IndexMoment::*;
+    // Trees of three levels, and one kind more for the moments that all have.
+    for kind in [Kind::LargeDir, Kind::Quotas] {
+        for (&moment, number) in IndexMoment::of_kind(kind).iter().zip(0..) {
+            let run = index_run(kind, moment, Schedule::new(number)).unwrap();
+            // It happens between the first of these cuts and the last.
+            let work = run.index_work();
+            let is_done = match moment {
+                Begun => work.indexed > 0 && work.leaf_splits > 0 && work.unindexed > 0,
+                SecondLevel | ThirdLevel => work.levels_added == 1 && work.leaf_splits > 1,
+                NodeSplit => work.node_splits == 1 && work.leaf_splits > 1,
+                TwoNodesSplit => work.node_splits == 2 && work.leaf_splits > 1,
+                ThirdLevelGoes | SecondLevelGoes => work.levels_removed == 1,
+                Emptied => work.unindexed == 1,
+            };
+            assert!(is_done, "{kind:?}, {moment:?}: {work:?}");
+            let begins = Arc::new(run.cut_disk(0, 1));
+            let mut last = Arc::clone(&begins);
+            for event in 0..=run.events() {
+                let (verdict, disk) = run.judge(event, number * 77 + event, event % 5 == 0);
+                last = disk.unwrap_or_else(|| panic!("{kind:?}, {moment:?}: {verdict:?}"));
+            }
+            let scratch = testkit::scratch();
+            to_file(&last, &scratch.path().join("image")).unwrap();
+            e2fsck_says(&scratch.path().join("image")).unwrap();
+            // What the counters say is what another one sees. Without an index debugfs has nothing to tell.
+            let (before, after) = match moment {
+                Begun | Emptied => continue,
+                SecondLevel => (0, 1),
+                NodeSplit => (1, 1),
+                ThirdLevel => (1, 2),
+                TwoNodesSplit => (2, 2),
+                ThirdLevelGoes => (2, 1),
+                SecondLevelGoes => (1, 0),
+            };
+            assert_eq!((levels(&begins), levels(&last)), (before, after), "{kind:?}, {moment:?}");
         }
     }
 }
@@ -50,7 +101,7 @@ fn mistakes_on_purpose_are_found() {
     for plant in plants() {
         let found = (100..400).any(|number| {
             // Some show without a cut.
-            let Ok(run) = random_run(number, plant.sabotage) else { return true };
+            let Ok(run) = random_run(number, 0, plant.sabotage) else { return true };
             (0..=run.events())
                 .any(|event| matches!(run.judge(event, number + event, false).0, Verdict::Violation(_)))
         });

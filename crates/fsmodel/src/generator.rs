@@ -24,6 +24,8 @@ pub struct Options {
     pub limits: Limits,
     /// Names in the alphabet beyond the small one: 0, or thousands for directories with an index.
     pub many_names: u32,
+    /// Those are at least so long, in bytes: few of them fill a block.
+    pub many_names_len_min: usize,
     /// Once there are so many objects, more go than come.
     pub n_objects_max: usize,
     /// Operations on extended attributes.
@@ -44,6 +46,7 @@ impl Default for Options {
         Self {
             limits: Limits::default(),
             many_names: 0,
+            many_names_len_min: 0,
             n_objects_max: 300,
             xattrs: true,
             mostly_attributes: false,
@@ -73,7 +76,7 @@ impl Generator {
         // Long enough that a few thousand fill more leaves than one index block points to.
         names.extend((0..options.many_names).map(|n| {
             let mut name = format!("name-{n:06}").into_bytes();
-            name.resize(name.len() + n as usize % 64, b'+');
+            name.resize((name.len() + n as usize % 64).max(options.many_names_len_min), b'+');
             name.into_boxed_slice()
         }));
         Self { seed, rng: Rng::new(seed), model: Model::new(options.limits), options, names }

@@ -434,8 +434,12 @@ pub struct Stats {
     pub index_splits: u64,
     /// Levels added to the index.
     pub levels_added: u64,
-    /// Directories that got an index.
+    /// Levels taken away again.
+    pub levels_removed: u64,
+    /// Times that the directory got an index.
     pub indexed: u64,
+    /// Times that the index went, with the last name.
+    pub unindexed: u64,
     /// Blocks given back.
     pub blocks_freed: u64,
     /// Leaves that inserts touched since the window of 10,000 inserts began.
@@ -456,6 +460,7 @@ impl fmt::Display for Stats {
             ("leaves packed", self.packed),
             ("index splits", self.index_splits),
             ("levels added", self.levels_added),
+            ("levels removed", self.levels_removed),
             ("blocks freed", self.blocks_freed),
             ("leaves touched by 10,000 inserts", self.leaves_in_last_window.max(self.leaves_in_window)),
         ];

@@ -169,6 +169,7 @@ impl Editor<'_> {
         };
         self.cache.set_node(Lblk(0), node);
         self.cache.levels -= 1;
+        self.cache.stats.levels_removed += 1;
         let (index, levels) = (self.format.index, self.cache.levels);
         self.blocks.change_index(Lblk(0), &mut |bytes| index.put_levels(bytes, levels))?;
         self.write_node(Lblk(0), 0)?;
@@ -226,6 +227,7 @@ impl Editor<'_> {
         }
         self.blocks.set_indexed(false);
         self.is_indexed = false;
+        self.cache.stats.unindexed += 1;
         self.cache.clear();
         Ok(())
     }

@@ -1,0 +1,48 @@
+//! Which runs there are.
+
+use fsmodel::{Generator, Limits, Op, Options, Rng};
+use volume::Sabotage;
+
+use crate::{IndexMoment, Kind, Run, Schedule, base_image, index_run};
+
+/// What a run's operations are.
+enum Family {
+    /// Any, in a small tree.
+    Small,
+    /// Any, in directories of long names: a few hundred make leaves by the dozen, and they go as they come.
+    ManyNames,
+    /// Names come or go where an index changes its shape.
+    Index,
+}
+
+impl Family {
+    const ALL: [Self; 4] = [Self::Small, Self::ManyNames, Self::Small, Self::Index];
+}
+
+/// The run of this number. The same seed and number give the same one for ever.
+///
+/// # Errors
+/// The engine failed where it should not.
+pub fn random_run(number: u64, seed: u64, sabotage: Sabotage) -> Result<Run, String> {
+    let kind = Kind::of_run(number);
+    let seed = seed ^ number.wrapping_mul(0x9E37_79B9);
+    let schedule = Schedule { sabotage, ..Schedule::new(seed) };
+    let limits = Limits { block_size: 1024, inode_size: 256, ea_inode: kind.has_value_inodes() };
+    let small = Options { limits, capabilities: false, ..Options::default() };
+    let (options, before) = match Family::ALL[(number % 4) as usize] {
+        Family::Small => (small, 60),
+        Family::ManyNames => {
+            // They become more all the time, or fewer.
+            let n_objects_max = if Rng::new(seed).one_in(2) { 600 } else { 150 };
+            (Options { many_names: 400, many_names_len_min: 200, n_objects_max, ..small }, 600)
+        }
+        Family::Index => {
+            let moment = *Rng::new(seed).pick(IndexMoment::of_kind(kind));
+            return index_run(kind, moment, schedule);
+        }
+    };
+    let mut generator = Generator::new(seed, options);
+    let setup: Vec<Op> = generator.by_ref().take(before).collect();
+    let ops: Vec<Op> = generator.take(40).collect();
+    Run::record(base_image(kind), &setup, &ops, schedule)
+}
