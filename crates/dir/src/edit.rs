@@ -54,7 +54,7 @@ pub use cache::{DirCache, Stats};
 /// The kind that a block is changed as is its kind from then on: a leaf's number may become an index block's.
 /// Bytes are laid out with everything but checksums.
 pub trait DirEdit: DirBlocks {
-    /// Changes a leaf or a linear block.
+    /// Changes a leaf or a linear block, which it is already.
     ///
     /// # Errors
     /// The block had to be read again and cannot be: nothing was changed.
@@ -65,6 +65,13 @@ pub trait DirEdit: DirBlocks {
     /// # Errors
     /// As [`change_leaf`](Self::change_leaf).
     fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
+
+    /// Makes a leaf or a linear block of one that the directory has, whatever it was until now: that is not looked at. `fill` gets
+    /// zeros.
+    ///
+    /// # Errors
+    /// The block's place cannot be read: nothing was changed.
+    fn refill_leaf(&self, lblk: Lblk, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
 
     /// Adds a block behind the last one, and its size to the directory's: a node of the index, or a leaf. `fill` gets zeros.
     /// The block's number.

@@ -406,10 +406,8 @@ impl DirBlocksEdit<'_> {
 
     fn change(&self, lblk: Lblk, kind: Kind, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
         let mut places = self.places.borrow_mut();
-        let Some(Known { block, hint, bytes_at }) = self.known(&mut places, lblk)? else {
-            let fact = Malformed::new("directory", "a block that is changed is no hole", lblk.0);
-            return Err(ReadFault::corrupt(Place::ino(self.node.ino()).at_lblk(lblk), fact));
-        };
+        let known = self.known(&mut places, lblk)?;
+        let Known { block, hint, bytes_at } = known.ok_or_else(|| self.changed_hole(lblk))?;
         let seal = Seal { owner: self.owner(kind), seed: self.values.borrow().seed() };
         // An index block is looked at before it is changed; what is known of a leaf may be all that who changes it looked at.
         if kind == Kind::DirLeaf {
@@ -421,6 +419,11 @@ impl DirBlocksEdit<'_> {
             *bytes_at = bytes.as_ptr().addr();
             change(bytes);
         })
+    }
+
+    fn changed_hole(&self, lblk: Lblk) -> ReadFault {
+        let fact = Malformed::new("directory", "a block that is changed is no hole", lblk.0);
+        ReadFault::corrupt(Place::ino(self.node.ino()).at_lblk(lblk), fact)
     }
 
     /// A block behind the last one: the next of the last one's cluster, or of the window, or a new one.
@@ -499,6 +502,14 @@ impl DirEdit for DirBlocksEdit<'_> {
 
     fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
         self.change(lblk, Kind::DirIndex, change)
+    }
+
+    fn refill_leaf(&self, lblk: Lblk, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
+        let block = self.block(lblk)?.ok_or_else(|| self.changed_hole(lblk))?;
+        let seal = Seal { owner: self.owner(Kind::DirLeaf), seed: self.values.borrow().seed() };
+        self.change.edit.fresh(block, seal, fill);
+        self.places.borrow_mut().set(lblk, block);
+        Ok(())
     }
 
     fn ask_ahead(&self, leaf: Lblk, what: Ahead) {

@@ -193,7 +193,8 @@ impl Editor<'_> {
                 }
             } else {
                 let block = self.leaf_block(last)?;
-                self.blocks.change_leaf(gap, &mut |bytes| bytes.copy_from_slice(&block))?;
+                // The gap may have been a node, and may have to be read again.
+                self.blocks.refill_leaf(gap, &mut |bytes| bytes.copy_from_slice(&block))?;
                 self.cache.move_notes(last, gap);
             }
             let Step { lblk, at } = parent.step;
@@ -220,7 +221,7 @@ impl Editor<'_> {
         let parent = root.map_err(|fact| self.corrupt(&block, Lblk(0), fact))?.parent;
         drop(block);
         let (format, ino) = (self.format.entries, self.ino);
-        self.blocks.change_leaf(Lblk(0), &mut |bytes| first_block(&format, ino, parent, bytes))?;
+        self.blocks.refill_leaf(Lblk(0), &mut |bytes| first_block(&format, ino, parent, bytes))?;
         for _ in 0..index_levels {
             self.blocks.pop()?;
             self.cache.stats.blocks_freed += 1;

@@ -134,6 +134,8 @@ impl DirBlocks for Toy {
 impl DirEdit for Toy {
     fn change_leaf(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
         assert!(lblk.0 < self.len.get());
+        // As where it is read again before it is changed: what is there is one.
+        self.leaf(lblk)?;
         self.count(1, 0, 0);
         Direct(&self.buffers).change(Pblk(lblk.0.into()), Self::seal(Kind::DirLeaf), change)
     }
@@ -142,6 +144,13 @@ impl DirEdit for Toy {
         assert!(lblk.0 < self.len.get());
         self.count(1, 0, 0);
         Direct(&self.buffers).change(Pblk(lblk.0.into()), Self::seal(Kind::DirIndex), change)
+    }
+
+    fn refill_leaf(&self, lblk: Lblk, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
+        assert!(lblk.0 < self.len.get());
+        self.count(1, 0, 0);
+        Direct(&self.buffers).fresh(Pblk(lblk.0.into()), Self::seal(Kind::DirLeaf), fill);
+        Ok(())
     }
 
     fn append(&self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, EditFault> {
