@@ -130,7 +130,8 @@ impl Alloc {
         let taken = match promised {
             true => want,
             false => {
-                self.space.take(want, min, request.flags.privilege()).ok_or(NoSpace { pending: false })?
+                let privilege = request.flags.privilege().max(self.acting());
+                self.space.take(want, min, privilege).ok_or(NoSpace { pending: false })?
             }
         };
         let looked_for = extra.map_or(taken, |extra| taken.saturating_add(extra));

@@ -61,6 +61,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acting;
 mod bits;
 mod blocks;
 mod exact;
@@ -89,6 +90,7 @@ use ondisk::group_desc::ChecksumRule;
 use ondisk::{Features, Geometry, Superblock};
 use parking_lot::Mutex;
 
+pub use acting::Acting;
 pub use blocks::{Flags, Request};
 pub use inodes::{InodeRequest, NewInode};
 pub use space::{Privilege, Room};
@@ -119,6 +121,8 @@ pub struct Options {
     pub scan: Scan,
     /// Places where streams of data go on, shared by all streams; 0 for one per processor, at most one for four groups.
     pub stream_goals: u32,
+    /// Of threads that were told nothing else; see [`Acting`].
+    pub privilege: Privilege,
 }
 
 /// Why there is nothing to allocate.
@@ -153,6 +157,7 @@ pub struct Alloc {
     /// Groups per flex group is 1 << this, as inodes are spread; larger flex groups count as several.
     flex_log: u32,
     scan: Scan,
+    privilege: Privilege,
     budget: Option<Arc<Budget>>,
     /// The groups of each block of descriptors.
     chunks: Box<[OnceLock<Box<[Cell]>>]>,
@@ -230,6 +235,7 @@ impl Alloc {
             first_ino: if sb.rev_level == 0 { 11 } else { sb.first_ino.max(1) },
             flex_log: geometry.flex_log.min(FLEX_LOG_MAX),
             scan: options.scan,
+            privilege: options.privilege,
             budget: options.budget,
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             unseen: AtomicU32::new(chunks),

@@ -36,9 +36,10 @@ pub(crate) struct Space {
 }
 
 /// How low a claimant may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Privilege {
     /// Leaves the reserve of root and the pool.
+    #[default]
     Everybody,
     /// Root, or whoever the superblock names: leaves the pool.
     Root,

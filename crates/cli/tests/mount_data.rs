@@ -424,6 +424,59 @@ fn ranges_are_reserved_punched_copied_and_sought() {
     e2fsck_clean(&image);
 }
 
+/// Who may use what is kept back: the same users stop at the same place on the kernel's mount of the same image.
+#[test]
+fn the_reserve_is_for_those_whom_the_kernel_lets_in() {
+    if !has_fuse_and_root() {
+        return;
+    }
+    // 5 % of 32,768 blocks for root, and 2 % that keep metadata from failing.
+    const RESERVED: u64 = 1638;
+    const POOL: u64 = 655;
+    // What a file's map needs, and what the kernel's write-back leaves.
+    const NEAR: u64 = 40;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
+    let has_sys_resource = u64::from_str_radix(effective, 16).unwrap() & 1 << 24 != 0;
+    let whos = [
+        ("setpriv --reuid=65534 --regid=65534 --clear-groups", RESERVED + POOL),
+        ("setpriv --reuid=7 --regid=65534 --clear-groups", POOL),
+        ("setpriv --reuid=65534 --regid=1234 --clear-groups", POOL),
+        ("setpriv --reuid=65534 --regid=65534 --groups=1234", POOL),
+        // Root is let in for what it may, not for who it is; in a container it may not.
+        ("", if has_sys_resource { POOL } else { RESERVED + POOL }),
+        ("setpriv --bounding-set=-sys_resource", RESERVED + POOL),
+    ];
+    let (_dir, image) = empty_image(&["-m", "5"]);
+    testkit::run("tune2fs", ["-u", "7", "-g", "1234", image.to_str().unwrap()]);
+    let is_kernel_there = testkit::kernel_can_mount(&image);
+    let fill = |dir: &Path, who: &str| {
+        let script =
+            format!("{who} dd if=/dev/zero of=d/f bs=64k 2>/dev/null || sync d/f; stat -f -c '%f %a' .");
+        let told = runs(dir, &script);
+        runs(dir, "rm d/f; sync -f .");
+        let mut numbers = told.split_whitespace().map(|word| word.parse::<u64>().unwrap());
+        (numbers.next().unwrap(), numbers.next().unwrap())
+    };
+    let in_each = |what: &str, dir: &Path| {
+        runs(dir, "mkdir -p d; chmod 777 d .");
+        for (who, left) in &whos {
+            let (free, available) = fill(dir, who);
+            assert!(free.abs_diff(*left) <= NEAR, "{what}: {who}: {free} left, expected {left}");
+            assert!(available <= NEAR, "{what}: {who}: {available} available");
+        }
+    };
+    if is_kernel_there {
+        // Linux 6.18 takes both from its options only.
+        let kernel = LoopMount::new(&image, "rw,resuid=7,resgid=1234").unwrap();
+        in_each("kernel", kernel.path());
+    }
+    let mount = Mount::new(&image, &["-o", "allow_other"]);
+    in_each("extant", mount.path());
+    mount.unmount();
+    e2fsck_clean(&image);
+}
+
 #[test]
 fn a_full_image_says_so_and_what_is_removed_makes_room() {
     if !has_fuse() {

@@ -219,8 +219,8 @@ pub use fs::{DirEntry, FileSystem, ReadDir};
 pub use ondisk::time::Timestamp;
 pub use ondisk::{Features, Superblock};
 pub use volume::{
-    Allocate, Attribute, Batching, Cursor, DataPath, ErrorsTold, Extent, ExtentPolicy, ExtentStats, Fault,
-    FileType, FlushDelay, FlushMode, FlushSettings, Follow, Inode, InodeRef, MountGuard, New, OnError,
+    Acting, Allocate, Attribute, Batching, Cursor, DataPath, ErrorsTold, Extent, ExtentPolicy, ExtentStats,
+    Fault, FileType, FlushDelay, FlushMode, FlushSettings, Follow, Inode, InodeRef, MountGuard, New, OnError,
     OpenFault, OpenOptions, OrphanMode, Recovery, Refusal, Rename, Seek, SetAttr, SetXattr, Shutdown, Stat,
     StatFs, Volume, WriteOptions,
 };

@@ -34,6 +34,7 @@ mod convert;
 mod lookups;
 mod mounted;
 mod privileges;
+mod reserve;
 mod spliced;
 
 use std::cell::RefCell;
@@ -577,7 +578,7 @@ impl<S: Serve> Filesystem for Transport<S> {
             if set.size.is_some() && set.mode.is_none() {
                 set.mode = self.mode_after_write(ino, || privileges::may_keep_set_id(request.pid()))?;
             }
-            self.serve.set_attr(ino, &set)
+            self.with_reserve(request, || self.serve.set_attr(ino, &set))
         });
         match done {
             Ok(stat) => reply.attr(&REMEMBER, &convert::attributes(&stat)),
@@ -598,7 +599,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         let made = convert::kind_of_mode(mode).and_then(|kind| {
             let new =
                 New { kind, device: convert::device_parts(device), ..changes::new(request, mode, umask) };
-            self.make(parent, name, &new)
+            self.make(request, parent, name, &new)
         });
         self.tell_made(&made, reply);
     }
@@ -613,13 +614,13 @@ impl<S: Serve> Filesystem for Transport<S> {
         reply: ReplyEntry,
     ) {
         let new = New { kind: FileType::Directory, ..changes::new(request, mode, umask) };
-        self.tell_made(&self.make(parent, name, &new), reply);
+        self.tell_made(&self.make(request, parent, name, &new), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
         let new = New { kind: FileType::Symlink, target, ..changes::new(request, 0o777, 0) };
-        self.tell_made(&self.make(parent, name, &new), reply);
+        self.tell_made(&self.make(request, parent, name, &new), reply);
     }
 
     /// A file that opens itself needs no more than to be made, which the kernel falls back to.
@@ -636,7 +637,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         if self.opens_by_itself {
             return reply.error(Errno::NOSYS.into());
         }
-        let made = self.make(parent, name, &changes::new(request, mode, umask));
+        let made = self.make(request, parent, name, &changes::new(request, mode, umask));
         let opened = made.and_then(|stat| self.serve.open(stat.ino).map(|handle| (stat, handle)));
         match opened {
             Ok((stat, handle)) => {
@@ -649,8 +650,8 @@ impl<S: Serve> Filesystem for Transport<S> {
         }
     }
 
-    fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.tell_made(&self.link(node, parent, name), reply);
+    fn link(&self, request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.tell_made(&self.with_reserve(request, || self.link(node, parent, name)), reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -663,7 +664,7 @@ impl<S: Serve> Filesystem for Transport<S> {
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -671,12 +672,13 @@ impl<S: Serve> Filesystem for Transport<S> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        changes::done(self.rename((parent, name), (new_parent, new_name), flags), reply);
+        let from_to = ((parent, name), (new_parent, new_name));
+        changes::done(self.with_reserve(request, || self.rename(from_to.0, from_to.1, flags)), reply);
     }
 
     fn setxattr(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -684,7 +686,8 @@ impl<S: Serve> Filesystem for Transport<S> {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        changes::done(self.set_attribute(node, name.as_bytes(), value, flags), reply);
+        let set = || self.set_attribute(node, name.as_bytes(), value, flags);
+        changes::done(self.with_reserve(request, set), reply);
     }
 
     fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -693,7 +696,7 @@ impl<S: Serve> Filesystem for Transport<S> {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -707,7 +710,10 @@ impl<S: Serve> Filesystem for Transport<S> {
             if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 self.drop_set_id(node, ino, || false)?;
             }
-            self.serve.write(ino, offset, bytes)
+            if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+                return self.serve.write(ino, offset, bytes);
+            }
+            self.with_reserve(request, || self.serve.write(ino, offset, bytes))
         });
         match written {
             // A request is 16 MiB long at most.
@@ -729,7 +735,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         let allocated = convert::ino_of(node).and_then(|ino| {
             let how = content::allocate_of(mode)?;
             self.drop_set_id(node, ino, || privileges::may_keep_set_id(request.pid()))?;
-            self.serve.allocate(ino, how, offset, len)
+            self.with_reserve(request, || self.serve.allocate(ino, how, offset, len))
         });
         changes::done(allocated, reply);
     }
@@ -750,7 +756,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         let copied = convert::ino_of(node).and_then(|from| {
             let to = convert::ino_of(to_node)?;
             self.drop_set_id(to_node, to, || privileges::may_keep_set_id(request.pid()))?;
-            self.copy((from, offset), (to, to_offset), len)
+            self.with_reserve(request, || self.copy((from, offset), (to, to_offset), len))
         });
         match copied {
             Ok(len) => reply.written(len),

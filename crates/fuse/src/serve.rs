@@ -26,6 +26,8 @@ impl Errno {
     pub const INVAL: Errno = Errno(22);
     /// Not an ioctl of this file.
     pub const NOTTY: Errno = Errno(25);
+    /// No space left.
+    pub const NOSPC: Errno = Errno(28);
     /// Read-only file system.
     pub const ROFS: Errno = Errno(30);
     /// The buffer is too small for the answer.
@@ -302,6 +304,11 @@ pub trait Serve: Send + Sync + 'static {
     /// What was to be made durable before could not be.
     fn shut_down(&self, _how: Shutdown) -> Result<(), Errno> {
         Err(Errno::ROFS)
+    }
+
+    /// May this user take blocks that are kept back? `is_in_group` tells of his groups; of capabilities the transport knows.
+    fn may_use_reserve(&self, _uid: u32, _is_in_group: &dyn Fn(u32) -> bool) -> bool {
+        false
     }
 
     /// May whoever has this user id shut it down?

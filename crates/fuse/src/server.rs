@@ -371,6 +371,10 @@ impl Serve for Server {
         self.ask_for_room(|volume| volume.fallocate(ino, how, offset, len))
     }
 
+    fn may_use_reserve(&self, uid: u32, is_in_group: &dyn Fn(u32) -> bool) -> bool {
+        self.ask(|volume| Ok(volume.may_use_reserve(uid, is_in_group))) == Ok(true)
+    }
+
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat, Errno> {
         self.ask_for_room(|volume| {
             self.check_key(volume, dir)?;

@@ -30,7 +30,7 @@ use mapping::{FileMap, Holds, Mapped};
 use ondisk::inode::flags;
 use page_cache::{Backing, Order, PageCache};
 use parking_lot::{Mutex, RwLock};
-use space::{Alloc, Privilege};
+use space::Alloc;
 
 use crate::live::Values;
 use crate::unconverted::Unconverted;
@@ -426,7 +426,7 @@ impl Source for OnDisk<'_> {
     fn promise(&mut self, clusters: u32) -> Result<(), Fault> {
         let Some((alloc, promised)) = self.alloc else { return Ok(()) };
         let blocks = u64::from(clusters) * self.shared.geometry.cluster_ratio();
-        alloc.claim(blocks, Privilege::Everybody).map_err(|_| Fault::NoSpace)?;
+        alloc.claim(blocks, alloc.acting()).map_err(|_| Fault::NoSpace)?;
         promised.fetch_add(clusters.into(), Ordering::Relaxed);
         Ok(())
     }

@@ -49,8 +49,8 @@ pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use stat::{Stat, StatFs};
 pub use write::{
-    Allocate, DiscardStats, ErrorsTold, New, OnError, PAGE_BYTES, Rename, SetAttr, SetXattr, Shutdown,
-    WriteOptions, unprivileged,
+    Acting, Allocate, DiscardStats, ErrorsTold, New, OnError, PAGE_BYTES, Rename, SetAttr, SetXattr,
+    Shutdown, WriteOptions, unprivileged,
 };
 pub use xattr::Attribute;
 

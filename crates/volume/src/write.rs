@@ -32,6 +32,7 @@ mod new;
 mod open;
 mod quota;
 mod rename;
+mod reserve;
 mod shutdown;
 mod truncate;
 mod writeback;
@@ -65,6 +66,7 @@ pub use fallocate::Allocate;
 pub use fsync::ErrorsTold;
 pub use new::New;
 pub use rename::Rename;
+pub use reserve::Acting;
 pub use shutdown::Shutdown;
 pub use xattrs::SetXattr;
 

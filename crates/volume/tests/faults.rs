@@ -19,7 +19,7 @@ fn make(path: &Path, options: &[&str]) {
 
 /// Nothing happens but what the test asks for.
 fn quiet() -> WriteOptions {
-    WriteOptions { no_committer: true, ..WriteOptions::default() }
+    WriteOptions { no_committer: true, keep_reserve: true, ..WriteOptions::default() }
 }
 
 fn open(path: &Path, write: WriteOptions) -> (Disk, Volume) {

@@ -132,6 +132,7 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         write: WriteOptions {
             errors: flags.errors,
             keeps_set_id: true,
+            keep_reserve: true,
             no_auto_da_alloc: flags.no_auto_da_alloc,
             data: flags.data_path(),
             discard: flags.discard,

@@ -60,9 +60,15 @@ impl<S: Serve> Transport<S> {
         done(synced, reply);
     }
 
-    pub(super) fn make(&self, parent: INodeNo, name: &OsStr, new: &New<'_>) -> Result<Stat, Errno> {
+    pub(super) fn make(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new: &New<'_>,
+    ) -> Result<Stat, Errno> {
         let dir = convert::ino_of(parent)?;
-        let made = self.serve.create(dir, name.as_bytes(), new);
+        let made = self.with_reserve(request, || self.serve.create(dir, name.as_bytes(), new));
         self.listings.forget(dir);
         if let Ok(stat) = &made {
             // Its number may have been another directory's.

@@ -18,13 +18,24 @@ const FSETID: u64 = 1 << 4;
 
 /// Has the thread CAP_FSETID? Whom we know nothing about has not.
 pub(super) fn may_keep_set_id(thread: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    is_among_effective(&status)
+    has_capability(&status(thread), FSETID)
 }
 
-fn is_among_effective(status: &str) -> bool {
+/// What the system tells of a thread; nothing of one that is not there, or not to be seen from here.
+pub(super) fn status(thread: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default()
+}
+
+/// Is this bit among the capabilities that count?
+pub(super) fn has_capability(status: &str, bit: u64) -> bool {
     let told = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    told.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).is_some_and(|set| set & FSETID != 0)
+    told.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).is_some_and(|set| set & bit != 0)
+}
+
+/// Is this group among those besides the first one?
+pub(super) fn has_group(status: &str, group: u32) -> bool {
+    let told = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    told.is_some_and(|text| text.split_whitespace().any(|word| word.parse() == Ok(group)))
 }
 
 impl<S: Serve> Transport<S> {
@@ -66,10 +77,13 @@ mod tests {
     #[test]
     fn who_has_the_capability_is_told_by_the_system() {
         let status = |set: &str| format!("Name:\tsh\nCapPrm:\t0000000000000010\nCapEff:\t{set}\n");
-        assert!(is_among_effective(&status("000001ffffffffff")));
-        assert!(is_among_effective(&status("0000000000000010")));
-        assert!(!is_among_effective(&status("000001ffffffffef")));
-        assert!(!is_among_effective("") && !is_among_effective(&status("x")));
+        let keeps = |status: &str| has_capability(status, FSETID);
+        assert!(keeps(&status("000001ffffffffff")));
+        assert!(keeps(&status("0000000000000010")));
+        assert!(!keeps(&status("000001ffffffffef")));
+        assert!(!keeps("") && !keeps(&status("x")));
+        let groups = "Gid:\t5\t5\t5\t5\nGroups:\t4 24 1000 \n";
+        assert!(has_group(groups, 24) && !has_group(groups, 2) && !has_group(groups, 5) && !has_group("", 0));
         assert_eq!(may_keep_set_id(std::process::id()), testkit::is_root());
         assert!(!may_keep_set_id(0));
     }

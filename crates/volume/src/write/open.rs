@@ -76,6 +76,9 @@ pub struct WriteOptions {
     /// back when the file takes another's name, and when one that was cut to nothing is closed: a crash leaves old bytes or new ones,
     /// also of programs that do not sync.
     pub no_auto_da_alloc: bool,
+    /// Leave blocks that are kept back (mke2fs -m) to those who may use them: an operation may while there is an
+    /// [`Acting::as_root`](crate::Acting::as_root) in its thread. Else all operations are root's.
+    pub keep_reserve: bool,
     /// Who opens it holds a [`MountGuard`] of his own, on the device behind one that holds writes back.
     pub is_guarded: bool,
     /// For the crash lab.
@@ -203,7 +206,12 @@ fn engine(
     let journal = Journal::open(Arc::clone(&shared.buffers), device, log, in_journal);
     let journal = Arc::new(journal.map_err(|fault| OpenFault::Journal(fault.to_string()))?);
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
-    let in_alloc = space::Options { budget: Some(Arc::clone(budget)), ..space::Options::default() };
+    let privilege = match options.write.keep_reserve {
+        true => space::Privilege::Everybody,
+        false => space::Privilege::Root,
+    };
+    let in_alloc =
+        space::Options { budget: Some(Arc::clone(budget)), privilege, ..space::Options::default() };
     let alloc =
         Alloc::open(Arc::clone(&shared.buffers), sb, geometry, in_alloc).map_err(|fault| damaged(&fault))?;
     if must_count {

@@ -1,0 +1,46 @@
+//! Who may take blocks that are kept back: the user and the group that the superblock names, and who has CAP_SYS_RESOURCE.
+//!
+//! A request tells its user and one group. What else decides, further groups and capabilities, the system is asked for only when there
+//! is no space otherwise. Bytes that the kernel kept before it sent them are nobody's: it does not tell who wrote them.
+//!
+//! Source: kernel include/uapi/linux/fuse.h (FUSE_WRITE_CACHE), linux/capability.h; proc_pid_status(5).
+
+use fuser::Request;
+use volume::Acting;
+
+use super::{Transport, privileges};
+use crate::{Errno, Serve};
+
+/// Bit of CAP_SYS_RESOURCE in a set of capabilities.
+const SYS_RESOURCE: u64 = 1 << 24;
+
+impl<S: Serve> Transport<S> {
+    /// Does what may take space, by the reserve if whoever asks may use it. What is refused for want of space has changed nothing.
+    pub(super) fn with_reserve<R>(
+        &self,
+        request: &Request,
+        mut work: impl FnMut() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let (uid, gid) = (request.uid(), request.gid());
+        if self.serve.may_use_reserve(uid, &|group| group == gid) {
+            let _root = Acting::as_root();
+            return work();
+        }
+        let done = {
+            let _anybody = Acting::as_anybody();
+            work()
+        };
+        match done {
+            Err(Errno::NOSPC) if self.is_let_in(uid, &privileges::status(request.pid())) => {
+                let _root = Acting::as_root();
+                work()
+            }
+            done => done,
+        }
+    }
+
+    fn is_let_in(&self, uid: u32, status: &str) -> bool {
+        privileges::has_capability(status, SYS_RESOURCE)
+            || self.serve.may_use_reserve(uid, &|group| privileges::has_group(status, group))
+    }
+}

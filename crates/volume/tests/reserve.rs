@@ -1,0 +1,111 @@
+//! Root's reserve: others stop in front of it, root goes on until the pool of metadata is left, as with the kernel.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::Ino;
+use device::FileDevice;
+use volume::{Acting, DataPath, New, OpenOptions, Refusal, Volume, WriteOptions};
+
+/// 16 MiB in blocks of 4 KiB, of which 5 % are kept back.
+const RESERVED: u64 = 204;
+/// The pool that keeps metadata from failing: 2 %.
+const POOL: u64 = 81;
+
+fn make(path: &Path, options: &[&str]) {
+    let args = ["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "5"].iter().chain(options).copied();
+    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "16M"]));
+}
+
+fn open(path: &Path, data: DataPath, keep_reserve: bool) -> Volume {
+    let device = Arc::new(FileDevice::open(path, true).unwrap());
+    let write = WriteOptions { data, keep_reserve, ..WriteOptions::default() };
+    Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).unwrap()
+}
+
+fn create(volume: &Volume, name: &str) -> Ino {
+    volume.create(volume.root().unwrap().ino(), name.as_bytes(), &New::file(0o644)).unwrap().ino()
+}
+
+/// Appends until there is no space; how many blocks.
+fn fill(volume: &Volume, ino: Ino) -> u64 {
+    let mut blocks = 0;
+    loop {
+        match volume.append(ino, &[7; 4096]) {
+            Ok((_, done)) => blocks += done as u64 / 4096,
+            Err(fault) => {
+                assert!(fault.is(Refusal::NoSpace), "{fault}");
+                return blocks;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_reserve_is_roots() {
+    for data in [DataPath::Iomap, DataPath::Ordered, DataPath::Journal] {
+        let scratch = testkit::scratch();
+        let path = scratch.path().join("image");
+        make(&path, &[]);
+        let volume = open(&path, data, true);
+        let (theirs, roots) = (create(&volume, "theirs"), create(&volume, "roots"));
+        fill(&volume, theirs);
+        volume.sync().unwrap();
+        let full = volume.statfs().unwrap();
+        assert_eq!(full.blocks_available, 0, "{data:?}");
+        // What a write needs besides its bytes may be a block of the map.
+        assert!((RESERVED + POOL - 2..=RESERVED + POOL).contains(&full.blocks_free), "{data:?}: {full:?}");
+        let more = {
+            let _root = Acting::as_root();
+            fill(&volume, roots)
+        };
+        assert!((RESERVED - 4..=RESERVED).contains(&more), "{data:?}: {more}");
+        // It was the thread's, and for so long.
+        assert!(volume.append(theirs, b"x").is_err_and(|fault| fault.is(Refusal::NoSpace)));
+        volume.sync().unwrap();
+        let full = volume.statfs().unwrap();
+        assert!(full.blocks_available == 0 && full.blocks_free <= POOL, "{data:?}: {full:?}");
+        // What was promised came to the device: nothing is lost.
+        volume.close().unwrap();
+        testkit::e2fsck_clean(&path);
+        let volume = open(&path, data, true);
+        assert_eq!(volume.inode(roots).unwrap().size(), more * 4096);
+        let mut found = vec![0; (more * 4096) as usize];
+        assert_eq!(volume.read_at(roots, 0, &mut found).unwrap(), found.len());
+        assert!(found.iter().all(|byte| *byte == 7));
+        volume.close().unwrap();
+    }
+}
+
+#[test]
+fn the_library_acts_as_root_unless_told_otherwise() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, &[]);
+    let volume = open(&path, DataPath::Iomap, false);
+    let file = create(&volume, "file");
+    let as_anybody = {
+        let _anybody = Acting::as_anybody();
+        fill(&volume, file)
+    };
+    assert!(as_anybody > 0 && fill(&volume, file) >= RESERVED - 4);
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
+
+#[test]
+fn the_superblock_says_whose_it_is() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, &[]);
+    let may = |uid: u32, groups: &[u32]| {
+        let volume = open(&path, DataPath::Iomap, true);
+        let may = volume.may_use_reserve(uid, |group| groups.contains(&group));
+        volume.close().unwrap();
+        may
+    };
+    // Root's group is nobody's door.
+    assert!(may(0, &[]) && !may(1000, &[0, 1000]));
+    testkit::run("tune2fs", ["-u", "7000", "-g", "8000", path.to_str().unwrap()]);
+    assert!(may(7000, &[]) && may(1000, &[5, 8000]) && !may(0, &[]) && !may(1000, &[7000]));
+}
