@@ -289,6 +289,10 @@ fn the_root_tells_what_is_known_of_extents() {
     let mount = Mount::new(&image, &["-o", "es_policy=es-gc"]);
     runs(mount.path(), "seq 100000 > a; sync a");
     let mut text = [0; 4096];
+    let mut counts = [0; 4096];
+    let len = rustix::fs::getxattr(mount.path(), "extant.mb_stats", &mut counts[..]).unwrap();
+    let counts = String::from_utf8_lossy(&counts[..len]).into_owned();
+    assert!(counts.starts_with("mballoc:") && counts.contains("cr_p2_aligned"), "{counts}");
     let len = rustix::fs::getxattr(mount.path(), "extant.es_shrinker_info", &mut text[..]).unwrap();
     let text = std::str::from_utf8(&text[..len]).unwrap();
     assert!(text.starts_with("stats:") && text.contains("cache hits/misses"), "{text}");

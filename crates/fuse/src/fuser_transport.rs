@@ -78,6 +78,8 @@ pub const MODE_ATTRIBUTE: &str = "extant.mode";
 
 /// The attribute of the root that tells what is known in memory of files' blocks, as the kernel's `es_shrinker_info`; in no list.
 pub const EXTENTS_ATTRIBUTE: &str = "extant.es_shrinker_info";
+/// The attribute of the root that tells what was done to find free space, as the kernel's `mb_stats`; in no list.
+pub const ALLOCATIONS_ATTRIBUTE: &str = "extant.mb_stats";
 
 /// The adapter between `fuser` and a server.
 struct Transport<S> {
@@ -176,6 +178,9 @@ impl<S: Serve> Transport<S> {
         }
         if ino == Ino::ROOT && name == EXTENTS_ATTRIBUTE.as_bytes() {
             return self.serve.extents_told().map(String::into_bytes).ok_or(Errno::NODATA);
+        }
+        if ino == Ino::ROOT && name == ALLOCATIONS_ATTRIBUTE.as_bytes() {
+            return self.serve.allocations_told().map(String::into_bytes).ok_or(Errno::NODATA);
         }
         self.serve.xattr(ino, name)
     }

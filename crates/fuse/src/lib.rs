@@ -41,7 +41,9 @@ mod remounting;
 mod serve;
 mod server;
 
-pub use fuser_transport::{EXTENTS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE, Threads};
+pub use fuser_transport::{
+    ALLOCATIONS_ATTRIBUTE, EXTENTS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE, Threads,
+};
 pub use mounting::{MountFault, MountOptions, UnmountFault, unmount};
 pub use openers::Opener;
 pub use remounting::{Remount, RemountFault, remount};

@@ -169,6 +169,11 @@ pub trait Serve: Send + Sync + 'static {
         None
     }
 
+    /// What was done to find free space, as the lines of the kernel's `mb_stats`; `None` where nothing is allocated.
+    fn allocations_told(&self) -> Option<String> {
+        None
+    }
+
     /// The value of an extended attribute by its full name.
     ///
     /// # Errors

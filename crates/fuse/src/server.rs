@@ -252,6 +252,10 @@ impl Serve for Server {
         self.ask(|volume| Ok(volume.extent_stats())).ok()?.map(|stats| stats.es_shrinker_info())
     }
 
+    fn allocations_told(&self) -> Option<String> {
+        self.ask(|volume| Ok(volume.alloc_stats())).ok()?.map(|stats| stats.to_string())
+    }
+
     fn prefetch(&self, inos: &[Ino]) {
         if let State::Open(volume) = &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             volume.prefetch_inodes(inos);

@@ -47,6 +47,7 @@ pub use mmp::MountGuard;
 pub use ondisk::filetype::FileType;
 pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
+pub use space::Stats as AllocStats;
 pub use stat::{Stat, StatFs};
 pub use write::{
     Acting, Allocate, DiscardStats, ErrorsTold, New, OnError, PAGE_BYTES, Rename, SetAttr, SetXattr,

@@ -394,6 +394,13 @@ impl Volume {
         self.inodes.shared().buffers.stats()
     }
 
+    /// What the allocator did since the volume was opened; as text, in the form of the kernel's `mb_stats`. `None` when open for
+    /// reading.
+    #[must_use]
+    pub fn alloc_stats(&self) -> Option<space::Stats> {
+        self.writer.as_ref().map(|writer| writer.keeper.alloc.stats())
+    }
+
     /// What the orphan list's lock saw; `None` when open for reading.
     #[must_use]
     pub fn orphan_lock_stats(&self) -> Option<inode::LockStats> {

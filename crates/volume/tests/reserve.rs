@@ -89,6 +89,11 @@ fn the_library_acts_as_root_unless_told_otherwise() {
         fill(&volume, file)
     };
     assert!(as_anybody > 0 && fill(&volume, file) >= RESERVED - 4);
+    // Every block of it was found by the allocator, which counts.
+    volume.sync().unwrap();
+    let stats = volume.alloc_stats().unwrap();
+    assert!(stats.clusters >= as_anybody && stats.success > 0, "{stats}");
+    assert!(stats.to_string().contains("groups_scanned"), "{stats}");
     volume.close().unwrap();
     testkit::e2fsck_clean(&path);
 }
