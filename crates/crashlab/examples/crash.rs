@@ -2,7 +2,8 @@
 //!
 //! First every sequence of two operations of the small alphabet, every moment; then random operations, in small trees, in
 //! directories of many names, and where indexes of directories change their shape, until `M` cuts were judged. `N` of them go to
-//! e2fsck, and as many to the kernel where it may mount.
+//! e2fsck, and as many to the kernel where it may mount. In most runs operations come in the middle of commits and checkpoints, in half
+//! of them memory is short.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -10,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crashlab::{
-    IndexWork, Kind, Outcome, Run, Schedule, TOP, Verdict, base_image, e2fsck_says, plants, random_run,
-    superblock_is_torn, to_file,
+    IndexWork, Kind, Outcome, Pressure, Run, Schedule, TOP, Verdict, base_image, e2fsck_says, plants,
+    random_run, superblock_is_torn, to_file,
 };
 use fsmodel::{Op, short_alphabet, short_sequences, short_setup};
 use volume::Sabotage;
@@ -39,7 +40,7 @@ fn main() {
             failed |= found.is_none();
         }
     } else {
-        let (outcome, work, violations) = soak(&arguments);
+        let (outcome, (work, pressure), violations) = soak(&arguments);
         for violation in violations.iter().take(5) {
             println!("VIOLATION {violation}");
         }
@@ -55,7 +56,7 @@ fn main() {
             violations.len(),
             begun.elapsed().as_secs_f64()
         );
-        println!("indexes of directories: {work}");
+        println!("indexes of directories: {work}\nmeanwhile: {pressure}");
         failed = !violations.is_empty();
     }
     std::process::exit(i32::from(failed));
@@ -109,11 +110,12 @@ fn run_of(number: u64, seed: u64, sequences: &[Vec<Op>], sabotage: Sabotage) -> 
     Run::record(base_image(Kind::of_run(number)), &short_setup(), ops, schedule)
 }
 
-fn soak(arguments: &Arguments) -> (Outcome, IndexWork, Vec<String>) {
+fn soak(arguments: &Arguments) -> (Outcome, (IndexWork, Pressure), Vec<String>) {
     let sequences: Vec<Vec<Op>> = short_sequences(&short_alphabet(), 2).collect();
     let (next, cuts, twice) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let (e2fsck, kernel, torn) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let (work, violations) = (Mutex::new(IndexWork::default()), Mutex::new(Vec::new()));
+    let sums = Mutex::new((IndexWork::default(), Pressure::default()));
+    let violations: Mutex<Vec<String>> = Mutex::default();
     let every = (arguments.cuts / arguments.judged.max(1)).max(1);
     let mounted = mounted_kinds();
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -136,7 +138,11 @@ fn soak(arguments: &Arguments) -> (Outcome, IndexWork, Vec<String>) {
                             continue;
                         }
                     };
-                    *work.lock().unwrap() += run.index_work();
+                    {
+                        let (work, pressure) = &mut *sums.lock().unwrap();
+                        *work += run.index_work();
+                        *pressure += run.pressure();
+                    }
                     for event in 0..=run.events() {
                         let seed = number.wrapping_mul(1_000_003).wrapping_add(event) ^ arguments.seed;
                         let count = cuts.fetch_add(1, Ordering::Relaxed);
@@ -184,7 +190,7 @@ fn soak(arguments: &Arguments) -> (Outcome, IndexWork, Vec<String>) {
         kernel: kernel.into_inner(),
         torn: torn.into_inner(),
     };
-    (outcome, work.into_inner().unwrap(), violations.into_inner().unwrap())
+    (outcome, sums.into_inner().unwrap(), violations.into_inner().unwrap())
 }
 
 /// The kernel recovers the image; what it shows then is one of the trees, and e2fsck finds nothing.

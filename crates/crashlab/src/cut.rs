@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fsmodel::{Tree, diff};
 use simdisk::SimDisk;
-use volume::WriteOptions;
+use volume::{OpenOptions, WriteOptions};
 
 use crate::{Engine, Run};
 
@@ -43,7 +43,7 @@ impl Run {
         let mut disk = Arc::new(cut);
         if again {
             disk.start_recording();
-            if let Err(why) = recover(&disk) {
+            if let Err(why) = self.recover(&disk) {
                 return (self.violation(event, seed, &format!("recovery: {why}")), None);
             }
             let Some(recording) = disk.recorded() else { return (Verdict::Right, None) };
@@ -65,7 +65,11 @@ impl Run {
     }
 
     fn violation(&self, event: u64, seed: u64, why: &str) -> Verdict {
-        let ops: Vec<String> = self.ops.iter().map(|op| format!("    {op:?}")).collect();
+        let ops = self.ops.iter().zip(&self.steps[1..]).map(|(op, step)| {
+            let meanwhile = if step.is_meanwhile { ", in the middle of a commit or checkpoint" } else { "" };
+            format!("    {op:?}{meanwhile}")
+        });
+        let ops: Vec<String> = ops.collect();
         let told = self.recording.event(event).map(|event| event.to_string()).unwrap_or_default();
         Verdict::Violation(format!(
             "cut at event {event} ({told}), survivors by seed {seed}: {why}\n  {:?}\n{}",
@@ -74,9 +78,19 @@ impl Run {
         ))
     }
 
+    /// With as much memory as the run had.
+    fn open(&self, disk: &Arc<SimDisk>) -> Result<Engine, String> {
+        let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
+        let cache_bytes = self.schedule.cache_bytes;
+        Engine::open_with(disk.clone(), OpenOptions { write, cache_bytes, ..OpenOptions::default() })
+    }
+
+    fn recover(&self, disk: &Arc<SimDisk>) -> Result<(), String> {
+        self.open(disk)?.close()
+    }
+
     fn judge_disk(&self, disk: &Arc<SimDisk>, event: u64) -> Result<(), String> {
-        let mut engine =
-            Engine::open(disk.clone(), options()).map_err(|why| format!("does not open: {why}"))?;
+        let mut engine = self.open(disk).map_err(|why| format!("does not open: {why}"))?;
         let problems = &engine.volume().recovery().problems;
         if let Some(problem) = problems.iter().find(|problem| !problem.contains("first sector")) {
             return Err(format!("recovery: {problem}"));
@@ -118,14 +132,6 @@ impl Run {
         let shown = lines[..lines.len().min(8)].join("\n    ");
         Err(format!("no tree of operations {first}..={last}; nearest is the one after {at}:\n    {shown}"))
     }
-}
-
-fn options() -> WriteOptions {
-    WriteOptions { no_committer: true, ..WriteOptions::default() }
-}
-
-fn recover(disk: &Arc<SimDisk>) -> Result<(), String> {
-    Engine::open(disk.clone(), options())?.close()
 }
 
 /// Writes a disk to a file, for e2fsck and the kernel.

@@ -29,7 +29,14 @@ impl Engine {
     /// # Errors
     /// What the volume says.
     pub fn open(device: Arc<dyn Device>, write: WriteOptions) -> Result<Self, String> {
-        let options = OpenOptions { write, ..OpenOptions::default() };
+        Self::open_with(device, OpenOptions { write, ..OpenOptions::default() })
+    }
+
+    /// As [`open`](Self::open), with all options.
+    ///
+    /// # Errors
+    /// What the volume says.
+    pub fn open_with(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self, String> {
         let volume = Volume::open(device, &options).map_err(|fault| fault.to_string())?;
         let text = |fault: Fault| fault.to_string();
         let root = volume.root().map_err(text)?;
@@ -71,6 +78,16 @@ impl Engine {
             }
         }
         None
+    }
+
+    /// As [`apply`](Subject::apply), for one of several.
+    pub(crate) fn make(&self, op: &Op) -> Result<(), Errno> {
+        self.call(op).map_err(|fault| {
+            if matches!(fault, Fault::Corrupt(_) | Fault::Device(_) | Fault::Aborted(_)) {
+                eprintln!("{op:?}: {fault}");
+            }
+            Errno(fault.errno())
+        })
     }
 
     /// The inode at a place.
@@ -229,12 +246,7 @@ fn time_of(set: &SetTime) -> Option<Timestamp> {
 
 impl Subject for Engine {
     fn apply(&mut self, op: &Op) -> Result<(), Errno> {
-        self.call(op).map_err(|fault| {
-            if matches!(fault, Fault::Corrupt(_) | Fault::Device(_) | Fault::Aborted(_)) {
-                eprintln!("{op:?}: {fault}");
-            }
-            Errno(fault.errno())
-        })
+        self.make(op)
     }
 
     fn tree(&mut self) -> Tree {

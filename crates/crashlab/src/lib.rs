@@ -11,6 +11,9 @@
 //! The bytes of files have runs of their own, which know what each cut may leave of every byte ([`DataRun`]), and so have threads that
 //! share flushes ([`RecordsRun`]).
 //!
+//! What many threads do one does in turns, so that a seed repeats it: operations come in the middle of commits and checkpoints too, and
+//! memory runs short ([`Schedule`]). Some runs begin where the index of a directory changes its shape ([`index_run`]).
+//!
 //! Owns: the engine as a subject of comparison ([`Engine`]), runs that are recorded ([`Run`]), the verdict on a cut
 //! ([`Run::judge`]), mistakes planted on purpose ([`plants`], [`data_plants`]). Does **not** own: what operations mean (see `fsmodel`), what a
 //! device may forget (see `simdisk`).
@@ -18,7 +21,8 @@
 //! What a cut must show
 //! 1. The volume opens, and recovery says nothing is wrong.
 //! 2. Its tree is, to the last byte of an attribute and nanosecond of a time, the one after some operation: not before the last
-//!    one that was synced when power failed, not after the last one that had begun.
+//!    one that was synced when power failed, not after the last one that had begun. One that came in the middle of a commit belongs
+//!    to the next: it is not there before that one begins.
 //! 3. `check` finds nothing after a clean close; for a sample also `e2fsck -fn`, and the kernel's own recovery shows one of those
 //!    trees too.
 //! 4. Recovery itself can be cut, and recovered again.
@@ -30,10 +34,12 @@ mod cut;
 mod data;
 mod engine;
 mod indexes;
+mod interrupted;
 mod judges;
 mod mix;
 mod plants;
 mod run;
+mod stepper;
 
 pub use base_image::{Kind, base_image};
 pub use cut::{Outcome, Verdict, to_file};
@@ -41,6 +47,6 @@ pub use data::{DataKind, DataPlant, DataRun, DataSchedule, RecordsRun, Step, dat
 pub use engine::{Engine, TOP, tree};
 pub use indexes::{IndexMoment, IndexWork, index_run};
 pub use judges::{e2fsck_says, superblock_is_torn};
-pub use mix::random_run;
+pub use mix::{random_run, random_run_under};
 pub use plants::{Plant, plants};
-pub use run::{Run, Schedule};
+pub use run::{Pressure, Run, Schedule};

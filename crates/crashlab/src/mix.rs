@@ -24,9 +24,21 @@ impl Family {
 /// # Errors
 /// The engine failed where it should not.
 pub fn random_run(number: u64, seed: u64, sabotage: Sabotage) -> Result<Run, String> {
+    random_run_under(number, seed, |schedule| Schedule { sabotage, ..schedule })
+}
+
+/// As [`random_run`], under another schedule.
+///
+/// # Errors
+/// As [`random_run`].
+pub fn random_run_under(
+    number: u64,
+    seed: u64,
+    changed: impl FnOnce(Schedule) -> Schedule,
+) -> Result<Run, String> {
     let kind = Kind::of_run(number);
     let seed = seed ^ number.wrapping_mul(0x9E37_79B9);
-    let schedule = Schedule { sabotage, ..Schedule::new(seed) };
+    let schedule = changed(Schedule::new(seed));
     let limits = Limits { block_size: 1024, inode_size: 256, ea_inode: kind.has_value_inodes() };
     let small = Options { limits, capabilities: false, ..Options::default() };
     let (options, before) = match Family::ALL[(number % 4) as usize] {

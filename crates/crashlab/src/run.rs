@@ -1,13 +1,15 @@
 //! A run: operations applied to the engine on a disk that records.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
+use std::ops::AddAssign;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use base::Ino;
 use fsmodel::{Op, Rng, Subject, Tree};
 use simdisk::{Image, Recording, SimDisk};
-use volume::{OrphanMode, Sabotage, Volume, WriteOptions};
+use volume::{OpenOptions, OrphanMode, Sabotage, WriteOptions};
 
+use crate::interrupted::Interrupted;
+use crate::stepper::{self, Stepper};
 use crate::{Engine, IndexWork};
 
 /// When commits and checkpoints happen between operations, and how the volume writes.
@@ -19,6 +21,12 @@ pub struct Schedule {
     pub syncs: u32,
     /// Of 100 operations so many are followed by a checkpoint.
     pub checkpoints: u32,
+    /// Of 100 commits and checkpoints in so many operations come in their middle.
+    pub meanwhile: u32,
+    /// After so many of 100 operations memory runs short.
+    pub reclaims: u32,
+    /// Memory for caches, in bytes; 0 for what is usual, which is more than there can be.
+    pub cache_bytes: usize,
     /// How orphans are tracked.
     pub orphans: OrphanMode,
     /// Track also what one transaction does.
@@ -37,10 +45,14 @@ impl Schedule {
     pub fn new(seed: u64) -> Self {
         // By chance, so that no choice goes with another one that a run's number makes.
         let mut random = Rng::new(!seed);
+        let cache_bytes = *random.pick(&[0, 0, 96 << 10, 256 << 10]);
         Self {
             seed,
             syncs: 30,
             checkpoints: 10,
+            meanwhile: 60,
+            reclaims: if cache_bytes > 0 { 15 } else { 0 },
+            cache_bytes,
             orphans: *random.pick(&[OrphanMode::File, OrphanMode::ListV3, OrphanMode::ListV0]),
             track_all_orphans: random.one_in(2),
             transaction_max: 0,
@@ -49,8 +61,14 @@ impl Schedule {
         }
     }
 
-    fn options(&self) -> WriteOptions {
-        WriteOptions {
+    /// Nothing happens in the middle of a commit, and memory is large.
+    #[must_use]
+    pub fn undisturbed(self) -> Self {
+        Self { meanwhile: 0, reclaims: 0, cache_bytes: 0, ..self }
+    }
+
+    fn opening(&self) -> OpenOptions {
+        let write = WriteOptions {
             orphans: self.orphans,
             track_all_orphans: self.track_all_orphans,
             transaction_max: self.transaction_max,
@@ -58,17 +76,50 @@ impl Schedule {
             discard: self.discard,
             sabotage: self.sabotage,
             ..WriteOptions::default()
-        }
+        };
+        OpenOptions { write, cache_bytes: self.cache_bytes, ..OpenOptions::default() }
     }
 }
 
 /// The tree after an operation, and the disk's events around it.
 pub(crate) struct Step {
-    /// Events when it began.
+    /// Events when it began; for one in the middle of a commit or checkpoint, when that had ended.
     pub(crate) begun: u64,
     pub(crate) tree: Tree,
     /// Events when it was known to be durable; `None`: never asked.
     pub(crate) synced: Option<u64>,
+    /// It came in the middle of a commit or checkpoint.
+    pub(crate) is_meanwhile: bool,
+}
+
+/// What went on in a run besides operations, one after the other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Operations in the middle of commits and checkpoints.
+    pub meanwhile: u64,
+    /// Times that memory ran short.
+    pub reclaims: u64,
+    /// Reads of what was read before.
+    pub read_again: u64,
+}
+
+impl fmt::Display for Pressure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { meanwhile, reclaims, read_again } = self;
+        write!(
+            f,
+            "{meanwhile} operations in the middle of commits and checkpoints, memory ran short {reclaims} times, {read_again} \
+             reads of what was read before"
+        )
+    }
+}
+
+impl AddAssign for Pressure {
+    fn add_assign(&mut self, more: Self) {
+        self.meanwhile += more.meanwhile;
+        self.reclaims += more.reclaims;
+        self.read_again += more.read_again;
+    }
 }
 
 /// Operations, what the disk saw, and what there was after each of them.
@@ -78,6 +129,7 @@ pub struct Run {
     pub(crate) ops: Vec<Op>,
     pub(crate) schedule: Schedule,
     work: IndexWork,
+    pressure: Pressure,
 }
 
 impl Run {
@@ -87,61 +139,24 @@ impl Run {
     /// The engine failed where it should not.
     pub fn record(base: Image, setup: &[Op], ops: &[Op], schedule: Schedule) -> Result<Self, String> {
         let disk = Arc::new(SimDisk::from_image(base));
-        let mut engine = Engine::open(disk.clone(), schedule.options())?;
+        let mut engine = Engine::open_with(disk.clone(), schedule.opening())?;
         for op in setup {
             let _ = engine.apply(op);
         }
         engine.close()?;
         let disk = Arc::new(SimDisk::recording(disk.image()));
-        let mut engine = Engine::open(disk.clone(), schedule.options())?;
-        let mut random = Rng::new(schedule.seed);
-        let mut steps =
-            vec![Step { begun: 0, tree: crate::tree(engine.volume())?, synced: Some(disk.events()) }];
-        let mut watched = Watched::default();
-        watched.look(engine.volume(), &steps[0].tree);
-        watched.sum = IndexWork::default();
-        // Files that somebody has open: their inodes outlive their names.
-        let mut open = Vec::new();
-        for op in ops {
-            let begun = disk.events();
-            if random.below(4) == 0
-                && let Some(ino) = engine.any_file(&mut random)
-            {
-                engine.volume().opened(ino).map_err(|fault| format!("open: {fault}"))?;
-                open.push(ino);
-            }
-            if open.len() > 3 {
-                let ino = open.swap_remove(random.index(open.len()));
-                engine.volume().released(ino).map_err(|fault| format!("close: {fault}"))?;
-            }
-            let _ = engine.apply(op);
-            let tree = crate::tree(engine.volume())?;
-            watched.look(engine.volume(), &tree);
-            steps.push(Step { begun, tree, synced: None });
-            if random.below(100) < u64::from(schedule.syncs) {
-                engine.volume().sync().map_err(|fault| format!("sync: {fault}"))?;
-                let now = disk.events();
-                steps
-                    .iter_mut()
-                    .filter(|step| step.synced.is_none())
-                    .for_each(|step| step.synced = Some(now));
-            }
-            if random.below(100) < u64::from(schedule.checkpoints) {
-                engine.volume().checkpoint().map_err(|fault| format!("checkpoint: {fault}"))?;
-            }
-        }
-        if random.below(2) == 0 {
-            for ino in open {
-                engine.volume().released(ino).map_err(|fault| format!("close: {fault}"))?;
-            }
-            engine.close()?;
-            let now = disk.events();
-            steps.iter_mut().filter(|step| step.synced.is_none()).for_each(|step| step.synced = Some(now));
-        } else {
-            drop(engine);
-        }
+        let device = Arc::new(Interrupted::new(disk.clone()));
+        let engine = Arc::new(Engine::open_with(device.clone(), schedule.opening())?);
+        let stepper = Arc::new(Mutex::new(Stepper::new(&engine, &disk, ops, schedule)?));
+        drop(engine);
+        stepper::run(&device, &stepper)?;
+        let stepper = Arc::into_inner(stepper).ok_or("somebody steps still")?;
+        let stepper = stepper.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (work, pressure) = (stepper.index_work(), stepper.pressure);
+        let steps = stepper.end()?;
         let recording = disk.recorded().ok_or("the disk did not record")?;
-        Ok(Self { recording, steps, ops: ops.to_vec(), schedule, work: watched.sum })
+        let pressure = Pressure { read_again: device.read_again(), ..pressure };
+        Ok(Self { recording, steps, ops: ops.to_vec(), schedule, work, pressure })
     }
 
     /// What the operations did to the indexes of directories.
@@ -150,27 +165,15 @@ impl Run {
         self.work
     }
 
+    /// What else went on.
+    #[must_use]
+    pub fn pressure(&self) -> Pressure {
+        self.pressure
+    }
+
     /// Moments at which power can fail: after each event, and during it.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.recording.end()
-    }
-}
-
-/// What was done to the indexes of a tree's directories.
-#[derive(Default)]
-struct Watched {
-    dirs: BTreeMap<u32, IndexWork>,
-    sum: IndexWork,
-}
-
-impl Watched {
-    fn look(&mut self, volume: &Volume, tree: &Tree) {
-        for node in tree.nodes.values().filter(|node| node.kind == fsmodel::Kind::Dir) {
-            let ino = node.ino as u32;
-            let now = IndexWork::of(volume, Ino(ino));
-            let before = self.dirs.insert(ino, now).unwrap_or_default();
-            self.sum += now.since(before);
-        }
     }
 }

@@ -1,10 +1,11 @@
 //! Some cuts in every run of the tests; the many are `cargo xtask crash`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crashlab::{
-    IndexMoment, IndexWork, Kind, Run, Schedule, Verdict, base_image, e2fsck_says, index_run, plants,
-    random_run, to_file,
+    IndexMoment, IndexWork, Kind, Plant, Pressure, Run, Schedule, Verdict, base_image, e2fsck_says,
+    index_run, plants, random_run, random_run_under, to_file,
 };
 use fsmodel::{short_alphabet, short_sequences, short_setup};
 use simdisk::SimDisk;
@@ -32,15 +33,17 @@ fn every_moment_of_pairs_of_operations() {
 
 #[test]
 fn random_operations() {
-    let mut work = IndexWork::default();
+    let (mut work, mut pressure) = (IndexWork::default(), Pressure::default());
     for number in 0..24 {
         let run = random_run(number, 0, Sabotage::default()).unwrap();
         for event in (0..=run.events()).step_by(2) {
             right(&run, event, number * 77 + event, event % 5 == 0);
         }
         work += run.index_work();
+        pressure += run.pressure();
     }
-    assert!(work.leaf_splits > 20, "{work:?}");
+    assert!(work.leaf_splits > 20, "{work}");
+    assert!(pressure.meanwhile > 150 && pressure.reclaims > 30 && pressure.read_again > 1000, "{pressure}");
 }
 
 /// Levels of nodes below the root of the index of the directory `tree/names`, as debugfs sees them.
@@ -60,7 +63,9 @@ fn every_moment_while_indexes_change_their_shape() {
     // Trees of three levels, and one kind more for the moments that all have.
     for kind in [Kind::LargeDir, Kind::Quotas] {
         for (&moment, number) in IndexMoment::of_kind(kind).iter().zip(0..) {
-            let run = index_run(kind, moment, Schedule::new(number)).unwrap();
+            // Counters go when memory runs short.
+            let schedule = Schedule { reclaims: 0, cache_bytes: 0, ..Schedule::new(number) };
+            let run = index_run(kind, moment, schedule).unwrap();
             // It happens between the first of these cuts and the last.
             let work = run.index_work();
             let is_done = match moment {
@@ -96,15 +101,27 @@ fn every_moment_while_indexes_change_their_shape() {
     }
 }
 
+fn is_found(plant: Plant, mut numbers: Range<u64>, changed: fn(Schedule) -> Schedule) -> bool {
+    numbers.any(|number| {
+        let schedule = |schedule| changed(Schedule { sabotage: plant.sabotage, ..schedule });
+        // Some show without a cut.
+        let Ok(run) = random_run_under(number, 0, schedule) else { return true };
+        (0..=run.events())
+            .any(|event| matches!(run.judge(event, number + event, false).0, Verdict::Violation(_)))
+    })
+}
+
 #[test]
 fn mistakes_on_purpose_are_found() {
     for plant in plants() {
-        let found = (100..400).any(|number| {
-            // Some show without a cut.
-            let Ok(run) = random_run(number, 0, plant.sabotage) else { return true };
-            (0..=run.events())
-                .any(|event| matches!(run.judge(event, number + event, false).0, Verdict::Violation(_)))
-        });
-        assert!(found, "not found: {}", plant.name);
+        assert!(is_found(plant, 100..400, |schedule| schedule), "not found: {}", plant.name);
+    }
+}
+
+#[test]
+fn some_mistakes_show_only_when_much_happens_at_once() {
+    for plant in plants().into_iter().filter(|plant| plant.needs_pressure) {
+        let is_found = is_found(plant, 100..130, Schedule::undisturbed);
+        assert!(!is_found, "nothing comes in the middle of anything, but it is found: {}", plant.name);
     }
 }

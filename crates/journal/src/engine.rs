@@ -52,7 +52,7 @@ pub use self::log_writer::OpenLogFault;
 
 use self::batching::Batcher;
 use self::checkpoint::Checkpoint;
-use self::images::{Taken, images};
+use self::images::{Image, Taken, images};
 use self::lanes::Lanes;
 use self::log_writer::LogWriter;
 use self::transaction::Transaction;
@@ -140,6 +140,10 @@ pub struct Sabotage {
     pub skip_checkpoint_flush: bool,
     /// The commit block goes to the log before what it commits.
     pub commit_block_first: bool,
+    /// What goes home is taken from the cache when the log was written, not when the transaction was sealed.
+    pub late_homes: bool,
+    /// What was changed again while it was written home counts as written.
+    pub clean_early: bool,
     /// What was freed is used again before the commit. (By who uses the journal.)
     pub reuse_freed: bool,
     /// What was freed is discarded when the operation ends, before the commit. (By who uses the journal.)
@@ -588,7 +592,11 @@ impl Journal {
         let (transaction, snapshots) = self.seal()?;
         let sabotage = self.options.sabotage;
         let mut logged = 0;
-        let images = images(self.client(), snapshots, writer.log.as_ref().map(LogWriter::checksums));
+        let mut late: Vec<(Pblk, Seal)> = Vec::new();
+        if sabotage.late_homes {
+            late.extend(snapshots.iter().map(|(buffer, seal)| (buffer.block(), *seal)));
+        }
+        let mut images = images(self.client(), snapshots, writer.log.as_ref().map(LogWriter::checksums));
         let n_images = images.len() as u64;
         let revokes = transaction.revokes();
         match &mut writer.log {
@@ -604,6 +612,9 @@ impl Journal {
                 // What was freed must not be written home over what takes its place.
                 for block in revokes {
                     writer.checkpoint.forget(*block);
+                }
+                if sabotage.late_homes {
+                    images = self.images_now(&late)?;
                 }
                 writer.checkpoint.add(images, transaction.number);
             }
@@ -632,6 +643,13 @@ impl Journal {
         self.is_checkpoint_due.store(is_due && self.options.has_committer, Ordering::Release);
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// For the crash lab: blocks as they are now, with changes of the transaction that runs.
+    fn images_now(&self, blocks: &[(Pblk, Seal)]) -> Result<Vec<Image>, ReadFault> {
+        let now = |&(block, seal): &(Pblk, Seal)| Ok((self.buffers.snapshot(block)?.0, seal));
+        let taken = blocks.iter().map(now).collect::<Result<Vec<Taken>, ReadFault>>()?;
+        Ok(images(self.client(), taken, None))
     }
 
     /// Should homes be written now? Early enough that the next commit finds room in the log, and so that what is pinned
@@ -698,7 +716,9 @@ impl Journal {
             log.move_tail_to_head()?;
         }
         // Only now: a block that may leave the cache must be on the device.
+        let early = if self.options.sabotage.clean_early { writer.checkpoint.blocks() } else { Vec::new() };
         writer.checkpoint.release(&self.buffers);
+        early.into_iter().for_each(|block| self.buffers.set_clean(block, self.running(), false));
         self.is_checkpoint_due.store(false, Ordering::Release);
         let mut stats = self.stats.lock();
         stats.home_blocks += homes;

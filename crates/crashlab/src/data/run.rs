@@ -1,10 +1,9 @@
 //! A run: steps on files of a volume, on a disk that records.
 
-use std::io::IoSlice;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::Ino;
-use device::{Device, DeviceFault, FlushStats};
+use device::Device;
 use fsmodel::Rng;
 use ondisk::time::Timestamp;
 use simdisk::{Image, Part, Recording, SimDisk};
@@ -13,6 +12,7 @@ use volume::{Fault, FlushMode, FlushSettings, New, OpenOptions, Sabotage, SetAtt
 use super::DataKind;
 use super::model::{Memory, token, units};
 use super::step::{NAMES, Step};
+use crate::interrupted::{Between, Call, Interrupted};
 
 /// The inode whose time of change counts steps.
 pub(super) const CLOCK: &[u8] = b"clock";
@@ -106,7 +106,7 @@ impl DataRun {
 
         let disk = Arc::new(SimDisk::recording(disk.image()));
         let (device, options) = opening(&schedule, &disk);
-        let device = Arc::new(Interrupted { disk: device, armed: Mutex::default() });
+        let device = Arc::new(Interrupted::new(device));
         let volume = Volume::open(device.clone(), &options).map_err(|fault| fault.to_string())?;
         let mut subject = Subject { volume: Arc::new(volume), device, clock, inos: [None; NAMES] };
         let mut random = Rng::new(schedule.seed);
@@ -193,7 +193,7 @@ impl Subject {
             Step::Sync => volume.sync(),
             Step::WriteBack(bytes, commits) => {
                 let commit = Commit { volume: Arc::clone(volume), clock: self.clock, number, commits };
-                self.device.arm(Some(commit));
+                self.device.arm(Some(Box::new(commit)));
                 let done = volume.write_back_some(bytes);
                 self.device.arm(None);
                 done.map(drop)
@@ -259,75 +259,16 @@ impl Commit {
     }
 }
 
-/// The disk, with what happens while it is written to.
-struct Interrupted {
-    disk: Arc<dyn Device>,
-    armed: Mutex<Option<Commit>>,
-}
-
-impl Interrupted {
-    fn arm(&self, commit: Option<Commit>) {
-        *self.armed.lock().unwrap_or_else(PoisonError::into_inner) = commit;
-    }
-
-    fn between(&self, write: impl FnOnce() -> Result<(), DeviceFault>) -> Result<(), DeviceFault> {
-        // Its own writes are not interrupted.
-        let commit = self.armed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(commit) = commit else { return write() };
-        if commit.commits[0] {
-            commit.make(1);
+impl Between for Commit {
+    fn before(&mut self, call: Call) {
+        if call == Call::Write && self.commits[0] {
+            self.make(1);
         }
-        let written = write();
-        if commit.commits[1] {
-            commit.make(2);
+    }
+
+    fn after(&mut self, call: Call) {
+        if call == Call::Write && self.commits[1] {
+            self.make(2);
         }
-        self.arm(Some(commit));
-        written
-    }
-}
-
-impl Device for Interrupted {
-    fn size_bytes(&self) -> u64 {
-        self.disk.size_bytes()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
-        self.disk.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
-        self.between(|| self.disk.write_at(offset, bytes))
-    }
-
-    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceFault> {
-        self.between(|| self.disk.write_vectored_at(offset, bufs))
-    }
-
-    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
-        self.disk.write_durable_at(offset, bytes)
-    }
-
-    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
-        self.disk.zero_at(offset, len)
-    }
-
-    fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
-        self.disk.discard_at(offset, len)
-    }
-
-    fn flush(&self) -> Result<(), DeviceFault> {
-        self.disk.flush()
-    }
-
-    fn flush_nanos(&self) -> Option<u64> {
-        self.disk.flush_nanos()
-    }
-
-    fn flush_stats(&self) -> Option<FlushStats> {
-        self.disk.flush_stats()
-    }
-
-    fn is_fresh(&self) -> bool {
-        self.disk.is_fresh()
     }
 }

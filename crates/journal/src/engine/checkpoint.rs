@@ -47,6 +47,11 @@ impl Checkpoint {
         self.blocks.len()
     }
 
+    /// The blocks, in the order of their places.
+    pub(super) fn blocks(&self) -> Vec<Pblk> {
+        self.blocks.keys().copied().collect()
+    }
+
     /// The block is metadata no more, and that is durable.
     pub(super) fn forget(&mut self, block: Pblk) {
         self.blocks.remove(&block);

@@ -1,0 +1,337 @@
+//! One thread does in turns what many do at the same time: operations between commits and in the middle of them, and memory that runs
+//! short.
+//!
+//! ```text
+//!   op  op  sync ------------------------------------------------>  op  reclaim  op  checkpoint ------------> ..
+//!             | seal | log | op | flush | op  op | commit block | flush              | homes | op | flush |
+//!   durable:  op  op          not these: they belong to the next commit
+//! ```
+//!
+//! An operation in the middle of a commit must not wait for that one, since nobody else would end it. It would if the running
+//! transaction were full, or if there were no space for what it makes, so none is made there that might come near.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::Ino;
+use fsmodel::{Bytes, Op, Rng, Tree, diff};
+use simdisk::SimDisk;
+use volume::Volume;
+
+use crate::interrupted::{Between, Call, Interrupted};
+use crate::run::{Schedule, Step};
+use crate::{Engine, IndexWork, Pressure};
+
+/// Blocks that the running transaction is sure to have room for, with all that a commit adds: less than half of what there is.
+const ROOM: usize = 200;
+/// Blocks that an operation changes at most, besides those of an attribute's value.
+const OP_BLOCKS: usize = 24;
+/// Bytes of attributes for which an inode has room, with one block.
+const ATTRIBUTES: usize = 700;
+/// Bytes of an attribute besides its name and value.
+const ATTRIBUTE: usize = 20;
+/// Free blocks and inodes that are enough for whatever an operation may need.
+const FREE_BLOCKS: u64 = 1500;
+const FREE_INODES: u32 = 64;
+/// Operations in the middle of a commit or checkpoint at most.
+const MEANWHILE: u64 = 5;
+/// How long one of them may take: it does not wait for the disk.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Operations that are still to come, and what there was after those that were made.
+pub(crate) struct Stepper {
+    engine: Arc<Engine>,
+    disk: Arc<SimDisk>,
+    schedule: Schedule,
+    random: Rng,
+    queue: VecDeque<Op>,
+    /// The operation that was made last.
+    last: Option<Op>,
+    /// Files that somebody has open: their inodes outlive their names.
+    open: Vec<Ino>,
+    pub(crate) steps: Vec<Step>,
+    watched: Watched,
+    pub(crate) pressure: Pressure,
+    /// Blocks of the running transaction, rather more than there are.
+    blocks: usize,
+    /// What the engine answered where it should not fail.
+    failed: Option<String>,
+}
+
+impl Stepper {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        disk: &Arc<SimDisk>,
+        ops: &[Op],
+        schedule: Schedule,
+    ) -> Result<Self, String> {
+        let tree = crate::tree(engine.volume())?;
+        let mut watched = Watched::default();
+        watched.look(engine.volume(), &tree);
+        watched.sum = IndexWork::default();
+        let synced = Some(disk.events());
+        Ok(Self {
+            engine: Arc::clone(engine),
+            disk: Arc::clone(disk),
+            schedule,
+            random: Rng::new(schedule.seed),
+            queue: ops.iter().cloned().collect(),
+            last: None,
+            open: Vec::new(),
+            steps: vec![Step { begun: 0, tree, synced, is_meanwhile: false }],
+            watched,
+            pressure: Pressure::default(),
+            blocks: 0,
+            failed: None,
+        })
+    }
+
+    /// What the operations did to the indexes of directories.
+    pub(crate) fn index_work(&self) -> IndexWork {
+        self.watched.sum
+    }
+
+    /// Makes the next operation. `false`: there is none.
+    fn step(&mut self) -> Result<bool, String> {
+        let begun = self.disk.events();
+        let Some(op) = self.queue.pop_front() else { return Ok(false) };
+        let volume = self.engine.volume();
+        if self.random.below(4) == 0
+            && let Some(ino) = self.engine.any_file(&mut self.random)
+        {
+            volume.opened(ino).map_err(|fault| format!("open: {fault}"))?;
+            self.open.push(ino);
+        }
+        if self.open.len() > 3 {
+            let ino = self.open.swap_remove(self.random.index(self.open.len()));
+            volume.released(ino).map_err(|fault| format!("close: {fault}"))?;
+        }
+        self.last = Some(op.clone());
+        let _ = self.engine.make(&op);
+        self.blocks += blocks_of(&op);
+        let tree = crate::tree(volume)?;
+        self.watched.look(volume, &tree);
+        self.steps.push(Step { begun, tree, synced: None, is_meanwhile: false });
+        Ok(true)
+    }
+
+    /// The operation that was made last.
+    fn op(&self) -> String {
+        self.last.as_ref().map(|op| format!("{op:?}")).unwrap_or_default()
+    }
+
+    /// Is the next operation made now, in the middle of a commit or checkpoint?
+    fn will_step_meanwhile(&mut self) -> bool {
+        self.random.below(2) == 0 && self.may_step_meanwhile()
+    }
+
+    fn step_meanwhile(&mut self) {
+        let made = self.step();
+        let reclaims = self.schedule.reclaims;
+        let made = match made {
+            Ok(_) if self.chance(reclaims) => self.reclaim(),
+            made => made.map(drop),
+        };
+        self.failed = made.err();
+    }
+
+    /// May the next operation be made in the middle of a commit or checkpoint?
+    fn may_step_meanwhile(&self) -> bool {
+        let Some(op) = self.queue.front() else { return false };
+        let has_space = self
+            .engine
+            .volume()
+            .statfs()
+            .is_ok_and(|free| free.blocks_free > FREE_BLOCKS && free.inodes_free > FREE_INODES);
+        has_space && self.has_room(op) && self.blocks + blocks_of(op) <= ROOM && self.failed.is_none()
+    }
+
+    /// If it sets an attribute: has that room? Where there is none the answer is that there is no space, after a commit that might
+    /// have made some.
+    fn has_room(&self, op: &Op) -> bool {
+        let (at, new) = match op {
+            Op::SetXattr { at, name, value, .. } => (at, ATTRIBUTE + name.0.len() + value.0.len()),
+            Op::SetAcl { at, acl, .. } => (at, ATTRIBUTE + acl.to_xattr().len()),
+            _ => return true,
+        };
+        let node = self.steps.last().and_then(|step| step.tree.nodes.get(at.path()));
+        let of_attribute = |(name, value): (&Bytes, &Bytes)| ATTRIBUTE + name.0.len() + value.0.len();
+        node.is_some_and(|node| new + node.xattrs.iter().map(of_attribute).sum::<usize>() <= ATTRIBUTES)
+    }
+
+    /// Memory runs short: inodes all over the table are read, until nothing that was not in use is left of what was there. What is
+    /// read again then is as it was.
+    fn reclaim(&mut self) -> Result<(), String> {
+        let volume = self.engine.volume();
+        let inodes = volume.statfs().map_err(|fault| format!("statfs: {fault}"))?.inodes;
+        // One for each block of the table. That most are not in use is as good.
+        (1..=inodes).step_by(4).for_each(|ino| drop(volume.inode(Ino(ino))));
+        self.pressure.reclaims += 1;
+        self.compare("after memory ran short")
+    }
+
+    /// Is the tree the one that the last operation left?
+    fn compare(&self, when: &str) -> Result<(), String> {
+        let tree = crate::tree(self.engine.volume()).map_err(|why| format!("{when}: {why}"))?;
+        let lines = self.steps.last().map(|step| diff(&step.tree, &tree)).unwrap_or_default();
+        if lines.is_empty() {
+            return Ok(());
+        }
+        Err(format!("{when} the tree is another one:\n    {}", lines[..lines.len().min(8)].join("\n    ")))
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.random.below(100) < u64::from(percent)
+    }
+
+    /// Closes the volume, or pulls the plug. The steps that were taken.
+    pub(crate) fn end(mut self) -> Result<Vec<Step>, String> {
+        if self.random.below(2) > 0 {
+            return Ok(self.steps);
+        }
+        let Self { engine, disk, open, mut steps, .. } = self;
+        for ino in open {
+            engine.volume().released(ino).map_err(|fault| format!("close: {fault}"))?;
+        }
+        Arc::into_inner(engine).ok_or("somebody works on it still")?.close()?;
+        set_synced(&mut steps, disk.events());
+        Ok(steps)
+    }
+}
+
+/// These were made durable by what ended now.
+fn set_synced(steps: &mut [Step], now: u64) {
+    steps.iter_mut().filter(|step| step.synced.is_none()).for_each(|step| step.synced = Some(now));
+}
+
+/// Blocks that an operation changes at most, about.
+fn blocks_of(op: &Op) -> usize {
+    match op {
+        Op::SetXattr { value, .. } => OP_BLOCKS + value.0.len() / 512,
+        _ => OP_BLOCKS,
+    }
+}
+
+/// Makes all operations under the schedule.
+pub(crate) fn run(device: &Interrupted, stepper: &Arc<Mutex<Stepper>>) -> Result<(), String> {
+    let engine = Arc::clone(&locked(stepper).engine);
+    let Schedule { syncs, checkpoints, reclaims, .. } = locked(stepper).schedule;
+    while locked(stepper).step()? {
+        if locked(stepper).chance(syncs) {
+            let steps = {
+                let mut stepper = locked(stepper);
+                stepper.blocks = 0;
+                stepper.steps.len()
+            };
+            meanwhile(device, stepper, || engine.volume().sync().map_err(|fault| format!("sync: {fault}")))?;
+            let mut stepper = locked(stepper);
+            let now = stepper.disk.events();
+            set_synced(&mut stepper.steps[..steps], now);
+        }
+        if locked(stepper).chance(checkpoints) {
+            let checkpoint = || engine.volume().checkpoint().map_err(|fault| format!("checkpoint: {fault}"));
+            meanwhile(device, stepper, checkpoint)?;
+        }
+        if locked(stepper).chance(reclaims) {
+            locked(stepper).reclaim()?;
+        }
+    }
+    Ok(())
+}
+
+/// Commits, or checkpoints, and makes operations in the middle of that.
+fn meanwhile(
+    device: &Interrupted,
+    stepper: &Arc<Mutex<Stepper>>,
+    write: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let percent = locked(stepper).schedule.meanwhile;
+    if !locked(stepper).chance(percent) {
+        return write();
+    }
+    let before = locked(stepper).steps.len();
+    let stuck = Arc::new(Mutex::new(None));
+    let between = Meanwhile { stepper: Arc::clone(stepper), left: MEANWHILE, stuck: Arc::clone(&stuck) };
+    device.arm(Some(Box::new(between)));
+    let written = write();
+    device.arm(None);
+    if let Some(working) = locked(&stuck).take() {
+        let _ = working.join();
+        let op = locked(stepper).op();
+        return Err(format!("{op} waited for the commit or checkpoint in whose middle it came; {written:?}"));
+    }
+    let mut stepper = locked(stepper);
+    let now = stepper.disk.events();
+    for step in &mut stepper.steps[before..] {
+        // They came after the line below what is committed: nothing of them can be there before the next commit.
+        (step.begun, step.is_meanwhile) = (now, true);
+    }
+    stepper.pressure.meanwhile += (stepper.steps.len() - before) as u64;
+    if stepper.steps.len() > before && stepper.failed.is_none() {
+        stepper.compare("after a commit with changes in its middle")?;
+    }
+    stepper.failed.take().map_or(written, Err)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Operations that come while the disk is written to, each on a thread of its own: one that waits for what it came into, as it may
+/// when something is wrong, is waited for when that has ended.
+struct Meanwhile {
+    stepper: Arc<Mutex<Stepper>>,
+    left: u64,
+    stuck: Arc<Mutex<Option<JoinHandle<()>>>>,
+}
+
+impl Meanwhile {
+    fn some(&mut self) {
+        while self.left > 0 && locked(&self.stepper).will_step_meanwhile() {
+            self.left -= 1;
+            let stepper = Arc::clone(&self.stepper);
+            let (tell, told) = mpsc::channel::<()>();
+            let working = std::thread::spawn(move || {
+                locked(&stepper).step_meanwhile();
+                drop(tell);
+            });
+            if told.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                *locked(&self.stuck) = Some(working);
+                self.left = 0;
+            } else if let Err(panic) = working.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+impl Between for Meanwhile {
+    fn before(&mut self, _: Call) {
+        self.some();
+    }
+
+    fn after(&mut self, _: Call) {
+        self.some();
+    }
+}
+
+/// What was done to the indexes of a tree's directories.
+#[derive(Default)]
+struct Watched {
+    dirs: BTreeMap<u32, IndexWork>,
+    sum: IndexWork,
+}
+
+impl Watched {
+    fn look(&mut self, volume: &Volume, tree: &Tree) {
+        for node in tree.nodes.values().filter(|node| node.kind == fsmodel::Kind::Dir) {
+            let ino = node.ino as u32;
+            let now = IndexWork::of(volume, Ino(ino));
+            let before = self.dirs.insert(ino, now).unwrap_or_default();
+            self.sum += now.since(before);
+        }
+    }
+}
