@@ -101,6 +101,19 @@ fn every_moment_while_indexes_change_their_shape() {
     }
 }
 
+/// Nodes that go have left the memory when the last leaf moves into their place.
+#[test]
+fn indexes_change_their_shape_while_memory_is_short() {
+    let kind = Kind::LargeDir;
+    for (&moment, number) in IndexMoment::of_kind(kind).iter().cycle().zip(0..16) {
+        let schedule = Schedule { reclaims: 100, cache_bytes: 96 << 10, ..Schedule::new(number) };
+        let run = index_run(kind, moment, schedule).unwrap();
+        for event in (0..=run.events()).step_by(9) {
+            right(&run, event, number * 77 + event, false);
+        }
+    }
+}
+
 fn is_found(plant: Plant, mut numbers: Range<u64>, changed: fn(Schedule) -> Schedule) -> bool {
     numbers.any(|number| {
         let schedule = |schedule| changed(Schedule { sabotage: plant.sabotage, ..schedule });
