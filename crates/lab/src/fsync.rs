@@ -393,9 +393,9 @@ impl fmt::Display for Report {
             Load::Overwrite => "overwrite: each thread overwrites a block of its own and asks for a flush",
             Load::Happy => "happy: mostly reads; a flush is asked for after what is written",
         };
-        let place = match self.ground {
-            On::Device => "on the device",
-            On::Files => "in files, by fsync",
+        let place = match self.path {
+            None => "on the device".to_owned(),
+            Some(path) => format!("in files, by fsync, {}", path.name()),
         };
         writeln!(f, "{what}; {place}; {} s a turn, delay {}", self.seconds, self.delay)?;
         writeln!(

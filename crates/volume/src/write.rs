@@ -183,6 +183,8 @@ pub(crate) struct Writer {
     skip_short_orphans: bool,
     /// Writing leaves set-id bits.
     keeps_set_id: bool,
+    /// Changes of bytes leave times alone.
+    keeps_times: bool,
     /// What replaces bytes is not written back before others.
     no_auto_da_alloc: bool,
     /// A mistake on purpose, for the crash lab.

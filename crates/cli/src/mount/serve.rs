@@ -132,6 +132,8 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         write: WriteOptions {
             errors: flags.errors,
             keeps_set_id: true,
+            // The kernel keeps them then, and does not hear of ours.
+            keeps_times: flags.writeback_cache,
             keep_reserve: true,
             no_auto_da_alloc: flags.no_auto_da_alloc,
             data: flags.data_path(),

@@ -149,18 +149,21 @@ impl Writer {
     /// Times, and the permissions that a write takes away.
     pub(super) fn note_write(&self, node: &Arc<Node>) -> Result<(), Fault> {
         let now = self.now();
+        let times = |fields: &ondisk::inode::Inode| {
+            if self.keeps_times { (fields.mtime, fields.ctime) } else { (now, now) }
+        };
         let mode_after = |mode: u16| if self.keeps_set_id { mode } else { unprivileged(mode) };
         {
             let values = node.values();
             let fields = &values.fields;
-            if fields.mtime == now && fields.ctime == now && mode_after(fields.mode) == fields.mode {
+            if (fields.mtime, fields.ctime) == times(fields) && mode_after(fields.mode) == fields.mode {
                 return Ok(());
             }
         }
         self.run(1, |change| {
             let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
             let fields = &mut values.fields;
-            (fields.mtime, fields.ctime) = (now, now);
+            (fields.mtime, fields.ctime) = times(fields);
             fields.mode = mode_after(fields.mode);
             Ok(())
         })

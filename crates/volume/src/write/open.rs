@@ -72,6 +72,8 @@ pub struct WriteOptions {
     /// Who writes takes set-id bits off himself where they have to go, as the kernel does before it asks a FUSE server to write:
     /// writing leaves them. Else it takes them off, whoever writes.
     pub keeps_set_id: bool,
+    /// Changes of bytes leave times alone: whoever serves others keeps those, and sets them.
+    pub keeps_times: bool,
     /// Leave bytes that are to replace others in memory as long as all others (the kernel's `noauto_da_alloc`). Else they are written
     /// back when the file takes another's name, and when one that was cut to nothing is closed: a crash leaves old bytes or new ones,
     /// also of programs that do not sync.
@@ -265,6 +267,7 @@ fn engine(
         committer: Mutex::new(None),
         skip_short_orphans: !options.write.track_all_orphans,
         keeps_set_id: options.write.keeps_set_id,
+        keeps_times: options.write.keeps_times,
         no_auto_da_alloc: options.write.no_auto_da_alloc,
         reuse_freed: options.write.sabotage.reuse_freed,
         discard_early: options.write.sabotage.discard_early,
