@@ -9,14 +9,17 @@
 //!
 //! Invariant: `available` only goes down by a claim that leaves what the claimant has to leave.
 //!
+//! Maps of blocks need room that no claim counts. The kernel keeps a pool for maps of extents only: a file of a file system without
+//! them that takes the last block may lose what was delayed. Here all file systems have the pool.
+//!
 //! Source: spec 08 section 7.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use base::sync::Sum;
-use ondisk::{Features, Geometry, Superblock};
+use ondisk::{Geometry, Superblock};
 
-/// The pool that keeps metadata of conversions from failing: this part of the file system, and at most so many clusters.
+/// The pool that keeps maps of what was promised from failing: this part of the file system, and at most so many clusters.
 const POOL_PART: u64 = 50;
 const POOL_MAX: u64 = 4096;
 
@@ -61,10 +64,7 @@ pub enum Room {
 impl Space {
     pub(crate) fn new(sb: &Superblock, geometry: &Geometry) -> Self {
         let clusters = geometry.blocks >> geometry.cluster_log;
-        let pool = match sb.features.has_incompat(Features::EXTENTS) {
-            true => (clusters / POOL_PART).min(POOL_MAX),
-            false => 0,
-        };
+        let pool = (clusters / POOL_PART).min(POOL_MAX);
         let free = (sb.free_blocks_count >> geometry.cluster_log).min(clusters);
         let space = Self {
             root_reserve: AtomicU64::new((sb.reserved_blocks_count >> geometry.cluster_log).min(clusters)),

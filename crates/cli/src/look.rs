@@ -314,13 +314,7 @@ impl Session {
             None => device,
         };
         // One commit at the end: nobody is to commit in between.
-        // What is kept back for root stays so: a file that has all of it may lack blocks for its map when it is written back.
-        let write = WriteOptions {
-            no_committer: true,
-            is_guarded: true,
-            keep_reserve: true,
-            ..WriteOptions::default()
-        };
+        let write = WriteOptions { no_committer: true, is_guarded: true, ..WriteOptions::default() };
         let options = OpenOptions { journal_device, write, ..OpenOptions::default() };
         let opened = FileSystem::from_device_writable(target, &options).map_err(not_opened)?;
         Ok((opened, staged, guard))

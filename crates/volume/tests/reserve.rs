@@ -77,6 +77,32 @@ fn the_reserve_is_roots() {
     }
 }
 
+/// A map of indirect blocks needs a block for 1024 of data, and nobody promised it.
+#[test]
+fn root_fills_a_file_system_without_extents_to_the_pool_and_loses_nothing() {
+    for data in [DataPath::Iomap, DataPath::Ordered, DataPath::Journal] {
+        let scratch = testkit::scratch();
+        let path = scratch.path().join("image");
+        make(&path, &["-O", "^extents,^64bit"]);
+        let volume = open(&path, data, false);
+        let file = create(&volume, "file");
+        // At once, so that all of it is promised before a block of the map is taken.
+        let blocks = volume.write_at(file, 0, &vec![7; 32 << 20]).unwrap() as u64 / 4096;
+        assert!(blocks > 2000, "{data:?}: {blocks}");
+        assert!(volume.append(file, b"x").is_err_and(|fault| fault.is(Refusal::NoSpace)));
+        volume.fsync(file).unwrap();
+        let full = volume.statfs().unwrap();
+        assert!(full.blocks_free <= POOL, "{data:?}: {full:?}");
+        volume.close().unwrap();
+        testkit::e2fsck_clean(&path);
+        let volume = open(&path, data, false);
+        let mut found = vec![0; (blocks * 4096) as usize];
+        assert_eq!(volume.read_at(file, 0, &mut found).unwrap(), found.len());
+        assert!(found.iter().all(|byte| *byte == 7));
+        volume.close().unwrap();
+    }
+}
+
 #[test]
 fn the_library_acts_as_root_unless_told_otherwise() {
     let scratch = testkit::scratch();

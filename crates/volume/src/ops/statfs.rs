@@ -5,7 +5,8 @@ use ondisk::Features;
 
 use crate::{Fault, StatFs, Volume};
 
-/// Blocks that the kernel keeps for itself, whoever asks: 2 %, and at most this many clusters.
+/// Blocks that the kernel keeps for itself where there are extents, whoever asks: 2 %, and at most this many clusters. Who writes with
+/// extant keeps them in any case, and tells so; who only reads tells what the kernel does.
 const RESERVED_CLUSTERS_MAX: u64 = 4096;
 
 impl Volume {
