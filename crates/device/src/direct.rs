@@ -12,7 +12,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes that go through a bounce buffer at a time.
 const BOUNCE: u64 = 1 << 20;
@@ -95,6 +95,12 @@ impl Direct {
             (at, rest) = (at + len, after);
         }
         Ok(())
+    }
+
+    /// For who changes a range in another way: where it has a part of a unit, nobody writes such units back while this is held.
+    pub(crate) fn lock_parts(&self, offset: u64, len: u64) -> Option<MutexGuard<'_, ()>> {
+        let is_whole = offset.is_multiple_of(self.unit) && len.is_multiple_of(self.unit);
+        (!is_whole).then(|| self.partial.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Writes to a range inside the file.

@@ -376,7 +376,11 @@ impl Device for FileDevice {
             return Ok(());
         }
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if rustix::fs::fallocate(&self.file, hole, offset, len).is_ok() {
+        let punched = {
+            let _neighbours = self.direct.as_ref().and_then(|direct| direct.lock_parts(offset, len));
+            rustix::fs::fallocate(&self.file, hole, offset, len)
+        };
+        if punched.is_ok() {
             return Ok(());
         }
         write_zeros(self, offset, len)

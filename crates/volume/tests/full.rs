@@ -86,6 +86,39 @@ fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
     }
 }
 
+/// Zeros that cannot be written around a run cost its bytes, and nothing else: no part of the change was begun.
+#[test]
+fn zeros_that_cannot_be_written_do_not_end_the_journal() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make(&path, "12M");
+    let (disk, volume) = open(&path, DataPath::Iomap);
+    let root = volume.root().unwrap().ino();
+    let ino = volume.create(root, b"file", &New::file(0o600)).unwrap().ino();
+    let other = volume.create(root, b"other", &New::file(0o600)).unwrap().ino();
+    let blocks = take_all(&volume, ino);
+    let mut failed = false;
+    for block in (0..blocks).rev().step_by(2) {
+        volume.write_at(ino, block * BLOCK, &[7; BLOCK as usize]).unwrap();
+        // The first is of the bytes.
+        let rule = disk.arm(Rule::fail(Op::Write, EIO).nth(2).from_then_on());
+        let _ = volume.write_back_some(BLOCK);
+        failed = disk.hits(rule) > 0;
+        disk.disarm_all();
+        if failed {
+            break;
+        }
+    }
+    assert!(failed, "the pool was enough, so this shows nothing");
+    assert!(volume.statfs().unwrap().blocks_free <= 2);
+    assert!(volume.fsync(ino).is_err());
+    volume.set_attr(other, &volume::SetAttr { mode: Some(0o644), ..Default::default() }).unwrap();
+    volume.fsync(other).unwrap();
+    volume.check_file(ino).unwrap();
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
+
 /// Bitmaps that cannot be read: the bytes are lost, fsync says so, and what was promised to them is anybody's again.
 #[test]
 fn what_cannot_be_written_back_promises_nothing() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{Ino, Lblk};
 use device::{Device, MemDevice};
-use volume::{Allocate, ExtentStatus, Fault, New, OpenOptions, Volume, WriteOptions};
+use volume::{Allocate, ExtentStatus, Fault, New, OpenOptions, SetAttr, Volume, WriteOptions};
 
 fn made() -> Volume {
     made_on().1
@@ -94,6 +94,19 @@ fn one_question_teaches_what_lies_around() {
     assert_eq!(learnt.len(), 60);
     assert!(holes.len() >= 59, "{holes:?}");
     volume.check_file(many).unwrap();
+}
+
+/// The last page of the largest file reaches behind the last number that a block can have.
+#[test]
+fn the_end_of_the_largest_file_is_punched() {
+    let volume = made();
+    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let largest = u64::from(u32::MAX) << 10;
+    volume.set_attr(ino, &SetAttr { size: Some(largest - 512), ..SetAttr::default() }).unwrap();
+    for (from, len) in [(largest - 980, 980), (largest - 5000, 5000), (0, largest)] {
+        volume.fallocate(ino, Allocate::Punch, from, len).unwrap();
+        volume.check_file(ino).unwrap();
+    }
 }
 
 #[test]

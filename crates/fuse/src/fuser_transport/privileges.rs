@@ -18,7 +18,7 @@ const FSETID: u64 = 1 << 4;
 
 /// Has the thread CAP_FSETID? Whom we know nothing about has not.
 pub(super) fn may_keep_set_id(thread: u32) -> bool {
-    has_capability(&status(thread), FSETID)
+    has_capability(thread, &status(thread), FSETID)
 }
 
 /// What the system tells of a thread; nothing of one that is not there, or not to be seen from here.
@@ -26,8 +26,16 @@ pub(super) fn status(thread: u32) -> String {
     std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default()
 }
 
+/// Has the thread, whose status this is, a capability where the server runs? What it has in a user namespace of its own, which anybody
+/// may make, does not count, as in the kernel.
+pub(super) fn has_capability(thread: u32, status: &str, bit: u64) -> bool {
+    let space = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user"));
+    is_capable(status, bit)
+        && matches!((space(&thread.to_string()), space("self")), (Ok(its), Ok(ours)) if its == ours)
+}
+
 /// Is this bit among the capabilities that count?
-pub(super) fn has_capability(status: &str, bit: u64) -> bool {
+fn is_capable(status: &str, bit: u64) -> bool {
     let told = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     told.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).is_some_and(|set| set & bit != 0)
 }
@@ -72,12 +80,15 @@ impl<S: Serve> Transport<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
     fn who_has_the_capability_is_told_by_the_system() {
         let status = |set: &str| format!("Name:\tsh\nCapPrm:\t0000000000000010\nCapEff:\t{set}\n");
-        let keeps = |status: &str| has_capability(status, FSETID);
+        let keeps = |status: &str| is_capable(status, FSETID);
         assert!(keeps(&status("000001ffffffffff")));
         assert!(keeps(&status("0000000000000010")));
         assert!(!keeps(&status("000001ffffffffef")));
@@ -86,5 +97,23 @@ mod tests {
         assert!(has_group(groups, 24) && !has_group(groups, 2) && !has_group(groups, 5) && !has_group("", 0));
         assert_eq!(may_keep_set_id(std::process::id()), testkit::is_root());
         assert!(!may_keep_set_id(0));
+    }
+
+    /// Anybody may have all capabilities in a user namespace of his own.
+    #[test]
+    fn what_may_be_done_in_a_namespace_of_its_own_does_not_count() {
+        let script = "grep CapEff /proc/self/status; exec cat";
+        let mut command = Command::new("unshare");
+        let child = command.args(["-Ur", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut child) = child.spawn() else { return };
+        let mut told = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut told).unwrap();
+        // Where nobody may make namespaces, nobody gets in by one.
+        if is_capable(&told, FSETID) {
+            let status = status(child.id());
+            assert!(is_capable(&status, FSETID) && !has_capability(child.id(), &status, FSETID), "{status}");
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 }

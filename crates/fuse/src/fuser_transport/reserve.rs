@@ -31,7 +31,7 @@ impl<S: Serve> Transport<S> {
             work()
         };
         match done {
-            Err(Errno::NOSPC) if self.is_let_in(uid, &privileges::status(request.pid())) => {
+            Err(Errno::NOSPC) if self.is_let_in(uid, request.pid()) => {
                 let _root = Acting::as_root();
                 work()
             }
@@ -39,8 +39,9 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    fn is_let_in(&self, uid: u32, status: &str) -> bool {
-        privileges::has_capability(status, SYS_RESOURCE)
-            || self.serve.may_use_reserve(uid, &|group| privileges::has_group(status, group))
+    fn is_let_in(&self, uid: u32, thread: u32) -> bool {
+        let status = privileges::status(thread);
+        privileges::has_capability(thread, &status, SYS_RESOURCE)
+            || self.serve.may_use_reserve(uid, &|group| privileges::has_group(&status, group))
     }
 }

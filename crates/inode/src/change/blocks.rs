@@ -213,6 +213,8 @@ impl Change<'_> {
         let given_back = self.free(&space, &map, &gone, is_meta).map_err(Fault::of(ino));
         space.settle(&mut values);
         if let Some(data) = &data {
+            // Also what was learnt since the caller forgot it: of whole extents that writing back converts elsewhere in them.
+            gone.iter().for_each(|(lblk, _, len)| data.forget(self.shared(), self.alloc, Lblk(lblk.0), *len));
             self.promise_again(data, &map, &gone)?;
         }
         let left = left.map_err(|fault| edit_fault(ino, fault))?;

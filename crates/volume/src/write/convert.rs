@@ -76,7 +76,14 @@ impl Flusher {
                 None => self.zero_around(node, data, &blocks),
             };
             range.and_then(|range| {
-                let next = change.set_state(node, range.clone(), false)?;
+                let converted = change.set_state(node, range.clone(), false);
+                data.note_mapped(buffer::Edit::transaction(&handle));
+                if converted.is_err() {
+                    // A part of it may be written now.
+                    let len = (range.end - range.start) as u32;
+                    data.forget(self.shared(), change.alloc, Lblk(range.start as u32), len);
+                }
+                let next = converted?;
                 let done = range.start..next.unwrap_or(range.end);
                 match within {
                     Some(entry) => {
@@ -89,7 +96,6 @@ impl Flusher {
                 Ok(next.filter(|next| *next < blocks.end))
             })
         };
-        data.note_mapped(buffer::Edit::transaction(&handle));
         let done = match done {
             Ok(None) => self.put_size(&handle, node, data, run).map(|()| None),
             done => done,

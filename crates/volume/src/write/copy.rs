@@ -17,6 +17,7 @@
 //!
 //! Source: copy_file_range(2).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use base::Ino;
@@ -114,7 +115,8 @@ impl Writer {
                 // What stands there becomes zeros.
                 0 => {
                     buffer.clear();
-                    buffer.resize(end.min(PIECE) as usize, 0);
+                    let end = self.data_run(target, to..to + end.min(PIECE))?;
+                    buffer.resize(end as usize, 0);
                     Ok(self.write_locked(target, to, buffer)? as u64)
                 }
                 skipped => {
@@ -132,8 +134,9 @@ impl Writer {
         }
         // What is written behind the target's end leaves a hole in front of it: only then has it grown by that.
         let (from, to) = (from + hole, to + hole);
-        let end = if may_skip { self.data_run(source, from)? } else { PIECE };
-        buffer.resize((left - hole).min(end).min(PIECE) as usize, 0);
+        let end = (left - hole).min(PIECE);
+        let end = if may_skip { self.data_run(source, from..from + end)? } else { end };
+        buffer.resize(end as usize, 0);
         let got = self.read_locked(source, from, buffer)?;
         let written = self.write_locked(target, to, &buffer[..got])? as u64;
         Ok(hole + written)
@@ -150,16 +153,17 @@ impl Writer {
     fn empty_run(&self, node: &Arc<Node>, pos: u64, len: u64) -> Result<u64, Fault> {
         // It comes into memory, as with a write.
         let data = self.live().data(node);
-        match self.seek_locked(node, &data, pos, Seek::Data) {
+        match self.seek_locked(node, &data, pos..pos + len, Seek::Data) {
             Ok(data) => Ok(len.min(data - pos)),
             Err(fault) if fault.is(Refusal::PastEnd) => Ok(len),
             Err(fault) => Err(fault),
         }
     }
 
-    /// Bytes from `pos` on, which is before the end, until a hole. The caller holds the operation lock.
-    fn data_run(&self, node: &Arc<Node>, pos: u64) -> Result<u64, Fault> {
-        Ok(self.seek_locked(node, &self.live().data(node), pos, Seek::Hole)? - pos)
+    /// Bytes from the start of a range on, which is before the file's end, until a hole. The caller holds the operation lock.
+    fn data_run(&self, node: &Arc<Node>, range: Range<u64>) -> Result<u64, Fault> {
+        let from = range.start;
+        Ok(self.seek_locked(node, &self.live().data(node), range, Seek::Hole)? - from)
     }
 }
 

@@ -383,20 +383,20 @@ impl Writer {
     pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>, Fault> {
         let node = self.live().get(ino)?;
         let _operation = node.operation.read();
-        node.data().map(|data| self.seek_locked(&node, &data, offset, what)).transpose()
+        node.data().map(|data| self.seek_locked(&node, &data, offset..u64::MAX, what)).transpose()
     }
 
-    /// As [`seek`](Self::seek). The caller holds the operation lock.
+    /// As [`seek`](Self::seek), in a range: a file ends with it. The caller holds the operation lock.
     pub(super) fn seek_locked(
         &self,
         node: &Arc<Node>,
         data: &FileData,
-        offset: u64,
+        range: std::ops::Range<u64>,
         what: Seek,
     ) -> Result<u64, Fault> {
-        let size = data.size();
+        let size = data.size().min(range.end);
         let log = self.shared().geometry.block_size.log2();
-        seek_by(size, offset, what, |at| {
+        seek_by(size, range.start, what, |at| {
             // First what is on its way: it is settled after its blocks are known as written.
             let (is_held, end) = data.pages.held_run(at..size);
             if is_held {

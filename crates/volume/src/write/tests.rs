@@ -15,6 +15,27 @@ fn the_group_bit_stays_where_it_means_something_else() {
     assert_eq!([0o6755, 0o6745, 0o4644, 0o0777].map(unprivileged), [0o0755, 0o2745, 0o0644, 0o0777]);
 }
 
+/// What was learnt of blocks after who unmaps them forgot them, from an extent that was converted elsewhere, goes with the blocks.
+#[test]
+fn what_is_unmapped_is_known_no_more() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path.to_str().unwrap(), "16M"]);
+    let device = Arc::new(FileDevice::open(&path, true).unwrap());
+    let volume = Volume::open(device, &OpenOptions::default()).unwrap();
+    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[7; 100 << 10]).unwrap();
+    volume.fsync(ino).unwrap();
+    let writer = volume.writer.as_ref().unwrap();
+    let node = writer.live().get(ino).unwrap();
+    assert_eq!(volume.precache_extents(ino).unwrap(), 1);
+    let credits = inode::Change::cut_credits(writer.shared());
+    writer.run(credits, |change| Ok(change.punch(&node, 20..40)?)).unwrap();
+    volume.check_file(ino).unwrap();
+    writer.run(credits, |change| Ok(change.cut(&node, 70)?)).unwrap();
+    volume.check_file(ino).unwrap();
+}
+
 /// What changers of directories remember is charged, and given back when memory is short, also of one that is in use.
 #[test]
 fn directories_give_memory_back() {

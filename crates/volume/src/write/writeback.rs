@@ -230,14 +230,18 @@ impl Flusher {
         let log = self.shared().geometry.block_size.log2();
         let mut at = bytes.start;
         while at < bytes.end {
-            // Asked before `mapping` is locked, which comes after folios.
+            // Asked before `mapping` is locked, which comes after folios; and again, where that has to be waited for.
             let (is_held, end) = data.pages.held_run(at..bytes.end);
             let (from, to) = (Lblk((at >> log) as u32), Lblk((end >> log) as u32));
-            at = end;
             if is_held {
+                at = end;
                 continue;
             }
-            let _mapping = data.mapping.write();
+            let Some(_mapping) = data.mapping.try_write() else {
+                drop(data.mapping.write());
+                continue;
+            };
+            at = end;
             let is_delayed = |entry: &Entry| entry.status == Status::Delayed;
             while let Some(entry) = data.known.find(from, to, is_delayed) {
                 let part = entry.part(entry.lblk.0.max(from.0), entry.end().min(to.0));
@@ -269,10 +273,12 @@ impl Flusher {
             };
         }
         let entry = match entry.status {
-            Status::Delayed => self.allocate(node, data, &entry, true, true)?,
+            Status::Delayed => {
+                self.allocate(node, data, &entry, blocks, Want { unwritten: true, promised: true })?
+            }
             Status::Hole => {
                 let part = Entry { len: entry.len.min(blocks), ..entry };
-                self.allocate(node, data, &part, true, false)?
+                self.allocate(node, data, &part, blocks, Want { unwritten: true, promised: false })?
             }
             Status::Written | Status::Unwritten => entry,
         };
@@ -346,7 +352,8 @@ impl Flusher {
         let log = self.shared().geometry.block_size.log2();
         let blocks = (run.len_bytes() >> log) as u32;
         let part = Entry { len: hole.len.min(blocks), ..*hole };
-        let entry = self.allocate(node, data, &part, false, hole.status == Status::Delayed)?;
+        let want = Want { unwritten: false, promised: hole.status == Status::Delayed };
+        let entry = self.allocate(node, data, &part, blocks, want)?;
         let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
         let handle = self.start(1)?;
         self.put_size(&handle, node, data, run)?;
@@ -355,22 +362,21 @@ impl Flusher {
         Ok(rest.filter(|rest| rest.len_bytes() > 0))
     }
 
-    /// Gives blocks to what was delayed, as many as lie in one run.
+    /// Gives blocks to what was delayed, as many as lie in one run; `own`: the blocks that are written now.
     fn allocate(
         &self,
         node: &Arc<Node>,
         data: &FileData,
         delayed: &Entry,
-        unwritten: bool,
-        promised: bool,
+        own: u32,
+        want: Want,
     ) -> Result<Entry, Fault> {
-        let want = Want { unwritten, promised };
         with_room(
             &self.journal,
             || true,
             || {
                 let handle = self.start(Change::map_credits())?;
-                let done = self.map(&handle, node, data, delayed, want);
+                let done = self.map(&handle, node, data, (delayed, own), want);
                 end_handle(handle, &done);
                 done
             },
@@ -382,7 +388,7 @@ impl Flusher {
         handle: &Handle<'_>,
         node: &Arc<Node>,
         data: &FileData,
-        hole: &Entry,
+        (hole, own): (&Entry, u32),
         want: Want,
     ) -> Result<Entry, Fault> {
         let change = self.change(handle);
@@ -393,7 +399,8 @@ impl Flusher {
         let (len, promised) = match now {
             Some(now) if now.status.is_mapped() => return Ok(now),
             Some(now) if now.status == Status::Delayed => (hole.len.min(now.len), true),
-            _ => (hole.len, false),
+            // The promise was taken back. What lies behind this run may have got blocks by another one.
+            _ => (hole.len.min(own), false),
         };
         let want = Want { promised, ..want };
         let mapped = change.map_hole(node, hole.lblk, len, want)?;
@@ -425,7 +432,7 @@ impl Flusher {
                 let handle = self.start(Change::map_credits() + 1)?;
                 let entry = data.entry_to_change(self.shared(), node, lblk, blocks)?;
                 let want = Want { unwritten: false, promised: entry.status == Status::Delayed };
-                let done = self.map(&handle, node, data, &entry, want).and_then(|entry| {
+                let done = self.map(&handle, node, data, (&entry, blocks), want).and_then(|entry| {
                     let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
                     self.submit(run, &entry)?;
                     self.put_size(&handle, node, data, run)?;

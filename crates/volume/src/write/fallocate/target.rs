@@ -83,6 +83,10 @@ impl<'a> Target<'a> {
     pub(super) fn learn_hole(&self, blocks: &Range<u64>) {
         if let Some(data) = &self.data {
             let (from, end) = (blocks.start as u32, blocks.end.min(END.into()) as u32);
+            // The last page of the largest file has blocks behind the last number.
+            if from >= end {
+                return;
+            }
             let _mapping = data.mapping.write();
             let _ = data.known.cache(Entry::hole(from, end - from));
         }
