@@ -6,6 +6,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -44,6 +45,8 @@ pub struct FileDevice {
     /// It has the lock of `open_locked`.
     locked: bool,
     flushes: FlushMeter,
+    /// One at a time: the system tells one of those who ask at the same time that it lost bytes, and the others that all is well.
+    syncing: Mutex<()>,
     io: Io,
     rings: Rings,
     /// Transfers go past the page cache.
@@ -152,6 +155,7 @@ impl FileDevice {
             fresh,
             locked: false,
             flushes: FlushMeter::default(),
+            syncing: Mutex::default(),
             io: Io::default(),
             rings: Rings::default(),
             direct: None,
@@ -356,9 +360,12 @@ impl Device for FileDevice {
             self.write_at(offset, bytes)?;
             return self.flush();
         }
-        let written = self.write_all_vectored(offset, &[IoSlice::new(bytes)], |bufs, at| {
-            rustix::io::pwritev2(&self.file, bufs, at, ReadWriteFlags::DSYNC)
-        });
+        let written = {
+            let _alone = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.write_all_vectored(offset, &[IoSlice::new(bytes)], |bufs, at| {
+                rustix::io::pwritev2(&self.file, bufs, at, ReadWriteFlags::DSYNC)
+            })
+        };
         match written {
             Ok(()) => Ok(()),
             // Kernels and file systems without the flag; what was written before they said so is written again.
@@ -411,12 +418,11 @@ impl Device for FileDevice {
         if !self.writable {
             return Ok(());
         }
-        self.flushes.measure(|| self.file.sync_data()).map_err(|source| DeviceFault::Io {
-            what: "flush",
-            offset: 0,
-            len: self.size,
-            source,
-        })
+        let synced = {
+            let _alone = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.flushes.measure(|| self.file.sync_data())
+        };
+        synced.map_err(|source| DeviceFault::Io { what: "flush", offset: 0, len: self.size, source })
     }
 
     fn flush_nanos(&self) -> Option<u64> {

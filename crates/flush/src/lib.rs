@@ -18,7 +18,7 @@
 //!    while it is in flight: what was written since then may still be in the cache when it ends.
 //! 2. At most one round is in flight, and one collects. Everybody is released by exactly one round, with its result.
 //! 3. A leader flushes, whatever happens to those who joined; it sleeps without a lock.
-//! 4. A flush that failed covers nothing.
+//! 4. A flush that failed covers nothing, and after it none succeeds: what was lost then, nobody brings back.
 //!
 //! Source: spec 05 sections 3 to 5.
 //!
@@ -80,6 +80,26 @@ impl Failed {
     pub fn fault(&self) -> &DeviceFault {
         &self.0
     }
+
+    /// The same, for somebody else.
+    fn again(&self) -> DeviceFault {
+        let fault = &*self.0;
+        match fault {
+            DeviceFault::Io { what, offset, len, source } => {
+                let source = match source.raw_os_error() {
+                    Some(errno) => std::io::Error::from_raw_os_error(errno),
+                    None => std::io::Error::new(source.kind(), source.to_string()),
+                };
+                DeviceFault::Io { what, offset: *offset, len: *len, source }
+            }
+            DeviceFault::OutOfRange { what, offset, len, size } => {
+                DeviceFault::OutOfRange { what, offset: *offset, len: *len, size: *size }
+            }
+            DeviceFault::ReadOnly { what, offset, len } => {
+                DeviceFault::ReadOnly { what, offset: *offset, len: *len }
+            }
+        }
+    }
 }
 
 /// Counts since the beginning.
@@ -110,6 +130,8 @@ pub struct Coordinator<D> {
     written: AtomicU64,
     /// What of them the last flush covered.
     flushed: AtomicU64,
+    /// The first flush that failed: what was lost then, no later one brings back.
+    failed: OnceLock<Failed>,
     rounds: Mutex<Rounds>,
     counts: Counts,
 }
@@ -161,6 +183,7 @@ impl<D: Device> Coordinator<D> {
             // Who knows what was written before.
             written: AtomicU64::new(1),
             flushed: AtomicU64::new(0),
+            failed: OnceLock::new(),
             rounds: Mutex::default(),
             counts: Counts::default(),
         }
@@ -316,15 +339,26 @@ impl<D: Device> Coordinator<D> {
 
     fn make(&self) -> Result<(), Failed> {
         add(&self.counts.flushes, 1);
-        self.flush_covering().map_err(|fault| Failed(Arc::new(fault)))
+        self.flush_covering()
     }
 
     /// A flush, and what it covers.
-    fn flush_covering(&self) -> Result<(), DeviceFault> {
+    fn flush_covering(&self) -> Result<(), Failed> {
         let issued = self.written.load(Ordering::Acquire);
-        self.device.flush()?;
+        self.unless_failed(|| self.device.flush())?;
         self.flushed.fetch_max(issued, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Makes something durable, unless that has failed before, or fails meanwhile for somebody else: the system tells one, drops what it
+    /// could not write, and the next flush succeeds.
+    fn unless_failed(&self, make: impl FnOnce() -> Result<(), DeviceFault>) -> Result<(), Failed> {
+        let check = || self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()));
+        check()?;
+        match make() {
+            Ok(()) => check(),
+            Err(fault) => Err(self.failed.get_or_init(|| Failed(Arc::new(fault))).clone()),
+        }
     }
 
     /// A write, which waits for a flush when it has completed; one that failed may have written something.
@@ -394,8 +428,11 @@ impl<D: Device> Device for Coordinator<D> {
 
     /// Nothing waits for a flush by it, if it succeeds.
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
-        let written = self.device.write_durable_at(offset, bytes);
-        if written.is_err() { self.count(written) } else { written }
+        let written = self.unless_failed(|| self.device.write_durable_at(offset, bytes));
+        match written {
+            Ok(()) => Ok(()),
+            Err(failed) => self.count(Err(failed.again())),
+        }
     }
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
@@ -410,7 +447,7 @@ impl<D: Device> Device for Coordinator<D> {
     /// A flush of one's own, for whom nobody asked.
     fn flush(&self) -> Result<(), DeviceFault> {
         add(&self.counts.others, 1);
-        self.flush_covering()
+        self.flush_covering().map_err(|failed| failed.again())
     }
 
     fn flush_nanos(&self) -> Option<u64> {

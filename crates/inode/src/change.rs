@@ -34,6 +34,9 @@ pub use blocks::Want;
 /// Extents that one step of a cut removes: their groups' bitmaps are what a transaction needs room for.
 const EXTENTS_PER_STEP: u32 = 8;
 
+/// And of each of them at most so many blocks, where each takes a record in the log.
+const REVOKED_PER_EXTENT: u32 = 512;
+
 /// Somebody with a handle who changes inodes.
 #[derive(Clone, Copy)]
 pub struct Change<'a> {

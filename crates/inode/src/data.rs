@@ -308,11 +308,11 @@ impl FileData {
         }
     }
 
-    /// Is the block that has the end on disk in its middle dirty, or on its way by another run than one that begins at `start`?
+    /// Is the block that has the end on disk in its middle dirty, or on its way by another run than this one?
     #[must_use]
-    pub fn is_split_by(&self, on_disk: u64, start: u64, block_bytes: u64) -> bool {
+    pub fn is_split_by(&self, on_disk: u64, run: &std::ops::Range<u64>, block_bytes: u64) -> bool {
         let block = on_disk & !(block_bytes - 1);
-        block != on_disk && start > block && self.pages.is_held(block..on_disk)
+        block != on_disk && !run.contains(&block) && self.pages.is_held(block..on_disk)
     }
 
     /// The inode's size on disk, after bytes up to `end` were written back that were the file's then: never behind a block that has

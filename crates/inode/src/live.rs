@@ -726,8 +726,6 @@ fn trimmed(body: &[u8]) -> Vec<u8> {
 
 /// Flags that a new inode takes from its directory.
 pub const INHERITED: u32 = flags::SYNC
-    | flags::IMMUTABLE
-    | flags::APPEND
     | flags::NODUMP
     | flags::NOATIME
     | flags::JOURNAL_DATA

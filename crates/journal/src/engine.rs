@@ -553,7 +553,8 @@ impl Journal {
 
     fn give_up(&self, writer: &mut Writer, cause: Failure) -> Aborted {
         let aborted = self.aborted.get_or_init(|| Aborted { cause: cause.to_string() }).clone();
-        if let Some(log) = &mut writer.log {
+        // Who aborted it before decides what is left on the device.
+        if let (Some(log), false) = (&mut writer.log, matches!(cause, Failure::Aborted(_))) {
             log.note_abort();
         }
         let mut running = self.running.lock();
@@ -577,15 +578,14 @@ impl Journal {
         drop(self.writer.lock());
     }
 
-    /// After an abort: waits for what is being written, leaves a note in the log for who opens it next, and lets `with` write its
-    /// own: nobody else writes any more. The caller has no handle.
-    pub fn after_abort(&self, with: impl FnOnce()) {
+    /// After an abort: waits for what is being written, and lets `with` leave a note: nobody else writes any more. Where it says that it
+    /// did, one is left in the log, too, for who opens it next. The caller has no handle.
+    pub fn after_abort(&self, with: impl FnOnce() -> bool) {
         let mut writer = self.writer.lock();
         debug_assert!(self.aborted.get().is_some(), "the journal is not aborted");
-        if let Some(log) = &mut writer.log {
+        if let (true, Some(log)) = (with(), &mut writer.log) {
             log.note_abort();
         }
-        with();
     }
 
     fn commit_running(&self, writer: &mut Writer) -> Result<(), Failure> {

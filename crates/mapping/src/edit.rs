@@ -129,8 +129,8 @@ impl FileMap {
         tree::set_state(self, editor, range, unwritten, extents_max.max(1)).map_err(|fault| self.own(fault))
     }
 
-    /// Unmaps what is mapped in `range` from its end backwards, at most `extents_max` extents (without extents: runs of
-    /// blocks). Where what is left to do ends (call again with that end, maybe in another transaction), or `None` when all is
+    /// Unmaps what is mapped in `range` from its end backwards, at most so many extents (without extents: runs of
+    /// blocks) of so many blocks each. Where what is left to do ends (call again with that end, maybe in another transaction), or `None` when all is
     /// done. `freed` is told the data's blocks, nodes that became empty go back to the [`TreeSpace`].
     ///
     /// Needs [`credits_remove`] blocks, besides what freeing takes. `i_block` may change: the caller writes the inode, in the
@@ -143,7 +143,7 @@ impl FileMap {
         &mut self,
         editor: &Editor<'_>,
         range: Range<u64>,
-        extents_max: u32,
+        (extents_max, blocks_max): (u32, u32),
         freed: Freed<'_>,
     ) -> Result<Option<u64>, EditFault> {
         let range = range.start..range.end.min(1 << 32);
@@ -151,7 +151,7 @@ impl FileMap {
             return Ok(None);
         }
         let left = if self.extents {
-            tree::remove_step(self, editor, range, extents_max, freed)
+            tree::remove_step(self, editor, range, (extents_max, blocks_max.max(1)), freed)
         } else {
             indirect::remove_step(self, editor, range, extents_max, freed)
         };
@@ -170,7 +170,7 @@ impl FileMap {
     ) -> Result<(), EditFault> {
         let mut end = Some(range.end);
         while let Some(left) = end {
-            end = self.remove_step(editor, range.start..left, u32::MAX, freed)?;
+            end = self.remove_step(editor, range.start..left, (u32::MAX, u32::MAX), freed)?;
         }
         Ok(())
     }

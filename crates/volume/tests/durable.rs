@@ -154,6 +154,28 @@ fn a_range_is_durable_and_the_rest_as_it_comes() {
     assert!(there[..1024] == [1; 1024] && there[4096..5120] == [3; 1024] && there.len() == 9000);
 }
 
+/// The size on disk stops in front of a block that is not written back: the one that has the end goes with the range.
+#[test]
+fn a_range_behind_the_end_is_durable_with_what_lies_before_it() {
+    for by_flag in [false, true] {
+        let (disk, volume) = made();
+        let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+        volume.write_at(ino, 0, &[1; 100]).unwrap();
+        volume.fsync(ino).unwrap();
+        if by_flag {
+            let asked = flags::EXTENTS | flags::SYNC;
+            volume.set_attr(ino, &SetAttr { flags: Some(asked), ..SetAttr::default() }).unwrap();
+        }
+        volume.write_at(ino, 8192, &[2; 4096]).unwrap();
+        if !by_flag {
+            volume.fsync_range(ino, 8192..12288, None, true).unwrap();
+        }
+        let there = after_a_cut(&disk, b"file");
+        assert_eq!(there.len(), 12288, "by a flag: {by_flag}");
+        assert!(there[..100] == [1; 100] && there[100..8192] == [0; 8092] && there[8192..] == [2; 4096]);
+    }
+}
+
 /// `chattr +D`, and `+S`, of a directory: what happens to names in it is there when the call returns.
 #[test]
 fn names_of_a_directory_that_asks_for_it_are_durable_at_once() {

@@ -15,7 +15,7 @@ use mapping::{EditFault, Holds, Mapped};
 use ondisk::extent::Extent;
 use space::{Flags, Request};
 
-use super::{Change, EXTENTS_PER_STEP, Space, edit_fault};
+use super::{Change, EXTENTS_PER_STEP, REVOKED_PER_EXTENT, Space, edit_fault};
 use crate::clusters::Gone;
 use crate::live::{Node, Values};
 use crate::{Fault, FileData, Shared};
@@ -201,7 +201,9 @@ impl Change<'_> {
         let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
         let mut map = values.map();
         let is_meta = values.is_journaled(self.shared());
-        let left = map.remove_step(&editor, range, EXTENTS_PER_STEP, &mut |lblk, start, len| {
+        // A record in the log for each block that went through it.
+        let most = (EXTENTS_PER_STEP, if is_meta { REVOKED_PER_EXTENT } else { u32::MAX });
+        let left = map.remove_step(&editor, range, most, &mut |lblk, start, len| {
             gone.push((lblk, start, len));
         });
         // Also after a fault what was unmapped is unmapped.

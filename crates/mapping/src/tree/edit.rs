@@ -346,7 +346,7 @@ pub(crate) fn remove_step(
     map: &mut FileMap,
     editor: &Editor<'_>,
     range: Range<u64>,
-    extents_max: u32,
+    (extents_max, blocks_max): (u32, u32),
     freed: Freed<'_>,
 ) -> Result<Option<u64>, EditFault> {
     let (mut end, mut left) = (range.end, extents_max.max(1));
@@ -355,20 +355,20 @@ pub(crate) fn remove_step(
             map.shrink(editor);
             return Ok(Some(end));
         }
-        let (count, next) = remove_in_leaf(map, editor, range.start..end, left, freed)?;
+        let (count, next) = remove_in_leaf(map, editor, range.start..end, (left, blocks_max), freed)?;
         (left, end) = (left - count, next);
     }
     map.shrink(editor);
     Ok(None)
 }
 
-/// Unmaps at most `extents_max` extents of the last leaf that reaches into `range`: how many it were, and where what is left
-/// ends.
+/// Unmaps at most `extents_max` extents of the last leaf that reaches into `range`, or the last `blocks_max` blocks of the last one that is
+/// longer: how many it were, and where what is left ends.
 fn remove_in_leaf(
     map: &mut FileMap,
     editor: &Editor<'_>,
-    range: Range<u64>,
-    extents_max: u32,
+    mut range: Range<u64>,
+    (extents_max, blocks_max): (u32, u32),
     freed: Freed<'_>,
 ) -> Result<(u32, u64), EditFault> {
     let path = map.path(editor.buffers, (range.end - 1) as u32)?;
@@ -376,6 +376,18 @@ fn remove_in_leaf(
     if upto == 0 {
         return Ok((0, path.floor)); // an empty leaf, or one that begins behind the range: go on before it
     }
+    let in_range =
+        |extent: &Extent| extent.end().min(range.end).saturating_sub(range.start.max(extent.lblk.into()));
+    let is_long = |at: &usize| leaf.extent(*at).is_some_and(|extent| in_range(&extent) > blocks_max.into());
+    let extents_max = match (0..upto).rev().take(extents_max as usize).position(|at| is_long(&at)) {
+        Some(0) => {
+            let end = leaf.extent(upto - 1).map_or(range.end, |last| last.end().min(range.end));
+            range.start = end - u64::from(blocks_max);
+            1
+        }
+        Some(before) => extents_max.min(before as u32),
+        None => extents_max,
+    };
     let reaches = |at: &usize| leaf.extent(*at).is_some_and(|extent| extent.end() > range.start);
     let count = (0..upto).rev().take_while(reaches).take(extents_max as usize).count();
     let first = upto - count;

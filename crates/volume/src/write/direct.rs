@@ -91,6 +91,9 @@ impl Writer {
             // From the beginning: the size on disk follows the first that is dirty.
             self.flusher.flush_file(&node, &data, 0..end)?;
         }
+        let data = node.data();
+        // Or what is written back elsewhere in the file might move a part of the map meanwhile.
+        let _mapping = data.as_ref().map(|data| data.mapping.read());
         Ok(self.live().snapshot(&node)?.read_at(self.shared(), pos, buf)?)
     }
 

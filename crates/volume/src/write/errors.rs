@@ -54,6 +54,8 @@ pub(super) struct Errors {
     is_behind: AtomicBool,
     /// That the journal was aborted is noted, and written in place.
     is_told: AtomicBool,
+    /// The file system is another machine's now: nothing is written, not even that.
+    pub(super) is_lost: AtomicBool,
     is_stopped: AtomicBool,
     /// On purpose: nothing is noted any more.
     pub(super) is_shut_down: AtomicBool,
@@ -68,6 +70,7 @@ impl Errors {
             log,
             is_behind: no(),
             is_told: no(),
+            is_lost: no(),
             is_stopped: no(),
             is_shut_down: no(),
         }
@@ -156,8 +159,14 @@ impl Writer {
             if !matches!(fault, Fault::Corrupt(_)) {
                 errors.note(ErrorRecord { code: CODE_IO, ..told_by("journal") });
             }
-            // Best effort: the device may be what failed.
-            self.journal.after_abort(|| drop(self.write_errors_in_place()));
+            self.journal.after_abort(|| {
+                let may_write = !self.is_shut_down() && !errors.is_lost.load(Ordering::Acquire);
+                if may_write {
+                    // Best effort: the device may be what failed.
+                    let _ = self.write_errors_in_place();
+                }
+                may_write
+            });
         }
         errors.is_stopped.store(errors.on == OnError::Panic, Ordering::Relaxed);
     }

@@ -63,8 +63,10 @@ impl Writer {
             FileType::Directory => return Err(Refusal::IsDirectory.into()),
             _ => return Err(Refusal::WrongType.into()),
         }
-        // Its bytes are in the inode.
-        if node.values().has_flag(flags::INLINE_DATA) {
+        // Its bytes are in the inode, go through the journal, or need a key: nothing of it is kept by extents.
+        if node.values().has_flag(flags::INLINE_DATA | flags::ENCRYPT)
+            || node.values().is_journaled(self.shared())
+        {
             return Ok(0);
         }
         let data: Arc<FileData> = self.live().data(&node);

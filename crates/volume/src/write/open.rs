@@ -128,9 +128,10 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     )?;
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
     if let Some(guard) = guard {
-        let journal = Arc::downgrade(&writer.journal);
+        let (journal, keeper) = (Arc::downgrade(&writer.journal), Arc::downgrade(&writer.keeper));
         guard.when_lost(move |why| {
-            if let Some(journal) = journal.upgrade() {
+            if let (Some(journal), Some(keeper)) = (journal.upgrade(), keeper.upgrade()) {
+                keeper.errors.is_lost.store(true, std::sync::atomic::Ordering::Release);
                 journal.abort(why.to_owned());
             }
         });

@@ -139,7 +139,12 @@ impl Writer {
             if up == here.ino() {
                 return Ok(false);
             }
-            here = self.named(up)?;
+            // Not locked, it may be removed meanwhile, and so may what lies below: no damage.
+            here = match self.live().get_unasked(up) {
+                Ok(node) if self.is_dir(&node) && !node.is_gone(&node.values()) => node,
+                Ok(_) | Err(inode::Fault::NoSuchInode(_)) => return Err(Refusal::NotFound.into()),
+                Err(fault) => return Err(fault.into()),
+            };
         }
         let fact = base::Malformed::new("directory", "leads up to the root", dir.ino().0);
         Err(Fault::corrupt(dir.ino(), fact))

@@ -36,6 +36,27 @@ fn what_is_unmapped_is_known_no_more() {
     volume.check_file(ino).unwrap();
 }
 
+/// Another machine has it now: its log, its superblock.
+#[test]
+fn who_lost_a_file_system_writes_nothing_to_it() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);
+    for is_lost in [true, false] {
+        let device = Arc::new(FileDevice::open(&path, true).unwrap());
+        let volume = Volume::open(device, &OpenOptions::default()).unwrap();
+        volume.create(Ino::ROOT, format!("{is_lost}").as_bytes(), &New::file(0o644)).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let writer = volume.writer.as_ref().unwrap();
+        writer.keeper.errors.is_lost.store(is_lost, std::sync::atomic::Ordering::Release);
+        writer.journal.abort("somebody else has it".to_owned());
+        assert!(volume.create(Ino::ROOT, b"later", &New::file(0o644)).is_err());
+        assert!(volume.sync().is_err());
+        let _ = volume.close();
+        assert_eq!(std::fs::read(&path).unwrap() == before, is_lost);
+    }
+}
+
 /// What changers of directories remember is charged, and given back when memory is short, also of one that is in use.
 #[test]
 fn directories_give_memory_back() {

@@ -92,7 +92,7 @@ impl Writer {
                 data.note_mapped(buffer::Edit::transaction(change.edit));
             }
             if is_cut && !is_short && is_done {
-                self.keeper.orphans.remove(change.live, node, change.edit)?;
+                self.untrack(change, node)?;
             }
             Ok(is_done)
         })?;
@@ -100,7 +100,7 @@ impl Writer {
             return Ok(());
         }
         self.cut_from(node, keep)?;
-        self.run(NAME_CREDITS, |change| Ok(self.keeper.orphans.remove(change.live, node, change.edit)?))
+        self.run(NAME_CREDITS, |change| self.untrack(change, node))
     }
 
     /// Makes what is in memory of a file fit its new size: what is behind is dropped. What is left to do on disk is as for a file
@@ -121,6 +121,11 @@ impl Writer {
         let is_less = size < data.size();
         let keep = bs.blocks_for(size);
         let edge = size & !(bs.bytes() - 1);
+        if edge < size {
+            // Zeros go behind the end on the device, with what the block has there: nobody may be about to write newer bytes. What
+            // cannot be written, fsync tells.
+            let _ = self.flusher.flush_file(node, data, edge..keep << bs.log2());
+        }
         let _fills = data.pages.stop_fills();
         data.pages.truncate(size);
         data.pages.wait_written(edge..keep << bs.log2());
@@ -181,7 +186,8 @@ impl Writer {
         self.keeper.orphans.add(change.live, node, change.edit)?;
         let added = change.edit.changes();
         let cut = self.cut_tracked(change, node, keep);
-        if cut.is_err() && change.edit.changes() == added {
+        // Who was one before stays one.
+        if cut.is_err() && change.edit.changes() == added && added != before {
             self.keeper.orphans.remove(change.live, node, change.edit)?;
             change.edit.settle(before);
         }
@@ -193,9 +199,17 @@ impl Writer {
         self.keeper.orphans.add(change.live, node, change.edit)?;
         let is_done = change.cut(node, keep)?;
         if is_done {
-            self.keeper.orphans.remove(change.live, node, change.edit)?;
+            self.untrack(change, node)?;
         }
         Ok(is_done)
+    }
+
+    /// A cut is done: no orphan any more, unless it has no name, and stays one until it is deleted.
+    fn untrack(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+        if node.values().fields.links > 0 {
+            self.keeper.orphans.remove(change.live, node, change.edit)?;
+        }
+        Ok(())
     }
 
     /// Does what a crash left of a cut: the size is the new one already.
@@ -210,7 +224,7 @@ impl Writer {
             self.run(1, |change| self.zero_behind(change, node, size))?;
             self.cut_from(node, self.shared().geometry.block_size.blocks_for(size))?;
         }
-        self.run(NAME_CREDITS, |change| Ok(self.keeper.orphans.remove(change.live, node, change.edit)?))
+        self.run(NAME_CREDITS, |change| self.untrack(change, node))
     }
 
     fn put_size(&self, change: &Change<'_>, node: &Arc<Node>, size: u64) {

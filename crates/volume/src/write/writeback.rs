@@ -144,7 +144,8 @@ impl Flusher {
         is_done
     }
 
-    /// Writes back all that is dirty in a byte range of a file, and waits for what is on its way already.
+    /// Writes back all that is dirty in a byte range of a file, and waits for what is on its way already. What becomes dirty meanwhile
+    /// may stay so.
     ///
     /// # Errors
     /// What the device or the allocation of its blocks said. The other bytes are written all the same.
@@ -155,8 +156,9 @@ impl Flusher {
         range: std::ops::Range<u64>,
     ) -> Result<(), Fault> {
         let mut first = Ok(());
+        let until = self.now_ms();
         loop {
-            match data.pages.take_run(range.clone(), u64::MAX, self.run_bytes_max(data.path())) {
+            match data.pages.take_run(range.clone(), until, self.run_bytes_max(data.path())) {
                 Take::Run(run) => first = first.and(self.write_back(node, run)),
                 Take::Busy => data.pages.wait_written(range.clone()),
                 Take::Clean => break,
@@ -206,6 +208,8 @@ impl Flusher {
     /// Writes one run back. Where that fails, its blocks are not dirty any more, and nothing is promised to them.
     fn write_back(&self, node: &Arc<Node>, mut run: Run) -> Result<(), Fault> {
         let Some(data) = node.data() else { return Ok(()) };
+        // What is appended from now on is in another run, also in the same block.
+        run.end_at_most(data.size());
         loop {
             match self.write_piece(node, &data, &mut run) {
                 Ok(rest) => {
@@ -353,11 +357,21 @@ impl Flusher {
         let blocks = (run.len_bytes() >> log) as u32;
         let part = Entry { len: hole.len.min(blocks), ..*hole };
         let want = Want { unwritten: false, promised: hole.status == Status::Delayed };
-        let entry = self.allocate(node, data, &part, blocks, want)?;
-        let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
-        let handle = self.start(1)?;
-        self.put_size(&handle, node, data, run)?;
-        drop(handle);
+        let (entry, rest) = with_room(
+            &self.journal,
+            || true,
+            || {
+                let handle = self.start(Change::map_credits() + 1)?;
+                // Blocks and size in one transaction: none of them stands behind the end.
+                let done = self.map(&handle, node, data, (&part, blocks), want).and_then(|entry| {
+                    let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
+                    self.put_size(&handle, node, data, run)?;
+                    Ok((entry, rest))
+                });
+                end_handle(handle, &done);
+                done
+            },
+        )?;
         self.submit(run, &entry)?;
         Ok(rest.filter(|rest| rest.len_bytes() > 0))
     }
@@ -453,20 +467,23 @@ impl Flusher {
         run: &Run,
     ) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size.bytes();
-        let end = run.start() + run.len_bytes();
+        let blocks = run.start()..run.start() + run.len_bytes();
         let change = self.change(handle);
-        // Asked before `mapping` is locked, which comes after folios. What becomes dirty now was as it should be on the device.
-        let before = node.values().fields.size;
-        let is_split = data.is_split_by(before, run.start(), bs);
-        let size = {
-            let _mapping = data.mapping.write();
+        let size = loop {
+            // Asked before `mapping` is locked, which comes after folios. What becomes dirty now was as it should be on the device.
             let before = node.values().fields.size;
-            let size = data.size_after(before, end, is_split);
+            let is_split = data.is_split_by(before, &blocks, bs);
+            let _mapping = data.mapping.write();
+            if node.values().fields.size != before {
+                // Another run moved the end, with the block that it was in: nobody comes after us who would.
+                continue;
+            }
+            let size = data.size_after(before, run.end(), is_split);
             if size == before {
                 return Ok(());
             }
             change.live.edit(node, buffer::Edit::transaction(handle)).fields.size = size;
-            size
+            break size;
         };
         data.note_mapped(buffer::Edit::transaction(handle));
         if size > SMALL_MAX {
