@@ -195,7 +195,7 @@ fn remove(
         let mut freed = Vec::new();
         let credits = credits_remove(map.depth(), extents_max, toy.buffers.block_size());
         let (left, touched) = toy.edit(|editor| {
-            let most = (extents_max, if range.start % 2 == 0 { u32::MAX } else { 5 });
+            let most = (extents_max, if range.start.is_multiple_of(2) { u32::MAX } else { 5 });
             map.remove_step(editor, range.start..to, most, &mut |lblk, block, len| {
                 freed.extend((0..len).map(|at| (lblk.0 + at, block.0 + u64::from(at))));
             })
