@@ -4,6 +4,7 @@
 //! Source: kernel include/uapi/linux/fs.h (numbers, `struct fsxattr`); spec 07 (inode flags).
 
 use ondisk::inode::flags;
+use rustix::ioctl::opcode;
 use volume::{SetAttr, Shutdown, Stat};
 
 use crate::Errno;
@@ -12,10 +13,12 @@ use crate::Errno;
 const GETFLAGS: u32 = 0x6601;
 const GETVERSION: u32 = 0x7601;
 const FSGETXATTR: u32 = 0x581F;
-/// The same, asked with the numbers that change something.
-const SETFLAGS: u32 = 0x6602;
 const SETVERSION: u32 = 0x7602;
-const FSSETXATTR: u32 = 0x5820;
+
+/// Those that change something, whole: for these numbers, and no other, the kernel asks first whether the caller owns the file, and may
+/// set such flags; and it passes them on by these numbers, also for 32-bit programs. Any other number comes as anybody gave it.
+const SETFLAGS: u32 = opcode::write::<std::ffi::c_long>(b'f', 2);
+const FSSETXATTR: u32 = opcode::write::<[u8; 28]>(b'X', 32);
 
 /// By its number EXT4_IOC_SHUTDOWN only has an answer, though it is given flags: FUSE does not pass them on. A number with the other
 /// direction has them: `_IOW('X', 125, __u32)`.
@@ -55,6 +58,30 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
         four.map(u32::from_ne_bytes).ok_or(Errno::INVAL)
     };
     let with_flags = |given: u32, modifiable: u32| stat.flags & !modifiable | given & modifiable;
+    match command {
+        SETFLAGS => {
+            return match word(0)? {
+                given if given & !USER_VISIBLE != 0 => Err(Errno::OPNOTSUPP),
+                given => {
+                    let flags = Some(with_flags(given, USER_MODIFIABLE));
+                    Ok(Ioctl::Change(SetAttr { flags, ..SetAttr::default() }))
+                }
+            };
+        }
+        FSSETXATTR => {
+            let (given, project) = (word(0)?, word(12)?);
+            let known = EXTENDED.iter().fold(0, |sum, (_, extended)| sum | extended);
+            if given & !known != 0 {
+                return Err(Errno::OPNOTSUPP);
+            }
+            let modifiable = inode_flags(known) & USER_MODIFIABLE;
+            let flags = Some(with_flags(inode_flags(given), modifiable));
+            // Where there are no projects, none is what a file has.
+            let project = (project != stat.project).then_some(project);
+            return Ok(Ioctl::Change(SetAttr { flags, project, ..SetAttr::default() }));
+        }
+        _ => {}
+    }
     match command & 0xFFFF {
         GETFLAGS => {
             bytes[..4].copy_from_slice(&(stat.flags & USER_VISIBLE).to_ne_bytes());
@@ -69,25 +96,6 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
             bytes[..4].copy_from_slice(&extended_flags(stat.flags).to_ne_bytes());
             bytes[12..16].copy_from_slice(&stat.project.to_ne_bytes());
             Ok(Ioctl::Answer(bytes, 28))
-        }
-        SETFLAGS => match word(0)? {
-            given if given & !USER_VISIBLE != 0 => Err(Errno::OPNOTSUPP),
-            given => {
-                let flags = Some(with_flags(given, USER_MODIFIABLE));
-                Ok(Ioctl::Change(SetAttr { flags, ..SetAttr::default() }))
-            }
-        },
-        FSSETXATTR => {
-            let (given, project) = (word(0)?, word(12)?);
-            let known = EXTENDED.iter().fold(0, |sum, (_, extended)| sum | extended);
-            if given & !known != 0 {
-                return Err(Errno::OPNOTSUPP);
-            }
-            let modifiable = inode_flags(known) & USER_MODIFIABLE;
-            let flags = Some(with_flags(inode_flags(given), modifiable));
-            // Where there are no projects, none is what a file has.
-            let project = (project != stat.project).then_some(project);
-            Ok(Ioctl::Change(SetAttr { flags, project, ..SetAttr::default() }))
         }
         // Without flags the one that loses nothing.
         SHUTDOWN if input.is_empty() => Ok(Ioctl::Shutdown(Shutdown::Flush)),
@@ -213,6 +221,12 @@ mod tests {
     fn strangers_are_refused() {
         assert_eq!(change(0x4008_6602, &[0xFF; 4]), Err(Errno::OPNOTSUPP));
         assert_eq!(change(0x4008_6602, &[]), Err(Errno::INVAL));
+        // The kernel lets these pass, whoever asks.
+        for (number, len) in
+            [(0x4004_6602, 4), (0x6602, 4), (0x8004_6602, 4), (0x4020_5820, 32), (0x5820, 28)]
+        {
+            assert_eq!(change(number, &[0x10; 32][..len]), Err(Errno::NOTTY), "{number:x}");
+        }
         assert_eq!(change(0x4008_7602, &[0; 8]), Err(Errno::OPNOTSUPP));
         // EXT4_IOC_MOVE_EXT with its `struct move_extent`, and EXT4_IOC_SWAP_BOOT.
         assert_eq!(ioctl(&stat(), 0xC028_660F, &[0; 40]), Err(Errno::OPNOTSUPP));
