@@ -39,8 +39,6 @@ pub struct Run {
     start: u64,
     /// The oldest of it is dirty since then.
     dirtied_ms: u64,
-    /// The file's end may not be behind this, as far as this run goes.
-    end_max: u64,
     pieces: Vec<Piece>,
 }
 
@@ -114,7 +112,7 @@ impl File {
             pieces.push(piece);
         }
         let file = self.this.upgrade().expect("a file is used by who has it");
-        Take::Run(Run { file, start, dirtied_ms, end_max: u64::MAX, pieces })
+        Take::Run(Run { file, start, dirtied_ms, pieces })
     }
 
     /// Takes the first dirty blocks in a row that are not on their way, of `blocks`; `is_next`: only if they begin there.
@@ -286,17 +284,6 @@ impl Run {
         self.pieces.iter().map(|piece| &piece.memory[piece.bytes.clone()])
     }
 
-    /// Tells where the file ended when the run was taken: bytes behind are not its own.
-    pub fn end_at_most(&mut self, end: u64) {
-        self.end_max = self.end_max.min(end);
-    }
-
-    /// Where its bytes end: with its last block, or with the file before that.
-    #[must_use]
-    pub fn end(&self) -> u64 {
-        (self.start + self.len_bytes()).min(self.end_max)
-    }
-
     /// Keeps the first `bytes` bytes, whole blocks, and returns the rest as a run of its own: where an extent on the device ends.
     #[must_use]
     pub fn split_off(&mut self, bytes: u64) -> Self {
@@ -305,7 +292,6 @@ impl Run {
             file: self.file.clone(),
             start: self.start + bytes.min(self.len_bytes()),
             dirtied_ms: self.dirtied_ms,
-            end_max: self.end_max,
             pieces: Vec::new(),
         };
         let mut left = bytes;

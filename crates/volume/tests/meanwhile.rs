@@ -62,28 +62,6 @@ fn who_cuts_a_block_does_not_bring_older_bytes_back() {
     assert!(bytes(&volume, ino) == expected);
 }
 
-/// Bytes that were appended to a block while it was written are not in it: the size on disk does not tell of them.
-#[test]
-fn a_size_on_disk_is_no_larger_than_what_was_written() {
-    let (disk, volume) = made("8M", DataPath::Iomap);
-    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    volume.write_at(ino, 0, &[1; 300]).unwrap();
-    disk.arm(Rule::delay(Op::Write, LONG));
-    std::thread::scope(|scope| {
-        scope.spawn(|| volume.write_back_some(1024).unwrap());
-        std::thread::sleep(SHORT);
-        volume.append(ino, &[2; 300]).unwrap();
-    });
-    disk.disarm_all();
-    // Of the directory only.
-    volume.fsync(Ino::ROOT).unwrap();
-    let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
-    assert!(bytes(&after, ino) == [1; 300]);
-    volume.fsync(ino).unwrap();
-    let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
-    assert!(bytes(&after, ino) == [[1; 300], [2; 300]].concat());
-}
-
 /// Each block that went through the journal takes a record there when it is freed, and a small log has room for few of them.
 #[test]
 fn a_large_journaled_file_goes_through_a_small_log() {

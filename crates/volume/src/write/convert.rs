@@ -35,7 +35,7 @@ impl Flusher {
         let log = self.shared().geometry.block_size.log2();
         let (from, end) = (run.start() >> log, (run.start() + run.len_bytes()) >> log);
         let Some(entry) = unwritten else {
-            if node.values().fields.size >= data.size().min(run.end()) {
+            if node.values().fields.size >= data.size().min(run.start() + run.len_bytes()) {
                 return Ok(());
             }
             let handle = self.start(1)?;

@@ -208,8 +208,6 @@ impl Flusher {
     /// Writes one run back. Where that fails, its blocks are not dirty any more, and nothing is promised to them.
     fn write_back(&self, node: &Arc<Node>, mut run: Run) -> Result<(), Fault> {
         let Some(data) = node.data() else { return Ok(()) };
-        // What is appended from now on is in another run, also in the same block.
-        run.end_at_most(data.size());
         loop {
             match self.write_piece(node, &data, &mut run) {
                 Ok(rest) => {
@@ -478,7 +476,7 @@ impl Flusher {
                 // Another run moved the end, with the block that it was in: nobody comes after us who would.
                 continue;
             }
-            let size = data.size_after(before, run.end(), is_split);
+            let size = data.size_after(before, blocks.end, is_split);
             if size == before {
                 return Ok(());
             }
