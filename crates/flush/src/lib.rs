@@ -345,18 +345,22 @@ impl<D: Device> Coordinator<D> {
     /// A flush, and what it covers.
     fn flush_covering(&self) -> Result<(), Failed> {
         let issued = self.written.load(Ordering::Acquire);
-        self.unless_failed(|| self.device.flush())?;
+        self.check()?;
+        self.settle(self.device.flush())?;
         self.flushed.fetch_max(issued, Ordering::AcqRel);
         Ok(())
     }
 
-    /// Makes something durable, unless that has failed before, or fails meanwhile for somebody else: the system tells one, drops what it
-    /// could not write, and the next flush succeeds.
-    fn unless_failed(&self, make: impl FnOnce() -> Result<(), DeviceFault>) -> Result<(), Failed> {
-        let check = || self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()));
-        check()?;
-        match make() {
-            Ok(()) => check(),
+    /// Has nothing failed that was to be made durable?
+    fn check(&self) -> Result<(), Failed> {
+        self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
+    }
+
+    /// How something that was to be made durable ended: also what failed before, or meanwhile for somebody else. The system tells one,
+    /// drops what it could not write, and the next flush succeeds.
+    fn settle(&self, made: Result<(), DeviceFault>) -> Result<(), Failed> {
+        match made {
+            Ok(()) => self.check(),
             Err(fault) => Err(self.failed.get_or_init(|| Failed(Arc::new(fault))).clone()),
         }
     }
@@ -428,8 +432,8 @@ impl<D: Device> Device for Coordinator<D> {
 
     /// Nothing waits for a flush by it, if it succeeds.
     fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
-        let written = self.unless_failed(|| self.device.write_durable_at(offset, bytes));
-        match written {
+        // Made in any case: it may be the note that something failed.
+        match self.settle(self.device.write_durable_at(offset, bytes)) {
             Ok(()) => Ok(()),
             Err(failed) => self.count(Err(failed.again())),
         }
