@@ -122,7 +122,7 @@ impl Alloc {
             }
             let (block, _) = self.geometry.descriptor_place(Group(first));
             if chunk % 64 == 0 && !self.geometry.meta_bg() {
-                self.buffers.prefetch(block, 64);
+                self.buffers.prefetch(block, (self.chunks.len() as u32 - chunk).min(64));
             }
             let buffer = self.buffers.get(block, DESCRIPTORS.owner, |_| Ok(()))?;
             let count = per_block.min(self.geometry.groups - first) as usize;

@@ -92,18 +92,31 @@ impl Entered {
 /// The data of a file in order of logical blocks, without findings: pass 1 has made them. Damaged subtrees are skipped;
 /// runs outside the device are left out. `None` from `each` ends the walk.
 pub(crate) fn data_runs(image: &Image<'_>, root: &MapRoot, each: &mut dyn FnMut(Run) -> Option<()>) {
-    struct Data<'f>(&'f mut dyn FnMut(Run) -> Option<()>);
+    data_runs_where(image, root, &|_| true, each);
+}
+
+/// As [`data_runs`], without those below blocks of the map that `may_enter` refuses.
+pub(crate) fn data_runs_where(
+    image: &Image<'_>,
+    root: &MapRoot,
+    may_enter: &dyn Fn(Pblk) -> bool,
+    each: &mut dyn FnMut(Run) -> Option<()>,
+) {
+    struct Data<'f> {
+        may_enter: &'f dyn Fn(Pblk) -> bool,
+        each: &'f mut dyn FnMut(Run) -> Option<()>,
+    }
     impl Visit for Data<'_> {
-        fn node(&mut self, _: Pblk) -> bool {
-            true
+        fn node(&mut self, block: Pblk) -> bool {
+            (self.may_enter)(block)
         }
         fn run(&mut self, run: Run) -> ControlFlow<()> {
-            match (self.0)(run) {
+            match (self.each)(run) {
                 Some(()) => ControlFlow::Continue(()),
                 None => ControlFlow::Break(()),
             }
         }
         fn broken(&mut self, _: MapFault) {}
     }
-    walk(image, root, &mut Data(each));
+    walk(image, root, &mut Data { may_enter, each });
 }

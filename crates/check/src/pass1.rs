@@ -23,7 +23,7 @@ use ondisk::inode::{self, Inode, flags};
 use crate::map::MapRoot;
 use crate::progress::Meter;
 use crate::rules::{group as group_rules, inode as rules};
-use crate::state::{DirNote, InodeNote, State, Suspect, Used};
+use crate::state::{DirNote, InodeNote, State, Suspect, Used, Why};
 use crate::{Place, parallel, xattrs};
 
 const PIECE: usize = 1 << 20;
@@ -60,11 +60,18 @@ fn claim_fixed(state: &State<'_>) {
 pub(crate) fn judge_suspects(state: &State<'_>) {
     let mut suspects = std::mem::take(&mut *state.suspects.lock().unwrap_or_else(PoisonError::into_inner));
     suspects.sort_unstable_by_key(|suspect| suspect.ino);
-    for Suspect { ino, links, dtime, marked } in suspects {
+    for Suspect { ino, why } in suspects {
         if state.is_orphan(ino) {
             continue;
         }
         let place = Place::ino(ino);
+        let (links, dtime, marked) = match why {
+            Why::Deleted { links, dtime, marked } => (links, dtime, marked),
+            Why::Cut { size, mapped } => {
+                state.findings.differs(&rules::SIZE, place, "the size", size, mapped);
+                continue;
+            }
+        };
         if links == 0 && marked && dtime == 0 {
             let says = "no links, no deletion time, and on no orphan list";
             state.findings.broken(&rules::NO_DTIME, place, says);
@@ -197,8 +204,7 @@ impl<'s, 'd> Worker<'s, 'd> {
         let dtime = u32_at(bytes, 0x14);
         let orphan = links == 0 && mode != 0 && marked && !reserved;
         if orphan || (dtime != 0 && dtime < sb.inodes_count) {
-            let suspect = Suspect { ino, links, dtime, marked: orphan };
-            state.suspects.lock().unwrap_or_else(PoisonError::into_inner).push(suspect);
+            state.suspect(ino, Why::Deleted { links, dtime, marked: orphan });
         }
         if links == 0 && !orphan && !reserved {
             if mode != 0 && dtime == 0 {

@@ -19,7 +19,7 @@
 
 pub(crate) mod locate;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use base::{BlockSize, Ino, Pblk};
 use device::{Device, DeviceFault};
@@ -91,11 +91,15 @@ pub(crate) fn scan<'d>(
         let says = format!("the log begins with transaction {}", log.sequence);
         findings.broken(&rules::PENDING, journal_place(sb), says);
     };
+    // Of the device, not of the file system: the log may have a superblock that tells of more.
+    let blocks = device.size_bytes() >> geometry.block_size.log2();
     if let (true, Some(device)) = (locate::is_external(sb), journal) {
         let (at, journal) = locate::external(device, sb, geometry).map_err(unreadable).ok()?;
         let log = Log::open(device, journal, at, geometry).map_err(unreadable).ok()??;
         pending(&log);
-        return log.replay(sb, geometry, findings).map(|replay| Replay { log: Some(device), ..replay });
+        return log
+            .replay(sb, geometry, blocks, findings)
+            .map(|replay| Replay { log: Some(device), ..replay });
     }
     if locate::is_external(sb) {
         let says = "the journal on another device waits to be replayed, and was not looked at";
@@ -109,7 +113,7 @@ pub(crate) fn scan<'d>(
         .ok()?;
     let log = Log::open(device, journal, 0, geometry).map_err(unreadable).ok()??;
     pending(&log);
-    log.replay(sb, geometry, findings)
+    log.replay(sb, geometry, blocks, findings)
 }
 
 fn journal_place(sb: &Superblock) -> Place {
@@ -134,7 +138,7 @@ struct Log<'d> {
 struct Found {
     /// In order; the block of the log that holds each.
     tags: Vec<(Tid, u32, Tag)>,
-    /// By home block: the youngest transaction that revokes it.
+    /// Of blocks that have copies: the youngest transaction that revokes one.
     revoked: HashMap<u64, Tid>,
     /// The first transaction that is not committed.
     end: Tid,
@@ -184,7 +188,14 @@ impl<'d> Log<'d> {
         }))
     }
 
-    fn replay(&self, sb: &Superblock, geometry: &Geometry, findings: &Findings) -> Option<Replay<'static>> {
+    /// What it holds for the first `blocks` blocks of the file system's device.
+    fn replay(
+        &self,
+        sb: &Superblock,
+        geometry: &Geometry,
+        blocks: u64,
+        findings: &Findings,
+    ) -> Option<Replay<'static>> {
         let found = self.scan();
         let place = |lblk: u32| {
             let place = journal_place(sb).at_lblk(base::Lblk(lblk));
@@ -203,7 +214,7 @@ impl<'d> Log<'d> {
             if found.revoked.get(&home).is_some_and(|revoked| !tid.is_after(*revoked)) {
                 continue;
             }
-            if home >= geometry.blocks || self.journal.holds(tag.block) {
+            if home >= blocks || self.journal.holds(tag.block) {
                 let says = format!(
                     "transaction {tid} holds a copy of block {home}, which is not the log's to change"
                 );
@@ -242,12 +253,17 @@ impl<'d> Log<'d> {
         let mut left = self.end - self.first;
         // Of the transaction that is being read.
         let (mut open_tags, mut open_revokes) = (Vec::new(), Vec::new());
+        let mut committed_revokes = Vec::new();
         let mut suspect = None; // a block whose checksum is wrong
         let mut crc = !0;
         let mut last_time = (0, 0);
         // With asynchronous commits, a bad one at the very end is normal: its transaction did not reach the disk.
         let mut failed: Option<(u32, Tid)> = None;
-        while left > 0 {
+        loop {
+            if left == 0 {
+                found.damage.push((self.start, "all of the log is in use: it has no end".to_owned()));
+                break;
+            }
             if self.read(at, &mut block).is_none() {
                 found.damage.push((at, "the log cannot be read here".to_owned()));
                 break;
@@ -278,7 +294,8 @@ impl<'d> Log<'d> {
                     }
                 }
                 BlockType::Revoke => match revokes(self.format, &block) {
-                    Ok(records) if self.format.verify_tail(&block) => open_revokes.extend(records),
+                    // Its records are read again once it is known of which blocks there are copies: they are many.
+                    Ok(_) if self.format.verify_tail(&block) => open_revokes.push((tid, here)),
                     _ => suspect = Some(here),
                 },
                 BlockType::Commit => {
@@ -322,12 +339,7 @@ impl<'d> Log<'d> {
                         }
                     } else {
                         found.tags.append(&mut open_tags);
-                        for block in open_revokes.drain(..) {
-                            let youngest = found.revoked.entry(block.0).or_insert(tid);
-                            if tid.is_after(*youngest) {
-                                *youngest = tid;
-                            }
-                        }
+                        committed_revokes.append(&mut open_revokes);
                         found.end = tid.next();
                     }
                     open_tags.clear();
@@ -339,7 +351,27 @@ impl<'d> Log<'d> {
                 BlockType::SuperblockV1 | BlockType::SuperblockV2 => break,
             }
         }
+        self.revoke(&mut found, &committed_revokes);
         found
+    }
+
+    /// Notes what revoke blocks say of those that have copies.
+    fn revoke(&self, found: &mut Found, revoke_blocks: &[(Tid, u32)]) {
+        let homes: HashSet<u64> = match revoke_blocks.is_empty() {
+            true => HashSet::new(),
+            false => found.tags.iter().map(|(_, _, tag)| tag.block.0).collect(),
+        };
+        let mut block = vec![0; self.format.block_size.len()];
+        for (tid, at) in revoke_blocks {
+            let Some(()) = self.read(*at, &mut block) else { continue };
+            let Ok(records) = revokes(self.format, &block) else { continue };
+            for home in records.map(|block| block.0).filter(|home| homes.contains(home)) {
+                let youngest = found.revoked.entry(home).or_insert(*tid);
+                if tid.is_after(*youngest) {
+                    *youngest = *tid;
+                }
+            }
+        }
     }
 
     fn notice_fast_commits(&self, tid: Tid, sb: &Superblock, findings: &Findings) {
@@ -347,10 +379,16 @@ impl<'d> Log<'d> {
         let mut scan = fast_commit::Scan::new(tid);
         let mut block = vec![0; self.format.block_size.len()];
         for lblk in range {
-            if self.read(lblk, &mut block).is_none()
-                || !matches!(scan.feed(&block), Ok(fast_commit::Flow::Continue))
-            {
+            if self.read(lblk, &mut block).is_none() {
                 break;
+            }
+            match scan.feed(&block) {
+                Ok(fast_commit::Flow::Continue) => {}
+                Ok(_) => break,
+                Err(fact) => {
+                    findings.broken(&rules::LOG_DAMAGED, journal_place(sb), fact.to_string());
+                    break;
+                }
             }
         }
         if scan.valid_records() > 0 {

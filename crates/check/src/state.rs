@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use base::{Group, Ino, Pblk};
 use ondisk::Geometry;
@@ -111,6 +111,11 @@ impl<'d> State<'d> {
         entries < SHARED_ENTRIES_MAX
     }
 
+    /// Notes what only an orphan may be like: who is one is known later.
+    pub(crate) fn suspect(&self, ino: Ino, why: Why) {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).push(Suspect { ino, why });
+    }
+
     /// Is this inode on the orphan list or in the orphan file? Known from pass 2 on.
     pub(crate) fn is_orphan(&self, ino: Ino) -> bool {
         self.orphans.get().is_some_and(|orphans| orphans.contains(&ino.0))
@@ -121,9 +126,16 @@ impl<'d> State<'d> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Suspect {
     pub(crate) ino: Ino,
-    pub(crate) links: u16,
-    pub(crate) dtime: u32,
-    pub(crate) marked: bool,
+    pub(crate) why: Why,
+}
+
+/// What an orphan may be like, and nobody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Its links, its deletion time; is it marked as in use without links?
+    Deleted { links: u16, dtime: u32, marked: bool },
+    /// Bytes of the file, and up to where it has blocks.
+    Cut { size: u64, mapped: u64 },
 }
 
 /// What pass 1 counts for the report.

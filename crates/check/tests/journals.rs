@@ -85,8 +85,10 @@ fn orphan_file() {
 
 #[test]
 fn orphans_that_wait_are_no_damage() {
-    let image =
-        Image::new(&["-O", "^metadata_csum,has_journal,orphan_file"], &["mkdir d", "write /etc/passwd u"]);
+    let image = Image::new(
+        &["-O", "^metadata_csum,has_journal,orphan_file"],
+        &["mkdir d", "write /etc/passwd u", "write /bin/sh l"],
+    );
     let block = image.blocks("<12>")[0] * BS;
     let mut cases = Cases::on(&image);
     // e2fsck deletes and truncates them when it may write; with -n it counts them as damage.
@@ -98,6 +100,11 @@ fn orphans_that_wait_are_no_damage() {
         copy.write(&["sif u links_count 0", "unlink u", "ssv last_orphan 14"]);
     });
     cases.debugfs("truncate on the list", "OR003", &["ssv last_orphan 14"]);
+    // With blocks behind its end, which is what a truncation that a crash cut short leaves.
+    cases.judge("cut on the list", "OR003", Judges::E2fsckAlone, |copy| {
+        copy.write(&["sif l size 1024", "ssv last_orphan 15"]);
+    });
+    cases.debugfs("cut, and on no list", "IN006", &["sif l size 1024"]);
     cases.debugfs("the list leads nowhere", "OR001", &["ssv last_orphan 99999999"]);
     cases.debugfs("the list leads to a free inode", "OR001", &["ssv last_orphan 500"]);
     cases.debugfs("the list comes back", "OR002", &["sif u dtime 14", "ssv last_orphan 14"]);

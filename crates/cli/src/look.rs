@@ -317,6 +317,9 @@ impl Session {
         let write = WriteOptions { no_committer: true, is_guarded: true, ..WriteOptions::default() };
         let options = OpenOptions { journal_device, write, ..OpenOptions::default() };
         let opened = FileSystem::from_device_writable(target, &options).map_err(not_opened)?;
+        if let Some(guard) = &guard {
+            opened.volume().heed(guard);
+        }
         Ok((opened, staged, guard))
     }
 

@@ -45,8 +45,9 @@ pub struct FileDevice {
     /// It has the lock of `open_locked`.
     locked: bool,
     flushes: FlushMeter,
-    /// One at a time: the system tells one of those who ask at the same time that it lost bytes, and the others that all is well.
-    syncing: Mutex<()>,
+    /// One at a time, and the first that failed: the system tells one of those who ask that it lost bytes, and the others, and
+    /// whoever comes next, that all is well.
+    syncing: Mutex<Option<Errno>>,
     io: Io,
     rings: Rings,
     /// Transfers go past the page cache.
@@ -360,20 +361,21 @@ impl Device for FileDevice {
             self.write_at(offset, bytes)?;
             return self.flush();
         }
-        let written = {
-            let _alone = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
-            self.write_all_vectored(offset, &[IoSlice::new(bytes)], |bufs, at| {
-                rustix::io::pwritev2(&self.file, bufs, at, ReadWriteFlags::DSYNC)
-            })
-        };
+        // Made in any case: it may be the note that something was lost.
+        let mut lost = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.write_all_vectored(offset, &[IoSlice::new(bytes)], |bufs, at| {
+            rustix::io::pwritev2(&self.file, bufs, at, ReadWriteFlags::DSYNC)
+        });
+        let fault = |errno: Errno| DeviceFault::Io { what: "write", offset, len, source: errno.into() };
         match written {
-            Ok(()) => Ok(()),
+            Ok(()) => lost.map_or(Ok(()), |errno| Err(fault(errno))),
             // Kernels and file systems without the flag; what was written before they said so is written again.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                drop(lost);
                 self.write_at(offset, bytes)?;
                 self.flush()
             }
-            Err(errno) => Err(DeviceFault::Io { what: "write", offset, len, source: errno.into() }),
+            Err(errno) => Err(fault(*lost.get_or_insert(errno))),
         }
     }
 
@@ -418,11 +420,15 @@ impl Device for FileDevice {
         if !self.writable {
             return Ok(());
         }
-        let synced = {
-            let _alone = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
-            self.flushes.measure(|| self.file.sync_data())
+        let mut lost = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        let synced = match *lost {
+            Some(errno) => Err(errno),
+            None => self.flushes.measure(|| rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file))),
         };
-        synced.map_err(|source| DeviceFault::Io { what: "flush", offset: 0, len: self.size, source })
+        synced.map_err(|errno| {
+            lost.get_or_insert(errno);
+            DeviceFault::Io { what: "flush", offset: 0, len: self.size, source: errno.into() }
+        })
     }
 
     fn flush_nanos(&self) -> Option<u64> {

@@ -263,8 +263,8 @@ impl<D: Device> Modelled<D> {
         }
     }
 
-    /// Has requests done that `put` puts into lanes, told the time: when the last one is done. How long that took.
-    fn spend(&self, put: impl FnOnce(&mut State, Duration) -> Duration) -> Duration {
+    /// Has requests done that `put` puts into lanes, told the time: when the last one is done.
+    fn spend(&self, put: impl FnOnce(&mut State, Duration) -> Duration) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = match self.clock {
             Clock::Real => self.began.elapsed(),
@@ -277,7 +277,6 @@ impl<D: Device> Modelled<D> {
         if self.clock == Clock::Real && !rest.is_zero() {
             std::thread::sleep(rest);
         }
-        rest
     }
 
     /// Has these requests done, all of them begun together; each one's cost is told from the state and when it begins.
@@ -414,14 +413,17 @@ impl<D: Device> Device for Modelled<D> {
     fn flush(&self) -> Result<(), DeviceFault> {
         self.inner.flush()?;
         let model = &self.model;
-        let took = self.spend(|state, now| {
+        // From its dispatch: what it waits for other flushes is no time of its own.
+        let mut took = Duration::ZERO;
+        self.spend(|state, now| {
             state.occupy(now, true, |state, start| {
-                if !model.volatile_cache {
-                    return model.flush;
+                took = model.flush;
+                if model.volatile_cache {
+                    state.cached.clear();
+                    state.cached_bytes = 0;
+                    took += state.medium.saturating_sub(start);
                 }
-                state.cached.clear();
-                state.cached_bytes = 0;
-                state.medium.saturating_sub(start) + model.flush
+                took
             })
         });
         self.flushes.add(took);

@@ -99,6 +99,10 @@ impl Shared {
             self.tick.fetch_add(1, Relaxed);
         }
         body.touched.store(self.tick.load(Relaxed) + 1, Relaxed);
+        self.list(body);
+    }
+
+    fn list(&self, body: &Arc<Body>) {
         if !body.is_listed() {
             let mut ring = self.ring.lock();
             if !body.is_listed() {
@@ -111,6 +115,10 @@ impl Shared {
     /// After something was added, with no lock held: a scan if there is more than the limit. Where scans are bounded, several, or
     /// what comes by leaves would outrun them.
     pub(crate) fn relieve(&self, own: &Arc<Body>) {
+        if self.options.policy.lists_whoever_is_used() {
+            // A scan may have taken it off before there was something new in it.
+            self.list(own);
+        }
         self.settle();
         let mut left = self.options.policy.scans_in_a_row();
         loop {

@@ -142,8 +142,8 @@ struct Rounds {
     in_flight: bool,
     /// The round that collects.
     next: Option<Arc<Round>>,
-    /// Who led the last one, where nobody joined it.
-    alone: Option<Stream>,
+    /// Who led the last one, and whether others joined it or came meanwhile.
+    last: Option<(Stream, bool)>,
     /// When the last one ended.
     ended: Option<Instant>,
 }
@@ -280,7 +280,8 @@ impl<D: Device> Coordinator<D> {
     fn lead<'a>(&'a self, mut rounds: MutexGuard<'a, Rounds>, stream: Stream) -> Result<How, Failed> {
         let round = Arc::new(Round::default());
         rounds.next = Some(Arc::clone(&round));
-        let is_alone = !rounds.in_flight && rounds.alone.is_none_or(|last| last == stream);
+        let is_alone =
+            !rounds.in_flight && rounds.last.is_none_or(|(last, is_shared)| last == stream && !is_shared);
         let has_waited = rounds.in_flight;
         while rounds.in_flight {
             rounds = round.turn.wait(rounds).unwrap_or_else(PoisonError::into_inner);
@@ -313,7 +314,7 @@ impl<D: Device> Coordinator<D> {
         rounds.in_flight = false;
         rounds.ended = Some(Instant::now());
         let others = round.joined.load(Ordering::Relaxed) > 0 || rounds.next.is_some();
-        rounds.alone = (!others).then_some(stream);
+        rounds.last = Some((stream, others));
         let _ = round.result.set(made);
         round.over.notify_all();
         if let Some(next) = &rounds.next {

@@ -98,7 +98,7 @@ fn what_is_told_to_be_durable_is() {
 #[test]
 fn sixteen_threads_share_flushes_of_a_slow_disk() {
     for (mode, per_request) in
-        [(Mode::None, 1.0), (Mode::Seed, 0.125), (Mode::Merge, 0.125), (Mode::Epoch, 0.125)]
+        [(Mode::None, 1.0), (Mode::Seed, 1.0 / 16.0), (Mode::Merge, 0.125), (Mode::Epoch, 0.125)]
     {
         let settings = Settings { mode, ..Settings::default() };
         let model = Model::flush_of(Duration::from_millis(5));
@@ -119,7 +119,7 @@ fn sixteen_threads_share_flushes_of_a_slow_disk() {
         let counts = coordinator.counts();
         let found = counts.flushes as f64 / counts.requests as f64;
         // Threads come one after the other at the beginning and at the end.
-        assert!(found <= per_request * 1.2, "{}: {found} flushes a request: {counts:?}", mode.name());
+        assert!(found <= per_request * 1.3, "{}: {found} flushes a request: {counts:?}", mode.name());
     }
 }
 

@@ -691,7 +691,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let set = || self.set_attribute(node, name.as_bytes(), value, flags);
+        let set = || self.set_attribute(request, node, name.as_bytes(), value, flags);
         changes::done(self.with_reserve(request, set), reply);
     }
 
@@ -742,6 +742,10 @@ impl<S: Serve> Filesystem for Transport<S> {
             self.drop_set_id(node, ino, || privileges::may_keep_set_id(request.pid()))?;
             self.with_reserve(request, || self.serve.allocate(ino, how, offset, len))
         });
+        if allocated.is_err() {
+            // Some of it may be there, behind the end that the kernel knows.
+            self.drop_attributes(node);
+        }
         changes::done(allocated, reply);
     }
 
@@ -765,7 +769,10 @@ impl<S: Serve> Filesystem for Transport<S> {
         });
         match copied {
             Ok(len) => reply.written(len),
-            Err(errno) => reply.error(errno.into()),
+            Err(errno) => {
+                self.drop_attributes(to_node);
+                reply.error(errno.into());
+            }
         }
     }
 }

@@ -335,6 +335,18 @@ fn rules(options: &BuildOptions, layer: u16, replace_directories: bool) -> Merge
     MergeRules { layer, replace_directories, keep_times: options.keep_times }
 }
 
+/// Warnings that are kept: an archive may have any number of members to warn of.
+const WARNINGS_MAX: usize = 10_000;
+
+/// Adds a warning, while there are not too many.
+fn note(warnings: &mut Vec<String>, text: String) {
+    match warnings.len() {
+        WARNINGS_MAX => warnings.push("more warnings are left out".to_owned()),
+        len if len < WARNINGS_MAX => warnings.push(text),
+        _ => {}
+    }
+}
+
 impl Gathered {
     fn add_dir(
         &mut self,
@@ -387,7 +399,7 @@ impl Gathered {
             duplicates += u64::from(placement == Placement::Duplicate);
             Ok::<(), BuildFault>(())
         };
-        read_tar(input, spool, &mut sink, &mut |warning| warnings.push(warning.to_string()))?;
+        read_tar(input, spool, &mut sink, &mut |warning| note(warnings, warning.to_string()))?;
         if duplicates > 0 {
             self.warnings.push(format!("{name}: {duplicates} entries came twice; the later ones were taken"));
         }
@@ -417,7 +429,7 @@ impl Gathered {
             spool,
             &mut |number| layer.set(first_layer.saturating_add(number as u16)),
             &mut sink,
-            &mut |warning| warnings.push(warning.to_string()),
+            &mut |warning| note(warnings, warning.to_string()),
         )?;
         Ok(layer.get())
     }

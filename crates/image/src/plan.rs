@@ -556,7 +556,7 @@ impl<'t> Plan<'t> {
                 let why = format!("{links} hard links are more than the {LINKS_MAX} that ext4 allows");
                 return Err(unfit(self.tree, node, why));
             }
-            if links >= LINKS_MAX && is_dir && !many_subdirs {
+            if links > LINKS_MAX && is_dir && !many_subdirs {
                 let why = format!("{} subdirectories need the feature dir_nlink", links - 2);
                 return Err(unfit(self.tree, node, why));
             }

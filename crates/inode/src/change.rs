@@ -49,6 +49,8 @@ pub struct Change<'a> {
     /// Gets the directory whose names changed, and the transaction, if it asks for that to be durable when the caller is answered
     /// (`chattr +D`, `+S`): who starts handles waits for its commit. `None`: nobody waits.
     pub awaited: Option<&'a Cell<Option<(base::Ino, u64)>>>,
+    /// Blocks of directories may come out of what is kept for metadata: something is removed.
+    pub is_removal: bool,
 }
 
 impl<'a> Change<'a> {
@@ -198,7 +200,7 @@ impl<'a> Change<'a> {
         format: &dir::Format,
         with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
     ) -> Result<R, dir::edit::EditFault> {
-        let change = Change { live, alloc, edit: &NoChanges, awaited: None };
+        let change = Change { live, alloc, edit: &NoChanges, awaited: None, is_removal: false };
         let mut values = node.values();
         // Its blocks are somebody else's by now.
         if values.fields.links == 0 {
@@ -439,11 +441,14 @@ impl DirBlocksEdit<'_> {
         if let Some(before) = before.filter(|_| !lblk.0.is_multiple_of(ratio)) {
             return Ok(Pblk(before.0 + 1));
         }
-        let Some(before) = before else { return space.take(Pblk(0), Flags::METADATA) };
+        let flags = match self.change.is_removal {
+            true => Flags::METADATA | Flags::USE_RESERVED,
+            false => Flags::METADATA,
+        };
+        let Some(before) = before else { return space.take(Pblk(0), flags) };
         space.check_room()?;
         // A directory that has a second block will have more.
-        let request =
-            Request { goal: Pblk(before.0 + 1), len: 1, min_len: 1, flags: Flags::METADATA, stream: None };
+        let request = Request { goal: Pblk(before.0 + 1), len: 1, min_len: 1, flags, stream: None };
         match self.change.alloc.allocate_in(self.change.edit, &mut self.window.borrow_mut(), &request) {
             Ok((start, _)) => {
                 space.count(1);

@@ -118,9 +118,11 @@ impl FileCaches {
         };
         let order_max = if path == DataPath::Iomap { Order::MAX } else { Order::MIN };
         let (size, changed_in) = (values.fields.size, values.changed_in);
+        let pages = self.pages.file_of(key, block_bytes, order_max).open();
+        pages.raise_end(size);
         FileData {
             path,
-            pages: self.pages.file_of(key, block_bytes, order_max).open(),
+            pages,
             unconverted: Unconverted::default(),
             known: self.known.inode(ino),
             mapping: RwLock::new(()),
@@ -219,6 +221,7 @@ impl FileData {
     /// Changes [`size`](Self::size). The caller holds the operation lock alone, and `mapping` exclusively to make it less.
     pub fn set_size(&self, size: u64) {
         self.late_end.fetch_min(size, Ordering::AcqRel);
+        self.pages.cut_end(size);
         self.size.store(size, Ordering::Release);
     }
 
@@ -266,6 +269,14 @@ impl FileData {
         len: u32,
     ) -> Result<Entry, Fault> {
         let _mapping = self.mapping.read();
+        self.entry_now(shared, node, lblk, len)
+    }
+
+    /// As [`entry_to_change`](Self::entry_to_change); the caller holds `mapping`.
+    ///
+    /// # Errors
+    /// As [`entry`](Self::entry).
+    pub fn entry_now(&self, shared: &Shared, node: &Node, lblk: Lblk, len: u32) -> Result<Entry, Fault> {
         self.known.map(lblk, len, &mut OnDisk::new(shared, node), Keep::No)
     }
 
@@ -330,6 +341,12 @@ impl FileData {
         }
         self.late_end.store(0, Ordering::Release);
         end
+    }
+
+    /// The end of what is written back, where the size on disk waits for a block to be; 0 if it does not wait.
+    #[must_use]
+    pub fn late_end(&self) -> u64 {
+        self.late_end.load(Ordering::Acquire)
     }
 
     /// Holds what is known against the map on disk, and promises against what needs them: for tests. Nobody changes the file meanwhile.

@@ -31,7 +31,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use base::{Ino, Pblk};
+use base::Pblk;
 use buffer::{Edit, ReadFault};
 
 use self::list::OrphanList;
@@ -192,9 +192,15 @@ impl Orphans {
         Ok(())
     }
 
-    /// Takes a member of the list that was found on disk into memory, behind those found before it; `before` is 0 for the first.
-    pub fn adopt_listed(&self, node: &Arc<Node>, before: Ino) {
-        self.list.adopt(node, before);
+    /// Takes the list that was found on disk into memory: each leads to the next.
+    pub fn adopt_listed(&self, chain: &[Arc<Node>]) {
+        self.list.adopt(chain);
+    }
+
+    /// The head of the list; 0 where it is empty.
+    #[must_use]
+    pub fn list_head(&self) -> u32 {
+        self.list.head()
     }
 
     /// Takes an inode that was found in this slot of the orphan file into memory.

@@ -255,9 +255,9 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
             let disk = Disk(Coordinator::new(modelled, settings));
             // The first flush tells how long one takes.
             disk.0.flush().map_err(|fault| LabFault::Device(fault.to_string()))?;
-            let flush_us = disk.0.flush_nanos().unwrap_or(0) as f64 / 1e3;
             let work = |thread: u64, stop: &AtomicBool| work(study, &disk, thread, mode.is_some(), stop);
-            Ok(Row { flush_us, ..turn_on(study, &work, &|| disk.counts(), model, threads, mode)? })
+            let row = turn_on(study, &work, &|| disk.counts(), model, threads, mode)?;
+            Ok(Row { flush_us: disk.0.flush_nanos().unwrap_or(0) as f64 / 1e3, ..row })
         }
         On::Files if study.load == Load::Happy => {
             let memory = Ground::memory(happy::DEVICE_BYTES, &FormatOptions::default())?;

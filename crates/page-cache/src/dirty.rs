@@ -34,6 +34,13 @@ pub(crate) struct DirtyChunks {
     listed_ms: Option<u64>,
 }
 
+impl DirtyChunks {
+    /// The numbers of those that have been dirty since `until_ms` or before.
+    pub(crate) fn until(&self, until_ms: u64) -> Vec<u64> {
+        self.by_time.range(..=(until_ms, u64::MAX)).map(|(_, number)| *number).collect()
+    }
+}
+
 /// What is dirty in all files.
 #[derive(Default)]
 pub(crate) struct Dirty {

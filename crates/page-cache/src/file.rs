@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -51,6 +51,8 @@ pub struct File {
     pub(crate) is_settled: Condvar,
     /// Bytes of runs that are not settled.
     pub(crate) writing_bytes: AtomicU64,
+    /// Bytes were put here up to this one: it is raised under the lock of the folio that has them.
+    pub(crate) end: AtomicU64,
 }
 
 /// A chunk that was looked up, for the next folio in it.
@@ -85,6 +87,7 @@ impl File {
             settled: Mutex::default(),
             is_settled: Condvar::new(),
             writing_bytes: AtomicU64::new(0),
+            end: AtomicU64::new(0),
         }
     }
 
@@ -175,6 +178,7 @@ impl File {
                 .copy_from_slice(&bytes[done..done + count]);
             state.uptodate.set(blocks.clone());
             self.set_dirty(&chunk, &folio, &mut state, blocks, now_ms);
+            self.raise_end(at + count as u64);
             drop(state);
             if !is_new {
                 folio.touch();
@@ -418,6 +422,18 @@ impl File {
         let start = (part.start >> self.block_shift) as u32;
         let end = part.end.next_multiple_of(1 << self.block_shift) >> self.block_shift;
         start..end as u32
+    }
+
+    /// Bytes are here, or with the backing, up to `end`: what a [`Run`](crate::Run) tells of where it ends.
+    pub fn raise_end(&self, end: u64) {
+        if self.end.load(Ordering::Acquire) < end {
+            self.end.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+
+    /// The file ends here at the latest.
+    pub fn cut_end(&self, end: u64) {
+        self.end.fetch_min(end, Ordering::AcqRel);
     }
 
     /// Is nothing of the file here?

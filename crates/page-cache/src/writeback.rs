@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::chunk::{Chunk, Found};
+use crate::chunk::{CLEAN, Chunk, Found};
 use crate::file::{File, POS_MAX};
 use crate::folio::Folio;
 use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
@@ -48,6 +48,8 @@ struct Piece {
     memory: Arc<Memory>,
     /// Where in the memory its bytes are.
     bytes: Range<usize>,
+    /// Up to where in the file bytes had been put when it was taken.
+    put_end: u64,
 }
 
 /// What there is to take.
@@ -70,27 +72,55 @@ impl File {
         while let Some((dirtied_ms, number)) = self.next_dirty_chunk(after).filter(|(ms, _)| *ms <= until_ms)
         {
             after = Some((dirtied_ms, number));
-            let start = (number << CHUNK_SHIFT).max(range.start);
-            let end = ((number + 1) << CHUNK_SHIFT).min(range.end);
-            let Some(chunk) = self.chunk(number).filter(|_| start < end) else { continue };
-            // The first folio may begin before the range does.
-            let Some(mut page) = chunk.next(start >> PAGE_SHIFT).map(|folio| folio.page) else { continue };
-            while let Some(dirty) = chunk.next_dirty(page).filter(|dirty| dirty << PAGE_SHIFT < end) {
-                page = dirty + 1;
-                let Found::Folio(folio) = chunk.find(dirty) else { continue };
-                let blocks = self.blocks_in(&folio, &(start..end));
-                match self.take_piece(&chunk, &folio, blocks, bytes_max, false) {
-                    TakePiece::Some(piece) => return self.take_more(range, dirtied_ms, piece, bytes_max),
-                    TakePiece::Busy => is_busy = true,
-                    TakePiece::None => {}
-                }
+            let (run, is_passed) = self.take_in(number, range.clone(), bytes_max);
+            if let Some(run) = run {
+                return Take::Run(run);
             }
+            is_busy |= is_passed;
         }
         if is_busy { Take::Busy } else { Take::Clean }
     }
 
+    /// The numbers of the chunks of the range that have been dirty since `until_ms` or before, rising.
+    #[must_use]
+    pub fn dirty_chunks(&self, range: Range<u64>, until_ms: u64) -> Vec<u64> {
+        let mut numbers = self.dirty.lock().until(until_ms);
+        numbers
+            .retain(|number| number << CHUNK_SHIFT < range.end && (number + 1) << CHUNK_SHIFT > range.start);
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Takes the first run of at most `bytes_max` bytes (a block at least) that begins in this chunk and lies within `range`; and
+    /// whether dirty blocks before it, or all that there are, are on their way with older bytes.
+    #[must_use]
+    pub fn take_in(&self, number: u64, range: Range<u64>, bytes_max: u64) -> (Option<Run>, bool) {
+        let start = (number << CHUNK_SHIFT).max(range.start);
+        let end = ((number + 1) << CHUNK_SHIFT).min(range.end);
+        let Some(chunk) = self.chunk(number).filter(|_| start < end) else { return (None, false) };
+        // One that becomes dirty just now may be older as well as younger.
+        let dirtied_ms =
+            Some(chunk.dirtied_ms.load(Ordering::Relaxed)).filter(|ms| *ms != CLEAN).unwrap_or(0);
+        // The first folio may begin before the range does.
+        let Some(mut page) = chunk.next(start >> PAGE_SHIFT).map(|folio| folio.page) else {
+            return (None, false);
+        };
+        let mut is_busy = false;
+        while let Some(dirty) = chunk.next_dirty(page).filter(|dirty| dirty << PAGE_SHIFT < end) {
+            page = dirty + 1;
+            let Found::Folio(folio) = chunk.find(dirty) else { continue };
+            let blocks = self.blocks_in(&folio, &(start..end));
+            let (piece, is_passed) = self.take_piece(&chunk, &folio, blocks, bytes_max, false);
+            is_busy |= is_passed;
+            if let Some(piece) = piece {
+                return (Some(self.take_more(range, dirtied_ms, piece, bytes_max)), is_busy);
+            }
+        }
+        (None, is_busy)
+    }
+
     /// Goes on behind the first piece of a run.
-    fn take_more(&self, range: Range<u64>, dirtied_ms: u64, piece: Piece, bytes_max: u64) -> Take {
+    fn take_more(&self, range: Range<u64>, dirtied_ms: u64, piece: Piece, bytes_max: u64) -> Run {
         let start = piece.pos(self);
         let mut at = start + piece.len();
         let block = self.block_bytes();
@@ -105,17 +135,16 @@ impl File {
             let Some(chunk) = &chunk else { break };
             let Some(folio) = chunk.next(at >> PAGE_SHIFT).filter(|folio| folio.pos() <= at) else { break };
             let blocks = self.blocks_in(&folio, &(at..end));
-            let TakePiece::Some(piece) = self.take_piece(chunk, &folio, blocks, end - at, true) else {
-                break;
-            };
+            let (Some(piece), _) = self.take_piece(chunk, &folio, blocks, end - at, true) else { break };
             at += piece.len();
             pieces.push(piece);
         }
         let file = self.this.upgrade().expect("a file is used by who has it");
-        Take::Run(Run { file, start, dirtied_ms, pieces })
+        Run { file, start, dirtied_ms, pieces }
     }
 
-    /// Takes the first dirty blocks in a row that are not on their way, of `blocks`; `is_next`: only if they begin there.
+    /// Takes the first dirty blocks in a row that are not on their way, of `blocks`, and tells whether dirty ones before them are;
+    /// `is_next`: only if they begin there.
     fn take_piece(
         &self,
         chunk: &Chunk,
@@ -123,27 +152,26 @@ impl File {
         blocks: Range<u32>,
         bytes_max: u64,
         is_next: bool,
-    ) -> TakePiece {
+    ) -> (Option<Piece>, bool) {
         let mut state = folio.state.write();
         let mut start = state.dirty.next_set(blocks.start, blocks.end);
-        let is_dirty = start < blocks.end;
+        let mut is_busy = false;
         // Past what is on its way with older bytes.
         while start < blocks.end && state.writing.any(start..start + 1) {
+            is_busy = true;
             let settled = state.writing.next_clear(start, blocks.end);
             start = state.dirty.next_set(settled, blocks.end);
         }
-        if start >= blocks.end {
-            return if is_dirty { TakePiece::Busy } else { TakePiece::None };
-        }
-        if is_next && start != blocks.start {
-            return TakePiece::None;
+        if start >= blocks.end || is_next && start != blocks.start {
+            return (None, is_busy);
         }
         let count_max = (bytes_max >> self.block_shift).clamp(1, u64::from(blocks.end)) as u32;
         let end = state.dirty.next_clear(start, blocks.end.min(start.saturating_add(count_max)));
         let end = state.writing.next_set(start, end);
         let (blocks, mut bytes) =
             (start..end, (start as usize) << self.block_shift..(end as usize) << self.block_shift);
-        let Some(all) = state.bytes.clone() else { return TakePiece::None };
+        let Some(all) = state.bytes.clone() else { return (None, is_busy) };
+        let put_end = self.end.load(Ordering::Acquire);
         let memory = if bytes.len() * COPY_FRACTION <= all.len() {
             let mut copy = self.shared.take_memory(Order::holding(bytes.len() as u64));
             copy[..bytes.len()].copy_from_slice(&all[bytes.clone()]);
@@ -162,7 +190,7 @@ impl File {
         self.shared.start_writing(u64::from(count) << self.block_shift);
         chunk.writing_blocks.fetch_add(count, Ordering::SeqCst);
         self.sub_dirty_blocks(chunk, count);
-        TakePiece::Some(Piece { folio: folio.clone(), blocks, memory, bytes })
+        (Some(Piece { folio: folio.clone(), blocks, memory, bytes, put_end }), is_busy)
     }
 }
 
@@ -238,12 +266,6 @@ impl File {
     }
 }
 
-enum TakePiece {
-    Some(Piece),
-    Busy,
-    None,
-}
-
 impl Piece {
     fn pos(&self, file: &File) -> u64 {
         self.folio.pos() + (u64::from(self.blocks.start) << file.block_shift)
@@ -271,6 +293,14 @@ impl Run {
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.pieces.iter().map(Piece::len).sum()
+    }
+
+    /// Where the bytes end that were put into the file: with its last block, or inside of that, when it was taken. What is appended
+    /// there afterwards is dirty again.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        let put_end = self.pieces.last().map_or(self.start, |piece| piece.put_end);
+        (self.start + self.len_bytes()).min(put_end)
     }
 
     /// Since when the oldest of it is dirty, as the writer said.
@@ -311,6 +341,7 @@ impl Run {
                     blocks: piece.blocks.start..block,
                     memory: piece.memory.clone(),
                     bytes: piece.bytes.start..byte,
+                    put_end: piece.put_end,
                 });
                 (piece.blocks.start, piece.bytes.start) = (block, byte);
             }

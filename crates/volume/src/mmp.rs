@@ -160,7 +160,7 @@ impl MountGuard {
 fn claim_block(place: &Place, check: u16, wait: &dyn Fn(Duration)) -> Result<Mmp, OpenFault> {
     let mut block = place.read()?;
     let check = check.max(block.check_interval);
-    let pause = Duration::from_secs(u64::from((2 * check + 1).min(check.saturating_add(WAIT_MORE_MAX))));
+    let pause = Duration::from_secs(u64::from(check) + (u64::from(check) + 1).min(WAIT_MORE_MAX.into()));
     let by = |block: &Mmp| {
         let text = |field: &[u8]| String::from_utf8_lossy(until_nul(field)).escape_debug().to_string();
         format!("\"{}\" ({})", text(&block.node_name), text(&block.device_name))
@@ -200,6 +200,11 @@ fn claim_block(place: &Place, check: u16, wait: &dyn Fn(Duration)) -> Result<Mmp
     Ok(ours)
 }
 
+/// Did the same one write it, at the same time?
+fn is_same(found: &Mmp, ours: &Mmp) -> bool {
+    (found.sequence, found.node_name) == (ours.sequence, ours.node_name)
+}
+
 fn any_number() -> u32 {
     let salt = std::collections::hash_map::RandomState::new();
     std::hash::BuildHasher::hash_one(&salt, 0) as u32 % Mmp::SEQ_MAX + 1
@@ -217,15 +222,16 @@ impl Held {
 
     /// Looks whether it is ours still, and shows that we are here.
     fn refresh(&self, state: &mut State) {
-        let is_ours =
-            |block: &Mmp| (block.sequence, block.node_name) == (state.block.sequence, state.block.node_name);
         let why = match self.place.read() {
-            Ok(block) if is_ours(&block) => {
+            Ok(block) if is_same(&block, &state.block) => {
                 let next = if state.block.sequence >= Mmp::SEQ_MAX { 1 } else { state.block.sequence + 1 };
                 state.block.sequence = next;
-                match self.place.write(&mut state.block) {
-                    Ok(()) => return,
-                    Err(fault) => format!("nobody can be told that it is in use: {fault}"),
+                let written = self.place.write(&mut state.block);
+                // A device that lost other bytes refuses everything from then on: the journal's end, but others see us.
+                let is_there = || self.place.read().is_ok_and(|block| is_same(&block, &state.block));
+                match written {
+                    Err(fault) if !is_there() => format!("nobody can be told that it is in use: {fault}"),
+                    _ => return,
                 }
             }
             Ok(_) => "somebody else opened it for writing".to_owned(),
@@ -246,7 +252,8 @@ impl Drop for MountGuard {
             let _ = thread.join();
         }
         let mut state = self.held.state.lock();
-        if state.lost.is_none() {
+        let is_ours = || self.held.place.read().is_ok_and(|block| is_same(&block, &state.block));
+        if state.lost.is_none() && is_ours() {
             state.block.sequence = Mmp::SEQ_CLEAN;
             // Who comes next waits and finds out, if this fails.
             let _ = self.held.place.write(&mut state.block);

@@ -152,7 +152,7 @@ fn replay(
     let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
     let log = log_of(&device, sb, geometry, options, budget)?;
     let target = Target {
-        fs_blocks: geometry.blocks,
+        fs_blocks: device_blocks(&*device, geometry),
         block_size,
         journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
     };
@@ -216,4 +216,9 @@ pub(crate) fn log_of(
         Ok(map) => Ok(Log::new(Arc::clone(device), map, bs)),
         Err(fault) => refuse(format!("the journal's map is damaged: {fault}")),
     }
+}
+
+/// Blocks that a log may write to: those of the device. It may have a superblock that tells of more than the one in place does.
+pub(crate) fn device_blocks(device: &dyn Device, geometry: &Geometry) -> u64 {
+    device.size_bytes() >> geometry.block_size.log2()
 }

@@ -13,8 +13,13 @@ use volume::{Allocate, DataPath, New, OpenOptions, Refusal, Volume, WriteOptions
 const BLOCK: u64 = 1024;
 
 fn make(path: &Path, size: &str) {
+    make_with(path, size, &[]);
+}
+
+fn make_with(path: &Path, size: &str, more: &[&str]) {
     let options = ["-q", "-F", "-t", "ext4", "-b", "1024", "-m", "0", "-N", "128", "-J", "size=1"];
-    testkit::run("mke2fs", options.into_iter().chain([path.to_str().unwrap(), size]));
+    let more = more.iter().copied().chain([path.to_str().unwrap(), size]);
+    testkit::run("mke2fs", options.into_iter().chain(more));
 }
 
 /// Nothing happens but what the test asks for.
@@ -136,4 +141,23 @@ fn what_cannot_be_written_back_promises_nothing() {
     volume.fsync(ino).unwrap_err();
     assert_eq!(volume.statfs().unwrap().blocks_available, free);
     disk.disarm_all();
+}
+
+/// Names that are kept inside a directory's inode are removed though no block is free.
+#[test]
+fn names_inside_the_inode_go_where_no_block_is_left() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    make_with(&path, "12M", &["-I", "256", "-O", "inline_data"]);
+    let (_disk, volume) = open(&path, DataPath::Iomap);
+    let root = volume.root().unwrap().ino();
+    let dir = volume.create(root, b"dir", &New::directory(0o755)).unwrap().ino();
+    let inner = volume.create(dir, b"inner", &New::directory(0o755)).unwrap().ino();
+    volume.create(inner, b"file", &New::file(0o600)).unwrap();
+    let ino = volume.create(root, b"file", &New::file(0o600)).unwrap().ino();
+    take_all(&volume, ino);
+    volume.unlink(inner, b"file").unwrap();
+    volume.rmdir(dir, b"inner").unwrap();
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
 }

@@ -1,9 +1,11 @@
 //! What happens to a file while some of its bytes are on their way to the device.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use base::Ino;
+use device::Device;
 use simdisk::{Faulty, Image, Op, Rule, SimDisk};
 use volume::{Allocate, DataPath, New, OpenOptions, OrphanMode, Refusal, SetAttr, Volume, WriteOptions};
 
@@ -105,4 +107,148 @@ fn a_file_without_a_name_that_was_cut_is_deleted_all_the_same() {
             assert_eq!(after.recovery().deleted_orphans, 1, "{orphans:?}, {size}");
         }
     }
+}
+
+/// Bytes that were appended to a block while it was written are not in it: the size on disk does not tell of them.
+#[test]
+fn a_size_on_disk_is_no_larger_than_what_was_written() {
+    let (disk, volume) = made("8M", DataPath::Iomap);
+    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[1; 300]).unwrap();
+    disk.arm(Rule::delay(Op::Write, LONG));
+    std::thread::scope(|scope| {
+        scope.spawn(|| volume.write_back_some(1024).unwrap());
+        std::thread::sleep(SHORT);
+        volume.append(ino, &[2; 300]).unwrap();
+    });
+    disk.disarm_all();
+    // Of the directory only.
+    volume.fsync(Ino::ROOT).unwrap();
+    let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
+    assert!(bytes(&after, ino) == [1; 300]);
+    volume.fsync(ino).unwrap();
+    let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
+    assert!(bytes(&after, ino) == [[1; 300], [2; 300]].concat());
+}
+
+/// A block with the end on disk that cannot be written does not keep back what was written behind it.
+#[test]
+fn what_is_written_behind_a_block_that_fails_is_there() {
+    let (disk, volume) = made("8M", DataPath::Iomap);
+    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[1; 300]).unwrap();
+    volume.fsync(ino).unwrap();
+    volume.write_at(ino, 0, &[2; 10]).unwrap();
+    disk.arm(Rule::delay(Op::Write, LONG).times(1));
+    std::thread::scope(|scope| {
+        scope.spawn(|| volume.write_back_some(1024).unwrap());
+        std::thread::sleep(SHORT);
+        volume.append(ino, &[3; 3000]).unwrap();
+        // All but the block with the end on disk, which is on its way.
+        assert!(volume.write_back_some(1 << 20).unwrap());
+    });
+    disk.disarm_all();
+    disk.arm(Rule::fail(Op::Write, 5).times(1));
+    volume.fsync(ino).unwrap_err();
+    disk.disarm_all();
+    volume.fsync(ino).unwrap();
+    let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
+    let there = bytes(&after, ino);
+    assert_eq!(there.len(), 3300);
+    assert!(there[1024..].iter().all(|byte| *byte == 3));
+}
+
+/// Whoever asks for what he wrote does not wait for what others write afterwards, however fast they do.
+#[test]
+fn who_makes_bytes_durable_does_not_wait_for_later_ones() {
+    let (disk, volume) = made("8M", DataPath::Iomap);
+    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[1; 64 << 10]).unwrap();
+    volume.fsync(ino).unwrap();
+    disk.arm(Rule::delay(Op::Write, Duration::from_millis(2)));
+    let is_over = AtomicBool::new(false);
+    let begun = Instant::now();
+    let too_long = Duration::from_secs(30);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut at = 0;
+            while !is_over.load(Ordering::Relaxed) && begun.elapsed() < too_long {
+                volume.write_at(ino, at % (64 << 10), &[2; 1024]).unwrap();
+                at += 2048;
+            }
+        });
+        for _ in 0..5 {
+            volume.fsync(ino).unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(begun.elapsed() < too_long);
+}
+
+/// An inode that was used before is free again, or told of twice: whoever wrote that did not know better than the bitmap.
+#[test]
+fn orphans_that_are_none_do_not_keep_anybody_from_writing() {
+    let (disk, volume) = made("8M", DataPath::Iomap);
+    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[1; 300]).unwrap();
+    volume.unlink(Ino::ROOT, b"file").unwrap();
+    volume.close().unwrap();
+    change_superblock(&disk, |sb| sb.last_orphan = ino.0);
+    let volume = open(disk.clone());
+    assert_eq!(volume.recovery().deleted_orphans, 0);
+    assert!(volume.recovery().problems.iter().any(|problem| problem.contains("list of orphans")));
+    let ino = volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
+    volume.write_at(ino, 0, &[1; 300]).unwrap();
+    volume.close().unwrap();
+    assert!(bytes(&open(disk), ino) == [1; 300]);
+}
+
+/// Where there are errors nobody knows whose the blocks are that an orphan has.
+#[test]
+fn orphans_of_a_damaged_file_system_wait_for_who_mends_it() {
+    for has_errors in [false, true] {
+        let (disk, volume) = made("8M", DataPath::Iomap);
+        let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+        volume.opened(ino).unwrap();
+        volume.unlink(Ino::ROOT, b"file").unwrap();
+        volume.sync().unwrap();
+        let after = Arc::new(Faulty::new(disk.inner().cut_all_lost()));
+        if has_errors {
+            change_superblock(&after, |sb| sb.state |= ondisk::superblock::STATE_ERRORS);
+        }
+        let volume = open(after);
+        assert_eq!(volume.recovery().deleted_orphans, u64::from(!has_errors));
+        let told = volume.recovery().problems.iter().any(|problem| problem.contains("e2fsck -f"));
+        assert_eq!(told, has_errors);
+    }
+}
+
+fn change_superblock(disk: &Faulty<SimDisk>, change: impl FnOnce(&mut ondisk::Superblock)) {
+    let mut bytes = [0; ondisk::superblock::SIZE];
+    disk.read_at(ondisk::superblock::OFFSET, &mut bytes).unwrap();
+    let mut sb = ondisk::Superblock::decode(&bytes).unwrap();
+    change(&mut sb);
+    disk.write_durable_at(ondisk::superblock::OFFSET, &sb.sealed()).unwrap();
+}
+
+/// One extent that fails costs its own bytes: those behind it are written in the same call.
+#[test]
+fn an_extent_that_fails_costs_its_own_bytes_only() {
+    let (disk, volume) = made("8M", DataPath::Iomap);
+    let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let other = volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
+    // Extents of one block each.
+    for block in 0..8 {
+        for ino in [ino, other] {
+            volume.write_at(ino, block << 10, &[1; 1024]).unwrap();
+            volume.fsync(ino).unwrap();
+        }
+    }
+    volume.write_at(ino, 0, &[2; 8 << 10]).unwrap();
+    disk.arm(Rule::fail(Op::Write, 5).times(1));
+    volume.fsync(ino).unwrap_err();
+    disk.disarm_all();
+    volume.fsync(ino).unwrap();
+    let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
+    assert!(bytes(&after, ino) == [[1; 1024].as_slice(), &[2; 7 << 10]].concat());
 }

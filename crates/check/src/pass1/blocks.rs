@@ -12,7 +12,7 @@ use crate::map::{self, MapFault, MapRoot, Run, Visit};
 use crate::pass1::fields::Subject;
 use crate::pass1::special::Role;
 use crate::rules::{inode as rules, map as map_rules};
-use crate::state::{InodeNote, State};
+use crate::state::{InodeNote, State, Why};
 use crate::xattrs::InodeAttrs;
 
 impl Subject<'_, '_> {
@@ -122,6 +122,11 @@ impl Subject<'_, '_> {
         let covered = bs.blocks_for(inode.size) >= end || inode.has_flag(flags::VERITY);
         if (!covered || inode.size > max) && !inline {
             let expected = last_written.map_or(0, |last| (last + 1).saturating_mul(bs.bytes()));
+            if inode.size <= max {
+                // Or it is being cut.
+                self.state.suspect(self.ino, Why::Cut { size: inode.size, mapped: expected });
+                return;
+            }
             self.state.findings.differs(&rules::SIZE, Place::ino(self.ino), "the size", inode.size, expected);
         }
     }

@@ -3,7 +3,7 @@
 use base::{Lblk, Pblk};
 
 use super::block::Dir;
-use crate::map::{Run, data_runs};
+use crate::map::{Run, data_runs_where};
 use crate::rules::directory as rules;
 use crate::{Place, image::Image};
 
@@ -38,11 +38,15 @@ impl Layout {
         let end = dir.blocks;
         let most = dir.state.image.geometry.blocks;
         let mut too_much = false;
-        data_runs(&dir.state.image, &dir.note.root, &mut |run| {
+        let may_enter = |block| dir.state.may_enter_shared(block);
+        data_runs_where(&dir.state.image, &dir.note.root, &may_enter, &mut |run| {
             let next = self.runs.last().map_or(0, |last| last.lblk.0 + last.len);
             let len = run.len.min(end.saturating_sub(run.lblk.0));
-            if run.lblk.0 >= end || run.lblk.0 < next || len == 0 {
-                return Some(()); // behind the size, or out of order: pass 1 said so
+            if run.lblk.0 < next || len == 0 && run.lblk.0 < end {
+                return Some(()); // out of order: pass 1 said so
+            }
+            if run.lblk.0 >= end {
+                return None; // behind the size, as all that follows
             }
             if self.mapped + u64::from(len) > most {
                 too_much = true;

@@ -160,6 +160,9 @@ fn from_map(
     }
     let mut by_pblk: Vec<(u64, u32)> = map.runs.iter().map(|(_, pblk, len)| (*pblk, *len)).collect();
     by_pblk.sort_unstable();
+    if by_pblk.windows(2).any(|pair| pair[0].0 + u64::from(pair[0].1) > pair[1].0) {
+        return Err("the journal has a block twice".to_owned());
+    }
     Ok(Journal { blocks, runs: map.runs, by_pblk })
 }
 

@@ -18,7 +18,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use extant::{
-    Error, Fault, FileSystem, FileType, Follow, New, Refusal, Rename, SetAttr, SetXattr, Timestamp,
+    Error, Fault, FileSystem, FileType, Follow, Ino, InodeRef, New, Refusal, Rename, SetAttr, SetXattr,
+    Timestamp,
 };
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -29,7 +30,7 @@ use super::os;
 use crate::exit;
 use crate::look::host::Choices;
 use crate::look::progress::Progress;
-use crate::look::{Session, below, code_of};
+use crate::look::{Session, below, code_of, shown};
 
 /// Names that are tried for a file until it is whole.
 const TEMPORARY_TRIES: u32 = 1000;
@@ -68,8 +69,8 @@ struct Copy<'a> {
     recursive: bool,
     progress: Progress,
     buffer: Vec<u8>,
-    /// Files with several names: where the first one is in the image.
-    names: HashMap<(u64, u64), Vec<u8>>,
+    /// Files with several names: which inode of the image each became, and its first name there.
+    names: HashMap<(u64, u64), (Identity, Vec<u8>)>,
     is_full: bool,
 }
 
@@ -118,6 +119,27 @@ pub(crate) fn copy_in(
             break;
         }
     }
+}
+
+/// Tells an inode from a later one with its number.
+type Identity = (Ino, u32);
+
+fn identity(inode: &InodeRef) -> Identity {
+    (inode.ino(), inode.fields().generation)
+}
+
+/// A name next to `path` that nobody has: for what becomes whole before it takes that name.
+pub(super) fn temporary(fs: &FileSystem, path: &[u8]) -> Result<Vec<u8>, Error> {
+    let slash = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+    for number in 0..TEMPORARY_TRIES {
+        let place = [&path[..slash], format!(".extant-{number}").as_bytes()].concat();
+        match fs.resolve(os(&place), Follow::NotTheLast) {
+            Err(error) if error.is(Refusal::NotFound) => return Ok(place),
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+    }
+    Err(Error::At { path: path.to_vec(), fault: Refusal::Exists.into() })
 }
 
 /// A directory that is being copied.
@@ -211,7 +233,12 @@ impl Copy<'_> {
     fn try_leaf(&mut self, source: &Path, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
         let id = (metadata.dev(), metadata.ino());
         let has_more_names = self.recursive && metadata.nlink() > 1;
-        let first = self.names.get(&id).filter(|_| has_more_names).cloned();
+        // Another source may have taken that name since.
+        let is_there = |(became, first): &&(Identity, Vec<u8>)| {
+            self.fs.resolve(os(first), Follow::NotTheLast).is_ok_and(|inode| identity(&inode) == *became)
+        };
+        let known = self.names.get(&id).filter(|_| has_more_names);
+        let first = known.filter(is_there).map(|(_, first)| first.clone());
         // It becomes whole under a name of its own, where its name is taken.
         let there = self.fs.resolve(os(path), Follow::NotTheLast);
         let place = match there {
@@ -219,7 +246,7 @@ impl Copy<'_> {
                 return Err(Error::At { path: path.to_vec(), fault: Refusal::IsDirectory.into() }.into());
             }
             Ok(_) if first.as_deref() == Some(path) => return Ok(()),
-            Ok(_) => self.temporary(path)?,
+            Ok(_) => temporary(&self.fs, path)?,
             Err(error) if error.is(Refusal::NotFound) => path.to_vec(),
             Err(error) => return Err(error.into()),
         };
@@ -242,23 +269,10 @@ impl Copy<'_> {
             // Only what was made here can have this name.
             let _ = self.fs.remove_file(os(&place));
         } else if has_more_names && first.is_none() {
-            self.names.insert(id, path.to_vec());
+            let inode = self.fs.resolve(os(path), Follow::NotTheLast)?;
+            self.names.insert(id, (identity(&inode), path.to_vec()));
         }
         moved
-    }
-
-    /// A name next to `path` that nobody has.
-    fn temporary(&self, path: &[u8]) -> Result<Vec<u8>, Failure> {
-        let slash = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
-        for number in 0..TEMPORARY_TRIES {
-            let place = [&path[..slash], format!(".extant-cp-{number}").as_bytes()].concat();
-            match self.fs.resolve(os(&place), Follow::NotTheLast) {
-                Err(error) if error.is(Refusal::NotFound) => return Ok(place),
-                Err(error) => return Err(error.into()),
-                Ok(_) => {}
-            }
-        }
-        Err(Error::At { path: path.to_vec(), fault: Refusal::Exists.into() }.into())
     }
 
     fn make(&mut self, source: &Path, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
@@ -332,8 +346,25 @@ impl Copy<'_> {
         if !self.choices.metadata {
             return Ok(());
         }
-        for (name, value) in attributes_of(source)? {
-            self.fs.set_xattr_with(os(path), &name, &value, SetXattr::Any)?;
+        let attributes = attributes_of(source)?;
+        for (name, value) in &attributes {
+            match self.fs.set_xattr_with(os(path), name, value, SetXattr::Any) {
+                // Not that the image is full: that is told by what comes next.
+                Err(error) if error.is(Refusal::NoSpace) => {
+                    let name = crate::inspect::format::escape(name);
+                    let why = format!("no room for its attribute {name}, of {} bytes", value.len());
+                    let shown = shown(&self.image, path);
+                    self.session.problem(exit::TARGET, format_args!("{shown}: {why}"));
+                }
+                set => set?,
+            }
+        }
+        // What it inherited from the directory that it was made in is not its own.
+        for name in [&b"system.posix_acl_access"[..], b"system.posix_acl_default"] {
+            if !attributes.iter().any(|(there, _)| there == name) {
+                // Most have none.
+                let _ = self.fs.remove_xattr(os(path), name);
+            }
         }
         let time =
             |seconds, nanos: i64| Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or_default() };

@@ -18,6 +18,7 @@ use super::args::{
     Change, ChmodArgs, ChownArgs, LinksArg, LnArgs, MkdirArgs, MvArgs, ProjectArgs, Resize, RmArgs,
     TouchArgs, TruncateArgs, XattrArgs, XattrCommand,
 };
+use super::copy_in::temporary;
 use super::{content, os};
 use crate::exit;
 use crate::inspect::format::{escape, hex, quote};
@@ -254,7 +255,7 @@ fn ln(session: &mut Session, args: &LnArgs) {
             let new = New::symlink(text);
             let fs = &destination.named.fs;
             let image = &destination.named.image;
-            make_link(session, image, fs, &path, args.force, || fs.create_node(os(&path), &new).map(drop));
+            make_link(session, image, fs, &path, args.force, |path| fs.create_node(os(path), &new).map(drop));
         }
         return;
     }
@@ -274,8 +275,8 @@ fn ln(session: &mut Session, args: &LnArgs) {
         }
         let path = destination.path_of(target.name());
         let fs = &target.fs;
-        make_link(session, &target.image, fs, &path, args.force, || {
-            fs.hard_link(os(&target.path), os(&path))
+        make_link(session, &target.image, fs, &path, args.force, |path| {
+            fs.hard_link(os(&target.path), os(path))
         });
     }
 }
@@ -287,15 +288,20 @@ fn make_link(
     fs: &FileSystem,
     path: &[u8],
     force: bool,
-    make: impl Fn() -> Result<(), Error>,
+    make: impl Fn(&[u8]) -> Result<(), Error>,
 ) {
-    let made = match make() {
+    let made = match make(path) {
         Err(error) if force && error.is(Refusal::Exists) => {
-            let removed = fs.remove_file(os(path));
-            if removed.is_ok() {
-                session.did(image);
-            }
-            removed.and_then(|()| make())
+            // Whole before it takes the name: what has that may be the file that is linked.
+            temporary(fs, path).and_then(|place| {
+                make(&place)?;
+                let moved = fs.rename_with(os(&place), os(path), Rename::Replace);
+                match fs.remove_file(os(&place)) {
+                    // Two names of one file do not replace each other.
+                    Err(error) if moved.is_ok() && !error.is(Refusal::NotFound) => Err(error),
+                    _ => moved,
+                }
+            })
         }
         made => made,
     };

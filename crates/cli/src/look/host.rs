@@ -389,7 +389,9 @@ impl Shared {
             }
             error => {
                 let what = format!("cannot set the attribute {}", crate::inspect::format::escape(name));
-                self.refused(shown, &what, error.into());
+                let why = io::Error::from(error);
+                // No space is one for attributes of this inode here: what comes next tells if there is none at all.
+                self.told(exit::TARGET, shown, &format_args!("{what}: {why}"));
             }
         }
     }

@@ -129,6 +129,7 @@ impl<S: Serve> Transport<S> {
 
     pub(super) fn set_attribute(
         &self,
+        request: &Request,
         node: INodeNo,
         name: &[u8],
         value: &[u8],
@@ -140,9 +141,14 @@ impl<S: Serve> Transport<S> {
             XATTR_REPLACE => SetXattr::Replace,
             _ => return Err(Errno::INVAL),
         };
-        self.serve.set_xattr(convert::ino_of(node)?, name, value, how)?;
+        let ino = convert::ino_of(node)?;
+        self.serve.set_xattr(ino, name, value, how)?;
+        if name != b"system.posix_acl_access" {
+            return Ok(());
+        }
+        let lost = self.kills_set_id && self.drop_set_gid(request, ino)?;
         // An access ACL changes the mode; without checks the kernel does not know that.
-        if !self.checks && name == b"system.posix_acl_access" {
+        if lost || !self.checks {
             self.drop_attributes(node);
         }
         Ok(())

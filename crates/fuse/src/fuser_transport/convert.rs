@@ -132,7 +132,11 @@ pub(super) fn device_parts(device: u32) -> (u32, u32) {
 pub(super) fn time_to_set(time: TimeOrNow) -> Timestamp {
     match time {
         TimeOrNow::SpecificTime(time) => timestamp(time),
-        TimeOrNow::Now => timestamp(SystemTime::now()),
+        // The clock that every other change takes its time from.
+        TimeOrNow::Now => {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+            Timestamp { seconds: now.tv_sec, nanos: now.tv_nsec as u32 }
+        }
     }
 }
 

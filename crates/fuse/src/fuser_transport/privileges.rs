@@ -7,7 +7,7 @@
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_HANDLE_KILLPRIV_V2), linux/capability.h; proc_pid_status(5).
 
 use base::Ino;
-use fuser::INodeNo;
+use fuser::{INodeNo, Request};
 use volume::{FileType, SetAttr, unprivileged};
 
 use super::Transport;
@@ -15,6 +15,8 @@ use crate::{Errno, Serve};
 
 /// Bit of CAP_FSETID in a set of capabilities.
 const FSETID: u64 = 1 << 4;
+
+const SETGID: u16 = 0o2000;
 
 /// Has the thread CAP_FSETID? Whom we know nothing about has not.
 pub(super) fn may_keep_set_id(thread: u32) -> bool {
@@ -61,6 +63,22 @@ impl<S: Serve> Transport<S> {
         let after = unprivileged(before);
         let stays = stat.kind != FileType::Regular || after == before || may_keep();
         Ok((!stays).then_some(after))
+    }
+
+    /// Takes set-group-id off a file whose ACL was set by somebody who is not in its group, as chmod does, where the kernel that asks
+    /// leaves it to us. Was it there?
+    pub(super) fn drop_set_gid(&self, request: &Request, ino: Ino) -> Result<bool, Errno> {
+        let stat = self.serve.stat(ino)?;
+        if stat.mode & SETGID == 0 || request.gid() == stat.gid {
+            return Ok(false);
+        }
+        let status = status(request.pid());
+        if has_group(&status, stat.gid) || has_capability(request.pid(), &status, FSETID) {
+            return Ok(false);
+        }
+        let mode = Some(stat.mode & 0o7777 & !SETGID);
+        self.serve.set_attr(ino, &SetAttr { mode, ..SetAttr::default() })?;
+        Ok(true)
     }
 
     /// Takes off what goes because of a write that is about to happen, and has the kernel ask for the mode again.

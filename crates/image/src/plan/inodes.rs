@@ -104,7 +104,7 @@ impl Plan<'_> {
             let times = &self.tree.times[node.times as usize];
             (atime, ctime, crtime) = (times.atime, times.ctime, times.crtime);
         }
-        let links = if node.is_dir() && node.links >= LINKS_MAX { 1 } else { node.links as u16 };
+        let links = if node.is_dir() && node.links > LINKS_MAX { 1 } else { node.links as u16 };
         let sectors = self.sectors_of(node_index);
         let mut blocks = sectors;
         if sectors >= 1 << 48 {

@@ -242,6 +242,8 @@ impl Layout<'_> {
     ) -> Result<(BlobId, ImageManifest), SourceFault> {
         let index: ImageIndex = self.parsed("index.json", &self.file_bytes(&self.dir.join("index.json"))?)?;
         let by_digest = reference.and_then(|reference| BlobId::from_str(reference).ok());
+        // Tags may have a colon, too.
+        let by_digest = by_digest.filter(|digest| Hash::of(digest).is_some());
         let mut place = String::from("index.json");
         let mut chosen = match by_digest {
             Some(digest) => self.by_digest(&index, &digest)?,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use base::{Ino, Pblk};
+use base::Pblk;
 use buffer::{Edit, Kind, Owner, ReadFault, Seal};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -92,14 +92,20 @@ impl OrphanList {
     }
 
     /// See [`Orphans::adopt_listed`](super::Orphans::adopt_listed).
-    pub(super) fn adopt(&self, node: &Arc<Node>, before: Ino) {
+    pub(super) fn adopt(&self, chain: &[Arc<Node>]) {
         let mut list = self.list.lock();
-        let after = node.values().fields.dtime;
-        node.set_orphan(OrphanState::Listed);
-        if before.0 == 0 {
-            list.head = node.ino().0;
+        let ino_at = |at: Option<usize>| at.and_then(|at| chain.get(at)).map_or(0, |node| node.ino().0);
+        list.head = ino_at(Some(0));
+        for (at, node) in chain.iter().enumerate() {
+            node.set_orphan(OrphanState::Listed);
+            let (before, after) = (ino_at(at.checked_sub(1)), ino_at(Some(at + 1)));
+            list.members.insert(node.ino().0, Links { node: Arc::clone(node), before, after });
         }
-        list.members.insert(node.ino().0, Links { node: Arc::clone(node), before: before.0, after });
+    }
+
+    /// The head; 0 for an empty list.
+    pub(super) fn head(&self) -> u32 {
+        self.list.lock().head
     }
 
     pub(super) fn lock(&self) -> Held<'_> {

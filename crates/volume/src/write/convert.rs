@@ -19,7 +19,7 @@ use inode::{Change, FileData, Node};
 use mapping::{Holds, Mapped};
 use page_cache::Run;
 
-use super::writeback::Flusher;
+use super::writeback::{Flusher, reach};
 use super::{end_handle, with_room};
 use crate::{Fault, Refusal};
 
@@ -35,11 +35,11 @@ impl Flusher {
         let log = self.shared().geometry.block_size.log2();
         let (from, end) = (run.start() >> log, (run.start() + run.len_bytes()) >> log);
         let Some(entry) = unwritten else {
-            if node.values().fields.size >= data.size().min(run.start() + run.len_bytes()) {
+            if node.values().fields.size >= data.size().min(run.end()) {
                 return Ok(());
             }
             let handle = self.start(1)?;
-            return self.put_size(&handle, node, data, run);
+            return self.put_size(&handle, node, data, reach(run));
         };
         let mut from = Some(from);
         while let Some(at) = from {
@@ -97,7 +97,7 @@ impl Flusher {
             })
         };
         let done = match done {
-            Ok(None) => self.put_size(&handle, node, data, run).map(|()| None),
+            Ok(None) => self.put_size(&handle, node, data, reach(run)).map(|()| None),
             done => done,
         };
         end_handle(handle, &done);

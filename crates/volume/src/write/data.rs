@@ -223,6 +223,8 @@ impl Writer {
         }
         let room = (at << bs.log2()).saturating_sub(pos).min(bytes.len() as u64) as usize;
         if let (0, Some(fault)) = (room, refused) {
+            // Zeros behind the end are not the file's.
+            data.set_size(old);
             return Err(fault);
         }
         // Before the copy: what is written back meanwhile is the file's then.
@@ -265,16 +267,19 @@ impl Writer {
         promised: &[(u32, u32)],
     ) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
-        let kept = bs.blocks_for(end);
+        // Asked before `mapping` is locked, which comes after folios; nobody else makes something dirty.
+        let is_held = |from: u64, to: u64| data.pages.is_held(from << bs.log2()..to << bs.log2());
+        let edge = end >> bs.log2();
+        let kept = if is_held(edge, edge + 1) { edge + 1 } else { edge };
+        let unused = promised.iter().filter_map(|&(lblk, len)| {
+            let (from, to) = (u64::from(lblk).max(kept), u64::from(lblk) + u64::from(len));
+            (from < to && !is_held(from, to)).then(|| (Lblk(from as u32), (to - from) as u32))
+        });
+        let unused: Vec<_> = unused.collect();
         {
             let _mapping = data.mapping.write();
-            for &(lblk, len) in promised {
-                let from = u64::from(lblk).max(kept);
-                let to = u64::from(lblk) + u64::from(len);
-                if from < to && !data.pages.is_held(from << bs.log2()..to << bs.log2()) {
-                    let (from, len) = (from as u32, (to - from) as u32);
-                    data.forget(self.shared(), &self.keeper.alloc, Lblk(from), len);
-                }
+            for (from, len) in unused {
+                data.forget(self.shared(), &self.keeper.alloc, from, len);
             }
         }
         let size = old.max(end);

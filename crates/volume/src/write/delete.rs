@@ -1,5 +1,6 @@
 //! Deleting inodes, at once or by steps; cutting files; what a crash left to do.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use base::Ino;
@@ -19,10 +20,14 @@ pub(crate) struct Orphaned {
     pub(crate) deleted: u64,
     /// Those that could not be, and stay.
     pub(crate) failed: u64,
+    /// The list leads to what is no orphan: what follows there is not known.
+    pub(crate) is_broken: bool,
 }
 
-/// Blocks that are freed in the transaction that took the last name.
+/// Extents whose blocks are freed in the transaction that took the last name.
 const SHORT_EXTENTS: u16 = 4;
+/// Blocks of them at most, where each takes a record in the journal.
+const JOURNALED_SHORT: u64 = 256;
 
 impl Writer {
     /// Can it be deleted within the credits of an operation on names?
@@ -31,10 +36,15 @@ impl Writer {
         if node.data().is_some_and(|data| !data.pages.is_clean()) {
             return false;
         }
-        let values = node.values();
-        let is_short =
-            values.fields.file_acl == 0 && (values.fields.blocks == 0 || short_tree(&values.map()));
-        drop(values);
+        let is_short = {
+            let values = node.values();
+            // Each block that went through the journal takes a record there when it is freed.
+            let revoked = values.is_journaled(self.shared()).then(|| self.shared().sectors(&values.fields));
+            let blocks = revoked.unwrap_or(0) >> (self.shared().geometry.block_size.log2() - 9);
+            values.fields.file_acl == 0
+                && blocks <= JOURNALED_SHORT
+                && (values.fields.blocks == 0 || short_tree(&values.map()))
+        };
         // What cannot be read is told by who deletes it.
         is_short && self.value_entries(node).is_ok_and(|entries| entries.is_empty())
     }
@@ -93,23 +103,21 @@ impl Writer {
     /// What a crash left: files to be cut at their size, inodes to be deleted.
     pub(super) fn clean_orphans(&self, listed: &[Ino], in_file: &[(Slot, Ino)]) -> Orphaned {
         let (mut cut, mut deleted, mut failed) = (0, 0, 0);
-        let mut before = Ino(0);
-        let mut nodes = Vec::new();
-        for ino in listed {
-            let Ok(node) = self.live().get_orphan(*ino) else { break };
-            if self.shared().is_special(*ino) {
-                break;
-            }
-            self.keeper.orphans.adopt_listed(&node, before);
-            before = *ino;
-            nodes.push(node);
-        }
+        let mut seen = HashSet::new();
+        // Not an inode that is free, or told of twice: it would be freed again.
+        let mut usable = |ino: Ino| {
+            let is_used = !self.shared().is_special(ino)
+                && self.keeper.alloc.is_inode_used(ino).is_ok_and(|is_used| is_used);
+            self.live().get_orphan(ino).ok().filter(|_| is_used && seen.insert(ino))
+        };
+        // Behind one that is none the list cannot be followed.
+        let mut nodes: Vec<_> = listed.iter().map_while(|ino| usable(*ino)).collect();
+        let next = nodes.last().map_or(self.shared().sb.last_orphan, |last| last.values().fields.dtime);
+        let is_broken = next != 0;
+        self.keeper.orphans.adopt_listed(&nodes);
         for (slot, ino) in in_file {
             // Slots that lead to nothing are left out, and stay.
-            let Ok(node) = self.live().get_orphan(*ino) else { continue };
-            if self.shared().is_special(*ino) {
-                continue;
-            }
+            let Some(node) = usable(*ino) else { continue };
             self.keeper.orphans.adopt_slot(&node, *slot);
             nodes.push(node);
         }
@@ -129,7 +137,7 @@ impl Writer {
                 self.note(fault);
             }
         }
-        Orphaned { cut, deleted, failed }
+        Orphaned { cut, deleted, failed, is_broken }
     }
 }
 

@@ -49,7 +49,11 @@ impl Volume {
     pub fn write_direct(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let writer = self.writer()?;
         writer.flusher.throttle();
-        self.noted(writer.write_direct(ino, pos, bytes))
+        let done = self.noted(writer.write_direct(ino, pos, bytes))?;
+        if writer.node(ino)?.values().has_flag(flags::SYNC) {
+            self.fsync_range(ino, pos..pos + done as u64, None, false)?;
+        }
+        Ok(done)
     }
 
     /// The page of a regular file with this number, as a mapping of it shows it: behind the end there are zeros.

@@ -176,8 +176,8 @@ impl Writer {
         if self.flusher.no_barriers || is_covered {
             return Ok(());
         }
-        // Without a log no commit flushes what it does not write.
-        if device.settings().mode == Mode::EmptyTxn && self.flusher.has_log {
+        // Without a log no commit flushes what it does not write, and one that is elsewhere flushes nothing here.
+        if device.settings().mode == Mode::EmptyTxn && self.flusher.has_log && is_same_device {
             return Ok(self.journal.commit_with_others(self.journal.running(), ino.0.into())?);
         }
         let stream = BuildHasherDefault::<DefaultHasher>::default().hash_one(std::thread::current().id());

@@ -110,7 +110,7 @@ impl Volume {
         let mut operation = None;
         loop {
             let done = writer.run(NAME_CREDITS, |change| {
-                writer.ready_names_of(change, &parent, of_dir)?;
+                writer.ready_names_of(&Change { is_removal: true, ..*change }, &parent, of_dir)?;
                 writer.unlink_at_once(change, &parent, of_dir, name, waited_for.get())
             })?;
             match done {
@@ -161,7 +161,7 @@ impl Volume {
         }
         writer.check_empty(&node)?;
         let is_gone = writer.run(NAME_CREDITS, |change| {
-            writer.ready_names_of(change, &parent, of_dir)?;
+            writer.ready_names_of(&Change { is_removal: true, ..*change }, &parent, of_dir)?;
             writer.change_names(change, &parent, -1, |dir| dir.remove_found(name, spot))?;
             writer.drop_dir(change, &node)
         })?;

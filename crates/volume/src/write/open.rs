@@ -29,6 +29,7 @@ use ondisk::{Features, Geometry};
 use parking_lot::Mutex;
 use space::Alloc;
 
+use super::delete::Orphaned;
 use super::discard::Discards;
 use super::errors::Errors;
 use super::writeback::Flusher;
@@ -36,7 +37,7 @@ use super::xattrs::Blocks;
 use super::{COMMIT_INTERVAL, Keeper, OnError, Writer};
 use crate::fast_commit::{self, NameChanges};
 use crate::mmp::MountGuard;
-use crate::open::{PIECES_MAX, budget_of, log_of};
+use crate::open::{PIECES_MAX, budget_of, device_blocks, log_of};
 use crate::probe::{Probed, probe, probe_for_log};
 use crate::problems::Problems;
 use crate::{Fault, OpenFault, OpenOptions, Recovery, Volume, policy};
@@ -81,7 +82,7 @@ pub struct WriteOptions {
     /// Leave blocks that are kept back (mke2fs -m) to those who may use them: an operation may while there is an
     /// [`Acting::as_root`](crate::Acting::as_root) in its thread. Else all operations are root's.
     pub keep_reserve: bool,
-    /// Who opens it holds a [`MountGuard`] of his own, on the device behind one that holds writes back.
+    /// Who opens it holds a [`MountGuard`] of his own, on the device behind one that holds writes back; see [`Volume::heed`].
     pub is_guarded: bool,
     /// For the crash lab.
     pub sabotage: journal::Sabotage,
@@ -116,38 +117,43 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     }
     // From here on the superblock says that the log counts; before, nothing in the log does.
     announce(&*device, &sb, has_log, sb.features.has_compat(Features::ORPHAN_FILE))?;
-    let must_count = recovery.needed || sb.state & STATE_CLEAN == 0 || probed_needs_count(&sb);
-    let Engine { mut writer, inodes, listed, in_file } = engine(
-        &coordinator,
-        &sb,
-        &geometry,
-        (log, in_journal(options, &budget)),
-        must_count,
-        options,
-        &budget,
-    )?;
+    let Engine { mut writer, inodes, listed, in_file } =
+        engine(&coordinator, &sb, &geometry, (log, in_journal(options, &budget)), options, &budget)?;
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
     if let Some(guard) = guard {
-        let (journal, keeper) = (Arc::downgrade(&writer.journal), Arc::downgrade(&writer.keeper));
-        guard.when_lost(move |why| {
-            if let (Some(journal), Some(keeper)) = (journal.upgrade(), keeper.upgrade()) {
-                keeper.errors.is_lost.store(true, std::sync::atomic::Ordering::Release);
-                journal.abort(why.to_owned());
-            }
-        });
+        writer.heed(&guard);
         writer.guard = Some(guard);
     }
     if !options.write.no_committer {
         *writer.committer.lock() = Some(spawn_committer(Arc::clone(&writer.journal)));
         *writer.writeback.lock() = Some(super::writeback::spawn(&writer.flusher));
     }
-    let done = writer.clean_orphans(&listed, &in_file);
+    let has_errors = sb.state & STATE_ERRORS != 0;
+    let done = match has_errors {
+        // As the kernel: what they have may be what somebody else has.
+        true => Orphaned::default(),
+        false => writer.clean_orphans(&listed, &in_file),
+    };
+    // As the kernel: what leads to no orphan is forgotten.
+    let last_orphan = writer.keeper.orphans.list_head();
     let noted = writer.change_superblock(|sb| {
+        sb.last_orphan = last_orphan;
         sb.mtime = seconds_now();
         sb.mnt_count = sb.mnt_count.saturating_add(1);
     });
     noted.map_err(|fault| damaged(&fault))?;
     let mut recovery = Recovery { truncated_orphans: done.cut, deleted_orphans: done.deleted, ..recovery };
+    if has_errors && !(listed.is_empty() && in_file.is_empty()) {
+        recovery.problems.push(
+            "the file system has errors: its orphans are left to who mends them; run `e2fsck -f`".to_owned(),
+        );
+    }
+    if done.is_broken {
+        recovery.problems.push(
+            "the list of orphans leads to an inode that is none, and is cut there; run `e2fsck -f`"
+                .to_owned(),
+        );
+    }
     if done.failed > 0 {
         let failed = done.failed;
         recovery
@@ -162,6 +168,28 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
         statfs: OnceLock::new(),
         writer: Some(writer),
     })
+}
+
+impl Volume {
+    /// Writes no more once this guard is lost, which the caller holds (see [`WriteOptions::is_guarded`]). One at a time is told of
+    /// that: the last volume that heeds it.
+    pub fn heed(&self, guard: &MountGuard) {
+        if let Some(writer) = &self.writer {
+            writer.heed(guard);
+        }
+    }
+}
+
+impl Writer {
+    fn heed(&self, guard: &MountGuard) {
+        let (journal, keeper) = (Arc::downgrade(&self.journal), Arc::downgrade(&self.keeper));
+        guard.when_lost(move |why| {
+            if let (Some(journal), Some(keeper)) = (journal.upgrade(), keeper.upgrade()) {
+                keeper.errors.is_lost.store(true, std::sync::atomic::Ordering::Release);
+                journal.abort(why.to_owned());
+            }
+        });
+    }
 }
 
 /// What an open volume changes with, and the orphans that were there.
@@ -190,7 +218,6 @@ fn engine(
     sb: &Superblock,
     geometry: &Geometry,
     (log, in_journal): (Option<journal::Log>, journal::Options),
-    must_count: bool,
     options: &OpenOptions,
     budget: &Arc<Budget>,
 ) -> Result<Engine, OpenFault> {
@@ -217,9 +244,8 @@ fn engine(
         space::Options { budget: Some(Arc::clone(budget)), privilege, ..space::Options::default() };
     let alloc =
         Alloc::open(Arc::clone(&shared.buffers), sb, geometry, in_alloc).map_err(|fault| damaged(&fault))?;
-    if must_count {
-        alloc.recount().map_err(|fault| damaged(&fault))?;
-    }
+    // As the kernel: what the superblock counts may be anything, and space is promised by it.
+    alloc.recount().map_err(|fault| damaged(&fault))?;
     let (superblock_block, superblock_at) = superblock_place(geometry);
     let orphan_file = sb.features.has_compat(Features::ORPHAN_FILE);
     let file = if orphan_file { Some(load_orphan_file(&inodes)?) } else { None };
@@ -286,11 +312,6 @@ fn refuse_unwritable(sb: &Superblock) -> Result<(), OpenFault> {
     Ok(())
 }
 
-/// The superblock's own counts are those of the last clean end.
-fn probed_needs_count(sb: &Superblock) -> bool {
-    sb.features.has_incompat(Features::RECOVER)
-}
-
 /// Replays what the log holds, and marks it clean.
 fn replay_home(
     device: &Arc<dyn Device>,
@@ -305,7 +326,7 @@ fn replay_home(
     let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
     let log = log_of(device, sb, geometry, options, budget)?;
     let target = Target {
-        fs_blocks: geometry.blocks,
+        fs_blocks: device_blocks(&**device, geometry),
         block_size: geometry.block_size,
         journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
     };
@@ -365,7 +386,7 @@ fn write_back(
         ..in_journal(options, budget)
     };
     let Engine { writer, listed, in_file, .. } =
-        engine(&coordinator, &sb, &geometry, (Some(log), in_journal), true, options, budget)?;
+        engine(&coordinator, &sb, &geometry, (Some(log), in_journal), options, budget)?;
     let orphans = listed.into_iter().chain(in_file.into_iter().map(|(_, ino)| ino)).collect();
     writer.write_back(&overrides, &names, &orphans).map_err(|fault| {
         let help = "mount the file system once with the kernel, or run `e2fsck -p`";

@@ -15,12 +15,13 @@
 //!
 //! Source: spec 02 section 6, spec 03 section 6; sizes: spec 07 section 1.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
-use extent_status::END;
-use inode::{Change, FileData, Node, Orphans};
+use extent_status::{END, Status};
+use inode::{Change, DataPath, FileData, Node, Orphans};
 use mapping::{FileMap, Holds};
 use ondisk::Features;
 use ondisk::inode::flags;
@@ -121,14 +122,15 @@ impl Writer {
         let is_less = size < data.size();
         let keep = bs.blocks_for(size);
         let edge = size & !(bs.bytes() - 1);
-        if edge < size {
+        let in_edge = edge..keep << bs.log2();
+        if edge < size && self.is_mapped_first(node, data, &in_edge)? {
             // Zeros go behind the end on the device, with what the block has there: nobody may be about to write newer bytes. What
             // cannot be written, fsync tells.
-            let _ = self.flusher.flush_file(node, data, edge..keep << bs.log2());
+            let _ = self.flusher.flush_file(node, data, in_edge.clone());
         }
         let _fills = data.pages.stop_fills();
         data.pages.truncate(size);
-        data.pages.wait_written(edge..keep << bs.log2());
+        data.pages.wait_written(in_edge);
         {
             let _mapping = data.mapping.write();
             if let (Ok(from), true) = (u32::try_from(keep), keep < u64::from(END)) {
@@ -138,6 +140,21 @@ impl Writer {
         }
         self.live().files().settle(data);
         Ok(is_less)
+    }
+
+    /// Could the map tell of this block before the bytes of it are there that are dirty now? Of one that is not written yet it does
+    /// not where that is said afterwards: with one run, and then it has zeros from memory behind the end.
+    fn is_mapped_first(&self, node: &Node, data: &FileData, block: &Range<u64>) -> Result<bool, Fault> {
+        if data.path() != DataPath::Iomap {
+            return Ok(true);
+        }
+        // What is on its way may be dirty again.
+        data.pages.wait_written(block.clone());
+        let Ok(lblk) = u32::try_from(block.start >> self.shared().geometry.block_size.log2()) else {
+            return Ok(false);
+        };
+        let entry = data.entry_to_change(self.shared(), node, Lblk(lblk), 1)?;
+        Ok(entry.status == Status::Written)
     }
 
     /// Before the file grows to `end` without bytes: what is behind its end in its last block is zeros on the device, too, and its
@@ -221,7 +238,10 @@ impl Writer {
         if is_inside {
             self.resize_inside(node, size)?;
         } else {
-            self.run(1, |change| self.zero_behind(change, node, size))?;
+            // Without the key nobody knows which bytes of an encrypted block are those behind the end.
+            if !node.values().has_flag(flags::ENCRYPT) {
+                self.run(1, |change| self.zero_behind(change, node, size))?;
+            }
             self.cut_from(node, self.shared().geometry.block_size.blocks_for(size))?;
         }
         self.run(NAME_CREDITS, |change| self.untrack(change, node))

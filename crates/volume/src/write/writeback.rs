@@ -19,6 +19,7 @@
 //! Source: spec 02 sections 5 and 8.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ use inode::{Change, DataPath, FileCaches, FileData, Node, Shared, Want};
 use journal::{Handle, Journal};
 use mapping::Holds;
 use ondisk::inode::flags;
-use page_cache::{Run, Take, WriteError};
+use page_cache::{Run, WriteError};
 use space::Room;
 
 use super::truncate::SMALL_MAX;
@@ -155,14 +156,25 @@ impl Flusher {
         data: &FileData,
         range: std::ops::Range<u64>,
     ) -> Result<(), Fault> {
+        let (until, bytes_max) = (self.now_ms(), self.run_bytes_max(data.path()));
         let mut first = Ok(());
-        let until = self.now_ms();
-        loop {
-            match data.pages.take_run(range.clone(), until, self.run_bytes_max(data.path())) {
-                Take::Run(run) => first = first.and(self.write_back(node, run)),
-                Take::Busy => data.pages.wait_written(range.clone()),
-                Take::Clean => break,
+        // By position, so that it ends however fast somebody writes behind it; and twice: what is on its way has older bytes maybe,
+        // the second time at least as new ones as there were when this was called.
+        for _ in 0..2 {
+            let (mut at, mut is_busy) = (range.start, false);
+            for chunk in data.pages.dirty_chunks(range.clone(), until) {
+                loop {
+                    let (run, is_passed) = data.pages.take_in(chunk, at..range.end, bytes_max);
+                    is_busy |= is_passed;
+                    let Some(run) = run else { break };
+                    at = run.start() + run.len_bytes();
+                    first = first.and(self.write_back(node, run));
+                }
             }
+            if !is_busy {
+                break;
+            }
+            data.pages.wait_written(range.clone());
         }
         data.pages.wait_written(range);
         self.files().settle(data);
@@ -205,24 +217,32 @@ impl Flusher {
         first
     }
 
-    /// Writes one run back. Where that fails, its blocks are not dirty any more, and nothing is promised to them.
+    /// Writes one run back: all of it, whatever fails. Where something does, its blocks are not dirty any more, and nothing is promised
+    /// to them.
     fn write_back(&self, node: &Arc<Node>, mut run: Run) -> Result<(), Fault> {
         let Some(data) = node.data() else { return Ok(()) };
+        let mut first = Ok(());
         loop {
-            match self.write_piece(node, &data, &mut run) {
-                Ok(rest) => {
-                    run.done();
-                    match rest {
-                        Some(rest) => run = rest,
-                        None => return Ok(()),
-                    }
-                }
+            let mut rest = None;
+            let bytes = run.start()..run.start() + run.len_bytes();
+            let written = self.write_piece(node, &data, &mut run, &mut rest);
+            let bytes = bytes.start..rest.as_ref().map_or(bytes.end, Run::start);
+            match &written {
+                Ok(()) => run.done(),
                 Err(fault) => {
-                    let bytes = run.start()..run.start() + run.len_bytes();
                     run.failed(if fault.is(Refusal::NoSpace) { WriteError::NoSpace } else { WriteError::Io });
-                    self.forget_promises(&data, bytes);
-                    return Err(fault);
+                    self.forget_promises(&data, bytes.clone());
                 }
+            }
+            first = first.and(written);
+            if data.late_end() > 0 && data.late_end() > node.values().fields.size {
+                // It may have waited for this block, which has not raised it: nobody else comes.
+                let none = (bytes.start..bytes.start, 0);
+                first = first.and(self.start(1).and_then(|handle| self.put_size(&handle, node, &data, none)));
+            }
+            match rest {
+                Some(next) => run = next,
+                None => return first,
             }
         }
     }
@@ -252,8 +272,14 @@ impl Flusher {
         }
     }
 
-    /// Writes back what of a run lies in one extent; the rest of the run, if there is any.
-    fn write_piece(&self, node: &Arc<Node>, data: &FileData, run: &mut Run) -> Result<Option<Run>, Fault> {
+    /// Writes back what of a run lies in one extent, and keeps it there; `rest`: the rest of the run, if there is any.
+    fn write_piece(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        run: &mut Run,
+        rest: &mut Option<Run>,
+    ) -> Result<(), Fault> {
         if let Some(aborted) = self.journal.aborted() {
             return Err(aborted.clone().into());
         }
@@ -261,18 +287,10 @@ impl Flusher {
         let lblk = Lblk((run.start() >> log) as u32);
         let blocks = (run.len_bytes() >> log) as u32;
         let entry = data.entry_to_change(self.shared(), node, lblk, u32::MAX)?;
-        let cut = |run: &mut Run, len: u32| {
-            (len < blocks).then(|| run.split_off(u64::from(len) << log)).filter(|rest| rest.len_bytes() > 0)
-        };
         let path = data.path();
         let is_by_range = path == DataPath::Iomap && node.values().has_flag(flags::EXTENTS);
         if !is_by_range && !entry.status.is_mapped() {
-            return match path {
-                DataPath::Writeback => self.write_unordered(node, data, run, &entry),
-                DataPath::Iomap | DataPath::Ordered | DataPath::Journal => {
-                    self.write_mapping(node, data, run)
-                }
-            };
+            return self.write_mapping(node, data, run, rest, path != DataPath::Writeback);
         }
         let entry = match entry.status {
             Status::Delayed => {
@@ -284,12 +302,11 @@ impl Flusher {
             }
             Status::Written | Status::Unwritten => entry,
         };
-        let rest = cut(run, entry.len);
+        *rest = self.cut_off(run, &entry);
         let to_convert = (entry.status == Status::Unwritten).then_some(entry);
         if self.sabotage.convert_early {
             self.conclude_run(node, data, run, to_convert)?;
-            self.submit(run, &entry)?;
-            return Ok(rest);
+            return self.submit(run, &entry);
         }
         let first = u64::from(lblk.0);
         let _noted = match to_convert {
@@ -302,8 +319,13 @@ impl Flusher {
                 None
             }
         };
-        self.conclude_run(node, data, run, to_convert)?;
-        Ok(rest)
+        self.conclude_run(node, data, run, to_convert)
+    }
+
+    /// Keeps of a run what lies in this extent; the rest, if there is any.
+    fn cut_off(&self, run: &mut Run, entry: &Entry) -> Option<Run> {
+        let bytes = u64::from(entry.len) << self.shared().geometry.block_size.log2();
+        (bytes < run.len_bytes()).then(|| run.split_off(bytes))
     }
 
     /// Hands a run's bytes to the device: all of it lies in this extent.
@@ -340,38 +362,13 @@ impl Flusher {
     }
 
     pub(super) fn change<'a>(&'a self, handle: &'a Handle<'_>) -> Change<'a> {
-        Change { live: &self.keeper.live, alloc: &self.keeper.alloc, edit: handle, awaited: None }
-    }
-
-    /// For those who do not mind what a crash shows: maps, and then writes.
-    fn write_unordered(
-        &self,
-        node: &Arc<Node>,
-        data: &FileData,
-        run: &mut Run,
-        hole: &Entry,
-    ) -> Result<Option<Run>, Fault> {
-        let log = self.shared().geometry.block_size.log2();
-        let blocks = (run.len_bytes() >> log) as u32;
-        let part = Entry { len: hole.len.min(blocks), ..*hole };
-        let want = Want { unwritten: false, promised: hole.status == Status::Delayed };
-        let (entry, rest) = with_room(
-            &self.journal,
-            || true,
-            || {
-                let handle = self.start(Change::map_credits() + 1)?;
-                // Blocks and size in one transaction: none of them stands behind the end.
-                let done = self.map(&handle, node, data, (&part, blocks), want).and_then(|entry| {
-                    let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
-                    self.put_size(&handle, node, data, run)?;
-                    Ok((entry, rest))
-                });
-                end_handle(handle, &done);
-                done
-            },
-        )?;
-        self.submit(run, &entry)?;
-        Ok(rest.filter(|rest| rest.len_bytes() > 0))
+        Change {
+            live: &self.keeper.live,
+            alloc: &self.keeper.alloc,
+            edit: handle,
+            awaited: None,
+            is_removal: false,
+        }
     }
 
     /// Gives blocks to what was delayed, as many as lie in one run; `own`: the blocks that are written now.
@@ -406,13 +403,13 @@ impl Flusher {
         let change = self.change(handle);
         let _mapping = data.mapping.write();
         // Since it was asked for another run of the same delayed extent may have got blocks for all of it, and what lies behind
-        // this run may have been cut. The run's own blocks are nobody else's.
-        let now = data.known.lookup(hole.lblk).map(|found| found.entry.part(hole.lblk.0, found.entry.end()));
-        let (len, promised) = match now {
-            Some(now) if now.status.is_mapped() => return Ok(now),
-            Some(now) if now.status == Status::Delayed => (hole.len.min(now.len), true),
+        // this run may have been cut. The run's own blocks are nobody else's. What is not in memory any more, the map tells.
+        let now = data.entry_now(self.shared(), node, hole.lblk, u32::MAX)?;
+        let (len, promised) = match now.status {
+            Status::Written | Status::Unwritten => return Ok(now),
+            Status::Delayed => (hole.len.min(now.len), true),
             // The promise was taken back. What lies behind this run may have got blocks by another one.
-            _ => (hole.len.min(own), false),
+            Status::Hole => (hole.len.min(own).min(now.len), false),
         };
         let want = Want { promised, ..want };
         let mapped = change.map_hole(node, hole.lblk, len, want)?;
@@ -431,57 +428,72 @@ impl Flusher {
         Ok(entry)
     }
 
-    /// For maps that know no unwritten blocks: allocates, writes and maps under one handle, so that it cannot commit before the
-    /// data is on the device.
-    fn write_mapping(&self, node: &Arc<Node>, data: &FileData, run: &mut Run) -> Result<Option<Run>, Fault> {
+    /// For maps that know no unwritten blocks: allocates and maps, with the size, in one transaction, so that none stands behind the end.
+    /// `is_ordered`: writes under the same handle, so that it cannot commit before the data is on the device; else afterwards, for
+    /// those who do not mind what a crash shows.
+    fn write_mapping(
+        &self,
+        node: &Arc<Node>,
+        data: &FileData,
+        run: &mut Run,
+        rest: &mut Option<Run>,
+        is_ordered: bool,
+    ) -> Result<(), Fault> {
         let log = self.shared().geometry.block_size.log2();
         let lblk = Lblk((run.start() >> log) as u32);
         let blocks = (run.len_bytes() >> log) as u32;
-        with_room(
+        let entry = with_room(
             &self.journal,
             || true,
             || {
                 let handle = self.start(Change::map_credits() + 1)?;
-                let entry = data.entry_to_change(self.shared(), node, lblk, blocks)?;
-                let want = Want { unwritten: false, promised: entry.status == Status::Delayed };
-                let done = self.map(&handle, node, data, (&entry, blocks), want).and_then(|entry| {
-                    let rest = (entry.len < blocks).then(|| run.split_off(u64::from(entry.len) << log));
-                    self.submit(run, &entry)?;
-                    self.put_size(&handle, node, data, run)?;
-                    Ok(rest.filter(|rest| rest.len_bytes() > 0))
+                let hole = data.entry_to_change(self.shared(), node, lblk, blocks)?;
+                let want = Want { unwritten: false, promised: hole.status == Status::Delayed };
+                let done = self.map(&handle, node, data, (&hole, blocks), want).and_then(|entry| {
+                    *rest = self.cut_off(run, &entry);
+                    if is_ordered {
+                        self.submit(run, &entry)?;
+                    }
+                    self.put_size(&handle, node, data, reach(run))?;
+                    Ok(entry)
                 });
                 end_handle(handle, &done);
                 done
             },
-        )
+        )?;
+        if is_ordered { Ok(()) } else { self.submit(run, &entry) }
     }
 
-    /// The size on disk, now that these bytes are there.
+    /// The size on disk, now that the bytes of these blocks are there, and the file's up to `end`.
     pub(super) fn put_size(
         &self,
         handle: &Handle<'_>,
         node: &Arc<Node>,
         data: &FileData,
-        run: &Run,
+        (blocks, end): (Range<u64>, u64),
     ) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size.bytes();
-        let blocks = run.start()..run.start() + run.len_bytes();
         let change = self.change(handle);
         let size = loop {
             // Asked before `mapping` is locked, which comes after folios. What becomes dirty now was as it should be on the device.
             let before = node.values().fields.size;
             let is_split = data.is_split_by(before, &blocks, bs);
-            let _mapping = data.mapping.write();
-            if node.values().fields.size != before {
-                // Another run moved the end, with the block that it was in: nobody comes after us who would.
-                continue;
+            {
+                let _mapping = data.mapping.write();
+                if node.values().fields.size != before {
+                    // Another run moved the end, with the block that it was in: nobody comes after us who would.
+                    continue;
+                }
+                let size = data.size_after(before, end, is_split);
+                if size != before {
+                    change.live.edit(node, buffer::Edit::transaction(handle)).fields.size = size;
+                    break size;
+                }
             }
-            let size = data.size_after(before, blocks.end, is_split);
-            if size == before {
+            // Its block may have been settled before it could know that somebody waits.
+            if !is_split || data.is_split_by(before, &blocks, bs) {
                 return Ok(());
             }
-            change.live.edit(node, buffer::Edit::transaction(handle)).fields.size = size;
-            break size;
         };
         data.note_mapped(buffer::Edit::transaction(handle));
         if size > SMALL_MAX {
@@ -489,6 +501,11 @@ impl Flusher {
         }
         Ok(())
     }
+}
+
+/// The bytes of a run's blocks, and up to where they are the file's.
+pub(super) fn reach(run: &Run) -> (Range<u64>, u64) {
+    (run.start()..run.start() + run.len_bytes(), run.end())
 }
 
 /// Starts the thread that writes back.
