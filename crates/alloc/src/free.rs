@@ -70,7 +70,7 @@ impl Alloc {
             let range = bit..bit + here;
             let used = !self.is_block_uninit(&state.desc) && {
                 let buffer = self.buffers.get(block, BLOCK_BITMAP.owner, |_| Ok(()))?;
-                bits::bytes_all_set(&buffer, range.clone())
+                bits::bytes_all_set(&buffer, range.clone()) && state.is_busy(&range)
             };
             if !used || state.overlaps_system(&range) {
                 return Err(self.not_used(group, cell, &mut state, &range));
@@ -105,7 +105,7 @@ impl Alloc {
     fn free_in(&self, edit: &dyn Edit, group: u32, range: Range<u32>) -> Result<(), ReadFault> {
         let cell = self.cell(group)?;
         let mut state = self.lock_to_free(group, cell)?;
-        if self.is_block_uninit(&state.desc) || state.overlaps_system(&range) {
+        if self.is_block_uninit(&state.desc) || state.overlaps_system(&range) || !state.is_busy(&range) {
             return Err(self.not_used(group, cell, &mut state, &range));
         }
         let mut used = false;

@@ -187,6 +187,11 @@ impl State {
         };
     }
 
+    /// Does the map in memory have all of these as busy? It differs from the block on disk where two groups name the same one.
+    pub(crate) fn is_busy(&self, range: &Range<u32>) -> bool {
+        self.map.as_deref().is_none_or(|map| bits::all_set(map, range.clone()))
+    }
+
     /// Makes busy clusters free.
     pub(crate) fn give(&mut self, range: Range<u32>) {
         let clusters = self.clusters;

@@ -341,7 +341,7 @@ impl Buffers {
         owner: Owner,
         verify: impl FnOnce(&[u8]) -> Result<(), Malformed>,
     ) -> Result<(), ReadFault> {
-        if self.shard(block).is_trusted(block, hint) {
+        if self.shard(block).is_trusted(block, hint, owner.word()) {
             return Ok(());
         }
         self.get_at(block, hint, owner, verify).map(drop)

@@ -122,10 +122,10 @@ impl Shard {
         std::hint::black_box(there.map(|slot| slot.bytes.holders()).sum::<usize>());
     }
 
-    /// Is the block here, and did its bytes pass some verification, or were they changed by somebody who had them verified?
+    /// Is the block here, and did its bytes pass verification as this owner's, or were they changed by somebody who had them verified?
     #[inline]
-    pub(crate) fn is_trusted(&self, block: Pblk, hint: &mut Hint) -> bool {
-        self.place(block, hint).is_some_and(|at| self.slots[at].verified != 0)
+    pub(crate) fn is_trusted(&self, block: Pblk, hint: &mut Hint, owner: u64) -> bool {
+        self.place(block, hint).is_some_and(|at| self.slots[at].verified == owner)
     }
 
     /// Asks the processor for the slot of a block whose place is known.

@@ -14,8 +14,8 @@
 //!    it means that something is dirty or being written.
 //! 2. A block is delayed only while its bytes are dirty or being written, or the writer that promised it holds the operation lock.
 //! 3. In memory, bytes behind the size in the last block are zeros.
-//! 4. The map changes under `mapping`, held exclusively, and the inode's values; who reads the map holds `mapping` or the operation
-//!    lock. Locks, in order: operation lock, handle, folio, `mapping`, values.
+//! 4. The map changes under `mapping`, held exclusively, and the inode's values; who reads the map holds one of them (the operation
+//!    lock does not keep writing back away). Locks, in order: operation lock, handle, folio, `mapping`, values.
 //!
 //! Source: spec 02 sections 1 to 6.
 

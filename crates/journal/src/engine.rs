@@ -267,6 +267,18 @@ struct Writer {
     checkpoint: Checkpoint,
 }
 
+/// Half a commit is none: whoever comes after a panic must not go on from there.
+struct AbortOnPanic<'a>(&'a Journal);
+
+impl Drop for AbortOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let cause = "a commit did not end: it panicked, which is a defect".to_owned();
+            let _ = self.0.aborted.set(Aborted { cause });
+        }
+    }
+}
+
 impl Journal {
     /// A journal over `home`, whose blocks `buffers` has. The log must have been replayed.
     ///
@@ -440,7 +452,10 @@ impl Journal {
             return Ok(());
         }
         let begun = Instant::now();
-        let committed = self.commit_running(&mut writer);
+        let committed = {
+            let _unwound = AbortOnPanic(self);
+            self.commit_running(&mut writer)
+        };
         self.batcher.note(begun.elapsed());
         committed.map_err(|cause| self.give_up(&mut writer, cause))
     }

@@ -15,7 +15,8 @@ const BLOCK: usize = 1024;
 /// Makes a small file system, grows it, and takes all of that back but for a log that holds it.
 fn make(path: &Path, log_blocks: &Path) {
     let name = path.to_str().unwrap();
-    let options = ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=4", "-O", "^resize_inode", "-N", "4096"];
+    let options =
+        ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=4", "-O", "^resize_inode", "-N", "4096"];
     testkit::run("mke2fs", options.into_iter().chain(["-E", "nodiscard", name, "32M"]));
     std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(96 << 20).unwrap();
     let before = std::fs::read(path).unwrap();

@@ -267,15 +267,16 @@ impl Writer {
         let bs = shared.geometry.block_size;
         let within = (end & (bs.bytes() - 1)) as usize;
         let Ok(lblk) = u32::try_from(end >> bs.log2()) else { return Ok(()) };
-        let (map, is_journaled) = {
+        let (holds, is_journaled) = {
             let values = node.values();
             let is_nothing = within == 0 || values.maps_nothing() || !values.has_map(shared);
             if is_nothing || self.flusher.sabotage.keep_tails {
                 return Ok(());
             }
-            (values.map(), values.is_journaled(shared))
+            // With the values locked: what is written back elsewhere may move a part of the map meanwhile.
+            (values.map().find(&shared.buffers, Lblk(lblk), 1)?.holds, values.is_journaled(shared))
         };
-        let Holds::Written(block) = map.find(&shared.buffers, Lblk(lblk), 1)?.holds else { return Ok(()) };
+        let Holds::Written(block) = holds else { return Ok(()) };
         let mut bytes = vec![0; bs.len()];
         if is_journaled {
             let owner = Owner { kind: Kind::Other, ino: node.ino().0 };
