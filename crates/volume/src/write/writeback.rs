@@ -18,6 +18,9 @@
 //!
 //! Source: spec 02 sections 5 and 8.
 
+#[cfg(test)]
+mod tests;
+
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
