@@ -14,6 +14,7 @@
 //! 1. Nothing is allocated for a name, unless something is wrong with it.
 //! 2. Each block is read once, index blocks twice; all directories together are cut at a few times the file system's
 //!    blocks, so maps that lead to the same block again and again do not make the walk long.
+//! 3. What is kept to compare names is kept of one large directory for each thread, and one more at most.
 
 mod block;
 mod entries;
@@ -24,7 +25,7 @@ mod names;
 mod source;
 mod twice;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use base::{Ino, Lblk, Pblk};
@@ -105,7 +106,14 @@ pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
     let key = Key::new();
     let plan = Plan::new(state, &notes, key);
     let walk = |worker: &mut Worker, task: u32| match &plan.tasks[task as usize] {
-        Task::Piece { large, from, to } => plan.large[*large].walk(*from..*to, worker),
+        Task::Piece { large, from, to } => {
+            let large = &plan.large[*large];
+            large.walk(*from..*to, worker);
+            // At once: what it takes to compare names is there of few directories at a time.
+            if large.pieces_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                large.finish();
+            }
+        }
         Task::Batch(range) => {
             for note in &notes[range.clone()] {
                 if !is_large(&plan.new_dir(note)) {
@@ -117,7 +125,7 @@ pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
     };
     let new_worker = || Worker::new(state);
     parallel(threads, plan.tasks.len() as u32, new_worker, walk, drop);
-    parallel(threads, plan.large.len() as u32, || (), |(), i| plan.large[i as usize].finish(), drop);
+    plan.large.iter().filter(|large| large.layout.mapped == 0).for_each(Large::finish);
     links::judge(state, &notes, key);
 }
 
@@ -171,12 +179,13 @@ impl<'a> Plan<'a> {
             }
         }
         batches.push(Task::Batch(start.min(end)..end));
-        for (i, large) in plan.large.iter().enumerate() {
+        for (i, large) in plan.large.iter_mut().enumerate() {
             let step = (READ_LEN as u64) >> large.dir.block_size.log2();
             let mut from = 0;
             while from < large.layout.mapped {
                 let to = (from + step).min(large.layout.mapped);
                 plan.tasks.push(Task::Piece { large: i, from, to });
+                *large.pieces_left.get_mut() += 1;
                 from = to;
             }
         }
@@ -193,7 +202,11 @@ impl<'a> Plan<'a> {
 struct Large<'a> {
     dir: Dir<'a>,
     layout: Layout,
-    /// By logical block; empty where the index is not checked.
+    /// Pieces that nobody has walked to their end.
+    pieces_left: AtomicUsize,
+    /// Is its index checked?
+    has_seen: bool,
+    /// By logical block, from the first piece to the end; empty where the index is not checked.
     seen: Mutex<Vec<Seen>>,
     keys: Mutex<Vec<u64>>,
     too_many_keys: AtomicBool,
@@ -203,19 +216,24 @@ impl<'a> Large<'a> {
     fn new(mut dir: Dir<'a>) -> Self {
         let mut layout = Layout::default();
         layout.read(&dir);
-        let mut seen = Vec::new();
+        let mut has_seen = false;
         if dir.indexed {
             let image = &dir.state.image;
             let root = layout.find(0).and_then(|pblk| image.read_block(pblk).ok());
             dir.hash = root.and_then(|root| RootInfo::decode(&dir, &root)?.hash(&dir));
             // Were it all holes, it would not be worth the memory.
             let blocks = u64::from(dir.blocks);
-            if blocks <= INDEX_BLOCKS_MAX && blocks <= 2 * layout.mapped + 1024 {
-                seen = vec![Seen::Nothing; dir.blocks as usize];
-            }
+            has_seen = blocks <= INDEX_BLOCKS_MAX && blocks <= 2 * layout.mapped + 1024;
         }
-        let (seen, keys) = (Mutex::new(seen), Mutex::default());
-        Self { dir, layout, seen, keys, too_many_keys: AtomicBool::new(false) }
+        Self {
+            dir,
+            layout,
+            pieces_left: AtomicUsize::new(0),
+            has_seen,
+            seen: Mutex::default(),
+            keys: Mutex::default(),
+            too_many_keys: AtomicBool::new(false),
+        }
     }
 
     fn walk(&self, range: std::ops::Range<u64>, worker: &mut Worker) {
@@ -237,6 +255,7 @@ impl<'a> Large<'a> {
                 }
             }
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            self.ready(&mut seen);
             for (lblk, what) in &found {
                 if let Some(slot) = seen.get_mut(lblk.0 as usize) {
                     *slot = *what;
@@ -251,10 +270,17 @@ impl<'a> Large<'a> {
         }
     }
 
+    fn ready(&self, seen: &mut Vec<Seen>) {
+        if self.has_seen && seen.is_empty() {
+            seen.resize(self.dir.blocks as usize, Seen::Nothing);
+        }
+    }
+
     /// What can be said when all pieces were walked.
     fn finish(&self) {
         let mut source = Reread::new(&self.dir.state.image, &self.layout);
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        self.ready(&mut seen);
         if self.dir.indexed {
             if !seen.is_empty()
                 && let Some(order) = index::check(&self.dir, &self.layout, &seen, &mut source)
