@@ -40,7 +40,12 @@ pub struct DirState {
 #[derive(Default)]
 pub(crate) struct Places {
     known: Vec<Known>,
+    /// Of a block far behind all that were asked for before, which only damage leads to: nothing is remembered of it.
+    spare: Known,
 }
+
+/// Blocks that a directory may be longer than twice what was asked for: an index may name any.
+const FAR: usize = 1 << 20;
 
 /// A block's place.
 #[derive(Clone, Copy)]
@@ -51,6 +56,12 @@ pub(crate) struct Known {
     pub(crate) hint: Hint,
     /// Where its bytes were in memory when they were changed last: good for asking the processor for them, and for nothing else.
     pub(crate) bytes_at: usize,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self::new(Pblk(0))
+    }
 }
 
 impl Known {
@@ -73,6 +84,10 @@ impl Places {
     pub(crate) fn set(&mut self, lblk: Lblk, block: Pblk) -> &mut Known {
         let at = lblk.0 as usize;
         if at >= self.known.len() {
+            if at > 2 * self.known.len() + FAR {
+                self.spare = Known::new(block);
+                return &mut self.spare;
+            }
             let more = at + 1 - self.known.len();
             buffer::make_room(&mut self.known, more);
             self.known.resize(at + 1, Known::new(Pblk(0)));

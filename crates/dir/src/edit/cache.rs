@@ -26,6 +26,8 @@ use crate::order::Hasher;
 
 /// Inserts in which distinct leaves are counted.
 const WINDOW: u64 = 10_000;
+/// Blocks that a directory may be longer than twice what was seen of it: an index may name any.
+const FAR: usize = 1 << 20;
 
 /// Keys that are passed at first by who looks for one near a guess.
 const NEAR: usize = 8;
@@ -44,6 +46,8 @@ pub struct DirCache {
     pub(super) levels: u8,
     pub(super) hasher: Hasher,
     slots: Vec<Slot>,
+    /// Of a block far behind all that were seen before, which only damage leads to: nothing is remembered of it.
+    spare: Slot,
     notes: Vec<Notes>,
     free_notes: Vec<u32>,
     filters: Filters,
@@ -175,6 +179,7 @@ impl DirCache {
             levels: 0,
             hasher: Hasher::none(),
             slots: Vec::new(),
+            spare: Slot::default(),
             notes: Vec::new(),
             free_notes: Vec::new(),
             filters: Filters::default(),
@@ -263,6 +268,10 @@ impl DirCache {
     fn slot(&mut self, lblk: Lblk) -> &mut Slot {
         let at = lblk.0 as usize;
         if at >= self.slots.len() {
+            if at > 2 * self.slots.len() + FAR {
+                self.spare = Slot::default();
+                return &mut self.spare;
+            }
             let more = at + 1 - self.slots.len();
             buffer::make_room(&mut self.slots, more);
             self.slots.resize(at + 1, Slot::default());
