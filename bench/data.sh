@@ -17,6 +17,8 @@
 #   ROUNDS=5          rounds
 #   BYTES=256M        the file
 #   SIZES=4K,64K,1M   bytes of a read or write
+#   WARM_MB=N         memory that is touched before the measurement: what a hypervisor took back from a machine comes at a price that
+#                     has nothing to do with file systems (0: none; else 60 % of what is free)
 #   WORK=/dev/shm     where the kernel's image goes: in memory, so that no disk is measured
 #   EXTANT=PATH       the binary; else it is built
 set -euo pipefail
@@ -68,4 +70,5 @@ if ((EUID == 0)); then
 else
     printf 'data.sh: not root: the kernel is left out\n' >&2
 fi
+warm
 "$extant" lab buffered "${arguments[@]}"

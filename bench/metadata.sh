@@ -34,7 +34,6 @@ names="${NAMES:-1000000}"
 dirs="${DIRS:-200000}"
 loops="${LOOPS:-50}"
 cache="${CACHE:-4G}"
-warm_mb="${WARM_MB:-$(awk '/^MemAvailable:/ { print int($2 / 1024 * 0.6) }' /proc/meminfo)}"
 limit="${LIMIT:-600}"
 work=""
 mount_point=""
@@ -71,13 +70,6 @@ fresh() {
         -E lazy_itable_init=1,lazy_journal_init=1,nodiscard "$work/image" >/dev/null
     # Without its thread that zeroes inode tables: it would take time from what is measured.
     mount -t ext4 -o loop,noinit_itable,noatime "$work/image" "$mount_point"
-}
-
-# warm: see WARM_MB.
-warm() {
-    ((warm_mb > 0)) || return 0
-    head -c "${warm_mb}M" /dev/zero >"$work/warm"
-    rm -- "$work/warm"
 }
 
 # side WHICH MIB INODES WORDS...: runs createmany on one side; its JSON goes to stdout.
