@@ -142,6 +142,17 @@ pub(super) fn temporary(fs: &FileSystem, path: &[u8]) -> Result<Vec<u8>, Error> 
     Err(Error::At { path: path.to_vec(), fault: Refusal::Exists.into() })
 }
 
+/// Gives what stands under a [`temporary`] name the one that it is for, instead of what has that. The temporary one is gone then,
+/// whatever happened.
+pub(super) fn take_name(fs: &FileSystem, place: &[u8], path: &[u8]) -> Result<(), Error> {
+    let moved = fs.rename_with(os(place), os(path), Rename::Replace);
+    match fs.remove_file(os(place)) {
+        // Two names of one file do not replace each other.
+        Err(error) if moved.is_ok() && !error.is(Refusal::NotFound) => Err(error),
+        _ => moved,
+    }
+}
+
 /// A directory that is being copied.
 struct Dir {
     source: std::path::PathBuf,
@@ -256,14 +267,7 @@ impl Copy<'_> {
         };
         let moved = made.and_then(|()| match place == path {
             true => Ok(()),
-            false => {
-                self.fs.rename_with(os(&place), os(path), Rename::Replace)?;
-                // Two names of one file do not replace each other.
-                match self.fs.remove_file(os(&place)) {
-                    Err(error) if !error.is(Refusal::NotFound) => Err(error.into()),
-                    _ => Ok(()),
-                }
-            }
+            false => Ok(take_name(&self.fs, &place, path)?),
         });
         if moved.is_err() {
             // Only what was made here can have this name.

@@ -18,7 +18,7 @@ use super::args::{
     Change, ChmodArgs, ChownArgs, LinksArg, LnArgs, MkdirArgs, MvArgs, ProjectArgs, Resize, RmArgs,
     TouchArgs, TruncateArgs, XattrArgs, XattrCommand,
 };
-use super::copy_in::temporary;
+use super::copy_in::{take_name, temporary};
 use super::{content, os};
 use crate::exit;
 use crate::inspect::format::{escape, hex, quote};
@@ -295,12 +295,7 @@ fn make_link(
             // Whole before it takes the name: what has that may be the file that is linked.
             temporary(fs, path).and_then(|place| {
                 make(&place)?;
-                let moved = fs.rename_with(os(&place), os(path), Rename::Replace);
-                match fs.remove_file(os(&place)) {
-                    // Two names of one file do not replace each other.
-                    Err(error) if moved.is_ok() && !error.is(Refusal::NotFound) => Err(error),
-                    _ => moved,
-                }
+                take_name(fs, &place, path)
             })
         }
         made => made,
