@@ -49,6 +49,77 @@ impl Reseed {
     }
 }
 
+/// What a change of a few bytes does to the CRC-32C of many, so that who knows the checksum of all knows it afterwards without
+/// reading the rest: checksums of equal lengths differ by the checksum, from 0, of what their bytes differ in.
+#[derive(Debug, Clone)]
+pub struct Difference {
+    /// What the checksum from 0 of some bytes is multiplied with for each number of words of zeros behind them.
+    factors: Box<[u32]>,
+}
+
+/// Bytes of a word here.
+const WORD: usize = 4;
+/// The polynomial of CRC-32C, and 1, as its checksums have them: the highest power in the lowest bit.
+const POLYNOMIAL: u32 = 0x82F6_3B78;
+const ONE: u32 = 1 << 31;
+
+/// Times x.
+const fn next_power(value: u32) -> u32 {
+    if value & 1 == 1 { value >> 1 ^ POLYNOMIAL } else { value >> 1 }
+}
+
+/// What the lowest four bits become that a multiplication by x to the fourth shifts out.
+const SHIFTED_OUT: [u32; 16] = {
+    let mut table = [0; 16];
+    let mut bits = 0;
+    while bits < table.len() {
+        table[bits] = next_power(next_power(next_power(next_power(bits as u32))));
+        bits += 1;
+    }
+    table
+};
+
+fn multiply(a: u32, b: u32) -> u32 {
+    // Of `b` all multiples of powers below four.
+    let powers = [b, next_power(b), next_power(next_power(b)), next_power(next_power(next_power(b)))];
+    let mut multiples = [0; 16];
+    for bits in 1..16usize {
+        let lowest = bits.trailing_zeros() as usize;
+        multiples[bits] = multiples[bits & (bits - 1)] ^ powers[3 - lowest];
+    }
+    (0..8).fold(0, |product: u32, i| {
+        let shifted = product >> 4 ^ SHIFTED_OUT[(product & 15) as usize];
+        shifted ^ multiples[(a >> (i * 4) & 15) as usize]
+    })
+}
+
+impl Difference {
+    /// For checksums of `len` bytes, whole words of 4.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        let word = |before: &u32| Some((0..32).fold(*before, |value, _| next_power(value)));
+        Self { factors: std::iter::successors(Some(ONE), word).take(len / WORD + 1).collect() }
+    }
+
+    /// Bytes that the checksums are of.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "not of what this has")]
+    pub fn len(&self) -> usize {
+        (self.factors.len() - 1) * WORD
+    }
+
+    /// What the checksum changes by (exclusive or) where the bytes at `at` change by these, which are whole words at the place of one.
+    ///
+    /// # Panics
+    /// If they lie elsewhere, or reach over the end.
+    #[must_use]
+    pub fn of(&self, at: usize, differ: &[u8]) -> u32 {
+        assert!(at % WORD == 0 && differ.len() % WORD == 0, "changes are in whole words");
+        let behind = self.len() - at - differ.len();
+        multiply(crc32c(0, differ), self.factors[behind / WORD])
+    }
+}
+
 /// CRC-16 (polynomial 0x8005 reflected) of `bytes` continued from `seed`; group descriptors start at 0xFFFF.
 #[must_use]
 pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
@@ -98,6 +169,20 @@ mod tests {
                 let known = crc32c(from, &bytes[..len]);
                 assert_eq!(reseed.change(known, from, to), crc32c(to, &bytes[..len]));
             }
+        }
+    }
+
+    #[test]
+    fn what_a_change_does_to_a_checksum_is_known_without_the_rest() {
+        let mut bytes: Vec<u8> = (0..4084u32).map(|i| ((i * i) >> 3) as u8).collect();
+        let difference = Difference::new(bytes.len());
+        assert_eq!(difference.len(), bytes.len());
+        let mut known = crc32c(0xDEAD_BEEF, &bytes);
+        for (at, len) in [(0, 4), (0, 4084), (4080, 4), (12, 24), (2048, 0), (1000, 264), (4, 4080)] {
+            let differ: Vec<u8> = (0..len).map(|i| (i * 37 + at) as u8 | 1).collect();
+            bytes[at..at + len].iter_mut().zip(&differ).for_each(|(byte, differs)| *byte ^= differs);
+            known ^= difference.of(at, &differ);
+            assert_eq!(known, crc32c(0xDEAD_BEEF, &bytes), "{len} bytes at {at}");
         }
     }
 

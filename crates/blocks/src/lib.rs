@@ -73,12 +73,12 @@ impl Block {
     }
 
     /// The same bytes, but for the last ones: `end`. For who does not look at the copy: it does not go through the processor's caches,
-    /// where that is known to be less work.
+    /// where that is known to be less work. `next`: bytes that are read next, which the processor is asked for meanwhile.
     ///
     /// # Panics
     /// If there are less bytes than `end` has.
     #[must_use]
-    pub fn copy_with_end(bytes: &[u8], end: &[u8]) -> Self {
+    pub fn copy_with_end(bytes: &[u8], end: &[u8], next: &[u8]) -> Self {
         let end_at = bytes.len() - end.len();
         let Some(class) = Class::of(bytes.len()).filter(|_| end.len() <= LINE) else {
             let mut copy = Self::copy_of(bytes);
@@ -87,7 +87,7 @@ impl Block {
         };
         let start = magazine::take_unasked(class);
         // SAFETY: `start` is good for as many bytes, which nobody else has; it and they are multiples of a line.
-        unsafe { stream::copy_with_end(bytes, end, start) };
+        unsafe { stream::copy_with_end(bytes, end, start, next) };
         Self::filled(start, bytes.len())
     }
 
@@ -235,6 +235,8 @@ pub fn ask_for_block(start: usize, len: usize, at: usize) {
         ask(std::ptr::without_provenance(class.count_at(start)));
         ask(std::ptr::without_provenance(start.wrapping_add(at)));
         ask(std::ptr::without_provenance(start.wrapping_add(at).wrapping_add(LINE)));
+        // What changes often changes a checksum at the end.
+        ask(std::ptr::without_provenance(start.wrapping_add(len - LINE)));
     }
 }
 

@@ -1,4 +1,8 @@
 //! Copies that leave the processor's caches to others.
+//!
+//! Of blocks that are in no cache, copied one after the other: each line that is copied goes with a request for the same line of the
+//! next block. So reads and writes of memory go on all the time, and neither waits for the other (a third less time than with the
+//! requests first and the copy behind, measured with blocks all over 2 GB).
 
 use std::ptr::NonNull;
 
@@ -7,19 +11,19 @@ use crate::LINE;
 #[repr(align(64))]
 struct Line([u8; LINE]);
 
-/// Fills `into` with `bytes`, but the last ones with `end`, which fits into a line.
+/// Fills `into` with `bytes`, but the last ones with `end`, which fits into a line. Asks for `next` meanwhile.
 ///
 /// # Safety
 /// `into` is good for as many bytes, and begins at a multiple of a line; `bytes` are a multiple of a line.
-pub(crate) unsafe fn copy_with_end(bytes: &[u8], end: &[u8], into: NonNull<u8>) {
+pub(crate) unsafe fn copy_with_end(bytes: &[u8], end: &[u8], into: NonNull<u8>, next: &[u8]) {
     let last_at = bytes.len() - LINE;
     let mut last = Line([0; LINE]);
     last.0.copy_from_slice(&bytes[last_at..]);
     last.0[LINE - end.len()..].copy_from_slice(end);
     // SAFETY: both parts lie in `into`, at multiples of a line.
     unsafe {
-        stream(&bytes[..last_at], into);
-        stream(&last.0, into.add(last_at));
+        stream(&bytes[..last_at], into, next);
+        stream(&last.0, into.add(last_at), next.get(last_at..).unwrap_or_default());
     }
     finish();
 }
@@ -27,13 +31,40 @@ pub(crate) unsafe fn copy_with_end(bytes: &[u8], end: &[u8], into: NonNull<u8>) 
 /// # Safety
 /// As [`copy_with_end`].
 #[cfg(target_arch = "x86_64")]
-unsafe fn stream(bytes: &[u8], into: NonNull<u8>) {
+unsafe fn stream(bytes: &[u8], into: NonNull<u8>, next: &[u8]) {
+    if std::is_x86_feature_detected!("avx") {
+        // SAFETY: the processor has these instructions, and the caller's.
+        return unsafe { stream_wide(bytes, into, next) };
+    }
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-    for (at, piece) in bytes.chunks_exact(16).enumerate() {
-        // SAFETY: 16 bytes of `bytes`, and as many at a multiple of 16 of `into`.
+    let mut next = next.chunks(LINE);
+    for (at, line) in bytes.chunks_exact(LINE).enumerate() {
+        next.next().into_iter().for_each(|line| crate::ask(line.as_ptr()));
+        for (within, piece) in line.chunks_exact(16).enumerate() {
+            // SAFETY: 16 bytes of `bytes`, and as many at a multiple of 16 of `into`.
+            unsafe {
+                let piece = _mm_loadu_si128(piece.as_ptr().cast::<__m128i>());
+                _mm_stream_si128(into.as_ptr().cast::<__m128i>().add(at * 4 + within), piece);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`copy_with_end`], on a processor with AVX.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn stream_wide(bytes: &[u8], into: NonNull<u8>, next: &[u8]) {
+    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_stream_si256};
+    let mut next = next.chunks(LINE);
+    for (at, line) in bytes.chunks_exact(LINE).enumerate() {
+        next.next().into_iter().for_each(|line| crate::ask(line.as_ptr()));
+        // SAFETY: 64 bytes of `bytes`, and as many at a multiple of 64 of `into`.
         unsafe {
-            let piece = _mm_loadu_si128(piece.as_ptr().cast::<__m128i>());
-            _mm_stream_si128(into.as_ptr().cast::<__m128i>().add(at), piece);
+            let (from, to) = (line.as_ptr().cast::<__m256i>(), into.as_ptr().cast::<__m256i>().add(at * 2));
+            let (first, second) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
+            _mm256_stream_si256(to, first);
+            _mm256_stream_si256(to.add(1), second);
         }
     }
 }
@@ -46,7 +77,7 @@ fn finish() {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn stream(bytes: &[u8], into: NonNull<u8>) {
+unsafe fn stream(bytes: &[u8], into: NonNull<u8>, _next: &[u8]) {
     // SAFETY: the caller's.
     unsafe { into.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }

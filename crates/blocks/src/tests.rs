@@ -126,7 +126,7 @@ fn a_copy_with_another_end_is_the_same_before_it() {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256) as u8).collect();
         for end in [&b""[..], b"abcd", b"twelve bytes"] {
             let Some(kept) = len.checked_sub(end.len()) else { continue };
-            let copy = Block::copy_with_end(&bytes, end);
+            let copy = Block::copy_with_end(&bytes, end, &[]);
             assert_eq!((&copy[..kept], &copy[kept..]), (&bytes[..kept], end));
             assert_eq!(copy.holders(), 1);
         }

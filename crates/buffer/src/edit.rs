@@ -1,9 +1,13 @@
 //! Changing blocks in memory.
 
+use std::ops::Range;
+
 use base::Pblk;
+use base::checksum::Difference;
 use base::sync::atomic::Ordering;
 
-use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, unshared};
+use crate::shard::Taken;
+use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, SHARDS, unshared};
 
 /// How a block gets its checksum when it leaves for the device: computed once per commit, not per change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +18,65 @@ pub struct Seal {
     pub seed: Option<u32>,
 }
 
-/// One of many blocks that were taken: its place among them, and its owner as of the last change.
-pub type Snapshot = (usize, Buffer, Option<Owner>);
+/// A change of few bytes of a block that ends in a checksum, which is kept right with them: what a commit would have to read all of
+/// the block for. For blocks that change once in a transaction: where many changes come, it is less work to compute it once.
+///
+/// The checksum is the CRC-32C by value, from `seed`, of the first `len` bytes; it is the last four bytes, little-endian.
+#[derive(Clone, Copy)]
+pub struct Within<'a> {
+    /// What the checksum begins with.
+    pub seed: u32,
+    /// Bytes that it is of.
+    pub len: usize,
+    /// Which bytes are to be changed, of the block as it is.
+    pub range: &'a dyn Fn(&[u8]) -> Range<usize>,
+}
+
+/// Bytes of a change beyond which a checksum is computed anew.
+const WITHIN_MAX: usize = 640;
+
+impl Within<'_> {
+    /// Changes the block. `has_sum`: it ends in the right checksum now. It does afterwards.
+    pub(crate) fn change(
+        &self,
+        bytes: &mut [u8],
+        has_sum: bool,
+        difference: &Difference,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) {
+        let Self { seed, len, range } = *self;
+        let end_at = bytes.len() - size_of::<u32>();
+        let Range { start, end } = range(bytes);
+        let (start, end) = (start.min(len) / 4 * 4, end.next_multiple_of(4).min(len));
+        let n_bytes = end.saturating_sub(start);
+        let sum = if has_sum && n_bytes <= WITHIN_MAX && difference.len() == len {
+            let mut differ = [0; WITHIN_MAX];
+            let differ = &mut differ[..n_bytes];
+            differ.copy_from_slice(&bytes[start..start + n_bytes]);
+            change(bytes);
+            differ.iter_mut().zip(&bytes[start..]).for_each(|(differs, byte)| *differs ^= byte);
+            let before = bytes.last_chunk().map_or(0, |sum| u32::from_le_bytes(*sum));
+            before ^ difference.of(start, differ)
+        } else {
+            change(bytes);
+            base::checksum::crc32c(seed, &bytes[..len])
+        };
+        debug_assert_eq!(sum, base::checksum::crc32c(seed, &bytes[..len]), "only what was told is changed");
+        bytes[end_at..].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// One of many blocks that were taken.
+pub struct Snapshot {
+    /// Its place among them.
+    pub at: usize,
+    /// Its bytes.
+    pub buffer: Buffer,
+    /// Whose it is as of the last change.
+    pub owner: Option<Owner>,
+    /// It ends in the right checksum: see [`Within`].
+    pub has_sum: bool,
+}
 
 /// A block of which the device has what a transaction made of it: see [`Buffers::set_clean`].
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +132,19 @@ pub trait Edit {
         self.change(block, seal, change)
     }
 
+    /// As [`change_at`](Self::change_at), for a block that is expected to be in memory, verified as the owner's. `false`: it is not,
+    /// or nobody knows; nothing was changed.
+    fn change_trusted_at(
+        &self,
+        _block: Pblk,
+        _hint: &mut Hint,
+        _seal: Seal,
+        _within: Option<Within<'_>>,
+        _change: &mut dyn FnMut(&mut [u8]),
+    ) -> bool {
+        false
+    }
+
     /// Makes a new block, whatever the device has there: `fill` gets zeros.
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8]));
 
@@ -112,6 +186,22 @@ impl Buffers {
             }
             self.bring_in(block)?;
         }
+    }
+
+    /// Changes a block that is in memory, verified as this owner's, for a transaction. Is it the transaction's first change of it?
+    /// `None`: it is not, and was not changed.
+    pub fn change_trusted_at(
+        &self,
+        block: Pblk,
+        hint: &mut Hint,
+        owner: Owner,
+        transaction: u64,
+        within: Option<Within<'_>>,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Option<bool> {
+        let within =
+            within.map(|within| (within, self.difference.get_or_init(|| Difference::new(within.len))));
+        self.shard(block).edit_trusted(block, hint, owner.word(), transaction, within, change)
     }
 
     /// A new block for a transaction, whatever was there. Is it the transaction's first change of it?
@@ -161,12 +251,24 @@ impl Buffers {
         Ok((Buffer { block, bytes, hint }, Owner::from_word(owner)))
     }
 
-    /// [Snapshots](Self::snapshot) of many blocks that change no more, in any order, each with its place among them. Takes each lock
-    /// once, and waits for memory together: of many blocks most are in no cache of the processor.
+    /// This transaction changes no block any more, and the next one may begin to: what the first one left is kept until
+    /// [`end_taking`](Self::end_taking), so that nobody waits while its blocks are taken.
+    pub fn begin_taking(&self, transaction: u64) {
+        self.shards.iter().for_each(|shard| shard.lock().begin_taking(transaction));
+    }
+
+    /// All blocks of the transaction were taken, or never will be.
+    pub fn end_taking(&self) {
+        self.shards.iter().for_each(|shard| shard.lock().end_taking());
+    }
+
+    /// Blocks as this transaction left them, which changed each and is the last one that did, or whose blocks are [being
+    /// taken](Self::begin_taking); each once, in any order. Takes each lock once, and waits for memory together: of many blocks most are
+    /// in no cache of the processor.
     ///
     /// # Errors
-    /// As [`change`](Self::change); a changed block is in memory.
-    pub fn snapshots(&self, blocks: &[(Pblk, Hint)]) -> Result<Vec<Snapshot>, ReadFault> {
+    /// As [`change`](Self::change): for a block that is none of these, and not in memory.
+    pub fn take(&self, blocks: &[(Pblk, Hint)], transaction: u64) -> Result<Vec<Snapshot>, ReadFault> {
         let mut taken = Vec::with_capacity(blocks.len());
         let mut missing = Vec::new();
         for group in self.by_shard(blocks.iter().map(|(block, _)| *block)).chunk_by(|a, b| a.0 == b.0) {
@@ -175,10 +277,13 @@ impl Buffers {
                 shard.look_ahead(piece.iter().map(|(_, at)| blocks[*at]));
                 for &(_, at) in piece {
                     let (block, mut hint) = blocks[at];
-                    match shard.hit(block, &mut hint) {
-                        Some((bytes, owner)) => {
-                            taken.push((at, Buffer { block, bytes, hint }, Owner::from_word(owner)));
-                        }
+                    match shard.take(block, &mut hint, transaction) {
+                        Some(Taken { bytes, owner, has_sum }) => taken.push(Snapshot {
+                            at,
+                            buffer: Buffer { block, bytes, hint },
+                            owner: Owner::from_word(owner),
+                            has_sum,
+                        }),
                         None => missing.push(at),
                     }
                 }
@@ -186,15 +291,26 @@ impl Buffers {
         }
         for at in missing {
             let (buffer, owner) = self.snapshot(blocks[at].0)?;
-            taken.push((at, buffer, owner));
+            taken.push(Snapshot { at, buffer, owner, has_sum: false });
         }
         Ok(taken)
     }
 
     /// The shards of blocks and their places among these, in the order of the shards.
     fn by_shard(&self, blocks: impl Iterator<Item = Pblk>) -> Vec<(usize, usize)> {
-        let mut order: Vec<_> = blocks.enumerate().map(|(at, block)| (self.shard_of(block), at)).collect();
-        order.sort_unstable();
+        let shards: Vec<usize> = blocks.map(|block| self.shard_of(block)).collect();
+        // Where each shard's begin: there are few shards, and often many blocks.
+        let mut next = [0; SHARDS];
+        shards.iter().for_each(|shard| next[*shard] += 1);
+        let mut begin = 0;
+        for next in &mut next {
+            begin += std::mem::replace(next, begin);
+        }
+        let mut order = vec![(0, 0); shards.len()];
+        for (at, shard) in shards.into_iter().enumerate() {
+            order[next[shard]] = (shard, at);
+            next[shard] += 1;
+        }
         order
     }
 

@@ -42,8 +42,9 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io::IoSliceMut;
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use base::checksum::Difference;
 use base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use base::sync::{Apart, Mutex, MutexGuard};
 use base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
@@ -51,7 +52,7 @@ use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
 
 pub use device::{ask_for, ask_for_block, ask_for_start, make_room};
-pub use edit::{Clean, Direct, Edit, Seal, Snapshot};
+pub use edit::{Clean, Direct, Edit, Seal, Snapshot, Within};
 
 use crate::shard::Shard;
 
@@ -228,6 +229,8 @@ pub struct Buffers {
     /// The shard that is asked first at the next shrink.
     turn: AtomicUsize,
     prefetched: AtomicU64,
+    /// For checksums that are kept right with changes: see [`Within`].
+    difference: OnceLock<Difference>,
 }
 
 impl Buffers {
@@ -250,6 +253,7 @@ impl Buffers {
             held_bytes: Apart::default(),
             turn: AtomicUsize::new(0),
             prefetched: AtomicU64::new(0),
+            difference: OnceLock::new(),
         });
         let weak: Weak<Self> = Arc::downgrade(&buffers);
         budget.register(weak);

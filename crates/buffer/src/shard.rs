@@ -13,9 +13,10 @@
 use std::collections::HashMap;
 
 use base::Pblk;
+use base::checksum::Difference;
 use base::salted::Salted;
 
-use crate::{Bytes, Hint};
+use crate::{Bytes, Hint, Within};
 
 /// The blocks of one shard, and counts of what happened to them.
 pub(crate) struct Shard {
@@ -27,6 +28,19 @@ pub(crate) struct Shard {
     pub(crate) evicted: u64,
     /// Blocks that left after they were changed here: what was read of them before that is out of date.
     departed: u64,
+    /// The transaction whose blocks are being taken, while the next one changes blocks already; else 0.
+    taking: u64,
+    /// Of its blocks those that were changed again, or dropped, before they were taken: as they were.
+    early: HashMap<u64, Taken, Salted>,
+}
+
+/// A block as a transaction left it.
+pub(crate) struct Taken {
+    pub(crate) bytes: Bytes,
+    /// The owner that it was changed as.
+    pub(crate) owner: u64,
+    /// See [`Slot::has_sum`].
+    pub(crate) has_sum: bool,
 }
 
 #[repr(align(64))] // Whoever looks at one waits for one line of memory.
@@ -42,12 +56,33 @@ struct Slot {
     is_edited: bool,
     /// The device has these very bytes, not a copy: it holds them too.
     is_at_home: bool,
+    /// It ends in the right checksum: see [`Within`].
+    has_sum: bool,
+}
+
+impl Slot {
+    fn take(&self) -> Taken {
+        Taken { bytes: self.bytes.clone(), owner: self.verified, has_sum: self.has_sum }
+    }
+
+    /// Its bytes, to be changed by this transaction for this owner; is that the transaction's first change?
+    #[inline]
+    fn to_change(&mut self, owner: u64, transaction: u64) -> (&mut [u8], bool) {
+        self.touched = true;
+        self.verified = owner;
+        self.is_edited = true;
+        self.is_at_home = false;
+        let is_first = std::mem::replace(&mut self.changed, transaction) != transaction;
+        (self.bytes.make_mut(), is_first)
+    }
 }
 
 impl Shard {
     pub(crate) fn new(salt: u64) -> Self {
         let places = HashMap::with_hasher(Salted::new(salt));
-        Self { places, slots: Vec::new(), hand: 0, hits: 0, misses: 0, evicted: 0, departed: 0 }
+        let early = HashMap::with_hasher(Salted::new(salt));
+        let (slots, hand) = (Vec::new(), 0);
+        Self { places, slots, hand, hits: 0, misses: 0, evicted: 0, departed: 0, taking: 0, early }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -158,6 +193,7 @@ impl Shard {
             changed: 0,
             is_edited: false,
             is_at_home: false,
+            has_sum: false,
         });
         self.places.insert(block.0, at as u32);
         &mut self.slots[at]
@@ -190,13 +226,69 @@ impl Shard {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
         let at = self.place(block, hint)?;
+        self.keep_early(at, transaction);
         let slot = &mut self.slots[at];
-        slot.touched = true;
-        slot.verified = owner;
-        slot.is_edited = true;
-        slot.is_at_home = false;
-        change(slot.bytes.make_mut());
-        Some(std::mem::replace(&mut slot.changed, transaction) != transaction)
+        slot.has_sum = false;
+        let (bytes, is_first) = slot.to_change(owner, transaction);
+        change(bytes);
+        Some(is_first)
+    }
+
+    /// As [`edit`](Self::edit), if the block is this owner's: else `None` too. `within`: its checksum is kept right.
+    #[inline]
+    pub(crate) fn edit_trusted(
+        &mut self,
+        block: Pblk,
+        hint: &mut Hint,
+        owner: u64,
+        transaction: u64,
+        within: Option<(Within<'_>, &Difference)>,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Option<bool> {
+        let at = self.place(block, hint)?;
+        if self.slots[at].verified != owner {
+            return None;
+        }
+        self.keep_early(at, transaction);
+        let slot = &mut self.slots[at];
+        let had_sum = std::mem::replace(&mut slot.has_sum, within.is_some());
+        let (bytes, is_first) = slot.to_change(owner, transaction);
+        match within {
+            Some((within, difference)) => within.change(bytes, had_sum, difference, change),
+            None => change(bytes),
+        }
+        Some(is_first)
+    }
+
+    /// Another transaction begins to change blocks, and this one's are taken from here on.
+    pub(crate) fn begin_taking(&mut self, transaction: u64) {
+        self.taking = transaction;
+    }
+
+    /// All of that transaction's blocks were taken.
+    pub(crate) fn end_taking(&mut self) {
+        self.taking = 0;
+        self.early.clear();
+    }
+
+    /// Keeps a block as it is, if it is still to be taken and `transaction` is another.
+    #[inline]
+    fn keep_early(&mut self, at: usize, transaction: u64) {
+        let slot = &self.slots[at];
+        if self.taking != 0 && slot.changed == self.taking && transaction != self.taking {
+            self.early.insert(slot.block, slot.take());
+        }
+    }
+
+    /// A block as this transaction left it, if that is still to be had.
+    pub(crate) fn take(&mut self, block: Pblk, hint: &mut Hint, transaction: u64) -> Option<Taken> {
+        if let Some(at) = self.place(block, hint) {
+            let slot = &self.slots[at];
+            if slot.changed == transaction {
+                return Some(slot.take());
+            }
+        }
+        if self.taking == transaction { self.early.remove(&block.0) } else { None }
     }
 
     /// The device has what this transaction made of the block; these very bytes if `is_at_home`.
@@ -209,7 +301,9 @@ impl Shard {
     /// Drops a block, changed or not. Was it here?
     pub(crate) fn forget(&mut self, block: Pblk) -> bool {
         let Some(at) = self.places.get(&block.0) else { return false };
-        self.leave(*at as usize);
+        let at = *at as usize;
+        self.keep_early(at, 0);
+        self.leave(at);
         true
     }
 

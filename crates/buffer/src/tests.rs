@@ -317,10 +317,10 @@ fn many_blocks_are_taken_at_once() {
     }
     // Not in memory.
     places.push((Pblk(700), Hint(1)));
-    let mut taken = buffers.snapshots(&places).unwrap();
-    taken.sort_unstable_by_key(|(at, ..)| *at);
+    let mut taken = buffers.take(&places, 1).unwrap();
+    taken.sort_unstable_by_key(|taken| taken.at);
     assert_eq!(taken.len(), places.len());
-    for ((at, buffer, owned), (block, _)) in taken.iter().zip(&places) {
+    for (Snapshot { at, buffer, owner: owned, .. }, (block, _)) in taken.iter().zip(&places) {
         assert_eq!((places[*at].0, buffer.block()), (*block, *block));
         assert_eq!(
             (buffer[0], *owned),
@@ -472,4 +472,71 @@ fn what_came_back_from_the_device_is_verified_before_it_is_changed() {
     device.write_at(3 << 12, b"rotten").unwrap();
     assert!(verify(&mut runs).is_err());
     assert_eq!(runs, 2);
+}
+
+/// A block that ends in a checksum of the rest: who says what he changes has it kept right, anybody else makes it unknown.
+#[test]
+fn the_checksum_of_a_block_is_kept_right_by_who_says_what_he_changes() {
+    let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
+    let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
+    let sum = |bytes: &[u8]| base::checksum::crc32c(77, &bytes[..1012]);
+    let snapshot = |transaction| buffers.take(&[(Pblk(5), Hint::NONE)], transaction).unwrap().remove(0);
+    let write = |owner: Owner, range: std::ops::Range<usize>, byte: u8| {
+        let range = &|_: &[u8]| range.clone();
+        let within = Within { seed: 77, len: 1012, range };
+        let mut fill = |bytes: &mut [u8]| bytes[range(&[])].fill(byte);
+        let mut hint = Hint::NONE;
+        buffers.change_trusted_at(Pblk(5), &mut hint, owner, 1, Some(within), &mut fill)
+    };
+    assert_eq!(write(owner, 0..1, 1), None, "it is not in memory");
+    buffers.fresh(Pblk(5), owner, 1, &mut |bytes| bytes[0] = 1);
+    assert!(!snapshot(1).has_sum);
+    for (range, byte) in [(0..1, 2), (1..5, 3), (900..1012, 4), (0..1012, 5), (13..13, 0), (500..507, 6)] {
+        assert_eq!(write(owner, range.clone(), byte), Some(false));
+        let taken = snapshot(1);
+        assert!(taken.has_sum && taken.owner == Some(owner));
+        assert_eq!(taken.buffer[1020..], sum(&taken.buffer).to_le_bytes(), "{range:?}");
+    }
+    assert_eq!(write(Owner { kind: Kind::DirLeaf, ino: 8 }, 0..1, 1), None, "it is another's");
+    buffers.change(Pblk(5), owner, 2, &mut |bytes| bytes[3] = 9).unwrap();
+    assert!(!snapshot(2).has_sum);
+    assert_eq!(write(owner, 8..9, 1), Some(true), "the first change of another transaction");
+    assert_eq!(snapshot(1).buffer[1020..], sum(&snapshot(1).buffer).to_le_bytes());
+}
+
+/// The next transaction changes, drops and makes blocks before those of the one before were taken, who gets them as he left them.
+#[test]
+fn blocks_are_taken_as_their_transaction_left_them() {
+    let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
+    let owner = Owner { kind: Kind::Other, ino: 3 };
+    let other = Owner { kind: Kind::Other, ino: 4 };
+    let write = |block: u64, owner: Owner, transaction: u64, byte: u8| {
+        buffers.change(Pblk(block), owner, transaction, &mut |bytes| bytes[9] = byte).unwrap()
+    };
+    for block in 0..6 {
+        assert!(write(block, owner, 1, 10 + block as u8));
+    }
+    buffers.begin_taking(1);
+    assert!(write(1, other, 2, 21));
+    assert!(!write(1, other, 2, 22), "kept as it was before the first change");
+    buffers.forget(Pblk(2));
+    buffers.forget(Pblk(3));
+    assert!(buffers.fresh(Pblk(3), other, 2, &mut |bytes| bytes[9] = 23));
+    assert!(buffers.fresh(Pblk(4), other, 2, &mut |bytes| bytes[9] = 24));
+    let within = Within { seed: 1, len: 1012, range: &|_| 8..12 };
+    let mut change = |bytes: &mut [u8]| bytes[9] = 25;
+    let mut hint = Hint::NONE;
+    let changed = buffers.change_trusted_at(Pblk(5), &mut hint, owner, 2, Some(within), &mut change);
+    assert_eq!(changed, Some(true));
+    let all: Vec<_> = (0..6).map(|block| (Pblk(block), Hint::NONE)).collect();
+    let mut taken = buffers.take(&all, 1).unwrap();
+    taken.sort_unstable_by_key(|taken| taken.at);
+    buffers.end_taking();
+    for (block, taken) in taken.iter().enumerate() {
+        assert_eq!((taken.buffer[9], taken.owner), (10 + block as u8, Some(owner)), "block {block}");
+    }
+    let now = [10, 22, 0, 23, 24, 25];
+    for (block, byte) in now.into_iter().enumerate() {
+        assert_eq!(buffers.snapshot(Pblk(block as u64)).unwrap().0[9], byte, "block {block}");
+    }
 }

@@ -1,19 +1,25 @@
 //! A device in memory that takes room only for what was written.
 //!
 //! ```text
-//! chunk 7:  [ zero | held | held | held | zero | ... ]      16 pages of 4 KiB
+//! chunk 7:  [ zero | held | held | held | zero | ... ]      64 pages of 4 KiB
 //!                            '--> bytes that the writer may hold as well: copied then when either of the two changes them
 //! ```
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
+use base::salted::Salted;
+
 use crate::{Device, DeviceFault, SharedBytes, total_len};
 
 const PAGE: usize = 4 << 10;
-const PAGES: u64 = 16;
+/// Few, so that a sparse device takes little; many, so that the table of chunks stays in the processor's caches.
+const PAGES: u64 = 64;
+/// Pages that memory is asked for at a time.
+const AHEAD: usize = 16;
 
 /// A sparse device in memory: pages of 4 KiB, made when first written. Readers do not wait for each other. What is written as
 /// [shared](Device::write_shared_at) pages is kept, not copied.
@@ -23,8 +29,8 @@ pub struct MemDevice {
     chunks: RwLock<Chunks>,
 }
 
-#[derive(Debug, Default)]
-struct Chunks(HashMap<u64, Box<[Page; PAGES as usize]>>);
+#[derive(Debug)]
+struct Chunks(HashMap<u64, Box<[Page; PAGES as usize]>, Salted>);
 
 /// `None`: never written.
 type Page = Option<SharedBytes>;
@@ -49,8 +55,19 @@ impl Chunks {
         self.0.get(&(page / PAGES)).and_then(|chunk| chunk[(page % PAGES) as usize].as_deref())
     }
 
+    /// Asks the processor for what replacing pages from this one on looks at: their places, or who holds what is there.
+    fn ask_ahead(&self, page: u64, holders: bool) {
+        let place = self.0.get(&(page / PAGES)).map(|chunk| &chunk[(page % PAGES) as usize]);
+        match place {
+            Some(Some(held)) if holders => held.ask_for_count(),
+            Some(place) if !holders => crate::ask_for_start(place),
+            _ => {}
+        }
+    }
+
     fn page_mut(&mut self, page: u64) -> &mut Page {
-        &mut self.0.entry(page / PAGES).or_default()[(page % PAGES) as usize]
+        let chunk = self.0.entry(page / PAGES).or_insert_with(|| Box::new([const { None }; PAGES as usize]));
+        &mut chunk[(page % PAGES) as usize]
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) {
@@ -64,7 +81,8 @@ impl MemDevice {
     /// A device of `size` bytes, all zero.
     #[must_use]
     pub fn new(size: u64) -> Self {
-        Self { size, chunks: RwLock::default() }
+        let salt = Salted::new(RandomState::new().hash_one(size));
+        Self { size, chunks: RwLock::new(Chunks(HashMap::with_hasher(salt))) }
     }
 
     /// Memory in use for content, in bytes; what is shared counts too.
@@ -145,7 +163,13 @@ impl Device for MemDevice {
         let mut before = Vec::with_capacity(n_blocks);
         let mut all_are_pages = true;
         let mut chunks = self.write();
-        for (mut offset, blocks) in parts.iter().copied() {
+        for (at, (mut offset, blocks)) in parts.iter().copied().enumerate() {
+            // Parts lie all over, each is short, and what is replaced is in no cache: waited for together.
+            if at % AHEAD == 0 {
+                let next = || parts[at..].iter().take(AHEAD).map(|(offset, _)| offset / PAGE as u64);
+                next().for_each(|page| chunks.ask_ahead(page, false));
+                next().for_each(|page| chunks.ask_ahead(page, true));
+            }
             let are_pages =
                 offset.is_multiple_of(PAGE as u64) && blocks.iter().all(|block| block.len() == PAGE);
             all_are_pages &= are_pages;

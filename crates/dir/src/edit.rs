@@ -29,6 +29,7 @@
 //!
 //! Source: spec 04 sections 1, 5, 7 and 9.
 
+mod ahead;
 mod cache;
 mod filters;
 mod index;
@@ -37,6 +38,8 @@ mod leaf;
 mod linear;
 mod notes;
 mod shrink;
+
+use std::ops::Range;
 
 use base::{Ino, Lblk, Malformed, Place};
 use buffer::{Buffer, ReadFault};
@@ -47,6 +50,7 @@ use ondisk::filetype::FileType;
 use crate::order::Hasher;
 use crate::{Dir, DirBlocks, Format, Kept};
 
+pub use ahead::AHEAD_MAX;
 pub use cache::{DirCache, Stats};
 
 /// Who has a directory's blocks and may change them, in a transaction with room for [`Needs`].
@@ -59,6 +63,20 @@ pub trait DirEdit: DirBlocks {
     /// # Errors
     /// The block had to be read again and cannot be: nothing was changed.
     fn change_leaf(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
+
+    /// As [`change_leaf`](Self::change_leaf) for who tells which bytes of it he changes, few of them: it is likely to be changed only
+    /// once in this transaction.
+    ///
+    /// # Errors
+    /// As [`change_leaf`](Self::change_leaf).
+    fn change_leaf_within(
+        &self,
+        lblk: Lblk,
+        _range: &dyn Fn(&[u8]) -> Range<usize>,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), ReadFault> {
+        self.change_leaf(lblk, change)
+    }
 
     /// Changes a root or node of the index.
     ///
@@ -505,7 +523,7 @@ impl<'a> Editor<'a> {
 
     /// Makes the hashes of this directory's names; loaded with the root.
     fn hasher(&self) -> &Hasher {
-        &self.cache.hasher
+        self.cache.hasher()
     }
 }
 

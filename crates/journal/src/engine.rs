@@ -9,7 +9,9 @@
 //!                                                    '--> the next one RUNS
 //! ```
 //!
-//! Nobody waits for a block that is being committed: sealing takes shared bytes, and a change while they are shared goes to a copy.
+//! Nobody waits for a block that is being committed, nor while the blocks are taken: the next transaction runs as soon as the values
+//! of the last one are with its blocks (the cache keeps blocks that it changes before they were taken). Taking them takes shared
+//! bytes, and a change while they are shared goes to a copy.
 //! Soon they are not: what gets a checksum is copied for the log by who commits.
 //!
 //! Invariants
@@ -42,7 +44,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use base::Pblk;
 use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use base::sync::{Apart, Condvar, Mutex};
-use buffer::{Buffers, ReadFault, Seal};
+use buffer::{Buffers, ReadFault, Seal, Snapshot};
 use device::{Device, DeviceFault};
 
 pub use self::batching::Batching;
@@ -53,7 +55,7 @@ pub use self::log_writer::OpenLogFault;
 use self::batching::Batcher;
 use self::checkpoint::Checkpoint;
 use self::images::{Image, Taken, images};
-use self::lanes::Lanes;
+use self::lanes::{Lanes, Started};
 use self::log_writer::LogWriter;
 use self::transaction::Transaction;
 
@@ -91,8 +93,8 @@ pub trait Client: Send + Sync {
     fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]);
 
     /// The checksum of a block that has it in its last four bytes, over bytes from its beginning on: what [`seal`](Self::seal) would
-    /// put there. `None`: it lies elsewhere, or is another.
-    fn end_sum(&self, _seal: Seal, _bytes: &[u8]) -> Option<EndSum> {
+    /// put there. `has_sum`: it is there already (see [`buffer::Within`]). `None`: it lies elsewhere, or is another.
+    fn end_sum(&self, _seal: Seal, _bytes: &[u8], _has_sum: bool) -> Option<EndSum> {
         None
     }
 
@@ -265,6 +267,8 @@ struct Running {
 struct Writer {
     log: Option<LogWriter>,
     checkpoint: Checkpoint,
+    /// At the last commit.
+    started: Started,
 }
 
 /// Half a commit is none: whoever comes after a panic must not go on from there.
@@ -316,7 +320,11 @@ impl Journal {
             lanes: Lanes::new(1),
             lens,
             changed: Apart(Condvar::new()),
-            writer: Apart(Mutex::new(Writer { log, checkpoint: Checkpoint::default() })),
+            writer: Apart(Mutex::new(Writer {
+                log,
+                checkpoint: Checkpoint::default(),
+                started: Started::default(),
+            })),
             committed: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
             is_checkpoint_due: AtomicBool::new(false),
@@ -609,9 +617,12 @@ impl Journal {
         let mut logged = 0;
         let mut late: Vec<(Pblk, Seal)> = Vec::new();
         if sabotage.late_homes {
-            late.extend(snapshots.iter().map(|(buffer, seal)| (buffer.block(), *seal)));
+            late.extend(snapshots.iter().map(|taken| (taken.buffer.block(), taken.seal)));
         }
-        let mut images = images(self.client(), snapshots, writer.log.as_ref().map(LogWriter::checksums));
+        // Who makes changes goes on, and has a processor of his own for that if there are so many.
+        let busy = self.lanes.busy(&mut writer.started);
+        let checksums = writer.log.as_ref().map(LogWriter::checksums);
+        let mut images = images(self.client(), snapshots, checksums, busy);
         let n_images = images.len() as u64;
         let revokes = transaction.revokes();
         match &mut writer.log {
@@ -662,9 +673,11 @@ impl Journal {
 
     /// For the crash lab: blocks as they are now, with changes of the transaction that runs.
     fn images_now(&self, blocks: &[(Pblk, Seal)]) -> Result<Vec<Image>, ReadFault> {
-        let now = |&(block, seal): &(Pblk, Seal)| Ok((self.buffers.snapshot(block)?.0, seal));
+        let now = |&(block, seal): &(Pblk, Seal)| {
+            Ok(Taken { buffer: self.buffers.snapshot(block)?.0, seal, has_sum: false })
+        };
         let taken = blocks.iter().map(now).collect::<Result<Vec<Taken>, ReadFault>>()?;
-        Ok(images(self.client(), taken, None))
+        Ok(images(self.client(), taken, None, 0))
     }
 
     /// Should homes be written now? Early enough that the next commit finds room in the log, and so that what is pinned
@@ -692,7 +705,8 @@ impl Journal {
         drop(running);
         let handle = Handle::sealing(self, Arc::clone(&transaction));
         self.client().before_commit(&handle)?;
-        let mut taken = self.take(&transaction)?;
+        // Nobody waits until all blocks were taken: what is changed before is kept as it was.
+        self.buffers.begin_taking(transaction.number);
         let mut running = self.running.lock();
         let next = transaction.number + 1;
         // The one before this one is committed: nothing joins it any more.
@@ -702,23 +716,28 @@ impl Journal {
         self.changed.notify_all();
         drop(running);
         self.stats.lock().sealing_nanos += begun.elapsed().as_nanos() as u64;
+        let taken = self.take(&transaction);
+        self.buffers.end_taking();
+        let mut taken = taken?;
         self.client().write_values(&handle)?;
         taken.extend(self.take(&transaction)?);
-        // In the order of their places: that is how the checkpoint writes them.
-        taken.sort_unstable_by_key(|(buffer, _)| buffer.block());
+        // In the order of their places: that is how the checkpoint writes them. Both parts are, so this merges them.
+        taken.sort_by_key(|taken| taken.buffer.block());
         Ok((transaction, taken))
     }
 
-    /// The bytes of the blocks that joined since the last time.
+    /// The bytes of the blocks that joined since the last time, in the order of their places.
     fn take(&self, transaction: &Transaction) -> Result<Vec<Taken>, ReadFault> {
         let joined = transaction.take_blocks();
         let places: Vec<_> = joined.iter().map(|(block, _, hint)| (*block, *hint)).collect();
-        let taken = self.buffers.snapshots(&places)?.into_iter().map(|(at, buffer, owner)| {
+        let mut taken: Vec<Option<Taken>> = joined.iter().map(|_| None).collect();
+        for Snapshot { at, buffer, owner, has_sum } in self.buffers.take(&places, transaction.number)? {
             let (_, seal, _) = joined[at];
             // A leaf of a directory may have become an index node since it joined.
-            (buffer, Seal { owner: owner.unwrap_or(seal.owner), ..seal })
-        });
-        Ok(taken.collect())
+            let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
+            taken[at] = Some(Taken { buffer, seal, has_sum });
+        }
+        Ok(taken.into_iter().flatten().collect())
     }
 
     fn empty_log(&self, writer: &mut Writer) -> Result<(), Failure> {

@@ -80,6 +80,8 @@ pub struct Job {
     pub then_unlink: bool,
     /// Workers; each has its own directory, `thread-N`, when there is more than one.
     pub threads: usize,
+    /// Names that the engine is told of before they are made or removed ([`volume::Volume::ask_ahead`]); 0: none.
+    pub ahead: usize,
 }
 
 impl Job {
@@ -101,6 +103,7 @@ impl Job {
             alias: None,
             then_unlink: false,
             threads: 1,
+            ahead: 0,
         }
     }
 
@@ -263,9 +266,10 @@ impl<'a> Worker<'a> {
     fn work<P: Place>(mut self, place: &mut P) -> Worked {
         let job = self.job;
         let mut kept = Vec::new();
-        let (made, mut failed) = self.pass(&job.word(), job.count, job.time, |worker, name, other, done| {
+        let make = |worker: &Self, place: &mut P, name: &[u8], other: &mut Vec<u8>, done| {
             worker.make(place, name, other, done, &mut kept)
-        });
+        };
+        let (made, mut failed) = self.pass(&job.word(), job.count, job.time, place, make);
         if let Some(passed) = self.passed {
             passed.wait();
         }
@@ -275,8 +279,9 @@ impl<'a> Worker<'a> {
             if self.number == 0 {
                 self.watch.part(word, Some(made.done * job.threads as u64));
             }
-            (removed, failed) =
-                self.pass(word, Some(made.done), None, |worker, name, _, _| worker.remove(place, name));
+            let remove =
+                |worker: &Self, place: &mut P, name: &[u8], _: &mut Vec<u8>, _| worker.remove(place, name);
+            (removed, failed) = self.pass(word, Some(made.done), None, place, remove);
         }
         for file in kept {
             if let Err(fault) = place.close(file) {
@@ -288,15 +293,17 @@ impl<'a> Worker<'a> {
 
     /// Calls `each` with the name of each number, room for another name and the count so far, until it fails, or count or time
     /// are up.
-    fn pass(
+    fn pass<P: Place>(
         &mut self,
         word: &str,
         count: Option<u64>,
         time: Option<Duration>,
-        mut each: impl FnMut(&Self, &[u8], &mut Vec<u8>, u64) -> Result<(), Failed>,
+        place: &mut P,
+        mut each: impl FnMut(&Self, &mut P, &[u8], &mut Vec<u8>, u64) -> Result<(), Failed>,
     ) -> (Pass, Option<Failed>) {
         let job = self.job;
-        let (mut name, mut other) = (Vec::with_capacity(256), Vec::with_capacity(256));
+        let mut names = vec![Vec::with_capacity(256); job.ahead.max(1)];
+        let mut other = Vec::with_capacity(256);
         let count = count.unwrap_or(u64::MAX);
         let cpu = thread_seconds();
         self.begun = Instant::now();
@@ -304,8 +311,17 @@ impl<'a> Worker<'a> {
         let mut done = 0;
         let mut failed = None;
         while done < count {
-            job.format.write(job.start.wrapping_add(done as i64), &mut name);
-            if let Err(fault) = each(self, &name, &mut other, done) {
+            let at = (done % names.len() as u64) as usize;
+            if at == 0 {
+                let told = (count - done).min(names.len() as u64) as usize;
+                for (name, number) in names[..told].iter_mut().zip(done..) {
+                    job.format.write(job.start.wrapping_add(number as i64), name);
+                }
+                if job.ahead > 0 {
+                    place.ask_ahead(&names[..told]);
+                }
+            }
+            if let Err(fault) = each(self, place, &names[at], &mut other, done) {
                 failed = Some(fault);
                 break;
             }

@@ -40,6 +40,8 @@ pub struct Study {
     pub hashes: Vec<HashVersion>,
     /// Directories of each hash, each on a new file system.
     pub runs: usize,
+    /// Names that the engine is told of before they are made; 0: none. See [`Job::ahead`].
+    pub ahead: usize,
     /// Where file systems are made.
     pub site: Site,
     /// Size of the device, in bytes; `None`: enough.
@@ -205,6 +207,7 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
         format: study.format.clone(),
         count: Some(study.names),
         renew_target: Some(LINKS_PER_TARGET),
+        ahead: study.ahead,
         ..Job::new(study.operation, "test")
     };
     watch.part(&hash_name(hash), Some(study.names));
@@ -396,6 +399,7 @@ mod tests {
             format: NameFormat::parse("test%ld").unwrap(),
             hashes: vec![HashVersion::HalfMd4, HashVersion::Tea],
             runs: 2,
+            ahead: 16,
             site: Site::Memory,
             size: None,
             make: FormatOptions { block_size: base::BlockSize::from_bytes(1024), ..FormatOptions::default() },

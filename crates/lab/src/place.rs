@@ -74,6 +74,9 @@ pub trait Place: Send + Sized {
     /// The operation failed.
     fn set_size(&mut self, file: &Self::File, size: u64) -> Result<(), Failed>;
 
+    /// Operations on these names come next. Only a hint, for who can use it.
+    fn ask_ahead(&self, _names: &[Vec<u8>]) {}
+
     /// The place of another worker: a directory in this one, made if it is not there.
     ///
     /// # Errors
@@ -177,6 +180,10 @@ impl Place for Engine<'_> {
     fn set_size(&mut self, file: &Self::File, size: u64) -> Result<(), Failed> {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         refused(self.volume.set_attr(*file, &set).map(drop), "ftruncate", b"")
+    }
+
+    fn ask_ahead(&self, names: &[Vec<u8>]) {
+        self.volume.ask_ahead(self.dir, names.iter().map(Vec::as_slice));
     }
 
     fn below(&mut self, name: &[u8]) -> Result<Self, Failed> {

@@ -392,6 +392,12 @@ pub fn tail_sum(block: &[u8], inode_seed: u32) -> Option<(u32, usize)> {
     tail_checksum(block).map(|_| (leaf_checksum(block, inode_seed), block.len() - TAIL_LEN))
 }
 
+/// As [`tail_sum`] of a block that has it already: [`seal_tail`] was the last to change it, or who keeps the checksum right.
+#[must_use]
+pub fn stored_tail_sum(block: &[u8]) -> Option<(u32, usize)> {
+    tail_checksum(block).map(|value| (value, block.len() - TAIL_LEN))
+}
+
 /// Checks a leaf block's tail against its bytes.
 ///
 /// # Errors

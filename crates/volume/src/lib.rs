@@ -50,8 +50,8 @@ pub use ops::{Follow, Seek};
 pub use space::Stats as AllocStats;
 pub use stat::{Stat, StatFs};
 pub use write::{
-    Acting, Allocate, DiscardStats, ErrorsTold, New, OnError, PAGE_BYTES, Rename, SetAttr, SetXattr,
-    Shutdown, WriteOptions, unprivileged,
+    Acting, Allocate, DiscardStats, ErrorsTold, NAMES_AHEAD, New, OnError, PAGE_BYTES, Rename, SetAttr,
+    SetXattr, Shutdown, WriteOptions, unprivileged,
 };
 pub use xattr::Attribute;
 

@@ -64,6 +64,7 @@ pub use discard::DiscardStats;
 pub use errors::OnError;
 pub use fallocate::Allocate;
 pub use fsync::ErrorsTold;
+pub use names::NAMES_AHEAD;
 pub use new::New;
 pub use rename::Rename;
 pub use reserve::Acting;
@@ -149,9 +150,10 @@ impl journal::Client for Keeper {
         }
     }
 
-    fn end_sum(&self, seal: Seal, bytes: &[u8]) -> Option<EndSum> {
+    fn end_sum(&self, seal: Seal, bytes: &[u8], has_sum: bool) -> Option<EndSum> {
         let seed = seal.seed.filter(|_| seal.owner.kind == Kind::DirLeaf)?;
-        dirent::tail_sum(bytes, seed).map(|(value, len)| EndSum { value, seed, len })
+        let sum = if has_sum { dirent::stored_tail_sum(bytes) } else { dirent::tail_sum(bytes, seed) };
+        sum.map(|(value, len)| EndSum { value, seed, len })
     }
 
     fn has_checksum(&self, seal: Seal) -> bool {

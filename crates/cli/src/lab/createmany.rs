@@ -58,6 +58,9 @@ pub(crate) struct CreatemanyArgs {
     #[arg(long, value_name = "LINKS", num_args = 0..=1, require_equals = true,
           default_missing_value = "64998", value_parser = clap::value_parser!(u64).range(1..=LINKS_PER_TARGET))]
     renew_target: Option<u64>,
+    /// Tell the engine of so many names before they are made or removed.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=16))]
+    ahead: u16,
     /// Remove all in a second pass with a clock of its own.
     #[arg(long)]
     then_unlink: bool,
@@ -134,6 +137,7 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
     let mut job = lab::usage::parse(&args.words).map_err(usage)?;
     job.threads = usize::from(args.threads);
     job.renew_target = args.renew_target;
+    job.ahead = args.ahead.into();
     job.then_unlink = args.then_unlink;
     if job.then_unlink && job.unlink.is_some() {
         return Err(usage("--then-unlink removes what -u has removed already".to_owned()));

@@ -43,6 +43,9 @@ pub(crate) struct LargeDirArgs {
     /// Directories of each hash, each on a new file system.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
+    /// Tell the engine of so many names before they are made; 0: each is a surprise.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(..=16))]
+    ahead: u16,
     /// Where file systems are made: a new FILE, or mem:SIZE. Without this, in memory.
     #[arg(long, value_name = "IMG")]
     image: Option<OsString>,
@@ -96,13 +99,14 @@ pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
             OperationArg::Open => Operation::Open,
         },
         format: args.format.clone(),
+        ahead: args.ahead.into(),
         hashes: args.hash.iter().map(hash).collect(),
         size: size.or(args.size),
         make: args.ground.options()?,
         open: args.engine.options(),
         check: !args.no_check,
     };
-    let shown = Shown::new(true, false);
+    let shown = Shown::new(true, !args.json && args.runs == 1);
     let report = lab::large_dir::run(&study, &shown)?;
     drop(shown);
     print(&report, &report, args.json);

@@ -9,7 +9,8 @@
 //!
 //! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split made it (the
 //! hashes are known then). Where there is no memory for notes, it gets a filter in the same way, a fifth as large. All of it can be
-//! made again from the blocks: notes and filters are not made beyond their limits, nodes are dropped beyond it.
+//! made again from the blocks: notes and filters are not made beyond their limits; beyond the limit of all notes are dropped, and then
+//! nodes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +20,9 @@ use base::Lblk;
 use ondisk::dirent::edit::Hole;
 use ondisk::htree::{DxEntries, DxEntry};
 
+use super::ahead::Told;
 use super::filters::Filters;
+use super::index::Path;
 use super::leaf::Mapped;
 use super::notes::Notes;
 use crate::order::Hasher;
@@ -44,7 +47,7 @@ pub struct DirCache {
     nodes: HashMap<u32, Node, BuildHasherDefault<Spread>>,
     /// Levels of nodes below the root; known with the root.
     pub(super) levels: u8,
-    pub(super) hasher: Hasher,
+    hasher: Hasher,
     slots: Vec<Slot>,
     /// Of a block far behind all that were seen before, which only damage leads to: nothing is remembered of it.
     spare: Slot,
@@ -55,6 +58,10 @@ pub struct DirCache {
     /// Used for splits, so that they allocate little.
     pub(super) map: Vec<Mapped>,
     pub(super) source: Vec<u8>,
+    /// Names that will be asked for.
+    pub(super) told: Told,
+    /// Changes of what is here of the index.
+    version: u64,
     pub(super) stats: Stats,
 }
 
@@ -68,6 +75,8 @@ struct Slot {
     room: Known,
     /// Its filter has all its names.
     has_filter: bool,
+    /// And names that are gone.
+    has_gone: bool,
 }
 
 /// What a leaf that was looked at gets.
@@ -107,12 +116,7 @@ impl Node {
     /// are: what is looked at lies in one or two lines of the processor's cache, where halves of halves lie all over the node.
     pub(super) fn position(&self, hash: u32, low: u32, high: u32) -> usize {
         let keys = &self.keys[1..];
-        let (above, span) = (u64::from(hash.saturating_sub(low)), u64::from(high.saturating_sub(low)) + 1);
-        let guess = (above * keys.len() as u64 / span).min(keys.len() as u64) as usize;
-        for near in [guess, guess.saturating_sub(NEAR), guess + NEAR] {
-            self.keys.get(near).into_iter().for_each(buffer::ask_for_start);
-            self.kids.get(near).into_iter().for_each(buffer::ask_for_start);
-        }
+        let guess = self.ask_for(hash, low, high);
         // All before `from` are not above the hash, all from `to` on are.
         let (mut width, mut from, mut to) = (NEAR, guess, guess);
         while from > 0 && keys[from - 1] > hash {
@@ -125,6 +129,18 @@ impl Node {
             width *= 2;
         }
         from + keys[from..to].partition_point(|key| *key <= hash)
+    }
+
+    /// Where the key of a hash is looked for first, which the processor is asked for.
+    pub(super) fn ask_for(&self, hash: u32, low: u32, high: u32) -> usize {
+        let len = self.keys.len() as u64 - 1;
+        let (above, span) = (u64::from(hash.saturating_sub(low)), u64::from(high.saturating_sub(low)) + 1);
+        let guess = (above * len / span).min(len) as usize;
+        for near in [guess, guess.saturating_sub(NEAR), guess + NEAR] {
+            self.keys.get(near).into_iter().for_each(buffer::ask_for_start);
+            self.kids.get(near).into_iter().for_each(buffer::ask_for_start);
+        }
+        guess
     }
 
     pub(super) fn entries(&self, from: usize) -> impl Iterator<Item = DxEntry> + '_ {
@@ -186,6 +202,8 @@ impl DirCache {
             filter_bytes_max: 0,
             map: Vec::new(),
             source: Vec::new(),
+            told: Told::default(),
+            version: 0,
             stats: Stats::default(),
         }
     }
@@ -201,7 +219,7 @@ impl DirCache {
     /// Forgets the directory, but not the counts. Always right, and to be called when blocks changed by another way.
     pub fn clear(&mut self) {
         let empty = Self::new(self.limit_bytes).with_filters(self.filter_bytes_max);
-        *self = Self { stats: self.stats, ..empty };
+        *self = Self { stats: self.stats, version: self.version + 1, ..empty };
     }
 
     /// What was done since the cache was made.
@@ -225,11 +243,33 @@ impl DirCache {
         if lblk.0 == 0 { self.root.as_ref() } else { self.nodes.get(&lblk.0) }
     }
 
+    /// Makes the hashes of this directory's names; loaded with the root.
+    pub(super) fn hasher(&self) -> &Hasher {
+        &self.hasher
+    }
+
+    pub(super) fn set_hasher(&mut self, hasher: Hasher) {
+        self.told.clear();
+        self.hasher = hasher;
+    }
+
+    /// Another number after each change of what is here of the index: nodes that come, go, or may have changed.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The hash of a name that was told, and the way to its leaf, if the index is as it was.
+    pub(super) fn told(&mut self, name: &[u8]) -> Option<(u32, Option<Path>)> {
+        self.told.find(name, self.version)
+    }
+
     pub(super) fn node_mut(&mut self, lblk: Lblk) -> Option<&mut Node> {
+        self.version += 1;
         if lblk.0 == 0 { self.root.as_mut() } else { self.nodes.get_mut(&lblk.0) }
     }
 
     pub(super) fn set_node(&mut self, lblk: Lblk, node: Node) {
+        self.version += 1;
         self.held_bytes += node.bytes();
         let before = if lblk.0 == 0 { self.root.replace(node) } else { self.nodes.insert(lblk.0, node) };
         if let Some(before) = before {
@@ -238,6 +278,7 @@ impl DirCache {
     }
 
     pub(super) fn take_node(&mut self, lblk: Lblk) -> Option<Node> {
+        self.version += 1;
         let node = if lblk.0 == 0 { self.root.take() } else { self.nodes.remove(&lblk.0) }?;
         self.held_bytes = self.held_bytes.saturating_sub(node.bytes());
         Some(node)
@@ -245,10 +286,27 @@ impl DirCache {
 
     /// Drops what is above the limit: called between operations.
     pub(super) fn trim(&mut self) {
-        // Notes stop at half of the limit, so the nodes are what is too much.
         if self.held_bytes > self.limit_bytes {
-            self.clear();
+            self.drop_some();
         }
+    }
+
+    /// Notes stop at half of the limit, so the nodes are too much. They lead to all leaves, and a leaf may do without notes: those go
+    /// first, and nodes only when there is nothing else. Filters have memory of their own.
+    #[cold]
+    fn drop_some(&mut self) {
+        if self.notes.is_empty() {
+            self.version += 1;
+            self.nodes.clear();
+            self.held_bytes = self.root.as_ref().map_or(0, Node::bytes);
+            return;
+        }
+        for slot in &mut self.slots {
+            slot.notes = slot.notes.min(1);
+        }
+        let bytes: usize = self.notes.iter().map(Notes::bytes).sum();
+        self.held_bytes = self.held_bytes.saturating_sub(bytes);
+        (self.notes, self.free_notes) = (Vec::new(), Vec::new());
     }
 
     /// Notes an insert into a leaf.
@@ -300,6 +358,13 @@ impl DirCache {
         is_known.then(|| usize::from(slot.room.hole_at) * 4)
     }
 
+    /// The last step after [`ask_for_notes`](Self::ask_for_notes): where the notes have this hash.
+    pub(super) fn ask_for_noted(&self, lblk: Lblk, hash: u32) {
+        let slot = self.slots.get(lblk.0 as usize);
+        let notes = slot.and_then(|slot| self.notes.get(slot.notes.checked_sub(2)? as usize));
+        notes.into_iter().for_each(|notes| notes.ask_for(hash));
+    }
+
     /// What should this leaf without notes get? Remembers that it was asked.
     pub(super) fn deserved(&mut self, lblk: Lblk) -> Deserved {
         let has_room = self.held_bytes < self.limit_bytes / 2;
@@ -323,12 +388,16 @@ impl DirCache {
 
     /// Makes the filter of a leaf of so many bytes, if there is room: of the hashes of all its names.
     pub(super) fn make_filter(&mut self, lblk: Lblk, leaf_bytes: usize, hashes: impl Iterator<Item = u32>) {
-        self.slot(lblk).has_filter = self.filters.fill(lblk, leaf_bytes, hashes);
+        let has_filter = self.filters.fill(lblk, leaf_bytes, hashes);
+        let slot = self.slot(lblk);
+        (slot.has_filter, slot.has_gone) = (has_filter, false);
     }
 
-    /// The filter of a leaf was wrong: with so many names that are gone, or by chance. It gets another.
-    pub(super) fn drop_filter(&mut self, lblk: Lblk) {
-        self.slot(lblk).has_filter = false;
+    /// The filter of a leaf believed in a name that is not there. If it still has names that are gone the leaf gets another; else it
+    /// was chance.
+    pub(super) fn filter_failed(&mut self, lblk: Lblk) {
+        let slot = self.slot(lblk);
+        slot.has_filter &= !slot.has_gone;
     }
 
     /// Gives a leaf notes, if there is room for any: to be filled at once. `names`: how many they will be.
@@ -375,7 +444,7 @@ impl DirCache {
     /// Something was taken out of a leaf: its room is elsewhere.
     pub(super) fn forget_room(&mut self, lblk: Lblk) {
         if let Some(slot) = self.slots.get_mut(lblk.0 as usize) {
-            slot.room = Known::default();
+            (slot.room, slot.has_gone) = (Known::default(), true);
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Step {
 }
 
 /// The way from the root to a leaf: one step for each level of the index, the root's first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Path {
     steps: [Step; LEVELS_MAX],
     len: usize,
@@ -33,6 +33,33 @@ pub(super) struct Path {
 }
 
 impl Path {
+    /// At the root.
+    pub(super) const START: Self =
+        Self { steps: [Step { lblk: Lblk(0), at: 0 }; LEVELS_MAX], len: 0, leaf: Lblk(0), next_key: None };
+
+    /// Goes one level down in the node that it leads to: to a hash, or to the first child. `low`: the lowest key that the node may have,
+    /// and then its child. The keys of a node lie between its own in its parent and the one behind that.
+    #[inline]
+    pub(super) fn go_on(&mut self, node: &Node, hash: Option<u32>, low: &mut u32) {
+        let at = hash.map_or(0, |hash| node.position(hash, *low, self.next_key.unwrap_or(u32::MAX)));
+        // The first of a node has no key of its own.
+        *low = (*low).max(node.keys[at]);
+        // A key further down comes before one further up.
+        self.next_key = node.keys.get(at + 1).copied().or(self.next_key);
+        self.push(Step { lblk: self.leaf, at });
+        self.leaf = Lblk(node.kids[at]);
+    }
+
+    /// Asks the processor for what [`go_on`](Self::go_on) will look at.
+    pub(super) fn ask_for(&self, node: &Node, hash: u32, low: u32) {
+        node.ask_for(hash, low, self.next_key.unwrap_or(u32::MAX));
+    }
+
+    /// Does it lead to one of its own steps?
+    pub(super) fn is_circle(&self) -> bool {
+        self.steps().iter().any(|step| step.lblk == self.leaf)
+    }
+
     pub(super) fn steps(&self) -> &[Step] {
         &self.steps[..self.len]
     }
@@ -98,7 +125,7 @@ impl Editor<'_> {
             .ok_or(Malformed::new("index root", "the hash needs no key", root.hash_code))
             .map_err(fact)?;
         self.cache.levels = root.levels;
-        self.cache.hasher = self.dir().hasher(self.format, version);
+        self.cache.set_hasher(self.dir().hasher(self.format, version));
         self.cache.set_node(lblk, Node::of(root.entries));
         Ok(())
     }
@@ -134,13 +161,11 @@ impl Editor<'_> {
 
     /// The way to the first leaf that may hold names of a hash. The root was loaded.
     pub(super) fn descend(&mut self, hash: u32) -> Result<Path, ReadFault> {
-        let path = Path { steps: [Step::default(); LEVELS_MAX], len: 0, leaf: Lblk(0), next_key: None };
-        self.descend_from(path, Some(hash))
+        self.descend_from(Path::START, Some(hash))
     }
 
     /// Goes on below `path.leaf`, which is an index block: to this hash, or to the first leaf.
     fn descend_from(&mut self, mut path: Path, hash: Option<u32>) -> Result<Path, ReadFault> {
-        // The keys of a node lie between its own in its parent and the one behind that.
         let mut low = 0;
         while path.len <= usize::from(self.cache.levels) {
             let lblk = path.leaf;
@@ -151,19 +176,11 @@ impl Editor<'_> {
                     self.node(lblk)
                 }
             };
-            let high = path.next_key.unwrap_or(u32::MAX);
-            let at = hash.map_or(0, |hash| node.position(hash, low, high));
-            // The first of a node has no key of its own.
-            low = low.max(node.keys[at]);
-            let child = Lblk(node.kids[at]);
-            // A key further down comes before one further up.
-            path.next_key = node.keys.get(at + 1).copied().or(path.next_key);
-            path.push(Step { lblk, at });
-            if path.steps().iter().any(|step| step.lblk == child) {
-                let fact = Malformed::new("index block", "child is not an ancestor", child.0);
+            path.go_on(node, hash, &mut low);
+            if path.is_circle() {
+                let fact = Malformed::new("index block", "child is not an ancestor", path.leaf.0);
                 return Err(self.dir().placed(ReadFault::corrupt(base::Place::default(), fact), lblk));
             }
-            path.leaf = child;
         }
         Ok(path)
     }
@@ -201,8 +218,7 @@ impl Editor<'_> {
     /// Where a name is: the way to its leaf, its hash, and the entry.
     pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<(Path, u32, Found)>, EditFault> {
         self.begin()?;
-        let hash = self.hasher().hash(name).hash;
-        let mut path = self.descend(hash)?;
+        let (hash, mut path) = self.way_to(name)?;
         loop {
             if let (Some(found), _) = self.look(path.leaf, hash, name, usize::MAX)? {
                 return Ok(Some((path, hash, found)));
@@ -212,6 +228,18 @@ impl Editor<'_> {
                 None => return Ok(None),
             }
         }
+    }
+
+    /// A name's hash, and the way to the first leaf that may hold it, whose memory the processor is asked for. The root was loaded.
+    fn way_to(&mut self, name: &[u8]) -> Result<(u32, Path), ReadFault> {
+        let hash = match self.cache.told(name) {
+            Some((hash, Some(path))) => return Ok((hash, path)),
+            Some((hash, None)) => hash,
+            None => self.hasher().hash(name).hash,
+        };
+        let path = self.descend(hash)?;
+        self.ask_ahead(path.leaf, hash);
+        Ok((hash, path))
     }
 
     /// Begins an operation.
@@ -293,7 +321,7 @@ impl Editor<'_> {
             may_hold = DirFormat::may_hold(bytes, name);
         })?;
         if !may_hold {
-            self.cache.drop_filter(lblk);
+            self.cache.filter_failed(lblk);
         }
         Ok(may_hold)
     }
@@ -326,9 +354,7 @@ impl Editor<'_> {
     pub(super) fn insert_indexed(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
         self.begin()?;
         let need = min_rec_len(name.len(), false);
-        let hash = self.hasher().hash(name).hash;
-        let first = self.descend(hash)?;
-        self.ask_ahead(first.leaf, hash);
+        let (hash, first) = self.way_to(name)?;
         let mut path = first;
         let mut chosen = None;
         loop {
@@ -364,7 +390,15 @@ impl Editor<'_> {
     ) -> Result<(), EditFault> {
         let format = self.format.entries;
         let mut placed = None;
-        self.blocks.change_leaf(lblk, &mut |bytes| placed = format.insert_at(bytes, at, ino, kind, name))?;
+        let mut insert = |bytes: &mut [u8]| placed = format.insert_at(bytes, at, ino, kind, name);
+        // Where there is no memory for all leaves' notes, there are more leaves than a transaction has blocks.
+        match self.cache.notes(lblk) {
+            Some(_) => self.blocks.change_leaf(lblk, &mut insert)?,
+            None => {
+                let range = |bytes: &[u8]| format.insert_range(bytes, at, name.len());
+                self.blocks.change_leaf_within(lblk, &range, &mut insert)?;
+            }
+        }
         let room = placed.ok_or_else(|| self.stale(lblk))?;
         self.cache.note_insert(lblk, hash, min_rec_len(name.len(), false), room);
         self.cache.touch(lblk);

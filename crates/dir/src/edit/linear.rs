@@ -122,7 +122,7 @@ impl Editor<'_> {
         let (_, dotdot) = leaf::dots(&format, &block).map_err(|fact| self.corrupt(&block, lblk, fact))?;
         let parent = format.entries(&block).nth(1).and_then(Result::ok).map(|entry| entry.ino);
         let parent = parent.ok_or_else(|| self.stale(lblk))?;
-        self.cache.hasher = self.dir().hasher(self.format, version);
+        self.cache.set_hasher(self.dir().hasher(self.format, version));
         let mut sorted = std::mem::take(&mut self.cache.map);
         let mapped = leaf::map(&format, self.hasher(), &block, dotdot + 1, &mut sorted);
         mapped.map_err(|fact| self.corrupt(&block, lblk, fact))?;

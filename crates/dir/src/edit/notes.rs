@@ -137,6 +137,13 @@ impl Notes {
         ((u64::from(mixed) * self.buckets.len() as u64) >> 32) as usize
     }
 
+    /// Asks the processor for what [`look`](Self::look) looks at.
+    pub(super) fn ask_for(&self, hash: u32) {
+        if !self.buckets.is_empty() {
+            buffer::ask_for_start(&self.buckets[self.bucket(hash)]);
+        }
+    }
+
     fn behind(&self, bucket: usize) -> usize {
         if bucket + 1 == self.buckets.len() { 0 } else { bucket + 1 }
     }

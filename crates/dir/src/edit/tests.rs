@@ -76,14 +76,21 @@ proptest! {
         limit in prop::sample::select(vec![0usize, 20_000, 64 << 20]),
         filters: bool,
         same_len: bool,
+        tells: bool,
     ) {
         let toy = Toy::new(like);
         let mut cache = DirCache::new(limit).with_filters(if filters { 8 << 20 } else { 0 });
         let mut model = Model::new();
         let mut is_growing = true;
-        for (i, (what, number, len)) in steps.into_iter().enumerate() {
-            // A name has one length, so that numbers meet again.
-            let name = name(number, if same_len { 250 } else { (number as usize * 37) % 250 + 1 });
+        // A name has one length, so that numbers meet again.
+        let named = |number: u32| name(number, if same_len { 250 } else { (number as usize * 37) % 250 + 1 });
+        for (i, (what, number, len)) in steps.iter().copied().enumerate() {
+            let name = named(number);
+            // Some of them come, others are changed meanwhile, or are not asked for.
+            if tells && i % 7 == 0 {
+                let next: Vec<_> = steps[i..].iter().take(20).map(|(_, number, _)| named(*number)).collect();
+                toy.editor(&mut cache).ask_ahead_of(next.iter().map(Vec::as_slice));
+            }
             if i % 500 == 499 {
                 is_growing = !is_growing;
             }

@@ -1,6 +1,18 @@
 //! Committed blocks that have not been written home.
+//!
+//! ```text
+//! runs:  [ 3 7 8 12 19 .. ] [ 7 20 21 ] [ 8 ]     each in the order of places, the oldest first
+//!                             '---- a run that is not much shorter than the one before is merged into it, the newer bytes win
+//! ```
+//!
+//! A commit brings its blocks in order, so adding them is one run more, and writing them home one merge of what is there: few
+//! large transactions move no block twice, many small ones each block some times.
+//!
+//! Invariants
+//! 1. A run has each block once, in the order of places, and is more than twice as long as the next one.
+//! 2. Of a block in several runs the last one counts.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
 
 use base::Pblk;
 use buffer::{Buffers, Bytes, Clean, Hint};
@@ -22,10 +34,11 @@ const RELEASE_MAX: usize = 4096;
 /// log keeps it until everything newer is home.
 #[derive(Default)]
 pub(super) struct Checkpoint {
-    blocks: BTreeMap<Pblk, Newest>,
+    runs: Vec<Vec<Newest>>,
 }
 
 struct Newest {
+    block: Pblk,
     bytes: Bytes,
     transaction: u64,
     /// Where it was in the cache.
@@ -34,43 +47,70 @@ struct Newest {
     is_copy: bool,
     /// The device keeps the cache's very bytes.
     is_at_home: bool,
+    /// It is metadata no more: to be passed over, with what older runs have of it.
+    is_gone: bool,
 }
 
 impl Checkpoint {
+    /// Adds the blocks of a transaction, in the order of their places.
     pub(super) fn add(&mut self, images: Vec<Image>, transaction: u64) {
-        for Image { block, bytes, hint, is_copy, .. } in images {
-            self.blocks.insert(block, Newest { bytes, transaction, hint, is_copy, is_at_home: false });
+        debug_assert!(
+            images.is_sorted_by(|before, image| before.block < image.block),
+            "a transaction has each block once, in the order of places"
+        );
+        let newest = |Image { block, bytes, hint, is_copy, .. }: Image| Newest {
+            block,
+            bytes,
+            transaction,
+            hint,
+            is_copy,
+            is_at_home: false,
+            is_gone: false,
+        };
+        self.runs.push(images.into_iter().map(newest).collect());
+        while let [.., before, last] = &self.runs[..]
+            && before.len() <= 2 * last.len()
+        {
+            self.merge_last();
         }
     }
 
+    /// Blocks; one that several transactions changed counts again, for a while.
     pub(super) fn len(&self) -> usize {
-        self.blocks.len()
+        self.runs.iter().map(Vec::len).sum()
     }
 
     /// The blocks, in the order of their places.
-    pub(super) fn blocks(&self) -> Vec<Pblk> {
-        self.blocks.keys().copied().collect()
+    pub(super) fn blocks(&mut self) -> Vec<Pblk> {
+        self.settle().iter().map(|newest| newest.block).collect()
     }
 
     /// The block is metadata no more, and that is durable.
     pub(super) fn forget(&mut self, block: Pblk) {
-        self.blocks.remove(&block);
+        for run in &mut self.runs {
+            if let Ok(at) = run.binary_search_by_key(&block, |newest| newest.block) {
+                (run[at].bytes, run[at].is_gone) = (Bytes::default(), true);
+            }
+        }
     }
 
     /// Writes all blocks home, in the order of their places, neighbours together. How many.
     pub(super) fn write_home(&mut self, home: &dyn Device, buffers: &Buffers) -> Result<u64, Failure> {
         let bs = buffers.block_size();
-        let mut blocks = self.blocks.iter_mut().peekable();
+        let all = self.settle();
+        let n_blocks = all.len();
+        let mut blocks = all.iter_mut().peekable();
         while blocks.peek().is_some() {
             let mut runs: Vec<(u64, Vec<Bytes>)> = Vec::new();
             let mut in_runs = Vec::new();
             while runs.len() < BATCH_MAX
-                && let Some((&first, newest)) = blocks.next()
+                && let Some(newest) = blocks.next()
             {
+                let first = newest.block;
                 let mut run = vec![Bytes::clone(&newest.bytes)];
                 in_runs.push(newest);
-                while let Some((_, newest)) = blocks
-                    .next_if(|(block, _)| run.len() < WRITE_MAX && block.0 == first.0 + run.len() as u64)
+                while let Some(newest) = blocks
+                    .next_if(|newest| run.len() < WRITE_MAX && newest.block.0 == first.0 + run.len() as u64)
                 {
                     run.push(Bytes::clone(&newest.bytes));
                     in_runs.push(newest);
@@ -81,15 +121,17 @@ impl Checkpoint {
             let is_kept = home.write_shared_many_at(&batch)?;
             in_runs.into_iter().for_each(|newest| newest.is_at_home = is_kept && !newest.is_copy);
         }
-        Ok(self.blocks.len() as u64)
+        Ok(n_blocks as u64)
     }
 
     /// All are home: the cache may let them go.
     pub(super) fn release(&mut self, buffers: &Buffers) {
-        let mut blocks = std::mem::take(&mut self.blocks).into_iter().peekable();
+        self.settle();
+        let Some(all) = self.runs.pop() else { return };
+        let mut blocks = all.into_iter().peekable();
         let (mut clean, mut bytes) = (Vec::new(), Vec::new());
         while blocks.peek().is_some() {
-            for (block, Newest { bytes: held, transaction, hint, is_at_home, .. }) in
+            for Newest { block, bytes: held, transaction, hint, is_at_home, .. } in
                 blocks.by_ref().take(RELEASE_MAX)
             {
                 clean.push(Clean { block, hint, transaction, is_at_home });
@@ -103,6 +145,101 @@ impl Checkpoint {
             }
             buffers.set_clean_many(&clean);
             clean.clear();
+        }
+    }
+
+    /// Makes one run of all, of what is to be written home.
+    fn settle(&mut self) -> &mut [Newest] {
+        while self.runs.len() > 1 {
+            self.merge_last();
+        }
+        match self.runs.first_mut() {
+            Some(all) => {
+                if all.iter().any(|newest| newest.is_gone) {
+                    all.retain(|newest| !newest.is_gone);
+                }
+                all
+            }
+            None => &mut [],
+        }
+    }
+
+    /// Merges the last run into the one before.
+    fn merge_last(&mut self) {
+        let (Some(newer), Some(older)) = (self.runs.pop(), self.runs.pop()) else { return };
+        let mut merged = Vec::with_capacity(older.len() + newer.len());
+        let (mut older, mut newer) = (older.into_iter().peekable(), newer.into_iter().peekable());
+        while let (Some(old), Some(new)) = (older.peek(), newer.peek()) {
+            let order = old.block.cmp(&new.block);
+            let next = if order == Ordering::Less { older.next() } else { newer.next() };
+            merged.extend(next);
+            if order == Ordering::Equal {
+                older.next();
+            }
+        }
+        merged.extend(older);
+        merged.extend(newer);
+        self.runs.push(merged);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use base::BlockSize;
+    use device::MemDevice;
+    use memory::Budget;
+
+    use super::*;
+
+    /// Transactions of any size, some of whose blocks are freed: home gets the newest bytes of each block, once.
+    #[test]
+    fn the_newest_bytes_of_each_block_go_home() {
+        let mut random = 5u32;
+        let mut next = |below: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 8) % below
+        };
+        for _ in 0..60 {
+            let device = Arc::new(MemDevice::new(1 << 20));
+            let buffers = Buffers::new(device.clone(), BlockSize::MIN, 1024, &Budget::new(1 << 20));
+            let mut checkpoint = Checkpoint::default();
+            let mut model: BTreeMap<u64, u8> = BTreeMap::new();
+            for transaction in 1..=u64::from(next(20)) {
+                let most = [3, 30, 300][next(3) as usize];
+                let mut blocks: Vec<u64> = (0..next(most)).map(|_| next(1000).into()).collect();
+                blocks.sort_unstable();
+                blocks.dedup();
+                // What is freed was written by a transaction before, as a rule.
+                for block in (0..next(8)).map(|_| u64::from(next(1000))) {
+                    checkpoint.forget(Pblk(block));
+                    model.remove(&block);
+                }
+                model.extend(blocks.iter().map(|block| (*block, transaction as u8)));
+                let image = |block: u64| Image {
+                    block: Pblk(block),
+                    bytes: vec![transaction as u8; 1024].into(),
+                    hint: Hint::NONE,
+                    is_copy: true,
+                    escaped: None,
+                    checksum: 0,
+                };
+                checkpoint.add(blocks.into_iter().map(image).collect(), transaction);
+                assert!(checkpoint.runs.is_sorted_by(|before, run| before.len() > 2 * run.len()));
+            }
+            assert!(checkpoint.len() >= model.len());
+            assert_eq!(checkpoint.write_home(&*device, &buffers).unwrap(), model.len() as u64);
+            assert!(checkpoint.blocks().iter().map(|block| block.0).eq(model.keys().copied()));
+            checkpoint.release(&buffers);
+            assert_eq!(checkpoint.len(), 0);
+            let mut home = vec![0; 1 << 20];
+            device.read_at(0, &mut home).unwrap();
+            for (block, bytes) in home.chunks(1024).enumerate() {
+                let expected = model.get(&(block as u64)).copied().unwrap_or(0);
+                assert!(bytes.iter().all(|byte| *byte == expected), "block {block}");
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 use base::Pblk;
-use buffer::{Edit, Hint, ReadFault, Seal};
+use buffer::{Edit, Hint, ReadFault, Seal, Within};
 
 use super::Journal;
 use super::transaction::Transaction;
@@ -153,6 +153,24 @@ impl Edit for Handle<'_> {
         }
         self.count();
         Ok(())
+    }
+
+    fn change_trusted_at(
+        &self,
+        block: Pblk,
+        hint: &mut Hint,
+        seal: Seal,
+        within: Option<Within<'_>>,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> bool {
+        let buffers = &self.journal.buffers;
+        let changed = buffers.change_trusted_at(block, hint, seal.owner, self.number, within, change);
+        let Some(is_first) = changed else { return false };
+        if is_first {
+            self.join(block, seal, *hint);
+        }
+        self.count();
+        true
     }
 
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8])) {

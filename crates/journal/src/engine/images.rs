@@ -16,7 +16,12 @@ use super::log_writer::LogChecksums;
 use super::{Client, pieces};
 
 /// A block's bytes as they were when its transaction was sealed.
-pub(super) type Taken = (Buffer, Seal);
+pub(super) struct Taken {
+    pub(super) buffer: Buffer,
+    pub(super) seal: Seal,
+    /// It ends in the right checksum already.
+    pub(super) has_sum: bool,
+}
 
 /// A checksum that a block ends in, little-endian: CRC-32C by value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,23 +55,29 @@ impl Image {
     }
 }
 
-/// The blocks with their checksums, their own and the log's.
-pub(super) fn images(client: &dyn Client, taken: Vec<Taken>, log: Option<LogChecksums>) -> Vec<Image> {
-    // Most are in no cache of the processor any more.
-    let ahead = |(buffer, _): &Taken| buffer::ask_for(buffer);
+/// The blocks with their checksums, their own and the log's. `busy`: see [`pieces::map`].
+pub(super) fn images(
+    client: &dyn Client,
+    taken: Vec<Taken>,
+    log: Option<LogChecksums>,
+    busy: usize,
+) -> Vec<Image> {
     let reseed = OnceLock::new();
-    pieces::map(taken, ahead, |(buffer, seal)| {
+    pieces::map(taken, busy, |Taken { buffer, seal, has_sum }, next| {
+        // Most are in no cache of the processor any more.
+        let next: &[u8] = next.map_or(&[], |next: &Taken| &next.buffer);
         let (block, hint) = (buffer.block(), buffer.hint());
         let is_copy = client.has_checksum(seal);
         // Most blocks of most transactions: read once, for both checksums, and the copy written past the caches.
         if is_copy
             && !needs_escape(&buffer)
-            && let Some(sum) = client.end_sum(seal, &buffer)
+            && let Some(sum) = client.end_sum(seal, &buffer, has_sum)
         {
             let checksum = log.map_or(0, |log| log.of_summed(&buffer, sum, &reseed));
-            let bytes = Bytes::copy_with_end(&buffer, &sum.value.to_le_bytes());
+            let bytes = Bytes::copy_with_end(&buffer, &sum.value.to_le_bytes(), next);
             return Image { block, bytes, hint, is_copy, escaped: None, checksum };
         }
+        buffer::ask_for(next);
         let bytes = match is_copy {
             // Who changes the block next need not copy it then: he has no time for that, and it is in the processor's cache here.
             true => {

@@ -36,6 +36,10 @@ pub(super) const CREDITS_MAX: u32 = LANES as u32 * CREDITS;
 const OPEN: u64 = 0xFFFF;
 const ENTER: u64 = OPEN + 2;
 
+/// Handles that were started in each lane, at some moment.
+#[derive(Default)]
+pub(super) struct Started([u64; LANES]);
+
 /// Who is in the running transaction.
 pub(super) struct Lanes {
     lanes: [Apart<AtomicU64>; LANES],
@@ -87,6 +91,17 @@ impl Lanes {
     /// Handles that were ever started in lanes.
     pub(super) fn started(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.load(Ordering::Relaxed) / (OPEN + 1)).sum()
+    }
+
+    /// Lanes in which handles were started since this was asked the last time, but for the caller's own.
+    pub(super) fn busy(&self, last: &mut Started) -> usize {
+        let own = thread_number() % LANES;
+        let lanes = self.lanes.iter().zip(&mut last.0).enumerate();
+        let is_busy = |(lane, (now, last)): (usize, (&Apart<AtomicU64>, &mut u64))| {
+            let started = now.load(Ordering::Relaxed) / (OPEN + 1);
+            std::mem::replace(last, started) != started && lane != own
+        };
+        lanes.map(is_busy).filter(|is_busy| *is_busy).count()
     }
 
     /// From here on [`open`](Self::open) only falls, but for those that are taken back at once.

@@ -9,31 +9,33 @@ const PIECE: usize = 256;
 /// Threads at most, the caller's too.
 const THREADS_MAX: usize = 4;
 
-/// What `each` makes of all, in the same order. `ahead` is told of each a little before. The caller's thread works too, and does it all
-/// while no other processor is free: whoever comes takes the next piece.
+/// What `each` makes of all, in the same order; it is shown the one that it is given next. The caller's thread works too, and does it
+/// all while no other processor is free: whoever comes takes the next piece. `busy`: threads besides the caller's that have work of
+/// their own, and would be kept from it.
 pub(super) fn map<T: Send, R: Send>(
-    mut all: Vec<T>,
-    ahead: impl Fn(&T) + Sync,
-    each: impl Fn(T) -> R + Sync,
+    all: Vec<T>,
+    busy: usize,
+    each: impl Fn(T, Option<&T>) -> R + Sync,
 ) -> Vec<R> {
     let make = |things: Vec<T>| -> Vec<R> {
         let mut rest = things.into_iter();
         let mut made = Vec::with_capacity(rest.len());
         while let Some(one) = rest.next() {
-            rest.as_slice().first().into_iter().for_each(&ahead);
-            made.push(each(one));
+            made.push(each(one, rest.as_slice().first()));
         }
         made
     };
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let helpers = cpus.min(THREADS_MAX).min(all.len() / (4 * PIECE)).saturating_sub(1);
+    let helpers = cpus.saturating_sub(busy).min(THREADS_MAX).min(all.len() / (4 * PIECE)).saturating_sub(1);
     if helpers == 0 {
         return make(all);
     }
-    let mut pieces = Vec::with_capacity(all.len().div_ceil(PIECE));
-    while !all.is_empty() {
-        let rest = all.split_off(all.len().min(PIECE));
-        pieces.push(Mutex::new((std::mem::replace(&mut all, rest), Vec::new())));
+    // Taken from the front by the piece: what is cut off a vector's end moves, and so would all that is left, piece by piece.
+    let mut rest = all.into_iter();
+    let mut pieces = Vec::with_capacity(rest.len().div_ceil(PIECE));
+    while rest.len() > 0 {
+        let piece: Vec<T> = rest.by_ref().take(PIECE).collect();
+        pieces.push(Mutex::new((piece, Vec::new())));
     }
     let next = AtomicUsize::new(0);
     let work = || {
@@ -61,7 +63,7 @@ mod tests {
     fn each_thing_is_mapped_once_and_keeps_its_place() {
         for len in [0, 1, 255, 2048, 5000, 20_001] {
             let all: Vec<usize> = (0..len).collect();
-            let made = super::map(all, |_| (), |number| number * 3);
+            let made = super::map(all, len % 3, |number, _| number * 3);
             assert!(made.iter().copied().eq((0..len).map(|number| number * 3)), "{len}");
         }
     }

@@ -151,6 +151,14 @@ impl DirFormat {
         Some(Hole { at, len: left })
     }
 
+    /// The bytes that [`insert_at`](Self::insert_at) changes there at most, for a name of so many bytes.
+    #[must_use]
+    pub fn insert_range(&self, area: &[u8], at: usize, name_len: usize) -> std::ops::Range<usize> {
+        let header = self.header(area, at).filter(|header| header.ino != 0);
+        let own = header.map_or(0, |header| min_rec_len(header.name_len, false));
+        at..(at + own + min_rec_len(name_len, false)).min(area.len())
+    }
+
     /// Is this name, leading to this inode, at this offset?
     #[must_use]
     pub fn is_at(&self, area: &[u8], found: Found, name: &[u8]) -> bool {
