@@ -16,6 +16,8 @@ struct Line([u8; LINE]);
 /// # Safety
 /// `into` is good for as many bytes, and begins at a multiple of a line; `bytes` are a multiple of a line.
 pub(crate) unsafe fn copy_with_end(bytes: &[u8], end: &[u8], into: NonNull<u8>, next: &[u8]) {
+    // Who goes on with that looks at its end first.
+    next.last().into_iter().for_each(|end| crate::ask(end));
     let last_at = bytes.len() - LINE;
     let mut last = Line([0; LINE]);
     last.0.copy_from_slice(&bytes[last_at..]);
