@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: all checks, cheapest first, stopping at the first that fails.
 
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::{layers, tidy, workspace};
 
@@ -94,7 +94,30 @@ fn cargo(args: &[&str]) -> Result<(), String> {
     succeed(command)
 }
 
+/// A command that takes longer hangs: three times what the longest one takes on two cores.
+const LIMIT: Duration = Duration::from_secs(4200);
+
+/// Runs a command to its end. One that hangs is ended, and what was running is told, which who looks at a log finds out in no other way.
 fn succeed(mut command: Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    let failed = |error: std::io::Error, command: &Command| format!("{command:?}: {error}");
+    let mut child = command.spawn().map_err(|error| failed(error, &command))?;
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(|error| failed(error, &command))? {
+            Some(status) => break status,
+            None if begun.elapsed() > LIMIT => {
+                // Best effort: the message below is what matters.
+                let _ = Command::new("ps")
+                    .args(["-eo", "pid,ppid,stat,etimes,wchan:20,args", "--forest"])
+                    .status();
+                let _ = child.kill();
+                return Err(format!(
+                    "{command:?} did not end within {} s: see what was running",
+                    LIMIT.as_secs()
+                ));
+            }
+            None => std::thread::sleep(Duration::from_millis(100)),
+        }
+    };
     if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
 }

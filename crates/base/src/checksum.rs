@@ -114,7 +114,8 @@ impl Difference {
     /// If they lie elsewhere, or reach over the end.
     #[must_use]
     pub fn of(&self, at: usize, differ: &[u8]) -> u32 {
-        assert!(at % WORD == 0 && differ.len() % WORD == 0, "changes are in whole words");
+        let is_whole = |len: usize| len.is_multiple_of(WORD);
+        assert!(is_whole(at) && is_whole(differ.len()), "changes are in whole words");
         let behind = self.len() - at - differ.len();
         multiply(crc32c(0, differ), self.factors[behind / WORD])
     }

@@ -18,6 +18,9 @@ pub struct Seal {
     pub seed: Option<u32>,
 }
 
+/// Which bytes are to be changed of a block as it is.
+pub type RangeOf<'a> = &'a dyn Fn(&[u8]) -> Range<usize>;
+
 /// A change of few bytes of a block that ends in a checksum, which is kept right with them: what a commit would have to read all of
 /// the block for. For blocks that change once in a transaction: where many changes come, it is less work to compute it once.
 ///
@@ -28,8 +31,8 @@ pub struct Within<'a> {
     pub seed: u32,
     /// Bytes that it is of.
     pub len: usize,
-    /// Which bytes are to be changed, of the block as it is.
-    pub range: &'a dyn Fn(&[u8]) -> Range<usize>,
+    /// Which bytes are to be changed.
+    pub range: RangeOf<'a>,
 }
 
 /// Bytes of a change beyond which a checksum is computed anew.

@@ -52,7 +52,7 @@ use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
 
 pub use device::{ask_for, ask_for_block, ask_for_start, make_room};
-pub use edit::{Clean, Direct, Edit, Seal, Snapshot, Within};
+pub use edit::{Clean, Direct, Edit, RangeOf, Seal, Snapshot, Within};
 
 use crate::shard::Shard;
 

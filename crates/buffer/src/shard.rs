@@ -67,7 +67,7 @@ impl Slot {
 
     /// Its bytes, to be changed by this transaction for this owner; is that the transaction's first change?
     #[inline]
-    fn to_change(&mut self, owner: u64, transaction: u64) -> (&mut [u8], bool) {
+    fn change_for(&mut self, owner: u64, transaction: u64) -> (&mut [u8], bool) {
         self.touched = true;
         self.verified = owner;
         self.is_edited = true;
@@ -229,7 +229,7 @@ impl Shard {
         self.keep_early(at, transaction);
         let slot = &mut self.slots[at];
         slot.has_sum = false;
-        let (bytes, is_first) = slot.to_change(owner, transaction);
+        let (bytes, is_first) = slot.change_for(owner, transaction);
         change(bytes);
         Some(is_first)
     }
@@ -252,7 +252,7 @@ impl Shard {
         self.keep_early(at, transaction);
         let slot = &mut self.slots[at];
         let had_sum = std::mem::replace(&mut slot.has_sum, within.is_some());
-        let (bytes, is_first) = slot.to_change(owner, transaction);
+        let (bytes, is_first) = slot.change_for(owner, transaction);
         match within {
             Some((within, difference)) => within.change(bytes, had_sum, difference, change),
             None => change(bytes),

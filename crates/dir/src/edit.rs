@@ -39,10 +39,8 @@ mod linear;
 mod notes;
 mod shrink;
 
-use std::ops::Range;
-
 use base::{Ino, Lblk, Malformed, Place};
-use buffer::{Buffer, ReadFault};
+use buffer::{Buffer, RangeOf, ReadFault};
 use ondisk::dirent::edit::Found;
 use ondisk::dirent::{DirBlockWriter, DirFormat, NAME_LEN_MAX};
 use ondisk::filetype::FileType;
@@ -72,7 +70,7 @@ pub trait DirEdit: DirBlocks {
     fn change_leaf_within(
         &self,
         lblk: Lblk,
-        _range: &dyn Fn(&[u8]) -> Range<usize>,
+        _range: RangeOf<'_>,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), ReadFault> {
         self.change_leaf(lblk, change)

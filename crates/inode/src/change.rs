@@ -13,11 +13,10 @@ mod ranges;
 mod remap;
 
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Lblk, Malformed, Pblk, Place};
-use buffer::{Buffer, Edit, Kind, Owner, ReadFault, Seal, Within};
+use buffer::{Buffer, Edit, Kind, Owner, RangeOf, ReadFault, Seal, Within};
 use dir::DirBlocks;
 use dir::edit::{Ahead, DirEdit, NoSpace};
 use mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
@@ -414,7 +413,7 @@ impl DirBlocksEdit<'_> {
         &self,
         lblk: Lblk,
         kind: Kind,
-        range: Option<&dyn Fn(&[u8]) -> Range<usize>>,
+        range: Option<RangeOf<'_>>,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), ReadFault> {
         let mut places = self.places.borrow_mut();
@@ -526,7 +525,7 @@ impl DirEdit for DirBlocksEdit<'_> {
     fn change_leaf_within(
         &self,
         lblk: Lblk,
-        range: &dyn Fn(&[u8]) -> Range<usize>,
+        range: RangeOf<'_>,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), ReadFault> {
         self.change(lblk, Kind::DirLeaf, Some(range), change)
