@@ -271,6 +271,9 @@ struct Writer {
     started: Started,
 }
 
+/// Blocks that are taken sooner than the cache is told that they will be.
+const FEW: u32 = 64;
+
 /// Half a commit is none: whoever comes after a panic must not go on from there.
 struct AbortOnPanic<'a>(&'a Journal);
 
@@ -705,8 +708,11 @@ impl Journal {
         drop(running);
         let handle = Handle::sealing(self, Arc::clone(&transaction));
         self.client().before_commit(&handle)?;
-        // Nobody waits until all blocks were taken: what is changed before is kept as it was.
-        self.buffers.begin_taking(transaction.number);
+        // Nobody waits until many blocks were taken: what is changed before is kept as it was.
+        let few = if transaction.len() <= FEW { Some(self.take(&transaction)?) } else { None };
+        if few.is_none() {
+            self.buffers.begin_taking(transaction.number);
+        }
         let mut running = self.running.lock();
         let next = transaction.number + 1;
         // The one before this one is committed: nothing joins it any more.
@@ -716,13 +722,26 @@ impl Journal {
         self.changed.notify_all();
         drop(running);
         self.stats.lock().sealing_nanos += begun.elapsed().as_nanos() as u64;
-        let taken = self.take(&transaction);
-        self.buffers.end_taking();
-        let mut taken = taken?;
+        let mut taken = match few {
+            Some(taken) => taken,
+            None => {
+                let taken = self.take(&transaction);
+                self.buffers.end_taking();
+                taken?
+            }
+        };
         self.client().write_values(&handle)?;
         taken.extend(self.take(&transaction)?);
         // In the order of their places: that is how the checkpoint writes them. Both parts are, so this merges them.
         taken.sort_by_key(|taken| taken.buffer.block());
+        // One that is in both: on a damaged file system an inode's block may be a directory's, too. The later one has the inode.
+        taken.dedup_by(|later, kept| {
+            let is_same = later.buffer.block() == kept.buffer.block();
+            if is_same {
+                std::mem::swap(later, kept);
+            }
+            is_same
+        });
         Ok((transaction, taken))
     }
 

@@ -15,7 +15,7 @@
 use base::Lblk;
 
 use super::index::Path;
-use super::{Ahead, Editor};
+use super::{Ahead, Editor, is_name};
 
 /// Names that are asked for together: more would push out what the first ones need.
 pub const AHEAD_MAX: usize = 16;
@@ -29,6 +29,8 @@ pub(super) struct Told {
     next: usize,
     /// The index that their ways lead through: see [`super::DirCache::version`].
     version: u64,
+    /// Memory that they take.
+    pub(super) held_bytes: usize,
 }
 
 /// One of them.
@@ -72,7 +74,7 @@ impl Editor<'_> {
 
     fn tell<'n>(&self, told: &mut Told, names: impl IntoIterator<Item = &'n [u8]>) {
         told.version = self.cache.version();
-        for name in names.into_iter().take(AHEAD_MAX) {
+        for name in names.into_iter().filter(|name| is_name(name)).take(AHEAD_MAX) {
             if told.len == told.names.len() {
                 told.names.push(ToldName::default());
             }
@@ -84,6 +86,8 @@ impl Editor<'_> {
             let Some(()) = self.go_above_leaves(next) else { break };
             told.len += 1;
         }
+        let room = |told: &ToldName| size_of::<ToldName>() + told.name.capacity();
+        told.held_bytes = told.names.iter().map(room).sum();
         let names = &mut told.names[..told.len];
         for ToldName { hash, path, low, .. } in names.iter_mut() {
             let Some(node) = self.cache.node(path.leaf) else { return };

@@ -232,7 +232,8 @@ impl DirCache {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let slots = self.slots.capacity() * size_of::<Slot>();
-        self.held_bytes + self.filters.held_bytes() + slots + self.source.capacity()
+        let others = self.source.capacity() + self.told.held_bytes;
+        self.held_bytes + self.filters.held_bytes() + slots + others
     }
 
     fn n_nodes(&self) -> usize {
@@ -304,8 +305,7 @@ impl DirCache {
         for slot in &mut self.slots {
             slot.notes = slot.notes.min(1);
         }
-        let bytes: usize = self.notes.iter().map(Notes::bytes).sum();
-        self.held_bytes = self.held_bytes.saturating_sub(bytes);
+        self.held_bytes = self.root.iter().chain(self.nodes.values()).map(Node::bytes).sum();
         (self.notes, self.free_notes) = (Vec::new(), Vec::new());
     }
 

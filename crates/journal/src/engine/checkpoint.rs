@@ -35,6 +35,8 @@ const RELEASE_MAX: usize = 4096;
 #[derive(Default)]
 pub(super) struct Checkpoint {
     runs: Vec<Vec<Newest>>,
+    /// In them, what is to be passed over.
+    gone: usize,
 }
 
 struct Newest {
@@ -77,7 +79,7 @@ impl Checkpoint {
 
     /// Blocks; one that several transactions changed counts again, for a while.
     pub(super) fn len(&self) -> usize {
-        self.runs.iter().map(Vec::len).sum()
+        self.runs.iter().map(Vec::len).sum::<usize>() - self.gone
     }
 
     /// The blocks, in the order of their places.
@@ -89,7 +91,8 @@ impl Checkpoint {
     pub(super) fn forget(&mut self, block: Pblk) {
         for run in &mut self.runs {
             if let Ok(at) = run.binary_search_by_key(&block, |newest| newest.block) {
-                (run[at].bytes, run[at].is_gone) = (Bytes::default(), true);
+                run[at].bytes = Bytes::default();
+                self.gone += usize::from(!std::mem::replace(&mut run[at].is_gone, true));
             }
         }
     }
@@ -155,7 +158,7 @@ impl Checkpoint {
         }
         match self.runs.first_mut() {
             Some(all) => {
-                if all.iter().any(|newest| newest.is_gone) {
+                if std::mem::take(&mut self.gone) > 0 {
                     all.retain(|newest| !newest.is_gone);
                 }
                 all
@@ -174,7 +177,7 @@ impl Checkpoint {
             let next = if order == Ordering::Less { older.next() } else { newer.next() };
             merged.extend(next);
             if order == Ordering::Equal {
-                older.next();
+                self.gone -= older.next().map_or(0, |old| usize::from(old.is_gone));
             }
         }
         merged.extend(older);
@@ -229,7 +232,8 @@ mod tests {
                 checkpoint.add(blocks.into_iter().map(image).collect(), transaction);
                 assert!(checkpoint.runs.is_sorted_by(|before, run| before.len() > 2 * run.len()));
             }
-            assert!(checkpoint.len() >= model.len());
+            let gone = checkpoint.runs.iter().flatten().filter(|newest| newest.is_gone).count();
+            assert!(checkpoint.gone == gone && checkpoint.len() >= model.len());
             assert_eq!(checkpoint.write_home(&*device, &buffers).unwrap(), model.len() as u64);
             assert!(checkpoint.blocks().iter().map(|block| block.0).eq(model.keys().copied()));
             checkpoint.release(&buffers);
