@@ -110,6 +110,8 @@ fn succeed(mut command: Command) -> Result<(), String> {
                 let _ = Command::new("ps")
                     .args(["-eo", "pid,ppid,stat,etimes,wchan:20,args", "--forest"])
                     .status();
+                // The tests' process too: it would keep the log open for ever.
+                let _ = Command::new("pkill").args(["-KILL", "-P", &child.id().to_string()]).status();
                 let _ = child.kill();
                 return Err(format!(
                     "{command:?} did not end within {} s: see what was running",

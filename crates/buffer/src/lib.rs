@@ -14,6 +14,9 @@
 //! 5. What is kept of a block is never older than what was here before: bytes that were read from the device while a change came,
 //!    was written home and left are not kept.
 //! 6. A changed block stays until it is told that the device has the change ([`Buffers::set_clean`]).
+//! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make blocks: what is taken is as
+//!    the first one left it.
+//! 8. A block that is said to end in its checksum does: see [`Within`].
 //!
 //! Locks: one per shard; no two are ever held together.
 //!

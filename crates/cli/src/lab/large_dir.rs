@@ -44,7 +44,7 @@ pub(crate) struct LargeDirArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
     /// Tell the engine of so many names before they are made; 0: each is a surprise.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(..=16))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(..=volume::NAMES_AHEAD as i64))]
     ahead: u16,
     /// Where file systems are made: a new FILE, or mem:SIZE. Without this, in memory.
     #[arg(long, value_name = "IMG")]

@@ -90,7 +90,10 @@ impl Editor<'_> {
         told.held_bytes = told.names.iter().map(room).sum();
         let names = &mut told.names[..told.len];
         for ToldName { hash, path, low, .. } in names.iter_mut() {
-            let Some(node) = self.cache.node(path.leaf) else { return };
+            let node = self
+                .cache
+                .node(path.leaf)
+                .expect("it was there a moment ago, and nothing is dropped in between");
             path.go_on(node, Some(*hash), low);
             self.cache.ask_for(path.leaf, *hash);
             self.blocks.ask_ahead(path.leaf, Ahead::Place);

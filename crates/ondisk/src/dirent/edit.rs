@@ -430,8 +430,11 @@ mod tests {
                     }
                     None if insert => {
                         let ino = u32::from(key) + 1;
+                        let (before, told) = (block.clone(), format.insert_range(&block, scan.hole.at, len));
                         if format.insert_at(&mut block, scan.hole.at, Ino(ino), FileType::Regular, &name).is_some() {
                             model.insert(name, ino);
+                            prop_assert_eq!(&block[..told.start], &before[..told.start]);
+                            prop_assert_eq!(&block[told.end..], &before[told.end..]);
                         } else {
                             let offsets: Vec<_> = format.entries(&block).map(Result::unwrap)
                                 .filter(|entry| entry.is_used()).map(|entry| entry.offset).collect();
