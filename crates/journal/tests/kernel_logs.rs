@@ -14,7 +14,7 @@ use device::{Device, FileDevice};
 use jbd2_format::fast_commit::{NameChange, Record};
 use jbd2_format::{Checksums, Features};
 use journal::{EndReason, Log, LogMap, LogRun, Overlay, ReplayPlan, Target, scan};
-use testkit::{LoopMount, command, debugfs, is_root, run, scratch};
+use testkit::{LoopDevice, LoopMount, command, debugfs, is_root, run, scratch};
 
 /// An image that was copied while the kernel used it.
 struct Captured {
@@ -286,22 +286,6 @@ fn fast_commits_of_the_kernel_are_found() {
     }
 }
 
-/// A loop device; detached when dropped.
-struct LoopDevice(String);
-
-impl LoopDevice {
-    fn new(image: &Path) -> Self {
-        let output = run("losetup", ["-f".as_ref(), "--show".as_ref(), image.as_os_str()]);
-        Self(String::from_utf8(output.stdout).unwrap().trim().to_owned())
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = command("losetup").args(["-d", &self.0]).status();
-    }
-}
-
 #[test]
 fn a_journal_on_a_device_of_its_own_is_replayed_from_there() {
     if !can_run() {
@@ -314,19 +298,20 @@ fn a_journal_on_a_device_of_its_own_is_replayed_from_there() {
                 .map(|name| dir.path().join(name));
         let bytes = block_size.to_string();
         run("mke2fs", ["-q", "-F", "-O", "journal_dev", "-b", &bytes, journal.to_str().unwrap(), "16M"]);
-        let device = LoopDevice::new(&journal);
-        let option = format!("device={}", device.0);
+        let device = LoopDevice::attach(&journal).unwrap();
+        let option = format!("device={}", device.path().display());
         run(
             "mke2fs",
             ["-q", "-F", "-t", "ext4", "-b", &bytes, "-J", &option, live.to_str().unwrap(), LARGE.size],
         );
-        let mounted = LoopMount::new(&live, &format!("rw,journal_path={}", device.0)).unwrap();
+        let mounted = LoopMount::new(&live, &format!("rw,journal_path={}", device.path().display())).unwrap();
         for round in 0..6 {
             work(mounted.path(), round);
         }
         fs::copy(&live, &image).unwrap();
-        // Through the device, whose cache the file does not show.
-        fs::write(&log_image, fs::read(&device.0).unwrap()).unwrap();
+        // Copies are written past the device's own cache, so while anyone has it open that may show older ones: ask the file.
+        File::open(device.path()).unwrap().sync_all().unwrap();
+        fs::copy(&journal, &log_image).unwrap();
         drop(mounted);
         drop(device);
 

@@ -101,7 +101,10 @@ impl Drop for LoopMount {
     }
 }
 
-/// A file attached to a loop device, writable; detached when dropped.
+/// A file attached to a loop device, writable; written out and detached when dropped.
+///
+/// What was written to the device is in the file after the drop, whoever else has the device open: the kernel
+/// writes a device's cache out when its *last* user closes it, and any scan of devices on the machine may be that.
 ///
 /// `mount -o loop,ro` attaches read-only, and then the kernel refuses to replay a journal. With a device attached
 /// apart from the mount it replays before it mounts read-only.
@@ -139,6 +142,9 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
+        if let Err(error) = std::fs::File::open(&self.path).and_then(|device| device.sync_all()) {
+            eprintln!("sync {}: {error}", self.path.display());
+        }
         // Still mounted (a lazy unmount), it is detached when the last user has gone.
         let output = output_of(command("losetup").arg("--detach").arg(&self.path));
         if !output.status.success() {

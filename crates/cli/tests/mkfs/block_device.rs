@@ -1,28 +1,11 @@
 //! mkfs onto a block device that holds old bytes: nothing of them may show through.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use testkit::trees::Random;
-use testkit::{LoopMount, command, dumpe2fs, e2fsck_clean, is_root, scratch};
+use testkit::{LoopDevice, LoopMount, dumpe2fs, e2fsck_clean, is_root, scratch};
 
 use crate::{extant_mkfs, make, output};
-
-/// A loop device over a file; detached when dropped.
-struct LoopDevice(PathBuf);
-
-impl LoopDevice {
-    fn new(file: &Path) -> Self {
-        let attached = testkit::run("losetup", [Path::new("--find"), Path::new("--show"), file]);
-        Self(PathBuf::from(String::from_utf8_lossy(&attached.stdout).trim()))
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = command("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
 
 /// Arguments, and whether the kernel is to zero the inode tables later.
 const FORMATS: &[(&str, bool)] = &[
@@ -46,10 +29,10 @@ fn old_bytes_of_a_device_do_not_show_through() {
     Random::new(1).fill(&mut garbage);
     for &(args, lazy) in FORMATS {
         fs::write(&file, &garbage).unwrap();
-        let disk = LoopDevice::new(&file);
-        let refused = output(extant_mkfs(&disk.0).args(args.split_whitespace()));
+        let disk = LoopDevice::attach(&file).unwrap();
+        let refused = output(extant_mkfs(disk.path()).args(args.split_whitespace()));
         assert_eq!(refused.status.code(), Some(6), "{args}: a device with something on it needs --force");
-        make(&disk.0, &format!("-F -q {args}"));
+        make(disk.path(), &format!("-F -q {args}"));
         drop(disk);
         e2fsck_clean(&file);
         let zeroed = |group: &testkit::GroupDump| group.flags.iter().any(|flag| flag == "ITABLE_ZEROED");
