@@ -91,6 +91,21 @@ impl Block {
         Self::filled(start, bytes.len())
     }
 
+    /// Two holders of one [`copy_with_end`](Self::copy_with_end): a clone would wait until the copy is in memory.
+    ///
+    /// # Panics
+    /// As that.
+    #[must_use]
+    pub fn copies_with_end(bytes: &[u8], end: &[u8], next: &[u8]) -> [Self; 2] {
+        let one = Self::copy_with_end(bytes, end, next);
+        if one.len > 0 {
+            // Nobody else knows of it yet.
+            one.count().store(2, Ordering::Relaxed);
+        }
+        let other = Self { start: one.start, len: one.len };
+        [one, other]
+    }
+
     fn made(len: usize, fill: impl FnOnce(*mut u8)) -> Self {
         let start = match Class::of(len) {
             Some(class) => magazine::take(class),

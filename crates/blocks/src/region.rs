@@ -1,17 +1,22 @@
-//! Regions: 2 MiB of blocks of one size, and the pool of those of a size.
+//! Arenas of blocks of one size, the regions of 2 MiB that they consist of, and the pool of those of a size.
 //!
-//! A region's head tells how many of its blocks are free and which is the first; a free block's count tells the next. So what is
-//! done with a block that nobody holds touches the head of its region, not the block.
+//! An arena's head has the counts of all its blocks and how many are free in each region, so all that is done with a block
+//! that nobody holds touches the head of its arena, not the block: 256 KiB for 64 Ki blocks of 4 KiB. With many gigabytes of
+//! blocks the pages of the blocks themselves are more than a processor knows by heart; those of the heads are few.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 /// Bytes of a region, and what it is aligned to: a huge page.
 const REGION: usize = 2 << 20;
+/// Bytes of an arena, and what it is aligned to: of addresses, not of memory.
+const ARENA: usize = if usize::BITS == 64 { 256 << 20 } else { 16 << 20 };
+/// Regions of an arena. The first one is its head.
+const REGIONS: usize = ARENA / REGION;
 /// log2 of the smallest and of the largest block.
 const LOG_MIN: u32 = 10;
 const LOG_MAX: u32 = 16;
@@ -20,8 +25,6 @@ const SMALL_PAGES: usize = 4;
 /// Regions that stay when they are empty, at least; and the part of all regions of a pool.
 const EMPTY_MIN: usize = 8;
 const EMPTY_PART: usize = 8;
-/// No block.
-const END: u32 = u32::MAX;
 
 /// Asks the system for huge pages for memory that nothing is in yet.
 pub(crate) fn in_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
@@ -35,15 +38,22 @@ pub(crate) fn in_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     }
 }
 
-/// Where a region begins: only under its pool's lock.
+/// What is known of a region: only under its pool's lock.
+#[derive(Clone, Copy)]
+struct Region {
+    /// Its blocks in the pool's list.
+    free: u32,
+    /// It has no memory: its blocks in the list are to be passed over.
+    is_gone: bool,
+}
+
+/// Where an arena begins; the counts of its blocks follow.
 #[repr(C, align(64))]
 struct Head {
-    /// Blocks that are free, and the first of them.
-    free: u32,
-    first: u32,
-    /// Its place among those that have free blocks; meaningless without any.
-    place: usize,
+    regions: [Region; REGIONS],
 }
+
+const _: () = assert!(size_of::<Head>() + (ARENA >> LOG_MIN) * size_of::<AtomicU32>() <= REGION);
 
 /// Blocks of one size: a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,16 +78,15 @@ impl Class {
         1 << self.0
     }
 
-    /// Blocks of a region, and those among them that its head takes.
-    fn blocks(self) -> (u32, u32) {
-        let all = REGION >> self.0;
-        let head = size_of::<Head>() + all * size_of::<AtomicU32>();
-        (all as u32, head.div_ceil(self.len()) as u32)
+    /// Blocks of a region.
+    fn blocks(self) -> u32 {
+        (REGION >> self.0) as u32
     }
 
     /// Where the count of a block is, by where the block is.
+    #[inline]
     pub(crate) fn count_at(self, block: usize) -> usize {
-        let within = block % REGION;
+        let within = block % ARENA;
         block - within + size_of::<Head>() + (within >> self.0) * size_of::<AtomicU32>()
     }
 
@@ -87,8 +96,8 @@ impl Class {
     /// The block was taken of this class, and not given back for the time that the count is looked at.
     #[inline]
     pub(crate) unsafe fn count<'a>(self, block: NonNull<u8>) -> &'a AtomicU32 {
-        let within = block.as_ptr().addr() % REGION;
-        // SAFETY: the block lies in a region, which begins with a head and counts for all blocks.
+        let within = block.as_ptr().addr() % ARENA;
+        // SAFETY: the block lies in an arena, which begins with a head and counts for all blocks.
         unsafe {
             let counts = block.sub(within).add(size_of::<Head>()).cast::<AtomicU32>();
             counts.add(within >> self.0).as_ref()
@@ -96,160 +105,221 @@ impl Class {
     }
 }
 
-/// A region, by its beginning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Region(NonNull<Head>);
+/// A place for regions, by its beginning. It stays for good.
+#[derive(Debug, Clone, Copy)]
+struct Arena(NonNull<Head>);
 
 // SAFETY: used only under the lock of the pool that owns it.
-unsafe impl Send for Region {}
+unsafe impl Send for Arena {}
 
-impl Region {
-    fn of(block: NonNull<u8>) -> Self {
-        let within = block.as_ptr().addr() % REGION;
-        // SAFETY: the beginning of the region that the block lies in.
-        Self(unsafe { block.sub(within) }.cast())
+impl Arena {
+    /// That of a block, and the number of its region.
+    fn of(block: NonNull<u8>) -> (Self, usize) {
+        let within = block.as_ptr().addr() % ARENA;
+        // SAFETY: the beginning of the arena that the block lies in.
+        (Self(unsafe { block.sub(within) }.cast()), within / REGION)
     }
 
-    /// A new one, all free. `None`: the system has no memory.
-    fn make(class: Class, in_huge_pages: bool) -> Option<Self> {
-        let (all, head) = class.blocks();
+    /// Addresses without memory, but for its head. `None`: the system has none.
+    fn make(in_huge_pages: bool) -> Option<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        let ask = |len: usize| {
-            // SAFETY: a new mapping at a place of the system's choice.
-            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }
-        };
+        // SAFETY: a new mapping at a place of the system's choice.
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * ARENA, ProtFlags::empty(), flags) };
         // With what it takes to begin at a multiple; the rest is given back.
-        let mapped = ask(2 * REGION).ok()?.cast::<u8>();
-        let before = mapped.addr().next_multiple_of(REGION) - mapped.addr();
+        let mapped = mapped.ok()?.cast::<u8>();
+        let before = mapped.addr().next_multiple_of(ARENA) - mapped.addr();
         // SAFETY: parts of the new mapping that nobody knows of; what cannot be given back stays, untouched.
         let start = unsafe {
             let start = mapped.add(before);
             if before > 0 {
                 let _ = munmap(mapped.cast(), before);
             }
-            if before < REGION {
-                let _ = munmap(start.add(REGION).cast(), REGION - before);
-            }
-            if in_huge_pages {
-                // A system without them has small ones.
-                let _ = madvise(start.cast(), REGION, Advice::LinuxHugepage);
+            if before < ARENA {
+                let _ = munmap(start.add(ARENA).cast(), ARENA - before);
             }
             start
         };
-        let region = Self(NonNull::new(start.cast())?);
-        // SAFETY: the head and the counts of a region that nobody else knows of.
+        let arena = Self(NonNull::new(start.cast())?);
+        if !arena.make_region(0, in_huge_pages) {
+            // SAFETY: nobody knows of it.
+            let _ = unsafe { munmap(start.cast(), ARENA) };
+            return None;
+        }
+        // SAFETY: it has memory now, which nobody else knows of.
+        unsafe { arena.0.write(Head { regions: [Region { free: 0, is_gone: true }; REGIONS] }) };
+        Some(arena)
+    }
+
+    /// Lets a region's place be memory, zeros at first. Can it?
+    fn make_region(self, number: usize, in_huge_pages: bool) -> bool {
+        // SAFETY: a part of the arena that nobody has a block of.
         unsafe {
-            region.0.write(Head { free: all - head, first: head, place: 0 });
-            for at in head..all {
-                let next = if at + 1 < all { at + 1 } else { END };
-                region.count(at).store(next, Ordering::Relaxed);
+            let start = self.region(number).as_ptr().cast();
+            if mprotect(start, REGION, MprotectFlags::READ | MprotectFlags::WRITE).is_err() {
+                return false;
+            }
+            if in_huge_pages {
+                // A system without them has small ones.
+                let _ = madvise(start, REGION, Advice::LinuxHugepage);
             }
         }
-        Some(region)
+        true
     }
 
-    /// Gives all of it back.
+    /// Gives a region's memory back.
     ///
     /// # Safety
-    /// All its blocks are free, and nobody will look at them.
-    unsafe fn unmake(self) {
-        // SAFETY: made by `make`, and of no use to anybody. If the system does not want it back it stays.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), REGION) };
+    /// Nobody has a block of it.
+    unsafe fn unmake_region(self, number: usize) {
+        // SAFETY: a part of the arena, of no use to anybody. If the system does not want it back it stays.
+        let _ = unsafe { madvise(self.region(number).as_ptr().cast(), REGION, Advice::LinuxDontNeed) };
     }
 
+    /// Where a region begins.
+    fn region(self, number: usize) -> NonNull<u8> {
+        debug_assert!(number < REGIONS, "an arena has {REGIONS} regions");
+        // SAFETY: inside of the arena.
+        unsafe { self.0.cast::<u8>().add(number * REGION) }
+    }
+
+    /// What is known of it.
+    ///
     /// # Safety
     /// Under the lock of its pool, and while no other such borrow lives.
-    unsafe fn head<'a>(self) -> &'a mut Head {
-        // SAFETY: the region begins with it.
-        unsafe { &mut *self.0.as_ptr() }
-    }
-
-    /// # Safety
-    /// `at` is one of its blocks.
-    unsafe fn count<'a>(self, at: u32) -> &'a AtomicU32 {
-        // SAFETY: behind the head there is one for each block.
-        unsafe { self.0.add(1).cast::<AtomicU32>().add(at as usize).as_ref() }
+    unsafe fn state<'a>(self, number: usize) -> &'a mut Region {
+        // SAFETY: the arena begins with its head.
+        unsafe { &mut (*self.0.as_ptr()).regions[number] }
     }
 }
 
-/// All regions of a class.
+/// All blocks of a class.
 pub(crate) struct Pool {
-    /// Those that have a free block, each with its place here.
-    available: Vec<Region>,
+    /// Blocks that nobody has, the last one last; those of regions that are gone among them.
+    free: Vec<NonNull<u8>>,
+    /// Of them, those of regions that are gone.
+    stale: usize,
+    /// Where regions may be made again.
+    gone: Vec<(Arena, usize)>,
+    /// Where the next one is made, if that has a place left.
+    next: Option<(Arena, usize)>,
+    arenas: usize,
+    /// Regions that have memory.
     regions: usize,
     /// Of them, those whose blocks are all free.
     empty: usize,
 }
 
-static POOLS: [Mutex<Pool>; Class::COUNT] =
-    [const { Mutex::new(Pool { available: Vec::new(), regions: 0, empty: 0 }) }; Class::COUNT];
+// SAFETY: what it points to is used only under its lock; the blocks are nobody's.
+unsafe impl Send for Pool {}
+
+static POOLS: [Mutex<Pool>; Class::COUNT] = [const { Mutex::new(Pool::new()) }; Class::COUNT];
 
 impl Pool {
+    const fn new() -> Self {
+        Self { free: Vec::new(), stale: 0, gone: Vec::new(), next: None, arenas: 0, regions: 0, empty: 0 }
+    }
+
     pub(crate) fn of(class: Class) -> MutexGuard<'static, Self> {
         POOLS[class.index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up to `n` free blocks, one at least unless the system has no memory.
+    /// Takes up to `n` free blocks, one at least unless the system has no memory: what was given back last first.
     pub(crate) fn take(&mut self, class: Class, n: usize, mut into: impl FnMut(NonNull<u8>)) {
-        let (all, head_blocks) = class.blocks();
-        if self.available.is_empty() {
-            let Some(region) = Region::make(class, self.regions >= SMALL_PAGES) else { return };
-            self.available.push(region);
-            self.regions += 1;
-            self.empty += 1;
-        }
-        let mut left = n;
-        while let Some(region) = self.available.last().copied().filter(|_| left > 0) {
-            // SAFETY: under the lock, and the only borrow until the next turn.
-            let head = unsafe { region.head() };
-            self.empty -= usize::from(head.free == all - head_blocks);
-            while left > 0 && head.free > 0 {
-                let at = head.first;
-                // SAFETY: the list of free blocks has blocks of this region; a free one is nobody's.
-                unsafe {
-                    head.first = region.count(at).load(Ordering::Relaxed);
-                    into(region.0.cast::<u8>().add(at as usize * class.len()));
+        let mut taken = 0;
+        while taken < n {
+            let Some(block) = self.free.pop() else {
+                if taken > 0 || !self.make_region(class) {
+                    return;
                 }
-                head.free -= 1;
-                left -= 1;
+                continue;
+            };
+            let (arena, number) = Arena::of(block);
+            // SAFETY: under the lock, and the only borrow until the next turn.
+            let region = unsafe { arena.state(number) };
+            if region.is_gone {
+                region.free -= 1;
+                self.stale -= 1;
+                continue;
             }
-            if head.free == 0 {
-                self.available.pop();
-            }
+            self.empty -= usize::from(region.free == class.blocks());
+            region.free -= 1;
+            into(block);
+            taken += 1;
         }
+    }
+
+    /// One more region, when no block is free. Can there be one?
+    fn make_region(&mut self, class: Class) -> bool {
+        debug_assert!(self.free.is_empty(), "so no block of a region that is gone is in the list");
+        let in_huge_pages = self.regions >= SMALL_PAGES;
+        let (arena, number) = match self.gone.pop() {
+            Some(place) => place,
+            None => {
+                let next = self.next.take().filter(|(_, number)| *number < REGIONS);
+                let Some((arena, number)) = next.or_else(|| {
+                    self.arenas += 1;
+                    Arena::make(self.arenas > 1).map(|arena| (arena, 1))
+                }) else {
+                    return false;
+                };
+                if !arena.make_region(number, in_huge_pages) {
+                    self.next = Some((arena, number));
+                    return false;
+                }
+                self.next = Some((arena, number + 1));
+                (arena, number)
+            }
+        };
+        // SAFETY: under the lock, and the only borrow.
+        unsafe { *arena.state(number) = Region { free: class.blocks(), is_gone: false } };
+        self.regions += 1;
+        self.empty += 1;
+        // The first one is taken first.
+        // SAFETY: all inside of the region.
+        self.free.extend(
+            (0..class.blocks() as usize)
+                .rev()
+                .map(|at| unsafe { arena.region(number).add(at * class.len()) }),
+        );
+        true
     }
 
     /// Takes back a block that nobody holds.
     pub(crate) fn put(&mut self, class: Class, block: NonNull<u8>) {
-        let (all, head_blocks) = class.blocks();
-        let region = Region::of(block);
-        let at = ((block.as_ptr().addr() % REGION) / class.len()) as u32;
+        let (arena, number) = Arena::of(block);
         // SAFETY: under the lock, and the only borrow until it is used no more.
-        let head = unsafe { region.head() };
-        // SAFETY: `at` is where the block is, and nobody holds it.
-        unsafe { region.count(at).store(head.first, Ordering::Relaxed) };
-        head.first = at;
-        head.free += 1;
-        if head.free == 1 {
-            head.place = self.available.len();
-            self.available.push(region);
-        }
-        if head.free < all - head_blocks {
+        let region = unsafe { arena.state(number) };
+        region.free += 1;
+        self.free.push(block);
+        if region.free < class.blocks() {
             return;
         }
         self.empty += 1;
         if self.empty > EMPTY_MIN.max(self.regions / EMPTY_PART) {
-            let place = head.place;
-            self.available.swap_remove(place);
-            if let Some(moved) = self.available.get(place) {
-                // SAFETY: under the lock; another region's head.
-                unsafe { moved.head() }.place = place;
-            }
+            region.is_gone = true;
             self.empty -= 1;
             self.regions -= 1;
-            // SAFETY: all its blocks are in its list, and it is in none any more.
-            unsafe { region.unmake() };
+            self.stale += class.blocks() as usize;
+            self.gone.push((arena, number));
+            // SAFETY: all its blocks are in the list, where they are passed over.
+            unsafe { arena.unmake_region(number) };
+            if self.stale > self.free.len() / 2 {
+                self.drop_stale();
+            }
         }
+    }
+
+    /// Takes the blocks of regions that are gone out of the list.
+    fn drop_stale(&mut self) {
+        self.free.retain(|block| {
+            let (arena, number) = Arena::of(*block);
+            // SAFETY: under the lock, and the only borrow until the next turn.
+            let region = unsafe { arena.state(number) };
+            region.free -= u32::from(region.is_gone);
+            !region.is_gone
+        });
+        self.free.shrink_to(2 * self.free.len());
+        self.stale = 0;
     }
 
     #[cfg(test)]

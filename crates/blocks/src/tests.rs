@@ -129,6 +129,10 @@ fn a_copy_with_another_end_is_the_same_before_it() {
             let copy = Block::copy_with_end(&bytes, end, &[]);
             assert_eq!((&copy[..kept], &copy[kept..]), (&bytes[..kept], end));
             assert_eq!(copy.holders(), 1);
+            let [one, other] = Block::copies_with_end(&bytes, end, &[]);
+            assert!(one.is(&other) && one[..] == copy[..] && one.holders() == if len > 0 { 2 } else { 1 });
+            drop(one);
+            assert!(other[..] == copy[..] && other.holders() == 1);
         }
     }
 }

@@ -281,8 +281,12 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
         buffers.change(Pblk(3), owner, transaction, &mut |bytes| bytes[0] = transaction as u8).unwrap();
         let bytes = buffers.snapshot(Pblk(3)).unwrap().0.into_shared();
         // In a log, and at home.
-        assert!(device.write_shared_at(9 << 12, std::slice::from_ref(&bytes)).unwrap());
-        assert!(device.write_shared_at(3 << 12, &[bytes]).unwrap());
+        let mut parts = device::SharedParts::default();
+        for (offset, bytes) in [(9 << 12, bytes.clone()), (3 << 12, bytes)] {
+            parts.begin(offset);
+            parts.push(bytes);
+        }
+        assert!(device.write_shared_at(&mut parts).unwrap());
         buffers.set_clean(Pblk(3), transaction, true);
     };
     let shrink = || (0..3).fold(0, |freed, _| freed + buffers.shrink(1 << 20));

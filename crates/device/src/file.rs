@@ -14,7 +14,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::direct::Direct;
 use crate::in_use::loop_mount_of;
 use crate::uring::Rings;
-use crate::{Device, DeviceFault, FlushMeter, FlushStats, SharedBytes, total_len, write_zeros};
+use crate::{Device, DeviceFault, FlushMeter, FlushStats, total_len, write_zeros};
 
 mod many;
 
@@ -275,10 +275,6 @@ impl Device for FileDevice {
 
     fn write_many_at(&self, parts: &[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault> {
         self.write_batch(parts)
-    }
-
-    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
-        crate::with_slices(parts, |parts| self.write_batch(parts)).map(|()| false)
     }
 
     fn file_at(&self, offset: u64, len: u64) -> Option<(BorrowedFd<'_>, u64)> {

@@ -42,6 +42,7 @@ mod mirror;
 mod model;
 mod new_file;
 pub mod partition;
+mod parts;
 mod shared;
 mod uring;
 mod window;
@@ -58,6 +59,7 @@ pub use memory::MemDevice;
 pub use mirror::Mirror;
 pub use model::{Clock, Model, Modelled};
 pub use new_file::NewFile;
+pub use parts::SharedParts;
 pub use window::Window;
 
 /// What went wrong at a device.
@@ -207,26 +209,14 @@ pub trait Device: Send + Sync {
         parts.iter().try_for_each(|(offset, bufs)| self.write_vectored_at(*offset, bufs))
     }
 
-    /// Writes blocks that nobody changes any more, as [`write_vectored_at`](Self::write_vectored_at). A device in memory may keep them
-    /// in the place of copies; tells whether it keeps all of them: then they are there as long as the device has these bytes,
-    /// whoever else drops them.
-    ///
-    /// # Errors
-    /// As [`write_at`](Self::write_at).
-    fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
-        let slices: Vec<IoSlice<'_>> = blocks.iter().map(|block| IoSlice::new(block)).collect();
-        self.write_vectored_at(offset, &slices).map(|()| false)
-    }
-
-    /// Writes such blocks from several byte offsets on: all parts together where the device can do that. Tells whether it keeps all of
-    /// them in the place of copies.
+    /// Writes blocks that nobody changes any more, all runs of them together where the device can do that. A device in memory may take
+    /// them out of `parts` and keep them in the place of copies; tells whether it keeps all of them: then they are there as long as
+    /// the device has these bytes, whoever else drops them. What is left in `parts` is the caller's to clear.
     ///
     /// # Errors
     /// As [`write_many_at`](Self::write_many_at).
-    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
-        parts
-            .iter()
-            .try_fold(true, |kept, (offset, blocks)| Ok(self.write_shared_at(*offset, blocks)? && kept))
+    fn write_shared_at(&self, parts: &mut SharedParts) -> Result<bool, DeviceFault> {
+        parts.with_slices(|parts| self.write_many_at(parts)).map(|()| false)
     }
 
     /// Writes all of `bytes` at byte `offset`, and returns when they are durable (a disk's "forced unit access"). Whether
@@ -294,18 +284,6 @@ impl fmt::Debug for dyn Device + '_ {
 /// Length of all buffers together; more than an address space holds counts as the largest number, which no device has.
 fn total_len<B: Deref<Target = [u8]>>(bufs: &[B]) -> u64 {
     bufs.iter().fold(0, |sum: u64, buf| sum.saturating_add(buf.len() as u64))
-}
-
-/// Has parts of shared blocks written as parts of buffers.
-fn with_slices(
-    parts: &[(u64, &[SharedBytes])],
-    write: impl FnOnce(&[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault>,
-) -> Result<(), DeviceFault> {
-    let slices: Vec<Vec<IoSlice<'_>>> =
-        parts.iter().map(|(_, blocks)| blocks.iter().map(|block| IoSlice::new(block)).collect()).collect();
-    let batch: Vec<(u64, &[IoSlice<'_>])> =
-        parts.iter().zip(&slices).map(|((offset, _), bufs)| (*offset, &bufs[..])).collect();
-    write(&batch)
 }
 
 /// Writes zeros the plain way.

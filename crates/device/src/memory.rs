@@ -13,7 +13,7 @@ use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use base::salted::Salted;
 
-use crate::{Device, DeviceFault, SharedBytes, total_len};
+use crate::{Device, DeviceFault, SharedBytes, SharedParts, total_len};
 
 const PAGE: usize = 4 << 10;
 /// Few, so that a sparse device takes little; many, so that the table of chunks stays in the processor's caches.
@@ -148,43 +148,39 @@ impl Device for MemDevice {
         Ok(())
     }
 
-    fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
-        self.write_shared_many_at(&[(offset, blocks)])
-    }
-
-    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
-        let mut n_blocks = 0;
-        for (offset, blocks) in parts {
-            let len = blocks.iter().fold(0, |sum: u64, block| sum.saturating_add(block.len() as u64));
-            DeviceFault::check_len("write", *offset, len, self.size)?;
-            n_blocks += blocks.len();
+    fn write_shared_at(&self, parts: &mut SharedParts) -> Result<bool, DeviceFault> {
+        for (offset, len) in parts.lens() {
+            DeviceFault::check_len("write", offset, len, self.size)?;
         }
-        // What was there before goes behind the lock.
-        let mut before = Vec::with_capacity(n_blocks);
+        let (runs, blocks) = parts.split();
         let mut all_are_pages = true;
         let mut chunks = self.write();
-        for (at, (mut offset, blocks)) in parts.iter().copied().enumerate() {
-            // Parts lie all over, each is short, and what is replaced is in no cache: waited for together.
+        let mut rest = &mut blocks[..];
+        for (at, (mut offset, n)) in runs.iter().copied().enumerate() {
+            // Runs lie all over, each is short, and what is replaced is in no cache: waited for together.
             if at % AHEAD == 0 {
-                let next = || parts[at..].iter().take(AHEAD).map(|(offset, _)| offset / PAGE as u64);
+                let next = || runs[at..].iter().take(AHEAD).map(|(offset, _)| offset / PAGE as u64);
                 next().for_each(|page| chunks.ask_ahead(page, false));
                 next().for_each(|page| chunks.ask_ahead(page, true));
             }
-            let are_pages =
-                offset.is_multiple_of(PAGE as u64) && blocks.iter().all(|block| block.len() == PAGE);
+            let (run, left) = rest.split_at_mut(n);
+            rest = left;
+            let are_pages = offset.is_multiple_of(PAGE as u64) && run.iter().all(|block| block.len() == PAGE);
             all_are_pages &= are_pages;
-            for block in blocks {
+            for block in run {
+                let len = block.len() as u64;
                 if are_pages {
+                    // What was there before takes its place, and goes behind the lock.
                     let page = chunks.page_mut(offset / PAGE as u64);
-                    before.push(page.replace(block.clone()));
+                    *block = page.replace(std::mem::take(block)).unwrap_or_default();
                 } else {
                     chunks.write(offset, block);
                 }
-                offset += block.len() as u64;
+                offset += len;
             }
         }
         drop(chunks);
-        drop(before);
+        blocks.clear();
         Ok(all_are_pages)
     }
 
@@ -241,6 +237,15 @@ impl Device for MemDevice {
 mod tests {
     use super::*;
 
+    fn parts(all: &[(u64, &[SharedBytes])]) -> SharedParts {
+        let mut parts = SharedParts::default();
+        for (offset, blocks) in all {
+            parts.begin(*offset);
+            blocks.iter().for_each(|block| parts.push(block.clone()));
+        }
+        parts
+    }
+
     #[test]
     fn bytes_written_across_chunks_read_back_and_the_rest_is_zero() {
         let device = MemDevice::new(1 << 40);
@@ -261,7 +266,7 @@ mod tests {
     fn shared_pages_are_kept_and_copied_when_the_device_or_the_writer_changes_them() {
         let device = MemDevice::new(1 << 20);
         let mut mine: Vec<SharedBytes> = (1..4u8).map(|byte| vec![byte; PAGE].into()).collect();
-        assert!(device.write_shared_at(15 * 4096, &mine).unwrap());
+        assert!(device.write_shared_at(&mut parts(&[(15 * 4096, &mine)])).unwrap());
         assert_eq!((mine[0].holders(), device.resident_bytes()), (2, 3 * 4096));
         // The writer's change is not the device's, nor the other way round.
         mine[0].make_mut()[0] = 9;
@@ -275,12 +280,12 @@ mod tests {
         device.zero_at(15 * 4096, 3 * 4096).unwrap();
         assert_eq!(device.resident_bytes(), 0);
         // What is no page, or not in the place of one, is copied.
-        assert!(!device.write_shared_at(512, &mine).unwrap());
+        assert!(!device.write_shared_at(&mut parts(&[(512, &mine)])).unwrap());
         let small: SharedBytes = vec![5; 1024].into();
-        assert!(!device.write_shared_at(1024, &[small]).unwrap());
+        assert!(!device.write_shared_at(&mut parts(&[(1024, &[small])])).unwrap());
         device.read_at(1024, &mut back).unwrap();
         assert_eq!((back[1023], back[1024]), (5, 1));
-        assert!(device.write_shared_at((1 << 20) - 4096, &mine).is_err());
+        assert!(device.write_shared_at(&mut parts(&[((1 << 20) - 4096, &mine)])).is_err());
     }
 
     #[test]
@@ -288,12 +293,11 @@ mod tests {
         let device = MemDevice::new(1 << 20);
         let page = |byte: u8| SharedBytes::from(vec![byte; PAGE]);
         let held = page(2);
-        assert!(
-            device.write_shared_many_at(&[(0, &[page(3)]), (4096, std::slice::from_ref(&held))]).unwrap()
-        );
+        let write = |all: &[(u64, &[SharedBytes])]| device.write_shared_at(&mut parts(all));
+        assert!(write(&[(0, &[page(3)]), (4096, std::slice::from_ref(&held))]).unwrap());
         // One that cannot be kept is copied.
-        assert!(!device.write_shared_many_at(&[(0, &[page(5)]), (8192 + 512, &[page(6)])]).unwrap());
-        assert!(device.write_shared_many_at(&[(0, &[page(7)]), (1 << 20, &[page(8)])]).is_err());
+        assert!(!write(&[(0, &[page(5)]), (8192 + 512, &[page(6)])]).unwrap());
+        assert!(write(&[(0, &[page(7)]), (1 << 20, &[page(8)])]).is_err());
         let mut back = [0; 2];
         device.read_at(4095, &mut back).unwrap();
         assert_eq!((back, held.holders()), ([5, 2], 2));

@@ -23,7 +23,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Device, DeviceFault, FlushMeter, FlushStats, SharedBytes, total_len};
+use crate::{Device, DeviceFault, FlushMeter, FlushStats, SharedParts, total_len};
 
 /// What requests cost. Rates are bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -375,15 +375,11 @@ impl<D: Device> Device for Modelled<D> {
         Ok(())
     }
 
-    fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
-        let keeps = self.inner.write_shared_at(offset, blocks)?;
-        self.write(&[(offset, total_len(blocks))]);
-        Ok(keeps)
-    }
-
-    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
-        let keeps = self.inner.write_shared_many_at(parts)?;
-        self.write(&runs(parts.iter().map(|(offset, blocks)| (*offset, total_len(blocks)))));
+    fn write_shared_at(&self, parts: &mut SharedParts) -> Result<bool, DeviceFault> {
+        // Now: who keeps the blocks takes them out.
+        let runs = runs(parts.lens());
+        let keeps = self.inner.write_shared_at(parts)?;
+        self.write(&runs);
         Ok(keeps)
     }
 
@@ -538,14 +534,19 @@ mod tests {
         flash.read_many_at(&mut [(0, near), (1 << 19, far)]).unwrap();
         assert_eq!(flash.elapsed(), run + Model::SATA_SSD.read + Model::SATA_SSD.bytes(8192));
 
-        let shared: Vec<SharedBytes> = (0..4).map(|_| SharedBytes::from(PAGE.to_vec())).collect();
         let write = Model::SATA_SSD.write;
-        assert_eq!(took(&flash, &|| assert!(flash.write_shared_at(0, &shared).is_ok())), write);
-        let (near, far) = shared.split_at(2);
-        assert_eq!(
-            took(&flash, &|| assert!(flash.write_shared_many_at(&[(0, near), (8192, far)]).is_ok())),
-            write
-        );
+        for runs in [&[(0, 4)][..], &[(0, 2), (8192, 2)]] {
+            let mut parts = SharedParts::default();
+            for (offset, n) in runs {
+                parts.begin(*offset);
+                (0..*n).for_each(|_| parts.push(PAGE.to_vec().into()));
+            }
+            let parts = std::sync::Mutex::new(parts);
+            assert_eq!(
+                took(&flash, &|| assert!(flash.write_shared_at(&mut parts.lock().unwrap()).is_ok())),
+                write
+            );
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::{Device, DeviceFault, FlushStats, SharedBytes};
+use crate::{Device, DeviceFault, FlushStats, SharedParts};
 
 macro_rules! forward {
     ($($holder:ty),*) => {$(
@@ -41,8 +41,8 @@ macro_rules! forward {
                 (**self).write_vectored_at(offset, bufs)
             }
 
-            fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
-                (**self).write_shared_at(offset, blocks)
+            fn write_shared_at(&self, parts: &mut SharedParts) -> Result<bool, DeviceFault> {
+                (**self).write_shared_at(parts)
             }
 
             fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
@@ -59,10 +59,6 @@ macro_rules! forward {
 
             fn write_many_at(&self, parts: &[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault> {
                 (**self).write_many_at(parts)
-            }
-
-            fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
-                (**self).write_shared_many_at(parts)
             }
 
             fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {

@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::{Device, DeviceFault, FlushStats, SharedBytes, total_len};
+use crate::{Device, DeviceFault, FlushStats, total_len};
 
 /// The bytes `offset..offset+len` of another device.
 #[derive(Debug)]
@@ -105,10 +105,6 @@ impl<D: Device> Device for Window<D> {
             .iter()
             .map(|(offset, bufs)| Ok((self.translate("write", *offset, total_len(bufs))?, *bufs)));
         self.inner.write_many_at(&translated.collect::<Result<Vec<_>, DeviceFault>>()?)
-    }
-
-    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
-        crate::with_slices(parts, |parts| self.write_many_at(parts)).map(|()| false)
     }
 
     fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {

@@ -45,7 +45,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use device::{Device, DeviceFault, FlushStats, SharedBytes};
+use device::{Device, DeviceFault, FlushStats, SharedParts};
 
 pub use settings::{Delay, Mode, Settings};
 
@@ -411,8 +411,8 @@ impl<D: Device> Device for Coordinator<D> {
         self.count(self.device.write_vectored_at(offset, bufs))
     }
 
-    fn write_shared_at(&self, offset: u64, blocks: &[SharedBytes]) -> Result<bool, DeviceFault> {
-        let written = self.device.write_shared_at(offset, blocks);
+    fn write_shared_at(&self, parts: &mut SharedParts) -> Result<bool, DeviceFault> {
+        let written = self.device.write_shared_at(parts);
         self.written.fetch_add(1, Ordering::AcqRel);
         written
     }
@@ -423,12 +423,6 @@ impl<D: Device> Device for Coordinator<D> {
 
     fn write_many_at(&self, parts: &[(u64, &[IoSlice<'_>])]) -> Result<(), DeviceFault> {
         self.count(self.device.write_many_at(parts))
-    }
-
-    fn write_shared_many_at(&self, parts: &[(u64, &[SharedBytes])]) -> Result<bool, DeviceFault> {
-        let written = self.device.write_shared_many_at(parts);
-        self.written.fetch_add(1, Ordering::AcqRel);
-        written
     }
 
     /// Nothing waits for a flush by it, if it succeeds.

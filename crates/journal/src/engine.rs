@@ -640,7 +640,7 @@ impl Journal {
                 }
                 let log = writer.log.as_mut().expect("matched above");
                 let revokes: &[Pblk] = if sabotage.skip_revokes { &[] } else { &revokes };
-                logged = log.write(&images, revokes, now())?;
+                logged = log.write(&mut images, revokes, now())?;
                 // What was freed must not be written home over what takes its place.
                 for block in revokes {
                     writer.checkpoint.forget(*block);

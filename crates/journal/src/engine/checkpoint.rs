@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 
 use base::Pblk;
 use buffer::{Buffers, Bytes, Clean, Hint};
-use device::Device;
+use device::{Device, SharedParts};
 
 use super::Failure;
 use super::images::Image;
@@ -25,8 +25,6 @@ use super::images::Image;
 const WRITE_MAX: usize = 256;
 /// Writes home that are handed to the device together.
 const BATCH_MAX: usize = 64;
-/// Blocks that memory is asked for at a time.
-const AHEAD: usize = 16;
 /// Blocks that the cache is told of together.
 const RELEASE_MAX: usize = 4096;
 
@@ -41,6 +39,7 @@ pub(super) struct Checkpoint {
 
 struct Newest {
     block: Pblk,
+    /// Until they are written home.
     bytes: Bytes,
     transaction: u64,
     /// Where it was in the cache.
@@ -97,32 +96,32 @@ impl Checkpoint {
         }
     }
 
-    /// Writes all blocks home, in the order of their places, neighbours together. How many.
+    /// Writes all blocks home, in the order of their places, neighbours together. How many. Their bytes are the device's then; after a
+    /// failure nobody asks for them.
     pub(super) fn write_home(&mut self, home: &dyn Device, buffers: &Buffers) -> Result<u64, Failure> {
         let bs = buffers.block_size();
         let all = self.settle();
         let n_blocks = all.len();
-        let mut blocks = all.iter_mut().peekable();
-        while blocks.peek().is_some() {
-            let mut runs: Vec<(u64, Vec<Bytes>)> = Vec::new();
-            let mut in_runs = Vec::new();
-            while runs.len() < BATCH_MAX
-                && let Some(newest) = blocks.next()
+        let mut parts = SharedParts::default();
+        let mut rest = all;
+        while !rest.is_empty() {
+            let mut n = 0;
+            while parts.runs() < BATCH_MAX
+                && let Some(Newest { block: first, .. }) = rest.get(n)
             {
-                let first = newest.block;
-                let mut run = vec![Bytes::clone(&newest.bytes)];
-                in_runs.push(newest);
-                while let Some(newest) = blocks
-                    .next_if(|newest| run.len() < WRITE_MAX && newest.block.0 == first.0 + run.len() as u64)
-                {
-                    run.push(Bytes::clone(&newest.bytes));
-                    in_runs.push(newest);
+                let first = *first;
+                parts.begin(bs.offset_of(first).ok_or(Failure::TooLarge(first))?);
+                let run = rest[n..].iter_mut().zip(first.0..).take(WRITE_MAX);
+                for (newest, _) in run.take_while(|(newest, place)| newest.block.0 == *place) {
+                    parts.push(std::mem::take(&mut newest.bytes));
+                    n += 1;
                 }
-                runs.push((bs.offset_of(first).ok_or(Failure::TooLarge(first))?, run));
             }
-            let batch: Vec<(u64, &[Bytes])> = runs.iter().map(|(offset, run)| (*offset, &run[..])).collect();
-            let is_kept = home.write_shared_many_at(&batch)?;
-            in_runs.into_iter().for_each(|newest| newest.is_at_home = is_kept && !newest.is_copy);
+            let is_kept = home.write_shared_at(&mut parts)?;
+            parts.clear();
+            let (written, left) = rest.split_at_mut(n);
+            written.iter_mut().for_each(|newest| newest.is_at_home = is_kept && !newest.is_copy);
+            rest = left;
         }
         Ok(n_blocks as u64)
     }
@@ -131,21 +130,14 @@ impl Checkpoint {
     pub(super) fn release(&mut self, buffers: &Buffers) {
         self.settle();
         let Some(all) = self.runs.pop() else { return };
-        let mut blocks = all.into_iter().peekable();
-        let (mut clean, mut bytes) = (Vec::new(), Vec::new());
-        while blocks.peek().is_some() {
-            for Newest { block, bytes: held, transaction, hint, is_at_home, .. } in
-                blocks.by_ref().take(RELEASE_MAX)
-            {
-                clean.push(Clean { block, hint, transaction, is_at_home });
-                bytes.push(held);
-            }
-            while let Some(last) = bytes.len().checked_sub(1) {
-                // Their counts change one after the other, and are waited for together.
-                let from = last / AHEAD * AHEAD;
-                std::hint::black_box(bytes[from..].iter().map(Bytes::holders).sum::<usize>());
-                bytes.truncate(from);
-            }
+        let mut clean = Vec::with_capacity(all.len().min(RELEASE_MAX));
+        for some in all.chunks(RELEASE_MAX) {
+            clean.extend(some.iter().map(|newest| Clean {
+                block: newest.block,
+                hint: newest.hint,
+                transaction: newest.transaction,
+                is_at_home: newest.is_at_home,
+            }));
             buffers.set_clean_many(&clean);
             clean.clear();
         }
@@ -226,7 +218,8 @@ mod tests {
                     bytes: vec![transaction as u8; 1024].into(),
                     hint: Hint::NONE,
                     is_copy: true,
-                    escaped: None,
+                    logged: Bytes::default(),
+                    is_escaped: false,
                     checksum: 0,
                 };
                 checkpoint.add(blocks.into_iter().map(image).collect(), transaction);

@@ -42,17 +42,11 @@ pub(super) struct Image {
     pub(super) hint: Hint,
     /// The cache has bytes of its own.
     pub(super) is_copy: bool,
-    /// As it is logged, where that is different.
-    pub(super) escaped: Option<Bytes>,
+    /// For the log: the same, but for the word that is escaped. Nothing without a log.
+    pub(super) logged: Bytes,
+    pub(super) is_escaped: bool,
     /// Of what is logged.
     pub(super) checksum: u32,
-}
-
-impl Image {
-    /// The bytes for the log.
-    pub(super) fn logged(&self) -> &Bytes {
-        self.escaped.as_ref().unwrap_or(&self.bytes)
-    }
 }
 
 /// The blocks with their checksums, their own and the log's. `busy`: see [`pieces::map`].
@@ -74,8 +68,12 @@ pub(super) fn images(
             && let Some(sum) = client.end_sum(seal, &buffer, has_sum)
         {
             let checksum = log.map_or(0, |log| log.of_summed(&buffer, sum, &reseed));
-            let bytes = Bytes::copy_with_end(&buffer, &sum.value.to_le_bytes(), next);
-            return Image { block, bytes, hint, is_copy, escaped: None, checksum };
+            let end = sum.value.to_le_bytes();
+            let (bytes, logged) = match log {
+                Some(_) => Bytes::copies_with_end(&buffer, &end, next).into(),
+                None => (Bytes::copy_with_end(&buffer, &end, next), Bytes::default()),
+            };
+            return Image { block, bytes, hint, is_copy, logged, is_escaped: false, checksum };
         }
         buffer::ask_for(next);
         let bytes = match is_copy {
@@ -89,6 +87,11 @@ pub(super) fn images(
             false => buffer.into_shared(),
         };
         let (escaped, checksum) = log.map_or((None, 0), |log| log.of(&bytes));
-        Image { block, bytes, hint, is_copy, escaped, checksum }
+        let is_escaped = escaped.is_some();
+        let logged = match log {
+            Some(_) => escaped.unwrap_or_else(|| bytes.clone()),
+            None => Bytes::default(),
+        };
+        Image { block, bytes, hint, is_copy, logged, is_escaped, checksum }
     })
 }

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use base::Pblk;
 use base::checksum::{Reseed, crc32c};
 use buffer::Bytes;
-use device::Device as _;
+use device::{Device as _, SharedParts};
 use jbd2_format::{
     CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, escape, needs_escape,
 };
@@ -90,6 +90,8 @@ pub(super) struct LogWriter {
     has_all: bool,
     /// A mistake on purpose.
     commit_block_first: bool,
+    /// On their way; empty in between.
+    parts: SharedParts,
 }
 
 impl LogWriter {
@@ -124,6 +126,7 @@ impl LogWriter {
             flush_before_commit: barriers && !options.sabotage.skip_barrier,
             has_all: options.supersede.is_some(),
             commit_block_first: options.sabotage.commit_block_first,
+            parts: SharedParts::default(),
         };
         writer.write_tail().map_err(|failure| OpenLogFault::Write(failure.to_string()))?;
         Ok(writer)
@@ -158,10 +161,11 @@ impl LogWriter {
         LogChecksums { format: self.format, tid: self.tid }
     }
 
-    /// Writes the next transaction and makes it durable; its images were made by [`checksums`](Self::checksums). How many blocks.
+    /// Writes the next transaction and makes it durable; its images were made by [`checksums`](Self::checksums), and what they have
+    /// for the log is taken out. How many blocks.
     pub(super) fn write(
         &mut self,
-        images: &[Image],
+        images: &mut [Image],
         revokes: &[Pblk],
         (seconds, nanos): (u64, u32),
     ) -> Result<u32, Failure> {
@@ -183,19 +187,19 @@ impl LogWriter {
                 block.push(record).map_err(|_| Failure::TooLarge(record))?;
             }
             let block = block.finish();
-            self.append(&[block.into()])?;
+            self.append(&mut [block.into()])?;
         }
-        for piece in images.chunks(self.format.tags_per_descriptor()) {
+        for piece in images.chunks_mut(self.format.tags_per_descriptor()) {
             let mut descriptor = DescriptorWriter::new(self.format, tid, [0; 16]);
             let mut blocks: Vec<Bytes> = Vec::with_capacity(piece.len() + 1);
             blocks.push(Bytes::default());
             for image in piece {
-                let pushed = descriptor.push(image.block, image.escaped.is_some(), image.checksum);
+                let pushed = descriptor.push(image.block, image.is_escaped, image.checksum);
                 pushed.map_err(|_| Failure::TooLarge(image.block))?;
-                blocks.push(Bytes::clone(image.logged()));
+                blocks.push(std::mem::take(&mut image.logged));
             }
             blocks[0] = descriptor.finish().into();
-            self.append(&blocks)?;
+            self.append(&mut blocks)?;
         }
         if self.flush_before_commit {
             self.log.device().flush()?;
@@ -264,15 +268,20 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes blocks behind the head, as few transfers as the log's map and its end allow.
-    fn append(&mut self, blocks: &[Bytes]) -> Result<(), Failure> {
+    /// Writes blocks behind the head, which takes them: as few transfers as the log's map and its end allow.
+    fn append(&mut self, blocks: &mut [Bytes]) -> Result<(), Failure> {
         let mut rest = blocks;
         while !rest.is_empty() {
             let (offset, in_a_row) = self.place(self.head)?;
             let to_end = self.sb.log_end() - self.head;
-            let (now, later) = rest.split_at(rest.len().min(in_a_row.min(to_end) as usize));
-            self.log.device().write_shared_at(offset, now)?;
-            self.advance(now.len() as u32);
+            let len = rest.len().min(in_a_row.min(to_end) as usize);
+            let (now, later) = rest.split_at_mut(len);
+            self.parts.begin(offset);
+            now.iter_mut().for_each(|block| self.parts.push(std::mem::take(block)));
+            let written = self.log.device().write_shared_at(&mut self.parts);
+            self.parts.clear();
+            written?;
+            self.advance(len as u32);
             rest = later;
         }
         Ok(())
