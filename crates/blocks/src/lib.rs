@@ -72,38 +72,31 @@ impl Block {
         })
     }
 
-    /// The same bytes, but for the last ones: `end`. For who does not look at the copy: it does not go through the processor's caches,
-    /// where that is known to be less work. `next`: bytes that are read next, which the processor is asked for meanwhile.
+    /// Adds to `copies` one of each of `sources`, but for its last bytes: those beside it. For who does not look at the copies: they do not
+    /// go through the processor's caches, where that is known to be less work, and are waited for together.
     ///
     /// # Panics
-    /// If there are less bytes than `end` has.
-    #[must_use]
-    pub fn copy_with_end(bytes: &[u8], end: &[u8], next: &[u8]) -> Self {
-        let end_at = bytes.len() - end.len();
-        let Some(class) = Class::of(bytes.len()).filter(|_| end.len() <= LINE) else {
-            let mut copy = Self::copy_of(bytes);
-            copy.make_mut()[end_at..].copy_from_slice(end);
-            return copy;
-        };
-        let start = magazine::take_unasked(class);
-        // SAFETY: `start` is good for as many bytes, which nobody else has; it and they are multiples of a line.
-        unsafe { stream::copy_with_end(bytes, end, start, next) };
-        Self::filled(start, bytes.len())
-    }
-
-    /// Two holders of one [`copy_with_end`](Self::copy_with_end): a clone would wait until the copy is in memory.
-    ///
-    /// # Panics
-    /// As that.
-    #[must_use]
-    pub fn copies_with_end(bytes: &[u8], end: &[u8], next: &[u8]) -> [Self; 2] {
-        let one = Self::copy_with_end(bytes, end, next);
-        if one.len > 0 {
-            // Nobody else knows of it yet.
-            one.count().store(2, Ordering::Relaxed);
+    /// If a block has less bytes than its end.
+    pub fn copies_with_ends<const N: usize>(sources: &[(Self, [u8; N])], copies: &mut Vec<Self>) {
+        let first = copies.len();
+        copies.reserve(sources.len());
+        for (source, end) in sources {
+            let end_at = source.len() - N;
+            let Some(class) = Class::of(source.len()).filter(|_| N <= LINE) else {
+                let mut copy = Self::copy_of(source);
+                copy.make_mut()[end_at..].copy_from_slice(end);
+                copies.push(copy);
+                continue;
+            };
+            let start = magazine::take_unasked(class);
+            // SAFETY: `start` is good for as many bytes, which nobody else has; it and they are multiples of a line.
+            unsafe { stream::copy_with_end(source, end, start) };
+            copies.push(Self::filled(start, source.len()));
         }
-        let other = Self { start: one.start, len: one.len };
-        [one, other]
+        // Before anybody else can be told of one.
+        if copies.len() > first {
+            stream::finish();
+        }
     }
 
     fn made(len: usize, fill: impl FnOnce(*mut u8)) -> Self {
@@ -266,6 +259,15 @@ pub fn ask_for_start<T>(of: &T) {
 #[inline]
 pub fn ask_for(bytes: &[u8]) {
     bytes.chunks(LINE).for_each(|line| ask(line.as_ptr()));
+}
+
+/// Asks the processor for the lines that bytes begin and end in: where they are is looked up then, whoever reads all of them.
+#[inline]
+pub fn ask_for_ends(bytes: &[u8]) {
+    if let [first, .., last] = bytes {
+        ask(first);
+        ask(last);
+    }
 }
 
 #[inline]

@@ -121,20 +121,26 @@ fn threads_pass_blocks_around() {
 }
 
 #[test]
-fn a_copy_with_another_end_is_the_same_before_it() {
-    for len in [0usize, 12, 64, 100, 1024, 4096, 65536, 70_000] {
-        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256) as u8).collect();
-        for end in [&b""[..], b"abcd", b"twelve bytes"] {
-            let Some(kept) = len.checked_sub(end.len()) else { continue };
-            let copy = Block::copy_with_end(&bytes, end, &[]);
-            assert_eq!((&copy[..kept], &copy[kept..]), (&bytes[..kept], end));
+fn copies_with_other_ends_are_the_same_before_them() {
+    fn check<const N: usize>(sources: &[Block], end: [u8; N]) {
+        let all: Vec<(Block, [u8; N])> =
+            sources.iter().filter(|source| source.len() >= N).map(|source| (source.clone(), end)).collect();
+        let mut copies = vec![Block::zeroed(3)];
+        Block::copies_with_ends(&all, &mut copies);
+        assert_eq!((copies.len(), copies.remove(0).len()), (all.len() + 1, 3));
+        for ((source, _), copy) in all.iter().zip(&copies) {
+            let kept = source.len() - N;
+            assert_eq!((&copy[..kept], &copy[kept..]), (&source[..kept], &end[..]));
             assert_eq!(copy.holders(), 1);
-            let [one, other] = Block::copies_with_end(&bytes, end, &[]);
-            assert!(one.is(&other) && one[..] == copy[..] && one.holders() == if len > 0 { 2 } else { 1 });
-            drop(one);
-            assert!(other[..] == copy[..] && other.holders() == 1);
         }
     }
+    let sources = [0usize, 12, 64, 100, 1024, 4096, 4096, 65536, 70_000, 4096];
+    let sources = sources.map(|len| (0..len).map(|i| (i * 7 + i / 256) as u8).collect::<Vec<_>>().into());
+    check(&sources, *b"");
+    check(&sources, *b"abcd");
+    check(&sources, *b"twelve bytes");
+    check(&sources, [9; 100]);
+    check(&[], *b"abcd");
 }
 
 #[test]

@@ -54,7 +54,7 @@ use base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
 use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
 
-pub use device::{ask_for, ask_for_block, ask_for_start, make_room};
+pub use device::{ask_for, ask_for_block, ask_for_ends, ask_for_start, make_room};
 pub use edit::{Clean, Direct, Edit, RangeOf, Seal, Snapshot, Within};
 
 use crate::shard::Shard;

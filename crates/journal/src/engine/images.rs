@@ -49,6 +49,9 @@ pub(super) struct Image {
     pub(super) checksum: u32,
 }
 
+/// Blocks that are copied together.
+const TOGETHER: usize = 16;
+
 /// The blocks with their checksums, their own and the log's. `busy`: see [`pieces::map`].
 pub(super) fn images(
     client: &dyn Client,
@@ -57,41 +60,58 @@ pub(super) fn images(
     busy: usize,
 ) -> Vec<Image> {
     let reseed = OnceLock::new();
-    pieces::map(taken, busy, |Taken { buffer, seal, has_sum }, next| {
-        // Most are in no cache of the processor any more.
-        let next: &[u8] = next.map_or(&[], |next: &Taken| &next.buffer);
-        let (block, hint) = (buffer.block(), buffer.hint());
-        let is_copy = client.has_checksum(seal);
-        // Most blocks of most transactions: read once, for both checksums, and the copy written past the caches.
-        if is_copy
-            && !needs_escape(&buffer)
-            && let Some(sum) = client.end_sum(seal, &buffer, has_sum)
-        {
-            let checksum = log.map_or(0, |log| log.of_summed(&buffer, sum, &reseed));
-            let end = sum.value.to_le_bytes();
-            let (bytes, logged) = match log {
-                Some(_) => Bytes::copies_with_end(&buffer, &end, next).into(),
-                None => (Bytes::copy_with_end(&buffer, &end, next), Bytes::default()),
-            };
-            return Image { block, bytes, hint, is_copy, logged, is_escaped: false, checksum };
-        }
-        buffer::ask_for(next);
-        let bytes = match is_copy {
-            // Who changes the block next need not copy it then: he has no time for that, and it is in the processor's cache here.
-            true => {
-                let mut copy = Bytes::copy_of(&buffer);
-                drop(buffer);
-                client.seal(block, seal, copy.make_mut());
-                copy
+    pieces::map(taken, busy, |piece| {
+        let mut images = Vec::with_capacity(piece.len());
+        let (mut sources, mut copies) = (Vec::with_capacity(TOGETHER), Vec::with_capacity(TOGETHER));
+        let mut piece = piece.into_iter();
+        while !piece.as_slice().is_empty() {
+            let first = images.len();
+            // Most are in no cache of the processor any more.
+            piece.as_slice().iter().take(TOGETHER).for_each(|taken| buffer::ask_for_ends(&taken.buffer));
+            for Taken { buffer, seal, has_sum } in piece.by_ref().take(TOGETHER) {
+                let (block, hint) = (buffer.block(), buffer.hint());
+                let is_copy = client.has_checksum(seal);
+                // Most blocks of most transactions: read once, for both checksums, and the copy written past the caches.
+                if is_copy
+                    && !needs_escape(&buffer)
+                    && let Some(sum) = client.end_sum(seal, &buffer, has_sum)
+                {
+                    let checksum = log.map_or(0, |log| log.of_summed(&buffer, sum, &reseed));
+                    sources.push((buffer.into_shared(), sum.value.to_le_bytes()));
+                    // Its bytes come below.
+                    let (bytes, logged) = Default::default();
+                    images.push(Image { block, bytes, hint, is_copy, logged, is_escaped: false, checksum });
+                    continue;
+                }
+                let bytes = match is_copy {
+                    // Who changes the block next need not copy it then: he has no time for that, and it is in the processor's
+                    // cache here.
+                    true => {
+                        let mut copy = Bytes::copy_of(&buffer);
+                        drop(buffer);
+                        client.seal(block, seal, copy.make_mut());
+                        copy
+                    }
+                    false => buffer.into_shared(),
+                };
+                let (escaped, checksum) = log.map_or((None, 0), |log| log.of(&bytes));
+                let is_escaped = escaped.is_some();
+                let logged = match log {
+                    Some(_) => escaped.unwrap_or_else(|| bytes.clone()),
+                    None => Bytes::default(),
+                };
+                images.push(Image { block, bytes, hint, is_copy, logged, is_escaped, checksum });
             }
-            false => buffer.into_shared(),
-        };
-        let (escaped, checksum) = log.map_or((None, 0), |log| log.of(&bytes));
-        let is_escaped = escaped.is_some();
-        let logged = match log {
-            Some(_) => escaped.unwrap_or_else(|| bytes.clone()),
-            None => Bytes::default(),
-        };
-        Image { block, bytes, hint, is_copy, logged, is_escaped, checksum }
+            Bytes::copies_with_ends(&sources, &mut copies);
+            sources.clear();
+            let without = images[first..].iter_mut().filter(|image| image.bytes.is_empty());
+            for (image, copy) in without.zip(copies.drain(..)) {
+                if log.is_some() {
+                    image.logged = copy.clone();
+                }
+                image.bytes = copy;
+            }
+        }
+        images
     })
 }

@@ -9,26 +9,18 @@ const PIECE: usize = 256;
 /// Threads at most, the caller's too.
 const THREADS_MAX: usize = 4;
 
-/// What `each` makes of all, in the same order; it is shown the one that it is given next. The caller's thread works too, and does it
-/// all while no other processor is free: whoever comes takes the next piece. `busy`: threads besides the caller's that have work of
-/// their own, and would be kept from it.
+/// What `each` makes of all, piece by piece, in the same order. The caller's thread works too, and does it all while no other processor is
+/// free: whoever comes takes the next piece. `busy`: threads besides the caller's that have work of their own, and would be kept from
+/// it.
 pub(super) fn map<T: Send, R: Send>(
     all: Vec<T>,
     busy: usize,
-    each: impl Fn(T, Option<&T>) -> R + Sync,
+    each: impl Fn(Vec<T>) -> Vec<R> + Sync,
 ) -> Vec<R> {
-    let make = |things: Vec<T>| -> Vec<R> {
-        let mut rest = things.into_iter();
-        let mut made = Vec::with_capacity(rest.len());
-        while let Some(one) = rest.next() {
-            made.push(each(one, rest.as_slice().first()));
-        }
-        made
-    };
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
     let helpers = cpus.saturating_sub(busy).min(THREADS_MAX).min(all.len() / (4 * PIECE)).saturating_sub(1);
     if helpers == 0 {
-        return make(all);
+        return each(all);
     }
     // Taken from the front by the piece: what is cut off a vector's end moves, and so would all that is left, piece by piece.
     let mut rest = all.into_iter();
@@ -41,7 +33,7 @@ pub(super) fn map<T: Send, R: Send>(
     let work = || {
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (from, made) = &mut *piece.lock().unwrap_or_else(PoisonError::into_inner);
-            *made = make(std::mem::take(from));
+            *made = each(std::mem::take(from));
         }
     };
     std::thread::scope(|scope| {
@@ -63,7 +55,7 @@ mod tests {
     fn each_thing_is_mapped_once_and_keeps_its_place() {
         for len in [0, 1, 255, 2048, 5000, 20_001] {
             let all: Vec<usize> = (0..len).collect();
-            let made = super::map(all, len % 3, |number, _| number * 3);
+            let made = super::map(all, len % 3, |piece| piece.into_iter().map(|number| number * 3).collect());
             assert!(made.iter().copied().eq((0..len).map(|number| number * 3)), "{len}");
         }
     }
