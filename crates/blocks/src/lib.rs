@@ -1,22 +1,24 @@
 //! Memory for blocks of a file system that several hold, and that nobody changes while they do.
 //!
 //! ```text
-//! region, 2 MiB at a multiple of that          [ head | counts, one per block |  block  |  block  |  ...          ]
-//!                                                        1    2   next free      ^
-//! Block { start, len } ----------------------------------------------------------'
+//! arena, 256 MiB at a multiple of that     [ head | counts, one per block | region of 2 MiB: block | block | .. | region | .. ]
+//!                                                   1    2    -                              ^
+//! Block { start, len } ----------------------------------------------------------------------'
 //! ```
 //!
 //! What an `Arc<Box<[u8]>>` does, with less to wait for: who looks at a block waits for the block and for nothing else, its count
-//! is found by its address, both are in the same huge page, and a block lies in one page and not in two. Blocks that are let go are
-//! taken again by whoever wants one next, without asking the system.
+//! is found by its address, and a block lies in one page and not in two. Counts are side by side: of many gigabytes of blocks few pages
+//! have all of them, which a processor remembers the places of. Blocks that are let go are taken again by whoever wants one next,
+//! without asking the system.
 //!
-//! Owns: regions, their blocks, who holds how many. Does **not** own: what is in a block; how many there may be (see `memory`).
+//! Owns: arenas, their regions and blocks, who holds how many. Does **not** own: what is in a block; how many there may be (see
+//! `memory`).
 //!
 //! Invariants
 //! 1. A block's count is how many hold it, 1 at least; bytes are changed only by who holds it alone, and has it `&mut`.
-//! 2. A block that nobody holds is in its region's list of free blocks, or in the magazine of one thread.
+//! 2. A block that nobody holds is in its pool's list of free blocks, or in the magazine of one thread; or its region has no memory.
 //! 3. Nobody sees what was in a block before: it is filled whole when it is made.
-//! 4. A region whose blocks are all free goes back to the system, but for a few.
+//! 4. A region whose blocks are all free gives its memory back to the system, but for a few. Its addresses stay.
 //!
 //! Locks: one per size of blocks, held for the moves of a batch.
 //!

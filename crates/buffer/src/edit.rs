@@ -327,9 +327,12 @@ impl Buffers {
     pub fn set_clean_many(&self, blocks: &[Clean]) {
         for group in self.by_shard(blocks.iter().map(|clean| clean.block)).chunk_by(|a, b| a.0 == b.0) {
             let mut shard = self.shards[group[0].0].lock();
-            for &(_, at) in group {
-                let Clean { block, hint, transaction, is_at_home } = blocks[at];
-                shard.set_clean(block, hint, transaction, is_at_home);
+            for piece in group.chunks(AHEAD) {
+                piece.iter().for_each(|(_, at)| shard.ask_for_slot(blocks[*at].hint));
+                for &(_, at) in piece {
+                    let Clean { block, hint, transaction, is_at_home } = blocks[at];
+                    shard.set_clean(block, hint, transaction, is_at_home);
+                }
             }
         }
     }
