@@ -1,8 +1,10 @@
 //! Arenas of blocks of one size, the regions of 2 MiB that they consist of, and the pool of those of a size.
 //!
-//! An arena's head has the counts of all its blocks and how many are free in each region, so all that is done with a block
-//! that nobody holds touches the head of its arena, not the block: 256 KiB for 64 Ki blocks of 4 KiB. With many gigabytes of
+//! An arena's head has the counts of all its blocks, and which ones of each region are free, so all that is done with a block
+//! that nobody holds touches the head of its arena, not the block: 384 KiB for 64 Ki blocks of 4 KiB. With many gigabytes of
 //! blocks the pages of the blocks themselves are more than a processor knows by heart; those of the heads are few.
+//!
+//! Blocks are taken from one region until it has none, so that of regions that are little used some become empty.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -41,19 +43,23 @@ pub(crate) fn in_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
 /// What is known of a region: only under its pool's lock.
 #[derive(Clone, Copy)]
 struct Region {
-    /// Its blocks in the pool's list.
+    /// Blocks that are free.
     free: u32,
-    /// It has no memory: its blocks in the list are to be passed over.
-    is_gone: bool,
+    /// Its place among those that have free blocks; meaningless without any.
+    place: u32,
 }
 
-/// Where an arena begins; the counts of its blocks follow.
+/// Where an arena begins; the counts of its blocks follow, and the lists of free blocks of its regions: numbers of blocks in their
+/// region, as many as are free, with room for all.
 #[repr(C, align(64))]
 struct Head {
     regions: [Region; REGIONS],
 }
 
-const _: () = assert!(size_of::<Head>() + (ARENA >> LOG_MIN) * size_of::<AtomicU32>() <= REGION);
+const _: () = assert!(
+    size_of::<Head>() + (ARENA >> LOG_MIN) * (size_of::<AtomicU32>() + size_of::<u16>()) <= REGION
+        && (REGION >> LOG_MIN) <= u16::MAX as usize
+);
 
 /// Blocks of one size: a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +152,7 @@ impl Arena {
             return None;
         }
         // SAFETY: it has memory now, which nobody else knows of.
-        unsafe { arena.0.write(Head { regions: [Region { free: 0, is_gone: true }; REGIONS] }) };
+        unsafe { arena.0.write(Head { regions: [Region { free: 0, place: 0 }; REGIONS] }) };
         Some(arena)
     }
 
@@ -190,15 +196,27 @@ impl Arena {
         // SAFETY: the arena begins with its head.
         unsafe { &mut (*self.0.as_ptr()).regions[number] }
     }
+
+    /// Its list of free blocks, with room for all; what is behind as many as are free means nothing.
+    ///
+    /// # Safety
+    /// As [`state`](Self::state).
+    unsafe fn list<'a>(self, class: Class, number: usize) -> &'a mut [u16] {
+        let blocks = class.blocks() as usize;
+        let counts = (ARENA >> class.0) * size_of::<AtomicU32>();
+        // SAFETY: behind head and counts, all of which fit into the arena's first region, which begins as zeros.
+        unsafe {
+            let lists = self.0.cast::<u8>().add(size_of::<Head>() + counts).cast::<u16>();
+            std::slice::from_raw_parts_mut(lists.add(number * blocks).as_ptr(), blocks)
+        }
+    }
 }
 
-/// All blocks of a class.
+/// All regions of a class.
 pub(crate) struct Pool {
-    /// Blocks that nobody has, the last one last; those of regions that are gone among them.
-    free: Vec<NonNull<u8>>,
-    /// Of them, those of regions that are gone.
-    stale: usize,
-    /// Where regions may be made again.
+    /// Those that have a free block, each with its place here.
+    available: Vec<(Arena, usize)>,
+    /// Where regions that gave their memory back may be made again.
     gone: Vec<(Arena, usize)>,
     /// Where the next one is made, if that has a place left.
     next: Option<(Arena, usize)>,
@@ -209,117 +227,104 @@ pub(crate) struct Pool {
     empty: usize,
 }
 
-// SAFETY: what it points to is used only under its lock; the blocks are nobody's.
-unsafe impl Send for Pool {}
-
 static POOLS: [Mutex<Pool>; Class::COUNT] = [const { Mutex::new(Pool::new()) }; Class::COUNT];
 
 impl Pool {
     const fn new() -> Self {
-        Self { free: Vec::new(), stale: 0, gone: Vec::new(), next: None, arenas: 0, regions: 0, empty: 0 }
+        Self { available: Vec::new(), gone: Vec::new(), next: None, arenas: 0, regions: 0, empty: 0 }
     }
 
     pub(crate) fn of(class: Class) -> MutexGuard<'static, Self> {
         POOLS[class.index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up to `n` free blocks, one at least unless the system has no memory: what was given back last first.
+    /// Takes up to `n` free blocks, one at least unless the system has no memory.
     pub(crate) fn take(&mut self, class: Class, n: usize, mut into: impl FnMut(NonNull<u8>)) {
-        let mut taken = 0;
-        while taken < n {
-            let Some(block) = self.free.pop() else {
-                if taken > 0 || !self.make_region(class) {
-                    return;
-                }
-                continue;
-            };
-            let (arena, number) = Arena::of(block);
-            // SAFETY: under the lock, and the only borrow until the next turn.
-            let region = unsafe { arena.state(number) };
-            if region.is_gone {
-                region.free -= 1;
-                self.stale -= 1;
-                continue;
-            }
+        if self.available.is_empty() && !self.make_region(class) {
+            return;
+        }
+        let mut left = n as u32;
+        while let Some((arena, number)) = self.available.last().copied().filter(|_| left > 0) {
+            // SAFETY: under the lock, and the only borrows until the next turn.
+            let (region, list) = unsafe { (arena.state(number), arena.list(class, number)) };
             self.empty -= usize::from(region.free == class.blocks());
-            region.free -= 1;
-            into(block);
-            taken += 1;
+            let now = left.min(region.free);
+            for at in list[..region.free as usize].iter().rev().take(now as usize) {
+                // SAFETY: a block of the region.
+                into(unsafe { arena.region(number).add(usize::from(*at) * class.len()) });
+            }
+            region.free -= now;
+            left -= now;
+            if region.free == 0 {
+                self.available.pop();
+            }
         }
     }
 
-    /// One more region, when no block is free. Can there be one?
+    /// One more region that has free blocks. Can there be one?
     fn make_region(&mut self, class: Class) -> bool {
-        debug_assert!(self.free.is_empty(), "so no block of a region that is gone is in the list");
         let in_huge_pages = self.regions >= SMALL_PAGES;
         let (arena, number) = match self.gone.pop() {
             Some(place) => place,
             None => {
                 let next = self.next.take().filter(|(_, number)| *number < REGIONS);
-                let Some((arena, number)) = next.or_else(|| {
-                    self.arenas += 1;
-                    Arena::make(self.arenas > 1).map(|arena| (arena, 1))
-                }) else {
+                let Some((arena, number)) = next.or_else(|| Some((self.make_arena()?, 1))) else {
                     return false;
                 };
-                if !arena.make_region(number, in_huge_pages) {
-                    self.next = Some((arena, number));
-                    return false;
-                }
                 self.next = Some((arena, number + 1));
                 (arena, number)
             }
         };
-        // SAFETY: under the lock, and the only borrow.
-        unsafe { *arena.state(number) = Region { free: class.blocks(), is_gone: false } };
+        if !arena.make_region(number, in_huge_pages) {
+            self.gone.push((arena, number));
+            return false;
+        }
+        // SAFETY: under the lock, and the only borrows.
+        unsafe {
+            *arena.state(number) = Region { free: class.blocks(), place: self.available.len() as u32 };
+            // The first one is taken first.
+            arena.list(class, number).iter_mut().rev().zip(0..).for_each(|(at, block)| *at = block);
+        }
+        self.available.push((arena, number));
         self.regions += 1;
         self.empty += 1;
-        // The first one is taken first.
-        // SAFETY: all inside of the region.
-        self.free.extend(
-            (0..class.blocks() as usize)
-                .rev()
-                .map(|at| unsafe { arena.region(number).add(at * class.len()) }),
-        );
         true
+    }
+
+    fn make_arena(&mut self) -> Option<Arena> {
+        let arena = Arena::make(self.arenas > 0)?;
+        self.arenas += 1;
+        Some(arena)
     }
 
     /// Takes back a block that nobody holds.
     pub(crate) fn put(&mut self, class: Class, block: NonNull<u8>) {
         let (arena, number) = Arena::of(block);
-        // SAFETY: under the lock, and the only borrow until it is used no more.
-        let region = unsafe { arena.state(number) };
+        // SAFETY: under the lock, and the only borrows until they are used no more.
+        let (region, list) = unsafe { (arena.state(number), arena.list(class, number)) };
+        list[region.free as usize] = (block.as_ptr().addr() % REGION / class.len()) as u16;
         region.free += 1;
-        self.free.push(block);
+        if region.free == 1 {
+            region.place = self.available.len() as u32;
+            self.available.push((arena, number));
+        }
         if region.free < class.blocks() {
             return;
         }
         self.empty += 1;
         if self.empty > EMPTY_MIN.max(self.regions / EMPTY_PART) {
-            region.is_gone = true;
+            let place = region.place as usize;
+            self.available.swap_remove(place);
+            if let Some((arena, moved)) = self.available.get(place) {
+                // SAFETY: under the lock; another region's state.
+                unsafe { arena.state(*moved) }.place = place as u32;
+            }
             self.empty -= 1;
             self.regions -= 1;
-            self.stale += class.blocks() as usize;
             self.gone.push((arena, number));
-            // SAFETY: all its blocks are in the list, where they are passed over.
+            // SAFETY: all its blocks are free, and none can be taken until it is made again.
             unsafe { arena.unmake_region(number) };
-            if self.stale > self.free.len() / 2 {
-                self.drop_stale();
-            }
         }
-    }
-
-    /// Takes the blocks of regions that are gone out of the list.
-    fn drop_stale(&mut self) {
-        self.free.retain(|block| {
-            let (arena, number) = Arena::of(*block);
-            // SAFETY: under the lock, and the only borrow until the next turn.
-            let region = unsafe { arena.state(number) };
-            region.free -= u32::from(region.is_gone);
-            !region.is_gone
-        });
-        self.free.shrink_to(2 * self.free.len());
-        self.stale = 0;
     }
 
     #[cfg(test)]

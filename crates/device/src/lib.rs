@@ -211,7 +211,7 @@ pub trait Device: Send + Sync {
 
     /// Writes blocks that nobody changes any more, all runs of them together where the device can do that. A device in memory may take
     /// them out of `parts` and keep them in the place of copies; tells whether it keeps all of them: then they are there as long as
-    /// the device has these bytes, whoever else drops them. What is left in `parts` is the caller's to clear.
+    /// the device has these bytes, whoever else drops them. Nobody is to look at what is left in `parts`, which the caller clears.
     ///
     /// # Errors
     /// As [`write_many_at`](Self::write_many_at).

@@ -180,7 +180,7 @@ impl Device for MemDevice {
             }
         }
         drop(chunks);
-        blocks.clear();
+        parts.clear();
         Ok(all_are_pages)
     }
 

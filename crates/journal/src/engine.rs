@@ -277,13 +277,13 @@ const FEW: u32 = 64;
 #[cfg(feature = "shuttle")]
 const FEW: u32 = 2;
 
-/// Half a commit is none: whoever comes after a panic must not go on from there.
+/// Half a commit or checkpoint is none: whoever comes after a panic must not go on from there.
 struct AbortOnPanic<'a>(&'a Journal);
 
 impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let cause = "a commit did not end: it panicked, which is a defect".to_owned();
+            let cause = "a commit or checkpoint did not end: it panicked, which is a defect".to_owned();
             let _ = self.0.aborted.set(Aborted { cause });
         }
     }
@@ -518,6 +518,7 @@ impl Journal {
     pub fn checkpoint(&self) -> Result<(), Aborted> {
         let mut writer = self.writer.lock();
         self.check()?;
+        let _unwound = AbortOnPanic(self);
         self.empty_log(&mut writer).map_err(|cause| self.give_up(&mut writer, cause))
     }
 
@@ -528,6 +529,8 @@ impl Journal {
     pub fn close(&self) -> Result<(), Aborted> {
         self.commit_all()?;
         let mut writer = self.writer.lock();
+        self.check()?;
+        let _unwound = AbortOnPanic(self);
         let closed = self.empty_log(&mut writer).and_then(|()| match &mut writer.log {
             Some(log) => log.mark_clean(),
             None => Ok(()),

@@ -239,6 +239,54 @@ fn a_failing_device_aborts_and_nothing_is_promised_after_it() {
     assert_eq!(home(&device, 5000), [0; 1024]);
 }
 
+/// Whoever comes after a checkpoint that did not end must not take its blocks for written.
+#[test]
+fn a_checkpoint_that_panics_ends_the_journal_and_the_log_still_has_all() {
+    let device = device();
+    let home_of = Arc::new(Panicking(device.clone(), AtomicBool::new(false)));
+    let buffers = Buffers::new(device.clone(), BlockSize::MIN, BLOCKS, &Budget::new(1 << 20));
+    let map = LogMap::internal([LOG], LOG.len, BLOCKS).unwrap();
+    let log = Log::new(device.clone(), map, BlockSize::MIN);
+    let options = Options { has_committer: true, ..Options::default() };
+    let journal = Journal::open(buffers, home_of.clone(), Some(log), options).unwrap();
+    journal.set_client(Arc::new(Sums::default()));
+    put(&journal, 5000, 3);
+    journal.commit_all().unwrap();
+    home_of.1.store(true, Ordering::Relaxed);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| journal.checkpoint()));
+    assert!(panicked.is_err());
+    home_of.1.store(false, Ordering::Relaxed);
+    assert!(journal.checkpoint().unwrap_err().to_string().contains("panicked"));
+    assert!(journal.start(1).is_err() && journal.close().is_err());
+    assert_eq!(home(&device, 5000), [0; 1024]);
+    assert_eq!(home(&replayed(&device), 5000)[0], 3);
+}
+
+struct Panicking(Arc<MemDevice>, AtomicBool);
+
+impl Device for Panicking {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
+        self.0.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
+        assert!(!self.1.load(Ordering::Relaxed), "a defect of a device");
+        self.0.write_at(offset, bytes)
+    }
+
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
+        self.0.zero_at(offset, len)
+    }
+
+    fn flush(&self) -> Result<(), DeviceFault> {
+        self.0.flush()
+    }
+}
+
 struct Failing(Arc<MemDevice>, AtomicBool);
 
 impl Device for Failing {
