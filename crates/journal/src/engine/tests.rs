@@ -225,13 +225,13 @@ fn a_failing_device_aborts_and_nothing_is_promised_after_it() {
     let device = device();
     // The log lies behind the end of what can be written.
     let buffers = Buffers::new(device.clone(), BlockSize::MIN, BLOCKS, &Budget::new(1 << 20));
-    let failing = Arc::new(Failing(device.clone(), AtomicBool::new(false)));
+    let failing = Arc::new(Failing::over(&device));
     let map = LogMap::internal([LOG], LOG.len, BLOCKS).unwrap();
     let log = Log::new(failing.clone(), map, BlockSize::MIN);
     let journal = Journal::open(buffers, device.clone(), Some(log), Options::default()).unwrap();
     journal.set_client(Arc::new(Sums::default()));
     put(&journal, 5000, 3);
-    failing.1.store(true, Ordering::Relaxed);
+    failing.fails.store(true, Ordering::Relaxed);
     let aborted = journal.commit_all().unwrap_err();
     assert!(aborted.to_string().contains("out of order"), "{aborted}");
     assert!(journal.start(1).is_err());
@@ -243,7 +243,7 @@ fn a_failing_device_aborts_and_nothing_is_promised_after_it() {
 #[test]
 fn a_checkpoint_that_panics_ends_the_journal_and_the_log_still_has_all() {
     let device = device();
-    let home_of = Arc::new(Panicking(device.clone(), AtomicBool::new(false)));
+    let home_of = Arc::new(Failing { panics: true, ..Failing::over(&device) });
     let buffers = Buffers::new(device.clone(), BlockSize::MIN, BLOCKS, &Budget::new(1 << 20));
     let map = LogMap::internal([LOG], LOG.len, BLOCKS).unwrap();
     let log = Log::new(device.clone(), map, BlockSize::MIN);
@@ -252,66 +252,53 @@ fn a_checkpoint_that_panics_ends_the_journal_and_the_log_still_has_all() {
     journal.set_client(Arc::new(Sums::default()));
     put(&journal, 5000, 3);
     journal.commit_all().unwrap();
-    home_of.1.store(true, Ordering::Relaxed);
+    home_of.fails.store(true, Ordering::Relaxed);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| journal.checkpoint()));
     assert!(panicked.is_err());
-    home_of.1.store(false, Ordering::Relaxed);
+    home_of.fails.store(false, Ordering::Relaxed);
     assert!(journal.checkpoint().unwrap_err().to_string().contains("panicked"));
     assert!(journal.start(1).is_err() && journal.close().is_err());
     assert_eq!(home(&device, 5000), [0; 1024]);
     assert_eq!(home(&replayed(&device), 5000)[0], 3);
 }
 
-struct Panicking(Arc<MemDevice>, AtomicBool);
+/// Writes fail, or panic, when told so.
+struct Failing {
+    device: Arc<MemDevice>,
+    fails: AtomicBool,
+    panics: bool,
+}
 
-impl Device for Panicking {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
-        self.0.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
-        assert!(!self.1.load(Ordering::Relaxed), "a defect of a device");
-        self.0.write_at(offset, bytes)
-    }
-
-    fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
-        self.0.zero_at(offset, len)
-    }
-
-    fn flush(&self) -> Result<(), DeviceFault> {
-        self.0.flush()
+impl Failing {
+    fn over(device: &Arc<MemDevice>) -> Self {
+        Self { device: device.clone(), fails: AtomicBool::new(false), panics: false }
     }
 }
 
-struct Failing(Arc<MemDevice>, AtomicBool);
-
 impl Device for Failing {
     fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
+        self.device.size_bytes()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
-        self.0.read_at(offset, buf)
+        self.device.read_at(offset, buf)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFault> {
-        if self.1.load(Ordering::Relaxed) {
+        if self.fails.load(Ordering::Relaxed) {
+            assert!(!self.panics, "a defect of a device");
             let source = std::io::Error::other("out of order");
             return Err(DeviceFault::Io { what: "write", offset, len: bytes.len() as u64, source });
         }
-        self.0.write_at(offset, bytes)
+        self.device.write_at(offset, bytes)
     }
 
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault> {
-        self.0.zero_at(offset, len)
+        self.device.zero_at(offset, len)
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {
-        self.0.flush()
+        self.device.flush()
     }
 }
 
