@@ -43,6 +43,55 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::region::Class;
 
+/// Copies of blocks for who does not look at them: they do not go through the processor's caches, where that is known to be less work,
+/// and are waited for together.
+///
+/// ```
+/// use blocks::Copies;
+/// let mut copies = Copies::default();
+/// copies.push(&[7; 4096], b"last");
+/// assert_eq!(copies.finish().next().unwrap()[4090..], *b"\x07\x07last");
+/// ```
+#[derive(Default)]
+pub struct Copies {
+    /// Nobody is given one before all of them are where others find them.
+    made: Vec<Block>,
+}
+
+impl Copies {
+    /// One more: of `bytes`, but the last ones, instead of which it has `end`.
+    ///
+    /// # Panics
+    /// If these are less bytes than `end`.
+    pub fn push(&mut self, bytes: &[u8], end: &[u8]) {
+        let end_at = bytes.len() - end.len();
+        let Some(class) = Class::of(bytes.len()).filter(|_| end.len() <= LINE) else {
+            let mut copy = Block::copy_of(bytes);
+            copy.make_mut()[end_at..].copy_from_slice(end);
+            return self.made.push(copy);
+        };
+        let start = magazine::take_unasked(class);
+        // SAFETY: `start` is good for as many bytes, which nobody else has; it and they are multiples of a line.
+        unsafe { stream::copy_with_end(bytes, end, start) };
+        self.made.push(Block::filled(start, bytes.len()));
+    }
+
+    /// All of them, in the order in which they were made.
+    pub fn finish(&mut self) -> impl Iterator<Item = Block> + '_ {
+        // Before anybody else can be told of one.
+        if !self.made.is_empty() {
+            stream::finish();
+        }
+        self.made.drain(..)
+    }
+}
+
+impl fmt::Debug for Copies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} copies", self.made.len())
+    }
+}
+
 /// A holder more than this is a bug that makes holders without end.
 const HOLDERS_MAX: u32 = u32::MAX / 2;
 
@@ -72,33 +121,6 @@ impl Block {
         Self::made(bytes.len(), |start| unsafe {
             start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
         })
-    }
-
-    /// Adds to `copies` one of each of `sources`, but for its last bytes: those beside it. For who does not look at the copies: they do not
-    /// go through the processor's caches, where that is known to be less work, and are waited for together.
-    ///
-    /// # Panics
-    /// If a block has less bytes than its end.
-    pub fn copies_with_ends<const N: usize>(sources: &[(Self, [u8; N])], copies: &mut Vec<Self>) {
-        let first = copies.len();
-        copies.reserve(sources.len());
-        for (source, end) in sources {
-            let end_at = source.len() - N;
-            let Some(class) = Class::of(source.len()).filter(|_| N <= LINE) else {
-                let mut copy = Self::copy_of(source);
-                copy.make_mut()[end_at..].copy_from_slice(end);
-                copies.push(copy);
-                continue;
-            };
-            let start = magazine::take_unasked(class);
-            // SAFETY: `start` is good for as many bytes, which nobody else has; it and they are multiples of a line.
-            unsafe { stream::copy_with_end(source, end, start) };
-            copies.push(Self::filled(start, source.len()));
-        }
-        // Before anybody else can be told of one.
-        if copies.len() > first {
-            stream::finish();
-        }
     }
 
     fn made(len: usize, fill: impl FnOnce(*mut u8)) -> Self {

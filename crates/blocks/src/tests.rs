@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
 
-use super::Block;
+use super::{Block, Copies};
 use crate::region::{Class, Pool};
 
 #[test]
@@ -125,25 +125,21 @@ fn threads_pass_blocks_around() {
 
 #[test]
 fn copies_with_other_ends_are_the_same_before_them() {
-    fn check<const N: usize>(sources: &[Block], end: [u8; N]) {
-        let all: Vec<(Block, [u8; N])> =
-            sources.iter().filter(|source| source.len() >= N).map(|source| (source.clone(), end)).collect();
-        let mut copies = vec![Block::zeroed(3)];
-        Block::copies_with_ends(&all, &mut copies);
-        assert_eq!((copies.len(), copies.remove(0).len()), (all.len() + 1, 3));
-        for ((source, _), copy) in all.iter().zip(&copies) {
-            let kept = source.len() - N;
-            assert_eq!((&copy[..kept], &copy[kept..]), (&source[..kept], &end[..]));
+    let sources = [0usize, 12, 64, 100, 1024, 4096, 4096, 65536, 70_000, 4096];
+    let sources = sources.map(|len| (0..len).map(|i| (i * 7 + i / 256) as u8).collect::<Vec<_>>());
+    let mut copies = Copies::default();
+    assert_eq!(copies.finish().count(), 0);
+    for end in [&b""[..], b"abcd", b"twelve bytes", &[9; 100]] {
+        let sources: Vec<_> = sources.iter().filter(|source| source.len() >= end.len()).collect();
+        sources.iter().for_each(|source| copies.push(source, end));
+        let copies: Vec<Block> = copies.finish().collect();
+        assert_eq!(copies.len(), sources.len());
+        for (source, copy) in sources.iter().zip(&copies) {
+            let kept = source.len() - end.len();
+            assert_eq!((&copy[..kept], &copy[kept..]), (&source[..kept], end));
             assert_eq!(copy.holders(), 1);
         }
     }
-    let sources = [0usize, 12, 64, 100, 1024, 4096, 4096, 65536, 70_000, 4096];
-    let sources = sources.map(|len| (0..len).map(|i| (i * 7 + i / 256) as u8).collect::<Vec<_>>().into());
-    check(&sources, *b"");
-    check(&sources, *b"abcd");
-    check(&sources, *b"twelve bytes");
-    check(&sources, [9; 100]);
-    check(&[], *b"abcd");
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! Changing blocks in memory.
 
-use std::ops::Range;
-
 use base::Pblk;
 use base::checksum::Difference;
 use base::sync::atomic::Ordering;
 
 use crate::shard::Taken;
+pub use crate::waiting::Summed;
 use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, SHARDS, unshared};
 
 /// How a block gets its checksum when it leaves for the device: computed once per commit, not per change.
@@ -18,55 +17,19 @@ pub struct Seal {
     pub seed: Option<u32>,
 }
 
-/// Which bytes are to be changed of a block as it is.
-pub type RangeOf<'a> = &'a dyn Fn(&[u8]) -> Range<usize>;
-
-/// A change of few bytes of a block that ends in a checksum, which is kept right with them: what a commit would have to read all of
-/// the block for. For blocks that change once in a transaction: where many changes come, it is less work to compute it once.
+/// A change of few bytes of a block that ends in a checksum, by who knows what is there without a look at it. It is made when somebody
+/// looks at the block, or when a commit takes it: then in a copy, which is all that happens to the block, and the checksum is kept right
+/// with it.
 ///
 /// The checksum is the CRC-32C by value, from `seed`, of the first `len` bytes; it is the last four bytes, little-endian.
-#[derive(Clone, Copy)]
-pub struct Within<'a> {
+#[derive(Debug, Clone, Copy)]
+pub struct Patch<'a> {
     /// What the checksum begins with.
     pub seed: u32,
     /// Bytes that it is of.
     pub len: usize,
-    /// Which bytes are to be changed.
-    pub range: RangeOf<'a>,
-}
-
-/// Bytes of a change beyond which a checksum is computed anew.
-const WITHIN_MAX: usize = 640;
-
-impl Within<'_> {
-    /// Changes the block. `has_sum`: it ends in the right checksum now. It does afterwards.
-    pub(crate) fn change(
-        &self,
-        bytes: &mut [u8],
-        has_sum: bool,
-        difference: &Difference,
-        change: &mut dyn FnMut(&mut [u8]),
-    ) {
-        let Self { seed, len, range } = *self;
-        let end_at = bytes.len() - size_of::<u32>();
-        let Range { start, end } = range(bytes);
-        let (start, end) = (start.min(len) / 4 * 4, end.next_multiple_of(4).min(len));
-        let n_bytes = end.saturating_sub(start);
-        let sum = if has_sum && n_bytes <= WITHIN_MAX && difference.len() == len {
-            let mut differ = [0; WITHIN_MAX];
-            let differ = &mut differ[..n_bytes];
-            differ.copy_from_slice(&bytes[start..start + n_bytes]);
-            change(bytes);
-            differ.iter_mut().zip(&bytes[start..]).for_each(|(differs, byte)| *differs ^= byte);
-            let before = bytes.last_chunk().map_or(0, |sum| u32::from_le_bytes(*sum));
-            before ^ difference.of(start, differ)
-        } else {
-            change(bytes);
-            base::checksum::crc32c(seed, &bytes[..len])
-        };
-        debug_assert_eq!(sum, base::checksum::crc32c(seed, &bytes[..len]), "only what was told is changed");
-        bytes[end_at..].copy_from_slice(&sum.to_le_bytes());
-    }
+    /// Offsets, and the bytes that are there then.
+    pub pieces: &'a [(usize, &'a [u8])],
 }
 
 /// One of many blocks that were taken.
@@ -77,9 +40,13 @@ pub struct Snapshot {
     pub buffer: Buffer,
     /// Whose it is as of the last change.
     pub owner: Option<Owner>,
-    /// It ends in the right checksum: see [`Within`].
+    /// It ends in the right checksum: see [`Patch`].
     pub has_sum: bool,
 }
+
+/// What becomes of a block whose [changes waited](Patch) when it is taken: its place among those that are taken, its bytes, which are in
+/// the processor's cache at that moment, and what the checksum that they end in is of.
+pub type Made<'a> = &'a mut dyn FnMut(usize, &[u8], Summed);
 
 /// A block of which the device has what a transaction made of it: see [`Buffers::set_clean`].
 #[derive(Debug, Clone, Copy)]
@@ -142,9 +109,13 @@ pub trait Edit {
         _block: Pblk,
         _hint: &mut Hint,
         _seal: Seal,
-        _within: Option<Within<'_>>,
         _change: &mut dyn FnMut(&mut [u8]),
     ) -> bool {
+        false
+    }
+
+    /// As [`change_trusted_at`](Self::change_trusted_at), for who need not look at the block.
+    fn patch_at(&self, _block: Pblk, _hint: &mut Hint, _seal: Seal, _patch: &Patch<'_>) -> bool {
         false
     }
 
@@ -199,12 +170,22 @@ impl Buffers {
         hint: &mut Hint,
         owner: Owner,
         transaction: u64,
-        within: Option<Within<'_>>,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
-        let within =
-            within.map(|within| (within, self.difference.get_or_init(|| Difference::new(within.len))));
-        self.shard(block).edit_trusted(block, hint, owner.word(), transaction, within, change)
+        self.shard(block).edit_trusted(block, hint, owner.word(), transaction, change)
+    }
+
+    /// As [`change_trusted_at`](Self::change_trusted_at), without a look at the block: see [`Patch`]. `None` also if too much waits
+    /// already.
+    pub fn patch_at(
+        &self,
+        block: Pblk,
+        hint: &mut Hint,
+        owner: Owner,
+        transaction: u64,
+        patch: &Patch<'_>,
+    ) -> Option<bool> {
+        self.shard(block).patch(block, hint, owner.word(), transaction, patch)
     }
 
     /// A new block for a transaction, whatever was there. Is it the transaction's first change of it?
@@ -267,17 +248,29 @@ impl Buffers {
 
     /// Blocks as this transaction left them, which changed each and is the last one that did, or whose blocks are [being
     /// taken](Self::begin_taking); each once, in any order. Takes each lock once, and waits for memory together: of many blocks most are
-    /// in no cache of the processor.
+    /// in no cache of the processor. `made` is called with a lock held: it asks nothing of the cache.
     ///
     /// # Errors
     /// As [`change`](Self::change): for a block that is none of these, and not in memory.
-    pub fn take(&self, blocks: &[(Pblk, Hint)], transaction: u64) -> Result<Vec<Snapshot>, ReadFault> {
+    pub fn take(
+        &self,
+        blocks: &[(Pblk, Hint)],
+        transaction: u64,
+        made: Made<'_>,
+    ) -> Result<Vec<Snapshot>, ReadFault> {
+        let difference = |len: usize| self.difference.get_or_init(|| Difference::new(len));
+        let mut wanted = Vec::with_capacity(AHEAD);
         let mut taken = Vec::with_capacity(blocks.len());
         let mut missing = Vec::new();
         for group in self.by_shard(blocks.iter().map(|(block, _)| *block)).chunk_by(|a, b| a.0 == b.0) {
             let mut shard = self.shards[group[0].0].lock();
             for piece in group.chunks(AHEAD) {
-                shard.look_ahead(piece.iter().map(|(_, at)| blocks[*at]));
+                wanted.clear();
+                wanted.extend(piece.iter().map(|(_, at)| blocks[*at]));
+                shard.look_ahead(&wanted);
+                shard.make_waiting(&wanted, transaction, &difference, &mut |number, bytes, summed| {
+                    made(piece[number].1, bytes, summed);
+                });
                 for &(_, at) in piece {
                     let (block, mut hint) = blocks[at];
                     match shard.take(block, &mut hint, transaction) {

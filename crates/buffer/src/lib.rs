@@ -16,7 +16,8 @@
 //! 6. A changed block stays until it is told that the device has the change ([`Buffers::set_clean`]).
 //! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make blocks: what is taken is as
 //!    the first one left it.
-//! 8. A block that is said to end in its checksum does: see [`Within`].
+//! 8. A block that is said to end in its checksum does: see [`Patch`].
+//! 9. Changes that [wait](Patch) beside a block are made before anybody sees its bytes.
 //!
 //! Locks: one per shard; no two are ever held together.
 //!
@@ -40,6 +41,7 @@
 
 mod edit;
 mod shard;
+mod waiting;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -54,8 +56,8 @@ use base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
 use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
 
-pub use device::{ask_for, ask_for_block, ask_for_ends, ask_for_start, make_room};
-pub use edit::{Clean, Direct, Edit, RangeOf, Seal, Snapshot, Within};
+pub use device::{Copies, ask_for, ask_for_block, ask_for_ends, ask_for_start, make_room};
+pub use edit::{Clean, Direct, Edit, Made, Patch, Seal, Snapshot, Summed};
 
 use crate::shard::Shard;
 
@@ -232,7 +234,7 @@ pub struct Buffers {
     /// The shard that is asked first at the next shrink.
     turn: AtomicUsize,
     prefetched: AtomicU64,
-    /// For checksums that are kept right with changes: see [`Within`].
+    /// For checksums that are kept right with changes: see [`Patch`].
     difference: OnceLock<Difference>,
 }
 
@@ -357,7 +359,10 @@ impl Buffers {
     /// Asks the processor for the place of a block that is changed or read in a moment, where that is known: the block is not waited
     /// for.
     pub fn ask_for_slot(&self, block: Pblk, hint: Hint) {
-        self.shard(block).ask_for_slot(hint);
+        // Whoever has the shard may be busy with others.
+        if let Some(shard) = self.shards[self.shard_of(block)].try_lock() {
+            shard.ask_for_slot(hint);
+        }
     }
 
     /// Reads blocks that will be asked for soon, those that are not there yet: one transfer for each run of such blocks, of

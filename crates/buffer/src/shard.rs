@@ -15,8 +15,10 @@ use std::collections::HashMap;
 use base::Pblk;
 use base::checksum::Difference;
 use base::salted::Salted;
+use device::Copies;
 
-use crate::{Bytes, Hint, Within};
+use crate::waiting::{Chain, Summed, Waiting};
+use crate::{Bytes, Hint, Patch};
 
 /// The blocks of one shard, and counts of what happened to them.
 pub(crate) struct Shard {
@@ -32,6 +34,11 @@ pub(crate) struct Shard {
     taking: u64,
     /// Of its blocks those that were changed again, or dropped, before they were taken: as they were.
     early: HashMap<u64, Taken, Salted>,
+    /// Changes that wait, of the last transaction and the one before, by the last bit of their numbers.
+    waiting: [Waiting; 2],
+    /// For blocks that get their changes now.
+    scratch: Vec<u8>,
+    copies: Copies,
 }
 
 /// A block as a transaction left it.
@@ -39,7 +46,7 @@ pub(crate) struct Taken {
     pub(crate) bytes: Bytes,
     /// The owner that it was changed as.
     pub(crate) owner: u64,
-    /// See [`Slot::has_sum`].
+    /// It ends in the right checksum: see [`Patch`].
     pub(crate) has_sum: bool,
 }
 
@@ -56,7 +63,9 @@ struct Slot {
     is_edited: bool,
     /// The device has these very bytes, not a copy: it holds them too.
     is_at_home: bool,
-    /// It ends in the right checksum: see [`Within`].
+    /// Changes that its bytes do not have yet.
+    waiting: Chain,
+    /// It ends in the right checksum: see [`Patch`].
     has_sum: bool,
 }
 
@@ -73,6 +82,7 @@ impl Slot {
         self.is_edited = true;
         self.is_at_home = false;
         let is_first = std::mem::replace(&mut self.changed, transaction) != transaction;
+        self.has_sum = false;
         (self.bytes.make_mut(), is_first)
     }
 }
@@ -82,7 +92,21 @@ impl Shard {
         let places = HashMap::with_hasher(Salted::new(salt));
         let early = HashMap::with_hasher(Salted::new(salt));
         let (slots, hand) = (Vec::new(), 0);
-        Self { places, slots, hand, hits: 0, misses: 0, evicted: 0, departed: 0, taking: 0, early }
+        let (waiting, scratch, copies) = Default::default();
+        Self {
+            places,
+            slots,
+            hand,
+            hits: 0,
+            misses: 0,
+            evicted: 0,
+            departed: 0,
+            taking: 0,
+            early,
+            waiting,
+            scratch,
+            copies,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -109,8 +133,27 @@ impl Shard {
         Some(hint.0 as usize)
     }
 
-    fn slot(&mut self, block: Pblk) -> Option<&mut Slot> {
-        self.slot_at(block, Hint::NONE)
+    /// A block that is here, to be looked at: all its changes are made.
+    #[inline]
+    fn whole(&mut self, block: Pblk, hint: &mut Hint) -> Option<&mut Slot> {
+        let at = self.place(block, hint)?;
+        self.make_whole(at);
+        Some(&mut self.slots[at])
+    }
+
+    #[inline]
+    fn make_whole(&mut self, at: usize) {
+        if !self.slots[at].waiting.is_empty() {
+            self.make_changes(at);
+        }
+    }
+
+    #[cold]
+    fn make_changes(&mut self, at: usize) {
+        let slot = &mut self.slots[at];
+        let chain = std::mem::replace(&mut slot.waiting, Chain::EMPTY);
+        slot.has_sum = false;
+        self.waiting[(slot.changed % 2) as usize].make(chain, slot.changed, slot.bytes.make_mut());
     }
 
     fn slot_at(&mut self, block: Pblk, mut hint: Hint) -> Option<&mut Slot> {
@@ -121,10 +164,12 @@ impl Shard {
     /// The bytes and the owner that they were verified as.
     #[inline]
     pub(crate) fn hit(&mut self, block: Pblk, hint: &mut Hint) -> Option<(Bytes, u64)> {
-        let at = self.place(block, hint)?;
-        let slot = &mut self.slots[at];
-        slot.touched = true;
         self.hits += 1;
+        let Some(slot) = self.whole(block, hint) else {
+            self.hits -= 1;
+            return None;
+        };
+        slot.touched = true;
         Some((slot.bytes.clone(), slot.verified))
     }
 
@@ -138,12 +183,13 @@ impl Shard {
         look: &mut dyn FnMut(&[u8]),
     ) -> bool {
         let Some(at) = self.place(block, hint) else { return false };
-        let slot = &mut self.slots[at];
-        if slot.verified != owner {
+        if self.slots[at].verified != owner {
             return false;
         }
-        slot.touched = true;
+        self.make_whole(at);
         self.hits += 1;
+        let slot = &mut self.slots[at];
+        slot.touched = true;
         slot.bytes.ask_for_count();
         look(&slot.bytes);
         true
@@ -151,10 +197,18 @@ impl Shard {
 
     /// Asks the processor for what blocks that are soon asked for have here, all together: the count of a block's holders can be
     /// changed only when it is there, and whoever changes one waits for it before he looks at the next.
-    pub(crate) fn look_ahead(&self, blocks: impl Iterator<Item = (Pblk, Hint)>) {
+    pub(crate) fn look_ahead(&self, blocks: &[(Pblk, Hint)]) {
         let there = blocks
+            .iter()
             .filter_map(|(block, hint)| self.slots.get(hint.0 as usize).filter(|slot| slot.block == block.0));
-        std::hint::black_box(there.map(|slot| slot.bytes.holders()).sum::<usize>());
+        let holders = there.map(|slot| {
+            // Read all of, soon: where it is is looked up meanwhile.
+            if !slot.waiting.is_empty() {
+                device::ask_for_ends(&slot.bytes);
+            }
+            slot.bytes.holders()
+        });
+        std::hint::black_box(holders.sum::<usize>());
     }
 
     /// Is the block here, and did its bytes pass verification as this owner's, or were they changed by somebody who had them verified?
@@ -172,7 +226,8 @@ impl Shard {
     /// kept, the owner it was verified as, and is it new? `None`: something that was changed here left meanwhile, maybe this
     /// block, and the bytes are from before its change. Read again.
     pub(crate) fn insert(&mut self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64, bool)> {
-        if let Some(slot) = self.slot(block) {
+        let mut hint = Hint::NONE;
+        if let Some(slot) = self.whole(block, &mut hint) {
             return Some((slot.bytes.clone(), slot.verified, false));
         }
         if self.departed != since {
@@ -193,6 +248,7 @@ impl Shard {
             changed: 0,
             is_edited: false,
             is_at_home: false,
+            waiting: Chain::EMPTY,
             has_sum: false,
         });
         self.places.insert(block.0, at as u32);
@@ -208,7 +264,7 @@ impl Shard {
     /// Notes that these very bytes passed a verification. Not of a block that was changed here: it is whose change that was, and another
     /// would have it sealed as something else.
     pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Bytes, owner: u64) {
-        let mut slot = self.slot(block).filter(|slot| slot.bytes.is(bytes));
+        let mut slot = self.slot_at(block, Hint::NONE).filter(|slot| slot.bytes.is(bytes));
         if let Some(slot) = slot.as_mut().filter(|slot| !slot.is_edited) {
             slot.verified = owner;
         }
@@ -227,14 +283,13 @@ impl Shard {
     ) -> Option<bool> {
         let at = self.place(block, hint)?;
         self.keep_early(at, transaction);
-        let slot = &mut self.slots[at];
-        slot.has_sum = false;
-        let (bytes, is_first) = slot.change_for(owner, transaction);
+        self.make_whole(at);
+        let (bytes, is_first) = self.slots[at].change_for(owner, transaction);
         change(bytes);
         Some(is_first)
     }
 
-    /// As [`edit`](Self::edit), if the block is this owner's: else `None` too. `within`: its checksum is kept right.
+    /// As [`edit`](Self::edit), if the block is this owner's: else `None` too.
     #[inline]
     pub(crate) fn edit_trusted(
         &mut self,
@@ -242,8 +297,25 @@ impl Shard {
         hint: &mut Hint,
         owner: u64,
         transaction: u64,
-        within: Option<(Within<'_>, &Difference)>,
         change: &mut dyn FnMut(&mut [u8]),
+    ) -> Option<bool> {
+        let at = self.place(block, hint)?;
+        if self.slots[at].verified != owner {
+            return None;
+        }
+        self.edit(block, hint, owner, transaction, change)
+    }
+
+    /// As [`edit_trusted`](Self::edit_trusted), but nobody looks at the bytes: the change waits. `None` also if there is no room for
+    /// more of them.
+    #[inline]
+    pub(crate) fn patch(
+        &mut self,
+        block: Pblk,
+        hint: &mut Hint,
+        owner: u64,
+        transaction: u64,
+        patch: &Patch<'_>,
     ) -> Option<bool> {
         let at = self.place(block, hint)?;
         if self.slots[at].verified != owner {
@@ -251,13 +323,12 @@ impl Shard {
         }
         self.keep_early(at, transaction);
         let slot = &mut self.slots[at];
-        let had_sum = std::mem::replace(&mut slot.has_sum, within.is_some());
-        let (bytes, is_first) = slot.change_for(owner, transaction);
-        match within {
-            Some((within, difference)) => within.change(bytes, had_sum, difference, change),
-            None => change(bytes),
+        debug_assert!(slot.waiting.is_empty() || slot.changed == transaction, "made when they were taken");
+        if !self.waiting[(transaction % 2) as usize].push(&mut slot.waiting, transaction, patch) {
+            return None;
         }
-        Some(is_first)
+        (slot.touched, slot.is_edited, slot.is_at_home) = (true, true, false);
+        Some(std::mem::replace(&mut slot.changed, transaction) != transaction)
     }
 
     /// Another transaction begins to change blocks, and this one's are taken from here on.
@@ -274,19 +345,59 @@ impl Shard {
     /// Keeps a block as it is, if it is still to be taken and `transaction` is another.
     #[inline]
     fn keep_early(&mut self, at: usize, transaction: u64) {
-        let slot = &self.slots[at];
-        if self.taking != 0 && slot.changed == self.taking && transaction != self.taking {
+        if self.taking != 0 && self.slots[at].changed == self.taking && transaction != self.taking {
+            self.make_whole(at);
+            let slot = &self.slots[at];
             self.early.insert(slot.block, slot.take());
+        }
+    }
+
+    /// Makes the changes that wait of these blocks, which this transaction changed last: each in a copy, which takes its place, or where
+    /// it is if nobody else holds it. `made` gets the place of each among them, its bytes and what the checksum at their end is of.
+    pub(crate) fn make_waiting<'d>(
+        &mut self,
+        blocks: &[(Pblk, Hint)],
+        transaction: u64,
+        difference: &dyn Fn(usize) -> &'d Difference,
+        made: &mut dyn FnMut(usize, &[u8], Summed),
+    ) {
+        let mut copied = Vec::new();
+        for (number, &(block, mut hint)) in blocks.iter().enumerate() {
+            let Some(at) = self.place(block, &mut hint) else { continue };
+            let Slot { bytes, waiting, changed, has_sum, .. } = &mut self.slots[at];
+            if waiting.is_empty() || *changed != transaction {
+                continue;
+            }
+            let changes = &self.waiting[(transaction % 2) as usize];
+            let chain = std::mem::replace(waiting, Chain::EMPTY);
+            let had_sum = std::mem::replace(has_sum, true);
+            let mut make = |bytes: &mut [u8]| {
+                let difference = difference(changes.len_of(chain));
+                let summed = changes.make_summed(chain, transaction, bytes, had_sum, difference);
+                made(number, bytes, summed);
+            };
+            if let Some(bytes) = bytes.get_mut() {
+                make(bytes);
+                continue;
+            }
+            self.scratch.clear();
+            self.scratch.extend_from_slice(bytes);
+            make(&mut self.scratch);
+            self.copies.push(&self.scratch, &[]);
+            copied.push(at);
+        }
+        for (at, copy) in copied.into_iter().zip(self.copies.finish()) {
+            self.slots[at].bytes = copy;
         }
     }
 
     /// A block as this transaction left it, if that is still to be had.
     pub(crate) fn take(&mut self, block: Pblk, hint: &mut Hint, transaction: u64) -> Option<Taken> {
-        if let Some(at) = self.place(block, hint) {
-            let slot = &self.slots[at];
-            if slot.changed == transaction {
-                return Some(slot.take());
-            }
+        if let Some(at) = self.place(block, hint)
+            && self.slots[at].changed == transaction
+        {
+            self.make_whole(at);
+            return Some(self.slots[at].take());
         }
         if self.taking == transaction { self.early.remove(&block.0) } else { None }
     }

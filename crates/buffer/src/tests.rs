@@ -321,7 +321,7 @@ fn many_blocks_are_taken_at_once() {
     }
     // Not in memory.
     places.push((Pblk(700), Hint(1)));
-    let mut taken = buffers.take(&places, 1).unwrap();
+    let mut taken = buffers.take(&places, 1, &mut |_, _, _| ()).unwrap();
     taken.sort_unstable_by_key(|taken| taken.at);
     assert_eq!(taken.len(), places.len());
     for (Snapshot { at, buffer, owner: owned, .. }, (block, _)) in taken.iter().zip(&places) {
@@ -478,34 +478,66 @@ fn what_came_back_from_the_device_is_verified_before_it_is_changed() {
     assert_eq!(runs, 2);
 }
 
-/// A block that ends in a checksum of the rest: who says what he changes has it kept right, anybody else makes it unknown.
+/// Changes that wait are seen by whoever looks, in their order; a commit gets them in a copy that ends in the right checksum, or in the
+/// block itself if nobody else holds it.
 #[test]
-fn the_checksum_of_a_block_is_kept_right_by_who_says_what_he_changes() {
+fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
     let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
-    let sum = |bytes: &[u8]| base::checksum::crc32c(77, &bytes[..1012]);
-    let snapshot = |transaction| buffers.take(&[(Pblk(5), Hint::NONE)], transaction).unwrap().remove(0);
-    let write = |owner: Owner, range: std::ops::Range<usize>, byte: u8| {
-        let range = &|_: &[u8]| range.clone();
-        let within = Within { seed: 77, len: 1012, range };
-        let mut fill = |bytes: &mut [u8]| bytes[range(&[])].fill(byte);
-        let mut hint = Hint::NONE;
-        buffers.change_trusted_at(Pblk(5), &mut hint, owner, 1, Some(within), &mut fill)
+    let stranger = Owner { kind: Kind::DirLeaf, ino: 8 };
+    let patch = |owner: Owner, transaction: u64, pieces: &[(usize, &[u8])]| {
+        let patch = Patch { seed: 77, len: 1012, pieces };
+        buffers.patch_at(Pblk(5), &mut { Hint::NONE }, owner, transaction, &patch)
     };
-    assert_eq!(write(owner, 0..1, 1), None, "it is not in memory");
-    buffers.fresh(Pblk(5), owner, 1, &mut |bytes| bytes[0] = 1);
-    assert!(!snapshot(1).has_sum);
-    for (range, byte) in [(0..1, 2), (1..5, 3), (900..1012, 4), (0..1012, 5), (13..13, 0), (500..507, 6)] {
-        assert_eq!(write(owner, range.clone(), byte), Some(false));
-        let taken = snapshot(1);
+    let take = |transaction: u64| {
+        let mut seen = Vec::new();
+        let mut made = |at: usize, bytes: &[u8], summed: Summed| seen.push((at, bytes.to_vec(), summed));
+        let taken = buffers.take(&[(Pblk(5), Hint::NONE)], transaction, &mut made).unwrap().remove(0);
+        (taken, seen)
+    };
+    let check = |(taken, seen): (Snapshot, Vec<(usize, Vec<u8>, Summed)>)| {
+        assert_eq!(seen, [(0, taken.buffer.to_vec(), Summed { seed: 77, len: 1012 })]);
         assert!(taken.has_sum && taken.owner == Some(owner));
-        assert_eq!(taken.buffer[1020..], sum(&taken.buffer).to_le_bytes(), "{range:?}");
-    }
-    assert_eq!(write(Owner { kind: Kind::DirLeaf, ino: 8 }, 0..1, 1), None, "it is another's");
-    buffers.change(Pblk(5), owner, 2, &mut |bytes| bytes[3] = 9).unwrap();
-    assert!(!snapshot(2).has_sum);
-    assert_eq!(write(owner, 8..9, 1), Some(true), "the first change of another transaction");
-    assert_eq!(snapshot(1).buffer[1020..], sum(&snapshot(1).buffer).to_le_bytes());
+        let sum = base::checksum::crc32c(77, &taken.buffer[..1012]);
+        assert_eq!(taken.buffer[1020..], sum.to_le_bytes());
+        taken.buffer
+    };
+    assert_eq!(patch(owner, 1, &[(0, b"x")]), None, "it is not in memory");
+    buffers.fresh(Pblk(5), owner, 1, &mut |bytes| bytes[0] = 1);
+    assert_eq!(patch(stranger, 1, &[(0, b"x")]), None, "it is another's");
+    assert_eq!(patch(owner, 1, &[(0, b"ab"), (900, b"long")]), Some(false));
+    assert_eq!(patch(owner, 1, &[(1, b"c")]), Some(false));
+    assert_eq!(buffers.get(Pblk(5), owner, |_| Ok(())).unwrap()[..3], *b"ac\0");
+    assert_eq!(patch(owner, 1, &[(2, b"d")]), Some(false));
+    let first = check(take(1));
+    assert_eq!((&first[..4], &first[900..904]), (&b"acd\0"[..], &b"long"[..]));
+    assert!(take(1).1.is_empty(), "nothing waits any more");
+    // Held by who took it: the next change is made in a copy, which is the cache's then.
+    assert_eq!(patch(owner, 2, &[(3, b"e")]), Some(true), "the first change of another transaction");
+    buffers.begin_taking(2);
+    let second = check(take(2));
+    assert_eq!((&first[..4], &second[..4]), (&b"acd\0"[..], &b"acde"[..]));
+    assert!(second.bytes.is(&buffers.snapshot(Pblk(5)).unwrap().0.bytes), "memory has it once");
+    buffers.end_taking();
+    drop((first, second));
+    // Nobody holds it: no copy is made. (Who looks afterwards gets another if it is changed meanwhile.)
+    let place = buffers.snapshot(Pblk(5)).unwrap().0.as_ptr();
+    assert_eq!(patch(owner, 3, &[(4, b"f")]), Some(true));
+    buffers.begin_taking(3);
+    assert_eq!(patch(owner, 4, &[(5, b"g")]), Some(true), "not taken yet: kept as it was");
+    let (third, seen) = take(3);
+    assert!(seen.is_empty() && third.buffer[..6] == *b"acdef\0");
+    assert_eq!(third.buffer.as_ptr(), place);
+    buffers.end_taking();
+    assert_eq!(buffers.snapshot(Pblk(5)).unwrap().0[..6], *b"acdefg");
+    buffers.change(Pblk(5), owner, 4, &mut |bytes| bytes[3] = 9).unwrap();
+    assert!(!take(4).0.has_sum, "who looks need not say what he changes");
+    assert_eq!(patch(owner, 5, &[(6, b"h")]), Some(true));
+    check(take(5));
+    assert_eq!(patch(owner, 6, &[(7, b"i")]), Some(true));
+    buffers.forget(Pblk(5));
+    assert!(buffers.fresh(Pblk(5), stranger, 6, &mut |bytes| bytes[9] = 1));
+    assert_eq!(buffers.snapshot(Pblk(5)).unwrap().0[..10], [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
 /// The next transaction changes, drops and makes blocks before those of the one before were taken, who gets them as he left them.
@@ -527,13 +559,12 @@ fn blocks_are_taken_as_their_transaction_left_them() {
     buffers.forget(Pblk(3));
     assert!(buffers.fresh(Pblk(3), other, 2, &mut |bytes| bytes[9] = 23));
     assert!(buffers.fresh(Pblk(4), other, 2, &mut |bytes| bytes[9] = 24));
-    let within = Within { seed: 1, len: 1012, range: &|_| 8..12 };
     let mut change = |bytes: &mut [u8]| bytes[9] = 25;
     let mut hint = Hint::NONE;
-    let changed = buffers.change_trusted_at(Pblk(5), &mut hint, owner, 2, Some(within), &mut change);
+    let changed = buffers.change_trusted_at(Pblk(5), &mut hint, owner, 2, &mut change);
     assert_eq!(changed, Some(true));
     let all: Vec<_> = (0..6).map(|block| (Pblk(block), Hint::NONE)).collect();
-    let mut taken = buffers.take(&all, 1).unwrap();
+    let mut taken = buffers.take(&all, 1, &mut |_, _, _| ()).unwrap();
     taken.sort_unstable_by_key(|taken| taken.at);
     buffers.end_taking();
     for (block, taken) in taken.iter().enumerate() {

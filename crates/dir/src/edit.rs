@@ -40,7 +40,7 @@ mod notes;
 mod shrink;
 
 use base::{Ino, Lblk, Malformed, Place};
-use buffer::{Buffer, RangeOf, ReadFault};
+use buffer::{Buffer, ReadFault};
 use ondisk::dirent::edit::Found;
 use ondisk::dirent::{DirBlockWriter, DirFormat, NAME_LEN_MAX};
 use ondisk::filetype::FileType;
@@ -62,18 +62,13 @@ pub trait DirEdit: DirBlocks {
     /// The block had to be read again and cannot be: nothing was changed.
     fn change_leaf(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
 
-    /// As [`change_leaf`](Self::change_leaf) for who tells which bytes of it he changes, few of them: it is likely to be changed only
-    /// once in this transaction.
+    /// As [`change_leaf`](Self::change_leaf) for who knows the leaf without a look at it: these bytes, each at its offset, take the place
+    /// of what is there. `false`: nothing was changed, and he has to look.
     ///
     /// # Errors
     /// As [`change_leaf`](Self::change_leaf).
-    fn change_leaf_within(
-        &self,
-        lblk: Lblk,
-        _range: RangeOf<'_>,
-        change: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(), ReadFault> {
-        self.change_leaf(lblk, change)
+    fn patch_leaf(&self, _lblk: Lblk, _pieces: &[(usize, &[u8])]) -> Result<bool, ReadFault> {
+        Ok(false)
     }
 
     /// Changes a root or node of the index.
@@ -115,7 +110,9 @@ pub trait DirEdit: DirBlocks {
 pub enum Ahead {
     /// What is known of the leaf's place.
     Place,
-    /// Where that says: its slot in the cache of blocks, and its bytes from this offset on.
+    /// Where that says: its slot in the cache of blocks. All that a [patch](DirEdit::patch_leaf) takes.
+    Slot,
+    /// And its bytes from this offset on.
     Bytes(usize),
 }
 

@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use base::{Lblk, Malformed, Pblk, Place};
-use buffer::{Buffer, Edit, Kind, Owner, RangeOf, ReadFault, Seal, Within};
+use buffer::{Buffer, Edit, Kind, Owner, Patch, ReadFault, Seal};
 use dir::DirBlocks;
 use dir::edit::{Ahead, DirEdit, NoSpace};
 use mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
@@ -409,13 +409,7 @@ impl DirBlocksEdit<'_> {
         got.map(Some).map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))
     }
 
-    fn change(
-        &self,
-        lblk: Lblk,
-        kind: Kind,
-        range: Option<RangeOf<'_>>,
-        change: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(), ReadFault> {
+    fn change(&self, lblk: Lblk, kind: Kind, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
         let mut places = self.places.borrow_mut();
         let known = self.known(&mut places, lblk)?;
         let Known { block, hint, bytes_at } = known.ok_or_else(|| self.changed_hole(lblk))?;
@@ -424,11 +418,7 @@ impl DirBlocksEdit<'_> {
             *bytes_at = bytes.as_ptr().addr();
             change(bytes);
         };
-        let within = range.zip(seal.seed).map(|(range, seed)| {
-            let len = self.change.shared().geometry.block_size.len() - dirent::TAIL_LEN;
-            Within { seed, len, range }
-        });
-        if self.change.edit.change_trusted_at(*block, hint, seal, within, &mut change) {
+        if self.change.edit.change_trusted_at(*block, hint, seal, &mut change) {
             return Ok(());
         }
         // An index block is looked at before it is changed; what is known of a leaf may be all that who changes it looked at.
@@ -519,20 +509,20 @@ impl DirBlocks for DirBlocksEdit<'_> {
 
 impl DirEdit for DirBlocksEdit<'_> {
     fn change_leaf(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
-        self.change(lblk, Kind::DirLeaf, None, change)
+        self.change(lblk, Kind::DirLeaf, change)
     }
 
-    fn change_leaf_within(
-        &self,
-        lblk: Lblk,
-        range: RangeOf<'_>,
-        change: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(), ReadFault> {
-        self.change(lblk, Kind::DirLeaf, Some(range), change)
+    fn patch_leaf(&self, lblk: Lblk, pieces: &[(usize, &[u8])]) -> Result<bool, ReadFault> {
+        let seal = Seal { owner: self.owner(Kind::DirLeaf), seed: self.values.borrow().seed() };
+        let mut places = self.places.borrow_mut();
+        let (Some(seed), Some(known)) = (seal.seed, self.known(&mut places, lblk)?) else { return Ok(false) };
+        let len = self.change.shared().geometry.block_size.len() - dirent::TAIL_LEN;
+        let patch = Patch { seed, len, pieces };
+        Ok(self.change.edit.patch_at(known.block, &mut known.hint, seal, &patch))
     }
 
     fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
-        self.change(lblk, Kind::DirIndex, None, change)
+        self.change(lblk, Kind::DirIndex, change)
     }
 
     fn refill_leaf(&self, lblk: Lblk, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
@@ -548,11 +538,12 @@ impl DirEdit for DirBlocksEdit<'_> {
         let buffers = &self.change.shared().buffers;
         match what {
             Ahead::Place => places.ask_for(leaf),
-            Ahead::Bytes(at) => {
-                if let Some(known) = places.get(leaf) {
+            Ahead::Slot | Ahead::Bytes(_) => {
+                let Some(known) = places.get(leaf) else { return };
+                if let Ahead::Bytes(at) = what {
                     buffer::ask_for_block(known.bytes_at, buffers.block_size().len(), at);
-                    buffers.ask_for_slot(known.block, known.hint);
                 }
+                buffers.ask_for_slot(known.block, known.hint);
             }
         }
     }

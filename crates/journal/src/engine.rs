@@ -42,10 +42,12 @@ use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use base::Pblk;
+use base::checksum::Reseed;
 use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use base::sync::{Apart, Condvar, Mutex};
-use buffer::{Buffers, ReadFault, Seal, Snapshot};
+use buffer::{Buffers, ReadFault, Seal, Snapshot, Summed};
 use device::{Device, DeviceFault};
+use jbd2_format::needs_escape;
 
 pub use self::batching::Batching;
 pub use self::handle::Handle;
@@ -56,7 +58,7 @@ use self::batching::Batcher;
 use self::checkpoint::Checkpoint;
 use self::images::{Image, Taken, images};
 use self::lanes::{Lanes, Started};
-use self::log_writer::LogWriter;
+use self::log_writer::{LogChecksums, LogWriter};
 use self::transaction::Transaction;
 
 /// What the committer's thread is to do.
@@ -93,7 +95,7 @@ pub trait Client: Send + Sync {
     fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]);
 
     /// The checksum of a block that has it in its last four bytes, over bytes from its beginning on: what [`seal`](Self::seal) would
-    /// put there. `has_sum`: it is there already (see [`buffer::Within`]). `None`: it lies elsewhere, or is another.
+    /// put there. `has_sum`: it is there already (see [`buffer::Patch`]). `None`: it lies elsewhere, or is another.
     fn end_sum(&self, _seal: Seal, _bytes: &[u8], _has_sum: bool) -> Option<EndSum> {
         None
     }
@@ -250,6 +252,8 @@ pub struct Journal {
     is_closing: AtomicBool,
     aborted: OnceLock<Aborted>,
     batcher: Batcher,
+    /// Of the checksums that blocks end in, for the log's.
+    reseed: OnceLock<Reseed>,
     stats: Mutex<Stats>,
 }
 
@@ -337,6 +341,7 @@ impl Journal {
             is_closing: AtomicBool::new(false),
             aborted: OnceLock::new(),
             batcher,
+            reseed: OnceLock::new(),
             stats: Mutex::default(),
         })
     }
@@ -621,7 +626,8 @@ impl Journal {
     }
 
     fn commit_running(&self, writer: &mut Writer) -> Result<(), Failure> {
-        let (transaction, snapshots) = self.seal()?;
+        let checksums = writer.log.as_ref().map(LogWriter::checksums);
+        let (transaction, snapshots) = self.seal(checksums)?;
         let sabotage = self.options.sabotage;
         let mut logged = 0;
         let mut late: Vec<(Pblk, Seal)> = Vec::new();
@@ -630,8 +636,7 @@ impl Journal {
         }
         // Who makes changes goes on, and has a processor of his own for that if there are so many.
         let busy = self.lanes.busy(&mut writer.started);
-        let checksums = writer.log.as_ref().map(LogWriter::checksums);
-        let mut images = images(self.client(), snapshots, checksums, busy);
+        let mut images = images(self.client(), snapshots, checksums, &self.reseed, busy);
         let n_images = images.len() as u64;
         let revokes = transaction.revokes();
         match &mut writer.log {
@@ -683,10 +688,10 @@ impl Journal {
     /// For the crash lab: blocks as they are now, with changes of the transaction that runs.
     fn images_now(&self, blocks: &[(Pblk, Seal)]) -> Result<Vec<Image>, ReadFault> {
         let now = |&(block, seal): &(Pblk, Seal)| {
-            Ok(Taken { buffer: self.buffers.snapshot(block)?.0, seal, has_sum: false })
+            Ok(Taken { buffer: self.buffers.snapshot(block)?.0, seal, has_sum: false, logged: None })
         };
         let taken = blocks.iter().map(now).collect::<Result<Vec<Taken>, ReadFault>>()?;
-        Ok(images(self.client(), taken, None, 0))
+        Ok(images(self.client(), taken, None, &self.reseed, 0))
     }
 
     /// Should homes be written now? Early enough that the next commit finds room in the log, and so that what is pinned
@@ -699,7 +704,7 @@ impl Journal {
 
     /// Waits for the running transaction's handles, takes the bytes of all its blocks, lets the next transaction run, and the
     /// client write the values of this one.
-    fn seal(&self) -> Result<(Arc<Transaction>, Vec<Taken>), Failure> {
+    fn seal(&self, log: Option<LogChecksums>) -> Result<(Arc<Transaction>, Vec<Taken>), Failure> {
         let mut running = self.running.lock();
         running.is_locked = true;
         self.lanes.shut();
@@ -715,7 +720,7 @@ impl Journal {
         let handle = Handle::sealing(self, Arc::clone(&transaction));
         self.client().before_commit(&handle)?;
         // Nobody waits until many blocks were taken: what is changed before is kept as it was.
-        let few = if transaction.len() <= FEW { Some(self.take(&transaction)?) } else { None };
+        let few = if transaction.len() <= FEW { Some(self.take(&transaction, log)?) } else { None };
         if few.is_none() {
             self.buffers.begin_taking(transaction.number);
         }
@@ -731,13 +736,13 @@ impl Journal {
         let mut taken = match few {
             Some(taken) => taken,
             None => {
-                let taken = self.take(&transaction);
+                let taken = self.take(&transaction, log);
                 self.buffers.end_taking();
                 taken?
             }
         };
         self.client().write_values(&handle)?;
-        taken.extend(self.take(&transaction)?);
+        taken.extend(self.take(&transaction, log)?);
         // In the order of their places: that is how the checkpoint writes them. Both parts are, so this merges them.
         taken.sort_by_key(|taken| taken.buffer.block());
         // One that is in both: on a damaged file system an inode's block may be a directory's, too. The later one has the inode.
@@ -752,15 +757,27 @@ impl Journal {
     }
 
     /// The bytes of the blocks that joined since the last time, in the order of their places.
-    fn take(&self, transaction: &Transaction) -> Result<Vec<Taken>, ReadFault> {
+    fn take(&self, transaction: &Transaction, log: Option<LogChecksums>) -> Result<Vec<Taken>, ReadFault> {
         let joined = transaction.take_blocks();
         let places: Vec<_> = joined.iter().map(|(block, _, hint)| (*block, *hint)).collect();
         let mut taken: Vec<Option<Taken>> = joined.iter().map(|_| None).collect();
-        for Snapshot { at, buffer, owner, has_sum } in self.buffers.take(&places, transaction.number)? {
+        let mut logged: Vec<Option<u32>> = vec![None; joined.len()];
+        let mut made = |at: usize, bytes: &[u8], of: Summed| {
+            if !needs_escape(bytes) {
+                logged[at] =
+                    Some(log.map_or(0, |log| log.of_summed(bytes, EndSum::at_end(bytes, of), &self.reseed)));
+            }
+        };
+        for Snapshot { at, buffer, owner, has_sum } in
+            self.buffers.take(&places, transaction.number, &mut made)?
+        {
             let (_, seal, _) = joined[at];
             // A leaf of a directory may have become an index node since it joined.
             let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
-            taken[at] = Some(Taken { buffer, seal, has_sum });
+            taken[at] = Some(Taken { buffer, seal, has_sum, logged: None });
+        }
+        for (taken, logged) in taken.iter_mut().zip(logged) {
+            taken.iter_mut().for_each(|taken| taken.logged = logged);
         }
         Ok(taken.into_iter().flatten().collect())
     }

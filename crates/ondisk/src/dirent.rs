@@ -226,7 +226,7 @@ impl std::iter::FusedIterator for Entries<'_> {}
 /// The fewest bytes that an entry with a name of `name_len` bytes occupies; `hashed` adds the 8 bytes of hash that
 /// encrypted and casefolded directories store (except for "." and "..").
 #[must_use]
-pub fn min_rec_len(name_len: usize, hashed: bool) -> usize {
+pub const fn min_rec_len(name_len: usize, hashed: bool) -> usize {
     (HEADER_LEN + name_len).next_multiple_of(4) + if hashed { 8 } else { 0 }
 }
 

@@ -99,8 +99,8 @@ impl Editor<'_> {
             self.blocks.ask_ahead(path.leaf, Ahead::Place);
         }
         for ToldName { path, .. } in names.iter() {
-            if let Some(room_at) = self.cache.ask_for_notes(path.leaf) {
-                self.blocks.ask_ahead(path.leaf, Ahead::Bytes(room_at));
+            if let Some(what) = self.cache.ask_for_notes(path.leaf) {
+                self.blocks.ask_ahead(path.leaf, what);
             }
         }
         for ToldName { hash, path, .. } in names.iter() {

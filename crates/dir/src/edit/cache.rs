@@ -20,6 +20,7 @@ use base::Lblk;
 use ondisk::dirent::edit::Hole;
 use ondisk::htree::{DxEntries, DxEntry};
 
+use super::Ahead;
 use super::ahead::Told;
 use super::filters::Filters;
 use super::index::Path;
@@ -91,6 +92,7 @@ pub(super) enum Deserved {
 #[derive(Clone, Copy, Default)]
 struct Known {
     hole_at: u16,
+    hole_own: u16,
     hole_len: u16,
     /// Of used entries; 0 when nothing is known.
     live: u16,
@@ -349,13 +351,16 @@ impl DirCache {
         self.filters.ask_for(lblk, hash);
     }
 
-    /// As [`ask_for`](Self::ask_for), a moment later, for the leaf's notes. Where its room begins, if that is all that is looked at.
-    pub(super) fn ask_for_notes(&self, lblk: Lblk) -> Option<usize> {
+    /// As [`ask_for`](Self::ask_for), a moment later, for the leaf's notes. What else it takes to put a name there, if that is known.
+    pub(super) fn ask_for_notes(&self, lblk: Lblk) -> Option<Ahead> {
         let slot = self.slots.get(lblk.0 as usize)?;
         let notes = slot.notes.checked_sub(2).and_then(|place| self.notes.get(place as usize));
         notes.into_iter().for_each(buffer::ask_for_start);
         let is_known = slot.room.live != 0 && (notes.is_some() || slot.has_filter);
-        is_known.then(|| usize::from(slot.room.hole_at) * 4)
+        is_known.then(|| match notes {
+            Some(_) => Ahead::Bytes(usize::from(slot.room.hole_at) * 4),
+            None => Ahead::Slot,
+        })
     }
 
     /// The last step after [`ask_for_notes`](Self::ask_for_notes): where the notes have this hash.
@@ -429,16 +434,17 @@ impl DirCache {
 
     /// The hole in a leaf and the bytes that its entries need, if that is known.
     pub(super) fn room(&self, lblk: Lblk) -> Option<(Hole, usize)> {
-        let Known { hole_at, hole_len, live } = self.slots.get(lblk.0 as usize)?.room;
-        let hole = Hole { at: usize::from(hole_at) * 4, len: usize::from(hole_len) * 4 };
-        (live != 0).then_some((hole, usize::from(live) * 4))
+        let Known { hole_at, hole_own, hole_len, live } = self.slots.get(lblk.0 as usize)?.room;
+        let [at, own, len, live] = [hole_at, hole_own, hole_len, live].map(|words| usize::from(words) * 4);
+        (live != 0).then_some((Hole { at, own, len }, live))
     }
 
     pub(super) fn set_room(&mut self, lblk: Lblk, hole: Hole, live_bytes: usize) {
         // A block of 64 KiB has 16,384 words.
         let word = |bytes: usize| (bytes / 4) as u16;
+        let Hole { at, own, len } = hole;
         self.slot(lblk).room =
-            Known { hole_at: word(hole.at), hole_len: word(hole.len), live: word(live_bytes) };
+            Known { hole_at: word(at), hole_own: word(own), hole_len: word(len), live: word(live_bytes) };
     }
 
     /// Something was taken out of a leaf: its room is elsewhere.

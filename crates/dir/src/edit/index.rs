@@ -77,8 +77,8 @@ impl Path {
 /// Room for a name in a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
-    /// At this entry.
-    Hole(usize),
+    /// At an entry.
+    Hole(Hole),
     /// When all entries are moved together.
     Scattered,
     /// Only in another leaf.
@@ -253,8 +253,8 @@ impl Editor<'_> {
     fn ask_ahead(&self, leaf: Lblk, hash: u32) {
         self.cache.ask_for(leaf, hash);
         self.blocks.ask_ahead(leaf, Ahead::Place);
-        if let Some(room_at) = self.cache.ask_for_notes(leaf) {
-            self.blocks.ask_ahead(leaf, Ahead::Bytes(room_at));
+        if let Some(what) = self.cache.ask_for_notes(leaf) {
+            self.blocks.ask_ahead(leaf, what);
         }
     }
 
@@ -268,7 +268,7 @@ impl Editor<'_> {
     ) -> Result<(Option<Found>, Room), ReadFault> {
         let format = self.format.entries;
         let room = |hole: Hole, live_bytes: usize| match hole.len {
-            len if len >= need => Room::Hole(hole.at),
+            len if len >= need => Room::Hole(hole),
             _ if need <= format.usable_len().saturating_sub(live_bytes) => Room::Scattered,
             _ => Room::None,
         };
@@ -370,19 +370,19 @@ impl Editor<'_> {
                 None => break,
             }
         }
-        let (lblk, at) = match chosen {
-            Some((lblk, Room::Hole(at))) => (lblk, at),
-            Some((lblk, _)) => (lblk, self.pack(lblk)?.at),
+        let (lblk, hole) = match chosen {
+            Some((lblk, Room::Hole(hole))) => (lblk, hole),
+            Some((lblk, _)) => (lblk, self.pack(lblk)?),
             None => self.split(first, hash, need)?,
         };
-        self.place(lblk, at, hash, name, ino, kind)
+        self.place(lblk, hole, hash, name, ino, kind)
     }
 
     /// Inserts into the room of an entry.
     fn place(
         &mut self,
         lblk: Lblk,
-        at: usize,
+        hole: Hole,
         hash: u32,
         name: &[u8],
         ino: Ino,
@@ -390,14 +390,16 @@ impl Editor<'_> {
     ) -> Result<(), EditFault> {
         let format = self.format.entries;
         let mut placed = None;
-        let mut insert = |bytes: &mut [u8]| placed = format.insert_at(bytes, at, ino, kind, name);
-        // Where there is no memory for all leaves' notes, there are more leaves than a transaction has blocks.
-        match self.cache.notes(lblk) {
-            Some(_) => self.blocks.change_leaf(lblk, &mut insert)?,
-            None => {
-                let range = |bytes: &[u8]| format.insert_range(bytes, at, name.len());
-                self.blocks.change_leaf_within(lblk, &range, &mut insert)?;
-            }
+        // Where there is no memory for all leaves' notes there are more leaves than a transaction has blocks: most change once in it, and
+        // nobody has to look at one for that.
+        if self.cache.notes(lblk).is_none()
+            && let Some(insertion) = format.insertion(hole, ino, kind, name)
+            && self.blocks.patch_leaf(lblk, &insertion.pieces())?
+        {
+            placed = Some(insertion.left());
+        } else {
+            let mut insert = |bytes: &mut [u8]| placed = format.insert_at(bytes, hole.at, ino, kind, name);
+            self.blocks.change_leaf(lblk, &mut insert)?;
         }
         let room = placed.ok_or_else(|| self.stale(lblk))?;
         self.cache.note_insert(lblk, hash, min_rec_len(name.len(), false), room);
@@ -462,7 +464,7 @@ impl Editor<'_> {
     }
 
     /// Splits a full leaf; where the new name of this hash goes.
-    fn split(&mut self, path: Path, hash: u32, need: usize) -> Result<(Lblk, usize), EditFault> {
+    fn split(&mut self, path: Path, hash: u32, need: usize) -> Result<(Lblk, Hole), EditFault> {
         self.map_leaf(path.leaf)?;
         let map = std::mem::take(&mut self.cache.map);
         let split = self.split_mapped(path, hash, need, &map);
@@ -476,7 +478,7 @@ impl Editor<'_> {
         hash: u32,
         need: usize,
         map: &[leaf::Mapped],
-    ) -> Result<(Lblk, usize), EditFault> {
+    ) -> Result<(Lblk, Hole), EditFault> {
         if map.len() < 2 {
             // A full leaf holds three names or more.
             return Err(self.stale(path.leaf));
@@ -515,7 +517,7 @@ impl Editor<'_> {
 
         let (lblk, hole) = if hash >= hash2 { (new, upper_hole) } else { (path.leaf, lower_hole) };
         // Each half has room: at most half a block and half an entry moves, at least the same less one entry.
-        if hole.len < need { Err(self.stale(lblk)) } else { Ok((lblk, hole.at)) }
+        if hole.len < need { Err(self.stale(lblk)) } else { Ok((lblk, hole)) }
     }
 
     fn limit(&self, lblk: Lblk) -> usize {

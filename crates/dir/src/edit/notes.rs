@@ -34,6 +34,7 @@ pub(super) struct Notes {
     /// Bytes that the used entries need.
     pub(super) live_bytes: u32,
     hole_at: u32,
+    hole_own: u32,
     hole_len: u32,
 }
 
@@ -161,11 +162,11 @@ impl Notes {
     }
 
     pub(super) fn hole(&self) -> Hole {
-        Hole { at: self.hole_at as usize, len: self.hole_len as usize }
+        Hole { at: self.hole_at as usize, own: self.hole_own as usize, len: self.hole_len as usize }
     }
 
     pub(super) fn set_hole(&mut self, hole: Hole) {
-        (self.hole_at, self.hole_len) = (hole.at as u32, hole.len as u32);
+        (self.hole_at, self.hole_own, self.hole_len) = (hole.at as u32, hole.own as u32, hole.len as u32);
     }
 
     /// Names of this hash that may be here: told in one look at one bucket, where that says it.
@@ -251,7 +252,7 @@ mod tests {
                 let hash = (random >> 12) % n_hashes * 2;
                 if model.len() > 400 || step % 3 == 2 {
                     let (hash, at) = model.swap_remove(random as usize % model.len());
-                    notes.remove(hash, at, 12, Hole { at, len: 12 });
+                    notes.remove(hash, at, 12, Hole { at, own: 0, len: 12 });
                 } else {
                     model.push((hash, step * 4));
                     notes.push(hash, step * 4);
@@ -283,12 +284,12 @@ mod tests {
     fn the_hole_follows_what_is_taken_out() {
         let mut notes = Notes::default();
         notes.reserve(3);
-        notes.set([(2, 0), (4, 12), (6, 24)].into_iter(), 36, Hole { at: 24, len: 40 });
-        notes.remove(4, 12, 12, Hole { at: 12, len: 12 });
-        assert_eq!(notes.hole(), Hole { at: 24, len: 40 });
-        notes.remove(6, 24, 12, Hole { at: 24, len: 52 });
-        assert_eq!((notes.hole(), notes.live_bytes), (Hole { at: 24, len: 52 }, 12));
-        notes.remove(2, 0, 12, Hole { at: 0, len: 76 });
-        assert_eq!((notes.hole(), notes.live_bytes), (Hole { at: 0, len: 76 }, 0));
+        notes.set([(2, 0), (4, 12), (6, 24)].into_iter(), 36, Hole { at: 24, own: 0, len: 40 });
+        notes.remove(4, 12, 12, Hole { at: 12, own: 0, len: 12 });
+        assert_eq!(notes.hole(), Hole { at: 24, own: 0, len: 40 });
+        notes.remove(6, 24, 12, Hole { at: 24, own: 0, len: 52 });
+        assert_eq!((notes.hole(), notes.live_bytes), (Hole { at: 24, own: 0, len: 52 }, 12));
+        notes.remove(2, 0, 12, Hole { at: 0, own: 0, len: 76 });
+        assert_eq!((notes.hole(), notes.live_bytes), (Hole { at: 0, own: 0, len: 76 }, 0));
     }
 }

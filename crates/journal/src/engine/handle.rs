@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 use base::Pblk;
-use buffer::{Edit, Hint, ReadFault, Seal, Within};
+use buffer::{Edit, Hint, Patch, ReadFault, Seal};
 
 use super::Journal;
 use super::transaction::Transaction;
@@ -113,6 +113,17 @@ impl<'j> Handle<'j> {
         self.changes.set(self.changes.get() + 1);
     }
 
+    /// Notes a change, if there was one: `Some(true)` for the transaction's first one of this block.
+    fn changed(&self, is_first: Option<bool>, block: Pblk, hint: Hint, seal: Seal) -> bool {
+        if is_first == Some(true) {
+            self.join(block, seal, hint);
+        }
+        if is_first.is_some() {
+            self.count();
+        }
+        is_first.is_some()
+    }
+
     fn join(&self, block: Pblk, seal: Seal, hint: Hint) {
         let left = self.left.get();
         debug_assert!(left > 0, "block {block} ({:?}) joins a handle without credits", seal.owner);
@@ -160,17 +171,16 @@ impl Edit for Handle<'_> {
         block: Pblk,
         hint: &mut Hint,
         seal: Seal,
-        within: Option<Within<'_>>,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> bool {
         let buffers = &self.journal.buffers;
-        let changed = buffers.change_trusted_at(block, hint, seal.owner, self.number, within, change);
-        let Some(is_first) = changed else { return false };
-        if is_first {
-            self.join(block, seal, *hint);
-        }
-        self.count();
-        true
+        let changed = buffers.change_trusted_at(block, hint, seal.owner, self.number, change);
+        self.changed(changed, block, *hint, seal)
+    }
+
+    fn patch_at(&self, block: Pblk, hint: &mut Hint, seal: Seal, patch: &Patch<'_>) -> bool {
+        let changed = self.journal.buffers.patch_at(block, hint, seal.owner, self.number, patch);
+        self.changed(changed, block, *hint, seal)
     }
 
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8])) {

@@ -9,7 +9,8 @@
 use std::sync::OnceLock;
 
 use base::Pblk;
-use buffer::{Buffer, Bytes, Hint, Seal};
+use base::checksum::Reseed;
+use buffer::{Buffer, Bytes, Copies, Hint, Seal, Summed};
 use jbd2_format::needs_escape;
 
 use super::log_writer::LogChecksums;
@@ -21,6 +22,8 @@ pub(super) struct Taken {
     pub(super) seal: Seal,
     /// It ends in the right checksum already.
     pub(super) has_sum: bool,
+    /// It was made for the log when it was taken, and needs no escape: the log's checksum of it.
+    pub(super) logged: Option<u32>,
 }
 
 /// A checksum that a block ends in, little-endian: CRC-32C by value.
@@ -32,6 +35,13 @@ pub struct EndSum {
     pub seed: u32,
     /// Bytes that it is of.
     pub len: usize,
+}
+
+impl EndSum {
+    /// What a block ends in.
+    pub(super) fn at_end(block: &[u8], Summed { seed, len }: Summed) -> Self {
+        Self { value: block.last_chunk().map_or(0, |sum| u32::from_le_bytes(*sum)), seed, len }
+    }
 }
 
 /// A block of a transaction as it goes to the log and home.
@@ -57,27 +67,42 @@ pub(super) fn images(
     client: &dyn Client,
     taken: Vec<Taken>,
     log: Option<LogChecksums>,
+    reseed: &OnceLock<Reseed>,
     busy: usize,
 ) -> Vec<Image> {
-    let reseed = OnceLock::new();
     pieces::map(taken, busy, |piece| {
         let mut images = Vec::with_capacity(piece.len());
-        let (mut sources, mut copies) = (Vec::with_capacity(TOGETHER), Vec::with_capacity(TOGETHER));
+        let (mut without, mut copies) = (Vec::with_capacity(TOGETHER), Copies::default());
         let mut piece = piece.into_iter();
         while !piece.as_slice().is_empty() {
-            let first = images.len();
             // Most are in no cache of the processor any more.
-            piece.as_slice().iter().take(TOGETHER).for_each(|taken| buffer::ask_for_ends(&taken.buffer));
-            for Taken { buffer, seal, has_sum } in piece.by_ref().take(TOGETHER) {
+            let cold = piece.as_slice().iter().take(TOGETHER).filter(|taken| taken.logged.is_none());
+            cold.for_each(|taken| buffer::ask_for_ends(&taken.buffer));
+            for Taken { buffer, seal, has_sum, logged } in piece.by_ref().take(TOGETHER) {
                 let (block, hint) = (buffer.block(), buffer.hint());
+                if let Some(checksum) = logged {
+                    let bytes = buffer.into_shared();
+                    let logged = if log.is_some() { bytes.clone() } else { Bytes::default() };
+                    images.push(Image {
+                        block,
+                        bytes,
+                        hint,
+                        is_copy: false,
+                        logged,
+                        is_escaped: false,
+                        checksum,
+                    });
+                    continue;
+                }
                 let is_copy = client.has_checksum(seal);
-                // Most blocks of most transactions: read once, for both checksums, and the copy written past the caches.
+                // Read once, for both checksums, and the copy written past the caches.
                 if is_copy
                     && !needs_escape(&buffer)
                     && let Some(sum) = client.end_sum(seal, &buffer, has_sum)
                 {
-                    let checksum = log.map_or(0, |log| log.of_summed(&buffer, sum, &reseed));
-                    sources.push((buffer.into_shared(), sum.value.to_le_bytes()));
+                    let checksum = log.map_or(0, |log| log.of_summed(&buffer, sum, reseed));
+                    copies.push(&buffer, &sum.value.to_le_bytes());
+                    without.push(images.len());
                     // Its bytes come below.
                     let (bytes, logged) = Default::default();
                     images.push(Image { block, bytes, hint, is_copy, logged, is_escaped: false, checksum });
@@ -102,10 +127,8 @@ pub(super) fn images(
                 };
                 images.push(Image { block, bytes, hint, is_copy, logged, is_escaped, checksum });
             }
-            Bytes::copies_with_ends(&sources, &mut copies);
-            sources.clear();
-            let without = images[first..].iter_mut().filter(|image| image.bytes.is_empty());
-            for (image, copy) in without.zip(copies.drain(..)) {
+            for (at, copy) in without.drain(..).zip(copies.finish()) {
+                let image: &mut Image = &mut images[at];
                 if log.is_some() {
                     image.logged = copy.clone();
                 }

@@ -28,6 +28,8 @@ use crate::filetype::FileType;
 pub struct Hole {
     /// Offset of the entry that has the room.
     pub at: usize,
+    /// Bytes that this entry needs itself; 0 for an unused one. The room lies behind them.
+    pub own: usize,
     /// Bytes of room; 0 is no hole.
     pub len: usize,
 }
@@ -50,6 +52,37 @@ pub struct Scan {
     pub hole: Hole,
     /// Bytes that used entries need at least.
     pub live_bytes: usize,
+}
+
+/// Bytes of the largest entry.
+const ENTRY_LEN_MAX: usize = min_rec_len(NAME_LEN_MAX, false);
+
+/// A name on its way into a block: which bytes become which.
+pub struct Insertion {
+    /// The entry whose room it takes, and the length that this one has then.
+    before_at: usize,
+    own: [u8; 2],
+    /// The new one, and zeros.
+    entry: [u8; ENTRY_LEN_MAX],
+    /// Where it lies, and the room behind it.
+    left: Hole,
+}
+
+impl Insertion {
+    /// Offsets, and the bytes that are there afterwards.
+    #[must_use]
+    pub fn pieces(&self) -> [(usize, &[u8]); 2] {
+        let entry = (self.left.at, &self.entry[..self.left.own]);
+        // An unused entry is taken over: no length changes.
+        let own = if self.left.at == self.before_at { &[][..] } else { &self.own };
+        [(self.before_at + 4, own), entry]
+    }
+
+    /// Where the name lies then, with the room that is left behind it.
+    #[must_use]
+    pub fn left(&self) -> Hole {
+        self.left
+    }
 }
 
 impl DirFormat {
@@ -102,18 +135,17 @@ impl DirFormat {
                     }
                 };
             };
-            let mut room = header.rec_len;
+            let own = header.own_len();
+            let room = header.rec_len - own;
             if header.ino != 0 {
-                let used = min_rec_len(header.name_len, false);
-                room -= used;
-                scan.live_bytes += used;
+                scan.live_bytes += own;
                 let found = &area[at + HEADER_LEN..at + HEADER_LEN + header.name_len];
                 if header.name_len == name.len() && found == name {
                     scan.found = scan.found.or(Some(Found { at, ino: Ino(header.ino) }));
                 }
             }
             if scan.hole.len < need && room > scan.hole.len {
-                scan.hole = Hole { at, len: room };
+                scan.hole = Hole { at, own, len: room };
             }
             at += header.rec_len;
         }
@@ -130,33 +162,32 @@ impl DirFormat {
         kind: FileType,
         name: &[u8],
     ) -> Option<Hole> {
-        debug_assert!((1..=NAME_LEN_MAX).contains(&name.len()) && ino.0 != 0, "names have 1 to 255 bytes");
         let end = self.end_of(area.len());
         let header = self.header(area, at).filter(|header| at + header.rec_len <= end)?;
-        let own = if header.ino == 0 { 0 } else { min_rec_len(header.name_len, false) };
-        let room = header.rec_len.checked_sub(own)?;
-        let need = min_rec_len(name.len(), false);
-        let left = room.checked_sub(need)?;
-        if own > 0 {
-            self.set_rec_len(area, at, own);
+        let own = header.own_len();
+        let hole = Hole { at, own, len: header.rec_len.checked_sub(own)? };
+        let insertion = self.insertion(hole, ino, kind, name)?;
+        for (at, bytes) in insertion.pieces() {
+            area[at..at + bytes.len()].copy_from_slice(bytes);
         }
-        let at = at + own;
-        let entry = &mut area[at..at + need];
+        Some(insertion.left)
+    }
+
+    /// What [`insert_at`](Self::insert_at) does to the bytes of the area, for who knows the room there without looking.
+    /// `None` when it is too small.
+    #[must_use]
+    pub fn insertion(&self, hole: Hole, ino: Ino, kind: FileType, name: &[u8]) -> Option<Insertion> {
+        debug_assert!((1..=NAME_LEN_MAX).contains(&name.len()) && ino.0 != 0, "names have 1 to 255 bytes");
+        let Hole { at, own, len: room } = hole;
+        let need = min_rec_len(name.len(), false);
+        let left = Hole { at: at + own, own: need, len: room.checked_sub(need)? };
+        let mut entry = [0; ENTRY_LEN_MAX];
         entry[..4].copy_from_slice(&ino.0.to_le_bytes());
+        entry[4..6].copy_from_slice(&self.rec_len_bytes(room));
         entry[6] = name.len() as u8;
         entry[7] = if self.filetype { kind.dirent_code() } else { 0 };
         entry[HEADER_LEN..HEADER_LEN + name.len()].copy_from_slice(name);
-        entry[HEADER_LEN + name.len()..].fill(0);
-        self.set_rec_len(area, at, room);
-        Some(Hole { at, len: left })
-    }
-
-    /// The bytes that [`insert_at`](Self::insert_at) changes there at most, for a name of so many bytes.
-    #[must_use]
-    pub fn insert_range(&self, area: &[u8], at: usize, name_len: usize) -> std::ops::Range<usize> {
-        let header = self.header(area, at).filter(|header| header.ino != 0);
-        let own = header.map_or(0, |header| min_rec_len(header.name_len, false));
-        at..(at + own + min_rec_len(name_len, false)).min(area.len())
+        Some(Insertion { before_at: at, own: self.rec_len_bytes(own), entry, left })
     }
 
     /// Is this name, leading to this inode, at this offset?
@@ -189,13 +220,13 @@ impl DirFormat {
         let Some((before_at, before)) = before else {
             area[at..at + 4].fill(0);
             area[at + 6..name_end].fill(0);
-            return Some(Hole { at, len: gone.rec_len });
+            return Some(Hole { at, own: 0, len: gone.rec_len });
         };
         area[at..name_end].fill(0);
         let rec_len = before.rec_len + gone.rec_len;
         self.set_rec_len(area, before_at, rec_len);
-        let own = if before.ino == 0 { 0 } else { min_rec_len(before.name_len, false) };
-        Some(Hole { at: before_at, len: rec_len.saturating_sub(own) })
+        let own = before.own_len();
+        Some(Hole { at: before_at, own, len: rec_len.saturating_sub(own) })
     }
 
     /// Makes the entry at `at` an unused one, along with those behind it that are unused already: its room. `None` when there is no
@@ -217,7 +248,7 @@ impl DirFormat {
         if len > gone.rec_len {
             self.set_rec_len(area, at, len);
         }
-        Some(Hole { at, len })
+        Some(Hole { at, own: 0, len })
     }
 
     /// Is no entry of the area used? Looks at them up to the first that is.
@@ -271,8 +302,8 @@ impl DirFormat {
         }
         area[at..].fill(0);
         let hole = match last {
-            Some((last, _)) => Hole { at: last, len: end - at },
-            None => Hole { at: start, len: end - start },
+            Some((last, own)) => Hole { at: last, own, len: end - at },
+            None => Hole { at: start, own: 0, len: end - start },
         };
         if last.is_some() || end > start {
             self.set_rec_len(area, hole.at, end - hole.at);
@@ -303,8 +334,12 @@ impl DirFormat {
     }
 
     fn set_rec_len(&self, area: &mut [u8], at: usize, len: usize) {
+        area[at + 4..at + 6].copy_from_slice(&self.rec_len_bytes(len));
+    }
+
+    fn rec_len_bytes(&self, len: usize) -> [u8; 2] {
         let bits = encode_rec_len(len, self.block_size).expect("entries are multiples of 4 inside a block");
-        area[at + 4..at + 6].copy_from_slice(&bits.to_le_bytes());
+        bits.to_le_bytes()
     }
 }
 
@@ -314,6 +349,13 @@ struct Header {
     ino: u32,
     rec_len: usize,
     name_len: usize,
+}
+
+impl Header {
+    /// Bytes that the entry needs.
+    fn own_len(self) -> usize {
+        if self.ino == 0 { 0 } else { min_rec_len(self.name_len, false) }
+    }
 }
 
 #[cfg(test)]
@@ -353,22 +395,25 @@ mod tests {
         let format = format(true, BlockSize::MIN);
         let mut block = vec![0; 1024];
         format.lay_empty(&mut block);
-        let mut hole = Hole { at: 0, len: 0 };
+        let mut hole = Hole { at: 0, own: 0, len: 0 };
         for (ino, name) in [(9, "one"), (10, "secret"), (11, "three")] {
             hole =
                 format.insert_at(&mut block, hole.at, Ino(ino), FileType::Regular, name.as_bytes()).unwrap();
         }
-        assert_eq!(format.unuse_at(&mut block, 12), Some(Hole { at: 12, len: 16 }));
+        assert_eq!(format.unuse_at(&mut block, 12), Some(Hole { at: 12, own: 0, len: 16 }));
         assert!(!block.windows(6).any(|bytes| bytes == b"secret"));
         assert_eq!(names(&format, &block), [(b"one".to_vec(), 9), (b"three".to_vec(), 11)]);
         assert_eq!(format.unuse_at(&mut block, 12), None, "it is unused");
-        assert_eq!(format.unuse_at(&mut block, 0), Some(Hole { at: 0, len: 28 }));
+        assert_eq!(format.unuse_at(&mut block, 0), Some(Hole { at: 0, own: 0, len: 28 }));
         assert!(!format.is_unused(&block));
-        assert_eq!(format.unuse_at(&mut block, 28), Some(Hole { at: 28, len: format.usable_len() - 28 }));
+        assert_eq!(
+            format.unuse_at(&mut block, 28),
+            Some(Hole { at: 28, own: 0, len: format.usable_len() - 28 })
+        );
         assert!(format.is_unused(&block));
         let again = format.insert_at(&mut block, 0, Ino(12), FileType::Fifo, b"again").unwrap();
-        assert_eq!(again, Hole { at: 0, len: 12 });
-        assert_eq!(format.unuse_at(&mut block, 0), Some(Hole { at: 0, len: format.usable_len() }));
+        assert_eq!(again, Hole { at: 0, own: 16, len: 12 });
+        assert_eq!(format.unuse_at(&mut block, 0), Some(Hole { at: 0, own: 0, len: format.usable_len() }));
         let mut empty = vec![7; 1024];
         format.lay_empty(&mut empty);
         assert_eq!(block, empty);
@@ -387,11 +432,11 @@ mod tests {
             let second = format.insert_at(&mut block, hole.at, Ino(10), FileType::Fifo, b"second").unwrap();
             assert_eq!(second.at, 16);
             assert_eq!(names(&format, &block), [(b"secret".to_vec(), 9), (b"second".to_vec(), 10)]);
-            assert_eq!(format.remove_at(&mut block, 0, 0), Some(Hole { at: 0, len: 16 }));
+            assert_eq!(format.remove_at(&mut block, 0, 0), Some(Hole { at: 0, own: 0, len: 16 }));
             assert!(!block.windows(6).any(|bytes| bytes == b"secret"));
             assert!(format.replace_at(&mut block, 16, Ino(11), FileType::Socket));
             assert!(!format.replace_at(&mut block, 0, Ino(11), FileType::Socket), "it is unused");
-            let all = Hole { at: 0, len: format.usable_len() };
+            let all = Hole { at: 0, own: 0, len: format.usable_len() };
             assert_eq!(format.remove_at(&mut block, 0, 16), Some(all));
             let mut empty = vec![7; size.len()];
             format.lay_empty(&mut empty);
@@ -430,11 +475,17 @@ mod tests {
                     }
                     None if insert => {
                         let ino = u32::from(key) + 1;
-                        let (before, told) = (block.clone(), format.insert_range(&block, scan.hole.at, len));
-                        if format.insert_at(&mut block, scan.hole.at, Ino(ino), FileType::Regular, &name).is_some() {
+                        let mut told = block.clone();
+                        let insertion = format.insertion(scan.hole, Ino(ino), FileType::Regular, &name);
+                        let left = format.insert_at(&mut block, scan.hole.at, Ino(ino), FileType::Regular, &name);
+                        // The room is known without a look, and so are the bytes.
+                        prop_assert_eq!(insertion.as_ref().map(Insertion::left), left);
+                        if let Some(insertion) = insertion {
+                            for (at, bytes) in insertion.pieces() {
+                                told[at..at + bytes.len()].copy_from_slice(bytes);
+                            }
+                            prop_assert_eq!(&block, &told);
                             model.insert(name, ino);
-                            prop_assert_eq!(&block[..told.start], &before[..told.start]);
-                            prop_assert_eq!(&block[told.end..], &before[told.end..]);
                         } else {
                             let offsets: Vec<_> = format.entries(&block).map(Result::unwrap)
                                 .filter(|entry| entry.is_used()).map(|entry| entry.offset).collect();
