@@ -49,7 +49,10 @@ use crate::region::Class;
 /// ```
 /// use blocks::Copies;
 /// let mut copies = Copies::default();
-/// copies.push(&[7; 4096], b"last");
+/// copies.push(4096, |copy| {
+///     copy.put(&[7; 4092]);
+///     copy.put(b"last");
+/// });
 /// assert_eq!(copies.finish().next().unwrap()[4090..], *b"\x07\x07last");
 /// ```
 #[derive(Default)]
@@ -59,21 +62,32 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// One more: of `bytes`, but the last ones, instead of which it has `end`.
+    /// One more, of `len` bytes: `fill` puts them.
     ///
     /// # Panics
-    /// If these are less bytes than `end`.
-    pub fn push(&mut self, bytes: &[u8], end: &[u8]) {
-        let end_at = bytes.len() - end.len();
-        let Some(class) = Class::of(bytes.len()).filter(|_| end.len() <= LINE) else {
-            let mut copy = Block::copy_of(bytes);
-            copy.make_mut()[end_at..].copy_from_slice(end);
-            return self.made.push(copy);
+    /// If it puts less, or more.
+    pub fn push<R>(&mut self, len: usize, fill: impl FnOnce(&mut Copy<'_>) -> R) -> R {
+        let (block, result) = match Class::of(len) {
+            Some(class) => {
+                let start = magazine::take_unasked(class);
+                // Given back if `fill` panics.
+                let block = Block::filled(start, len);
+                // SAFETY: `start` is good for as many bytes, which nobody else has and nobody looks at; it and they are whole lines.
+                let mut copy = Copy(stream::Lines::Past(unsafe { stream::Past::new(start, len) }));
+                let result = fill(&mut copy);
+                assert!(copy.is_full(), "a copy has all its bytes");
+                (block, result)
+            }
+            None => {
+                let mut bytes = Vec::with_capacity(len);
+                let mut copy = Copy(stream::Lines::Odd(&mut bytes, len));
+                let result = fill(&mut copy);
+                assert!(copy.is_full(), "a copy has all its bytes");
+                (Block::from(bytes), result)
+            }
         };
-        let start = magazine::take_unasked(class);
-        // SAFETY: `start` is good for as many bytes, which nobody else has; it and they are multiples of a line.
-        unsafe { stream::copy_with_end(bytes, end, start) };
-        self.made.push(Block::filled(start, bytes.len()));
+        self.made.push(block);
+        result
     }
 
     /// All of them, in the order in which they were made.
@@ -89,6 +103,32 @@ impl Copies {
 impl fmt::Debug for Copies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} copies", self.made.len())
+    }
+}
+
+/// A copy that is being made.
+pub struct Copy<'a>(stream::Lines<'a>);
+
+impl Copy<'_> {
+    /// Puts these bytes behind those that are there. Whole lines of 64 bytes, where only such are there, are least work.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    pub fn put(&mut self, bytes: &[u8]) {
+        match &mut self.0 {
+            stream::Lines::Past(past) => past.put(bytes),
+            stream::Lines::Odd(all, len) => {
+                assert!(all.len() + bytes.len() <= *len, "a copy has no more bytes than were told");
+                all.extend_from_slice(bytes);
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        match &self.0 {
+            stream::Lines::Past(past) => past.is_full(),
+            stream::Lines::Odd(all, len) => all.len() == *len,
+        }
     }
 }
 

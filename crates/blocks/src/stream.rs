@@ -11,24 +11,63 @@ use crate::LINE;
 #[repr(align(64))]
 struct Line([u8; LINE]);
 
-/// Fills `into` with `bytes`, but the last ones with `end`, which fits into a line. Others may be told of them after [`finish`].
-///
-/// # Safety
-/// `into` is good for as many bytes, and begins at a multiple of a line; `bytes` are a multiple of a line.
-pub(crate) unsafe fn copy_with_end(bytes: &[u8], end: &[u8], into: NonNull<u8>) {
-    let last_at = bytes.len() - LINE;
-    let mut last = Line([0; LINE]);
-    last.0.copy_from_slice(&bytes[last_at..]);
-    last.0[LINE - end.len()..].copy_from_slice(end);
-    // SAFETY: both parts lie in `into`, at multiples of a line.
-    unsafe {
-        stream(&bytes[..last_at], into);
-        stream(&last.0, into.add(last_at));
+/// Where the bytes of a copy go.
+pub(crate) enum Lines<'a> {
+    /// Past the caches.
+    Past(Past),
+    /// Of a block of an odd size, with its length: nothing is gained there.
+    Odd(&'a mut Vec<u8>, usize),
+}
+
+/// A copy that is made past the caches. Others may be told of it after [`finish`].
+pub(crate) struct Past {
+    start: NonNull<u8>,
+    len: usize,
+    /// Bytes that are there, without those of `last`.
+    at: usize,
+    /// The beginning of a line that is not there yet, and how much it is.
+    last: Line,
+    rest: usize,
+}
+
+impl Past {
+    /// # Safety
+    /// `start` is good for `len` bytes as long as this is used, begins at a line, and they are whole lines.
+    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len, at: 0, last: Line([0; LINE]), rest: 0 }
+    }
+
+    pub(crate) fn put(&mut self, mut bytes: &[u8]) {
+        assert!(bytes.len() <= self.len - self.at - self.rest, "a copy has no more bytes than were told");
+        if self.rest > 0 {
+            let (now, later) = bytes.split_at(bytes.len().min(LINE - self.rest));
+            self.last.0[self.rest..self.rest + now.len()].copy_from_slice(now);
+            self.rest += now.len();
+            bytes = later;
+            if self.rest < LINE {
+                return;
+            }
+            // SAFETY: a line of what is good: there is room for what was put.
+            unsafe { stream(&self.last.0, self.start.add(self.at)) };
+            (self.at, self.rest) = (self.at + LINE, 0);
+        }
+        let (lines, behind) = bytes.split_at(bytes.len() / LINE * LINE);
+        // SAFETY: as above.
+        unsafe { stream(lines, self.start.add(self.at)) };
+        self.at += lines.len();
+        self.last.0[..behind.len()].copy_from_slice(behind);
+        self.rest = behind.len();
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.at == self.len
     }
 }
 
+/// Puts whole lines there.
+///
 /// # Safety
-/// As [`copy_with_end`].
+/// `into` is good for as many bytes, and begins at a line.
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream(bytes: &[u8], into: NonNull<u8>) {
     if std::is_x86_feature_detected!("avx") {
@@ -48,7 +87,7 @@ unsafe fn stream(bytes: &[u8], into: NonNull<u8>) {
 }
 
 /// # Safety
-/// As [`copy_with_end`], on a processor with AVX.
+/// As [`stream`], on a processor with AVX.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn stream_wide(bytes: &[u8], into: NonNull<u8>) {
@@ -71,6 +110,8 @@ pub(crate) fn finish() {
     unsafe { std::arch::x86_64::_mm_sfence() };
 }
 
+/// # Safety
+/// `into` is good for as many bytes.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn stream(bytes: &[u8], into: NonNull<u8>) {
     // SAFETY: the caller's.

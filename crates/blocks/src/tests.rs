@@ -129,17 +129,36 @@ fn copies_with_other_ends_are_the_same_before_them() {
     let sources = sources.map(|len| (0..len).map(|i| (i * 7 + i / 256) as u8).collect::<Vec<_>>());
     let mut copies = Copies::default();
     assert_eq!(copies.finish().count(), 0);
-    for end in [&b""[..], b"abcd", b"twelve bytes", &[9; 100]] {
-        let sources: Vec<_> = sources.iter().filter(|source| source.len() >= end.len()).collect();
-        sources.iter().for_each(|source| copies.push(source, end));
-        let copies: Vec<Block> = copies.finish().collect();
-        assert_eq!(copies.len(), sources.len());
-        for (source, copy) in sources.iter().zip(&copies) {
+    for (end, cuts) in
+        [(&b""[..], [0, 0]), (b"abcd", [64, 640]), (b"twelve bytes", [7, 128]), (&[9; 100], [30, 60])]
+    {
+        let sources: Vec<_> = sources.iter().filter(|source| source.len() >= 640 + end.len()).collect();
+        for source in &sources {
+            let kept = &source[..source.len() - end.len()];
+            let told = copies.push(source.len(), |copy| {
+                copy.put(&kept[..cuts[0]]);
+                copy.put(&kept[cuts[0]..cuts[1]]);
+                copy.put(&kept[cuts[1]..]);
+                copy.put(end);
+                end.len()
+            });
+            assert_eq!(told, end.len());
+        }
+        let made: Vec<Block> = copies.finish().collect();
+        assert_eq!(made.len(), sources.len());
+        for (source, copy) in sources.iter().zip(&made) {
             let kept = source.len() - end.len();
             assert_eq!((&copy[..kept], &copy[kept..]), (&source[..kept], end));
             assert_eq!(copy.holders(), 1);
         }
     }
+    // More than was told, or less, is a mistake, and no copy.
+    for len in [1024, 4095, 4097, 65536] {
+        let mut push = |len: usize| copies.push(len, |copy| copy.put(&[1; 4096]));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| push(len))).is_err());
+        push(4096);
+    }
+    assert_eq!(copies.finish().map(|copy| copy.len()).sum::<usize>(), 4 * 4096);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Changing blocks in memory.
 
 use base::Pblk;
-use base::checksum::Difference;
 use base::sync::atomic::Ordering;
 
 use crate::shard::Taken;
-pub use crate::waiting::Summed;
+use crate::waiting::Batch;
+pub use crate::waiting::{Made, Summed};
 use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, SHARDS, unshared};
 
 /// How a block gets its checksum when it leaves for the device: computed once per commit, not per change.
@@ -21,13 +21,11 @@ pub struct Seal {
 /// looks at the block, or when a commit takes it: then in a copy, which is all that happens to the block, and the checksum is kept right
 /// with it.
 ///
-/// The checksum is the CRC-32C by value, from `seed`, of the first `len` bytes; it is the last four bytes, little-endian.
+/// The checksum is the CRC-32C by value of the block's first bytes; it is the last four bytes, little-endian.
 #[derive(Debug, Clone, Copy)]
 pub struct Patch<'a> {
-    /// What the checksum begins with.
-    pub seed: u32,
-    /// Bytes that it is of.
-    pub len: usize,
+    /// What the checksum is of. Nothing of it lies in a block's last four bytes.
+    pub summed: Summed,
     /// Offsets, and the bytes that are there then.
     pub pieces: &'a [(usize, &'a [u8])],
 }
@@ -42,11 +40,9 @@ pub struct Snapshot {
     pub owner: Option<Owner>,
     /// It ends in the right checksum: see [`Patch`].
     pub has_sum: bool,
+    /// What [`take`](Buffers::take) was told of a block whose [changes waited](Patch): no copy of it is needed.
+    pub told: Option<u32>,
 }
-
-/// What becomes of a block whose [changes waited](Patch) when it is taken: its place among those that are taken, its bytes, which are in
-/// the processor's cache at that moment, and what the checksum that they end in is of.
-pub type Made<'a> = &'a mut dyn FnMut(usize, &[u8], Summed);
 
 /// A block of which the device has what a transaction made of it: see [`Buffers::set_clean`].
 #[derive(Debug, Clone, Copy)]
@@ -247,8 +243,8 @@ impl Buffers {
     }
 
     /// Blocks as this transaction left them, which changed each and is the last one that did, or whose blocks are [being
-    /// taken](Self::begin_taking); each once, in any order. Takes each lock once, and waits for memory together: of many blocks most are
-    /// in no cache of the processor. `made` is called with a lock held: it asks nothing of the cache.
+    /// taken](Self::begin_taking); each once, in any order. Waits for memory together: of many blocks most are in no cache of the
+    /// processor. `tell` is asked about blocks whose [changes waited](Patch), when they are in one: it asks nothing of the cache.
     ///
     /// # Errors
     /// As [`change`](Self::change): for a block that is none of these, and not in memory.
@@ -256,22 +252,35 @@ impl Buffers {
         &self,
         blocks: &[(Pblk, Hint)],
         transaction: u64,
-        made: Made<'_>,
+        tell: &dyn Fn(&Made) -> Option<u32>,
     ) -> Result<Vec<Snapshot>, ReadFault> {
-        let difference = |len: usize| self.difference.get_or_init(|| Difference::new(len));
-        let mut wanted = Vec::with_capacity(AHEAD);
         let mut taken = Vec::with_capacity(blocks.len());
         let mut missing = Vec::new();
+        let (mut wanted, mut batch) = (Vec::with_capacity(AHEAD), Batch::default());
         for group in self.by_shard(blocks.iter().map(|(block, _)| *block)).chunk_by(|a, b| a.0 == b.0) {
-            let mut shard = self.shards[group[0].0].lock();
-            for piece in group.chunks(AHEAD) {
+            for (number, piece) in group.chunks(AHEAD).enumerate() {
                 wanted.clear();
                 wanted.extend(piece.iter().map(|(_, at)| blocks[*at]));
+                let mut told = [None; AHEAD];
+                let mut shard = self.shards[group[0].0].lock();
                 shard.look_ahead(&wanted);
-                shard.make_waiting(&wanted, transaction, &difference, &mut |number, bytes, summed| {
-                    made(piece[number].1, bytes, summed);
-                });
-                for &(_, at) in piece {
+                shard.begin_making(&wanted, transaction, &mut batch);
+                // They come while these are copied.
+                let next = group.iter().skip((number + 1) * AHEAD).take(AHEAD);
+                next.for_each(|(_, at)| shard.ask_for_slot(blocks[*at].1));
+                if !batch.is_empty() {
+                    // Others need not wait for the copies.
+                    drop(shard);
+                    let copies: Vec<_> = batch.make(&self.difference).collect();
+                    shard = self.shards[group[0].0].lock();
+                    for (making, made, copy) in copies {
+                        let (number, hint) = (making.number, wanted[making.number].1);
+                        if shard.end_making(&making, transaction, hint, copy) {
+                            told[number] = tell(&made);
+                        }
+                    }
+                }
+                for (told, &(_, at)) in told.into_iter().zip(piece) {
                     let (block, mut hint) = blocks[at];
                     match shard.take(block, &mut hint, transaction) {
                         Some(Taken { bytes, owner, has_sum }) => taken.push(Snapshot {
@@ -279,6 +288,7 @@ impl Buffers {
                             buffer: Buffer { block, bytes, hint },
                             owner: Owner::from_word(owner),
                             has_sum,
+                            told,
                         }),
                         None => missing.push(at),
                     }
@@ -287,7 +297,7 @@ impl Buffers {
         }
         for at in missing {
             let (buffer, owner) = self.snapshot(blocks[at].0)?;
-            taken.push(Snapshot { at, buffer, owner, has_sum: false });
+            taken.push(Snapshot { at, buffer, owner, has_sum: false, told: None });
         }
         Ok(taken)
     }

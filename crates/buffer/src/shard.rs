@@ -13,11 +13,9 @@
 use std::collections::HashMap;
 
 use base::Pblk;
-use base::checksum::Difference;
 use base::salted::Salted;
-use device::Copies;
 
-use crate::waiting::{Chain, Summed, Waiting};
+use crate::waiting::{Batch, Chain, Making, Waiting};
 use crate::{Bytes, Hint, Patch};
 
 /// The blocks of one shard, and counts of what happened to them.
@@ -36,9 +34,6 @@ pub(crate) struct Shard {
     early: HashMap<u64, Taken, Salted>,
     /// Changes that wait, of the last transaction and the one before, by the last bit of their numbers.
     waiting: [Waiting; 2],
-    /// For blocks that get their changes now.
-    scratch: Vec<u8>,
-    copies: Copies,
 }
 
 /// A block as a transaction left it.
@@ -92,7 +87,6 @@ impl Shard {
         let places = HashMap::with_hasher(Salted::new(salt));
         let early = HashMap::with_hasher(Salted::new(salt));
         let (slots, hand) = (Vec::new(), 0);
-        let (waiting, scratch, copies) = Default::default();
         Self {
             places,
             slots,
@@ -103,9 +97,7 @@ impl Shard {
             departed: 0,
             taking: 0,
             early,
-            waiting,
-            scratch,
-            copies,
+            waiting: Default::default(),
         }
     }
 
@@ -352,43 +344,27 @@ impl Shard {
         }
     }
 
-    /// Makes the changes that wait of these blocks, which this transaction changed last: each in a copy, which takes its place, or where
-    /// it is if nobody else holds it. `made` gets the place of each among them, its bytes and what the checksum at their end is of.
-    pub(crate) fn make_waiting<'d>(
-        &mut self,
-        blocks: &[(Pblk, Hint)],
-        transaction: u64,
-        difference: &dyn Fn(usize) -> &'d Difference,
-        made: &mut dyn FnMut(usize, &[u8], Summed),
-    ) {
-        let mut copied = Vec::new();
+    /// Takes of these blocks those that have changes waiting, and which this transaction changed last: to get them in copies.
+    pub(crate) fn begin_making(&mut self, blocks: &[(Pblk, Hint)], transaction: u64, batch: &mut Batch) {
         for (number, &(block, mut hint)) in blocks.iter().enumerate() {
             let Some(at) = self.place(block, &mut hint) else { continue };
-            let Slot { bytes, waiting, changed, has_sum, .. } = &mut self.slots[at];
-            if waiting.is_empty() || *changed != transaction {
-                continue;
+            let slot = &self.slots[at];
+            if !slot.waiting.is_empty() && slot.changed == transaction {
+                let waiting = (&self.waiting[(transaction % 2) as usize], slot.waiting);
+                batch.take((number, block), &slot.bytes, slot.has_sum, waiting);
             }
-            let changes = &self.waiting[(transaction % 2) as usize];
-            let chain = std::mem::replace(waiting, Chain::EMPTY);
-            let had_sum = std::mem::replace(has_sum, true);
-            let mut make = |bytes: &mut [u8]| {
-                let difference = difference(changes.len_of(chain));
-                let summed = changes.make_summed(chain, transaction, bytes, had_sum, difference);
-                made(number, bytes, summed);
-            };
-            if let Some(bytes) = bytes.get_mut() {
-                make(bytes);
-                continue;
-            }
-            self.scratch.clear();
-            self.scratch.extend_from_slice(bytes);
-            make(&mut self.scratch);
-            self.copies.push(&self.scratch, &[]);
-            copied.push(at);
         }
-        for (at, copy) in copied.into_iter().zip(self.copies.finish()) {
-            self.slots[at].bytes = copy;
+    }
+
+    /// Puts a copy where its block was, if that is as it was. Is it?
+    pub(crate) fn end_making(&mut self, making: &Making, transaction: u64, hint: Hint, copy: Bytes) -> bool {
+        let Some(slot) = self.slot_at(making.block, hint) else { return false };
+        let is_same =
+            slot.changed == transaction && slot.waiting == making.chain && slot.bytes.is(&making.older);
+        if is_same {
+            (slot.bytes, slot.waiting, slot.has_sum) = (copy, Chain::EMPTY, true);
         }
+        is_same
     }
 
     /// A block as this transaction left it, if that is still to be had.

@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use base::{Lblk, Malformed, Pblk, Place};
-use buffer::{Buffer, Edit, Kind, Owner, Patch, ReadFault, Seal};
+use buffer::{Buffer, Edit, Kind, Owner, Patch, ReadFault, Seal, Summed};
 use dir::DirBlocks;
 use dir::edit::{Ahead, DirEdit, NoSpace};
 use mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
@@ -517,7 +517,7 @@ impl DirEdit for DirBlocksEdit<'_> {
         let mut places = self.places.borrow_mut();
         let (Some(seed), Some(known)) = (seal.seed, self.known(&mut places, lblk)?) else { return Ok(false) };
         let len = self.change.shared().geometry.block_size.len() - dirent::TAIL_LEN;
-        let patch = Patch { seed, len, pieces };
+        let patch = Patch { summed: Summed { seed, len }, pieces };
         Ok(self.change.edit.patch_at(known.block, &mut known.hint, seal, &patch))
     }
 

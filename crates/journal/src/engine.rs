@@ -45,9 +45,8 @@ use base::Pblk;
 use base::checksum::Reseed;
 use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use base::sync::{Apart, Condvar, Mutex};
-use buffer::{Buffers, ReadFault, Seal, Snapshot, Summed};
+use buffer::{Buffers, Made, ReadFault, Seal, Snapshot};
 use device::{Device, DeviceFault};
-use jbd2_format::needs_escape;
 
 pub use self::batching::Batching;
 pub use self::handle::Handle;
@@ -761,23 +760,14 @@ impl Journal {
         let joined = transaction.take_blocks();
         let places: Vec<_> = joined.iter().map(|(block, _, hint)| (*block, *hint)).collect();
         let mut taken: Vec<Option<Taken>> = joined.iter().map(|_| None).collect();
-        let mut logged: Vec<Option<u32>> = vec![None; joined.len()];
-        let mut made = |at: usize, bytes: &[u8], of: Summed| {
-            if !needs_escape(bytes) {
-                logged[at] =
-                    Some(log.map_or(0, |log| log.of_summed(bytes, EndSum::at_end(bytes, of), &self.reseed)));
-            }
-        };
-        for Snapshot { at, buffer, owner, has_sum } in
-            self.buffers.take(&places, transaction.number, &mut made)?
+        let of_made = |made: &Made| log.map_or(Some(0), |log| log.of_made(made, &self.reseed));
+        for Snapshot { at, buffer, owner, has_sum, told } in
+            self.buffers.take(&places, transaction.number, &of_made)?
         {
             let (_, seal, _) = joined[at];
             // A leaf of a directory may have become an index node since it joined.
             let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
-            taken[at] = Some(Taken { buffer, seal, has_sum, logged: None });
-        }
-        for (taken, logged) in taken.iter_mut().zip(logged) {
-            taken.iter_mut().for_each(|taken| taken.logged = logged);
+            taken[at] = Some(Taken { buffer, seal, has_sum, logged: told });
         }
         Ok(taken.into_iter().flatten().collect())
     }

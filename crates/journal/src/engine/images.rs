@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use base::Pblk;
 use base::checksum::Reseed;
-use buffer::{Buffer, Bytes, Copies, Hint, Seal, Summed};
+use buffer::{Buffer, Bytes, Copies, Hint, Seal};
 use jbd2_format::needs_escape;
 
 use super::log_writer::LogChecksums;
@@ -35,13 +35,6 @@ pub struct EndSum {
     pub seed: u32,
     /// Bytes that it is of.
     pub len: usize,
-}
-
-impl EndSum {
-    /// What a block ends in.
-    pub(super) fn at_end(block: &[u8], Summed { seed, len }: Summed) -> Self {
-        Self { value: block.last_chunk().map_or(0, |sum| u32::from_le_bytes(*sum)), seed, len }
-    }
 }
 
 /// A block of a transaction as it goes to the log and home.
@@ -101,7 +94,10 @@ pub(super) fn images(
                     && let Some(sum) = client.end_sum(seal, &buffer, has_sum)
                 {
                     let checksum = log.map_or(0, |log| log.of_summed(&buffer, sum, reseed));
-                    copies.push(&buffer, &sum.value.to_le_bytes());
+                    copies.push(buffer.len(), |copy| {
+                        copy.put(&buffer[..buffer.len() - size_of_val(&sum.value)]);
+                        copy.put(&sum.value.to_le_bytes());
+                    });
                     without.push(images.len());
                     // Its bytes come below.
                     let (bytes, logged) = Default::default();

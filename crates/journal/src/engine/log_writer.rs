@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use base::Pblk;
 use base::checksum::{Reseed, crc32c};
-use buffer::Bytes;
+use buffer::{Bytes, Made, Summed};
 use device::{Device as _, SharedParts};
 use jbd2_format::{
     CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, escape, needs_escape,
@@ -73,6 +73,17 @@ impl LogChecksums {
         };
         let end_at = block.len() - size_of_val(&sum.value);
         crc32c(crc32c(before, &block[sum.len..end_at]), &sum.value.to_le_bytes())
+    }
+
+    /// As [`of_summed`](Self::of_summed), of a block that nobody looks at again. `None`: somebody has to.
+    pub(super) fn of_made(&self, made: &Made, reseed: &OnceLock<Reseed>) -> Option<u32> {
+        let Made { block_len, start, end, summed: Summed { seed: from, len: of } } = made;
+        let Some(seed) = self.format.tag_seed(self.tid) else { return (!needs_escape(start)).then_some(0) };
+        let behind = end.len().checked_sub(block_len - of)?;
+        let reseed = reseed.get_or_init(|| Reseed::new(*of));
+        let value = u32::from_le_bytes(*end.last_chunk()?);
+        let is_known = reseed.len() == *of && !needs_escape(start);
+        is_known.then(|| crc32c(reseed.change(value, *from, seed), &end[behind..]))
     }
 }
 
@@ -322,6 +333,13 @@ mod tests {
             let before = block.clone();
             block[4092..].copy_from_slice(&value.to_le_bytes());
             assert_eq!(log.of_summed(&before, sum, &reseed), log.of(&block).1);
+            let end = block[4096 - 64..].try_into().unwrap();
+            let mut made =
+                Made { block_len: 4096, start: [7; 4], end, summed: Summed { seed: 0x1234_5678, len } };
+            let expected = (len == 4084).then(|| log.of(&block).1);
+            assert_eq!(log.of_made(&made, &reseed), expected, "of others somebody has to look at all of it");
+            made.start = 0xC03B_3998u32.to_be_bytes();
+            assert_eq!(log.of_made(&made, &reseed), None, "it needs an escape");
         }
     }
 }
