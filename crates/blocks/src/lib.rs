@@ -106,6 +106,9 @@ impl fmt::Debug for Copies {
     }
 }
 
+/// Few, so that they stay in the processor's nearest cache.
+static ZEROS: stream::Line = stream::Line([0; LINE]);
+
 /// A copy that is being made.
 pub struct Copy<'a>(stream::Lines<'a>);
 
@@ -121,6 +124,19 @@ impl Copy<'_> {
                 assert!(all.len() + bytes.len() <= *len, "a copy has no more bytes than were told");
                 all.extend_from_slice(bytes);
             }
+        }
+    }
+
+    /// Puts so many zeros there.
+    ///
+    /// # Panics
+    /// As [`put`](Self::put).
+    pub fn put_zeros(&mut self, len: usize) {
+        let mut left = len;
+        while left > 0 {
+            let some = left.min(ZEROS.0.len());
+            self.put(&ZEROS.0[..some]);
+            left -= some;
         }
     }
 

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use crate::LINE;
 
 #[repr(align(64))]
-struct Line([u8; LINE]);
+pub(crate) struct Line(pub(crate) [u8; LINE]);
 
 /// Where the bytes of a copy go.
 pub(crate) enum Lines<'a> {
@@ -37,8 +37,19 @@ impl Past {
         Self { start, len, at: 0, last: Line([0; LINE]), rest: 0 }
     }
 
-    pub(crate) fn put(&mut self, mut bytes: &[u8]) {
+    #[inline]
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len - self.at - self.rest, "a copy has no more bytes than were told");
+        if self.rest == 0 && bytes.len().is_multiple_of(LINE) {
+            // SAFETY: lines of what is good: there is room for what was put.
+            unsafe { stream(bytes, self.start.add(self.at)) };
+            self.at += bytes.len();
+        } else {
+            self.put_some(bytes);
+        }
+    }
+
+    fn put_some(&mut self, mut bytes: &[u8]) {
         if self.rest > 0 {
             let (now, later) = bytes.split_at(bytes.len().min(LINE - self.rest));
             self.last.0[self.rest..self.rest + now.len()].copy_from_slice(now);
@@ -47,7 +58,7 @@ impl Past {
             if self.rest < LINE {
                 return;
             }
-            // SAFETY: a line of what is good: there is room for what was put.
+            // SAFETY: as above.
             unsafe { stream(&self.last.0, self.start.add(self.at)) };
             (self.at, self.rest) = (self.at + LINE, 0);
         }

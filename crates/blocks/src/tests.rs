@@ -158,7 +158,8 @@ fn copies_with_other_ends_are_the_same_before_them() {
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| push(len))).is_err());
         push(4096);
     }
-    assert_eq!(copies.finish().map(|copy| copy.len()).sum::<usize>(), 4 * 4096);
+    copies.push(4096, |copy| [0, 100, 28, 3000, 968].into_iter().for_each(|len| copy.put_zeros(len)));
+    assert_eq!(copies.finish().map(|copy| copy.len()).sum::<usize>(), 5 * 4096);
 }
 
 #[test]

@@ -271,14 +271,13 @@ impl Buffers {
                 if !batch.is_empty() {
                     // Others need not wait for the copies.
                     drop(shard);
-                    let copies: Vec<_> = batch.make(&self.difference).collect();
+                    batch.make(&self.difference, tell);
                     shard = self.shards[group[0].0].lock();
-                    for (making, made, copy) in copies {
-                        let (number, hint) = (making.number, wanted[making.number].1);
-                        if shard.end_making(&making, transaction, hint, copy) {
-                            told[number] = tell(&made);
-                        }
+                    for making in &mut batch.blocks {
+                        let number = making.number;
+                        told[number] = shard.end_making(making, transaction, wanted[number].1);
                     }
+                    batch.clear();
                 }
                 for (told, &(_, at)) in told.into_iter().zip(piece) {
                     let (block, mut hint) = blocks[at];

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use base::Pblk;
 use base::salted::Salted;
 
-use crate::waiting::{Batch, Chain, Making, Waiting};
+use crate::waiting::{Batch, Chain, Making, Waiting, Zeros};
 use crate::{Bytes, Hint, Patch};
 
 /// The blocks of one shard, and counts of what happened to them.
@@ -60,6 +60,8 @@ struct Slot {
     is_at_home: bool,
     /// Changes that its bytes do not have yet.
     waiting: Chain,
+    /// Known of its bytes, since they got changes that waited.
+    zeros: Zeros,
     /// It ends in the right checksum: see [`Patch`].
     has_sum: bool,
 }
@@ -77,7 +79,7 @@ impl Slot {
         self.is_edited = true;
         self.is_at_home = false;
         let is_first = std::mem::replace(&mut self.changed, transaction) != transaction;
-        self.has_sum = false;
+        (self.has_sum, self.zeros) = (false, Zeros::default());
         (self.bytes.make_mut(), is_first)
     }
 }
@@ -144,7 +146,7 @@ impl Shard {
     fn make_changes(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         let chain = std::mem::replace(&mut slot.waiting, Chain::EMPTY);
-        slot.has_sum = false;
+        (slot.has_sum, slot.zeros) = (false, Zeros::default());
         self.waiting[(slot.changed % 2) as usize].make(chain, slot.changed, slot.bytes.make_mut());
     }
 
@@ -241,6 +243,7 @@ impl Shard {
             is_edited: false,
             is_at_home: false,
             waiting: Chain::EMPTY,
+            zeros: Zeros::default(),
             has_sum: false,
         });
         self.places.insert(block.0, at as u32);
@@ -316,7 +319,8 @@ impl Shard {
         self.keep_early(at, transaction);
         let slot = &mut self.slots[at];
         debug_assert!(slot.waiting.is_empty() || slot.changed == transaction, "made when they were taken");
-        if !self.waiting[(transaction % 2) as usize].push(&mut slot.waiting, transaction, patch) {
+        let waiting = &mut self.waiting[(transaction % 2) as usize];
+        if !waiting.push(&mut slot.waiting, transaction, patch, slot.bytes.len()) {
             return None;
         }
         (slot.touched, slot.is_edited, slot.is_at_home) = (true, true, false);
@@ -351,20 +355,22 @@ impl Shard {
             let slot = &self.slots[at];
             if !slot.waiting.is_empty() && slot.changed == transaction {
                 let waiting = (&self.waiting[(transaction % 2) as usize], slot.waiting);
-                batch.take((number, block), &slot.bytes, slot.has_sum, waiting);
+                batch.take((number, block), &slot.bytes, (slot.has_sum, slot.zeros), waiting);
             }
         }
     }
 
-    /// Puts a copy where its block was, if that is as it was. Is it?
-    pub(crate) fn end_making(&mut self, making: &Making, transaction: u64, hint: Hint, copy: Bytes) -> bool {
-        let Some(slot) = self.slot_at(making.block, hint) else { return false };
+    /// Puts a copy where its block was, if that is as it was. What was told of it then.
+    pub(crate) fn end_making(&mut self, making: &mut Making, transaction: u64, hint: Hint) -> Option<u32> {
+        let slot = self.slot_at(making.block, hint)?;
         let is_same =
             slot.changed == transaction && slot.waiting == making.chain && slot.bytes.is(&making.older);
-        if is_same {
-            (slot.bytes, slot.waiting, slot.has_sum) = (copy, Chain::EMPTY, true);
+        if !is_same {
+            return None;
         }
-        is_same
+        (slot.bytes, slot.waiting) = (std::mem::take(&mut making.copy), Chain::EMPTY);
+        (slot.has_sum, slot.zeros) = (true, making.zeros);
+        making.told
     }
 
     /// A block as this transaction left it, if that is still to be had.

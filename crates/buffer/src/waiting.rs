@@ -35,6 +35,8 @@ const BYTES_MAX: usize = 128 << 10;
 
 /// Bytes that are moved at a time.
 const LINE: usize = 64;
+/// Bytes of the checksum that a block ends in.
+const SUM: usize = size_of::<u32>();
 
 /// Where a block's changes are, the first and the last one.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,20 +81,34 @@ pub struct Summed {
 }
 
 impl Waiting {
-    /// Adds a change of a block. `false`: there is no room.
-    pub(crate) fn push(&mut self, chain: &mut Chain, transaction: u64, patch: &Patch<'_>) -> bool {
+    /// Adds a change of a block of so many bytes. `false`: there is no room, or it is none of what its checksum is of.
+    pub(crate) fn push(
+        &mut self,
+        chain: &mut Chain,
+        transaction: u64,
+        patch: &Patch<'_>,
+        block_len: usize,
+    ) -> bool {
+        let Patch { summed: Summed { len, .. }, pieces } = patch;
+        let is_within =
+            |(at, bytes): &(usize, &[u8])| at.checked_add(bytes.len()).is_some_and(|end| end <= *len);
+        let are_within = pieces.iter().all(is_within) && pieces.iter().any(|(_, bytes)| !bytes.is_empty());
+        if !are_within || !len.is_multiple_of(4) || !(block_len.saturating_sub(LINE)..block_len).contains(len)
+        {
+            return false;
+        }
         if self.transaction != transaction {
             debug_assert!(chain.is_empty(), "changes that wait are the last transaction's");
             self.transaction = transaction;
             self.changes.clear();
             self.bytes.clear();
         }
-        let more: usize = patch.pieces.iter().map(|(_, bytes)| 4 + bytes.len()).sum();
+        let more: usize = pieces.iter().map(|(_, bytes)| 4 + bytes.len()).sum();
         if self.bytes.len() + more > BYTES_MAX {
             return false;
         }
         let start = self.bytes.len() as u32;
-        for (at, bytes) in patch.pieces.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+        for (at, bytes) in pieces.iter().filter(|(_, bytes)| !bytes.is_empty()) {
             self.bytes.extend_from_slice(&(*at as u16).to_le_bytes());
             self.bytes.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
             self.bytes.extend_from_slice(bytes);
@@ -163,9 +179,10 @@ pub struct Made {
 /// Blocks that get their changes together.
 #[derive(Default)]
 pub(crate) struct Batch {
-    blocks: Vec<Making>,
+    pub(crate) blocks: Vec<Making>,
     changes: Vec<u8>,
-    window: Vec<u8>,
+    /// For one at a time.
+    windows: [Vec<u8>; 2],
     copies: Copies,
 }
 
@@ -182,6 +199,39 @@ pub(crate) struct Making {
     has_sum: bool,
     /// As it was.
     pub(crate) older: Bytes,
+    /// Where that has nothing but zeros, as far as is known; then where it has when it is made.
+    pub(crate) zeros: Zeros,
+    /// When it is made: the copy, and what was told of it.
+    pub(crate) copy: Bytes,
+    pub(crate) told: Option<u32>,
+}
+
+/// Bytes of a block that are known to be zeros: nobody looks at them to copy them. As numbers of words, from the first one to the one behind
+/// the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Zeros(u16, u16);
+
+impl Zeros {
+    fn new(bytes: Range<usize>) -> Self {
+        // Of a block of 64 KiB the last word is left out.
+        let word = |at: usize| (at / 4).min(usize::from(u16::MAX)) as u16;
+        let first = word(bytes.start.next_multiple_of(4));
+        Self(first, word(bytes.end).max(first))
+    }
+
+    fn bytes(self) -> Range<usize> {
+        usize::from(self.0) * 4..usize::from(self.1) * 4
+    }
+
+    /// What is left of them when these bytes are changed: those behind, or before if there are none.
+    fn without(self, changed: Range<usize>) -> Self {
+        let Range { start, end } = self.bytes();
+        if changed.end < end {
+            Self::new(start.max(changed.end)..end)
+        } else {
+            Self::new(start..end.min(changed.start))
+        }
+    }
 }
 
 impl Batch {
@@ -194,7 +244,7 @@ impl Batch {
         &mut self,
         (number, block): (usize, Pblk),
         older: &Bytes,
-        has_sum: bool,
+        (has_sum, zeros): (bool, Zeros),
         (waiting, chain): (&Waiting, Chain),
     ) {
         let from = self.changes.len();
@@ -204,105 +254,126 @@ impl Batch {
             summed = change.summed;
         }
         let changes = from..self.changes.len();
-        self.blocks.push(Making { number, block, chain, changes, summed, has_sum, older: older.clone() });
+        let (older, copy) = (older.clone(), Bytes::default());
+        let told = None;
+        self.blocks.push(Making { number, block, chain, changes, summed, has_sum, older, zeros, copy, told });
     }
 
-    /// Makes all that were taken, and gives them out with their copies.
-    pub(crate) fn make(
-        &mut self,
-        difference: &OnceLock<Difference>,
-    ) -> impl Iterator<Item = (Making, Made, Bytes)> {
-        let Self { blocks, changes, window, copies } = self;
-        let made = blocks.iter().map(|making| {
+    /// Makes all that were taken. Then they are put back, and [cleared](Self::clear).
+    pub(crate) fn make(&mut self, difference: &OnceLock<Difference>, tell: &dyn Fn(&Made) -> Option<u32>) {
+        let Self { blocks, changes, windows, copies } = self;
+        let mut rest = &mut blocks[..];
+        while let [making, behind @ ..] = rest {
+            // Where the processor does not see yet what comes.
+            if let Some(next) = behind.first() {
+                device::ask_for(&next.older[..next.older.len().min(NEXT)]);
+            }
             let difference = difference.get_or_init(|| Difference::new(making.summed.len));
-            making.copy(pieces(&changes[making.changes.clone()]), window, copies, difference)
-        });
-        let made: Vec<Made> = made.collect();
-        changes.clear();
-        blocks.drain(..).zip(made).zip(copies.finish()).map(|((making, made), copy)| (making, made, copy))
+            let made = making.copy(pieces(&changes[making.changes.clone()]), windows, copies, difference);
+            making.told = tell(&made);
+            rest = behind;
+        }
+        blocks.iter_mut().zip(copies.finish()).for_each(|(making, copy)| making.copy = copy);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.blocks.clear();
+        self.changes.clear();
     }
 }
+
+/// Bytes of the next block that are asked for while one is copied.
+const NEXT: usize = 8 * LINE;
 
 impl Making {
     /// Copies the block, with these pieces. It is gone over once, from its beginning to its end: the processor sees that, and asks for what
-    /// comes. Besides, only the part that they lie in is looked at, which is small as a rule.
+    /// comes. What is known to be zeros is not looked at. Besides, only the part that the pieces lie in is, which is small as a rule.
     fn copy<'p>(
-        &self,
+        &mut self,
         pieces: impl Iterator<Item = (usize, &'p [u8])> + Clone,
-        window: &mut Vec<u8>,
+        [window, differ]: &mut [Vec<u8>; 2],
         copies: &mut Copies,
         difference: &Difference,
     ) -> Made {
-        let Self { older, summed, has_sum, .. } = self;
-        let Summed { seed, len } = *summed;
-        let pieces = pieces.filter(|(at, bytes)| at + bytes.len() <= older.len());
-        let bounds = pieces
+        let Self { older, summed, has_sum, zeros, .. } = self;
+        let (first, last) = pieces
             .clone()
-            .fold((older.len(), 0), |(from, to), (at, bytes)| (from.min(at), to.max(at + bytes.len())));
-        let from = bounds.0 / LINE * LINE;
-        let to = bounds.1.max(from).next_multiple_of(LINE).min(older.len());
-        let end_at = older.len() - size_of::<u32>();
-        copies.push(older.len(), |copy| {
+            .fold((older.len(), 0), |(first, last), (at, bytes)| (first.min(at), last.max(at + bytes.len())));
+        let (from, to) = (first / LINE * LINE, last.next_multiple_of(LINE));
+        // The line that has the checksum is put together by itself.
+        let end_at = older.len() - LINE;
+        let middle = to.min(end_at);
+        // Where the checksum has to be computed anew all of it is looked at.
+        let before = older.last_chunk().filter(|_| *has_sum && difference.len() == summed.len);
+        let Range { start, end: zeros_to } = before.map_or(Zeros::default(), |_| *zeros).bytes();
+        // Lines behind the window that are zeros.
+        let known = start.max(middle).next_multiple_of(LINE)..zeros_to / LINE * LINE;
+        let known = if known.is_empty() { end_at..end_at } else { known };
+        let made = copies.push(older.len(), |copy| {
             copy.put(&older[..from]);
+            let looked = if zeros_to < to { to } else { start.next_multiple_of(LINE).clamp(from, to) };
             window.clear();
-            window.extend_from_slice(&older[from..to]);
-            let before = older.last_chunk().map(|sum| u32::from_le_bytes(*sum));
-            let mut sum = before.filter(|_| *has_sum);
-            for (at, bytes) in pieces {
-                let place = &mut window[at - from..][..bytes.len()];
-                sum = sum.and_then(|sum| Some(sum ^ differs(place, at, bytes, difference, len)?));
-                place.copy_from_slice(bytes);
+            window.extend_from_slice(&older[from..looked]);
+            window.resize(to - from, 0);
+            let words = first / 4 * 4..last.next_multiple_of(4);
+            let (words_from, n_words) = (words.start - from, words.len());
+            differ.clear();
+            differ.extend_from_slice(&window[words_from..][..n_words]);
+            pieces.for_each(|(at, bytes)| window[at - from..][..bytes.len()].copy_from_slice(bytes));
+            let sum = match before {
+                Some(before) => {
+                    differ.iter_mut().zip(&window[words_from..]).for_each(|(differs, byte)| *differs ^= byte);
+                    u32::from_le_bytes(*before) ^ difference.of(words.start, differ)
+                }
+                None => {
+                    let mut left = summed.len;
+                    [&older[..from], window, &older[to..]].into_iter().fold(summed.seed, |sum, part| {
+                        let part = &part[..part.len().min(left)];
+                        left -= part.len();
+                        crc32c(sum, part)
+                    })
+                }
+            };
+            copy.put(&window[..middle - from]);
+            copy.put(&older[middle..known.start]);
+            copy.put_zeros(known.len());
+            copy.put(&older[known.end..end_at]);
+            let mut end = [0; LINE];
+            end.copy_from_slice(if to > end_at { &window[end_at - from..] } else { &older[end_at..] });
+            end[LINE - SUM..].copy_from_slice(&sum.to_le_bytes());
+            copy.put(&end);
+            let start = if from > 0 { &older[..] } else { &window[..] };
+            let start = start.first_chunk().copied().unwrap_or_default();
+            Made { block_len: older.len(), start, end, summed: *summed }
+        });
+        *zeros = match start < zeros_to {
+            true => zeros.without(first..last),
+            false => {
+                let within = run_of_zeros(&window[last - from..middle.max(last) - from]);
+                let all_are = last + within >= middle;
+                let behind = if all_are { run_of_zeros(&older[middle..end_at]) } else { 0 };
+                Zeros::new(last..last + within + behind)
             }
-            let behind = older.get(to..end_at).unwrap_or_default();
-            window.truncate(end_at.saturating_sub(from));
-            let sum = sum.unwrap_or_else(|| {
-                let mut left = len;
-                [&older[..from], window, behind].into_iter().fold(seed, |sum, part| {
-                    let part = &part[..part.len().min(left)];
-                    left -= part.len();
-                    crc32c(sum, part)
-                })
-            });
-            let sum = sum.to_le_bytes();
-            [&window[..], behind, &sum].into_iter().for_each(|part| copy.put(part));
-            Made::of([&older[..from], window, behind, &sum], *summed)
-        })
+        };
+        made
     }
 }
 
-impl Made {
-    /// A block that consists of these.
-    fn of(parts: [&[u8]; 4], summed: Summed) -> Self {
-        let (mut start, mut end) = ([0; 4], [0; LINE]);
-        let first = parts.iter().copied().flatten();
-        start.iter_mut().zip(first).for_each(|(to, byte)| *to = *byte);
-        let mut left = LINE;
-        for part in parts.into_iter().rev() {
-            let part = &part[part.len() - part.len().min(left)..];
-            end[left - part.len()..left].copy_from_slice(part);
-            left -= part.len();
-        }
-        Self { block_len: parts.iter().map(|part| part.len()).sum(), start, end, summed }
+/// How many bytes are zeros before one that is not, or a few less.
+fn run_of_zeros(bytes: &[u8]) -> usize {
+    let (bytes_before, words) = bytes.split_at(bytes.len() % 8);
+    let is_zero = |byte: &u8| *byte == 0;
+    if !bytes_before.iter().all(is_zero) {
+        return bytes_before.iter().take_while(|byte| is_zero(byte)).count();
     }
-}
-
-/// Bytes of a piece beyond which a checksum is computed anew.
-const PIECE_MAX: usize = 512;
-
-/// What it does to the checksum of the first `len` bytes that these at `at` take the place of `before`. `None`: to be computed anew.
-fn differs(before: &[u8], at: usize, bytes: &[u8], difference: &Difference, len: usize) -> Option<u32> {
-    let (start, end) = (at / 4 * 4, (at + bytes.len()).next_multiple_of(4));
-    if end > len || difference.len() != len || end - start > PIECE_MAX {
-        return None;
-    }
-    let mut differ = [0; PIECE_MAX];
-    let changed = differ[at - start..].iter_mut().zip(before.iter().zip(bytes));
-    changed.for_each(|(differ, (before, byte))| *differ = before ^ byte);
-    Some(difference.of(start, &differ[..end - start]))
+    let n = words.as_chunks::<8>().0.iter().take_while(|word| **word == [0; 8]).count();
+    bytes_before.len() + n * 8
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     /// Changes of several blocks that lie one over the other and everywhere; with a sum that is known and one that is not.
@@ -312,34 +383,57 @@ mod tests {
         let mut waiting = Waiting::default();
         let mut batch = Batch::default();
         let mut blocks: [Bytes; 3] = std::array::from_fn(|_| Bytes::zeroed(1024));
+        let mut zeros = [Zeros::default(); 3];
+        let mut n_zeros = 0;
         for transaction in 1..=8u64 {
             let mut chains = [Chain::EMPTY; 3];
             for step in 0..transaction as usize * 5 {
                 let data: Vec<u8> = (0..step * 7 % 400).map(|i| (i * 5 + step) as u8).collect();
-                let far = (step * 11 * transaction as usize) % (1013 - data.len());
+                let far = (step * 11 * transaction as usize) % (1013 - data.len()) / 2;
                 let pieces = [(far, &data[..]), (step * 4, &data[..data.len().min(2)])];
                 let patch = Patch { summed, pieces: &pieces[..1 + step % 2] };
-                assert!(waiting.push(&mut chains[step % 3], transaction, &patch));
+                assert!(
+                    waiting.push(&mut chains[step % 3], transaction, &patch, 1024) || pieces[0].1.is_empty()
+                );
             }
             let mut plain = blocks.clone();
             for (number, (chain, plain)) in chains.into_iter().zip(&mut plain).enumerate() {
                 let has_sum = transaction > 1 && number > 0;
-                batch.take((number, Pblk(9)), &blocks[number], has_sum, (&waiting, chain));
+                batch.take((number, Pblk(9)), &blocks[number], (has_sum, zeros[number]), (&waiting, chain));
                 waiting.make(chain, transaction, plain.make_mut());
             }
-            let made: Vec<_> = batch.make(&difference).collect();
-            for (making, Made { block_len, start, end, summed: of }, copy) in made {
+            let made = RefCell::new(Vec::new());
+            let tell = |it: &Made| {
+                made.borrow_mut().push(*it);
+                Some(7)
+            };
+            batch.make(&difference, &tell);
+            for (making, made) in batch.blocks.iter().zip(made.take()) {
+                let Made { block_len, start, end, summed: of } = made;
+                let copy = making.copy.clone();
                 assert_eq!(copy[..1020], plain[making.number][..1020], "{transaction}");
                 assert_eq!(copy[1020..], crc32c(77, &copy[..1012]).to_le_bytes());
                 assert_eq!((block_len, &start[..], &end[..], of), (1024, &copy[..4], &copy[960..], summed));
+                assert_eq!(making.told, Some(7));
+                let known = making.zeros.bytes();
+                assert!(copy[known.clone()].iter().all(|byte| *byte == 0) && known.end <= 1020);
+                n_zeros += known.len();
+                zeros[making.number] = making.zeros;
                 blocks[making.number] = copy;
             }
+            batch.clear();
             assert!(batch.is_empty());
         }
+        assert!(n_zeros > 1000, "most of the blocks' second half, most of the time");
+        for (at, len) in [(1012, 1), (1010, 3), (usize::MAX, 1), (0, 0)] {
+            let patch = Patch { summed, pieces: &[(at, &[1; 3][..len])] };
+            let mut chain = Chain::EMPTY;
+            assert!(!waiting.push(&mut chain, 9, &patch, 1024) && chain.is_empty());
+        }
         let many = [0; 60_000];
-        let patch = Patch { summed, pieces: &[(0, &many)] };
+        let patch = Patch { summed: Summed { seed: 77, len: 65524 }, pieces: &[(0, &many)] };
         let mut chain = Chain::EMPTY;
-        let added = (0..10).filter(|_| waiting.push(&mut chain, 9, &patch)).count();
+        let added = (0..10).filter(|_| waiting.push(&mut chain, 9, &patch, 65536)).count();
         assert_eq!(added, 2, "there is an end to what waits");
     }
 }
