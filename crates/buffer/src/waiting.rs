@@ -181,8 +181,10 @@ pub struct Made {
 pub(crate) struct Batch {
     pub(crate) blocks: Vec<Making>,
     changes: Vec<u8>,
+    /// Lines that the changes lie in, as they become.
+    windows: Vec<u8>,
     /// For one at a time.
-    windows: [Vec<u8>; 2],
+    differ: Vec<u8>,
     copies: Copies,
 }
 
@@ -199,11 +201,15 @@ pub(crate) struct Making {
     has_sum: bool,
     /// As it was.
     pub(crate) older: Bytes,
-    /// Where that has nothing but zeros, as far as is known; then where it has when it is made.
+    /// Where that has nothing but zeros, as far as is known; then where the copy has.
     pub(crate) zeros: Zeros,
-    /// When it is made: the copy, and what was told of it.
-    pub(crate) copy: Bytes,
+    /// When it is patched: the lines that are others, where they are among all windows, and the last one.
+    window: Range<usize>,
+    window_at: usize,
+    end: [u8; LINE],
     pub(crate) told: Option<u32>,
+    /// When it is made.
+    pub(crate) copy: Bytes,
 }
 
 /// Bytes of a block that are known to be zeros: nobody looks at them to copy them. As numbers of words, from the first one to the one behind
@@ -254,23 +260,43 @@ impl Batch {
             summed = change.summed;
         }
         let changes = from..self.changes.len();
-        let (older, copy) = (older.clone(), Bytes::default());
-        let told = None;
-        self.blocks.push(Making { number, block, chain, changes, summed, has_sum, older, zeros, copy, told });
+        // Looked at first, and all at the same time.
+        if let Some((at, _)) = pieces(&self.changes[changes.clone()]).next() {
+            let line = older.get(at / LINE * LINE..).unwrap_or_default();
+            device::ask_for(&line[..line.len().min(2 * LINE)]);
+        }
+        self.blocks.push(Making {
+            number,
+            block,
+            chain,
+            changes,
+            summed,
+            has_sum,
+            older: older.clone(),
+            zeros,
+            window: 0..0,
+            window_at: 0,
+            end: [0; LINE],
+            told: None,
+            copy: Bytes::default(),
+        });
     }
 
     /// Makes all that were taken. Then they are put back, and [cleared](Self::clear).
     pub(crate) fn make(&mut self, difference: &OnceLock<Difference>, tell: &dyn Fn(&Made) -> Option<u32>) {
-        let Self { blocks, changes, windows, copies } = self;
+        let Self { blocks, changes, windows, differ, copies } = self;
+        for making in &mut blocks[..] {
+            let difference = difference.get_or_init(|| Difference::new(making.summed.len));
+            let made = making.patch(pieces(&changes[making.changes.clone()]), windows, differ, difference);
+            making.told = tell(&made);
+        }
         let mut rest = &mut blocks[..];
         while let [making, behind @ ..] = rest {
             // Where the processor does not see yet what comes.
             if let Some(next) = behind.first() {
                 device::ask_for(&next.older[..next.older.len().min(NEXT)]);
             }
-            let difference = difference.get_or_init(|| Difference::new(making.summed.len));
-            let made = making.copy(pieces(&changes[making.changes.clone()]), windows, copies, difference);
-            making.told = tell(&made);
+            making.copy(windows, copies);
             rest = behind;
         }
         blocks.iter_mut().zip(copies.finish()).for_each(|(making, copy)| making.copy = copy);
@@ -279,6 +305,7 @@ impl Batch {
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.changes.clear();
+        self.windows.clear();
     }
 }
 
@@ -286,76 +313,78 @@ impl Batch {
 const NEXT: usize = 8 * LINE;
 
 impl Making {
-    /// Copies the block, with these pieces. It is gone over once, from its beginning to its end: the processor sees that, and asks for what
-    /// comes. What is known to be zeros is not looked at. Besides, only the part that the pieces lie in is, which is small as a rule.
-    fn copy<'p>(
+    /// Puts the pieces into the lines that they lie in, which is all that is looked at, and finds the checksum.
+    fn patch<'p>(
         &mut self,
         pieces: impl Iterator<Item = (usize, &'p [u8])> + Clone,
-        [window, differ]: &mut [Vec<u8>; 2],
-        copies: &mut Copies,
+        windows: &mut Vec<u8>,
+        differ: &mut Vec<u8>,
         difference: &Difference,
     ) -> Made {
-        let Self { older, summed, has_sum, zeros, .. } = self;
+        let Self { older, summed, .. } = self;
         let (first, last) = pieces
             .clone()
             .fold((older.len(), 0), |(first, last), (at, bytes)| (first.min(at), last.max(at + bytes.len())));
         let (from, to) = (first / LINE * LINE, last.next_multiple_of(LINE));
-        // The line that has the checksum is put together by itself.
-        let end_at = older.len() - LINE;
-        let middle = to.min(end_at);
-        // Where the checksum has to be computed anew all of it is looked at.
-        let before = older.last_chunk().filter(|_| *has_sum && difference.len() == summed.len);
-        let Range { start, end: zeros_to } = before.map_or(Zeros::default(), |_| *zeros).bytes();
-        // Lines behind the window that are zeros.
-        let known = start.max(middle).next_multiple_of(LINE)..zeros_to / LINE * LINE;
-        let known = if known.is_empty() { end_at..end_at } else { known };
-        let made = copies.push(older.len(), |copy| {
-            copy.put(&older[..from]);
-            let looked = if zeros_to < to { to } else { start.next_multiple_of(LINE).clamp(from, to) };
-            window.clear();
-            window.extend_from_slice(&older[from..looked]);
-            window.resize(to - from, 0);
-            let words = first / 4 * 4..last.next_multiple_of(4);
-            let (words_from, n_words) = (words.start - from, words.len());
-            differ.clear();
-            differ.extend_from_slice(&window[words_from..][..n_words]);
-            pieces.for_each(|(at, bytes)| window[at - from..][..bytes.len()].copy_from_slice(bytes));
-            let sum = match before {
-                Some(before) => {
-                    differ.iter_mut().zip(&window[words_from..]).for_each(|(differs, byte)| *differs ^= byte);
-                    u32::from_le_bytes(*before) ^ difference.of(words.start, differ)
-                }
-                None => {
-                    let mut left = summed.len;
+        self.window_at = windows.len();
+        windows.extend_from_slice(&older[from..to]);
+        let window = &mut windows[self.window_at..];
+        let words = first / 4 * 4..last.next_multiple_of(4);
+        differ.clear();
+        differ.extend_from_slice(&window[words.start - from..words.end - from]);
+        pieces.for_each(|(at, bytes)| window[at - from..][..bytes.len()].copy_from_slice(bytes));
+        self.has_sum &= difference.len() == summed.len;
+        let before = older.last_chunk().filter(|_| self.has_sum);
+        let sum = match before {
+            Some(before) => {
+                differ
+                    .iter_mut()
+                    .zip(&window[words.start - from..])
+                    .for_each(|(differs, byte)| *differs ^= byte);
+                u32::from_le_bytes(*before) ^ difference.of(words.start, differ)
+            }
+            // All of it is looked at, so it is asked what else it has.
+            None => {
+                let mut left = summed.len;
+                let sum =
                     [&older[..from], window, &older[to..]].into_iter().fold(summed.seed, |sum, part| {
                         let part = &part[..part.len().min(left)];
                         left -= part.len();
                         crc32c(sum, part)
-                    })
-                }
-            };
-            copy.put(&window[..middle - from]);
-            copy.put(&older[middle..known.start]);
-            copy.put_zeros(known.len());
-            copy.put(&older[known.end..end_at]);
-            let mut end = [0; LINE];
-            end.copy_from_slice(if to > end_at { &window[end_at - from..] } else { &older[end_at..] });
-            end[LINE - SUM..].copy_from_slice(&sum.to_le_bytes());
-            copy.put(&end);
-            let start = if from > 0 { &older[..] } else { &window[..] };
-            let start = start.first_chunk().copied().unwrap_or_default();
-            Made { block_len: older.len(), start, end, summed: *summed }
-        });
-        *zeros = match start < zeros_to {
-            true => zeros.without(first..last),
-            false => {
-                let within = run_of_zeros(&window[last - from..middle.max(last) - from]);
-                let all_are = last + within >= middle;
-                let behind = if all_are { run_of_zeros(&older[middle..end_at]) } else { 0 };
-                Zeros::new(last..last + within + behind)
+                    });
+                let within = run_of_zeros(&window[last - from..]);
+                let all_are = last + within == to && to < summed.len;
+                let behind = if all_are { run_of_zeros(&older[to..summed.len]) } else { 0 };
+                self.zeros = Zeros::new(last..last + within + behind);
+                sum
             }
         };
-        made
+        self.zeros = self.zeros.without(first..last);
+        let end_at = older.len() - LINE;
+        self.end.copy_from_slice(if to > end_at { &window[end_at - from..] } else { &older[end_at..] });
+        self.end[LINE - SUM..].copy_from_slice(&sum.to_le_bytes());
+        self.window = from..to.min(end_at);
+        let start = if from > 0 { &older[..] } else { window };
+        let start = start.first_chunk().copied().unwrap_or_default();
+        Made { block_len: older.len(), start, end: self.end, summed: *summed }
+    }
+
+    /// Copies the block, with these lines. It is gone over once, from its beginning to its end: the processor sees that, and asks for what
+    /// comes. What is known to be zeros is not looked at.
+    fn copy(&self, windows: &[u8], copies: &mut Copies) {
+        let Self { older, window, zeros, .. } = self;
+        let end_at = older.len() - LINE;
+        let Range { start, end } = zeros.bytes();
+        let zeros = start.max(window.end).next_multiple_of(LINE)..(end / LINE * LINE).min(end_at);
+        let zeros = if zeros.is_empty() { end_at..end_at } else { zeros };
+        copies.push(older.len(), |copy| {
+            copy.put(&older[..window.start]);
+            copy.put(&windows[self.window_at..][..window.len()]);
+            copy.put(&older[window.end..zeros.start]);
+            copy.put_zeros(zeros.len());
+            copy.put(&older[zeros.end..end_at]);
+            copy.put(&self.end);
+        });
     }
 }
 

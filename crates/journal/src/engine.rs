@@ -55,7 +55,7 @@ pub use self::log_writer::OpenLogFault;
 
 use self::batching::Batcher;
 use self::checkpoint::Checkpoint;
-use self::images::{Image, Taken, images};
+use self::images::{Image, make_ready};
 use self::lanes::{Lanes, Started};
 use self::log_writer::{LogChecksums, LogWriter};
 use self::transaction::Transaction;
@@ -626,16 +626,16 @@ impl Journal {
 
     fn commit_running(&self, writer: &mut Writer) -> Result<(), Failure> {
         let checksums = writer.log.as_ref().map(LogWriter::checksums);
-        let (transaction, snapshots) = self.seal(checksums)?;
+        let (transaction, mut images) = self.seal(checksums)?;
         let sabotage = self.options.sabotage;
         let mut logged = 0;
         let mut late: Vec<(Pblk, Seal)> = Vec::new();
         if sabotage.late_homes {
-            late.extend(snapshots.iter().map(|taken| (taken.buffer.block(), taken.seal)));
+            late.extend(images.iter().map(|image| (image.block, image.seal)));
         }
         // Who makes changes goes on, and has a processor of his own for that if there are so many.
         let busy = self.lanes.busy(&mut writer.started);
-        let mut images = images(self.client(), snapshots, checksums, &self.reseed, busy);
+        make_ready(self.client(), &mut images, checksums, &self.reseed, busy);
         let n_images = images.len() as u64;
         let revokes = transaction.revokes();
         match &mut writer.log {
@@ -647,7 +647,7 @@ impl Journal {
                 }
                 let log = writer.log.as_mut().expect("matched above");
                 let revokes: &[Pblk] = if sabotage.skip_revokes { &[] } else { &revokes };
-                logged = log.write(&mut images, revokes, now())?;
+                logged = log.write(&images, revokes, now())?;
                 // What was freed must not be written home over what takes its place.
                 for block in revokes {
                     writer.checkpoint.forget(*block);
@@ -687,10 +687,11 @@ impl Journal {
     /// For the crash lab: blocks as they are now, with changes of the transaction that runs.
     fn images_now(&self, blocks: &[(Pblk, Seal)]) -> Result<Vec<Image>, ReadFault> {
         let now = |&(block, seal): &(Pblk, Seal)| {
-            Ok(Taken { buffer: self.buffers.snapshot(block)?.0, seal, has_sum: false, logged: None })
+            Ok(Image::new(self.buffers.snapshot(block)?.0, seal, false, None))
         };
-        let taken = blocks.iter().map(now).collect::<Result<Vec<Taken>, ReadFault>>()?;
-        Ok(images(self.client(), taken, None, &self.reseed, 0))
+        let mut images = blocks.iter().map(now).collect::<Result<Vec<Image>, ReadFault>>()?;
+        make_ready(self.client(), &mut images, None, &self.reseed, 0);
+        Ok(images)
     }
 
     /// Should homes be written now? Early enough that the next commit finds room in the log, and so that what is pinned
@@ -703,7 +704,7 @@ impl Journal {
 
     /// Waits for the running transaction's handles, takes the bytes of all its blocks, lets the next transaction run, and the
     /// client write the values of this one.
-    fn seal(&self, log: Option<LogChecksums>) -> Result<(Arc<Transaction>, Vec<Taken>), Failure> {
+    fn seal(&self, log: Option<LogChecksums>) -> Result<(Arc<Transaction>, Vec<Image>), Failure> {
         let mut running = self.running.lock();
         running.is_locked = true;
         self.lanes.shut();
@@ -743,10 +744,10 @@ impl Journal {
         self.client().write_values(&handle)?;
         taken.extend(self.take(&transaction, log)?);
         // In the order of their places: that is how the checkpoint writes them. Both parts are, so this merges them.
-        taken.sort_by_key(|taken| taken.buffer.block());
+        taken.sort_by_key(|image| image.block);
         // One that is in both: on a damaged file system an inode's block may be a directory's, too. The later one has the inode.
         taken.dedup_by(|later, kept| {
-            let is_same = later.buffer.block() == kept.buffer.block();
+            let is_same = later.block == kept.block;
             if is_same {
                 std::mem::swap(later, kept);
             }
@@ -756,10 +757,10 @@ impl Journal {
     }
 
     /// The bytes of the blocks that joined since the last time, in the order of their places.
-    fn take(&self, transaction: &Transaction, log: Option<LogChecksums>) -> Result<Vec<Taken>, ReadFault> {
+    fn take(&self, transaction: &Transaction, log: Option<LogChecksums>) -> Result<Vec<Image>, ReadFault> {
         let joined = transaction.take_blocks();
         let places: Vec<_> = joined.iter().map(|(block, _, hint)| (*block, *hint)).collect();
-        let mut taken: Vec<Option<Taken>> = joined.iter().map(|_| None).collect();
+        let mut taken: Vec<Option<Image>> = joined.iter().map(|_| None).collect();
         let of_made = |made: &Made| log.map_or(Some(0), |log| log.of_made(made, &self.reseed));
         for Snapshot { at, buffer, owner, has_sum, told } in
             self.buffers.take(&places, transaction.number, &of_made)?
@@ -767,7 +768,7 @@ impl Journal {
             let (_, seal, _) = joined[at];
             // A leaf of a directory may have become an index node since it joined.
             let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
-            taken[at] = Some(Taken { buffer, seal, has_sum, logged: told });
+            taken[at] = Some(Image::new(buffer, seal, has_sum, told));
         }
         Ok(taken.into_iter().flatten().collect())
     }

@@ -184,6 +184,7 @@ mod tests {
     use std::sync::Arc;
 
     use base::BlockSize;
+    use buffer::{Kind, Owner, Seal};
     use device::MemDevice;
     use memory::Budget;
 
@@ -217,10 +218,12 @@ mod tests {
                     block: Pblk(block),
                     bytes: vec![transaction as u8; 1024].into(),
                     hint: Hint::NONE,
+                    seal: Seal { owner: Owner { kind: Kind::Other, ino: 0 }, seed: None },
                     is_copy: true,
-                    logged: Bytes::default(),
-                    is_escaped: false,
+                    has_sum: false,
+                    is_ready: true,
                     checksum: 0,
+                    escaped: None,
                 };
                 checkpoint.add(blocks.into_iter().map(image).collect(), transaction);
                 assert!(checkpoint.runs.is_sorted_by(|before, run| before.len() > 2 * run.len()));

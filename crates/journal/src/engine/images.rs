@@ -4,7 +4,8 @@
 //! cache: | bytes, the old checksum |  --read once-->  both checksums  --copied-->  | bytes, checksum |  log, and later home
 //! ```
 //!
-//! A block that has a checksum leaves as a copy: the cache's bytes stay the cache's, and who changes them next need not copy them.
+//! A block that has a checksum leaves as a copy: the cache's bytes stay the cache's, and who changes them next need not copy them. But one
+//! whose changes waited is a copy already, which is the cache's too.
 
 use std::sync::OnceLock;
 
@@ -15,16 +16,6 @@ use jbd2_format::needs_escape;
 
 use super::log_writer::LogChecksums;
 use super::{Client, pieces};
-
-/// A block's bytes as they were when its transaction was sealed.
-pub(super) struct Taken {
-    pub(super) buffer: Buffer,
-    pub(super) seal: Seal,
-    /// It ends in the right checksum already.
-    pub(super) has_sum: bool,
-    /// It was made for the log when it was taken, and needs no escape: the log's checksum of it.
-    pub(super) logged: Option<u32>,
-}
 
 /// A checksum that a block ends in, little-endian: CRC-32C by value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,100 +28,84 @@ pub struct EndSum {
     pub len: usize,
 }
 
-/// A block of a transaction as it goes to the log and home.
+/// A block of a transaction: as it was when that was sealed, then as it goes to the log and home.
 pub(super) struct Image {
     pub(super) block: Pblk,
     pub(super) bytes: Bytes,
     /// Where it was in the cache.
     pub(super) hint: Hint,
+    pub(super) seal: Seal,
     /// The cache has bytes of its own.
     pub(super) is_copy: bool,
-    /// For the log: the same, but for the word that is escaped. Nothing without a log.
-    pub(super) logged: Bytes,
-    pub(super) is_escaped: bool,
+    /// It ends in the right checksum already.
+    pub(super) has_sum: bool,
+    /// It leaves as it is, with this checksum in the log.
+    pub(super) is_ready: bool,
     /// Of what is logged.
     pub(super) checksum: u32,
+    /// For the log, if it begins like a block of the journal: the same, but for that word.
+    pub(super) escaped: Option<Bytes>,
+}
+
+impl Image {
+    /// A block as it was. `checksum`: of what is logged, if that is known: then it is as it leaves.
+    pub(super) fn new(buffer: Buffer, seal: Seal, has_sum: bool, checksum: Option<u32>) -> Self {
+        let (block, hint) = (buffer.block(), buffer.hint());
+        let (is_ready, checksum) = (checksum.is_some(), checksum.unwrap_or(0));
+        let (bytes, is_copy, escaped) = (buffer.into_shared(), false, None);
+        Self { block, bytes, hint, seal, is_copy, has_sum, is_ready, checksum, escaped }
+    }
 }
 
 /// Blocks that are copied together.
 const TOGETHER: usize = 16;
 
-/// The blocks with their checksums, their own and the log's. `busy`: see [`pieces::map`].
-pub(super) fn images(
+/// Makes the blocks ready to leave, with their checksums, their own and the log's. `busy`: see [`pieces::each`].
+pub(super) fn make_ready(
     client: &dyn Client,
-    taken: Vec<Taken>,
+    images: &mut [Image],
     log: Option<LogChecksums>,
     reseed: &OnceLock<Reseed>,
     busy: usize,
-) -> Vec<Image> {
-    pieces::map(taken, busy, |piece| {
-        let mut images = Vec::with_capacity(piece.len());
-        let (mut without, mut copies) = (Vec::with_capacity(TOGETHER), Copies::default());
-        let mut piece = piece.into_iter();
-        while !piece.as_slice().is_empty() {
+) {
+    pieces::each(images, busy, |piece| {
+        let (mut waiting, mut copies) = (Vec::with_capacity(TOGETHER), Copies::default());
+        let mut rest = piece.iter_mut().filter(|image| !image.is_ready);
+        loop {
+            waiting.extend(rest.by_ref().take(TOGETHER));
+            if waiting.is_empty() {
+                return;
+            }
             // Most are in no cache of the processor any more.
-            let cold = piece.as_slice().iter().take(TOGETHER).filter(|taken| taken.logged.is_none());
-            cold.for_each(|taken| buffer::ask_for_ends(&taken.buffer));
-            for Taken { buffer, seal, has_sum, logged } in piece.by_ref().take(TOGETHER) {
-                let (block, hint) = (buffer.block(), buffer.hint());
-                if let Some(checksum) = logged {
-                    let bytes = buffer.into_shared();
-                    let logged = if log.is_some() { bytes.clone() } else { Bytes::default() };
-                    images.push(Image {
-                        block,
-                        bytes,
-                        hint,
-                        is_copy: false,
-                        logged,
-                        is_escaped: false,
-                        checksum,
-                    });
-                    continue;
-                }
-                let is_copy = client.has_checksum(seal);
+            waiting.iter().for_each(|image: &&mut Image| buffer::ask_for_ends(&image.bytes));
+            waiting.retain_mut(|image| {
+                image.is_ready = true;
+                image.is_copy = client.has_checksum(image.seal);
+                let bytes = &image.bytes;
                 // Read once, for both checksums, and the copy written past the caches.
-                if is_copy
-                    && !needs_escape(&buffer)
-                    && let Some(sum) = client.end_sum(seal, &buffer, has_sum)
+                if image.is_copy
+                    && !needs_escape(bytes)
+                    && let Some(sum) = client.end_sum(image.seal, bytes, image.has_sum)
                 {
-                    let checksum = log.map_or(0, |log| log.of_summed(&buffer, sum, reseed));
-                    copies.push(buffer.len(), |copy| {
-                        copy.put(&buffer[..buffer.len() - size_of_val(&sum.value)]);
+                    image.checksum = log.map_or(0, |log| log.of_summed(bytes, sum, reseed));
+                    copies.push(bytes.len(), |copy| {
+                        copy.put(&bytes[..bytes.len() - size_of_val(&sum.value)]);
                         copy.put(&sum.value.to_le_bytes());
                     });
-                    without.push(images.len());
-                    // Its bytes come below.
-                    let (bytes, logged) = Default::default();
-                    images.push(Image { block, bytes, hint, is_copy, logged, is_escaped: false, checksum });
-                    continue;
+                    return true;
                 }
-                let bytes = match is_copy {
+                if image.is_copy {
                     // Who changes the block next need not copy it then: he has no time for that, and it is in the processor's
                     // cache here.
-                    true => {
-                        let mut copy = Bytes::copy_of(&buffer);
-                        drop(buffer);
-                        client.seal(block, seal, copy.make_mut());
-                        copy
-                    }
-                    false => buffer.into_shared(),
-                };
-                let (escaped, checksum) = log.map_or((None, 0), |log| log.of(&bytes));
-                let is_escaped = escaped.is_some();
-                let logged = match log {
-                    Some(_) => escaped.unwrap_or_else(|| bytes.clone()),
-                    None => Bytes::default(),
-                };
-                images.push(Image { block, bytes, hint, is_copy, logged, is_escaped, checksum });
-            }
-            for (at, copy) in without.drain(..).zip(copies.finish()) {
-                let image: &mut Image = &mut images[at];
-                if log.is_some() {
-                    image.logged = copy.clone();
+                    image.bytes = Bytes::copy_of(&image.bytes);
+                    client.seal(image.block, image.seal, image.bytes.make_mut());
                 }
-                image.bytes = copy;
-            }
+                if let Some(log) = log {
+                    (image.escaped, image.checksum) = log.of(&image.bytes);
+                }
+                false
+            });
+            waiting.drain(..).zip(copies.finish()).for_each(|(image, copy)| image.bytes = copy);
         }
-        images
-    })
+    });
 }

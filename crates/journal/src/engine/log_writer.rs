@@ -172,11 +172,10 @@ impl LogWriter {
         LogChecksums { format: self.format, tid: self.tid }
     }
 
-    /// Writes the next transaction and makes it durable; its images were made by [`checksums`](Self::checksums), and what they have
-    /// for the log is taken out. How many blocks.
+    /// Writes the next transaction and makes it durable; its images were made ready by [`checksums`](Self::checksums). How many blocks.
     pub(super) fn write(
         &mut self,
-        images: &mut [Image],
+        images: &[Image],
         revokes: &[Pblk],
         (seconds, nanos): (u64, u32),
     ) -> Result<u32, Failure> {
@@ -200,14 +199,14 @@ impl LogWriter {
             let block = block.finish();
             self.append(&mut [block.into()])?;
         }
-        for piece in images.chunks_mut(self.format.tags_per_descriptor()) {
+        for piece in images.chunks(self.format.tags_per_descriptor()) {
             let mut descriptor = DescriptorWriter::new(self.format, tid, [0; 16]);
             let mut blocks: Vec<Bytes> = Vec::with_capacity(piece.len() + 1);
             blocks.push(Bytes::default());
-            for image in piece {
-                let pushed = descriptor.push(image.block, image.is_escaped, image.checksum);
-                pushed.map_err(|_| Failure::TooLarge(image.block))?;
-                blocks.push(std::mem::take(&mut image.logged));
+            for Image { block, bytes, checksum, escaped, .. } in piece {
+                let pushed = descriptor.push(*block, escaped.is_some(), *checksum);
+                pushed.map_err(|_| Failure::TooLarge(*block))?;
+                blocks.push(escaped.clone().unwrap_or_else(|| bytes.clone()));
             }
             blocks[0] = descriptor.finish().into();
             self.append(&mut blocks)?;
