@@ -122,6 +122,11 @@ mod scheduled {
             // A thread that panicked with it fails the whole test.
             MutexGuard(Some(self.0.lock().expect("no thread panicked")))
         }
+
+        /// Takes it, unless somebody has it.
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
+        }
     }
 
     impl<T> Deref for MutexGuard<'_, T> {

@@ -124,7 +124,7 @@ fn threads_pass_blocks_around() {
 }
 
 #[test]
-fn copies_with_other_ends_are_the_same_before_them() {
+fn copies_are_what_was_put_there() {
     let sources = [0usize, 12, 64, 100, 1024, 4096, 4096, 65536, 70_000, 4096];
     let sources = sources.map(|len| (0..len).map(|i| (i * 7 + i / 256) as u8).collect::<Vec<_>>());
     let mut copies = Copies::default();

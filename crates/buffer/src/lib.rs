@@ -248,12 +248,13 @@ impl Buffers {
         budget: &Arc<Budget>,
     ) -> Arc<Self> {
         let salt = RandomState::new().hash_one(blocks);
+        let waiting_max = waiting::bytes_max(budget.limit());
         let buffers = Arc::new(Self {
             device,
             block_size,
             blocks,
             budget: budget.clone(),
-            shards: (0..SHARDS).map(|_| Apart(Mutex::new(Shard::new(salt)))).collect(),
+            shards: (0..SHARDS).map(|_| Apart(Mutex::new(Shard::new(salt, waiting_max)))).collect(),
             salt,
             held_bytes: Apart::default(),
             turn: AtomicUsize::new(0),

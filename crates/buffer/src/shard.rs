@@ -34,6 +34,8 @@ pub(crate) struct Shard {
     early: HashMap<u64, Taken, Salted>,
     /// Changes that wait, of the last transaction and the one before, by the last bit of their numbers.
     waiting: [Waiting; 2],
+    /// Bytes of them at most.
+    waiting_max: usize,
 }
 
 /// A block as a transaction left it.
@@ -85,7 +87,7 @@ impl Slot {
 }
 
 impl Shard {
-    pub(crate) fn new(salt: u64) -> Self {
+    pub(crate) fn new(salt: u64, waiting_max: usize) -> Self {
         let places = HashMap::with_hasher(Salted::new(salt));
         let early = HashMap::with_hasher(Salted::new(salt));
         let (slots, hand) = (Vec::new(), 0);
@@ -100,6 +102,7 @@ impl Shard {
             taking: 0,
             early,
             waiting: Default::default(),
+            waiting_max,
         }
     }
 
@@ -320,7 +323,7 @@ impl Shard {
         let slot = &mut self.slots[at];
         debug_assert!(slot.waiting.is_empty() || slot.changed == transaction, "made when they were taken");
         let waiting = &mut self.waiting[(transaction % 2) as usize];
-        if !waiting.push(&mut slot.waiting, transaction, patch, slot.bytes.len()) {
+        if !waiting.push(&mut slot.waiting, transaction, patch, (slot.bytes.len(), self.waiting_max)) {
             return None;
         }
         (slot.touched, slot.is_edited, slot.is_at_home) = (true, true, false);

@@ -30,8 +30,10 @@ use crate::{Bytes, Patch};
 /// No change.
 const NONE: u32 = u32::MAX;
 
-/// Bytes that wait in one shard at most, for one transaction: who has more makes his changes at once.
-const BYTES_MAX: usize = 128 << 10;
+/// Bytes that wait in one shard at most, for one transaction, in a cache of so many bytes: who has more makes his changes at once.
+pub(crate) fn bytes_max(cache: usize) -> usize {
+    (cache / (16 * crate::SHARDS)).clamp(1 << 10, 128 << 10)
+}
 
 /// Bytes that are moved at a time.
 const LINE: usize = 64;
@@ -81,13 +83,13 @@ pub struct Summed {
 }
 
 impl Waiting {
-    /// Adds a change of a block of so many bytes. `false`: there is no room, or it is none of what its checksum is of.
+    /// Adds a change of a block of so many bytes, of so many that may wait. `false`: there is no room, or it is none of what its checksum is of.
     pub(crate) fn push(
         &mut self,
         chain: &mut Chain,
         transaction: u64,
         patch: &Patch<'_>,
-        block_len: usize,
+        (block_len, bytes_max): (usize, usize),
     ) -> bool {
         let Patch { summed: Summed { len, .. }, pieces } = patch;
         let is_within =
@@ -104,7 +106,7 @@ impl Waiting {
             self.bytes.clear();
         }
         let more: usize = pieces.iter().map(|(_, bytes)| 4 + bytes.len()).sum();
-        if self.bytes.len() + more > BYTES_MAX {
+        if self.bytes.len() + more > bytes_max {
             return false;
         }
         let start = self.bytes.len() as u32;
@@ -422,7 +424,8 @@ mod tests {
                 let pieces = [(far, &data[..]), (step * 4, &data[..data.len().min(2)])];
                 let patch = Patch { summed, pieces: &pieces[..1 + step % 2] };
                 assert!(
-                    waiting.push(&mut chains[step % 3], transaction, &patch, 1024) || pieces[0].1.is_empty()
+                    waiting.push(&mut chains[step % 3], transaction, &patch, (1024, 128 << 10))
+                        || pieces[0].1.is_empty()
                 );
             }
             let mut plain = blocks.clone();
@@ -457,12 +460,13 @@ mod tests {
         for (at, len) in [(1012, 1), (1010, 3), (usize::MAX, 1), (0, 0)] {
             let patch = Patch { summed, pieces: &[(at, &[1; 3][..len])] };
             let mut chain = Chain::EMPTY;
-            assert!(!waiting.push(&mut chain, 9, &patch, 1024) && chain.is_empty());
+            assert!(!waiting.push(&mut chain, 9, &patch, (1024, 128 << 10)) && chain.is_empty());
         }
         let many = [0; 60_000];
         let patch = Patch { summed: Summed { seed: 77, len: 65524 }, pieces: &[(0, &many)] };
         let mut chain = Chain::EMPTY;
-        let added = (0..10).filter(|_| waiting.push(&mut chain, 9, &patch, 65536)).count();
+        let added =
+            (0..10).filter(|_| waiting.push(&mut chain, 9, &patch, (65536, bytes_max(1 << 30)))).count();
         assert_eq!(added, 2, "there is an end to what waits");
     }
 }

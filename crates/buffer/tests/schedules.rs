@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::sync::atomic::{AtomicU8, Ordering};
 use base::sync::{schedules, shuttle};
 use base::{BlockSize, Pblk};
-use buffer::{Buffers, Bytes, Kind, Owner};
+use buffer::{Buffers, Bytes, Hint, Kind, Made, Owner, Patch, Summed};
 use device::{Device, DeviceFault, MemDevice};
 use memory::{Budget, Shrinker};
 
@@ -145,5 +145,48 @@ fn a_seal_never_hides_a_newer_change() {
         buffers.shrink(1 << 20);
         buffers.shrink(1 << 20);
         assert_eq!(ends(&buffers.snapshot(BLOCK).unwrap().0), 2, "and it stays until it is home");
+    });
+}
+
+/// Changes that wait are taken with their transaction's block while the next transaction's come and others look: the commit gets those of
+/// its own, all of them and no others, and so does whoever looks.
+#[test]
+fn what_waits_is_in_the_commit_of_its_transaction() {
+    schedules("cache: changes that wait", 3000, || {
+        let (_, buffers) = cache();
+        let summed = Summed { seed: 9, len: 1012 };
+        let add = |buffers: &Buffers, transaction: u64, at: usize, value: u8| {
+            let patch = Patch { summed, pieces: &[(at, &[value])] };
+            buffers.patch_at(BLOCK, &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap();
+        };
+        buffers.fresh(BLOCK, OWNER, 1, &mut |bytes| bytes[1] = 9);
+        add(&buffers, 1, 0, 1);
+        buffers.begin_taking(1);
+        let changer = buffers.clone();
+        let change = shuttle::thread::spawn(move || {
+            add(&changer, 2, 0, 2);
+            add(&changer, 2, 1, 8);
+        });
+        let looker = buffers.clone();
+        let look = shuttle::thread::spawn(move || {
+            let seen = looker.get(BLOCK, OWNER, |_| Ok(())).unwrap();
+            assert!([[1, 9], [2, 9], [2, 8]].iter().any(|both| seen.starts_with(both)), "{:?}", &seen[..2]);
+        });
+        let told = std::cell::Cell::new(None);
+        let tell = |made: &Made| {
+            told.set(Some(made.start));
+            Some(3)
+        };
+        let taken = buffers.take(&[(BLOCK, Hint::NONE)], 1, &tell).unwrap().remove(0);
+        buffers.end_taking();
+        assert_eq!(taken.buffer[..2], [1, 9], "as the first transaction left it");
+        let sum = base::checksum::crc32c(9, &taken.buffer[..1012]);
+        let ends_in_it = taken.buffer[1020..] == sum.to_le_bytes();
+        assert!(ends_in_it || !taken.has_sum);
+        assert!(taken.told.is_none() || taken.has_sum && told.get() == Some([1, 9, 0, 0]));
+        change.join().unwrap();
+        look.join().unwrap();
+        let next = buffers.take(&[(BLOCK, Hint::NONE)], 2, &tell).unwrap().remove(0);
+        assert_eq!(next.buffer[..2], [2, 8]);
     });
 }
