@@ -155,7 +155,7 @@ fn what_waits_is_in_the_commit_of_its_transaction() {
     schedules("cache: changes that wait", 3000, || {
         let (_, buffers) = cache();
         let summed = Summed { seed: 9, len: 1012 };
-        let add = |buffers: &Buffers, transaction: u64, at: usize, value: u8| {
+        let add = move |buffers: &Buffers, transaction: u64, at: usize, value: u8| {
             let patch = Patch { summed, pieces: &[(at, &[value])] };
             buffers.patch_at(BLOCK, &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap();
         };
