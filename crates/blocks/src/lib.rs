@@ -37,6 +37,7 @@ mod stream;
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -59,6 +60,15 @@ use crate::region::Class;
 pub struct Copies {
     /// Nobody is given one before all of them are where others find them.
     made: Vec<Block>,
+    /// It is this thread that has to wait for what it wrote.
+    of_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        // What was not given to anybody is taken by others next.
+        stream::finish();
+    }
 }
 
 impl Copies {

@@ -149,8 +149,13 @@ impl Shard {
     fn make_changes(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         let chain = std::mem::replace(&mut slot.waiting, Chain::EMPTY);
-        (slot.has_sum, slot.zeros) = (false, Zeros::default());
-        self.waiting[(slot.changed % 2) as usize].make(chain, slot.changed, slot.bytes.make_mut());
+        let waiting = &self.waiting[(slot.changed % 2) as usize];
+        // Of a block that was freed and changed again in one transaction, which only damage leads to, no commit takes the changes: they
+        // are lost with the transaction, and what is in their place by now is another's.
+        if waiting.is_of(slot.changed) {
+            (slot.has_sum, slot.zeros) = (false, Zeros::default());
+            waiting.make(chain, slot.bytes.make_mut());
+        }
     }
 
     fn slot_at(&mut self, block: Pblk, mut hint: Hint) -> Option<&mut Slot> {
@@ -320,8 +325,11 @@ impl Shard {
             return None;
         }
         self.keep_early(at, transaction);
+        if self.slots[at].changed != transaction {
+            // Usually there are none: they were made when they were taken.
+            self.make_whole(at);
+        }
         let slot = &mut self.slots[at];
-        debug_assert!(slot.waiting.is_empty() || slot.changed == transaction, "made when they were taken");
         let waiting = &mut self.waiting[(transaction % 2) as usize];
         if !waiting.push(&mut slot.waiting, transaction, patch, (slot.bytes.len(), self.waiting_max)) {
             return None;
@@ -388,9 +396,11 @@ impl Shard {
     }
 
     /// The device has what this transaction made of the block; these very bytes if `is_at_home`.
-    pub(crate) fn set_clean(&mut self, block: Pblk, hint: Hint, transaction: u64, is_at_home: bool) {
-        if let Some(slot) = self.slot_at(block, hint).filter(|slot| slot.changed == transaction) {
-            (slot.changed, slot.is_at_home) = (0, is_at_home);
+    pub(crate) fn set_clean(&mut self, block: Pblk, mut hint: Hint, transaction: u64, is_at_home: bool) {
+        let Some(at) = self.place(block, &mut hint) else { return };
+        if self.slots[at].changed == transaction {
+            self.make_whole(at);
+            (self.slots[at].changed, self.slots[at].is_at_home) = (0, is_at_home);
         }
     }
 

@@ -539,6 +539,31 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     assert_eq!(buffers.snapshot(Pblk(5)).unwrap().0[..10], [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
+/// A block that no commit takes, since damage had it freed and used in one transaction: its changes are lost with that, and are never
+/// another block's.
+#[test]
+fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
+    let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
+    let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
+    let patch = |block: Pblk, transaction: u64, byte: u8| {
+        let patch = Patch { summed: Summed { seed: 77, len: 1012 }, pieces: &[(usize::from(byte), &[byte])] };
+        buffers.patch_at(block, &mut { Hint::NONE }, owner, transaction, &patch)
+    };
+    let blocks: Vec<Pblk> = (0..40).map(Pblk).collect();
+    for block in &blocks {
+        buffers.fresh(*block, owner, 1, &mut |_| ());
+    }
+    blocks.iter().for_each(|block| assert_eq!(patch(*block, 1, 1), Some(false)));
+    // Transaction 1 took none. In the third, half of them are changed again, and then seen.
+    blocks[..20].iter().for_each(|block| assert_eq!(patch(*block, 3, 3), Some(true)));
+    for (at, block) in blocks.iter().enumerate() {
+        let bytes = buffers.snapshot(*block).unwrap().0;
+        let is_strange = |(at, byte): &(usize, &u8)| **byte != 0 && usize::from(**byte) != *at;
+        let strange = bytes.iter().enumerate().filter(is_strange).count();
+        assert_eq!((strange, bytes[3]), (0, if at < 20 { 3 } else { 0 }), "block {at}");
+    }
+}
+
 /// The next transaction changes, drops and makes blocks before those of the one before were taken, who gets them as he left them.
 #[test]
 fn blocks_are_taken_as_their_transaction_left_them() {

@@ -106,7 +106,8 @@ impl Waiting {
             self.bytes.clear();
         }
         let more: usize = pieces.iter().map(|(_, bytes)| 4 + bytes.len()).sum();
-        if self.bytes.len() + more > bytes_max {
+        let held = self.bytes.len() + self.changes.len() * size_of::<Change>();
+        if held + more > bytes_max {
             return false;
         }
         let start = self.bytes.len() as u32;
@@ -125,9 +126,13 @@ impl Waiting {
         true
     }
 
-    /// Makes the changes of a block of this transaction, in their order. Its checksum is not right then.
-    pub(crate) fn make(&self, chain: Chain, transaction: u64, block: &mut [u8]) {
-        debug_assert_eq!(self.transaction, transaction, "changes are their transaction's");
+    /// Are these this transaction's?
+    pub(crate) fn is_of(&self, transaction: u64) -> bool {
+        self.transaction == transaction
+    }
+
+    /// Makes the changes of a block, in their order. Its checksum is not right then.
+    pub(crate) fn make(&self, chain: Chain, block: &mut [u8]) {
         for change in self.of(chain) {
             for (at, bytes) in pieces(self.bytes_of(change)) {
                 // What lies outside is left out: who told it had another block in mind.
@@ -432,7 +437,7 @@ mod tests {
             for (number, (chain, plain)) in chains.into_iter().zip(&mut plain).enumerate() {
                 let has_sum = transaction > 1 && number > 0;
                 batch.take((number, Pblk(9)), &blocks[number], (has_sum, zeros[number]), (&waiting, chain));
-                waiting.make(chain, transaction, plain.make_mut());
+                waiting.make(chain, plain.make_mut());
             }
             let made = RefCell::new(Vec::new());
             let tell = |it: &Made| {
