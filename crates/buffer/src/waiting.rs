@@ -16,7 +16,10 @@
 //!
 //! Invariants
 //! 1. A slot that has changes waiting was changed last by the transaction that they belong to.
-//! 2. Those of a transaction and of the next one are apart. When that one's successor has its first, the older ones were all made.
+//! 2. Those of a transaction and of the next one are apart. When that one's successor has its first, the older ones were all made, or
+//!    nobody makes them: their block was freed in the same transaction before, and is somebody's still, on a damaged file system.
+//! 3. Who leaves a change vouches for what is there: nobody compares. On a file system whose map leads to one block as two leaves of
+//!    a directory, a change may hit the other leaf's names.
 
 use std::ops::Range;
 use std::sync::OnceLock;
