@@ -130,14 +130,7 @@ impl Shard {
         Some(hint.0 as usize)
     }
 
-    /// A block that is here, to be looked at: all its changes are made.
-    #[inline]
-    fn whole(&mut self, block: Pblk, hint: &mut Hint) -> Option<&mut Slot> {
-        let at = self.place(block, hint)?;
-        self.make_whole(at);
-        Some(&mut self.slots[at])
-    }
-
+    /// Makes the changes of a block that is here, before somebody looks at it.
     #[inline]
     fn make_whole(&mut self, at: usize) {
         if !self.slots[at].waiting.is_empty() {
@@ -166,11 +159,10 @@ impl Shard {
     /// The bytes and the owner that they were verified as.
     #[inline]
     pub(crate) fn hit(&mut self, block: Pblk, hint: &mut Hint) -> Option<(Bytes, u64)> {
+        let at = self.place(block, hint)?;
+        self.make_whole(at);
         self.hits += 1;
-        let Some(slot) = self.whole(block, hint) else {
-            self.hits -= 1;
-            return None;
-        };
+        let slot = &mut self.slots[at];
         slot.touched = true;
         Some((slot.bytes.clone(), slot.verified))
     }
@@ -229,7 +221,9 @@ impl Shard {
     /// block, and the bytes are from before its change. Read again.
     pub(crate) fn insert(&mut self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64, bool)> {
         let mut hint = Hint::NONE;
-        if let Some(slot) = self.whole(block, &mut hint) {
+        if let Some(at) = self.place(block, &mut hint) {
+            self.make_whole(at);
+            let slot = &self.slots[at];
             return Some((slot.bytes.clone(), slot.verified, false));
         }
         if self.departed != since {

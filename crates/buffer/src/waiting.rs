@@ -345,23 +345,27 @@ impl Making {
         pieces.for_each(|(at, bytes)| window[at - from..][..bytes.len()].copy_from_slice(bytes));
         self.has_sum &= difference.len() == summed.len;
         let before = older.last_chunk().filter(|_| self.has_sum);
+        let anew = |window: &[u8]| {
+            let mut left = summed.len;
+            [&older[..from], window, &older[to..]].into_iter().fold(summed.seed, |sum, part| {
+                let part = &part[..part.len().min(left)];
+                left -= part.len();
+                crc32c(sum, part)
+            })
+        };
         let sum = match before {
             Some(before) => {
                 differ
                     .iter_mut()
                     .zip(&window[words.start - from..])
                     .for_each(|(differs, byte)| *differs ^= byte);
-                u32::from_le_bytes(*before) ^ difference.of(words.start, differ)
+                let sum = u32::from_le_bytes(*before) ^ difference.of(words.start, differ);
+                debug_assert_eq!(sum, anew(window), "the block ended in the right checksum");
+                sum
             }
             // All of it is looked at, so it is asked what else it has.
             None => {
-                let mut left = summed.len;
-                let sum =
-                    [&older[..from], window, &older[to..]].into_iter().fold(summed.seed, |sum, part| {
-                        let part = &part[..part.len().min(left)];
-                        left -= part.len();
-                        crc32c(sum, part)
-                    });
+                let sum = anew(window);
                 let within = run_of_zeros(&window[last - from..]);
                 let all_are = last + within == to && to < summed.len;
                 let behind = if all_are { run_of_zeros(&older[to..summed.len]) } else { 0 };

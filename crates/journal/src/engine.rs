@@ -12,7 +12,8 @@
 //! Nobody waits for a block that is being committed, nor while the blocks are taken: the next transaction runs as soon as the values
 //! of the last one are with its blocks (the cache keeps blocks that it changes before they were taken). Taking them takes shared
 //! bytes, and a change while they are shared goes to a copy.
-//! Soon they are not: what gets a checksum is copied for the log by who commits.
+//! Soon they are not: what gets a checksum is copied for the log by who commits. But a block whose changes waited is copied when it is
+//! taken, and the copy is the cache's too.
 //!
 //! Invariants
 //! 1. A home is written only with bytes of a committed transaction (C1).
