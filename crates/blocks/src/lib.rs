@@ -344,6 +344,12 @@ pub fn ask_for_start<T>(of: &T) {
     ask(std::ptr::from_ref(of).cast());
 }
 
+/// Asks the processor for the line at an address; whatever is there by now.
+#[inline]
+pub fn ask_for_place(at: usize) {
+    ask(std::ptr::without_provenance(at));
+}
+
 /// Asks the processor for bytes that will be read all of, and in a moment: all at once, where who reads them waits for one after the
 /// other, as far as the processor does not guess what comes.
 #[inline]

@@ -1,5 +1,7 @@
 //! Changing blocks in memory.
 
+use std::ops::Range;
+
 use base::Pblk;
 use base::sync::atomic::Ordering;
 
@@ -32,8 +34,6 @@ pub struct Patch<'a> {
 
 /// One of many blocks that were taken.
 pub struct Snapshot {
-    /// Its place among them.
-    pub at: usize,
     /// Its bytes.
     pub buffer: Buffer,
     /// Whose it is as of the last change.
@@ -212,6 +212,7 @@ impl Buffers {
                 return is_first;
             }
             shard.add_changed(block, bytes, owner.word(), transaction);
+            self.note_slots(block, &shard);
         }
         self.charge();
         true
@@ -243,80 +244,87 @@ impl Buffers {
     }
 
     /// Blocks as this transaction left them, which changed each and is the last one that did, or whose blocks are [being
-    /// taken](Self::begin_taking); each once, in any order. Waits for memory together: of many blocks most are in no cache of the
-    /// processor. `tell` is asked about blocks whose [changes waited](Patch), when they are in one: it asks nothing of the cache.
+    /// taken](Self::begin_taking): to `each`, in any order, with what was given with them. Waits for memory together: of many blocks
+    /// most are in no cache of the processor. `tell` is asked about blocks whose [changes waited](Patch), when they are in one. Both
+    /// ask nothing of the cache.
     ///
     /// # Errors
     /// As [`change`](Self::change): for a block that is none of these, and not in memory.
-    pub fn take(
+    pub fn take<T: Copy>(
         &self,
-        blocks: &[(Pblk, Hint)],
+        blocks: &[(Pblk, Hint, T)],
         transaction: u64,
         tell: &dyn Fn(&Made) -> Option<u32>,
-    ) -> Result<Vec<Snapshot>, ReadFault> {
-        let mut taken = Vec::with_capacity(blocks.len());
+        mut each: impl FnMut(T, Snapshot),
+    ) -> Result<(), ReadFault> {
         let mut missing = Vec::new();
-        let (mut wanted, mut batch) = (Vec::with_capacity(AHEAD), Batch::default());
-        for group in self.by_shard(blocks.iter().map(|(block, _)| *block)).chunk_by(|a, b| a.0 == b.0) {
-            for (number, piece) in group.chunks(AHEAD).enumerate() {
-                wanted.clear();
-                wanted.extend(piece.iter().map(|(_, at)| blocks[*at]));
+        let mut batch = Batch::default();
+        let (wanted, shards) = self.by_shard(blocks.iter().map(|all| (all.0, *all)));
+        for (shard_at, group) in shards {
+            let mut rest = &wanted[group];
+            if rest.len() > AHEAD {
+                self.shards[shard_at].lock().ask_for_waiting(transaction);
+            }
+            while !rest.is_empty() {
+                let (piece, next) = rest.split_at(rest.len().min(AHEAD));
+                rest = next;
                 let mut told = [None; AHEAD];
-                let mut shard = self.shards[group[0].0].lock();
-                shard.look_ahead(&wanted);
-                shard.begin_making(&wanted, transaction, &mut batch);
+                let mut shard = self.shards[shard_at].lock();
+                shard.look_ahead(piece);
+                shard.begin_making(piece, transaction, &mut batch);
                 // They come while these are copied.
-                let next = group.iter().skip((number + 1) * AHEAD).take(AHEAD);
-                next.for_each(|(_, at)| shard.ask_for_slot(blocks[*at].1));
+                next.iter().take(AHEAD).for_each(|(_, hint, _)| shard.ask_for_slot(*hint));
                 if !batch.is_empty() {
                     // Others need not wait for the copies.
                     drop(shard);
                     batch.make(&self.difference, tell);
-                    shard = self.shards[group[0].0].lock();
+                    shard = self.shards[shard_at].lock();
                     for making in &mut batch.blocks {
-                        let number = making.number;
-                        told[number] = shard.end_making(making, transaction, wanted[number].1);
+                        let (number, (_, hint, _)) = (making.number, piece[making.number]);
+                        told[number] = shard.end_making(making, transaction, hint);
                     }
                     batch.clear();
                 }
-                for (told, &(_, at)) in told.into_iter().zip(piece) {
-                    let (block, mut hint) = blocks[at];
+                for (told, &(block, mut hint, with)) in told.into_iter().zip(piece) {
                     match shard.take(block, &mut hint, transaction) {
-                        Some(Taken { bytes, owner, has_sum }) => taken.push(Snapshot {
-                            at,
-                            buffer: Buffer { block, bytes, hint },
-                            owner: Owner::from_word(owner),
-                            has_sum,
-                            told,
-                        }),
-                        None => missing.push(at),
+                        Some(Taken { bytes, owner, has_sum }) => {
+                            let buffer = Buffer { block, bytes, hint };
+                            each(with, Snapshot { buffer, owner: Owner::from_word(owner), has_sum, told });
+                        }
+                        None => missing.push((block, with)),
                     }
                 }
             }
         }
-        for at in missing {
-            let (buffer, owner) = self.snapshot(blocks[at].0)?;
-            taken.push(Snapshot { at, buffer, owner, has_sum: false, told: None });
+        for (block, with) in missing {
+            let (buffer, owner) = self.snapshot(block)?;
+            each(with, Snapshot { buffer, owner, has_sum: false, told: None });
         }
-        Ok(taken)
+        Ok(())
     }
 
-    /// The shards of blocks and their places among these, in the order of the shards.
-    fn by_shard(&self, blocks: impl Iterator<Item = Pblk>) -> Vec<(usize, usize)> {
-        let shards: Vec<usize> = blocks.map(|block| self.shard_of(block)).collect();
+    /// Sorts what belongs to blocks by their shards: all of it, and for each shard that has some where.
+    fn by_shard<T: Copy>(
+        &self,
+        all: impl ExactSizeIterator<Item = (Pblk, T)> + Clone,
+    ) -> (Vec<T>, impl Iterator<Item = (usize, Range<usize>)>) {
+        let shards: Vec<u8> = all.clone().map(|(block, _)| self.shard_of(block) as u8).collect();
         // Where each shard's begin: there are few shards, and often many blocks.
-        let mut next = [0; SHARDS];
-        shards.iter().for_each(|shard| next[*shard] += 1);
+        let mut ends = [0; SHARDS];
+        shards.iter().for_each(|shard| ends[usize::from(*shard)] += 1);
         let mut begin = 0;
-        for next in &mut next {
-            begin += std::mem::replace(next, begin);
+        for end in &mut ends {
+            begin += std::mem::replace(end, begin);
         }
-        let mut order = vec![(0, 0); shards.len()];
-        for (at, shard) in shards.into_iter().enumerate() {
-            order[next[shard]] = (shard, at);
-            next[shard] += 1;
+        let mut sorted: Vec<T> = all.clone().next().map_or_else(Vec::new, |(_, any)| vec![any; shards.len()]);
+        for (shard, (_, one)) in shards.into_iter().zip(all) {
+            let end = &mut ends[usize::from(shard)];
+            sorted[*end] = one;
+            *end += 1;
         }
-        order
+        let begins = std::iter::once(0).chain(ends);
+        let groups = begins.zip(ends).map(|(begin, end)| begin..end).enumerate();
+        (sorted, groups.filter(|(_, group)| !group.is_empty()))
     }
 
     /// The device has what `transaction` made of the block, the last one to change it. `is_at_home`: it has these very bytes (see
@@ -327,12 +335,12 @@ impl Buffers {
 
     /// As [`set_clean`](Self::set_clean) for many blocks, of which it is known where they were. Takes each lock once.
     pub fn set_clean_many(&self, blocks: &[Clean]) {
-        for group in self.by_shard(blocks.iter().map(|clean| clean.block)).chunk_by(|a, b| a.0 == b.0) {
-            let mut shard = self.shards[group[0].0].lock();
-            for piece in group.chunks(AHEAD) {
-                piece.iter().for_each(|(_, at)| shard.ask_for_slot(blocks[*at].hint));
-                for &(_, at) in piece {
-                    let Clean { block, hint, transaction, is_at_home } = blocks[at];
+        let (blocks, shards) = self.by_shard(blocks.iter().map(|clean| (clean.block, *clean)));
+        for (shard, group) in shards {
+            let mut shard = self.shards[shard].lock();
+            for piece in blocks[group].chunks(AHEAD) {
+                piece.iter().for_each(|clean| shard.ask_for_slot(clean.hint));
+                for &Clean { block, hint, transaction, is_at_home } in piece {
                     shard.set_clean(block, hint, transaction, is_at_home);
                 }
             }

@@ -59,7 +59,7 @@ use memory::{Budget, Shrinker};
 pub use device::{Copies, ask_for, ask_for_block, ask_for_ends, ask_for_start, make_room};
 pub use edit::{Clean, Direct, Edit, Made, Patch, Seal, Snapshot, Summed};
 
-use crate::shard::Shard;
+use crate::shard::{Shard, Slot};
 
 /// Shards of the cache; more than the threads that usually look something up at the same moment.
 const SHARDS: usize = 64;
@@ -228,6 +228,8 @@ pub struct Buffers {
     blocks: u64,
     budget: Arc<Budget>,
     shards: Box<[Apart<Mutex<Shard>>]>,
+    /// Where each shard's slots lie, for who asks the processor for one: he needs no lock.
+    slots_at: [AtomicUsize; SHARDS],
     /// Makes the spread of blocks over shards and buckets unknown to whoever made the image.
     salt: u64,
     held_bytes: Apart<AtomicUsize>,
@@ -255,6 +257,7 @@ impl Buffers {
             blocks,
             budget: budget.clone(),
             shards: (0..SHARDS).map(|_| Apart(Mutex::new(Shard::new(salt, waiting_max)))).collect(),
+            slots_at: std::array::from_fn(|_| AtomicUsize::new(0)),
             salt,
             held_bytes: Apart::default(),
             turn: AtomicUsize::new(0),
@@ -360,10 +363,8 @@ impl Buffers {
     /// Asks the processor for the place of a block that is changed or read in a moment, where that is known: the block is not waited
     /// for.
     pub fn ask_for_slot(&self, block: Pblk, hint: Hint) {
-        // Whoever has the shard may be busy with others.
-        if let Some(shard) = self.shards[self.shard_of(block)].try_lock() {
-            shard.ask_for_slot(hint);
-        }
+        let slots_at = self.slots_at[self.shard_of(block)].load(Ordering::Relaxed);
+        device::ask_for_place(slots_at.wrapping_add((hint.0 as usize).wrapping_mul(size_of::<Slot>())));
     }
 
     /// Reads blocks that will be asked for soon, those that are not there yet: one transfer for each run of such blocks, of
@@ -474,11 +475,21 @@ impl Buffers {
     /// Keeps what was read, or, when another thread was first, takes what that one keeps. With the owner that it is
     /// verified as. `None`: see [`Shard::insert`].
     fn insert(&self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64)> {
-        let (kept, verified, is_new) = self.shard(block).insert(block, bytes, since)?;
+        let (kept, verified, is_new) = {
+            let mut shard = self.shard(block);
+            let inserted = shard.insert(block, bytes, since)?;
+            self.note_slots(block, &shard);
+            inserted
+        };
         if is_new {
             self.charge();
         }
         Some((kept, verified))
+    }
+
+    /// The slots of this block's shard may lie elsewhere now.
+    fn note_slots(&self, block: Pblk, shard: &Shard) {
+        self.slots_at[self.shard_of(block)].store(shard.slots_at(), Ordering::Relaxed);
     }
 
     /// Accounts for one block more; with no lock held.

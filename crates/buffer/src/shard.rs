@@ -48,7 +48,7 @@ pub(crate) struct Taken {
 }
 
 #[repr(align(64))] // Whoever looks at one waits for one line of memory.
-struct Slot {
+pub(crate) struct Slot {
     block: u64,
     bytes: Bytes,
     /// The owner that the bytes were verified as; 0 for nobody yet.
@@ -191,10 +191,10 @@ impl Shard {
 
     /// Asks the processor for what blocks that are soon asked for have here, all together: the count of a block's holders can be
     /// changed only when it is there, and whoever changes one waits for it before he looks at the next.
-    pub(crate) fn look_ahead(&self, blocks: &[(Pblk, Hint)]) {
-        let there = blocks
-            .iter()
-            .filter_map(|(block, hint)| self.slots.get(hint.0 as usize).filter(|slot| slot.block == block.0));
+    pub(crate) fn look_ahead<T>(&self, blocks: &[(Pblk, Hint, T)]) {
+        let there = blocks.iter().filter_map(|(block, hint, _)| {
+            self.slots.get(hint.0 as usize).filter(|slot| slot.block == block.0)
+        });
         let holders = there.map(|slot| {
             // Read all of, soon: where it is is looked up meanwhile.
             if !slot.waiting.is_empty() {
@@ -214,6 +214,16 @@ impl Shard {
     /// Asks the processor for the slot of a block whose place is known.
     pub(crate) fn ask_for_slot(&self, hint: Hint) {
         self.slots.get(hint.0 as usize).into_iter().for_each(device::ask_for_start);
+    }
+
+    /// Asks the processor for the changes of this transaction that wait: they were left over some time.
+    pub(crate) fn ask_for_waiting(&self, transaction: u64) {
+        self.waiting[(transaction % 2) as usize].ask_for(transaction);
+    }
+
+    /// Where the slots lie: good for asking the processor for one, and for nothing else.
+    pub(crate) fn slots_at(&self) -> usize {
+        self.slots.as_ptr().addr()
     }
 
     /// Keeps what was read of a block since [`departed`](Self::departed) was `since`, unless the block came meanwhile: what is
@@ -354,8 +364,13 @@ impl Shard {
     }
 
     /// Takes of these blocks those that have changes waiting, and which this transaction changed last: to get them in copies.
-    pub(crate) fn begin_making(&mut self, blocks: &[(Pblk, Hint)], transaction: u64, batch: &mut Batch) {
-        for (number, &(block, mut hint)) in blocks.iter().enumerate() {
+    pub(crate) fn begin_making<T: Copy>(
+        &mut self,
+        blocks: &[(Pblk, Hint, T)],
+        transaction: u64,
+        batch: &mut Batch,
+    ) {
+        for (number, &(block, mut hint, _)) in blocks.iter().enumerate() {
             let Some(at) = self.place(block, &mut hint) else { continue };
             let slot = &self.slots[at];
             if !slot.waiting.is_empty() && slot.changed == transaction {

@@ -306,6 +306,19 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
     assert_eq!((byte[0], buffers.snapshot(Pblk(3)).unwrap().0[0]), (2, 3));
 }
 
+/// Blocks as a transaction left them, in this order.
+fn all_taken(
+    buffers: &Buffers,
+    blocks: &[(Pblk, Hint)],
+    transaction: u64,
+    tell: &dyn Fn(&Made) -> Option<u32>,
+) -> Vec<Snapshot> {
+    let mut all: Vec<Option<Snapshot>> = blocks.iter().map(|_| None).collect();
+    let wanted: Vec<_> = (0..).zip(blocks).map(|(at, (block, hint))| (*block, *hint, at)).collect();
+    buffers.take(&wanted, transaction, tell, |at: usize, snapshot| all[at] = Some(snapshot)).unwrap();
+    all.into_iter().map(Option::unwrap).collect()
+}
+
 /// Many blocks are taken and told clean as one is, wherever they were.
 #[test]
 fn many_blocks_are_taken_at_once() {
@@ -321,11 +334,10 @@ fn many_blocks_are_taken_at_once() {
     }
     // Not in memory.
     places.push((Pblk(700), Hint(1)));
-    let mut taken = buffers.take(&places, 1, &|_| None).unwrap();
-    taken.sort_unstable_by_key(|taken| taken.at);
+    let taken = all_taken(&buffers, &places, 1, &|_| None);
     assert_eq!(taken.len(), places.len());
-    for (Snapshot { at, buffer, owner: owned, .. }, (block, _)) in taken.iter().zip(&places) {
-        assert_eq!((places[*at].0, buffer.block()), (*block, *block));
+    for (Snapshot { buffer, owner: owned, .. }, (block, _)) in taken.iter().zip(&places) {
+        assert_eq!(buffer.block(), *block);
         assert_eq!(
             (buffer[0], *owned),
             if block.0 == 700 { (0, None) } else { (block.0 as u8, Some(owner)) }
@@ -494,7 +506,7 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
             made.set(Some(*it));
             Some(5)
         };
-        (buffers.take(&[(Pblk(5), Hint::NONE)], transaction, &tell).unwrap().remove(0), made.take())
+        (all_taken(&buffers, &[(Pblk(5), Hint::NONE)], transaction, &tell).remove(0), made.take())
     };
     let check = |(taken, made): (Snapshot, Option<Made>)| {
         let made = made.unwrap();
@@ -588,8 +600,7 @@ fn blocks_are_taken_as_their_transaction_left_them() {
     let changed = buffers.change_trusted_at(Pblk(5), &mut hint, owner, 2, &mut change);
     assert_eq!(changed, Some(true));
     let all: Vec<_> = (0..6).map(|block| (Pblk(block), Hint::NONE)).collect();
-    let mut taken = buffers.take(&all, 1, &|_| None).unwrap();
-    taken.sort_unstable_by_key(|taken| taken.at);
+    let taken = all_taken(&buffers, &all, 1, &|_| None);
     buffers.end_taking();
     for (block, taken) in taken.iter().enumerate() {
         assert_eq!((taken.buffer[9], taken.owner), (10 + block as u8, Some(owner)), "block {block}");

@@ -129,6 +129,14 @@ impl Waiting {
         true
     }
 
+    /// Asks the processor for all of them, if they are this transaction's.
+    pub(crate) fn ask_for(&self, transaction: u64) {
+        if self.is_of(transaction) {
+            self.changes.chunks(2).for_each(|changes| device::ask_for_start(&changes[0]));
+            device::ask_for(&self.bytes);
+        }
+    }
+
     /// Are these this transaction's?
     pub(crate) fn is_of(&self, transaction: u64) -> bool {
         self.transaction == transaction

@@ -6,12 +6,20 @@ use std::sync::Arc;
 use base::sync::atomic::{AtomicU8, Ordering};
 use base::sync::{schedules, shuttle};
 use base::{BlockSize, Pblk};
-use buffer::{Buffers, Bytes, Hint, Kind, Made, Owner, Patch, Summed};
+use buffer::{Buffers, Bytes, Hint, Kind, Made, Owner, Patch, Snapshot, Summed};
 use device::{Device, DeviceFault, MemDevice};
 use memory::{Budget, Shrinker};
 
 const OWNER: Owner = Owner { kind: Kind::Other, ino: 7 };
 const BLOCK: Pblk = Pblk(3);
+
+/// The block as a transaction left it.
+fn taken(buffers: &Buffers, transaction: u64, tell: &dyn Fn(&Made) -> Option<u32>) -> Snapshot {
+    let mut taken = None;
+    let each = |(), snapshot| taken = Some(snapshot);
+    buffers.take(&[(BLOCK, Hint::NONE, ())], transaction, tell, each).unwrap();
+    taken.unwrap()
+}
 
 /// A device whose reads and writes take time: others run before and after the bytes are taken.
 struct Slow(MemDevice);
@@ -177,16 +185,16 @@ fn what_waits_is_in_the_commit_of_its_transaction() {
             told.set(Some(made.start));
             Some(3)
         };
-        let taken = buffers.take(&[(BLOCK, Hint::NONE)], 1, &tell).unwrap().remove(0);
+        let before = taken(&buffers, 1, &tell);
         buffers.end_taking();
-        assert_eq!(taken.buffer[..2], [1, 9], "as the first transaction left it");
-        let sum = base::checksum::crc32c(9, &taken.buffer[..1012]);
-        let ends_in_it = taken.buffer[1020..] == sum.to_le_bytes();
-        assert!(ends_in_it || !taken.has_sum);
-        assert!(taken.told.is_none() || taken.has_sum && told.get() == Some([1, 9, 0, 0]));
+        assert_eq!(before.buffer[..2], [1, 9], "as the first transaction left it");
+        let sum = base::checksum::crc32c(9, &before.buffer[..1012]);
+        let ends_in_it = before.buffer[1020..] == sum.to_le_bytes();
+        assert!(ends_in_it || !before.has_sum);
+        assert!(before.told.is_none() || before.has_sum && told.get() == Some([1, 9, 0, 0]));
         change.join().unwrap();
         look.join().unwrap();
-        let next = buffers.take(&[(BLOCK, Hint::NONE)], 2, &tell).unwrap().remove(0);
+        let next = taken(&buffers, 2, &tell);
         assert_eq!(next.buffer[..2], [2, 8]);
     });
 }

@@ -688,7 +688,8 @@ impl Journal {
     /// For the crash lab: blocks as they are now, with changes of the transaction that runs.
     fn images_now(&self, blocks: &[(Pblk, Seal)]) -> Result<Vec<Image>, ReadFault> {
         let now = |&(block, seal): &(Pblk, Seal)| {
-            Ok(Image::new(self.buffers.snapshot(block)?.0, seal, false, None))
+            let (buffer, _) = self.buffers.snapshot(block)?;
+            Ok(Image::new(Snapshot { buffer, owner: None, has_sum: false, told: None }, seal))
         };
         let mut images = blocks.iter().map(now).collect::<Result<Vec<Image>, ReadFault>>()?;
         make_ready(self.client(), &mut images, None, &self.reseed, 0);
@@ -744,34 +745,18 @@ impl Journal {
         };
         self.client().write_values(&handle)?;
         taken.extend(self.take(&transaction, log)?);
-        // In the order of their places: that is how the checkpoint writes them. Both parts are, so this merges them.
-        taken.sort_by_key(|image| image.block);
-        // One that is in both: on a damaged file system an inode's block may be a directory's, too. The later one has the inode.
-        taken.dedup_by(|later, kept| {
-            let is_same = later.block == kept.block;
-            if is_same {
-                std::mem::swap(later, kept);
-            }
-            is_same
-        });
-        Ok((transaction, taken))
+        Ok((transaction, images::in_order(taken)))
     }
 
-    /// The bytes of the blocks that joined since the last time, in the order of their places.
+    /// The bytes of the blocks that joined since the last time, in any order.
     fn take(&self, transaction: &Transaction, log: Option<LogChecksums>) -> Result<Vec<Image>, ReadFault> {
         let joined = transaction.take_blocks();
-        let places: Vec<_> = joined.iter().map(|(block, _, hint)| (*block, *hint)).collect();
-        let mut taken: Vec<Option<Image>> = joined.iter().map(|_| None).collect();
+        let mut taken = Vec::with_capacity(joined.len());
         let of_made = |made: &Made| log.map_or(Some(0), |log| log.of_made(made, &self.reseed));
-        for Snapshot { at, buffer, owner, has_sum, told } in
-            self.buffers.take(&places, transaction.number, &of_made)?
-        {
-            let (_, seal, _) = joined[at];
-            // A leaf of a directory may have become an index node since it joined.
-            let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
-            taken[at] = Some(Image::new(buffer, seal, has_sum, told));
-        }
-        Ok(taken.into_iter().flatten().collect())
+        self.buffers.take(&joined, transaction.number, &of_made, |seal, snapshot| {
+            taken.push(Image::new(snapshot, seal));
+        })?;
+        Ok(taken)
     }
 
     fn empty_log(&self, writer: &mut Writer) -> Result<(), Failure> {

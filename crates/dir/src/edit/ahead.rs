@@ -72,6 +72,7 @@ impl Editor<'_> {
         self.cache.told = told;
     }
 
+    /// Step by step for all of them together: what one waits for in a step has nothing to do with the others.
     fn tell<'n>(&self, told: &mut Told, names: impl IntoIterator<Item = &'n [u8]>) {
         told.version = self.cache.version();
         for name in names.into_iter().filter(|name| is_name(name)).take(AHEAD_MAX) {
@@ -83,27 +84,23 @@ impl Editor<'_> {
             next.name.extend_from_slice(name);
             next.hash = self.hasher().hash(name).hash;
             (next.path, next.low) = (Path::START, 0);
-            let Some(()) = self.go_above_leaves(next) else { break };
             told.len += 1;
         }
         let room = |told: &ToldName| size_of::<ToldName>() + told.name.capacity();
         told.held_bytes = told.names.iter().map(room).sum();
-        let names = &mut told.names[..told.len];
-        for ToldName { hash, path, low, .. } in names.iter_mut() {
-            let node = self
-                .cache
-                .node(path.leaf)
-                .expect("it was there a moment ago, and nothing is dropped in between");
-            path.go_on(node, Some(*hash), low);
-            self.cache.ask_for(path.leaf, *hash);
-            self.blocks.ask_ahead(path.leaf, Ahead::Place);
+        for level in 0..=self.cache.levels {
+            self.go_down(told, level == self.cache.levels);
         }
-        for ToldName { path, .. } in names.iter() {
+        let names = &told.names[..told.len];
+        names.iter().for_each(|ToldName { path, .. }| self.cache.ask_for(path.leaf));
+        names.iter().for_each(|ToldName { path, hash, .. }| self.cache.ask_for_filter(path.leaf, *hash));
+        names.iter().for_each(|ToldName { path, .. }| self.blocks.ask_ahead(path.leaf, Ahead::Place));
+        for ToldName { path, .. } in names {
             if let Some(what) = self.cache.ask_for_notes(path.leaf) {
                 self.blocks.ask_ahead(path.leaf, what);
             }
         }
-        for ToldName { hash, path, .. } in names.iter() {
+        for ToldName { hash, path, .. } in names {
             self.cache.ask_for_noted(path.leaf, *hash);
         }
         // A damaged index that goes in circles is met, and told, by who follows it.
@@ -112,13 +109,20 @@ impl Editor<'_> {
         }
     }
 
-    /// The way to the lowest index block, and asks for its part that tells on. `None`: not in memory.
-    fn go_above_leaves(&self, told: &mut ToldName) -> Option<()> {
-        let ToldName { hash, path, low, .. } = told;
-        for _ in 0..self.cache.levels {
-            path.go_on(self.cache.node(path.leaf)?, Some(*hash), low);
+    /// Goes one level down on all ways, to the leaves if it is the last: its nodes are many. Ways end before the first node that is not
+    /// in memory.
+    fn go_down(&self, told: &mut Told, is_last: bool) {
+        let mut nodes = [None; AHEAD_MAX];
+        let names = nodes.iter_mut().zip(&told.names[..told.len]);
+        names.for_each(|(node, told)| *node = self.cache.node(told.path.leaf));
+        told.len = nodes.iter().take_while(|node| node.is_some()).count();
+        let names = &mut told.names[..told.len];
+        if is_last {
+            let asked = names.iter().zip(nodes.iter().flatten());
+            asked.for_each(|(told, node)| told.path.ask_for(node, told.hash, told.low));
         }
-        path.ask_for(self.cache.node(path.leaf)?, *hash, *low);
-        Some(())
+        for (ToldName { hash, path, low, .. }, node) in names.iter_mut().zip(nodes.iter().flatten()) {
+            path.go_on(node, Some(*hash), low);
+        }
     }
 }

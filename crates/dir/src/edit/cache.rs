@@ -118,7 +118,7 @@ impl Node {
     /// are: what is looked at lies in one or two lines of the processor's cache, where halves of halves lie all over the node.
     pub(super) fn position(&self, hash: u32, low: u32, high: u32) -> usize {
         let keys = &self.keys[1..];
-        let guess = self.ask_for(hash, low, high);
+        let guess = self.guess(hash, low, high);
         // All before `from` are not above the hash, all from `to` on are.
         let (mut width, mut from, mut to) = (NEAR, guess, guess);
         while from > 0 && keys[from - 1] > hash {
@@ -133,16 +133,20 @@ impl Node {
         from + keys[from..to].partition_point(|key| *key <= hash)
     }
 
-    /// Where the key of a hash is looked for first, which the processor is asked for.
-    pub(super) fn ask_for(&self, hash: u32, low: u32, high: u32) -> usize {
-        let len = self.keys.len() as u64 - 1;
-        let (above, span) = (u64::from(hash.saturating_sub(low)), u64::from(high.saturating_sub(low)) + 1);
-        let guess = (above * len / span).min(len) as usize;
-        for near in [guess, guess.saturating_sub(NEAR), guess + NEAR] {
+    /// Asks the processor for what [`position`](Self::position) will look at, and for what it finds there.
+    pub(super) fn ask_for(&self, hash: u32, low: u32, high: u32) {
+        let guess = self.guess(hash, low, high);
+        for near in [guess.saturating_sub(NEAR), (guess + NEAR).min(self.len() - 1)] {
             self.keys.get(near).into_iter().for_each(buffer::ask_for_start);
             self.kids.get(near).into_iter().for_each(buffer::ask_for_start);
         }
-        guess
+    }
+
+    /// Where the key of a hash is looked for first.
+    fn guess(&self, hash: u32, low: u32, high: u32) -> usize {
+        let len = self.keys.len() as u64 - 1;
+        let (above, span) = (u64::from(hash.saturating_sub(low)), u64::from(high.saturating_sub(low)) + 1);
+        (above * len / span).min(len) as usize
     }
 
     pub(super) fn entries(&self, from: usize) -> impl Iterator<Item = DxEntry> + '_ {
@@ -345,9 +349,13 @@ impl DirCache {
         self.notes.get_mut(place as usize)
     }
 
-    /// Asks the processor for what a leaf's number leads to, for who looks for this hash there.
-    pub(super) fn ask_for(&self, lblk: Lblk, hash: u32) {
+    /// Asks the processor for what a leaf's number leads to.
+    pub(super) fn ask_for(&self, lblk: Lblk) {
         self.slots.get(lblk.0 as usize).into_iter().for_each(buffer::ask_for_start);
+    }
+
+    /// And for the part of its filter, if it has one, that says whether it has names of this hash.
+    pub(super) fn ask_for_filter(&self, lblk: Lblk, hash: u32) {
         self.filters.ask_for(lblk, hash);
     }
 

@@ -176,6 +176,7 @@ impl Editor<'_> {
                     self.node(lblk)
                 }
             };
+            hash.into_iter().for_each(|hash| path.ask_for(node, hash, low));
             path.go_on(node, hash, &mut low);
             if path.is_circle() {
                 let fact = Malformed::new("index block", "child is not an ancestor", path.leaf.0);
@@ -251,7 +252,8 @@ impl Editor<'_> {
     /// Asks the processor for all that it takes to look into a leaf and to change it: in a large directory none of that is in its
     /// caches, and each lies where another says. What is known of the leaf, and where the leaf is, come at the same time so.
     fn ask_ahead(&self, leaf: Lblk, hash: u32) {
-        self.cache.ask_for(leaf, hash);
+        self.cache.ask_for(leaf);
+        self.cache.ask_for_filter(leaf, hash);
         self.blocks.ask_ahead(leaf, Ahead::Place);
         if let Some(what) = self.cache.ask_for_notes(leaf) {
             self.blocks.ask_ahead(leaf, what);

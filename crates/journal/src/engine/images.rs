@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use base::Pblk;
 use base::checksum::Reseed;
-use buffer::{Buffer, Bytes, Copies, Hint, Seal};
+use buffer::{Bytes, Copies, Hint, Seal, Snapshot};
 use jbd2_format::needs_escape;
 
 use super::log_writer::LogChecksums;
@@ -48,14 +48,41 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// A block as it was. `checksum`: of what is logged, if that is known: then it is as it leaves.
-    pub(super) fn new(buffer: Buffer, seal: Seal, has_sum: bool, checksum: Option<u32>) -> Self {
+    /// A block as it was. What was told of it is the checksum of what is logged: then it is as it leaves.
+    pub(super) fn new(snapshot: Snapshot, seal: Seal) -> Self {
+        let Snapshot { buffer, owner, has_sum, told } = snapshot;
+        // A leaf of a directory may have become an index node since it joined.
+        let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
         let (block, hint) = (buffer.block(), buffer.hint());
-        let (is_ready, checksum) = (checksum.is_some(), checksum.unwrap_or(0));
+        let (is_ready, checksum) = (told.is_some(), told.unwrap_or(0));
         let (bytes, is_copy, escaped) = (buffer.into_shared(), false, None);
         Self { block, bytes, hint, seal, is_copy, has_sum, is_ready, checksum, escaped }
     }
 }
+
+/// Blocks in the order of their places, which is how the checkpoint writes them, each once: of one that was taken twice the later. On a
+/// damaged file system an inode's block may be a directory's, too: the later one has the inode.
+pub(super) fn in_order(mut images: Vec<Image>) -> Vec<Image> {
+    // Images are large: only their numbers are sorted.
+    let mut order: Vec<(Pblk, u32)> = images.iter().map(|image| image.block).zip(0..).collect();
+    order.sort_unstable();
+    let mut sorted = Vec::with_capacity(order.len());
+    for (n, &(block, at)) in order.iter().enumerate() {
+        if let Some((_, soon)) = order.get(n + SOON) {
+            buffer::ask_for_start(&images[*soon as usize]);
+        }
+        if order.get(n + 1).is_some_and(|(next, _)| *next == block) {
+            continue;
+        }
+        let image = &mut images[at as usize];
+        let (bytes, escaped) = (std::mem::take(&mut image.bytes), image.escaped.take());
+        sorted.push(Image { bytes, escaped, ..*image });
+    }
+    sorted
+}
+
+/// Images that the processor is asked for while others are moved.
+const SOON: usize = 8;
 
 /// Blocks that are copied together.
 const TOGETHER: usize = 16;

@@ -23,7 +23,7 @@ pub(super) struct Transaction {
 #[derive(Default)]
 struct Changes {
     /// In the order of their first change; each once, unless it was revoked between.
-    blocks: Vec<(Pblk, Seal, Hint)>,
+    blocks: Vec<(Pblk, Hint, Seal)>,
     revokes: HashSet<Pblk>,
 }
 
@@ -46,7 +46,7 @@ impl Transaction {
 
     pub(super) fn join(&self, block: Pblk, seal: Seal, hint: Hint) {
         self.grow();
-        self.changes.lock().blocks.push((block, seal, hint));
+        self.changes.lock().blocks.push((block, hint, seal));
     }
 
     fn grow(&self) {
@@ -73,14 +73,12 @@ impl Transaction {
         revokes
     }
 
-    /// The blocks to log, each once, and where in the cache they were.
-    pub(super) fn take_blocks(&self) -> Vec<(Pblk, Seal, Hint)> {
+    /// The blocks to log, and where in the cache they were; in any order. One that was freed and used again may be there twice.
+    pub(super) fn take_blocks(&self) -> Vec<(Pblk, Hint, Seal)> {
         let mut changes = self.changes.lock();
         let Changes { blocks, revokes } = &mut *changes;
         let mut blocks = std::mem::take(blocks);
         blocks.retain(|(block, ..)| !revokes.contains(block));
-        blocks.sort_unstable_by_key(|(block, ..)| *block);
-        blocks.dedup_by_key(|(block, ..)| *block);
         blocks
     }
 }
