@@ -314,7 +314,7 @@ impl Journal {
         let batcher = Batcher::new(options.batching);
         let lens: [Arc<Apart<AtomicU32>>; 2] = Default::default();
         let running = Running {
-            transaction: Arc::new(Transaction::new(1, &lens[1])),
+            transaction: Arc::new(Transaction::new(1, &lens[1], 0)),
             started: 0,
             waits: 0,
             handles: 0,
@@ -729,13 +729,15 @@ impl Journal {
         let mut running = self.running.lock();
         let next = transaction.number + 1;
         // The one before this one is committed: nothing joins it any more.
-        running.transaction = Arc::new(Transaction::new(next, &self.lens[(next % 2) as usize]));
+        // As a rule as large as the one before.
+        let len = &self.lens[(next % 2) as usize];
+        running.transaction = Arc::new(Transaction::new(next, len, transaction.len()));
         running.is_locked = false;
         self.lanes.reopen(next);
         self.changed.notify_all();
         drop(running);
         self.stats.lock().sealing_nanos += begun.elapsed().as_nanos() as u64;
-        let mut taken = match few {
+        let taken = match few {
             Some(taken) => taken,
             None => {
                 let taken = self.take(&transaction, log);
@@ -744,8 +746,8 @@ impl Journal {
             }
         };
         self.client().write_values(&handle)?;
-        taken.extend(self.take(&transaction, log)?);
-        Ok((transaction, images::in_order(taken)))
+        let values = self.take(&transaction, log)?;
+        Ok((transaction, images::in_order([taken, values])))
     }
 
     /// The bytes of the blocks that joined since the last time, in any order.

@@ -62,19 +62,23 @@ impl Image {
 
 /// Blocks in the order of their places, which is how the checkpoint writes them, each once: of one that was taken twice the later. On a
 /// damaged file system an inode's block may be a directory's, too: the later one has the inode.
-pub(super) fn in_order(mut images: Vec<Image>) -> Vec<Image> {
+pub(super) fn in_order(mut parts: [Vec<Image>; 2]) -> Vec<Image> {
+    let before = parts[0].len();
+    let place = |at: u32| (at as usize).checked_sub(before).map_or((0, at as usize), |at| (1, at));
     // Images are large: only their numbers are sorted.
-    let mut order: Vec<(Pblk, u32)> = images.iter().map(|image| image.block).zip(0..).collect();
+    let mut order: Vec<(Pblk, u32)> = parts.iter().flatten().map(|image| image.block).zip(0..).collect();
     order.sort_unstable();
     let mut sorted = Vec::with_capacity(order.len());
     for (n, &(block, at)) in order.iter().enumerate() {
         if let Some((_, soon)) = order.get(n + SOON) {
-            buffer::ask_for_start(&images[*soon as usize]);
+            let (part, at) = place(*soon);
+            buffer::ask_for_start(&parts[part][at]);
         }
         if order.get(n + 1).is_some_and(|(next, _)| *next == block) {
             continue;
         }
-        let image = &mut images[at as usize];
+        let (part, at) = place(at);
+        let image = &mut parts[part][at];
         let (bytes, escaped) = (std::mem::take(&mut image.bytes), image.escaped.take());
         sorted.push(Image { bytes, escaped, ..*image });
     }

@@ -28,10 +28,11 @@ struct Changes {
 }
 
 impl Transaction {
-    /// `len`: nobody else's any more.
-    pub(super) fn new(number: u64, len: &Arc<Apart<AtomicU32>>) -> Self {
+    /// `len`: nobody else's any more. `expected`: there is room for so many blocks from the start.
+    pub(super) fn new(number: u64, len: &Arc<Apart<AtomicU32>>, expected: u32) -> Self {
         len.store(0, Ordering::Relaxed);
-        Self { number, len: Arc::clone(len), begun: OnceLock::new(), changes: Apart::default() }
+        let changes = Changes { blocks: Vec::with_capacity(expected as usize), ..Changes::default() };
+        Self { number, len: Arc::clone(len), begun: OnceLock::new(), changes: Apart(Mutex::new(changes)) }
     }
 
     /// Blocks and, as one for some of them, revoke records.
