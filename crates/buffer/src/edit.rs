@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use base::Pblk;
 use base::sync::atomic::Ordering;
+use base::{Malformed, Pblk, Place};
 
 use crate::shard::Taken;
 use crate::waiting::Batch;
@@ -28,6 +28,9 @@ pub struct Seal {
 pub struct Patch<'a> {
     /// What the checksum is of. Nothing of it lies in a block's last four bytes.
     pub summed: Summed,
+    /// An offset, and the bytes that are there before. When they are not, on a damaged file system, nothing is changed, and the commit is
+    /// refused.
+    pub there: (usize, &'a [u8]),
     /// Offsets, and the bytes that are there then.
     pub pieces: &'a [(usize, &'a [u8])],
 }
@@ -55,6 +58,15 @@ pub struct Clean {
     pub transaction: u64,
     /// The device has these very bytes.
     pub is_at_home: bool,
+}
+
+fn not_as_noted(block: Pblk) -> ReadFault {
+    let fact = Malformed::new(
+        "directory leaf",
+        "its room is where it was noted: no other leaf has this block",
+        block.0,
+    );
+    ReadFault::corrupt(Place::block(block), fact)
 }
 
 /// Blocks that memory is asked for at a time.
@@ -280,10 +292,16 @@ impl Buffers {
                     batch.make(&self.difference, tell);
                     shard = self.shards[shard_at].lock();
                     for making in &mut batch.blocks {
+                        if making.is_damaged {
+                            return Err(not_as_noted(making.block));
+                        }
                         let (number, (_, hint, _)) = (making.number, piece[making.number]);
                         told[number] = shard.end_making(making, transaction, hint);
                     }
                     batch.clear();
+                }
+                if let Some(block) = shard.damaged() {
+                    return Err(not_as_noted(block));
                 }
                 for (told, &(block, mut hint, with)) in told.into_iter().zip(piece) {
                     match shard.take(block, &mut hint, transaction) {

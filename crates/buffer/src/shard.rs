@@ -36,6 +36,8 @@ pub(crate) struct Shard {
     waiting: [Waiting; 2],
     /// Bytes of them at most.
     waiting_max: usize,
+    /// A block that was not as whoever left a change had noted.
+    damaged: Option<Pblk>,
 }
 
 /// A block as a transaction left it.
@@ -103,6 +105,7 @@ impl Shard {
             early,
             waiting: Default::default(),
             waiting_max,
+            damaged: None,
         }
     }
 
@@ -147,8 +150,15 @@ impl Shard {
         // are lost with the transaction, and what is in their place by now is another's.
         if waiting.is_of(slot.changed) {
             (slot.has_sum, slot.zeros) = (false, Zeros::default());
-            waiting.make(chain, slot.bytes.make_mut());
+            if !waiting.make(chain, slot.bytes.make_mut()) {
+                self.damaged = Some(Pblk(slot.block));
+            }
         }
+    }
+
+    /// A block whose changes could not be made: the transaction must not be committed.
+    pub(crate) fn damaged(&self) -> Option<Pblk> {
+        self.damaged
     }
 
     fn slot_at(&mut self, block: Pblk, mut hint: Hint) -> Option<&mut Slot> {

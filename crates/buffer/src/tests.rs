@@ -498,7 +498,13 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     let stranger = Owner { kind: Kind::DirLeaf, ino: 8 };
     let summed = Summed { seed: 77, len: 1012 };
     let patch = |owner: Owner, transaction: u64, pieces: &[(usize, &[u8])]| {
-        buffers.patch_at(Pblk(5), &mut { Hint::NONE }, owner, transaction, &Patch { summed, pieces })
+        buffers.patch_at(
+            Pblk(5),
+            &mut { Hint::NONE },
+            owner,
+            transaction,
+            &Patch { summed, there: (0, &[]), pieces },
+        )
     };
     let take = |transaction: u64| {
         let made = std::cell::Cell::new(None);
@@ -558,7 +564,11 @@ fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
     let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
     let patch = |block: Pblk, transaction: u64, byte: u8| {
-        let patch = Patch { summed: Summed { seed: 77, len: 1012 }, pieces: &[(usize::from(byte), &[byte])] };
+        let patch = Patch {
+            summed: Summed { seed: 77, len: 1012 },
+            there: (0, &[]),
+            pieces: &[(usize::from(byte), &[byte])],
+        };
         buffers.patch_at(block, &mut { Hint::NONE }, owner, transaction, &patch)
     };
     let blocks: Vec<Pblk> = (0..40).map(Pblk).collect();
@@ -608,5 +618,36 @@ fn blocks_are_taken_as_their_transaction_left_them() {
     let now = [10, 22, 0, 23, 24, 25];
     for (block, byte) in now.into_iter().enumerate() {
         assert_eq!(buffers.snapshot(Pblk(block as u64)).unwrap().0[9], byte, "block {block}");
+    }
+}
+
+/// A change of a block that is not as it was said to be is not made, and its transaction is told so; whoever looks at it first.
+#[test]
+fn a_block_that_is_not_as_it_was_said_to_be_is_not_committed() {
+    for looked_at in [false, true] {
+        let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
+        let summed = Summed { seed: 77, len: 1012 };
+        let patch = |transaction: u64, there: &[u8], byte: u8| {
+            let patch = Patch { summed, there: (7, there), pieces: &[(8, &[byte])] };
+            buffers.patch_at(Pblk(5), &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap()
+        };
+        let take = |transaction: u64| {
+            let each = |(), _: Snapshot| ();
+            buffers.take(&[(Pblk(5), Hint::NONE, ())], transaction, &|_| None, each)
+        };
+        buffers.fresh(Pblk(5), OWNER, 1, &mut |bytes| bytes[7] = 1);
+        // The second one finds what the first has put there.
+        patch(1, &[1, 0], 2);
+        patch(1, &[1, 2], 3);
+        take(1).unwrap();
+        patch(2, &[1, 2], 4);
+        if looked_at {
+            assert_eq!(buffers.get(Pblk(5), OWNER, |_| Ok(())).unwrap()[7..9], [1, 3]);
+        }
+        let refused = take(2).unwrap_err();
+        assert!(
+            matches!(&refused, ReadFault::Corrupt(fault) if fault.to_string().contains("block 5")),
+            "{refused}"
+        );
     }
 }

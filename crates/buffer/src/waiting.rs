@@ -18,8 +18,8 @@
 //! 1. A slot that has changes waiting was changed last by the transaction that they belong to.
 //! 2. Those of a transaction and of the next one are apart. When that one's successor has its first, the older ones were all made, or
 //!    nobody makes them: their block was freed in the same transaction before, and is somebody's still, on a damaged file system.
-//! 3. Who leaves a change vouches for what is there: nobody compares. On a file system whose map leads to one block as two leaves of
-//!    a directory, a change may hit the other leaf's names.
+//! 3. Who leaves a change says what is there before, which is compared when it is made: on a file system whose map leads to one block as
+//!    two leaves of a directory, a change would hit the other leaf's names. Its transaction is not committed then.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -94,10 +94,12 @@ impl Waiting {
         patch: &Patch<'_>,
         (block_len, bytes_max): (usize, usize),
     ) -> bool {
-        let Patch { summed: Summed { len, .. }, pieces } = patch;
-        let is_within =
-            |(at, bytes): &(usize, &[u8])| at.checked_add(bytes.len()).is_some_and(|end| end <= *len);
-        let are_within = pieces.iter().all(is_within) && pieces.iter().any(|(_, bytes)| !bytes.is_empty());
+        let Patch { summed: Summed { len, .. }, there, pieces } = patch;
+        let is_within = |(at, bytes): &(usize, &[u8])| {
+            bytes.len() < THERE.into() && at.checked_add(bytes.len()).is_some_and(|end| end <= *len)
+        };
+        let are_within =
+            pieces.iter().chain([there]).all(is_within) && pieces.iter().any(|(_, bytes)| !bytes.is_empty());
         if !are_within || !len.is_multiple_of(4) || !(block_len.saturating_sub(LINE)..block_len).contains(len)
         {
             return false;
@@ -108,15 +110,16 @@ impl Waiting {
             self.changes.clear();
             self.bytes.clear();
         }
-        let more: usize = pieces.iter().map(|(_, bytes)| 4 + bytes.len()).sum();
+        let told = || [(there, THERE)].into_iter().chain(pieces.iter().map(|piece| (piece, 0)));
+        let more: usize = told().map(|((_, bytes), _)| 4 + bytes.len()).sum();
         let held = self.bytes.len() + self.changes.len() * size_of::<Change>();
         if held + more > bytes_max {
             return false;
         }
         let start = self.bytes.len() as u32;
-        for (at, bytes) in pieces.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+        for ((at, bytes), flag) in told().filter(|((_, bytes), _)| !bytes.is_empty()) {
             self.bytes.extend_from_slice(&(*at as u16).to_le_bytes());
-            self.bytes.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+            self.bytes.extend_from_slice(&(bytes.len() as u16 | flag).to_le_bytes());
             self.bytes.extend_from_slice(bytes);
         }
         let number = self.changes.len() as u32;
@@ -142,17 +145,10 @@ impl Waiting {
         self.transaction == transaction
     }
 
-    /// Makes the changes of a block, in their order. Its checksum is not right then.
-    pub(crate) fn make(&self, chain: Chain, block: &mut [u8]) {
-        for change in self.of(chain) {
-            for (at, bytes) in pieces(self.bytes_of(change)) {
-                // What lies outside is left out: who told it had another block in mind.
-                block
-                    .get_mut(at..at + bytes.len())
-                    .into_iter()
-                    .for_each(|place| place.copy_from_slice(bytes));
-            }
-        }
+    /// Makes the changes of a block, in their order. Its checksum is not right then. `false`: it was not as it was said to be.
+    pub(crate) fn make(&self, chain: Chain, block: &mut [u8]) -> bool {
+        let mut pieces = self.of(chain).flat_map(|change| pieces(self.bytes_of(change)));
+        pieces.all(|piece| block.get_mut(piece.range()).is_some_and(|place| piece.put(place)))
     }
 
     fn of(&self, chain: Chain) -> impl Iterator<Item = &Change> {
@@ -169,15 +165,39 @@ impl Waiting {
     }
 }
 
-/// Offsets, and the bytes that belong there.
-fn pieces(mut rest: &[u8]) -> impl Iterator<Item = (usize, &[u8])> + Clone {
+/// In the length of a piece: these bytes are there before.
+const THERE: u16 = 1 << 15;
+
+/// Bytes that belong at an offset, or that are there before.
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    at: usize,
+    bytes: &'a [u8],
+    are_there: bool,
+}
+
+impl Piece<'_> {
+    fn range(&self) -> Range<usize> {
+        self.at..self.at + self.bytes.len()
+    }
+
+    /// Puts the bytes into their place, or compares: `false`, if others are there.
+    fn put(&self, place: &mut [u8]) -> bool {
+        if self.are_there {
+            return place == self.bytes;
+        }
+        place.copy_from_slice(self.bytes);
+        true
+    }
+}
+
+fn pieces(mut rest: &[u8]) -> impl Iterator<Item = Piece<'_>> + Clone {
     std::iter::from_fn(move || {
         let (head, behind) = rest.split_first_chunk::<4>()?;
-        let [at, len] =
-            [[head[0], head[1]], [head[2], head[3]]].map(|word| usize::from(u16::from_le_bytes(word)));
-        let (bytes, left) = behind.split_at(len);
+        let [at, len] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes);
+        let (bytes, left) = behind.split_at((len & !THERE).into());
         rest = left;
-        Some((at, bytes))
+        Some(Piece { at: at.into(), bytes, are_there: len & THERE != 0 })
     })
 }
 
@@ -217,6 +237,8 @@ pub(crate) struct Making {
     summed: Summed,
     /// It ends in the right checksum.
     has_sum: bool,
+    /// When it is patched: it was not as it was said to be.
+    pub(crate) is_damaged: bool,
     /// As it was.
     pub(crate) older: Bytes,
     /// Where that has nothing but zeros, as far as is known; then where the copy has.
@@ -279,7 +301,7 @@ impl Batch {
         }
         let changes = from..self.changes.len();
         // Looked at first, and all at the same time.
-        if let Some((at, _)) = pieces(&self.changes[changes.clone()]).next() {
+        if let Some(Piece { at, .. }) = pieces(&self.changes[changes.clone()]).next() {
             let line = older.get(at / LINE * LINE..).unwrap_or_default();
             device::ask_for(&line[..line.len().min(2 * LINE)]);
         }
@@ -290,6 +312,7 @@ impl Batch {
             changes,
             summed,
             has_sum,
+            is_damaged: false,
             older: older.clone(),
             zeros,
             window: 0..0,
@@ -334,15 +357,15 @@ impl Making {
     /// Puts the pieces into the lines that they lie in, which is all that is looked at, and finds the checksum.
     fn patch<'p>(
         &mut self,
-        pieces: impl Iterator<Item = (usize, &'p [u8])> + Clone,
+        mut pieces: impl Iterator<Item = Piece<'p>> + Clone,
         windows: &mut Vec<u8>,
         differ: &mut Vec<u8>,
         difference: &Difference,
     ) -> Made {
         let Self { older, summed, .. } = self;
-        let (first, last) = pieces
-            .clone()
-            .fold((older.len(), 0), |(first, last), (at, bytes)| (first.min(at), last.max(at + bytes.len())));
+        let (first, last) = pieces.clone().fold((older.len(), 0), |(first, last), piece| {
+            (first.min(piece.at), last.max(piece.range().end))
+        });
         let (from, to) = (first / LINE * LINE, last.next_multiple_of(LINE));
         self.window_at = windows.len();
         windows.extend_from_slice(&older[from..to]);
@@ -350,7 +373,7 @@ impl Making {
         let words = first / 4 * 4..last.next_multiple_of(4);
         differ.clear();
         differ.extend_from_slice(&window[words.start - from..words.end - from]);
-        pieces.for_each(|(at, bytes)| window[at - from..][..bytes.len()].copy_from_slice(bytes));
+        self.is_damaged = !pieces.all(|piece| piece.put(&mut window[piece.at - from..][..piece.bytes.len()]));
         self.has_sum &= difference.len() == summed.len;
         let before = older.last_chunk().filter(|_| self.has_sum);
         let anew = |window: &[u8]| {
@@ -442,7 +465,7 @@ mod tests {
                 let data: Vec<u8> = (0..step * 7 % 400).map(|i| (i * 5 + step) as u8).collect();
                 let far = (step * 11 * transaction as usize) % (1013 - data.len()) / 2;
                 let pieces = [(far, &data[..]), (step * 4, &data[..data.len().min(2)])];
-                let patch = Patch { summed, pieces: &pieces[..1 + step % 2] };
+                let patch = Patch { summed, there: (0, &[]), pieces: &pieces[..1 + step % 2] };
                 assert!(
                     waiting.push(&mut chains[step % 3], transaction, &patch, (1024, 128 << 10))
                         || pieces[0].1.is_empty()
@@ -452,7 +475,7 @@ mod tests {
             for (number, (chain, plain)) in chains.into_iter().zip(&mut plain).enumerate() {
                 let has_sum = transaction > 1 && number > 0;
                 batch.take((number, Pblk(9)), &blocks[number], (has_sum, zeros[number]), (&waiting, chain));
-                waiting.make(chain, plain.make_mut());
+                assert!(waiting.make(chain, plain.make_mut()));
             }
             let made = RefCell::new(Vec::new());
             let tell = |it: &Made| {
@@ -478,12 +501,16 @@ mod tests {
         }
         assert!(n_zeros > 1000, "most of the blocks' second half, most of the time");
         for (at, len) in [(1012, 1), (1010, 3), (usize::MAX, 1), (0, 0)] {
-            let patch = Patch { summed, pieces: &[(at, &[1; 3][..len])] };
+            let patch = Patch { summed, there: (0, &[]), pieces: &[(at, &[1; 3][..len])] };
             let mut chain = Chain::EMPTY;
             assert!(!waiting.push(&mut chain, 9, &patch, (1024, 128 << 10)) && chain.is_empty());
         }
         let many = [0; 60_000];
-        let patch = Patch { summed: Summed { seed: 77, len: 65524 }, pieces: &[(0, &many)] };
+        let patch = Patch {
+            summed: Summed { seed: 77, len: 65524 },
+            there: (0, &[]),
+            pieces: &[(0, &many[..30_000]), (30_000, &many[..30_000])],
+        };
         let mut chain = Chain::EMPTY;
         let added =
             (0..10).filter(|_| waiting.push(&mut chain, 9, &patch, (65536, bytes_max(1 << 30)))).count();

@@ -164,7 +164,7 @@ fn what_waits_is_in_the_commit_of_its_transaction() {
         let (_, buffers) = cache();
         let summed = Summed { seed: 9, len: 1012 };
         let add = move |buffers: &Buffers, transaction: u64, at: usize, value: u8| {
-            let patch = Patch { summed, pieces: &[(at, &[value])] };
+            let patch = Patch { summed, there: (0, &[]), pieces: &[(at, &[value])] };
             buffers.patch_at(BLOCK, &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap();
         };
         buffers.fresh(BLOCK, OWNER, 1, &mut |bytes| bytes[1] = 9);

@@ -67,7 +67,12 @@ pub trait DirEdit: DirBlocks {
     ///
     /// # Errors
     /// As [`change_leaf`](Self::change_leaf).
-    fn patch_leaf(&self, _lblk: Lblk, _pieces: &[(usize, &[u8])]) -> Result<bool, ReadFault> {
+    fn patch_leaf(
+        &self,
+        _lblk: Lblk,
+        _there: (usize, &[u8]),
+        _pieces: &[(usize, &[u8])],
+    ) -> Result<bool, ReadFault> {
         Ok(false)
     }
 

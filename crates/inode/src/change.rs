@@ -512,12 +512,17 @@ impl DirEdit for DirBlocksEdit<'_> {
         self.change(lblk, Kind::DirLeaf, change)
     }
 
-    fn patch_leaf(&self, lblk: Lblk, pieces: &[(usize, &[u8])]) -> Result<bool, ReadFault> {
+    fn patch_leaf(
+        &self,
+        lblk: Lblk,
+        there: (usize, &[u8]),
+        pieces: &[(usize, &[u8])],
+    ) -> Result<bool, ReadFault> {
         let seal = Seal { owner: self.owner(Kind::DirLeaf), seed: self.values.borrow().seed() };
         let mut places = self.places.borrow_mut();
         let (Some(seed), Some(known)) = (seal.seed, self.known(&mut places, lblk)?) else { return Ok(false) };
         let len = self.change.shared().geometry.block_size.len() - dirent::TAIL_LEN;
-        let patch = Patch { summed: Summed { seed, len }, pieces };
+        let patch = Patch { summed: Summed { seed, len }, there, pieces };
         Ok(self.change.edit.patch_at(known.block, &mut known.hint, seal, &patch))
     }
 

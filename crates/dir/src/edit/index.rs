@@ -396,7 +396,7 @@ impl Editor<'_> {
         // nobody has to look at one for that.
         if self.cache.notes(lblk).is_none()
             && let Some(insertion) = format.insertion(hole, ino, kind, name)
-            && self.blocks.patch_leaf(lblk, &insertion.pieces())?
+            && self.blocks.patch_leaf(lblk, insertion.there(), &insertion.pieces())?
         {
             placed = Some(insertion.left());
         } else {

@@ -62,6 +62,8 @@ pub struct Insertion {
     /// The entry whose room it takes, and the length that this one has then.
     before_at: usize,
     own: [u8; 2],
+    /// No inode, and the length that it has before.
+    there: [u8; 6],
     /// The new one, and zeros.
     entry: [u8; ENTRY_LEN_MAX],
     /// Where it lies, and the room behind it.
@@ -76,6 +78,17 @@ impl Insertion {
         // An unused entry is taken over: no length changes.
         let own = if self.left.at == self.before_at { &[][..] } else { &self.own };
         [(self.before_at + 4, own), entry]
+    }
+
+    /// What is there before, if the room is as it was told: an offset, and bytes.
+    #[must_use]
+    pub fn there(&self) -> (usize, &[u8]) {
+        // An unused entry has no inode, a used one has its length.
+        if self.left.at == self.before_at {
+            (self.before_at, &self.there)
+        } else {
+            (self.before_at + 4, &self.there[4..])
+        }
     }
 
     /// Where the name lies then, with the room that is left behind it.
@@ -187,7 +200,9 @@ impl DirFormat {
         entry[6] = name.len() as u8;
         entry[7] = if self.filetype { kind.dirent_code() } else { 0 };
         entry[HEADER_LEN..HEADER_LEN + name.len()].copy_from_slice(name);
-        Some(Insertion { before_at: at, own: self.rec_len_bytes(own), entry, left })
+        let mut there = [0; 6];
+        there[4..].copy_from_slice(&self.rec_len_bytes(own + room));
+        Some(Insertion { before_at: at, own: self.rec_len_bytes(own), there, entry, left })
     }
 
     /// Is this name, leading to this inode, at this offset?
