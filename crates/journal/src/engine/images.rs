@@ -140,3 +140,36 @@ pub(super) fn make_ready(
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use base::BlockSize;
+    use buffer::{Buffers, Kind, Owner};
+    use device::MemDevice;
+    use memory::Budget;
+
+    use super::*;
+
+    #[test]
+    fn blocks_are_in_order_and_each_is_there_once_the_later_of_two() {
+        let device = std::sync::Arc::new(MemDevice::new(1 << 20));
+        let buffers = Buffers::new(device, BlockSize::KIB4, 256, &Budget::new(1 << 20));
+        let seal = Seal { owner: Owner { kind: Kind::Other, ino: 0 }, seed: None };
+        let image = |block: u64, byte: u8| {
+            buffers.change(Pblk(block), seal.owner, 1, &mut |bytes| bytes[0] = byte).unwrap();
+            let (buffer, owner) = buffers.snapshot(Pblk(block)).unwrap();
+            Image::new(Snapshot { buffer, owner, has_sum: false, told: None }, seal)
+        };
+        let first: Vec<Image> = (0..100).map(|n| image(n * 37 % 101, 1)).collect();
+        let values = vec![image(50, 2), image(7, 2), image(200, 2), image(7, 3)];
+        let sorted = in_order([first, values]);
+        assert!(sorted.is_sorted_by(|before, image| before.block < image.block));
+        let bytes =
+            |block: u64| sorted.iter().find(|image| image.block.0 == block).map(|image| image.bytes[0]);
+        assert_eq!(
+            (sorted.len(), bytes(50), bytes(7), bytes(200), bytes(3)),
+            (101, Some(2), Some(3), Some(2), Some(1))
+        );
+        assert!(in_order([Vec::new(), Vec::new()]).is_empty());
+    }
+}
