@@ -61,11 +61,8 @@ pub struct Clean {
 }
 
 fn not_as_noted(block: Pblk) -> ReadFault {
-    let fact = Malformed::new(
-        "directory leaf",
-        "its room is where it was noted: no other leaf has this block",
-        block.0,
-    );
+    let fact =
+        Malformed::new("block with changes that wait", "it is as whoever left them had noted", block.0);
     ReadFault::corrupt(Place::block(block), fact)
 }
 

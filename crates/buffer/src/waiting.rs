@@ -70,7 +70,7 @@ pub(crate) struct Waiting {
 struct Change {
     /// The next one of the same block.
     next: u32,
-    /// Its pieces: of each the offset and the length, 16 bits each, and the bytes.
+    /// Its pieces: of each the offset and the length, 16 bits each ([`THERE`] is one of the length's), and the bytes.
     start: u32,
     end: u32,
     summed: Summed,

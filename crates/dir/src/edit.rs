@@ -63,7 +63,8 @@ pub trait DirEdit: DirBlocks {
     fn change_leaf(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
 
     /// As [`change_leaf`](Self::change_leaf) for who knows the leaf without a look at it: these bytes, each at its offset, take the place
-    /// of what is there. `false`: nothing was changed, and he has to look.
+    /// of what is there. `false`: nothing was changed, and he has to look. `there`: bytes that are at an offset before, if he is right; what he
+    /// changed is not committed if they are not.
     ///
     /// # Errors
     /// As [`change_leaf`](Self::change_leaf).

@@ -726,12 +726,12 @@ impl Journal {
         if few.is_none() {
             self.buffers.begin_taking(transaction.number);
         }
-        let mut running = self.running.lock();
         let next = transaction.number + 1;
-        // The one before this one is committed: nothing joins it any more.
-        // As a rule as large as the one before.
+        // The one before this one is committed: nothing joins it any more. The next one is as large as this one, as a rule.
         let len = &self.lens[(next % 2) as usize];
-        running.transaction = Arc::new(Transaction::new(next, len, transaction.len()));
+        let begins = Arc::new(Transaction::new(next, len, transaction.len()));
+        let mut running = self.running.lock();
+        running.transaction = begins;
         running.is_locked = false;
         self.lanes.reopen(next);
         self.changed.notify_all();
