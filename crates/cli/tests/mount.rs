@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::mounted::umounted;
 use common::{Outcome, USAGE, extant, outcome, run};
 use sha2::{Digest, Sha256};
 use testkit::{DiffOptions, LoopMount, Manifest, diff, matrix};
@@ -60,7 +61,7 @@ impl Mount {
 
     #[track_caller]
     fn unmount(&self) {
-        run([Path::new("umount"), self.path()]).code(0);
+        umounted(|| run([Path::new("umount"), self.path()]));
         assert!(!self.is_mounted());
     }
 }

@@ -83,8 +83,11 @@ pub struct OfHash {
     pub knee: Option<u64>,
     /// Seconds until all was home on the device, behind the last name.
     pub close_seconds: f64,
-    /// Rates along the way.
+    /// Rates along the way; the last point is of what was left over.
     pub points: Vec<Point>,
+    /// Names per second of the last [`Study::per`] names, to that of the first; `None` if there are not twice as many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_to_first: Option<f64>,
     /// Bytes of the directory.
     pub dir_bytes: u64,
     /// Extents of the directory.
@@ -211,7 +214,7 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
         ..Job::new(study.operation, "test")
     };
     watch.part(&hash_name(hash), Some(study.names));
-    let curve = Curve { watch, per: study.per.max(1), state: Mutex::new(State::new()) };
+    let curve = Curve::new(watch, study.per, study.names);
     let made = createmany::run(&job, &mut dir, &curve)?;
     let stats = volume.dir_stats(dir.dir()).unwrap_or_default();
     let (mut dir_bytes, mut dir_extents) = (0, 0);
@@ -244,6 +247,7 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     };
     // All names of one study have nearly the same length: the mean of first and last is what they take.
     let entry_bytes = (entry(0, &mut name) + entry(made.done.saturating_sub(1), &mut name)) as f64 / 2.0;
+    let last_to_first = curve.last_to_first();
     let points = curve.points();
     Ok(OfHash {
         hash: hash_name(hash),
@@ -254,6 +258,7 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
         knee: knee(&points),
         close_seconds,
         points,
+        last_to_first,
         dir_bytes,
         dir_extents,
         resident_bytes,
@@ -275,24 +280,54 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
 struct Curve<'a> {
     watch: &'a dyn Watch,
     per: u64,
+    names: u64,
     state: Mutex<State>,
 }
 
 struct State {
     done: u64,
+    /// When, and with how many names, what was done last was done.
+    now: (Instant, u64),
+    /// The last point, or the beginning.
     last: (Instant, u64),
+    /// When the last `per` names began.
+    tail: Option<(Instant, u64)>,
     points: Vec<Point>,
 }
 
-impl State {
-    fn new() -> Self {
-        Self { done: 0, last: (Instant::now(), 0), points: Vec::new() }
+fn rate_between(from: (Instant, u64), to: (Instant, u64)) -> f64 {
+    rate(to.1 - from.1, (to.0 - from.0).as_secs_f64())
+}
+
+impl<'a> Curve<'a> {
+    fn new(watch: &'a dyn Watch, per: u64, names: u64) -> Self {
+        let now = (Instant::now(), 0);
+        let state = State { done: 0, now, last: now, tail: None, points: Vec::new() };
+        Self { watch, per: per.max(1), names, state: Mutex::new(state) }
+    }
+
+    fn last_to_first(&self) -> Option<f64> {
+        let state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let first = state.points.first()?;
+        let tail = state.tail.filter(|tail| tail.1 >= first.names && state.now.1 > tail.1)?;
+        Some(rate_between(tail, state.now) / first.per_s)
+    }
+
+    fn points(self) -> Vec<Point> {
+        let mut state = self.state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if state.now.1 > state.last.1 {
+            state.point(self.watch);
+        }
+        state.points
     }
 }
 
-impl Curve<'_> {
-    fn points(self) -> Vec<Point> {
-        self.state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).points
+impl State {
+    fn point(&mut self, watch: &dyn Watch) {
+        let (names, per_s) = (self.now.1, rate_between(self.last, self.now));
+        self.points.push(Point { names, per_s });
+        self.last = self.now;
+        watch.line(&format!(" - {names} names, {per_s:.0} per second"));
     }
 }
 
@@ -300,13 +335,12 @@ impl Watch for Curve<'_> {
     fn advance(&self, objects: u64) {
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         state.done += objects;
-        let names = state.done;
-        if names - state.last.1 >= self.per {
-            let now = Instant::now();
-            let per_s = rate(names - state.last.1, (now - state.last.0).as_secs_f64());
-            state.points.push(Point { names, per_s });
-            state.last = (now, names);
-            self.watch.line(&format!(" - {names} names, {per_s:.0} per second"));
+        state.now = (Instant::now(), state.done);
+        if state.tail.is_none() && state.done + self.per >= self.names {
+            state.tail = Some(state.now);
+        }
+        if state.done - state.last.1 >= self.per {
+            state.point(self.watch);
         }
         drop(state);
         self.watch.advance(objects);
@@ -319,7 +353,7 @@ impl fmt::Display for Report {
         self.hashes.iter().try_for_each(|of| write!(f, " {:>14}", of.hash))?;
         writeln!(f)?;
         type Cell = fn(&OfHash) -> String;
-        let rows: [(&str, Cell); 24] = [
+        let rows: [(&str, Cell); 25] = [
             ("names", |of| of.done.to_string()),
             ("runs", |of| of.runs.runs.to_string()),
             ("names per second: Min", |of| format!("{:.0}", of.runs.min)),
@@ -330,6 +364,9 @@ impl fmt::Display for Report {
             ("the run in the middle: seconds", |of| format!("{:.3}", of.seconds)),
             ("names per second", |of| format!("{:.0}", of.per_s)),
             ("knee, in names", |of| of.knee.map_or("-".to_owned(), |knee| knee.to_string())),
+            ("rate of the last to the first", |of| {
+                of.last_to_first.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"))
+            }),
             ("seconds until home", |of| format!("{:.3}", of.close_seconds)),
             ("bytes of the directory", |of| of.dir_bytes.to_string()),
             ("extents of the directory", |of| of.dir_extents.to_string()),
@@ -409,7 +446,9 @@ mod tests {
         let report = run(&study, &crate::Quiet).unwrap();
         for of in &report.hashes {
             assert_eq!((of.done, of.check_errors, of.failed.as_deref()), (70_000, Some(0), None), "{report}");
-            assert_eq!(of.points.len(), 3);
+            assert_eq!(of.points.len(), 4);
+            assert_eq!(of.points[3].names, 70_000);
+            assert!(of.last_to_first.is_some_and(|ratio| ratio > 0.0), "{report}");
             assert!(of.splits > 1000 && of.levels >= 2 && of.shadow_waits == 0, "{report}");
             assert!(of.fill > 0.5 && of.fill < 1.0, "{report}");
             assert!(of.runs.runs == 2 && of.runs.min <= of.per_s && of.per_s <= of.runs.max, "{report}");

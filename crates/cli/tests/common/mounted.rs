@@ -41,7 +41,7 @@ impl Mount {
 
     #[track_caller]
     pub(crate) fn unmount(&self) {
-        outcome(binary().arg("umount").arg(self.path())).code(0);
+        umounted(|| outcome(binary().arg("umount").arg(self.path())));
         assert!(!is_mounted(self.path()));
     }
 }
@@ -72,6 +72,19 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
+}
+
+/// Unmounts by `umount`, insisting on success. Until a program that another test starts runs, it has copies of this
+/// process's open files, also of those that are closed here meanwhile: the mount is in use for as long.
+#[track_caller]
+pub(crate) fn umounted(umount: impl Fn() -> Outcome) {
+    let end = Instant::now() + PATIENCE;
+    let mut last = umount();
+    while last.stderr.contains("is in use") && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+        last = umount();
+    }
+    last.code(0);
 }
 
 /// Has the process ended? One that nobody has waited for yet has, too.
