@@ -344,6 +344,13 @@ pub fn ask_for_start<T>(of: &T) {
     ask(std::ptr::from_ref(of).cast());
 }
 
+/// Asks the processor for all lines of something, for who needs most of them in a moment.
+#[inline]
+pub fn ask_for_whole<T>(of: &T) {
+    let start: *const u8 = std::ptr::from_ref(of).cast();
+    (0..size_of::<T>()).step_by(LINE).for_each(|at| ask(start.wrapping_add(at)));
+}
+
 /// Asks the processor for the line at an address; whatever is there by now.
 #[inline]
 pub fn ask_for_place(at: usize) {

@@ -132,7 +132,9 @@ impl DeviceFault {
 
 /// Bytes that several may hold, and nobody changes while they do.
 pub use blocks::Block as SharedBytes;
-pub use blocks::{Copies, ask_for, ask_for_block, ask_for_ends, ask_for_place, ask_for_start, make_room};
+pub use blocks::{
+    Copies, ask_for, ask_for_block, ask_for_ends, ask_for_place, ask_for_start, ask_for_whole, make_room,
+};
 
 /// Bytes that can be read and written at offsets.
 pub trait Device: Send + Sync {

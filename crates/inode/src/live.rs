@@ -40,6 +40,9 @@ use crate::{DataPath, Fault, FileCaches, FileData, Inode, Quota, Shared, Slot};
 /// Parts of the list of changed inodes.
 const DIRTY_PARTS: u64 = 16;
 
+/// How far ahead of the inode that is being written inodes are asked for.
+const NODES_ASKED: usize = 32;
+
 /// The seal of table blocks: inodes are sealed one by one as they are written.
 const TABLE: Seal = Seal { owner: Owner { kind: Kind::InodeTable, ino: 0 }, seed: None };
 
@@ -600,18 +603,25 @@ impl Live {
             (frozen.transaction, std::mem::take(&mut frozen.lists))
         };
         let mut nodes = Vec::with_capacity(lists.iter().map(|list| list.nodes.len()).sum());
-        for Dirty { nodes: listed, fresh, .. } in lists {
-            nodes.extend(listed);
-            for block in fresh {
-                edit.fresh(block, TABLE, &mut |_| {});
-            }
+        let mut fresh = Vec::new();
+        for mut list in lists {
+            nodes.append(&mut list.nodes);
+            fresh.append(&mut list.fresh);
         }
         // Of one number the older inode first: the sort keeps the order of equals.
         nodes.sort_by_key(|(ino, _)| *ino);
+        fresh.sort_unstable();
+        fresh.dedup();
+        let mut made = vec![false; fresh.len()];
         let size = self.shared.geometry.inode_size;
         let mut images: Vec<u8> = Vec::new();
         let mut encoded: Vec<Encoded> = Vec::new();
+        let mut at = 0;
         for of_block in nodes.chunk_by(|(_, one), (_, other)| one.table_block == other.table_block) {
+            // Threads made them, on other processors, and long ago.
+            let soon = at + NODES_ASKED..at + NODES_ASKED + of_block.len();
+            at += of_block.len();
+            nodes.get(soon).into_iter().flatten().for_each(|(_, node)| buffer::ask_for_whole(&**node));
             // Encoded before the block is locked: whoever holds an inode's values may wait for blocks.
             images.resize(of_block.len() * size, 0);
             encoded.clear();
@@ -627,11 +637,20 @@ impl Live {
                 let at = encoded.len() * size;
                 encoded.push(self.encode(node, &values, &mut images[at..at + size]));
             }
-            edit.change(of_block[0].1.table_block, TABLE, &mut |block| {
+            let mut put = |block: &mut [u8]| {
                 for (encoded, raw) in encoded.iter().zip(images.chunks_exact(size)) {
                     encoded.put(raw, block);
                 }
-            })?;
+            };
+            let block = of_block[0].1.table_block;
+            match fresh.binary_search(&block) {
+                // Made with its inodes, not before: there are many, and they would not stay in the processor's cache.
+                Ok(which) if !std::mem::replace(&mut made[which], true) => edit.fresh(block, TABLE, &mut put),
+                _ => edit.change(block, TABLE, &mut put)?,
+            }
+        }
+        for block in fresh.iter().zip(&made).filter(|(_, made)| !**made).map(|(block, _)| *block) {
+            edit.fresh(block, TABLE, &mut |_| {});
         }
         // All that were passed over are in here: they were put in before their values could be looked at.
         let early = std::mem::take(&mut self.frozen.lock().early);
