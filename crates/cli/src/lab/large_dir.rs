@@ -18,7 +18,7 @@ use crate::sizes::parse_size;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Names are links to few inodes, so that nothing but the directory grows (--operation changes that). A directory of 207
-million names takes about 14 GB of memory.
+million names takes about 8 GB of memory.
 
 Examples:
   extant lab large-dir                              5 million names, both hashes
