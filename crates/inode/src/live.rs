@@ -616,12 +616,12 @@ impl Live {
         let size = self.shared.geometry.inode_size;
         let mut images: Vec<u8> = Vec::new();
         let mut encoded: Vec<Encoded> = Vec::new();
-        let mut at = 0;
+        let mut passed = 0;
         for of_block in nodes.chunk_by(|(_, one), (_, other)| one.table_block == other.table_block) {
             // Threads made them, on other processors, and long ago.
-            let soon = at + NODES_ASKED..at + NODES_ASKED + of_block.len();
-            at += of_block.len();
-            nodes.get(soon).into_iter().flatten().for_each(|(_, node)| buffer::ask_for_whole(&**node));
+            let soon = nodes.iter().skip(passed + NODES_ASKED).take(of_block.len());
+            soon.for_each(|(_, node)| buffer::ask_for_whole(&**node));
+            passed += of_block.len();
             // Encoded before the block is locked: whoever holds an inode's values may wait for blocks.
             images.resize(of_block.len() * size, 0);
             encoded.clear();
@@ -649,8 +649,8 @@ impl Live {
                 _ => edit.change(block, TABLE, &mut put)?,
             }
         }
-        for block in fresh.iter().zip(&made).filter(|(_, made)| !**made).map(|(block, _)| *block) {
-            edit.fresh(block, TABLE, &mut |_| {});
+        for (block, _) in fresh.iter().zip(&made).filter(|(_, made)| !**made) {
+            edit.fresh(*block, TABLE, &mut |_| {});
         }
         // All that were passed over are in here: they were put in before their values could be looked at.
         let early = std::mem::take(&mut self.frozen.lock().early);

@@ -78,12 +78,14 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
 /// process's open files, also of those that are closed here meanwhile: the mount is in use for as long.
 #[track_caller]
 pub(crate) fn umounted(umount: impl Fn() -> Outcome) {
-    let end = Instant::now() + PATIENCE;
     let mut last = umount();
-    while last.stderr.contains("is in use") && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(10));
-        last = umount();
-    }
+    wait_until("nobody uses the mount", || {
+        let is_in_use = last.stderr.contains("is in use");
+        if is_in_use {
+            last = umount();
+        }
+        !is_in_use
+    });
     last.code(0);
 }
 
