@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use base::Malformed;
 use ondisk::group_desc::GroupDesc;
@@ -65,6 +66,7 @@ pub(crate) struct State {
     pub(crate) inodes: Option<Box<[u64]>>,
     /// No inode below it is free.
     pub(crate) first_inode: u32,
+    pub(crate) comings: Comings,
     /// [`DIRTY_BLOCKS`], [`DIRTY_INODES`]: the descriptor is to be sealed.
     pub(crate) dirty: u8,
     pub(crate) counts: Counts,
@@ -95,6 +97,44 @@ pub(crate) struct Counts {
     pub(crate) inodes: u64,
 }
 
+/// Do threads take turns at a group?
+///
+/// Two that work at the same pace may never find it locked, and yet all that they touch of it goes to and fro between their
+/// processors. Those whose turns come one by one, as requests to a server do, may stay together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Comings {
+    /// Who came last, counted from 1.
+    thread: usize,
+    at: Option<Instant>,
+    /// Turns in a row that came soon after the one before.
+    soon: u32,
+}
+
+impl Comings {
+    /// Turns in a row after which one of the two has to go.
+    const MAX: u32 = 16;
+    /// What is soon: a few operations' time, and less than it takes to wake a thread.
+    const SOON: Duration = Duration::from_micros(10);
+
+    /// A thread comes, at this time: had it better go elsewhere?
+    #[inline]
+    pub(crate) fn is_crowded(&mut self, thread: usize, now: impl FnOnce() -> Instant) -> bool {
+        if self.thread == thread + 1 {
+            return false;
+        }
+        self.thread = thread + 1;
+        let now = now();
+        let is_soon =
+            self.at.replace(now).is_some_and(|before| now.saturating_duration_since(before) < Self::SOON);
+        self.soon = if is_soon { self.soon + 1 } else { 0 };
+        let is_crowded = self.soon > Self::MAX;
+        if is_crowded {
+            self.soon = 0;
+        }
+        is_crowded
+    }
+}
+
 impl Cell {
     /// A group whose descriptor was read, its bitmaps not yet: taken for one run until then.
     pub(crate) fn new(desc: GroupDesc, clusters: u32, bad: Option<Malformed>) -> Self {
@@ -115,6 +155,7 @@ impl Cell {
             windows: Vec::new(),
             inodes: None,
             first_inode: 0,
+            comings: Comings::default(),
             dirty: 0,
             counts: Counts::default(),
             bad_inodes: bad.clone(),
@@ -277,5 +318,25 @@ impl State {
         );
         assert_eq!(index.orders_of(By::Longest, group), Vec::from_iter(self.at_longest), "group {group}");
         assert_eq!(index.orders_of(By::Average, group), Vec::from_iter(self.at_average), "group {group}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_turns_at_a_pace_has_to_go_and_who_comes_now_and_then_may_stay() {
+        let begun = Instant::now();
+        let turns = |threads: usize, micros: u64| {
+            let mut comings = Comings::default();
+            let crowded = |n: u64| {
+                comings.is_crowded(n as usize % threads, || begun + Duration::from_micros(n * micros))
+            };
+            (0..100).map(crowded).filter(|is_crowded| *is_crowded).count()
+        };
+        assert_eq!([turns(1, 1), turns(2, 20), turns(3, 10)], [0; 3]);
+        // Every 17th that came soon.
+        assert_eq!([turns(2, 1), turns(3, 9)], [5; 2]);
     }
 }

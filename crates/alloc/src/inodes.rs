@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Each thread remembers where it found its last inode for a parent's group, and goes on there: so a million files cost
-//! one look each. A thread that finds a group locked takes the next one of the flex group, and stays there: threads that
-//! create at the same time come to work in groups of their own.
+//! one look each. A thread that finds a group locked, or takes turns at it with another at a pace, takes the next one of the flex
+//! group, and stays there: threads that create at the same time come to work in groups of their own.
 //!
 //! Source: spec 08 section 6; kernel Documentation/filesystems/ext4/allocators.rst.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use base::sync::thread_number;
 use base::{Group, Ino, Malformed, Pblk, Place};
@@ -74,7 +75,7 @@ impl Alloc {
         let parent = self.geometry.inode_place(request.parent).map_or(0, |(group, _)| group.0);
         let cursor = &self.cursors[thread_number() % CURSORS].0;
         let key = u64::from(parent) << 32 | u64::from(request.is_dir) << 31;
-        let mut search = Search { alloc: self, edit, busy: false, fault: None };
+        let mut search = Search { alloc: self, edit, busy: false, met: None, fault: None };
         if !request.is_top_dir && request.goal.is_none() {
             let last = cursor.load(Ordering::Relaxed);
             let group = last as u32 & 0x7FFF_FFFF;
@@ -84,6 +85,7 @@ impl Alloc {
             {
                 return Ok(found);
             }
+            search.met = search.busy.then_some(group);
         }
         let found = self.search(&mut search, request, parent);
         match (found, search.fault) {
@@ -120,11 +122,7 @@ impl Alloc {
             false => search.near(parent, request.parent.0),
         };
         // Anywhere, from the parent's group on.
-        found.or_else(|| {
-            (parent..groups)
-                .chain(0..parent.min(groups))
-                .find_map(|group| search.group(group, 0, request.is_dir, true).map(|found| (group, found)))
-        })
+        found.or_else(|| search.first_of((parent..groups).chain(0..parent.min(groups)), request.is_dir))
     }
 
     fn flexes(&self) -> u32 {
@@ -311,6 +309,9 @@ struct Search<'a> {
     edit: &'a dyn Edit,
     /// A group was passed over because somebody had it locked.
     busy: bool,
+    /// Where the thread went on, and met somebody: a moment later that group is free again, and the two would meet there for
+    /// as long as it has inodes.
+    met: Option<u32>,
     fault: Option<ReadFault>,
 }
 
@@ -347,6 +348,10 @@ impl Search<'_> {
             self.busy |= !wait;
             return Ok(None);
         };
+        if !wait && state.comings.is_crowded(thread_number(), Instant::now) {
+            self.busy = true;
+            return Ok(None);
+        }
         let is_new = alloc.is_inode_uninit(&state.desc) && alloc.is_block_uninit(&state.desc);
         if is_new && state.map.is_none() {
             // Its block bitmap is made too, and for that its own blocks have to be known.
@@ -371,11 +376,23 @@ impl Search<'_> {
         Ok(Some(found))
     }
 
-    /// The first group of a flex group that has one, and that nobody has locked; else one that has to be waited for.
+    /// In a flex group.
     fn flex(&mut self, flex: u32, is_dir: bool) -> Option<(u32, NewInode)> {
+        self.first_of(self.alloc.flex_groups(flex), is_dir)
+    }
+
+    /// The first of these groups that has one, and that nobody has locked; else one that has to be waited for.
+    fn first_of(
+        &mut self,
+        groups: impl Iterator<Item = u32> + Clone,
+        is_dir: bool,
+    ) -> Option<(u32, NewInode)> {
         for wait in [false, true] {
-            self.busy = false;
-            for group in self.alloc.flex_groups(flex) {
+            self.busy = !wait && self.met.is_some();
+            for group in groups.clone() {
+                if !wait && self.met == Some(group) {
+                    continue;
+                }
                 if let Some(found) = self.group(group, 0, is_dir, wait) {
                     return Some((group, found));
                 }

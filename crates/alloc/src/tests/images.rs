@@ -1,6 +1,7 @@
 //! Whole images: filled to the last block and inode, spread, gone on.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use super::random::KINDS;
 use super::*;
@@ -114,6 +115,35 @@ fn top_directories_spread_and_others_stay() {
         assert_eq!((group(file) / 2, group(sub) / 2), (group(dir) / 2, group(dir) / 2));
     }
     assert!(flexes.len() >= 3, "{flexes:?}");
+}
+
+/// Who takes turns with somebody at a pace goes elsewhere, and stays there: in the flex group of the directory, and behind it too.
+#[test]
+fn threads_that_take_turns_part() {
+    let image = Image::mke2fs("64M", &["-b", "1024", "-G", "2"]);
+    let alloc = image.open(Options::default());
+    let edit = image.edit(1);
+    let make = || {
+        let ino = alloc.allocate_inode(&edit, &inode_request(2, false)).unwrap().ino;
+        image.geometry.inode_place(ino).unwrap().0.0
+    };
+    let part = || {
+        let from = make();
+        let comes =
+            || alloc.cell(from).unwrap().state.lock().comings.is_crowded(usize::MAX - 1, Instant::now);
+        // At once, unless the machine is busy.
+        let to = std::iter::repeat_with(|| {
+            comes();
+            make()
+        });
+        let to = to.take(1500).find(|group| *group != from).expect("one of the two goes");
+        assert!((0..20).all(|_| make() == to));
+        (from, to)
+    };
+    assert_eq!(part(), (0, 1));
+    while make() < 2 {}
+    let (from, to) = part();
+    assert!(from >= 2 && to >= 2, "{from} {to}");
 }
 
 #[test]
