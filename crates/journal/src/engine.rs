@@ -403,11 +403,11 @@ impl Journal {
         // As late as can be: a block that many operations change is logged once for all of them. Not at the last moment: whoever
         // comes while the rest fills up need not wait.
         let soon = self.transaction_max - self.transaction_max / 8;
-        let has_much_room = |number: u64| {
+        let has_much_room = |number: u64, in_lanes: u32| {
             // May miss what others joined just now: there is an eighth left for that.
             let len = self.lens[(number % 2) as usize].load(Ordering::Relaxed);
             let blocks = len + self.lanes.given() + self.client().blocks_to_come();
-            blocks + lanes::CREDITS_MAX <= soon && self.aborted.get().is_none()
+            blocks + in_lanes <= soon && self.aborted.get().is_none()
         };
         if credits <= lanes::CREDITS
             && let Some((lane, number)) = self.lanes.enter(has_much_room)

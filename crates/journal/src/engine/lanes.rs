@@ -11,7 +11,8 @@
 //! look after they are counted. All of these are sequentially consistent for that.
 //!
 //! Invariants
-//! 1. A lane has one handle at most, with at most [`CREDITS`]; so all lanes together have no more than [`CREDITS_MAX`].
+//! 1. A lane has one handle at most, with at most [`CREDITS`]; so all lanes together have no more than that for each that was ever
+//!    used. A lane is noted as used before it looks for room, so who looks last knows of all that are open.
 //! 2. While a lane counts a handle that was started, the running transaction is the same.
 
 use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,9 +30,6 @@ pub(super) const CREDITS: u32 = 128;
 #[cfg(feature = "shuttle")]
 pub(super) const CREDITS: u32 = 2;
 
-/// Room that is left for handles in lanes by who starts one.
-pub(super) const CREDITS_MAX: u32 = LANES as u32 * CREDITS;
-
 /// A lane's word: how many are open in the low bits, how many were started above.
 const OPEN: u64 = 0xFFFF;
 const ENTER: u64 = OPEN + 2;
@@ -43,6 +41,8 @@ pub(super) struct Started([u64; LANES]);
 /// Who is in the running transaction.
 pub(super) struct Lanes {
     lanes: [Apart<AtomicU64>; LANES],
+    /// A bit for each lane that was ever used.
+    used: Apart<AtomicU32>,
     /// No handle is to be started without the lock.
     is_shut: Apart<AtomicBool>,
     /// The running transaction, while it is not shut.
@@ -55,26 +55,37 @@ impl Lanes {
     pub(super) fn new(number: u64) -> Self {
         Self {
             lanes: Default::default(),
+            used: Apart::default(),
             is_shut: Apart::default(),
             number: AtomicU64::new(number),
             reserved: Apart::default(),
         }
     }
 
-    /// Starts a handle in this thread's lane, if that is free, nothing is being sealed, and `has_room` says so: the lane and the
-    /// transaction. `None`: to be started under the lock, and who seals may have to be woken.
-    pub(super) fn enter(&self, has_room: impl FnOnce(u64) -> bool) -> Option<(usize, u64)> {
+    /// Starts a handle in this thread's lane, if that is free, nothing is being sealed, and `has_room` says so, of a transaction and
+    /// what handles in lanes may join it with: the lane and the transaction. `None`: to be started under the lock, and who seals may have to be woken.
+    pub(super) fn enter(&self, has_room: impl FnOnce(u64, u32) -> bool) -> Option<(usize, u64)> {
         let lane = thread_number() % LANES;
         let before = self.lanes[lane].fetch_add(ENTER, Ordering::SeqCst);
         if before & OPEN == 0 && !self.is_shut.load(Ordering::SeqCst) {
             // It stays this one, and not shut behind our back: see above.
             let number = self.number.load(Ordering::SeqCst);
-            if has_room(number) {
+            if has_room(number, self.noted(lane) * CREDITS) {
                 return Some((lane, number));
             }
         }
         self.lanes[lane].fetch_sub(ENTER, Ordering::SeqCst);
         None
+    }
+
+    /// Lanes that were ever used, this one too.
+    #[inline]
+    fn noted(&self, lane: usize) -> u32 {
+        let mut used = self.used.load(Ordering::SeqCst);
+        if used >> lane & 1 == 0 {
+            used = self.used.fetch_or(1 << lane, Ordering::SeqCst) | 1 << lane;
+        }
+        used.count_ones()
     }
 
     /// Ends a handle of this lane. Does who seals have to be woken?
