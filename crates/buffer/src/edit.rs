@@ -127,6 +127,11 @@ pub trait Edit {
     /// Makes a new block, whatever the device has there: `fill` gets zeros.
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8]));
 
+    /// As [`fresh`](Self::fresh), with all its bytes.
+    fn put(&self, block: Pblk, seal: Seal, bytes: Bytes) {
+        self.fresh(block, seal, &mut |place| place.copy_from_slice(&bytes));
+    }
+
     /// The block is metadata no more: an older copy in the log must not come back, and changes to it are dropped.
     fn revoke(&self, block: Pblk);
 }
@@ -206,17 +211,22 @@ impl Buffers {
             fill(bytes);
         };
         let mut hint = Hint::NONE;
-        if let Some(is_first) =
-            self.shard(block).edit(block, &mut hint, owner.word(), transaction, &mut refill)
-        {
+        let refilled = self.shard(block).edit(block, &mut hint, owner.word(), transaction, &mut refill);
+        if let Some(is_first) = refilled {
             return is_first;
         }
         // Filled before anybody sees it, and zeroed only once: that is most of what a new directory costs.
         let mut bytes = Bytes::zeroed(self.block_size().len());
         fill(unshared(&mut bytes));
+        self.put(block, owner, transaction, bytes)
+    }
+
+    /// As [`fresh`](Self::fresh), with all its bytes.
+    pub fn put(&self, block: Pblk, owner: Owner, transaction: u64, bytes: Bytes) -> bool {
         {
             let mut shard = self.shard(block);
             let mut put = |place: &mut [u8]| place.copy_from_slice(&bytes);
+            let mut hint = Hint::NONE;
             if let Some(is_first) = shard.edit(block, &mut hint, owner.word(), transaction, &mut put) {
                 return is_first;
             }

@@ -4,7 +4,8 @@
 //!   Live::get(ino) -> Node -- operation lock --> handle --> edit(): fields, map, body change in memory
 //!                                                              '--> on the list of the running transaction
 //!   freeze(), while no handle is open: the list is the commit's, the next transaction has an empty one
-//!   write_frozen(handle), while the next one runs: each inode of the list into its table block, checksum and all, once
+//!   write_frozen(handle), while the next one runs: each inode of the list into its table block, checksum and all, once;
+//!                                                   new table blocks as those who made their inodes left them: see `changed`
 //! ```
 //!
 //! Invariants
@@ -18,33 +19,25 @@
 //!    lists and blocks. A directory's values come before those of what it holds. Values are not locked across the start of a
 //!    handle.
 
+mod changed;
 mod table;
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::sync::Apart;
 use base::{Ino, Pblk};
-use buffer::{Edit, Kind, Owner, ReadFault, Seal};
 use mapping::FileMap;
 use ondisk::filetype::FileType;
 use ondisk::inode::{self as layout, flags};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+pub use self::changed::Editing;
+use self::changed::{DIRTY_PARTS, Dirty, Frozen, TABLE};
 use self::table::Table;
 use crate::dir_state::DirMemory;
 use crate::quota::{self, Charge};
 use crate::{DataPath, Fault, FileCaches, FileData, Inode, Quota, Shared, Slot};
-
-/// Parts of the list of changed inodes.
-const DIRTY_PARTS: u64 = 16;
-
-/// How far ahead of the inode that is being written inodes are asked for.
-const NODES_ASKED: usize = 32;
-
-/// The seal of table blocks: inodes are sealed one by one as they are written.
-const TABLE: Seal = Seal { owner: Owner { kind: Kind::InodeTable, ino: 0 }, seed: None };
 
 /// How an inode is remembered to be deleted, or cut, after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -333,65 +326,6 @@ pub struct Live {
     forget_orphans: bool,
 }
 
-/// What the running transaction changed.
-#[derive(Default)]
-struct Dirty {
-    nodes: Vec<(Ino, Arc<Node>)>,
-    /// Table blocks of which nothing was in use: they are made anew, and need not be read.
-    fresh: Vec<Pblk>,
-    /// Blocks that were counted last, by their numbers' last bits.
-    counted: [Pblk; 32],
-}
-
-/// What is being committed.
-#[derive(Default)]
-struct Frozen {
-    transaction: u64,
-    lists: Vec<Dirty>,
-    /// Inodes that the next transaction changed before the commit came to them, as they were when it began.
-    early: Vec<(Pblk, Encoded, Box<[u8]>)>,
-}
-
-/// What is to be done with an inode's encoded bytes.
-struct Encoded {
-    /// Where in its block.
-    at: usize,
-    /// Bytes that stay as they are there: fields that are newer than this program.
-    kept: Range<usize>,
-    /// Seed of its checksum, which covers those too.
-    seed: Option<u32>,
-}
-
-impl Encoded {
-    fn put(&self, raw: &[u8], block: &mut [u8]) {
-        let Some(place) = block.get_mut(self.at..self.at + raw.len()) else { return };
-        place[..self.kept.start].copy_from_slice(&raw[..self.kept.start]);
-        place[self.kept.end..].copy_from_slice(&raw[self.kept.end..]);
-        if let Some(seed) = self.seed {
-            layout::seal(place, seed);
-        }
-    }
-}
-
-/// An inode's values, for changing them: on the list of the running transaction.
-pub struct Editing<'a> {
-    values: MutexGuard<'a, Values>,
-}
-
-impl std::ops::Deref for Editing<'_> {
-    type Target = Values;
-
-    fn deref(&self) -> &Values {
-        &self.values
-    }
-}
-
-impl std::ops::DerefMut for Editing<'_> {
-    fn deref_mut(&mut self) -> &mut Values {
-        &mut self.values
-    }
-}
-
 impl Live {
     /// No inode in memory yet. Of files: how bytes get to the device, and how what is known of their blocks is forgotten. `forget_orphans`: see `journal::Sabotage`.
     #[must_use]
@@ -480,6 +414,15 @@ impl Live {
         self.find(ino, false)
     }
 
+    /// As [`get_unasked`](Self::get_unasked), for who comes for the same one again and again: the directory that a thread works in.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    #[inline]
+    pub fn get_again(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        self.table.get_again(ino).or_else(|_| self.find(ino, false))
+    }
+
     /// An inode that may have no links left: for orphans, and inodes of the file system's own.
     ///
     /// # Errors
@@ -530,155 +473,6 @@ impl Live {
         let node = self.make(ino, values)?;
         self.put(Arc::clone(&node));
         Ok(node)
-    }
-
-    /// Nothing else in the table block of this new inode is in use: the commit makes the block anew.
-    pub fn fresh_block(&self, node: &Node) {
-        self.dirty_part(node).lock().fresh.push(node.table_block);
-    }
-
-    /// The values of an inode, to be changed by `transaction`, of which the caller has a handle.
-    pub fn edit<'a>(&self, node: &'a Arc<Node>, transaction: u64) -> Editing<'a> {
-        let mut values = node.values.lock();
-        values.changed_in = transaction;
-        values.snapshot = None;
-        if values.listed_in != transaction {
-            if values.listed_in != 0 {
-                self.write_early(node, &values);
-            }
-            values.listed_in = transaction;
-            let mut dirty = self.dirty_part(node).lock();
-            // Inodes that are made one after the other share blocks; counting some blocks twice does no harm.
-            let counted = &mut dirty.counted[(node.table_block.0 % 32) as usize];
-            if *counted != node.table_block {
-                *counted = node.table_block;
-                self.dirty_blocks.fetch_add(1, Ordering::Relaxed);
-            }
-            dirty.nodes.push((node.ino, Arc::clone(node)));
-            drop(dirty);
-            if let Some(quota) = self.quota() {
-                quota.touch_owners_of(&self.shared, node, &values);
-            }
-        }
-        Editing { values }
-    }
-
-    /// Where a changed inode is listed: neighbours, whose table blocks are the same or close, together.
-    fn dirty_part(&self, node: &Node) -> &Mutex<Dirty> {
-        &self.dirty[(base::salted::spread(u64::from(node.ino.0 >> 10)) % DIRTY_PARTS) as usize]
-    }
-
-    /// Blocks that [`freeze`](Self::freeze) and [`write_frozen`](Self::write_frozen) would touch, at most.
-    #[must_use]
-    pub fn dirty_blocks(&self) -> u32 {
-        self.dirty_blocks.load(Ordering::Relaxed) + self.quota().map_or(0, Quota::blocks_to_come)
-    }
-
-    /// Ends the list of the running transaction, of which no handle is open any more but this: what is changed from here on
-    /// belongs to the next one. What the inodes of the list cost goes into the quota files.
-    ///
-    /// # Errors
-    /// A block of a quota file cannot be read.
-    pub fn freeze(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
-        let lists: Vec<Dirty> = self.dirty.iter().map(|part| std::mem::take(&mut *part.lock())).collect();
-        self.dirty_blocks.store(0, Ordering::Relaxed);
-        let counted = self.quota().map_or(Ok(()), |quota| {
-            for (_, node) in lists.iter().flat_map(|list| &list.nodes) {
-                quota.settle(&self.shared, node, &mut node.values.lock());
-            }
-            quota.write(&self.shared, edit)
-        });
-        *self.frozen.lock() = Frozen { transaction: edit.transaction(), lists, early: Vec::new() };
-        counted
-    }
-
-    /// Writes the inodes of the frozen list into their table blocks, while the next transaction runs: nothing else changes these
-    /// blocks.
-    ///
-    /// # Errors
-    /// A table block cannot be read.
-    pub fn write_frozen(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
-        let (transaction, lists) = {
-            let mut frozen = self.frozen.lock();
-            (frozen.transaction, std::mem::take(&mut frozen.lists))
-        };
-        let mut nodes = Vec::with_capacity(lists.iter().map(|list| list.nodes.len()).sum());
-        let mut fresh = Vec::new();
-        for mut list in lists {
-            nodes.append(&mut list.nodes);
-            fresh.append(&mut list.fresh);
-        }
-        // Of one number the older inode first: the sort keeps the order of equals.
-        nodes.sort_by_key(|(ino, _)| *ino);
-        fresh.sort_unstable();
-        fresh.dedup();
-        let mut made = vec![false; fresh.len()];
-        let size = self.shared.geometry.inode_size;
-        let mut images: Vec<u8> = Vec::new();
-        let mut encoded: Vec<Encoded> = Vec::new();
-        let mut passed = 0;
-        for of_block in nodes.chunk_by(|(_, one), (_, other)| one.table_block == other.table_block) {
-            // Threads made them, on other processors, and long ago.
-            let soon = nodes.iter().skip(passed + NODES_ASKED).take(of_block.len());
-            soon.for_each(|(_, node)| buffer::ask_for_whole(&**node));
-            passed += of_block.len();
-            // Encoded before the block is locked: whoever holds an inode's values may wait for blocks.
-            images.resize(of_block.len() * size, 0);
-            encoded.clear();
-            for (_, node) in of_block {
-                let mut values = node.values.lock();
-                if values.listed_in != transaction {
-                    continue;
-                }
-                values.listed_in = 0;
-                if self.forget_orphans && values.fields.links == 0 && node.orphan() != OrphanState::None {
-                    continue;
-                }
-                let at = encoded.len() * size;
-                encoded.push(self.encode(node, &values, &mut images[at..at + size]));
-            }
-            let mut put = |block: &mut [u8]| {
-                for (encoded, raw) in encoded.iter().zip(images.chunks_exact(size)) {
-                    encoded.put(raw, block);
-                }
-            };
-            let block = of_block[0].1.table_block;
-            match fresh.binary_search(&block) {
-                // Made with its inodes, not before: there are many, and they would not stay in the processor's cache.
-                Ok(which) if !std::mem::replace(&mut made[which], true) => edit.fresh(block, TABLE, &mut put),
-                _ => edit.change(block, TABLE, &mut put)?,
-            }
-        }
-        for (block, _) in fresh.iter().zip(&made).filter(|(_, made)| !**made) {
-            edit.fresh(*block, TABLE, &mut |_| {});
-        }
-        // All that were passed over are in here: they were put in before their values could be looked at.
-        let early = std::mem::take(&mut self.frozen.lock().early);
-        for (block, encoded, raw) in early {
-            edit.change(block, TABLE, &mut |block| encoded.put(&raw, block))?;
-        }
-        Ok(())
-    }
-
-    /// Keeps an inode as it was when the commit under way began, which has not come to it yet.
-    #[cold]
-    fn write_early(&self, node: &Node, values: &Values) {
-        let mut raw = vec![0; self.shared.geometry.inode_size].into_boxed_slice();
-        let encoded = self.encode(node, values, &mut raw);
-        self.frozen.lock().early.push((node.table_block, encoded, raw));
-    }
-
-    fn encode(&self, node: &Node, values: &Values, raw: &mut [u8]) -> Encoded {
-        let (fields, body) = (&values.fields, values.body());
-        fields.encode(raw);
-        let size = raw.len();
-        let from = if size > layout::BASE_SIZE { fields.xattr_offset().min(size) } else { size };
-        let behind = &mut raw[from..];
-        let len = body.len().min(behind.len());
-        behind[..len].copy_from_slice(&body[..len]);
-        behind[len..].fill(0);
-        let known = from.min(layout::BASE_SIZE + layout::EXTRA_SIZE);
-        Encoded { at: node.place_at as usize, kept: known..from, seed: values.seed }
     }
 
     fn load(&self, ino: Ino, is_orphan: bool) -> Result<Node, Fault> {

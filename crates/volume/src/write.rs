@@ -267,12 +267,12 @@ impl Writer {
         if node.values().has_flag(flags::EA_INODE) { Err(Refusal::Stale.into()) } else { Ok(node) }
     }
 
-    /// As [`node`](Self::node), for who asks [`is_there`](Self::is_there) once he has it locked.
+    /// As [`node`](Self::node), for who asks [`is_there`](Self::is_there) once he has it locked: of a directory whose names change.
     fn node_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
         }
-        Ok(self.live().get_unasked(ino)?)
+        Ok(self.live().get_again(ino)?)
     }
 
     /// Is an inode still there?

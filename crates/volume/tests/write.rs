@@ -222,3 +222,46 @@ fn what_was_synced_survives_without_closing() {
         }
     });
 }
+
+/// A new table block whose inodes are made in a row is encoded when whoever made them goes on to the next one. What becomes of them
+/// after that counts, in the same transaction and in the next one; and so do inodes that take their numbers.
+#[test]
+fn inodes_made_in_a_row_are_written_as_they_become() {
+    each_kind(|kind, path| {
+        let volume = open(path, WriteOptions::default());
+        let file = |i: u16| format!("file {i}").into_bytes();
+        let make = |i: u16, mode: u16| volume.create(Ino::ROOT, &file(i), &New::file(mode)).unwrap().ino();
+        let chmod = |ino: Ino, mode: u16| {
+            volume.set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() }).unwrap();
+        };
+        let mut inos: Vec<Ino> = (0..1300).map(|i| make(i, 0o600)).collect();
+        chmod(inos[20], 0o620);
+        // Blocks are emptied, and filled again with other inodes of these numbers.
+        let gone: Vec<Ino> = inos[100..1200].to_vec();
+        (100..1200).for_each(|i| volume.unlink(Ino::ROOT, &file(i)).unwrap());
+        (100..1200).for_each(|i| inos[usize::from(i)] = make(i, 0o640));
+        assert!(inos[100..1200].iter().filter(|ino| gone.contains(ino)).count() > 1000, "{kind}");
+        chmod(inos[150], 0o645);
+        volume.sync().unwrap();
+        chmod(inos[21], 0o621);
+        chmod(inos[151], 0o651);
+        volume.unlink(Ino::ROOT, &file(22)).unwrap();
+        volume.close().unwrap();
+        testkit::e2fsck_clean(path);
+        let volume = open(path, WriteOptions::default());
+        let root = volume.inode(Ino::ROOT).unwrap();
+        for i in (0..1300).filter(|i| *i != 22) {
+            let found = volume.lookup(&root, &file(i)).unwrap();
+            let mode = match i {
+                20 => 0o620,
+                21 => 0o621,
+                150 => 0o645,
+                151 => 0o651,
+                100..1200 => 0o640,
+                _ => 0o600,
+            };
+            assert_eq!((found.fields().mode & 0o7777, found.fields().links), (mode, 1), "{kind}: {i}");
+        }
+        volume.close().unwrap();
+    });
+}

@@ -1,5 +1,8 @@
 //! The inodes in memory, by number, and which of them go when memory is short.
 //!
+//! Threads that work in directories of their own come for these again and again, and directories made one after the other are in one
+//! row: what a thread came for last it has at hand, without the row's lock.
+//!
 //! ```text
 //! shard 0..63:  row 5 -> inodes [80 | 81 | -- | 83 | ...]     16 neighbours together: who makes or removes many files
 //!                                                             goes from one to the next
@@ -7,18 +10,20 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use base::Ino;
 use base::salted::Salted;
-use base::sync::Apart;
+use base::sync::{Apart, thread_number};
 use memory::{Budget, Shrinker};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Node, OrphanState};
 
 const SHARDS: usize = 64;
+/// Threads that have their last inode at hand.
+const RECENT: usize = 16;
 /// Inodes in a row.
 const ROW: u32 = 16;
 /// Inodes looked at per call of the shrinker.
@@ -42,8 +47,12 @@ struct Rows {
 pub(super) struct Table {
     budget: Arc<Budget>,
     shards: Vec<Apart<Mutex<Rows>>>,
+    /// What each thread came for last with [`get_again`](Self::get_again): that does not go while it is here.
+    recent: [Apart<Mutex<Option<Arc<Node>>>>; RECENT],
     bytes: Apart<AtomicUsize>,
     turn: AtomicUsize,
+    /// The last transaction whose inodes are all in their table blocks.
+    written: Apart<AtomicU64>,
 }
 
 impl Table {
@@ -56,8 +65,10 @@ impl Table {
                     Apart(Mutex::new(Rows { rows: HashMap::with_hasher(salt), uncharged: 0, departed: 0 }))
                 })
                 .collect(),
+            recent: Default::default(),
             bytes: Apart::default(),
             turn: AtomicUsize::new(0),
+            written: Apart::default(),
         });
         let shrinker: Arc<dyn Shrinker> = Arc::<Self>::clone(&table);
         let weak: Weak<dyn Shrinker> = Arc::downgrade(&shrinker);
@@ -65,11 +76,33 @@ impl Table {
         table
     }
 
+    /// All inodes that this transaction changed are in their table blocks: they may go.
+    pub(super) fn written(&self, transaction: u64) {
+        self.written.store(transaction, Ordering::Release);
+    }
+
     /// The inode, if it is here; else what [`keep`](Self::keep) wants to know.
     pub(super) fn get(&self, ino: Ino) -> Result<Arc<Node>, u64> {
         let shard = self.shard(ino);
         let row = shard.rows.get(&(ino.0 / ROW));
         row.and_then(|row| row[(ino.0 % ROW) as usize].clone()).ok_or(shard.departed)
+    }
+
+    /// As [`get`](Self::get), for who comes for the same one again and again. One without links is not given: its number may be another
+    /// inode's by now.
+    pub(super) fn get_again(&self, ino: Ino) -> Result<Arc<Node>, u64> {
+        let recent = &self.recent[thread_number() % RECENT];
+        let known = recent.lock().as_ref().filter(|node| node.ino == ino).map(Arc::clone);
+        // Tried only: the caller may hold it, or one that comes after it.
+        let has_links =
+            |node: &Arc<Node>| node.values.try_lock().is_some_and(|values| values.fields.links > 0);
+        if let Some(node) = known.filter(has_links) {
+            return Ok(node);
+        }
+        let node = self.get(ino)?;
+        let before = recent.lock().replace(Arc::clone(&node));
+        drop(before);
+        Ok(node)
     }
 
     /// Keeps what was loaded, unless somebody else was first: what is kept. `None`: inodes left since, maybe this one, changed
@@ -111,7 +144,8 @@ impl Table {
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Rows> {
-        self.shards[(ino.0 / ROW) as usize % SHARDS].lock()
+        // Spread: threads that make inodes at the same pace, each in a group of its own, would be in the same shard all the time.
+        self.shards[base::salted::spread(u64::from(ino.0 / ROW)) as usize % SHARDS].lock()
     }
 }
 
@@ -128,14 +162,15 @@ impl Rows {
     }
 }
 
-fn is_idle(node: &Arc<Node>) -> bool {
+/// May it go? `written`: the last transaction whose inodes are all in their table blocks.
+fn is_idle(node: &Arc<Node>, written: u64) -> bool {
     Arc::strong_count(node) == 1
         && node.opens.load(Ordering::Relaxed) == 0
         && node.orphan() == OrphanState::None
         && node.values.try_lock().is_some_and(|values| {
             // What could not be written is told to who asks next, whenever that is.
             let has_errors = values.data.as_ref().is_some_and(|data| data.pages.had_errors());
-            values.listed_in == 0 && !has_errors
+            values.listed_in == 0 && values.changed_in <= written && !has_errors
         })
 }
 
@@ -150,6 +185,7 @@ impl Shrinker for Table {
 
     fn shrink(&self, bytes: usize) -> usize {
         let (mut freed, mut scanned) = (0, 0);
+        let written = self.written.load(Ordering::Acquire);
         let first = self.turn.load(Ordering::Relaxed);
         for at in (first..first + SHARDS).map(|at| at % SHARDS) {
             if freed >= bytes || scanned >= SCAN_MAX {
@@ -165,7 +201,7 @@ impl Shrinker for Table {
                 }
                 scanned += row.len();
                 for place in row.iter_mut() {
-                    if place.as_ref().is_some_and(is_idle) {
+                    if place.as_ref().is_some_and(|node| is_idle(node, written)) {
                         *place = None;
                         *departed += 1;
                         // Those that were not charged for give nothing back.

@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 use base::Pblk;
-use buffer::{Edit, Hint, Patch, ReadFault, Seal};
+use buffer::{Bytes, Edit, Hint, Patch, ReadFault, Seal};
 
 use super::Journal;
 use super::transaction::Transaction;
@@ -186,6 +186,13 @@ impl Edit for Handle<'_> {
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8])) {
         self.count();
         if self.journal.buffers.fresh(block, seal.owner, self.number, fill) {
+            self.join(block, seal, Hint::NONE);
+        }
+    }
+
+    fn put(&self, block: Pblk, seal: Seal, bytes: Bytes) {
+        self.count();
+        if self.journal.buffers.put(block, seal.owner, self.number, bytes) {
             self.join(block, seal, Hint::NONE);
         }
     }
