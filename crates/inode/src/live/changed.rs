@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Invariants
-//! 1. All inodes of a table block are listed in one part, in the order of their changes.
-//! 2. An inode that is in a whole is not listed, and may be changed and listed again. What was listed before the last whole of its
-//!    block is in it or gone; what was listed after it is newer.
+//! 1. All inodes of a table block are listed in one part, each in a turn of its own.
+//! 2. An inode that is in a whole is not listed, and may be changed and listed again. Of a block, what was listed before the turns that
+//!    went into its last whole is in that or gone; what was listed after them is newer.
 //! 3. An inode that a whole has stays in memory until that is written, by `changed_in`: the whole does not hold it, since letting a
 //!    million inodes go would cost the commit as much as writing them.
 
@@ -39,7 +39,10 @@ pub(super) const TABLE: Seal = Seal { owner: Owner { kind: Kind::InodeTable, ino
 /// What the running transaction changed.
 #[derive(Default)]
 pub(super) struct Dirty {
-    nodes: Vec<(Ino, Arc<Node>)>,
+    /// With the turn in which each was listed.
+    nodes: Vec<(Ino, u32, Arc<Node>)>,
+    /// How many were listed, those too that are in wholes now.
+    turns: u32,
     /// In the order in which they were made.
     wholes: Vec<Whole>,
     /// Table blocks of which nothing was in use: they are made anew, and need not be read.
@@ -49,26 +52,61 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
+    fn list(&mut self, node: &Arc<Node>) {
+        self.nodes.push((node.ino, self.turns, Arc::clone(node)));
+        self.turns += 1;
+    }
+
     /// A new table block, if so many inodes that were listed before the last one are all that it has; and where in the list they
     /// begin.
     fn whole_block(&self, of_block: usize) -> Option<(Pblk, usize)> {
         let at = self.nodes.len().checked_sub(of_block + 1)?;
         let nodes = &self.nodes[at..at + of_block];
-        let ((first, first_node), (_, last_node)) = (nodes.first()?, nodes.last()?);
+        let ((first, _, first_node), (.., last_node)) = (nodes.first()?, nodes.last()?);
         let block = first_node.table_block;
         let are_all = (first_node.place_at, last_node.table_block) == (0, block)
-            && nodes.iter().zip(first.0..).all(|((ino, _), expected)| ino.0 == expected);
+            && nodes.iter().zip(first.0..).all(|((ino, ..), expected)| ino.0 == expected);
         // The last is the one that the last inode is in, as a rule.
         let is_new = self.fresh.iter().rev().take(2).any(|new| *new == block);
         (are_all && is_new).then_some((block, at))
+    }
+
+    /// Of those that are [all of a block](Self::whole_block) and begin here the ones that `take` takes are listed no more: `bytes` has
+    /// them. The others stay, each with its turn.
+    fn make_whole(
+        &mut self,
+        (block, at): (Pblk, usize),
+        of_block: usize,
+        mut bytes: Bytes,
+        take: impl Fn(&Node, &mut [u8]) -> bool,
+    ) {
+        let Some((_, since, _)) = self.nodes.get(at) else { return };
+        let since = *since;
+        let size = bytes.len() / of_block;
+        let mut places = bytes.make_mut().chunks_exact_mut(size);
+        let behind = self.nodes.split_off(at + of_block);
+        let all = self.nodes.split_off(at).into_iter();
+        self.nodes.extend(all.filter(|(.., node)| !take(node, places.next().unwrap_or_default())));
+        self.nodes.extend(behind);
+        self.wholes.push(Whole { block, since, bytes });
+    }
+
+    /// The wholes, of one block the last, by their blocks; and the inodes that were listed, with the older ones of a number first.
+    fn sort(&mut self) {
+        self.wholes.reverse();
+        self.wholes.sort_by_key(|whole| whole.block);
+        self.wholes.dedup_by_key(|whole| whole.block);
+        self.nodes.sort_by_key(|(ino, turn, _)| (*ino, *turn));
+        self.fresh.sort_unstable();
+        self.fresh.dedup();
     }
 }
 
 /// A new table block with all its inodes.
 struct Whole {
     block: Pblk,
-    /// How many inodes were listed before it.
-    at: u32,
+    /// The turn of the first inode that is in it: what was listed before is older.
+    since: u32,
     bytes: Bytes,
 }
 
@@ -143,7 +181,7 @@ impl Live {
             let counted = &mut dirty.counted[(node.table_block.0 % 32) as usize];
             let is_counted = *counted == node.table_block;
             *counted = node.table_block;
-            dirty.nodes.push((node.ino, Arc::clone(node)));
+            dirty.list(node);
             drop(dirty);
             if !is_counted {
                 self.dirty_blocks.fetch_add(1, Ordering::Relaxed);
@@ -174,27 +212,19 @@ impl Live {
             return;
         }
         // Without the lock: its memory may be new to the system, too.
-        let mut bytes = Bytes::zeroed(block_size);
+        let bytes = Bytes::zeroed(block_size);
         let mut dirty = part.lock();
-        let Some((block, at)) = dirty.whole_block(of_block) else { return };
-        let Dirty { nodes, wholes, .. } = &mut *dirty;
-        let mut left = nodes.split_off(at + of_block);
-        let mut places = bytes.make_mut().chunks_exact_mut(size);
-        for (ino, node) in nodes.split_off(at) {
-            let place = places.next().unwrap_or_default();
+        let Some(whole) = dirty.whole_block(of_block) else { return };
+        dirty.make_whole(whole, of_block, bytes, |node, place| {
             // Tried only: an inode's values come before the list.
-            match node.values.try_lock().filter(|values| values.listed_in == transaction) {
-                Some(mut values) => {
-                    values.listed_in = 0;
-                    if let Some(seed) = self.encode(&node, &values, place).seed {
-                        layout::seal(place, seed);
-                    }
-                }
-                None => nodes.push((ino, Arc::clone(&node))),
+            let values = node.values.try_lock().filter(|values| values.listed_in == transaction);
+            let Some(mut values) = values else { return false };
+            values.listed_in = 0;
+            if let Some(seed) = self.encode(node, &values, place).seed {
+                layout::seal(place, seed);
             }
-        }
-        nodes.append(&mut left);
-        wholes.push(Whole { block, at: at as u32, bytes });
+            true
+        });
     }
 
     /// Blocks that [`freeze`](Self::freeze) and [`write_frozen`](Self::write_frozen) would touch, at most.
@@ -212,7 +242,7 @@ impl Live {
         let lists: Vec<Dirty> = self.dirty.iter().map(|part| std::mem::take(&mut *part.lock())).collect();
         self.dirty_blocks.store(0, Ordering::Relaxed);
         let counted = self.quota().map_or(Ok(()), |quota| {
-            for (_, node) in lists.iter().flat_map(|list| &list.nodes) {
+            for (.., node) in lists.iter().flat_map(|list| &list.nodes) {
                 quota.settle(&self.shared, node, &mut node.values.lock());
             }
             quota.write(&self.shared, edit)
@@ -241,27 +271,18 @@ impl Live {
         Ok(())
     }
 
-    fn write_list(&self, list: Dirty, transaction: u64, edit: &dyn Edit) -> Result<(), ReadFault> {
-        let Dirty { nodes, mut wholes, mut fresh, .. } = list;
-        fresh.sort_unstable();
-        fresh.dedup();
+    fn write_list(&self, mut list: Dirty, transaction: u64, edit: &dyn Edit) -> Result<(), ReadFault> {
+        list.sort();
+        let Dirty { nodes, wholes, fresh, .. } = list;
         let mut made = vec![false; fresh.len()];
-        // Of one block the last.
-        wholes.reverse();
-        wholes.sort_by_key(|whole| whole.block);
-        wholes.dedup_by_key(|whole| whole.block);
-        let mut whole_at = Vec::with_capacity(wholes.len());
-        for Whole { block, at, bytes } in wholes {
-            whole_at.push((block, at));
+        let mut whole_since = Vec::with_capacity(wholes.len());
+        for Whole { block, since, bytes } in wholes {
+            whole_since.push((block, since));
             if let Ok(which) = fresh.binary_search(&block) {
                 made[which] = true;
             }
             edit.put(block, TABLE, bytes);
         }
-        let mut nodes: Vec<(Ino, u32, Arc<Node>)> =
-            nodes.into_iter().zip(0..).map(|((ino, node), at)| (ino, at, node)).collect();
-        // Of one number the older inode first.
-        nodes.sort_by_key(|(ino, at, _)| (*ino, *at));
         let size = self.shared.geometry.inode_size;
         let mut images: Vec<u8> = Vec::new();
         let mut encoded: Vec<Encoded> = Vec::new();
@@ -272,19 +293,19 @@ impl Live {
             soon.for_each(|(.., node)| buffer::ask_for_whole(&**node));
             passed += of_block.len();
             let block = of_block[0].2.table_block;
-            let whole = whole_at.binary_search_by_key(&block, |(block, _)| *block);
-            let from = whole.map_or(0, |which| whole_at[which].1);
+            let whole = whole_since.binary_search_by_key(&block, |(block, _)| *block);
+            let since = whole.map_or(0, |which| whole_since[which].1);
             // Encoded before the block is locked: whoever holds an inode's values may wait for blocks.
             images.resize(of_block.len() * size, 0);
             encoded.clear();
-            for (_, at, node) in of_block {
+            for (_, turn, node) in of_block {
                 let mut values = node.values.lock();
                 if values.listed_in != transaction {
                     continue;
                 }
                 values.listed_in = 0;
                 let is_forgotten = self.forget_orphans && values.fields.links == 0;
-                if *at < from || is_forgotten && node.orphan() != OrphanState::None {
+                if *turn < since || is_forgotten && node.orphan() != OrphanState::None {
                     continue;
                 }
                 let at = encoded.len() * size;
@@ -326,5 +347,81 @@ impl Live {
         behind[len..].fill(0);
         let known = from.min(layout::BASE_SIZE + layout::EXTRA_SIZE);
         Encoded { at: node.place_at as usize, kept: known..from, seed: values.seed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mapping::FileMap;
+
+    use super::*;
+
+    const OF_BLOCK: u32 = 4;
+
+    /// Inodes of blocks of four, which are 1-based.
+    fn node(block: u32, index: u32) -> Arc<Node> {
+        let ino = Ino(block * OF_BLOCK + index + 1);
+        let map = FileMap { ino, i_block: FileMap::EMPTY, extents: true, seed: None };
+        let values = Values::new(layout::Inode::default(), Vec::new(), map);
+        Arc::new(Node::new(ino, (Pblk(u64::from(block)), index as usize * 256), values))
+    }
+
+    impl Dirty {
+        fn try_whole(&mut self, left: Option<Ino>) -> bool {
+            let Some(whole) = self.whole_block(OF_BLOCK as usize) else { return false };
+            let take = |node: &Node, place: &mut [u8]| {
+                place[0] = node.ino.0 as u8;
+                Some(node.ino) != left
+            };
+            self.make_whole(whole, OF_BLOCK as usize, Bytes::zeroed(1024), take);
+            true
+        }
+
+        /// Inodes that are written over the whole of this block.
+        fn newer(&self, block: u32) -> Vec<u32> {
+            let since =
+                self.wholes.iter().find(|whole| whole.block.0 == block.into()).map_or(0, |whole| whole.since);
+            let of_block = self.nodes.iter().filter(|(.., node)| node.table_block.0 == block.into());
+            of_block
+                .filter(|(_, turn, _)| *turn >= since)
+                .map(|(ino, ..)| ino.0 - block * OF_BLOCK - 1)
+                .collect()
+        }
+    }
+
+    /// One block is begun, another one made whole meanwhile, and the first one too; then an inode of the second changes.
+    #[test]
+    fn what_is_listed_after_a_whole_is_newer_whatever_was_taken_off_the_list() {
+        let mut dirty = Dirty { fresh: vec![Pblk(7), Pblk(9)], ..Dirty::default() };
+        (0..2).for_each(|index| dirty.list(&node(7, index)));
+        (0..OF_BLOCK).for_each(|index| dirty.list(&node(9, index)));
+        assert!(!dirty.try_whole(None), "none is behind them");
+        // An inode that had the number before is older.
+        dirty.list(&node(7, 2));
+        assert!(dirty.try_whole(Some(Ino(9 * OF_BLOCK + 4))));
+        assert_eq!((dirty.nodes.len(), dirty.newer(9)), (4, vec![3]));
+        dirty.nodes.retain(|(ino, ..)| ino.0 <= 8 * OF_BLOCK);
+        dirty.list(&node(7, 3));
+        dirty.list(&node(9, 2));
+        assert!(dirty.try_whole(None));
+        dirty.list(&node(7, 1));
+        dirty.sort();
+        assert_eq!((dirty.newer(9), dirty.newer(7)), (vec![2], vec![1]));
+        assert_eq!(dirty.wholes.iter().map(|whole| whole.bytes[512]).collect::<Vec<u8>>(), [31, 39]);
+    }
+
+    #[test]
+    fn what_was_listed_before_the_last_whole_of_its_block_is_older() {
+        let mut dirty = Dirty { fresh: vec![Pblk(7), Pblk(8)], ..Dirty::default() };
+        for _ in 0..2 {
+            dirty.list(&node(7, 2));
+            (0..OF_BLOCK).for_each(|index| dirty.list(&node(7, index)));
+            dirty.list(&node(8, 0));
+            assert!(dirty.try_whole(None));
+        }
+        assert_eq!(dirty.wholes.len(), 2);
+        dirty.list(&node(7, 0));
+        dirty.sort();
+        assert_eq!((dirty.wholes.len(), dirty.newer(7)), (1, vec![0]));
     }
 }
