@@ -80,12 +80,22 @@ fn work(volume: &Volume, root: Ino, thread: u64, until: Instant, count: &AtomicU
     while Instant::now() < until {
         count.fetch_add(1, Ordering::Relaxed);
         let file = random.below(FILES);
-        let Some(ino) = may_be_gone(volume.inode(root).and_then(|root| volume.lookup(&root, &name(file))))
-            .map(|i| i.ino())
-        else {
+        let find = || {
+            let found = volume.inode(root).and_then(|root| volume.lookup(&root, &name(file)));
+            may_be_gone(found).map(|inode| inode.ino())
+        };
+        let Some(ino) = find() else {
             may_be_gone(volume.create(root, &name(file), &New::file(0o644)));
             continue;
         };
+        // Its number is another file's as soon as somebody removes it and makes that one: it is kept, if it is still this file's.
+        if may_be_gone(volume.opened(ino)).is_none() {
+            continue;
+        }
+        if find() != Some(ino) {
+            may_be_gone(volume.released(ino));
+            continue;
+        }
         let pos = random.below(SIZE_MAX) & !7;
         let len_max = if random.below(4) == 0 { 256 << 10 } else { 8 << 10 };
         let len = 8 + (random.below(len_max) & !7);
@@ -113,6 +123,7 @@ fn work(volume: &Volume, root: Ino, thread: u64, until: Instant, count: &AtomicU
                 let _ = may_be_gone(volume.inode(ino).map(|inode| volume.stat(&inode)));
             }
         }
+        volume.released(ino).unwrap();
     }
 }
 
