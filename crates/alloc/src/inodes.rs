@@ -307,7 +307,7 @@ impl Alloc {
 struct Search<'a> {
     alloc: &'a Alloc,
     edit: &'a dyn Edit,
-    /// A group was passed over because somebody had it locked.
+    /// A group was passed over because somebody had it locked, or took turns at it.
     busy: bool,
     /// Where the thread went on, and met somebody: a moment later that group is free again, and the two would meet there for
     /// as long as it has inodes.
