@@ -53,7 +53,7 @@ pub struct StatFs {
     pub block_size: u32,
     /// Blocks that files can have: without the file system's own.
     pub blocks: u64,
-    /// Free blocks.
+    /// Free blocks, without those promised to delayed writes.
     pub blocks_free: u64,
     /// Free blocks for everybody, without the reserve.
     pub blocks_available: u64,

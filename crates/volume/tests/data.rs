@@ -404,6 +404,38 @@ fn new_small_files_take_no_block() {
     assert!(!volume.inode(ino).unwrap().is_inline() && free(&volume) == before - 1);
 }
 
+/// Blocks are used from when they are promised, as statfs(2) tells on the kernel's ext4: writing back changes nothing.
+#[test]
+fn what_is_promised_is_not_free() {
+    for args in [&["-b", "4096"][..], &["-b", "1024", "-O", "bigalloc", "-C", "8192"]] {
+        let scratch = testkit::scratch();
+        let path = scratch.path().join("image");
+        testkit::run(
+            "mke2fs",
+            [&["-q", "-F", "-t", "ext4"], args, &[path.to_str().unwrap(), "16M"]].concat(),
+        );
+        let volume = open(&path, STEPS);
+        let root = volume.root().unwrap().ino();
+        let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
+        volume.sync().unwrap();
+        let free = || {
+            let space = volume.statfs().unwrap();
+            (space.blocks_free * u64::from(space.block_size), space.blocks_free - space.blocks_available)
+        };
+        let before = free();
+        assert_eq!(volume.write_at(ino, 0, &vec![1; 1 << 20]).unwrap(), 1 << 20);
+        let written = (before.0 - (1 << 20), before.1);
+        assert_eq!(free(), written, "promised, {args:?}");
+        volume.sync().unwrap();
+        assert_eq!(free(), written, "written back, {args:?}");
+        assert_eq!(volume.write_at(ino, 1 << 20, &vec![1; 1 << 20]).unwrap(), 1 << 20);
+        volume.set_attr(ino, &SetAttr { size: Some(1 << 20), ..SetAttr::default() }).unwrap();
+        assert_eq!(free(), written, "given up, {args:?}");
+        volume.close().unwrap();
+        testkit::e2fsck_clean(&path);
+    }
+}
+
 /// What is written past the cache is on the device when the call returns, and a read past the cache finds what was in it.
 #[test]
 fn direct_writes_need_no_writing_back() {

@@ -17,7 +17,9 @@ impl Volume {
     pub fn statfs(&self) -> Result<StatFs, Fault> {
         if let Some(writer) = &self.writer {
             let usage = writer.keeper.alloc.usage();
-            let fixed = self.statfs_of(usage.blocks_free, usage.inodes_free);
+            // What was promised to delayed writes is as good as used: it does not depend on when they are written back.
+            let unpromised = usage.blocks_free.saturating_sub(usage.blocks_dirty);
+            let fixed = self.statfs_of(unpromised, usage.inodes_free);
             return Ok(StatFs { blocks_available: usage.blocks_available, ..fixed });
         }
         if let Some(known) = self.statfs.get() {
