@@ -44,13 +44,20 @@ json_string() {
     printf '"%s"' "${text//\"/\\\"}"
 }
 
-# warm: touches memory in $work, WARM_MB of it (60 % of what is free if that is not set): what a hypervisor took back from a machine
-# comes at a price that has nothing to do with file systems.
+# warm [MB]: touches memory in $work, WARM_MB of it (if that is not set, MB; at most 60 % of what is free): what a hypervisor took back
+# from a machine comes at a price that has nothing to do with file systems. A machine gives back what it freed a few seconds after,
+# which takes processor time: SETTLE seconds (4) pass before, so that it is not done while something is measured.
 warm() {
-    local free
-    free="$(awk '/^MemAvailable:/ { print int($2 / 1024 * 0.6) }' /proc/meminfo)"
-    local mb="${WARM_MB:-$free}"
+    local most mb
+    most="$(awk '/^MemAvailable:/ { print int($2 / 1024 * 0.6) }' /proc/meminfo)"
+    mb="${WARM_MB:-${1:-$most}}"
     ((mb > 0)) || return 0
-    head -c "${mb}M" /dev/zero >"$work/warm"
+    sleep "${SETTLE:-4}"
+    head -c "$((mb < most ? mb : most))M" /dev/zero >"$work/warm"
     rm -- "$work/warm"
+}
+
+# stolen_since TICKS: hundredths of seconds that a hypervisor gave to others since `stolen_since 0` told TICKS.
+stolen_since() {
+    awk -v since="$1" '/^cpu / { print int($9) - since; exit }' /proc/stat
 }
