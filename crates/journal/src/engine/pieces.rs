@@ -8,11 +8,14 @@ const PIECE: usize = 256;
 /// Threads at most, the caller's too.
 const THREADS_MAX: usize = 4;
 
-/// Has `each` go over all, piece by piece. The caller's thread works too, and does it all while no other processor is free: whoever comes
-/// takes the next piece. `busy`: threads besides the caller's that have work of their own, and would be kept from it.
+/// Has `each` go over all, piece by piece. The caller's thread works too, and does it all while his is the only processor that is free:
+/// whoever comes takes the next piece. `busy`: threads besides the caller's that have work of their own. They keep their processors, unless they have all
+/// of them.
 pub(super) fn each<T: Send>(all: &mut [T], busy: usize, each: impl Fn(&mut [T]) + Sync) {
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let helpers = cpus.saturating_sub(busy).min(THREADS_MAX).min(all.len() / (4 * PIECE)).saturating_sub(1);
+    // Where none is free each gives a part: a system leaves the caller on one, whose own thread would fall behind the others.
+    let free = if busy < cpus { cpus - busy } else { cpus };
+    let helpers = free.min(THREADS_MAX).min(all.len() / (4 * PIECE)).saturating_sub(1);
     if helpers == 0 {
         return each(all);
     }
