@@ -158,7 +158,7 @@ impl Captured {
         let copy = self.dir.path().join("replayed.img");
         fs::copy(&self.image, &copy).unwrap();
         let mut command = command("e2fsck");
-        let output = command.args(["-fy", "-E", "journal_only"]).args(e2fsck).arg(&copy).output().unwrap();
+        let output = command.args(["-y", "-E", "journal_only"]).args(e2fsck).arg(&copy).output().unwrap();
         assert!(output.status.code().is_some_and(|code| code <= 1), "{story}: {output:?}");
 
         let overlay = Overlay::builder(self.device(), self.block_size).replay(log, plan).unwrap().build();
