@@ -19,6 +19,7 @@
 #   SIZES=4K,64K,1M   bytes of a read or write
 #   WARM_MB=N         memory that is touched before the measurement: what a hypervisor took back from a machine comes at a price that
 #                     has nothing to do with file systems (0: none; else 60 % of what is free)
+#   SETTLE=4          seconds that pass before that, in which a machine gives back what was freed before
 #   WORK=/dev/shm     where the kernel's image goes: in memory, so that no disk is measured
 #   EXTANT=PATH       the binary; else it is built
 set -euo pipefail

@@ -88,7 +88,8 @@ side() {
     fi
 }
 
-# undisturbed PREPARE COMMAND...: what it prints, of a run of which others took less than 5 % of a processor's time, if one in TRIES is such.
+# undisturbed PREPARE COMMAND...: what it prints, of the first of TRIES runs in which others took less than 5 % of a processor's time,
+# or of the last.
 undisturbed() {
     local prepare="$1" output stolen start try
     shift

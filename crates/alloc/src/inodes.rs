@@ -150,7 +150,7 @@ impl Alloc {
     /// Free inodes and free clusters of an average flex group.
     fn average(&self) -> (u64, u64) {
         let flexes = u64::from(self.flexes());
-        (self.space.free_inodes() / flexes, self.space.free_clusters() / flexes)
+        (self.space.free_inodes() / flexes, self.space.free_and_dirty().0 / flexes)
     }
 
     /// The flex group with the fewest directories among those with an average part of what is free; of the first 64 from

@@ -148,17 +148,15 @@ impl Space {
         self.pool.store(pool_clusters, Ordering::Relaxed);
     }
 
-    pub(crate) fn free_clusters(&self) -> u64 {
-        let free = self.available.0.load(Ordering::Relaxed) + self.dirty.0.load(Ordering::Relaxed);
-        free.max(0) as u64
-    }
-
-    pub(crate) fn dirty_clusters(&self) -> u64 {
-        self.dirty.0.load(Ordering::Relaxed).max(0) as u64
+    /// What is free on disk, and of that what is promised.
+    pub(crate) fn free_and_dirty(&self) -> (u64, u64) {
+        let dirty = self.dirty.0.load(Ordering::Relaxed).max(0);
+        let free = self.available.0.load(Ordering::Relaxed) + dirty;
+        (free.max(0) as u64, dirty as u64)
     }
 
     pub(crate) fn room(&self) -> Room {
-        let (free, dirty) = (self.free_clusters(), self.dirty_clusters());
+        let (free, dirty) = self.free_and_dirty();
         match dirty {
             0 => Room::Plenty,
             _ if 2 * free < 3 * dirty => Room::Scarce,
@@ -187,17 +185,17 @@ mod tests {
         space.set_reserves(10, 5);
         assert_eq!(space.take(90, 90, Privilege::Everybody), None);
         assert!(space.promise(50, Privilege::Everybody));
-        assert_eq!((space.free_clusters(), space.dirty_clusters()), (100, 50));
+        assert_eq!(space.free_and_dirty(), (100, 50));
         assert_eq!(space.room(), Room::Plenty);
         assert_eq!(space.take(90, 1, Privilege::Everybody), Some(35));
         assert_eq!(space.take(1, 1, Privilege::Everybody), None);
         assert_eq!(space.take(90, 1, Privilege::Root), Some(10));
         assert_eq!(space.take(90, 1, Privilege::Pool), Some(5));
-        assert_eq!((space.free_clusters(), space.room()), (50, Room::Scarce));
+        assert_eq!((space.free_and_dirty().0, space.room()), (50, Room::Scarce));
         assert!(!space.promise(u64::MAX, Privilege::Pool) && !space.promise(1, Privilege::Pool));
         space.settle(20, false);
         space.settle(30, true);
-        assert_eq!((space.free_clusters(), space.dirty_clusters()), (30, 0));
+        assert_eq!(space.free_and_dirty(), (30, 0));
         assert_eq!(space.available_to(Privilege::Everybody), 15);
     }
 }

@@ -170,9 +170,11 @@ impl Alloc {
     #[must_use]
     pub fn usage(&self) -> Usage {
         let log = self.geometry.cluster_log;
+        // Read once: what is free without what is promised is the same while promises are kept.
+        let (free, dirty) = self.space.free_and_dirty();
         Usage {
-            blocks_free: self.space.free_clusters() << log,
-            blocks_dirty: self.space.dirty_clusters() << log,
+            blocks_free: free << log,
+            blocks_dirty: dirty << log,
             blocks_available: self.space.available_to(Privilege::Everybody) << log,
             inodes_free: self.space.free_inodes(),
         }
