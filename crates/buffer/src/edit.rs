@@ -78,6 +78,13 @@ pub trait Edit {
     /// counts as a change.
     fn transaction(&self) -> u64;
 
+    /// A small number that no other editor has while this one is open, if it has one: what belongs to the number needs no lock, and
+    /// goes from one who had it to the next with all that he wrote.
+    #[inline]
+    fn lane(&self) -> Option<usize> {
+        None
+    }
+
     /// Changes so far that are part of something unfinished. Who does not care what a failure leaves need not count.
     fn changes(&self) -> u64 {
         0

@@ -58,7 +58,7 @@ impl OrphanState {
         match self {
             Self::None => 0,
             Self::Listed => 1,
-            Self::Slot(Slot { block, at }) => (u32::from(block) << 16 | u32::from(at)) + 2,
+            Self::Slot(slot) => slot.word() + 2,
         }
     }
 
@@ -67,7 +67,7 @@ impl OrphanState {
         match word {
             0 => Self::None,
             1 => Self::Listed,
-            slot => Self::Slot(Slot { block: ((slot - 2) >> 16) as u16, at: (slot - 2) as u16 }),
+            slot => Self::Slot(Slot::of_word(slot - 2)),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! list   superblock.s_last_orphan -> inode -> (its dtime) -> inode -> 0      one lock: the disk list is one
-//! file   block: | ino | 0 | 0 | ino | ...   a free slot is claimed without a lock, and written with the commit
+//! file   block: | ino | 0 | 0 | ino | ...   a free slot is claimed without a lock, and written with the commit; a lane keeps one ready
 //! ```
 //!
 //! Modes differ in where "is it tracked?" is asked, and what is done under the list's lock:
@@ -127,15 +127,18 @@ impl Orphans {
             (OrphanMode::None, _) => Ok(()),
             (OrphanMode::ListV0, _) => self.add_asking_there(live, node, edit),
             _ if node.orphan() != OrphanState::None => Ok(()),
-            (OrphanMode::File, Some(file)) => match file.claim(node.ino(), thread_number()) {
-                Some(slot) => {
-                    // The slot is a value that gets into a block later.
-                    edit.transaction();
-                    node.set_orphan(OrphanState::Slot(slot));
-                    Ok(())
+            (OrphanMode::File, Some(file)) => {
+                let kept = file.claim_kept(node.ino(), edit.lane());
+                match kept.or_else(|| file.claim(node.ino(), thread_number())) {
+                    Some(slot) => {
+                        // The slot is a value that gets into a block later.
+                        edit.transaction();
+                        node.set_orphan(OrphanState::Slot(slot));
+                        Ok(())
+                    }
+                    None => self.join_list(live, node, edit),
                 }
-                None => self.join_list(live, node, edit),
-            },
+            }
             (OrphanMode::ListV3, _) | (OrphanMode::File, None) => self.join_list(live, node, edit),
         }
     }
@@ -150,7 +153,7 @@ impl Orphans {
             (OrphanState::Slot(slot), Some(file)) => {
                 edit.transaction();
                 node.set_orphan(OrphanState::None);
-                file.give_back(slot);
+                file.give_back(slot, edit.lane());
                 Ok(())
             }
             _ if self.mode == OrphanMode::ListV0 => self.remove_asking_there(live, node, edit),

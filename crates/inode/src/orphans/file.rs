@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!            claim: one compare-and-exchange           give_back: two stores
-//!  slots   | 0 | 17 | 0 | 23 | ...      next -> where the search begins, or FULL
+//!  slots   | 0 | 17 | 0 | 23 | KEPT | ...      next -> where the search begins, or FULL
+//!              |               '-- a lane's: who claims in the same lane next has it without asking anybody
 //!              '-- at the line of a commit, if anything changed: into the block, which gets its checksum there
 //! ```
 //!
@@ -14,15 +15,27 @@
 //!    made of them: the slot of who came and went in between shows nothing, and costs no block.
 //! 3. FULL is a mark, not a count: it is set by who found no free slot, and goes with the next slot that is given back. A
 //!    mark that is wrong for a moment sends somebody to the next block, or to the list; nothing more.
+//! 4. A lane ([`Edit::lane`]) keeps one slot at most, which only who is in it looks at: no atomic operation but stores. In a block it is
+//!    a free one. To others it is taken: when all others are in use they go to the list.
 //!
 //! Source: spec 03 section 4; kernel Documentation/filesystems/ext4/orphan.rst.
 
+use base::sync::Apart;
 use base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use base::{Ino, Pblk};
 use buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
 
 /// No slot was free when somebody looked.
 const FULL: u32 = u32::MAX;
+
+/// Nobody's, but kept for who is next in a lane. No inode has this number: the largest one is a multiple of 8.
+const KEPT: u32 = u32::MAX;
+
+/// A lane keeps no slot. None has this word: a file has far fewer blocks.
+const NO_SLOT: u32 = u32::MAX;
+
+/// Lanes that keep a slot; in others all slots are searched for.
+const LANES: usize = 16;
 
 /// Numbers that follow each other, multiplied by this in 32 bits, are spread evenly.
 const GOLDEN: u32 = 0x9E37_79B9;
@@ -33,6 +46,8 @@ pub struct OrphanFile {
     seal: Seal,
     /// Blocks with slots that changed since the last commit began.
     changed: AtomicU32,
+    /// The slot that each lane keeps, as a word.
+    kept: [Apart<AtomicU32>; LANES],
 }
 
 /// A slot: its block within the file, and its place there.
@@ -40,6 +55,19 @@ pub struct OrphanFile {
 pub struct Slot {
     pub(crate) block: u16,
     pub(crate) at: u16,
+}
+
+impl Slot {
+    /// As one word, far below [`u32::MAX`].
+    #[inline]
+    pub(crate) fn word(self) -> u32 {
+        u32::from(self.block) << 16 | u32::from(self.at)
+    }
+
+    #[inline]
+    pub(crate) fn of_word(word: u32) -> Self {
+        Self { block: (word >> 16) as u16, at: word as u16 }
+    }
 }
 
 /// One block's. A cache line of its own for what its users write.
@@ -63,7 +91,21 @@ impl OrphanFile {
             is_changed: AtomicBool::new(false),
         });
         let seal = Seal { owner: Owner { kind: Kind::Orphans, ino: ino.0 }, seed };
-        Self { blocks: blocks.collect(), seal, changed: AtomicU32::new(0) }
+        let kept = std::array::from_fn(|_| Apart(AtomicU32::new(NO_SLOT)));
+        Self { blocks: blocks.collect(), seal, changed: AtomicU32::new(0), kept }
+    }
+
+    /// Claims the slot that a lane keeps, for who is in it. `None`: it keeps none.
+    #[inline]
+    pub(crate) fn claim_kept(&self, ino: Ino, lane: Option<usize>) -> Option<Slot> {
+        let kept = self.kept.get(lane?)?;
+        // Whoever was in the lane before has left it: it is as if one thread had written all of this.
+        let slot = Slot::of_word(kept.load(Ordering::Relaxed));
+        let block = self.blocks.get(usize::from(slot.block))?;
+        block.slots.get(usize::from(slot.at))?.store(ino.0, Ordering::Release);
+        kept.store(NO_SLOT, Ordering::Relaxed);
+        self.note(block);
+        Some(slot)
     }
 
     /// Claims a free slot; threads with different numbers begin in different blocks. `None`: others have all of them, or had each
@@ -96,14 +138,22 @@ impl OrphanFile {
         Some(slot)
     }
 
-    /// Gives a slot back that [`claim`](Self::claim) gave, or that was in use from the beginning.
+    /// Gives a slot back that was claimed, or that was in use from the beginning; by who is in `lane`, which may keep it.
     #[inline]
-    pub(crate) fn give_back(&self, slot: Slot) {
+    pub(crate) fn give_back(&self, slot: Slot, lane: Option<usize>) {
         let Some(block) = self.blocks.get(usize::from(slot.block)) else { return };
         let Some(word) = block.slots.get(usize::from(slot.at)) else { return };
-        word.store(0, Ordering::Release);
-        // Behind that: who finds the block marked full after this store finds the slot.
-        block.next.store(u32::from(slot.at), Ordering::Release);
+        match lane.and_then(|lane| self.kept.get(lane)) {
+            Some(kept) if kept.load(Ordering::Relaxed) == NO_SLOT => {
+                word.store(KEPT, Ordering::Release);
+                kept.store(slot.word(), Ordering::Relaxed);
+            }
+            _ => {
+                word.store(0, Ordering::Release);
+                // Behind that: who finds the block marked full after this store finds the slot.
+                block.next.store(u32::from(slot.at), Ordering::Release);
+            }
+        }
         self.note(block);
     }
 
@@ -164,8 +214,10 @@ fn take(slot: &AtomicU32, ino: u32) -> bool {
 }
 
 impl Slots {
+    /// As they are on disk: inodes, or 0.
     fn values(&self) -> impl Iterator<Item = u32> {
-        self.slots.iter().map(|slot| slot.load(Ordering::Acquire))
+        let on_disk = |value| if value == KEPT { 0 } else { value };
+        self.slots.iter().map(move |slot| on_disk(slot.load(Ordering::Acquire)))
     }
 
     fn claim(&self, ino: u32) -> Option<u16> {

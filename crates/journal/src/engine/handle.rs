@@ -139,6 +139,11 @@ impl Edit for Handle<'_> {
         self.number
     }
 
+    #[inline]
+    fn lane(&self) -> Option<usize> {
+        self.lane
+    }
+
     fn changes(&self) -> u64 {
         self.changes.get()
     }

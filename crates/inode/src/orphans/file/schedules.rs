@@ -29,7 +29,7 @@ fn a_slot_is_never_given_twice() {
                         assert_eq!(owner.swap(ino.0, Ordering::AcqRel), 0, "{slot:?} has an owner");
                         assert!(file.used().contains(&(slot, ino)), "{slot:?} tells its owner");
                         assert_eq!(owner.swap(0, Ordering::AcqRel), ino.0, "{slot:?} stayed");
-                        file.give_back(slot);
+                        file.give_back(slot, None);
                     }
                 })
             })
@@ -40,6 +40,39 @@ fn a_slot_is_never_given_twice() {
         let again: Vec<_> = (1..=4).map(|ino| file.claim(Ino(ino), 0)).collect();
         assert!(again.iter().all(Option::is_some), "{again:?}");
         assert_eq!(file.claim(Ino(5), 0), None);
+    });
+}
+
+/// Two threads that are in the same lane by turns, and one in none: what the lane keeps is nobody else's.
+#[test]
+fn a_kept_slot_is_its_lanes() {
+    schedules("kept orphan slots", 3000, || {
+        let file = file(1, 2);
+        let lane = Arc::new(base::sync::Mutex::new(()));
+        let owners: Arc<Vec<AtomicU32>> = Arc::new((0..2).map(|_| AtomicU32::new(0)).collect());
+        let threads: Vec<_> = (1..=3u32)
+            .map(|thread| {
+                let (file, lane, owners) = (Arc::clone(&file), Arc::clone(&lane), Arc::clone(&owners));
+                shuttle::thread::spawn(move || {
+                    for round in 0..2 {
+                        let ino = Ino(thread * 10 + round);
+                        let inside = (thread < 3).then(|| lane.lock());
+                        let number = inside.as_ref().map(|_| 0);
+                        let claimed = file.claim_kept(ino, number).or_else(|| file.claim(ino, thread));
+                        let Some(slot) = claimed else { continue };
+                        let owner = &owners[usize::from(slot.at)];
+                        assert_eq!(owner.swap(ino.0, Ordering::AcqRel), 0, "{slot:?} has an owner");
+                        assert!(file.used().contains(&(slot, ino)), "{slot:?} tells its owner");
+                        assert_eq!(owner.swap(0, Ordering::AcqRel), ino.0, "{slot:?} stayed");
+                        file.give_back(slot, number);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(file.used().is_empty());
+        let again = [file.claim_kept(Ino(1), Some(0)), file.claim(Ino(2), 1), file.claim(Ino(3), 1)];
+        assert_eq!(again.iter().flatten().count(), 2, "all slots, and no more: {again:?}");
     });
 }
 
@@ -54,7 +87,7 @@ fn a_block_is_not_taken_for_full_when_it_is_not() {
                 shuttle::thread::spawn(move || {
                     for round in 0..2 {
                         if let Some(slot) = file.claim(Ino(thread * 10 + round), thread) {
-                            file.give_back(slot);
+                            file.give_back(slot, None);
                         }
                     }
                 })

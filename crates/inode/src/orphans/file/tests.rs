@@ -35,7 +35,7 @@ fn what_stays_is_written_once_and_what_came_and_went_is_not() {
     let stays = file.claim(Ino(20), 0).unwrap();
     let goes = file.claim(Ino(21), 1).unwrap();
     assert_eq!((stays.block, goes.block), (0, 1), "threads keep apart");
-    file.give_back(goes);
+    file.give_back(goes, None);
     assert_eq!(file.blocks_to_come(), 2);
     file.write(&buffers, &Direct(&buffers)).unwrap();
     assert_eq!(file.blocks_to_come(), 0);
@@ -43,7 +43,7 @@ fn what_stays_is_written_once_and_what_came_and_went_is_not() {
     assert_eq!(stored(&buffers, 5), (vec![], false), "its bytes were not changed");
 
     // In the next transaction the slot is somebody else's.
-    file.give_back(stays);
+    file.give_back(stays, None);
     assert_eq!(file.claim(Ino(22), 0), Some(stays), "the one that was used last");
     file.write(&buffers, &Direct(&buffers)).unwrap();
     assert_eq!(stored(&buffers, 3).0, [(0, Ino(22))]);
@@ -61,16 +61,36 @@ fn all_slots_can_be_had_and_again_after_they_were_given_back() {
         slots.dedup();
         assert_eq!(slots.len(), 2 * SLOTS);
         // One that is given back makes room for one, in whichever block.
-        file.give_back(slots[SLOTS + 7]);
+        file.give_back(slots[SLOTS + 7], None);
         assert_eq!(claim(9998), Some(slots[SLOTS + 7]));
         assert_eq!(claim(9999), None);
-        slots.into_iter().for_each(|slot| file.give_back(slot));
+        slots.into_iter().for_each(|slot| file.give_back(slot, None));
         assert!(file.used().is_empty());
     }
+}
+
+#[test]
+fn a_lane_keeps_a_slot_for_who_is_in_it_next() {
+    let (file, buffers) = file();
+    let (kept, other) = (file.claim(Ino(20), 0).unwrap(), file.claim(Ino(21), 0).unwrap());
+    file.give_back(kept, Some(3));
+    file.give_back(other, Some(3));
+    assert!(file.used().is_empty());
+    file.write(&buffers, &Direct(&buffers)).unwrap();
+    assert_eq!(stored(&buffers, 3).0, [], "in the block it is a free one");
+
+    assert_eq!((file.claim_kept(Ino(22), None), file.claim_kept(Ino(22), Some(2))), (None, None));
+    assert_eq!(file.claim_kept(Ino(22), Some(LANES)), None, "one of those that keep none");
+    assert_eq!(file.claim(Ino(23), 0), Some(other), "it keeps one, the other is everybody's");
+    assert_eq!(file.claim_kept(Ino(22), Some(3)), Some(kept));
+    assert_eq!(file.claim_kept(Ino(24), Some(3)), None);
+    file.write(&buffers, &Direct(&buffers)).unwrap();
+    assert_eq!(stored(&buffers, 3).0, [(0, Ino(22)), (1, Ino(23))]);
 }
 
 #[test]
 fn a_file_without_blocks_has_no_slots() {
     let file = OrphanFile::new(Ino(12), None, Vec::new());
     assert_eq!(file.claim(Ino(20), 5), None);
+    assert_eq!(file.claim_kept(Ino(20), Some(0)), None);
 }
