@@ -62,7 +62,14 @@ pub use edit::{Clean, Direct, Edit, Made, Patch, Seal, Snapshot, Summed};
 use crate::shard::{Shard, Slot};
 
 /// Shards of the cache; more than the threads that usually look something up at the same moment.
-const SHARDS: usize = 64;
+const SHARDS: usize = 256;
+
+/// Blocks in a row, which are all in one shard, at most: two threads in two directories, which lie apart, share few shards then, and a
+/// lock stays with the processor that had it last.
+const ROW_MAX: usize = 64;
+
+/// Rows in a shard of a full cache, at least: with fewer shards would be of very different sizes, and give up what is in use.
+const ROWS_MIN: usize = 8;
 
 /// The largest device read of a [`prefetch`](Buffers::prefetch).
 const PIECE_BYTES_MAX: u64 = 1 << 20;
@@ -232,6 +239,8 @@ pub struct Buffers {
     slots_at: [AtomicUsize; SHARDS],
     /// Makes the spread of blocks over shards and buckets unknown to whoever made the image.
     salt: u64,
+    /// Binary logarithm of the blocks in a row.
+    row_log: u32,
     held_bytes: Apart<AtomicUsize>,
     /// The shard that is asked first at the next shrink.
     turn: AtomicUsize,
@@ -259,6 +268,7 @@ impl Buffers {
             shards: (0..SHARDS).map(|_| Apart(Mutex::new(Shard::new(salt, waiting_max)))).collect(),
             slots_at: std::array::from_fn(|_| AtomicUsize::new(0)),
             salt,
+            row_log: (budget.limit() / (block_size.len() * SHARDS * ROWS_MIN)).clamp(1, ROW_MAX).ilog2(),
             held_bytes: Apart::default(),
             turn: AtomicUsize::new(0),
             prefetched: AtomicU64::new(0),
@@ -423,7 +433,7 @@ impl Buffers {
 
     fn shard_of(&self, block: Pblk) -> usize {
         // Top bits: the buckets inside a shard go by others.
-        (base::salted::spread(block.0 ^ self.salt) >> 58) as usize % SHARDS
+        (base::salted::spread(block.0 >> self.row_log ^ self.salt) >> 56) as usize % SHARDS
     }
 
     fn read(&self, block: Pblk) -> Result<Bytes, ReadFault> {

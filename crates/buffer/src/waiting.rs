@@ -35,7 +35,7 @@ const NONE: u32 = u32::MAX;
 
 /// Bytes that wait in one shard at most, for one transaction, in a cache of so many bytes: who has more makes his changes at once.
 pub(crate) fn bytes_max(cache: usize) -> usize {
-    (cache / (16 * crate::SHARDS)).clamp(1 << 10, 128 << 10)
+    (cache / (16 * crate::SHARDS)).clamp(1 << 10, 32 << 10)
 }
 
 /// Bytes that are moved at a time.
@@ -505,11 +505,11 @@ mod tests {
             let mut chain = Chain::EMPTY;
             assert!(!waiting.push(&mut chain, 9, &patch, (1024, 128 << 10)) && chain.is_empty());
         }
-        let many = [0; 60_000];
+        let many = [0; 14_000];
         let patch = Patch {
             summed: Summed { seed: 77, len: 65524 },
             there: (0, &[]),
-            pieces: &[(0, &many[..30_000]), (30_000, &many[..30_000])],
+            pieces: &[(0, &many[..7000]), (7000, &many[..7000])],
         };
         let mut chain = Chain::EMPTY;
         let added =
