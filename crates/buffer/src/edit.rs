@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use base::checksum::crc32c;
 use base::sync::atomic::Ordering;
 use base::{Malformed, Pblk, Place};
 
@@ -35,6 +36,42 @@ pub struct Patch<'a> {
     pub pieces: &'a [(usize, &'a [u8])],
 }
 
+/// All bytes of a block, with what the log wants to know of them: by who made them, and has them in his processor's cache.
+pub struct Filled {
+    bytes: Bytes,
+    start: [u8; 4],
+    /// CRC-32C from 0 by value.
+    sum: Option<u32>,
+}
+
+impl Filled {
+    /// These bytes, which nobody else has.
+    #[must_use]
+    pub fn new(bytes: Bytes) -> Self {
+        let start = bytes.first_chunk().copied().unwrap_or_default();
+        let sum = Some(crc32c(0, &bytes));
+        Self { bytes, start, sum }
+    }
+
+    /// The first of them.
+    #[must_use]
+    pub fn start(&self) -> [u8; 4] {
+        self.start
+    }
+
+    /// The same, but what is logged is something else.
+    #[must_use]
+    pub fn without_sum(self) -> Self {
+        Self { sum: None, ..self }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// One of many blocks that were taken.
 pub struct Snapshot {
     /// Its bytes.
@@ -45,6 +82,8 @@ pub struct Snapshot {
     pub has_sum: bool,
     /// What [`take`](Buffers::take) was told of a block whose [changes waited](Patch): no copy of it is needed.
     pub told: Option<u32>,
+    /// The CRC-32C by value, from 0, of all its bytes, if it is as somebody [put](Buffers::put) it who told that.
+    pub whole_sum: Option<u32>,
 }
 
 /// A block of which the device has what a transaction made of it: see [`Buffers::set_clean`].
@@ -134,9 +173,9 @@ pub trait Edit {
     /// Makes a new block, whatever the device has there: `fill` gets zeros.
     fn fresh(&self, block: Pblk, seal: Seal, fill: &mut dyn FnMut(&mut [u8]));
 
-    /// As [`fresh`](Self::fresh), with all its bytes.
-    fn put(&self, block: Pblk, seal: Seal, bytes: Bytes) {
-        self.fresh(block, seal, &mut |place| place.copy_from_slice(&bytes));
+    /// As [`fresh`](Self::fresh), with all its bytes: of a block without a checksum inside.
+    fn put(&self, block: Pblk, seal: Seal, filled: Filled) {
+        self.fresh(block, seal, &mut |place| place.copy_from_slice(&filled.bytes));
     }
 
     /// The block is metadata no more: an older copy in the log must not come back, and changes to it are dropped.
@@ -225,11 +264,21 @@ impl Buffers {
         // Filled before anybody sees it, and zeroed only once: that is most of what a new directory costs.
         let mut bytes = Bytes::zeroed(self.block_size().len());
         fill(unshared(&mut bytes));
-        self.put(block, owner, transaction, bytes)
+        self.put_summed(block, owner, transaction, (bytes, None))
     }
 
     /// As [`fresh`](Self::fresh), with all its bytes.
-    pub fn put(&self, block: Pblk, owner: Owner, transaction: u64, bytes: Bytes) -> bool {
+    pub fn put(&self, block: Pblk, owner: Owner, transaction: u64, filled: Filled) -> bool {
+        self.put_summed(block, owner, transaction, (filled.bytes, filled.sum))
+    }
+
+    fn put_summed(
+        &self,
+        block: Pblk,
+        owner: Owner,
+        transaction: u64,
+        (bytes, whole_sum): (Bytes, Option<u32>),
+    ) -> bool {
         {
             let mut shard = self.shard(block);
             let mut put = |place: &mut [u8]| place.copy_from_slice(&bytes);
@@ -237,7 +286,7 @@ impl Buffers {
             if let Some(is_first) = shard.edit(block, &mut hint, owner.word(), transaction, &mut put) {
                 return is_first;
             }
-            shard.add_changed(block, bytes, owner.word(), transaction);
+            shard.add_changed(block, (bytes, whole_sum), owner.word(), transaction);
             self.note_slots(block, &shard);
         }
         self.charge();
@@ -319,9 +368,9 @@ impl Buffers {
                 }
                 for (told, &(block, mut hint, with)) in told.into_iter().zip(piece) {
                     match shard.take(block, &mut hint, transaction) {
-                        Some(Taken { bytes, owner, has_sum }) => {
-                            let buffer = Buffer { block, bytes, hint };
-                            each(with, Snapshot { buffer, owner: Owner::from_word(owner), has_sum, told });
+                        Some(Taken { bytes, owner, has_sum, whole_sum }) => {
+                            let (buffer, owner) = (Buffer { block, bytes, hint }, Owner::from_word(owner));
+                            each(with, Snapshot { buffer, owner, has_sum, told, whole_sum });
                         }
                         None => missing.push((block, with)),
                     }
@@ -330,7 +379,7 @@ impl Buffers {
         }
         for (block, with) in missing {
             let (buffer, owner) = self.snapshot(block)?;
-            each(with, Snapshot { buffer, owner, has_sum: false, told: None });
+            each(with, Snapshot { buffer, owner, has_sum: false, told: None, whole_sum: None });
         }
         Ok(())
     }

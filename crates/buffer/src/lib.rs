@@ -57,7 +57,7 @@ use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
 
 pub use device::{Copies, ask_for, ask_for_block, ask_for_ends, ask_for_start, ask_for_whole, make_room};
-pub use edit::{Clean, Direct, Edit, Made, Patch, Seal, Snapshot, Summed};
+pub use edit::{Clean, Direct, Edit, Filled, Made, Patch, Seal, Snapshot, Summed};
 
 use crate::shard::{Shard, Slot};
 

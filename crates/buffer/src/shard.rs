@@ -48,6 +48,8 @@ pub(crate) struct Taken {
     pub(crate) owner: u64,
     /// It ends in the right checksum: see [`Patch`].
     pub(crate) has_sum: bool,
+    /// See [`Snapshot`](crate::Snapshot).
+    pub(crate) whole_sum: Option<u32>,
 }
 
 #[repr(align(64))] // Whoever looks at one waits for one line of memory.
@@ -69,11 +71,22 @@ pub(crate) struct Slot {
     zeros: Zeros,
     /// It ends in the right checksum: see [`Patch`].
     has_sum: bool,
+    /// The checksum of all its bytes, which nothing changed since they were put.
+    whole_sum: Option<u32>,
 }
+
+const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Slot {
     fn take(&self) -> Taken {
-        Taken { bytes: self.bytes.clone(), owner: self.verified, has_sum: self.has_sum }
+        let Self { verified: owner, has_sum, whole_sum, .. } = *self;
+        Taken { bytes: self.bytes.clone(), owner, has_sum, whole_sum }
+    }
+
+    /// Nothing is known any more of bytes that somebody changes.
+    #[inline]
+    fn forget_bytes(&mut self) {
+        (self.has_sum, self.zeros, self.whole_sum) = (false, Zeros::default(), None);
     }
 
     /// Its bytes, to be changed by this transaction for this owner; is that the transaction's first change?
@@ -84,7 +97,7 @@ impl Slot {
         self.is_edited = true;
         self.is_at_home = false;
         let is_first = std::mem::replace(&mut self.changed, transaction) != transaction;
-        (self.has_sum, self.zeros) = (false, Zeros::default());
+        self.forget_bytes();
         (self.bytes.make_mut(), is_first)
     }
 }
@@ -150,7 +163,7 @@ impl Shard {
         // Of a block that was freed and changed again in one transaction, which only damage leads to, no commit takes the changes: they
         // are lost with the transaction, and what is in their place by now is another's.
         if waiting.is_of(slot.changed) {
-            (slot.has_sum, slot.zeros) = (false, Zeros::default());
+            slot.forget_bytes();
             if !waiting.make(chain, slot.bytes.make_mut()) {
                 self.damaged = Some(Pblk(slot.block));
             }
@@ -268,15 +281,23 @@ impl Shard {
             waiting: Chain::EMPTY,
             zeros: Zeros::default(),
             has_sum: false,
+            whole_sum: None,
         });
         self.places.insert(block.0, at as u32);
         &mut self.slots[at]
     }
 
-    /// A block that is not here: whatever the device has, this transaction made these bytes.
-    pub(crate) fn add_changed(&mut self, block: Pblk, bytes: Bytes, owner: u64, transaction: u64) {
+    /// A block that is not here: whatever the device has, this transaction made these bytes, with the checksum of all of them.
+    pub(crate) fn add_changed(
+        &mut self,
+        block: Pblk,
+        (bytes, whole_sum): (Bytes, Option<u32>),
+        owner: u64,
+        transaction: u64,
+    ) {
         let slot = self.add(block, bytes);
         (slot.verified, slot.changed, slot.is_edited) = (owner, transaction, true);
+        slot.whole_sum = whole_sum;
     }
 
     /// Notes that these very bytes passed a verification. Not of a block that was changed here: it is whose change that was, and another
@@ -400,7 +421,7 @@ impl Shard {
             return None;
         }
         (slot.bytes, slot.waiting) = (std::mem::take(&mut making.copy), Chain::EMPTY);
-        (slot.has_sum, slot.zeros) = (true, making.zeros);
+        (slot.has_sum, slot.zeros, slot.whole_sum) = (true, making.zeros, None);
         making.told
     }
 

@@ -557,6 +557,41 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     assert_eq!(buffers.snapshot(Pblk(5)).unwrap().0[..10], [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
+/// What was told of a block's bytes when it was put is told when it is taken, unless somebody changed them.
+#[test]
+fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
+    let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
+    let owner = Owner { kind: Kind::InodeTable, ino: 0 };
+    let filled = |byte: u8| Filled::new(vec![byte; 1024].into());
+    let told = |block: u64, transaction: u64| {
+        let mut told = None;
+        let each = |(), snapshot: Snapshot| told = Some((snapshot.buffer[9], snapshot.whole_sum));
+        buffers.take(&[(Pblk(block), Hint::NONE, ())], transaction, &|_| None, each).unwrap();
+        told.unwrap()
+    };
+    let sum = Some(base::checksum::crc32c(0, &[5; 1024]));
+    for block in 0..4 {
+        assert!(buffers.put(Pblk(block), owner, 1, filled(5)));
+    }
+    assert_eq!((filled(5).start(), told(0, 1)), ([5; 4], (5, sum)));
+    buffers.change(Pblk(1), owner, 1, &mut |bytes| bytes[9] = 6).unwrap();
+    assert_eq!(told(1, 1), (6, None));
+    let patch = Patch { summed: Summed { seed: 7, len: 1012 }, there: (0, &[]), pieces: &[(9, &[7])] };
+    assert_eq!(buffers.patch_at(Pblk(2), &mut { Hint::NONE }, owner, 1, &patch), Some(false));
+    assert_eq!(told(2, 1), (7, None));
+    // As the transaction left it, though the next one changes it already.
+    buffers.begin_taking(1);
+    buffers.change(Pblk(3), owner, 2, &mut |bytes| bytes[9] = 8).unwrap();
+    assert_eq!(told(3, 1), (5, sum));
+    buffers.end_taking();
+    assert_eq!(told(3, 2), (8, None));
+    // Put again where it is here: copied there, and nothing is known of it.
+    assert!(buffers.put(Pblk(0), owner, 2, filled(9)));
+    assert_eq!(told(0, 2), (9, None));
+    assert!(buffers.put(Pblk(50), owner, 2, filled(9).without_sum()));
+    assert_eq!(told(50, 2), (9, None));
+}
+
 /// A block that no commit takes, since damage had it freed and used in one transaction: its changes are lost with that, and are never
 /// another block's.
 #[test]

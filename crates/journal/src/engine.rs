@@ -43,7 +43,6 @@ use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use base::Pblk;
-use base::checksum::Reseed;
 use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use base::sync::{Apart, Condvar, Mutex};
 use buffer::{Buffers, Made, ReadFault, Seal, Snapshot};
@@ -58,7 +57,7 @@ use self::batching::Batcher;
 use self::checkpoint::Checkpoint;
 use self::images::{Image, make_ready};
 use self::lanes::{Lanes, Started};
-use self::log_writer::{LogChecksums, LogWriter};
+use self::log_writer::{LogChecksums, LogWriter, Reseeds};
 use self::transaction::Transaction;
 
 /// What the committer's thread is to do.
@@ -252,8 +251,7 @@ pub struct Journal {
     is_closing: AtomicBool,
     aborted: OnceLock<Aborted>,
     batcher: Batcher,
-    /// Of the checksums that blocks end in, for the log's.
-    reseed: OnceLock<Reseed>,
+    reseeds: Reseeds,
     stats: Mutex<Stats>,
 }
 
@@ -341,7 +339,7 @@ impl Journal {
             is_closing: AtomicBool::new(false),
             aborted: OnceLock::new(),
             batcher,
-            reseed: OnceLock::new(),
+            reseeds: Reseeds::default(),
             stats: Mutex::default(),
         })
     }
@@ -636,7 +634,7 @@ impl Journal {
         }
         // Who makes changes goes on, and has a processor of his own for that if there are so many.
         let busy = self.lanes.busy(&mut writer.started);
-        make_ready(self.client(), &mut images, checksums, &self.reseed, busy);
+        make_ready(self.client(), &mut images, checksums, &self.reseeds, busy);
         let n_images = images.len() as u64;
         let revokes = transaction.revokes();
         match &mut writer.log {
@@ -689,10 +687,14 @@ impl Journal {
     fn images_now(&self, blocks: &[(Pblk, Seal)]) -> Result<Vec<Image>, ReadFault> {
         let now = |&(block, seal): &(Pblk, Seal)| {
             let (buffer, _) = self.buffers.snapshot(block)?;
-            Ok(Image::new(Snapshot { buffer, owner: None, has_sum: false, told: None }, seal))
+            Ok(Image::new(
+                Snapshot { buffer, owner: None, has_sum: false, told: None, whole_sum: None },
+                seal,
+                &|sum| sum,
+            ))
         };
         let mut images = blocks.iter().map(now).collect::<Result<Vec<Image>, ReadFault>>()?;
-        make_ready(self.client(), &mut images, None, &self.reseed, 0);
+        make_ready(self.client(), &mut images, None, &self.reseeds, 0);
         Ok(images)
     }
 
@@ -754,9 +756,10 @@ impl Journal {
     fn take(&self, transaction: &Transaction, log: Option<LogChecksums>) -> Result<Vec<Image>, ReadFault> {
         let joined = transaction.take_blocks();
         let mut taken = Vec::with_capacity(joined.len());
-        let of_made = |made: &Made| log.map_or(Some(0), |log| log.of_made(made, &self.reseed));
+        let of_made = |made: &Made| log.map_or(Some(0), |log| log.of_made(made, &self.reseeds));
+        let of_whole = |sum| log.map_or(0, |log| log.of_whole(sum, &self.reseeds));
         self.buffers.take(&joined, transaction.number, &of_made, |seal, snapshot| {
-            taken.push(Image::new(snapshot, seal));
+            taken.push(Image::new(snapshot, seal, &of_whole));
         })?;
         Ok(taken)
     }

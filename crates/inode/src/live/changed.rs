@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::{Ino, Pblk};
-use buffer::{Bytes, Edit, Kind, Owner, ReadFault, Seal};
+use buffer::{Bytes, Edit, Filled, Kind, Owner, ReadFault, Seal};
 use ondisk::inode as layout;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -88,7 +88,7 @@ impl Dirty {
         let all = self.nodes.split_off(at).into_iter();
         self.nodes.extend(all.filter(|(.., node)| !take(node, places.next().unwrap_or_default())));
         self.nodes.extend(behind);
-        self.wholes.push(Whole { block, since, bytes });
+        self.wholes.push(Whole { block, since, filled: Filled::new(bytes) });
     }
 
     /// The wholes, of one block the last, by their blocks; and the inodes that were listed, with the older ones of a number first.
@@ -107,7 +107,7 @@ struct Whole {
     block: Pblk,
     /// The turn of the first inode that is in it: what was listed before is older.
     since: u32,
-    bytes: Bytes,
+    filled: Filled,
 }
 
 /// What is being committed.
@@ -276,12 +276,12 @@ impl Live {
         let Dirty { nodes, wholes, fresh, .. } = list;
         let mut made = vec![false; fresh.len()];
         let mut whole_since = Vec::with_capacity(wholes.len());
-        for Whole { block, since, bytes } in wholes {
+        for Whole { block, since, filled } in wholes {
             whole_since.push((block, since));
             if let Ok(which) = fresh.binary_search(&block) {
                 made[which] = true;
             }
-            edit.put(block, TABLE, bytes);
+            edit.put(block, TABLE, filled);
         }
         let size = self.shared.geometry.inode_size;
         let mut images: Vec<u8> = Vec::new();
@@ -407,7 +407,7 @@ mod tests {
         dirty.list(&node(7, 1));
         dirty.sort();
         assert_eq!((dirty.newer(9), dirty.newer(7)), (vec![2], vec![1]));
-        assert_eq!(dirty.wholes.iter().map(|whole| whole.bytes[512]).collect::<Vec<u8>>(), [31, 39]);
+        assert_eq!(dirty.wholes.iter().map(|whole| whole.filled.bytes()[512]).collect::<Vec<u8>>(), [31, 39]);
     }
 
     #[test]

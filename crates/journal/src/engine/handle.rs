@@ -4,7 +4,9 @@ use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 use base::Pblk;
-use buffer::{Bytes, Edit, Hint, Patch, ReadFault, Seal};
+use buffer::{Edit, Filled, Hint, Patch, ReadFault, Seal};
+
+use jbd2_format::needs_escape;
 
 use super::Journal;
 use super::transaction::Transaction;
@@ -195,9 +197,12 @@ impl Edit for Handle<'_> {
         }
     }
 
-    fn put(&self, block: Pblk, seal: Seal, bytes: Bytes) {
+    fn put(&self, block: Pblk, seal: Seal, filled: Filled) {
+        debug_assert!(!self.journal.client().has_checksum(seal), "{seal:?} has a checksum inside");
         self.count();
-        if self.journal.buffers.put(block, seal.owner, self.number, bytes) {
+        // What is logged is not what it is.
+        let filled = if needs_escape(&filled.start()) { filled.without_sum() } else { filled };
+        if self.journal.buffers.put(block, seal.owner, self.number, filled) {
             self.join(block, seal, Hint::NONE);
         }
     }

@@ -7,14 +7,11 @@
 //! A block that has a checksum leaves as a copy: the cache's bytes stay the cache's, and who changes them next need not copy them. But one
 //! whose changes waited is a copy already, which is the cache's too.
 
-use std::sync::OnceLock;
-
 use base::Pblk;
-use base::checksum::Reseed;
 use buffer::{Bytes, Copies, Hint, Seal, Snapshot};
 use jbd2_format::needs_escape;
 
-use super::log_writer::LogChecksums;
+use super::log_writer::{LogChecksums, Reseeds};
 use super::{Client, pieces};
 
 /// A checksum that a block ends in, little-endian: CRC-32C by value.
@@ -48,9 +45,11 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// A block as it was. What was told of it is the checksum of what is logged: then it is as it leaves.
-    pub(super) fn new(snapshot: Snapshot, seal: Seal) -> Self {
-        let Snapshot { buffer, owner, has_sum, told } = snapshot;
+    /// A block as it was. What was told of it is the checksum of what is logged: then it is as it leaves. `of_whole` tells that of one
+    /// that has none inside, from that of all its bytes.
+    pub(super) fn new(snapshot: Snapshot, seal: Seal, of_whole: &dyn Fn(u32) -> u32) -> Self {
+        let Snapshot { buffer, owner, has_sum, told, whole_sum } = snapshot;
+        let told = told.or_else(|| whole_sum.map(of_whole));
         // A leaf of a directory may have become an index node since it joined.
         let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
         let (block, hint) = (buffer.block(), buffer.hint());
@@ -96,7 +95,7 @@ pub(super) fn make_ready(
     client: &dyn Client,
     images: &mut [Image],
     log: Option<LogChecksums>,
-    reseed: &OnceLock<Reseed>,
+    reseeds: &Reseeds,
     busy: usize,
 ) {
     pieces::each(images, busy, |piece| {
@@ -118,7 +117,7 @@ pub(super) fn make_ready(
                     && !needs_escape(bytes)
                     && let Some(sum) = client.end_sum(image.seal, bytes, image.has_sum)
                 {
-                    image.checksum = log.map_or(0, |log| log.of_summed(bytes, sum, reseed));
+                    image.checksum = log.map_or(0, |log| log.of_summed(bytes, sum, reseeds));
                     copies.push(bytes.len(), |copy| {
                         copy.put(&bytes[..bytes.len() - size_of_val(&sum.value)]);
                         copy.put(&sum.value.to_le_bytes());
@@ -158,7 +157,11 @@ mod tests {
         let image = |block: u64, byte: u8| {
             buffers.change(Pblk(block), seal.owner, 1, &mut |bytes| bytes[0] = byte).unwrap();
             let (buffer, owner) = buffers.snapshot(Pblk(block)).unwrap();
-            Image::new(Snapshot { buffer, owner, has_sum: false, told: None }, seal)
+            Image::new(
+                Snapshot { buffer, owner, has_sum: false, told: None, whole_sum: None },
+                seal,
+                &|sum| sum,
+            )
         };
         let first: Vec<Image> = (0..100).map(|n| image(n * 37 % 101, 1)).collect();
         let values = vec![image(50, 2), image(7, 2), image(200, 2), image(7, 3)];

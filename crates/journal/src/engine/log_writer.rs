@@ -42,6 +42,15 @@ pub enum OpenLogFault {
     Write(String),
 }
 
+/// For the log's checksums from others of the same bytes.
+#[derive(Default)]
+pub(super) struct Reseeds {
+    /// Those that blocks end in, of the length that came first.
+    ends: OnceLock<Reseed>,
+    /// Those of whole blocks.
+    wholes: OnceLock<Reseed>,
+}
+
 /// Makes blocks ready for one transaction of a log.
 #[derive(Clone, Copy)]
 pub(super) struct LogChecksums {
@@ -63,10 +72,16 @@ impl LogChecksums {
         (escaped, checksum)
     }
 
-    /// The checksum of a block that ends in this one and needs no escape. `reseed`: the same one for all blocks of a transaction.
-    pub(super) fn of_summed(&self, block: &[u8], sum: EndSum, reseed: &OnceLock<Reseed>) -> u32 {
+    /// The checksum of a block that needs no escape, from that of all its bytes from 0.
+    pub(super) fn of_whole(&self, sum: u32, reseeds: &Reseeds) -> u32 {
         let Some(seed) = self.format.tag_seed(self.tid) else { return 0 };
-        let reseed = reseed.get_or_init(|| Reseed::new(sum.len));
+        reseeds.wholes.get_or_init(|| Reseed::new(self.format.block_size.len())).change(sum, 0, seed)
+    }
+
+    /// The checksum of a block that ends in this one and needs no escape.
+    pub(super) fn of_summed(&self, block: &[u8], sum: EndSum, reseeds: &Reseeds) -> u32 {
+        let Some(seed) = self.format.tag_seed(self.tid) else { return 0 };
+        let reseed = reseeds.ends.get_or_init(|| Reseed::new(sum.len));
         let before = match reseed.len() == sum.len {
             true => reseed.change(sum.value, sum.seed, seed),
             false => crc32c(seed, &block[..sum.len]),
@@ -76,11 +91,11 @@ impl LogChecksums {
     }
 
     /// As [`of_summed`](Self::of_summed), of a block that nobody looks at again. `None`: somebody has to.
-    pub(super) fn of_made(&self, made: &Made, reseed: &OnceLock<Reseed>) -> Option<u32> {
+    pub(super) fn of_made(&self, made: &Made, reseeds: &Reseeds) -> Option<u32> {
         let Made { block_len, start, end, summed: Summed { seed: from, len: of } } = made;
         let Some(seed) = self.format.tag_seed(self.tid) else { return (!needs_escape(start)).then_some(0) };
         let behind = end.len().checked_sub(block_len - of)?;
-        let reseed = reseed.get_or_init(|| Reseed::new(*of));
+        let reseed = reseeds.ends.get_or_init(|| Reseed::new(*of));
         let value = u32::from_le_bytes(*end.last_chunk()?);
         let is_known = reseed.len() == *of && !needs_escape(start);
         is_known.then(|| crc32c(reseed.change(value, *from, seed), &end[behind..]))
@@ -325,20 +340,21 @@ mod tests {
         let format = LogFormat::of(&sb).unwrap();
         let log = LogChecksums { format, tid: Tid(9) };
         let mut block: Vec<u8> = (0..4096u32).map(|i| ((i * i) >> 5) as u8).collect();
-        let reseed = OnceLock::new();
+        let reseeds = Reseeds::default();
         for len in [4084, 4084, 4092, 16] {
             let value = crc32c(0x1234_5678, &block[..len]);
             let sum = EndSum { value, seed: 0x1234_5678, len };
             let before = block.clone();
             block[4092..].copy_from_slice(&value.to_le_bytes());
-            assert_eq!(log.of_summed(&before, sum, &reseed), log.of(&block).1);
+            assert_eq!(log.of_whole(crc32c(0, &block), &reseeds), log.of(&block).1);
+            assert_eq!(log.of_summed(&before, sum, &reseeds), log.of(&block).1);
             let end = block[4096 - 64..].try_into().unwrap();
             let mut made =
                 Made { block_len: 4096, start: [7; 4], end, summed: Summed { seed: 0x1234_5678, len } };
             let expected = (len == 4084).then(|| log.of(&block).1);
-            assert_eq!(log.of_made(&made, &reseed), expected, "of others somebody has to look at all of it");
+            assert_eq!(log.of_made(&made, &reseeds), expected, "of others somebody has to look at all of it");
             made.start = 0xC03B_3998u32.to_be_bytes();
-            assert_eq!(log.of_made(&made, &reseed), None, "it needs an escape");
+            assert_eq!(log.of_made(&made, &reseeds), None, "it needs an escape");
         }
     }
 }
