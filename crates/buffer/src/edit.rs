@@ -53,13 +53,13 @@ impl Filled {
         Self { bytes, start, sum }
     }
 
-    /// The first of them.
+    /// The first of them, which nobody has to fetch for that.
     #[must_use]
     pub fn start(&self) -> [u8; 4] {
         self.start
     }
 
-    /// The same, but what is logged is something else.
+    /// The same, for who will not have these very bytes in the log.
     #[must_use]
     pub fn without_sum(self) -> Self {
         Self { sum: None, ..self }

@@ -16,7 +16,8 @@
 //! 6. A changed block stays until it is told that the device has the change ([`Buffers::set_clean`]).
 //! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make blocks: what is taken is as
 //!    the first one left it.
-//! 8. A block that is said to end in its checksum does: see [`Patch`].
+//! 8. A block that is said to end in its checksum does: see [`Patch`]. One that came with the checksum of all its bytes ([`Filled`]) has
+//!    them as long as that is known.
 //! 9. Changes that [wait](Patch) beside a block are made before anybody sees its bytes.
 //!
 //! Locks: one per shard; no two are ever held together.
@@ -63,6 +64,7 @@ use crate::shard::{Shard, Slot};
 
 /// Shards of the cache; more than the threads that usually look something up at the same moment.
 const SHARDS: usize = 256;
+const _: () = assert!(SHARDS.is_power_of_two() && SHARDS <= 1 << u8::BITS, "a shard's number is one byte");
 
 /// Blocks in a row, which are all in one shard, at most: two threads in two directories, which lie apart, share few shards then, and a
 /// lock stays with the processor that had it last.
@@ -433,7 +435,7 @@ impl Buffers {
 
     fn shard_of(&self, block: Pblk) -> usize {
         // Top bits: the buckets inside a shard go by others.
-        (base::salted::spread(block.0 >> self.row_log ^ self.salt) >> 56) as usize % SHARDS
+        (base::salted::spread(block.0 >> self.row_log ^ self.salt) >> (u64::BITS - SHARDS.ilog2())) as usize
     }
 
     fn read(&self, block: Pblk) -> Result<Bytes, ReadFault> {
@@ -527,7 +529,7 @@ impl Shrinker for Buffers {
     /// touched lately, one call may free nothing: it only takes the touches off, and the next call finds some.
     fn shrink(&self, bytes: usize) -> usize {
         let wanted = bytes.div_ceil(self.charge_per_block());
-        let per_shard = wanted.div_ceil(SHARDS / 4).max(4);
+        let per_shard = wanted.div_ceil(SHARDS / 4);
         let mut freed = 0;
         for _ in 0..SHARDS {
             if freed >= wanted {

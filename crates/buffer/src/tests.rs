@@ -180,7 +180,7 @@ fn the_budget_is_kept_and_what_is_held_stays() {
         buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap();
     }
     assert_eq!(device.reads(), reads, "blocks that somebody holds were kept");
-    assert!(device.reads() < 20_100, "the touched block 200 was kept nearly always: {}", device.reads());
+    assert!(device.reads() < 20_010, "the touched block 200 was kept nearly always: {}", device.reads());
     assert!(buffers.stats().evicted > 18_000);
 }
 

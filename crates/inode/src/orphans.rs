@@ -27,11 +27,10 @@
 mod file;
 mod list;
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use base::Pblk;
+use base::sync::thread_number;
 use buffer::{Edit, ReadFault};
 
 use self::list::OrphanList;
@@ -129,7 +128,7 @@ impl Orphans {
             _ if node.orphan() != OrphanState::None => Ok(()),
             (OrphanMode::File, Some(file)) => {
                 let kept = file.claim_kept(node.ino(), edit.lane());
-                match kept.or_else(|| file.claim(node.ino(), thread_number())) {
+                match kept.or_else(|| file.claim(node.ino(), thread_number() as u32)) {
                     Some(slot) => {
                         // The slot is a value that gets into a block later.
                         edit.transaction();
@@ -225,17 +224,4 @@ impl Orphans {
     pub fn write(&self, live: &Live, edit: &dyn Edit) -> Result<(), ReadFault> {
         self.file.as_ref().map_or(Ok(()), |file| file.write(&live.shared().buffers, edit))
     }
-}
-
-/// Threads that track something, from 1 on: tells them where to look for a slot, so that they stay out of each other's way.
-#[inline]
-fn thread_number() -> u32 {
-    static LAST: AtomicU32 = AtomicU32::new(0);
-    thread_local!(static NUMBER: Cell<u32> = const { Cell::new(0) });
-    NUMBER.with(|number| {
-        if number.get() == 0 {
-            number.set(LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
-        }
-        number.get()
-    })
 }

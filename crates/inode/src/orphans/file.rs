@@ -13,7 +13,7 @@
 //! 1. A slot that holds an inode's number is that inode's until it gives it back.
 //! 2. Slots change under an open handle only, so that [`write`](OrphanFile::write), while none is open, finds what the transaction
 //!    made of them: the slot of who came and went in between shows nothing, and costs no block.
-//! 3. FULL is a mark, not a count: it is set by who found no free slot, and goes with the next slot that is given back. A
+//! 3. FULL is a mark, not a count: it is set by who found no free slot, and goes with the next slot that is given back to all. A
 //!    mark that is wrong for a moment sends somebody to the next block, or to the list; nothing more.
 //! 4. A lane ([`Edit::lane`]) keeps one slot at most, which only who is in it looks at: no atomic operation but stores. In a block it is
 //!    a free one. To others it is taken: when all others are in use they go to the list.
@@ -28,7 +28,8 @@ use buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
 /// No slot was free when somebody looked.
 const FULL: u32 = u32::MAX;
 
-/// Nobody's, but kept for who is next in a lane. No inode has this number: the largest one is a multiple of 8.
+/// Nobody's, but kept for who is next in a lane. No inode has this number: the largest one is a multiple of 8. A block that has it on
+/// disk is damaged: of that no slot is kept.
 const KEPT: u32 = u32::MAX;
 
 /// A lane keeps no slot. None has this word: a file has far fewer blocks.
@@ -75,9 +76,11 @@ impl Slot {
 struct Slots {
     place: Pblk,
     slots: Box<[AtomicU32]>,
-    /// Where the next search begins: the slot that was given back last, or the one behind the last claim. Or [`FULL`].
+    /// Where the next search begins: the slot that was given back to all last, or the one behind the last claim. Or [`FULL`].
     next: AtomicU32,
     is_changed: AtomicBool,
+    /// No slot was [`KEPT`] on disk.
+    may_keep: bool,
 }
 
 impl OrphanFile {
@@ -86,6 +89,7 @@ impl OrphanFile {
     pub fn new(ino: Ino, seed: Option<u32>, blocks: Vec<(Pblk, Vec<u32>)>) -> Self {
         let blocks = blocks.into_iter().map(|(place, slots)| Slots {
             place,
+            may_keep: !slots.contains(&KEPT),
             slots: slots.into_iter().map(AtomicU32::new).collect(),
             next: AtomicU32::new(0),
             is_changed: AtomicBool::new(false),
@@ -116,7 +120,7 @@ impl OrphanFile {
         let spread = u64::from(thread.wrapping_mul(GOLDEN));
         let first = ((spread * self.blocks.len() as u64) >> 32) as usize;
         let block = self.blocks.get(first)?;
-        // Nearly always the slot that this thread gave back last.
+        // Often one that this thread gave back.
         let at = block.next.load(Ordering::Acquire);
         let is_free = block.slots.get(at as usize).is_some_and(|slot| take(slot, ino.0));
         if !is_free {
@@ -144,7 +148,7 @@ impl OrphanFile {
         let Some(block) = self.blocks.get(usize::from(slot.block)) else { return };
         let Some(word) = block.slots.get(usize::from(slot.at)) else { return };
         match lane.and_then(|lane| self.kept.get(lane)) {
-            Some(kept) if kept.load(Ordering::Relaxed) == NO_SLOT => {
+            Some(kept) if block.may_keep && kept.load(Ordering::Relaxed) == NO_SLOT => {
                 word.store(KEPT, Ordering::Release);
                 kept.store(slot.word(), Ordering::Relaxed);
             }
@@ -216,7 +220,7 @@ fn take(slot: &AtomicU32, ino: u32) -> bool {
 impl Slots {
     /// As they are on disk: inodes, or 0.
     fn values(&self) -> impl Iterator<Item = u32> {
-        let on_disk = |value| if value == KEPT { 0 } else { value };
+        let on_disk = |value| if value == KEPT && self.may_keep { 0 } else { value };
         self.slots.iter().map(move |slot| on_disk(slot.load(Ordering::Acquire)))
     }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use base::Pblk;
 use buffer::{Edit, Filled, Hint, Patch, ReadFault, Seal};
-
 use jbd2_format::needs_escape;
 
 use super::Journal;
@@ -198,10 +197,10 @@ impl Edit for Handle<'_> {
     }
 
     fn put(&self, block: Pblk, seal: Seal, filled: Filled) {
-        debug_assert!(!self.journal.client().has_checksum(seal), "{seal:?} has a checksum inside");
         self.count();
-        // What is logged is not what it is.
-        let filled = if needs_escape(&filled.start()) { filled.without_sum() } else { filled };
+        // Then what is logged is not what it is.
+        let is_changed = needs_escape(&filled.start()) || self.journal.client().has_checksum(seal);
+        let filled = if is_changed { filled.without_sum() } else { filled };
         if self.journal.buffers.put(block, seal.owner, self.number, filled) {
             self.join(block, seal, Hint::NONE);
         }

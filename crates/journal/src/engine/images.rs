@@ -45,11 +45,9 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// A block as it was. What was told of it is the checksum of what is logged: then it is as it leaves. `of_whole` tells that of one
-    /// that has none inside, from that of all its bytes.
-    pub(super) fn new(snapshot: Snapshot, seal: Seal, of_whole: &dyn Fn(u32) -> u32) -> Self {
-        let Snapshot { buffer, owner, has_sum, told, whole_sum } = snapshot;
-        let told = told.or_else(|| whole_sum.map(of_whole));
+    /// A block as it was. What was told of it is the checksum of what is logged: then it is as it leaves.
+    pub(super) fn new(snapshot: Snapshot, seal: Seal) -> Self {
+        let Snapshot { buffer, owner, has_sum, told, .. } = snapshot;
         // A leaf of a directory may have become an index node since it joined.
         let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
         let (block, hint) = (buffer.block(), buffer.hint());
@@ -157,11 +155,7 @@ mod tests {
         let image = |block: u64, byte: u8| {
             buffers.change(Pblk(block), seal.owner, 1, &mut |bytes| bytes[0] = byte).unwrap();
             let (buffer, owner) = buffers.snapshot(Pblk(block)).unwrap();
-            Image::new(
-                Snapshot { buffer, owner, has_sum: false, told: None, whole_sum: None },
-                seal,
-                &|sum| sum,
-            )
+            Image::new(Snapshot { buffer, owner, has_sum: false, told: None, whole_sum: None }, seal)
         };
         let first: Vec<Image> = (0..100).map(|n| image(n * 37 % 101, 1)).collect();
         let values = vec![image(50, 2), image(7, 2), image(200, 2), image(7, 3)];

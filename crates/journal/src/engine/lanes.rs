@@ -14,6 +14,7 @@
 //! 1. A lane has one handle at most, with at most [`CREDITS`]; so all lanes together have no more than that for each that was ever
 //!    used. A lane is noted as used before it looks for room, so who looks last knows of all that are open.
 //! 2. While a lane counts a handle that was started, the running transaction is the same.
+//! 3. Who enters a lane sees all that those wrote who left it: what others keep for each lane (`buffer::Edit::lane`) needs no lock.
 
 use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use base::sync::{Apart, thread_number};

@@ -88,6 +88,19 @@ fn a_lane_keeps_a_slot_for_who_is_in_it_next() {
     assert_eq!(stored(&buffers, 3).0, [(0, Ino(22)), (1, Ino(23))]);
 }
 
+/// What no inode's number is on disk stays, and is nobody's.
+#[test]
+fn a_slot_of_a_damaged_block_stays() {
+    let file = OrphanFile::new(Ino(12), SEED, vec![(Pblk(3), vec![u32::MAX, 0, 0])]);
+    let damaged = (Slot { block: 0, at: 0 }, Ino(u32::MAX));
+    assert_eq!(file.used(), [damaged]);
+    let slot = file.claim(Ino(20), 0).unwrap();
+    file.give_back(slot, Some(1));
+    assert_eq!((file.claim_kept(Ino(21), Some(1)), file.used()), (None, vec![damaged]));
+    assert!(file.claim(Ino(22), 0).is_some() && file.claim(Ino(23), 0).is_some());
+    assert_eq!((file.claim(Ino(24), 0), file.used().len()), (None, 3));
+}
+
 #[test]
 fn a_file_without_blocks_has_no_slots() {
     let file = OrphanFile::new(Ino(12), None, Vec::new());

@@ -1,0 +1,70 @@
+//! How a journal is to work, told when it is opened.
+
+use super::Batching;
+#[cfg(doc)]
+use super::Journal;
+
+/// Mistakes on purpose, for the crash lab: each must be found by it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sabotage {
+    /// Revoke records are not written.
+    pub skip_revokes: bool,
+    /// No flush before the commit block.
+    pub skip_barrier: bool,
+    /// The tail moves before homes were flushed.
+    pub skip_checkpoint_flush: bool,
+    /// The commit block goes to the log before what it commits.
+    pub commit_block_first: bool,
+    /// What goes home is taken from the cache when the log was written, not when the transaction was sealed.
+    pub late_homes: bool,
+    /// What was changed again while it was written home counts as written.
+    pub clean_early: bool,
+    /// What was freed is used again before the commit. (By who uses the journal.)
+    pub reuse_freed: bool,
+    /// What was freed is discarded when the operation ends, before the commit. (By who uses the journal.)
+    pub discard_early: bool,
+    /// Inodes without links are not written with the transaction that makes them orphans. (By who uses the journal.)
+    pub forget_orphans: bool,
+    /// Blocks count as written before their bytes are on the device. (By who uses the journal, as all that follow.)
+    pub convert_early: bool,
+    /// The size on disk is that of the file in memory as soon as blocks are allocated.
+    pub size_early: bool,
+    /// A commit of a file counts as the flush of its bytes, whenever it was.
+    pub trust_any_commit: bool,
+    /// What stands behind the end in its block is not zeroed, when a file is cut, nor when it grows.
+    pub keep_tails: bool,
+    /// The flush of a log that is elsewhere counts as one of the device that has the bytes.
+    pub trust_log_flush: bool,
+}
+
+/// How a journal works.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Do not flush at commits and checkpoints: for measurements, and devices whose writes are durable.
+    pub no_barriers: bool,
+    /// Blocks of a transaction at most; 0 for half of the log.
+    pub transaction_max: u32,
+    /// Bytes of committed blocks that may wait in memory to be written home, before a checkpoint is due; 0 for as many as the
+    /// log holds.
+    pub pinned_bytes_max: usize,
+    /// Somebody calls [`Journal::commit`] when [`Journal::wait_for_work`] says so; else who finds a transaction full commits
+    /// it himself.
+    pub has_committer: bool,
+    /// Whether, and how long, [`Journal::commit_with_others`] waits for them.
+    pub batching: Option<Batching>,
+    /// Everything in the log is home but its fast commits: see [`Supersede`].
+    pub supersede: Option<Supersede>,
+    /// For the crash lab.
+    pub sabotage: Sabotage,
+}
+
+/// The first transaction takes the place of the fast commits that wait in a log: it gets the number that they stand for. Until
+/// its commit block is durable they count, from then on it does, so that they can be written back in one step. It may fill the
+/// log, which holds nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Supersede {
+    /// The transaction that the fast commits stand for.
+    pub tid: jbd2_format::Tid,
+    /// The log block where it goes: behind the last one.
+    pub head: u32,
+}
