@@ -287,7 +287,8 @@ impl Shard {
         &mut self.slots[at]
     }
 
-    /// A block that is not here: whatever the device has, this transaction made these bytes, with the checksum of all of them.
+    /// A block that is not here: whatever the device has, this transaction made these bytes; with the checksum of all of them, if
+    /// that is known.
     pub(crate) fn add_changed(
         &mut self,
         block: Pblk,
