@@ -79,7 +79,7 @@ impl Copies {
     pub fn push<R>(&mut self, len: usize, fill: impl FnOnce(&mut Copy<'_>) -> R) -> R {
         let (block, result) = match Class::of(len) {
             Some(class) => {
-                let start = magazine::take_unasked(class);
+                let start = magazine::take_past(class);
                 // Given back if `fill` panics.
                 let block = Block::filled(start, len);
                 // SAFETY: `start` is good for as many bytes, which nobody else has and nobody looks at; it and they are whole lines.
@@ -116,9 +116,6 @@ impl fmt::Debug for Copies {
     }
 }
 
-/// Few, so that they stay in the processor's nearest cache.
-static ZEROS: stream::Line = stream::Line([0; LINE]);
-
 /// A copy that is being made.
 pub struct Copy<'a>(stream::Lines<'a>);
 
@@ -142,11 +139,12 @@ impl Copy<'_> {
     /// # Panics
     /// As [`put`](Self::put).
     pub fn put_zeros(&mut self, len: usize) {
-        let mut left = len;
-        while left > 0 {
-            let some = left.min(ZEROS.0.len());
-            self.put(&ZEROS.0[..some]);
-            left -= some;
+        match &mut self.0 {
+            stream::Lines::Past(past) => past.put_zeros(len),
+            stream::Lines::Odd(all, whole) => {
+                assert!(all.len() + len <= *whole, "a copy has no more bytes than were told");
+                all.resize(all.len() + len, 0);
+            }
         }
     }
 
@@ -383,6 +381,16 @@ fn ask(place: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;
+}
+
+/// Asks for room behind what is there, which will be written: so many bytes, or as many as there are.
+#[inline]
+pub fn ask_to_write_behind<T>(all: &Vec<T>, bytes: usize) {
+    let room = (all.capacity() - all.len()) * size_of::<T>();
+    let start = NonNull::from(&all[..]).cast::<u8>();
+    // SAFETY: behind the elements, where there is room.
+    let behind = unsafe { start.add(size_of_val(&all[..])) };
+    ask_to_write(behind, bytes.min(room));
 }
 
 /// Asks for memory that will be written all of, and in a moment.

@@ -13,6 +13,9 @@ const BYTES_MAX: usize = 512 << 10;
 /// The largest block that is asked for before it is taken: more would take the place of what is used now.
 const ASKED_MAX: usize = 4096;
 
+/// Blocks whose places are looked up together.
+const PAST_AHEAD: usize = 16;
+
 fn at_hand_max(class: Class) -> usize {
     BLOCKS_MAX.min(BYTES_MAX / class.len())
 }
@@ -39,15 +42,23 @@ fn give_back(class: Class, blocks: impl Iterator<Item = NonNull<u8>>) {
 
 /// A block that nobody has.
 pub(crate) fn take(class: Class) -> NonNull<u8> {
-    taken(class, class.len() <= ASKED_MAX)
+    let asked = if class.len() <= ASKED_MAX { class.len() } else { 0 };
+    // What is taken next is written then: it comes from memory meanwhile.
+    taken(class, |left| left.last().into_iter().for_each(|next| crate::ask_to_write(*next, asked)))
 }
 
-/// As [`take`], for who does not read what he writes: the next one is not asked for either.
-pub(crate) fn take_unasked(class: Class) -> NonNull<u8> {
-    taken(class, false)
+/// As [`take`], for who writes past the processor's caches: all that he waits for is where a block lies, and that is looked up for many
+/// together.
+pub(crate) fn take_past(class: Class) -> NonNull<u8> {
+    taken(class, |left| {
+        if left.len().is_multiple_of(PAST_AHEAD) {
+            left.iter().rev().take(PAST_AHEAD).for_each(|next| crate::ask(next.as_ptr()));
+        }
+    })
 }
 
-fn taken(class: Class, asks_for_next: bool) -> NonNull<u8> {
+/// A block, and a look at those that are left at hand: the last one is taken next.
+fn taken(class: Class, ask_for: impl Fn(&[NonNull<u8>])) -> NonNull<u8> {
     let at_hand = AT_HAND.try_with(|at_hand| {
         let blocks = &mut at_hand.borrow_mut().0[class.index()];
         if blocks.is_empty() {
@@ -56,10 +67,7 @@ fn taken(class: Class, asks_for_next: bool) -> NonNull<u8> {
             blocks.reverse();
         }
         let block = blocks.pop();
-        // What is taken next is written then: it comes from memory meanwhile.
-        if let Some(next) = blocks.last().filter(|_| asks_for_next) {
-            crate::ask_to_write(*next, class.len());
-        }
+        ask_for(blocks);
         block
     });
     let block = at_hand.unwrap_or_else(|_| {

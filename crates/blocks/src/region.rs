@@ -24,6 +24,8 @@ const LOG_MIN: u32 = 10;
 const LOG_MAX: u32 = 16;
 /// Regions of a pool that are not made of huge pages: who has few blocks has no use for them, and they cost more to make.
 const SMALL_PAGES: usize = 4;
+/// Regions that are looked at together.
+const REGIONS_AHEAD: usize = 12;
 /// Regions that stay when they are empty, at least; and the part of all regions of a pool.
 const EMPTY_MIN: usize = 8;
 const EMPTY_PART: usize = 8;
@@ -243,6 +245,7 @@ impl Pool {
         if self.available.is_empty() && !self.make_region(class) {
             return;
         }
+        self.ask_ahead(class);
         let mut left = n as u32;
         while let Some((arena, number)) = self.available.last().copied().filter(|_| left > 0) {
             // SAFETY: under the lock, and the only borrows until the next turn.
@@ -258,6 +261,22 @@ impl Pool {
             if region.free == 0 {
                 self.available.pop();
             }
+        }
+    }
+
+    /// Asks the processor for what is known of the regions that are taken from next. Of many gigabytes each has few free blocks.
+    fn ask_ahead(&self, class: Class) {
+        let next = &self.available[self.available.len().saturating_sub(REGIONS_AHEAD)..];
+        for (arena, number) in next {
+            // SAFETY: under the lock, and the borrow ends here.
+            crate::ask_for_start(unsafe { arena.state(*number) });
+        }
+        for (arena, number) in next {
+            // SAFETY: as above, one after the other.
+            let free = unsafe { arena.state(*number) }.free as usize;
+            // SAFETY: as above.
+            let list = unsafe { arena.list(class, *number) };
+            list[..free].last().into_iter().for_each(crate::ask_for_start);
         }
     }
 

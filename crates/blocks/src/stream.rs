@@ -49,6 +49,20 @@ impl Past {
         }
     }
 
+    pub(crate) fn put_zeros(&mut self, len: usize) {
+        assert!(len <= self.len - self.at - self.rest, "a copy has no more bytes than were told");
+        // Up to where a line begins, whole lines, and what is left.
+        let first = if self.rest == 0 { 0 } else { len.min(LINE - self.rest) };
+        let lines = (len - first) / LINE * LINE;
+        self.put_some(&[0; LINE][..first]);
+        if lines > 0 {
+            // SAFETY: lines of what is good: there is room for what was put, and a line begins here.
+            unsafe { stream_zeros(lines, self.start.add(self.at)) };
+            self.at += lines;
+        }
+        self.put_some(&[0; LINE][..len - first - lines]);
+    }
+
     fn put_some(&mut self, mut bytes: &[u8]) {
         if self.rest > 0 {
             let (now, later) = bytes.split_at(bytes.len().min(LINE - self.rest));
@@ -114,6 +128,19 @@ unsafe fn stream_wide(bytes: &[u8], into: NonNull<u8>) {
     }
 }
 
+/// Puts so many zeros there, whole lines.
+///
+/// # Safety
+/// `into` is good for as many bytes, and begins at a line.
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream_zeros(len: usize, into: NonNull<u8>) {
+    use std::arch::x86_64::{__m128i, _mm_setzero_si128, _mm_stream_si128};
+    for at in 0..len / 16 {
+        // SAFETY: 16 bytes at a multiple of 16 of `into`.
+        unsafe { _mm_stream_si128(into.as_ptr().cast::<__m128i>().add(at), _mm_setzero_si128()) };
+    }
+}
+
 /// Whoever is told of the copies from now on finds them.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn finish() {
@@ -127,6 +154,14 @@ pub(crate) fn finish() {
 unsafe fn stream(bytes: &[u8], into: NonNull<u8>) {
     // SAFETY: the caller's.
     unsafe { into.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+}
+
+/// # Safety
+/// `into` is good for as many bytes.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn stream_zeros(len: usize, into: NonNull<u8>) {
+    // SAFETY: the caller's.
+    unsafe { into.as_ptr().write_bytes(0, len) };
 }
 
 #[cfg(not(target_arch = "x86_64"))]

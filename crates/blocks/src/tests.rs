@@ -152,6 +152,21 @@ fn copies_are_what_was_put_there() {
             assert_eq!(copy.holders(), 1);
         }
     }
+    // Zeros between them, wherever they begin and end, over what was there before.
+    for (before, len) in
+        [(0, 1024), (64, 128), (64, 700), (70, 3), (70, 58), (70, 59), (130, 500), (1000, 24)]
+    {
+        for whole in [1024, 1025] {
+            let behind = whole - before - len;
+            copies.push(whole, |copy| {
+                copy.put(&vec![7; before]);
+                copy.put_zeros(len);
+                copy.put(&vec![8; behind]);
+            });
+            let expected = [vec![7; before], vec![0; len], vec![8; behind]].concat();
+            assert_eq!(copies.finish().next().unwrap()[..], expected, "{before} and {len} of {whole}");
+        }
+    }
     // More than was told, or less, is a mistake, and no copy.
     for len in [1024, 4095, 4097, 65536] {
         let mut push = |len: usize| copies.push(len, |copy| copy.put(&[1; 4096]));

@@ -133,7 +133,8 @@ impl DeviceFault {
 /// Bytes that several may hold, and nobody changes while they do.
 pub use blocks::Block as SharedBytes;
 pub use blocks::{
-    Copies, ask_for, ask_for_block, ask_for_ends, ask_for_place, ask_for_start, ask_for_whole, make_room,
+    Copies, ask_for, ask_for_block, ask_for_ends, ask_for_place, ask_for_start, ask_for_whole,
+    ask_to_write_behind, make_room,
 };
 
 /// Bytes that can be read and written at offsets.

@@ -1,7 +1,7 @@
 //! A device in memory that takes room only for what was written.
 //!
 //! ```text
-//! chunk 7:  [ zero | held | held | held | zero | ... ]      64 pages of 4 KiB
+//! chunk 7:  [ zero | held | held | held | zero | ... ]      256 pages of 4 KiB
 //!                            '--> bytes that the writer may hold as well: copied then when either of the two changes them
 //! ```
 
@@ -17,7 +17,7 @@ use crate::{Device, DeviceFault, SharedBytes, SharedParts, total_len};
 
 const PAGE: usize = 4 << 10;
 /// Few, so that a sparse device takes little; many, so that the table of chunks stays in the processor's caches.
-const PAGES: u64 = 64;
+const PAGES: u64 = 256;
 /// Pages that memory is asked for at a time.
 const AHEAD: usize = 16;
 
