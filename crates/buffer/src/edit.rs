@@ -86,19 +86,6 @@ pub struct Snapshot {
     pub whole_sum: Option<u32>,
 }
 
-/// A block of which the device has what a transaction made of it: see [`Buffers::set_clean`].
-#[derive(Debug, Clone, Copy)]
-pub struct Clean {
-    /// The block.
-    pub block: Pblk,
-    /// Where it was in the cache.
-    pub hint: Hint,
-    /// The last transaction that changed it.
-    pub transaction: u64,
-    /// The device has these very bytes.
-    pub is_at_home: bool,
-}
-
 fn not_as_noted(block: Pblk) -> ReadFault {
     let fact =
         Malformed::new("block with changes that wait", "it is as whoever left them had noted", block.0);
@@ -408,24 +395,10 @@ impl Buffers {
         (sorted, groups.filter(|(_, group)| !group.is_empty()))
     }
 
-    /// The device has what `transaction` made of the block, the last one to change it. `is_at_home`: it has these very bytes (see
-    /// [`Device::write_shared_at`](device::Device::write_shared_at)), which are no reason to keep the block in the cache.
-    pub fn set_clean(&self, block: Pblk, transaction: u64, is_at_home: bool) {
-        self.shard(block).set_clean(block, Hint::NONE, transaction, is_at_home);
-    }
-
-    /// As [`set_clean`](Self::set_clean) for many blocks, of which it is known where they were. Takes each lock once.
-    pub fn set_clean_many(&self, blocks: &[Clean]) {
-        let (blocks, shards) = self.by_shard(blocks.iter().map(|clean| (clean.block, *clean)));
-        for (shard, group) in shards {
-            let mut shard = self.shards[shard].lock();
-            for piece in blocks[group].chunks(AHEAD) {
-                piece.iter().for_each(|clean| shard.ask_for_slot(clean.hint));
-                for &Clean { block, hint, transaction, is_at_home } in piece {
-                    shard.set_clean(block, hint, transaction, is_at_home);
-                }
-            }
-        }
+    /// The device has what transactions changed up to this one: those blocks may leave the cache. `are_kept`: it has these very bytes (see
+    /// [`Device::write_shared_at`](device::Device::write_shared_at)), which are no reason to keep a block in the cache.
+    pub fn set_clean_through(&self, transaction: u64, are_kept: bool) {
+        self.shards.iter().for_each(|shard| shard.lock().set_clean_through(transaction, are_kept));
     }
 
     /// Drops the block, changed or not.

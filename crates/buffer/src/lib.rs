@@ -13,7 +13,7 @@
 //! 4. No lock is held across device I/O, a verification or a charge.
 //! 5. What is kept of a block is never older than what was here before: bytes that were read from the device while a change came,
 //!    was written home and left are not kept.
-//! 6. A changed block stays until it is told that the device has the change ([`Buffers::set_clean`]).
+//! 6. A changed block stays until it is told that the device has what its transaction changed ([`Buffers::set_clean_through`]).
 //! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make blocks: what is taken is as
 //!    the first one left it.
 //! 8. A block that is said to end in its checksum does: see [`Patch`]. One that came with the checksum of all its bytes ([`Filled`]) has
@@ -58,7 +58,7 @@ use device::{Device, DeviceFault};
 use memory::{Budget, Shrinker};
 
 pub use device::{Copies, ask_for, ask_for_block, ask_for_ends, ask_for_start, ask_for_whole, make_room};
-pub use edit::{Clean, Direct, Edit, Filled, Made, Patch, Seal, Snapshot, Summed};
+pub use edit::{Direct, Edit, Filled, Made, Patch, Seal, Snapshot, Summed};
 
 use crate::shard::{Shard, Slot};
 

@@ -26,6 +26,10 @@ pub(crate) struct Shard {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
     pub(crate) evicted: u64,
+    /// The device has what transactions changed up to this one.
+    clean_through: u64,
+    /// And keeps the very bytes that it was given, as a rule.
+    are_kept: bool,
     /// Blocks that left after they were changed here: what was read of them before that is out of date.
     departed: u64,
     /// The transaction whose blocks are being taken, while the next one changes blocks already; else 0.
@@ -59,12 +63,8 @@ pub(crate) struct Slot {
     /// The owner that the bytes were verified as; 0 for nobody yet.
     verified: u64,
     touched: bool,
-    /// The transaction that changed the bytes last, while the device has not got them; else 0.
+    /// The transaction that changed the bytes last since the block came in; 0 for none. See [`Shard::clean_through`].
     changed: u64,
-    /// It was changed since it came in, be the device up to date or not.
-    is_edited: bool,
-    /// The device has these very bytes, not a copy: it holds them too.
-    is_at_home: bool,
     /// Changes that its bytes do not have yet.
     waiting: Chain,
     /// Known of its bytes, since they got changes that waited.
@@ -94,8 +94,6 @@ impl Slot {
     fn change_for(&mut self, owner: u64, transaction: u64) -> (&mut [u8], bool) {
         self.touched = true;
         self.verified = owner;
-        self.is_edited = true;
-        self.is_at_home = false;
         let is_first = std::mem::replace(&mut self.changed, transaction) != transaction;
         self.forget_bytes();
         (self.bytes.make_mut(), is_first)
@@ -114,6 +112,8 @@ impl Shard {
             hits: 0,
             misses: 0,
             evicted: 0,
+            clean_through: 0,
+            are_kept: false,
             departed: 0,
             taking: 0,
             early,
@@ -276,8 +276,6 @@ impl Shard {
             verified: 0,
             touched: true,
             changed: 0,
-            is_edited: false,
-            is_at_home: false,
             waiting: Chain::EMPTY,
             zeros: Zeros::default(),
             has_sum: false,
@@ -297,7 +295,7 @@ impl Shard {
         transaction: u64,
     ) {
         let slot = self.add(block, bytes);
-        (slot.verified, slot.changed, slot.is_edited) = (owner, transaction, true);
+        (slot.verified, slot.changed) = (owner, transaction);
         slot.whole_sum = whole_sum;
     }
 
@@ -305,7 +303,7 @@ impl Shard {
     /// would have it sealed as something else.
     pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Bytes, owner: u64) {
         let mut slot = self.slot_at(block, Hint::NONE).filter(|slot| slot.bytes.is(bytes));
-        if let Some(slot) = slot.as_mut().filter(|slot| !slot.is_edited) {
+        if let Some(slot) = slot.as_mut().filter(|slot| slot.changed == 0) {
             slot.verified = owner;
         }
     }
@@ -371,7 +369,7 @@ impl Shard {
         if !waiting.push(&mut slot.waiting, transaction, patch, (slot.bytes.len(), self.waiting_max)) {
             return None;
         }
-        (slot.touched, slot.is_edited, slot.is_at_home) = (true, true, false);
+        slot.touched = true;
         Some(std::mem::replace(&mut slot.changed, transaction) != transaction)
     }
 
@@ -438,13 +436,9 @@ impl Shard {
         if self.taking == transaction { self.early.get(&block.0).cloned() } else { None }
     }
 
-    /// The device has what this transaction made of the block; these very bytes if `is_at_home`.
-    pub(crate) fn set_clean(&mut self, block: Pblk, mut hint: Hint, transaction: u64, is_at_home: bool) {
-        let Some(at) = self.place(block, &mut hint) else { return };
-        if self.slots[at].changed == transaction {
-            self.make_whole(at);
-            (self.slots[at].changed, self.slots[at].is_at_home) = (0, is_at_home);
-        }
+    /// The device has what transactions changed up to this one; `are_kept`: these very bytes, where they were not copied.
+    pub(crate) fn set_clean_through(&mut self, transaction: u64, are_kept: bool) {
+        (self.clean_through, self.are_kept) = (transaction, are_kept);
     }
 
     /// Drops a block, changed or not. Was it here?
@@ -457,7 +451,7 @@ impl Shard {
     }
 
     /// Moves the hand over at most `looks` blocks and takes out those untouched since it last came by, `wanted` at most,
-    /// but none that somebody holds besides the device.
+    /// but none that somebody holds besides the device. (Of bytes that the device does not have but may have, one or two holders are not seen.)
     pub(crate) fn evict(&mut self, wanted: usize, looks: usize) -> Vec<Bytes> {
         let mut evicted = Vec::with_capacity(wanted);
         for _ in 0..looks.min(2 * self.slots.len()) {
@@ -466,9 +460,10 @@ impl Shard {
             }
             self.hand %= self.slots.len();
             let slot = &mut self.slots[self.hand];
+            let is_dirty = slot.changed > self.clean_through;
             // The device may hold them twice: at home, and in the log.
-            let holders = if slot.is_at_home { 3 } else { 1 };
-            if slot.touched || slot.changed != 0 || slot.bytes.holders() > holders {
+            let holders = if self.are_kept && slot.changed != 0 { 3 } else { 1 };
+            if slot.touched || is_dirty || slot.bytes.holders() > holders {
                 slot.touched = false;
                 self.hand += 1;
                 continue;
@@ -484,7 +479,7 @@ impl Shard {
     fn leave(&mut self, at: usize) -> Slot {
         let slot = self.slots.swap_remove(at);
         self.places.remove(&slot.block);
-        self.departed += u64::from(slot.is_edited);
+        self.departed += u64::from(slot.changed != 0);
         if let Some(moved) = self.slots.get(at) {
             self.places.insert(moved.block, at as u32);
         }

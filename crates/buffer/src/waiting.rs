@@ -73,7 +73,15 @@ struct Change {
     /// Its pieces: of each the offset and the length, 16 bits each ([`THERE`] is one of the length's), and the bytes.
     start: u32,
     end: u32,
-    summed: Summed,
+    /// See [`Summed`].
+    seed: u32,
+    summed_len: u32,
+}
+
+impl Change {
+    fn summed(&self) -> Summed {
+        Summed { seed: self.seed, len: self.summed_len as usize }
+    }
 }
 
 /// What the checksum is of that a block ends in.
@@ -94,7 +102,7 @@ impl Waiting {
         patch: &Patch<'_>,
         (block_len, bytes_max): (usize, usize),
     ) -> bool {
-        let Patch { summed: Summed { len, .. }, there, pieces } = patch;
+        let Patch { summed: Summed { seed, len }, there, pieces } = patch;
         let is_within = |(at, bytes): &(usize, &[u8])| {
             bytes.len() < THERE.into() && at.checked_add(bytes.len()).is_some_and(|end| end <= *len)
         };
@@ -112,7 +120,7 @@ impl Waiting {
         }
         let told = || [(there, THERE)].into_iter().chain(pieces.iter().map(|piece| (piece, 0)));
         let more: usize = told().map(|((_, bytes), _)| 4 + bytes.len()).sum();
-        let held = self.bytes.len() + self.changes.len() * size_of::<Change>();
+        let held = self.bytes.len() + size_of_val(&self.changes[..]);
         if held + more > bytes_max {
             return false;
         }
@@ -123,13 +131,22 @@ impl Waiting {
             self.bytes.extend_from_slice(bytes);
         }
         let number = self.changes.len() as u32;
-        self.changes.push(Change { next: NONE, start, end: self.bytes.len() as u32, summed: patch.summed });
+        let end = self.bytes.len() as u32;
+        self.changes.push(Change { next: NONE, start, end, seed: *seed, summed_len: *len as u32 });
         match self.changes.get_mut(chain.last as usize) {
             Some(last) => last.next = number,
             None => chain.first = number,
         }
         chain.last = number;
+        self.ask_for_next();
         true
+    }
+
+    /// Asks the processor for where the next change goes: who makes the commit had it last, and until a shard has its next change many
+    /// others have theirs.
+    fn ask_for_next(&self) {
+        device::ask_to_write_behind(&self.bytes, 2 * LINE);
+        device::ask_to_write_behind(&self.changes, size_of::<Change>());
     }
 
     /// Asks the processor for all of them, if they are this transaction's.
@@ -297,7 +314,7 @@ impl Batch {
         let mut summed = Summed::default();
         for change in waiting.of(chain) {
             self.changes.extend_from_slice(waiting.bytes_of(change));
-            summed = change.summed;
+            summed = change.summed();
         }
         let changes = from..self.changes.len();
         // Looked at first, and all at the same time.

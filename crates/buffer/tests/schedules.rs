@@ -94,7 +94,7 @@ fn what_is_seen_of_a_block_only_goes_forward() {
                 assert_eq!(ends(&taken), number);
                 device.write_at(3 * 1024, &taken).unwrap();
                 drop(taken);
-                writer.set_clean(BLOCK, number.into(), false);
+                writer.set_clean_through(number.into(), false);
                 writer.shrink(1 << 20);
                 writer.shrink(1 << 20);
             }
@@ -141,7 +141,7 @@ fn a_seal_never_hides_a_newer_change() {
             assert_eq!((ends(&sealed), sealed[500]), (seen, 77), "what is sealed stays as it was taken");
             home.write_at(3 * 1024, &sealed).unwrap();
             drop(sealed);
-            committer.set_clean(BLOCK, 1, false);
+            committer.set_clean_through(1, false);
             committer.shrink(1 << 20);
             committer.shrink(1 << 20);
         });

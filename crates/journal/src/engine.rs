@@ -583,7 +583,7 @@ impl Journal {
                 }
                 let log = writer.log.as_mut().expect("matched above");
                 let revokes: &[Pblk] = if sabotage.skip_revokes { &[] } else { &revokes };
-                logged = log.write(&images, revokes, now())?;
+                logged = log.write(&mut images, revokes, now())?;
                 // What was freed must not be written home over what takes its place.
                 for block in revokes {
                     writer.checkpoint.forget(*block);
@@ -627,6 +627,7 @@ impl Journal {
             Ok(Image::new(
                 Snapshot { buffer, owner: None, has_sum: false, told: None, whole_sum: None },
                 seal,
+                false,
             ))
         };
         let mut images = blocks.iter().map(now).collect::<Result<Vec<Image>, ReadFault>>()?;
@@ -696,7 +697,7 @@ impl Journal {
         let of_whole = |sum| log.map_or(0, |log| log.of_whole(sum, &self.reseeds));
         self.buffers.take(&joined, transaction.number, &of_made, |seal, mut snapshot| {
             snapshot.told = snapshot.told.or_else(|| snapshot.whole_sum.map(of_whole));
-            taken.push(Image::new(snapshot, seal));
+            taken.push(Image::new(snapshot, seal, log.is_some()));
         })?;
         Ok(taken)
     }
@@ -711,9 +712,10 @@ impl Journal {
             log.move_tail_to_head()?;
         }
         // Only now: a block that may leave the cache must be on the device.
-        let early = if self.options.sabotage.clean_early { writer.checkpoint.blocks() } else { Vec::new() };
         writer.checkpoint.release(&self.buffers);
-        early.into_iter().for_each(|block| self.buffers.set_clean(block, self.running(), false));
+        if self.options.sabotage.clean_early {
+            self.buffers.set_clean_through(self.running(), false);
+        }
         self.is_checkpoint_due.store(false, Ordering::Release);
         let mut stats = self.stats.lock();
         stats.home_blocks += homes;

@@ -15,7 +15,7 @@
 use std::cmp::Ordering;
 
 use base::Pblk;
-use buffer::{Buffers, Bytes, Clean, Hint};
+use buffer::{Buffers, Bytes};
 use device::{Device, SharedParts};
 
 use super::Failure;
@@ -25,8 +25,6 @@ use super::images::Image;
 const WRITE_MAX: usize = 256;
 /// Writes home that are handed to the device together.
 const BATCH_MAX: usize = 64;
-/// Blocks that the cache is told of together.
-const RELEASE_MAX: usize = 4096;
 
 /// The newest committed bytes of each block that the device has not got. What a block had before does not matter any more: the
 /// log keeps it until everything newer is home.
@@ -35,19 +33,16 @@ pub(super) struct Checkpoint {
     runs: Vec<Vec<Newest>>,
     /// In them, what is to be passed over.
     gone: usize,
+    /// The last transaction that was added.
+    transaction: u64,
+    /// The device keeps the very bytes that were written home last.
+    are_kept: bool,
 }
 
 struct Newest {
     block: Pblk,
     /// Until they are written home.
     bytes: Bytes,
-    transaction: u64,
-    /// Where it was in the cache.
-    hint: Hint,
-    /// The cache has bytes of its own.
-    is_copy: bool,
-    /// The device keeps the cache's very bytes.
-    is_at_home: bool,
     /// It is metadata no more: to be passed over, with what older runs have of it.
     is_gone: bool,
 }
@@ -59,15 +54,8 @@ impl Checkpoint {
             images.is_sorted_by(|before, image| before.block < image.block),
             "a transaction has each block once, in the order of places"
         );
-        let newest = |Image { block, bytes, hint, is_copy, .. }: Image| Newest {
-            block,
-            bytes,
-            transaction,
-            hint,
-            is_copy,
-            is_at_home: false,
-            is_gone: false,
-        };
+        self.transaction = transaction;
+        let newest = |Image { block, bytes, .. }: Image| Newest { block, bytes, is_gone: false };
         self.runs.push(images.into_iter().map(newest).collect());
         while let [.., before, last] = &self.runs[..]
             && before.len() <= 2 * last.len()
@@ -79,11 +67,6 @@ impl Checkpoint {
     /// Blocks; one that several transactions changed counts again, for a while.
     pub(super) fn len(&self) -> usize {
         self.runs.iter().map(Vec::len).sum::<usize>() - self.gone
-    }
-
-    /// The blocks, in the order of their places.
-    pub(super) fn blocks(&mut self) -> Vec<Pblk> {
-        self.settle().iter().map(|newest| newest.block).collect()
     }
 
     /// The block is metadata no more, and that is durable.
@@ -102,6 +85,7 @@ impl Checkpoint {
         let bs = buffers.block_size();
         let all = self.settle();
         let n_blocks = all.len();
+        let mut are_kept = true;
         let mut parts = SharedParts::default();
         let mut rest = all;
         while !rest.is_empty() {
@@ -117,30 +101,19 @@ impl Checkpoint {
                     n += 1;
                 }
             }
-            let is_kept = home.write_shared_at(&mut parts)?;
+            are_kept &= home.write_shared_at(&mut parts)?;
             parts.clear();
-            let (written, left) = rest.split_at_mut(n);
-            written.iter_mut().for_each(|newest| newest.is_at_home = is_kept && !newest.is_copy);
-            rest = left;
+            rest = &mut rest[n..];
         }
+        self.are_kept = are_kept;
         Ok(n_blocks as u64)
     }
 
     /// All are home: the cache may let them go.
     pub(super) fn release(&mut self, buffers: &Buffers) {
-        self.settle();
-        let Some(all) = self.runs.pop() else { return };
-        let mut clean = Vec::with_capacity(all.len().min(RELEASE_MAX));
-        for some in all.chunks(RELEASE_MAX) {
-            clean.extend(some.iter().map(|newest| Clean {
-                block: newest.block,
-                hint: newest.hint,
-                transaction: newest.transaction,
-                is_at_home: newest.is_at_home,
-            }));
-            buffers.set_clean_many(&clean);
-            clean.clear();
-        }
+        self.runs.clear();
+        self.gone = 0;
+        buffers.set_clean_through(self.transaction, self.are_kept);
     }
 
     /// Makes one run of all, of what is to be written home.
@@ -217,13 +190,12 @@ mod tests {
                 let image = |block: u64| Image {
                     block: Pblk(block),
                     bytes: vec![transaction as u8; 1024].into(),
-                    hint: Hint::NONE,
                     seal: Seal { owner: Owner { kind: Kind::Other, ino: 0 }, seed: None },
-                    is_copy: true,
                     has_sum: false,
                     is_ready: true,
+                    logged: Bytes::default(),
                     checksum: 0,
-                    escaped: None,
+                    is_escaped: false,
                 };
                 checkpoint.add(blocks.into_iter().map(image).collect(), transaction);
                 assert!(checkpoint.runs.is_sorted_by(|before, run| before.len() > 2 * run.len()));
@@ -231,7 +203,7 @@ mod tests {
             let gone = checkpoint.runs.iter().flatten().filter(|newest| newest.is_gone).count();
             assert!(checkpoint.gone == gone && checkpoint.len() >= model.len());
             assert_eq!(checkpoint.write_home(&*device, &buffers).unwrap(), model.len() as u64);
-            assert!(checkpoint.blocks().iter().map(|block| block.0).eq(model.keys().copied()));
+            assert!(checkpoint.settle().iter().map(|newest| newest.block.0).eq(model.keys().copied()));
             checkpoint.release(&buffers);
             assert_eq!(checkpoint.len(), 0);
             let mut home = vec![0; 1 << 20];

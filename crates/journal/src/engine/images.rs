@@ -8,7 +8,7 @@
 //! whose changes waited is a copy already, which is the cache's too.
 
 use base::Pblk;
-use buffer::{Bytes, Copies, Hint, Seal, Snapshot};
+use buffer::{Bytes, Copies, Seal, Snapshot};
 use jbd2_format::needs_escape;
 
 use super::log_writer::{LogChecksums, Reseeds};
@@ -29,31 +29,30 @@ pub struct EndSum {
 pub(super) struct Image {
     pub(super) block: Pblk,
     pub(super) bytes: Bytes,
-    /// Where it was in the cache.
-    pub(super) hint: Hint,
     pub(super) seal: Seal,
-    /// The cache has bytes of its own.
-    pub(super) is_copy: bool,
     /// It ends in the right checksum already.
     pub(super) has_sum: bool,
     /// It leaves as it is, with this checksum in the log.
     pub(super) is_ready: bool,
-    /// Of what is logged.
+    /// What the log gets, if there is one: held from where the bytes' count was at hand, since that is far away when it is written.
+    pub(super) logged: Bytes,
+    /// Of that.
     pub(super) checksum: u32,
-    /// For the log, if it begins like a block of the journal: the same, but for that word.
-    pub(super) escaped: Option<Bytes>,
+    /// It is the same but for the first word: the block begins like one of the journal's own.
+    pub(super) is_escaped: bool,
 }
 
 impl Image {
     /// A block as it was. What was told of it is the checksum of what is logged: then it is as it leaves.
-    pub(super) fn new(snapshot: Snapshot, seal: Seal) -> Self {
+    pub(super) fn new(snapshot: Snapshot, seal: Seal, has_log: bool) -> Self {
         let Snapshot { buffer, owner, has_sum, told, .. } = snapshot;
         // A leaf of a directory may have become an index node since it joined.
         let seal = Seal { owner: owner.unwrap_or(seal.owner), ..seal };
-        let (block, hint) = (buffer.block(), buffer.hint());
+        let block = buffer.block();
         let (is_ready, checksum) = (told.is_some(), told.unwrap_or(0));
-        let (bytes, is_copy, escaped) = (buffer.into_shared(), false, None);
-        Self { block, bytes, hint, seal, is_copy, has_sum, is_ready, checksum, escaped }
+        let bytes = buffer.into_shared();
+        let logged = if is_ready && has_log { bytes.clone() } else { Bytes::default() };
+        Self { block, bytes, seal, has_sum, is_ready, logged, checksum, is_escaped: false }
     }
 }
 
@@ -76,8 +75,8 @@ pub(super) fn in_order(mut parts: [Vec<Image>; 2]) -> Vec<Image> {
         }
         let (part, at) = place(at);
         let image = &mut parts[part][at];
-        let (bytes, escaped) = (std::mem::take(&mut image.bytes), image.escaped.take());
-        sorted.push(Image { bytes, escaped, ..*image });
+        let (bytes, logged) = (std::mem::take(&mut image.bytes), std::mem::take(&mut image.logged));
+        sorted.push(Image { bytes, logged, ..*image });
     }
     sorted
 }
@@ -108,10 +107,10 @@ pub(super) fn make_ready(
             waiting.iter().for_each(|image: &&mut Image| buffer::ask_for_ends(&image.bytes));
             waiting.retain_mut(|image| {
                 image.is_ready = true;
-                image.is_copy = client.has_checksum(image.seal);
+                let is_copy = client.has_checksum(image.seal);
                 let bytes = &image.bytes;
                 // Read once, for both checksums, and the copy written past the caches.
-                if image.is_copy
+                if is_copy
                     && !needs_escape(bytes)
                     && let Some(sum) = client.end_sum(image.seal, bytes, image.has_sum)
                 {
@@ -122,18 +121,25 @@ pub(super) fn make_ready(
                     });
                     return true;
                 }
-                if image.is_copy {
+                if is_copy {
                     // Who changes the block next need not copy it then: he has no time for that, and it is in the processor's
                     // cache here.
                     image.bytes = Bytes::copy_of(&image.bytes);
                     client.seal(image.block, image.seal, image.bytes.make_mut());
                 }
                 if let Some(log) = log {
-                    (image.escaped, image.checksum) = log.of(&image.bytes);
+                    let (escaped, checksum) = log.of(&image.bytes);
+                    (image.is_escaped, image.checksum) = (escaped.is_some(), checksum);
+                    image.logged = escaped.unwrap_or_else(|| image.bytes.clone());
                 }
                 false
             });
-            waiting.drain(..).zip(copies.finish()).for_each(|(image, copy)| image.bytes = copy);
+            for (image, copy) in waiting.drain(..).zip(copies.finish()) {
+                if log.is_some() {
+                    image.logged = copy.clone();
+                }
+                image.bytes = copy;
+            }
         }
     });
 }
@@ -155,7 +161,7 @@ mod tests {
         let image = |block: u64, byte: u8| {
             buffers.change(Pblk(block), seal.owner, 1, &mut |bytes| bytes[0] = byte).unwrap();
             let (buffer, owner) = buffers.snapshot(Pblk(block)).unwrap();
-            Image::new(Snapshot { buffer, owner, has_sum: false, told: None, whole_sum: None }, seal)
+            Image::new(Snapshot { buffer, owner, has_sum: false, told: None, whole_sum: None }, seal, true)
         };
         let first: Vec<Image> = (0..100).map(|n| image(n * 37 % 101, 1)).collect();
         let values = vec![image(50, 2), image(7, 2), image(200, 2), image(7, 3)];

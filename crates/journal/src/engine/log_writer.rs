@@ -187,10 +187,11 @@ impl LogWriter {
         LogChecksums { format: self.format, tid: self.tid }
     }
 
-    /// Writes the next transaction and makes it durable; its images were made ready by [`checksums`](Self::checksums). How many blocks.
+    /// Writes the next transaction and makes it durable; its images were made ready by [`checksums`](Self::checksums), and what they have
+    /// for the log is taken. How many blocks.
     pub(super) fn write(
         &mut self,
-        images: &[Image],
+        images: &mut [Image],
         revokes: &[Pblk],
         (seconds, nanos): (u64, u32),
     ) -> Result<u32, Failure> {
@@ -214,14 +215,14 @@ impl LogWriter {
             let block = block.finish();
             self.append(&mut [block.into()])?;
         }
-        for piece in images.chunks(self.format.tags_per_descriptor()) {
+        for piece in images.chunks_mut(self.format.tags_per_descriptor()) {
             let mut descriptor = DescriptorWriter::new(self.format, tid, [0; 16]);
             let mut blocks: Vec<Bytes> = Vec::with_capacity(piece.len() + 1);
             blocks.push(Bytes::default());
-            for Image { block, bytes, checksum, escaped, .. } in piece {
-                let pushed = descriptor.push(*block, escaped.is_some(), *checksum);
+            for Image { block, logged, checksum, is_escaped, .. } in piece {
+                let pushed = descriptor.push(*block, *is_escaped, *checksum);
                 pushed.map_err(|_| Failure::TooLarge(*block))?;
-                blocks.push(escaped.clone().unwrap_or_else(|| bytes.clone()));
+                blocks.push(std::mem::take(logged));
             }
             blocks[0] = descriptor.finish().into();
             self.append(&mut blocks)?;
