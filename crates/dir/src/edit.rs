@@ -36,11 +36,12 @@ mod index;
 pub mod inline;
 mod leaf;
 mod linear;
+mod nodes;
 mod notes;
 mod shrink;
 
-use base::{Ino, Lblk, Malformed, Place};
-use buffer::{Buffer, ReadFault};
+use base::{Ino, Lblk, Malformed, Pblk, Place};
+use buffer::{Buffer, Hint, ReadFault};
 use ondisk::dirent::edit::Found;
 use ondisk::dirent::{DirBlockWriter, DirFormat, NAME_LEN_MAX};
 use ondisk::filetype::FileType;
@@ -60,7 +61,33 @@ pub trait DirEdit: DirBlocks {
     ///
     /// # Errors
     /// The block had to be read again and cannot be: nothing was changed.
-    fn change_leaf(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
+    fn change_leaf(
+        &self,
+        lblk: Lblk,
+        at: &mut Location,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), ReadFault>;
+
+    /// [`leaf`](DirBlocks::leaf), where it is known where that is.
+    ///
+    /// # Errors
+    /// As there.
+    fn leaf_at(&self, lblk: Lblk, _at: &mut Location) -> Result<Option<Buffer>, ReadFault> {
+        self.leaf(lblk)
+    }
+
+    /// [`look_leaf`](DirBlocks::look_leaf), where it is known where that is.
+    ///
+    /// # Errors
+    /// As there.
+    fn look_leaf_at(
+        &self,
+        lblk: Lblk,
+        _at: &mut Location,
+        look: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, ReadFault> {
+        self.look_leaf(lblk, look)
+    }
 
     /// As [`change_leaf`](Self::change_leaf) for who knows the leaf without a look at it: these bytes, each at its offset, take the place
     /// of what is there. `false`: nothing was changed, and he has to look. `there`: bytes that are at an offset before, if he is right; what he
@@ -71,6 +98,7 @@ pub trait DirEdit: DirBlocks {
     fn patch_leaf(
         &self,
         _lblk: Lblk,
+        _at: &mut Location,
         _there: (usize, &[u8]),
         _pieces: &[(usize, &[u8])],
     ) -> Result<bool, ReadFault> {
@@ -108,15 +136,39 @@ pub trait DirEdit: DirBlocks {
 
     /// Asks the processor for what it takes to change a leaf, which comes next: best effort, nothing is waited for that was not
     /// asked for before.
-    fn ask_ahead(&self, _leaf: Lblk, _what: Ahead) {}
+    fn ask_ahead(&self, _at: &Location, _what: Ahead) {}
+}
+
+/// Where a leaf or linear block is, as far as [who has it](DirEdit) has found out: kept for him beside what else is known of the block, as
+/// long as the block is the directory's.
+#[derive(Debug, Clone, Copy)]
+pub struct Location {
+    /// Its number; 0 when that is not known.
+    pub block: Pblk,
+    /// Where it was in the cache of blocks.
+    pub hint: Hint,
+    /// Where its bytes were in memory when they were changed last: good for asking the processor for them, and for nothing else.
+    pub bytes_at: usize,
+}
+
+impl Location {
+    /// A block of which only the number is known, if that is not 0.
+    #[must_use]
+    pub fn of(block: Pblk) -> Self {
+        Self { block, hint: Hint::NONE, bytes_at: 0 }
+    }
+}
+
+impl Default for Location {
+    fn default() -> Self {
+        Self::of(Pblk(0))
+    }
 }
 
 /// What leads to a leaf's bytes in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ahead {
-    /// What is known of the leaf's place.
-    Place,
-    /// Where that says: its slot in the cache of blocks. All that a [patch](DirEdit::patch_leaf) takes.
+    /// Its slot in the cache of blocks. All that a [patch](DirEdit::patch_leaf) takes.
     Slot,
     /// And its bytes from this offset on.
     Bytes(usize),
@@ -405,9 +457,9 @@ impl<'a> Editor<'a> {
         let (lblk, found) = self.settled(found)?.ok_or(EditFault::Absent)?;
         let format = self.format.entries;
         let mut is_done = false;
-        let changed = self
-            .blocks
-            .change_leaf(lblk, &mut |bytes| is_done = format.replace_at(bytes, found.at, ino, kind));
+        let changed = self.blocks.change_leaf(lblk, self.cache.at(lblk), &mut |bytes| {
+            is_done = format.replace_at(bytes, found.at, ino, kind)
+        });
         self.settled(changed.map_err(EditFault::from))?;
         let stale = if is_done { Ok(()) } else { Err(self.stale(lblk)) };
         self.settled(stale)?;
@@ -433,7 +485,7 @@ impl<'a> Editor<'a> {
         let mut set = |bytes: &mut [u8]| {
             entries.replace_at(bytes, dotdot, parent, FileType::Directory);
         };
-        Ok(self.blocks.change_leaf(Lblk(0), &mut set)?)
+        Ok(self.blocks.change_leaf(Lblk(0), self.cache.at(Lblk(0)), &mut set)?)
     }
 
     /// Are "." and ".." all that it holds? Every block may have to be read.
@@ -479,14 +531,16 @@ impl<'a> Editor<'a> {
     fn look_leaf(&mut self, lblk: Lblk, look: &mut dyn FnMut(&[u8])) -> Result<(), ReadFault> {
         self.cache.stats.leaf_reads += 1;
         let dir = self.dir();
-        let is_there = self.blocks.look_leaf(lblk, look).map_err(|fault| dir.placed(fault, lblk))?;
+        let looked = self.blocks.look_leaf_at(lblk, self.cache.at(lblk), look);
+        let is_there = looked.map_err(|fault| dir.placed(fault, lblk))?;
         if is_there { Ok(()) } else { Err(dir.hole(lblk)) }
     }
 
     fn leaf_block(&mut self, lblk: Lblk) -> Result<Buffer, ReadFault> {
         self.cache.stats.leaf_reads += 1;
         let dir = self.dir();
-        let block = self.blocks.leaf(lblk).map_err(|fault| dir.placed(fault, lblk))?;
+        let block = self.blocks.leaf_at(lblk, self.cache.at(lblk));
+        let block = block.map_err(|fault| dir.placed(fault, lblk))?;
         block.ok_or_else(|| dir.hole(lblk))
     }
 
@@ -519,7 +573,16 @@ impl<'a> Editor<'a> {
 
     fn append(&mut self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, EditFault> {
         self.check_size(1)?;
-        self.blocks.append(as_index, fill)
+        let lblk = self.blocks.append(as_index, fill)?;
+        self.cache.forget_at(lblk);
+        Ok(lblk)
+    }
+
+    /// Gives the last block back.
+    fn pop(&mut self) -> Result<(), EditFault> {
+        let last = self.blocks.len().checked_sub(1);
+        last.into_iter().for_each(|last| self.cache.forget_at(Lblk(last)));
+        self.blocks.pop()
     }
 
     /// Makes the hashes of this directory's names; loaded with the root.

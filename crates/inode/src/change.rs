@@ -18,14 +18,14 @@ use std::sync::Arc;
 use base::{Lblk, Malformed, Pblk, Place};
 use buffer::{Buffer, Edit, Kind, Owner, Patch, ReadFault, Seal, Summed};
 use dir::DirBlocks;
-use dir::edit::{Ahead, DirEdit, NoSpace};
+use dir::edit::{Ahead, DirEdit, Location, NoSpace};
 use mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
 use ondisk::inode::flags;
 use ondisk::{Features, dirent};
 use space::{Alloc, Flags, Prealloc, Request};
 
 use crate::clusters::{self, Gone};
-use crate::dir_state::{DirState, Known, Places};
+use crate::dir_state::DirState;
 use crate::live::{Editing, Live, Node, Values};
 use crate::{Fault, Shared};
 
@@ -124,13 +124,12 @@ impl<'a> Change<'a> {
             casefold: values.has_flag(flags::CASEFOLD),
             encrypted: values.has_flag(flags::ENCRYPT),
         };
-        let DirState { cache, places, window, .. } = &mut *state;
+        let DirState { cache, window, .. } = &mut *state;
         let done = {
             let blocks = DirBlocksEdit {
                 change: *self,
                 node,
                 values: RefCell::new(values),
-                places: RefCell::new(places),
                 window: RefCell::new(window),
                 index: &format.index,
             };
@@ -177,12 +176,11 @@ impl<'a> Change<'a> {
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), dir::edit::EditFault> {
         let mut values = self.live.edit(node, self.edit.transaction());
-        let (mut places, mut window) = (Places::default(), Prealloc::new());
+        let mut window = Prealloc::new();
         let blocks = DirBlocksEdit {
             change: *self,
             node,
             values: RefCell::new(&mut values),
-            places: RefCell::new(&mut places),
             window: RefCell::new(&mut window),
             index: &format.index,
         };
@@ -365,7 +363,6 @@ struct DirBlocksEdit<'a> {
     change: Change<'a>,
     node: &'a Arc<Node>,
     values: RefCell<&'a mut Values>,
-    places: RefCell<&'a mut Places>,
     window: RefCell<&'a mut Prealloc>,
     index: &'a ondisk::htree::DxFormat,
 }
@@ -376,19 +373,22 @@ impl DirBlocksEdit<'_> {
         self.values.borrow().map().find(&shared.buffers, lblk, 1)
     }
 
-    /// Where a block is; `None` for a hole.
-    fn known<'p>(&self, places: &'p mut Places, lblk: Lblk) -> Result<Option<&'p mut Known>, ReadFault> {
-        if places.get(lblk).is_none() {
-            match self.place(lblk)?.holds {
-                Holds::Written(block) => return Ok(Some(places.set(lblk, block))),
-                Holds::Hole | Holds::Unwritten(_) => return Ok(None),
-            }
+    /// Finds out where a block is, if that is not known. `false`: it is a hole.
+    #[inline]
+    fn find(&self, lblk: Lblk, at: &mut Location) -> Result<bool, ReadFault> {
+        if at.block.0 == 0 {
+            let Some(block) = self.block(lblk)? else { return Ok(false) };
+            *at = Location::of(block);
         }
-        Ok(places.get(lblk))
+        Ok(true)
     }
 
+    /// Where the map has a block; `None` for a hole.
     fn block(&self, lblk: Lblk) -> Result<Option<Pblk>, ReadFault> {
-        Ok(self.known(&mut self.places.borrow_mut(), lblk)?.map(|known| known.block))
+        match self.place(lblk)?.holds {
+            Holds::Written(block) => Ok(Some(block)),
+            Holds::Hole | Holds::Unwritten(_) => Ok(None),
+        }
     }
 
     fn owner(&self, kind: Kind) -> Owner {
@@ -398,21 +398,30 @@ impl DirBlocksEdit<'_> {
     fn get(
         &self,
         lblk: Lblk,
+        at: &mut Location,
         kind: Kind,
         verify: impl FnOnce(&[u8], u32) -> Result<(), Malformed>,
     ) -> Result<Option<Buffer>, ReadFault> {
-        let mut places = self.places.borrow_mut();
-        let Some(Known { block, hint, .. }) = self.known(&mut places, lblk)? else { return Ok(None) };
+        if !self.find(lblk, at)? {
+            return Ok(None);
+        }
         let seed = self.values.borrow().seed();
         let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| verify(bytes, seed));
-        let got = self.change.shared().buffers.get_at(*block, hint, self.owner(kind), verify);
+        let got = self.change.shared().buffers.get_at(at.block, &mut at.hint, self.owner(kind), verify);
         got.map(Some).map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))
     }
 
-    fn change(&self, lblk: Lblk, kind: Kind, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
-        let mut places = self.places.borrow_mut();
-        let known = self.known(&mut places, lblk)?;
-        let Known { block, hint, bytes_at } = known.ok_or_else(|| self.changed_hole(lblk))?;
+    fn change(
+        &self,
+        lblk: Lblk,
+        at: &mut Location,
+        kind: Kind,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), ReadFault> {
+        if !self.find(lblk, at)? {
+            return Err(self.changed_hole(lblk));
+        }
+        let Location { block, hint, bytes_at } = at;
         let seal = Seal { owner: self.owner(kind), seed: self.values.borrow().seed() };
         let mut change = |bytes: &mut [u8]| {
             *bytes_at = bytes.as_ptr().addr();
@@ -471,22 +480,15 @@ impl DirBlocks for DirBlocksEdit<'_> {
     }
 
     fn leaf(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
-        self.get(lblk, Kind::DirLeaf, dirent::verify_tail)
+        self.leaf_at(lblk, &mut Location::default())
     }
 
     fn look_leaf(&self, lblk: Lblk, look: &mut dyn FnMut(&[u8])) -> Result<bool, ReadFault> {
-        let mut places = self.places.borrow_mut();
-        let Some(Known { block, hint, .. }) = self.known(&mut places, lblk)? else { return Ok(false) };
-        let seed = self.values.borrow().seed();
-        let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| dirent::verify_tail(bytes, seed));
-        let owner = self.owner(Kind::DirLeaf);
-        let looked = self.change.shared().buffers.look_at(*block, hint, owner, verify, look);
-        looked.map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))?;
-        Ok(true)
+        self.look_leaf_at(lblk, &mut Location::default(), look)
     }
 
     fn index(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
-        self.get(lblk, Kind::DirIndex, |bytes, seed| self.index.verify(bytes, seed))
+        self.get(lblk, &mut Location::default(), Kind::DirIndex, |bytes, seed| self.index.verify(bytes, seed))
     }
 
     fn hole_len(&self, lblk: Lblk) -> u32 {
@@ -508,49 +510,70 @@ impl DirBlocks for DirBlocksEdit<'_> {
 }
 
 impl DirEdit for DirBlocksEdit<'_> {
-    fn change_leaf(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
-        self.change(lblk, Kind::DirLeaf, change)
+    fn change_leaf(
+        &self,
+        lblk: Lblk,
+        at: &mut Location,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), ReadFault> {
+        self.change(lblk, at, Kind::DirLeaf, change)
+    }
+
+    fn leaf_at(&self, lblk: Lblk, at: &mut Location) -> Result<Option<Buffer>, ReadFault> {
+        self.get(lblk, at, Kind::DirLeaf, dirent::verify_tail)
+    }
+
+    fn look_leaf_at(
+        &self,
+        lblk: Lblk,
+        at: &mut Location,
+        look: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, ReadFault> {
+        if !self.find(lblk, at)? {
+            return Ok(false);
+        }
+        let seed = self.values.borrow().seed();
+        let verify = |bytes: &[u8]| seed.map_or(Ok(()), |seed| dirent::verify_tail(bytes, seed));
+        let owner = self.owner(Kind::DirLeaf);
+        let looked = self.change.shared().buffers.look_at(at.block, &mut at.hint, owner, verify, look);
+        looked.map_err(|fault| fault.of_ino(self.node.ino()).at_lblk(lblk))?;
+        Ok(true)
     }
 
     fn patch_leaf(
         &self,
         lblk: Lblk,
+        at: &mut Location,
         there: (usize, &[u8]),
         pieces: &[(usize, &[u8])],
     ) -> Result<bool, ReadFault> {
         let seal = Seal { owner: self.owner(Kind::DirLeaf), seed: self.values.borrow().seed() };
-        let mut places = self.places.borrow_mut();
-        let (Some(seed), Some(known)) = (seal.seed, self.known(&mut places, lblk)?) else { return Ok(false) };
+        let Some(seed) = seal.seed else { return Ok(false) };
+        if !self.find(lblk, at)? {
+            return Ok(false);
+        }
         let len = self.change.shared().geometry.block_size.len() - dirent::TAIL_LEN;
         let patch = Patch { summed: Summed { seed, len }, there, pieces };
-        Ok(self.change.edit.patch_at(known.block, &mut known.hint, seal, &patch))
+        Ok(self.change.edit.patch_at(at.block, &mut at.hint, seal, &patch))
     }
 
     fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
-        self.change(lblk, Kind::DirIndex, change)
+        self.change(lblk, &mut Location::default(), Kind::DirIndex, change)
     }
 
     fn refill_leaf(&self, lblk: Lblk, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
         let block = self.block(lblk)?.ok_or_else(|| self.changed_hole(lblk))?;
         let seal = Seal { owner: self.owner(Kind::DirLeaf), seed: self.values.borrow().seed() };
         self.change.edit.fresh(block, seal, fill);
-        self.places.borrow_mut().set(lblk, block);
         Ok(())
     }
 
-    fn ask_ahead(&self, leaf: Lblk, what: Ahead) {
-        let mut places = self.places.borrow_mut();
+    fn ask_ahead(&self, at: &Location, what: Ahead) {
         let buffers = &self.change.shared().buffers;
-        match what {
-            Ahead::Place => places.ask_for(leaf),
-            Ahead::Slot | Ahead::Bytes(_) => {
-                let Some(known) = places.get(leaf) else { return };
-                if let Ahead::Bytes(at) = what {
-                    buffer::ask_for_block(known.bytes_at, buffers.block_size().len(), at);
-                }
-                buffers.ask_for_slot(known.block, known.hint);
-            }
+        if let Ahead::Bytes(within) = what {
+            buffer::ask_for_block(at.bytes_at, buffers.block_size().len(), within);
         }
+        buffers.ask_for_slot(at.block, at.hint);
     }
 
     fn append(&self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, dir::edit::EditFault> {
@@ -573,7 +596,6 @@ impl DirEdit for DirBlocksEdit<'_> {
         let kind = if as_index { Kind::DirIndex } else { Kind::DirLeaf };
         let seal = Seal { owner: self.owner(kind), seed: values.seed() };
         self.change.edit.fresh(block, seal, fill);
-        self.places.borrow_mut().set(lblk, block);
         values.fields.size += shared.geometry.block_size.bytes();
         space.settle(&mut values);
         Ok(lblk)
@@ -582,7 +604,6 @@ impl DirEdit for DirBlocksEdit<'_> {
     fn pop(&self) -> Result<(), dir::edit::EditFault> {
         let shared = self.change.shared();
         let last = self.len().saturating_sub(1);
-        self.places.borrow_mut().cut(Lblk(last));
         let mut values = self.values.borrow_mut();
         let space = Space::new(self.change, &values);
         let editor = mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };

@@ -404,6 +404,14 @@ pub struct DxRoot<'a> {
     pub entries: DxEntries<'a>,
 }
 
+impl RawEntry {
+    /// As a block's entry `i`: the first has no hash.
+    fn decode(&self, i: usize) -> DxEntry {
+        let hash = if i == 0 { 0 } else { self.hash.get() };
+        DxEntry { hash, block: Lblk(self.block.get() & CHILD_MASK) }
+    }
+}
+
 /// The entries of an index block, at least one.
 #[derive(Clone, Copy)]
 pub struct DxEntries<'a> {
@@ -426,15 +434,12 @@ impl<'a> DxEntries<'a> {
     /// Entry `i`; `None` past the end.
     #[must_use]
     pub fn get(&self, i: usize) -> Option<DxEntry> {
-        let raw = self.raw.get(i)?;
-        let hash = if i == 0 { 0 } else { raw.hash.get() };
-        Some(DxEntry { hash, block: Lblk(raw.block.get() & CHILD_MASK) })
+        self.raw.get(i).map(|raw| raw.decode(i))
     }
 
     /// All entries in order.
-    pub fn iter(&self) -> impl Iterator<Item = DxEntry> + use<'a> {
-        let entries = *self;
-        (0..self.len()).map_while(move |i| entries.get(i))
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = DxEntry> + use<'a> {
+        self.raw.iter().enumerate().map(|(i, raw)| raw.decode(i))
     }
 
     /// Which entry a name of this hash is under: the last whose hash is not above it. O(log n).

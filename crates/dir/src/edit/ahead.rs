@@ -13,9 +13,10 @@
 //! and leaves as long as no index block changes) is remembered for the operations, which ask in the same order.
 
 use base::Lblk;
+use ondisk::hash::NameHash;
 
 use super::index::Path;
-use super::{Ahead, Editor, is_name};
+use super::{Editor, is_name};
 
 /// Names that are asked for together: more would push out what the first ones need.
 pub const AHEAD_MAX: usize = 16;
@@ -37,7 +38,7 @@ pub(super) struct Told {
 #[derive(Default)]
 struct ToldName {
     name: Vec<u8>,
-    hash: u32,
+    hash: NameHash,
     /// The way to its leaf.
     path: Path,
     /// The lowest key there may be below the end of the way.
@@ -50,7 +51,7 @@ impl Told {
     }
 
     /// The hash of a name, if it is one of these, and its way, if that is as it was.
-    pub(super) fn find(&mut self, name: &[u8], version: u64) -> Option<(u32, Option<Path>)> {
+    pub(super) fn find(&mut self, name: &[u8], version: u64) -> Option<(NameHash, Option<Path>)> {
         let told = &self.names[self.next..self.len];
         // Operations that others did on some of them in between are passed over.
         let at = told.iter().position(|told| told.name == name)?;
@@ -82,7 +83,7 @@ impl Editor<'_> {
             let next = &mut told.names[told.len];
             next.name.clear();
             next.name.extend_from_slice(name);
-            next.hash = self.hasher().hash(name).hash;
+            next.hash = self.hasher().hash(name);
             (next.path, next.low) = (Path::START, 0);
             told.len += 1;
         }
@@ -94,14 +95,13 @@ impl Editor<'_> {
         let names = &told.names[..told.len];
         names.iter().for_each(|ToldName { path, .. }| self.cache.ask_for(path.leaf));
         names.iter().for_each(|ToldName { path, hash, .. }| self.cache.ask_for_filter(path.leaf, *hash));
-        names.iter().for_each(|ToldName { path, .. }| self.blocks.ask_ahead(path.leaf, Ahead::Place));
         for ToldName { path, .. } in names {
-            if let Some(what) = self.cache.ask_for_notes(path.leaf) {
-                self.blocks.ask_ahead(path.leaf, what);
+            if let Some((at, what)) = self.cache.ask_for_notes(path.leaf) {
+                self.blocks.ask_ahead(at, what);
             }
         }
         for ToldName { hash, path, .. } in names {
-            self.cache.ask_for_noted(path.leaf, *hash);
+            self.cache.ask_for_noted(path.leaf, hash.hash);
         }
         // A damaged index that goes in circles is met, and told, by who follows it.
         if names.iter().any(|told| told.path.is_circle()) {
@@ -119,10 +119,10 @@ impl Editor<'_> {
         let names = &mut told.names[..told.len];
         if is_last {
             let asked = names.iter().zip(nodes.iter().flatten());
-            asked.for_each(|(told, node)| told.path.ask_for(node, told.hash, told.low));
+            asked.for_each(|(told, node)| told.path.ask_for(*node, told.hash.hash, told.low));
         }
         for (ToldName { hash, path, low, .. }, node) in names.iter_mut().zip(nodes.iter().flatten()) {
-            path.go_on(node, Some(*hash), low);
+            path.go_on(*node, Some(hash.hash), low);
         }
     }
 }

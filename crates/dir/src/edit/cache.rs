@@ -1,10 +1,10 @@
 //! What a directory's changer remembers: decoded index blocks, and for leaves which names are where.
 //!
 //! ```text
-//! nodes:  block -> keys [0, 0x4000, 0x9002, ..]  children [5, 1, 7, ..]       a probe reads no index block
-//! slots:  block -> touched?, notes, a hole                                     16 bytes for each block of the directory
+//! nodes:  block -> keys and children [0 5, 0x4000 1, 0x9002 7, ..]            a probe reads no index block
+//! slots:  block -> touched?, notes, a hole, where it is                        64 bytes for each block of the directory
 //! notes:  hashes and offsets of the names, used bytes, a hole                  a duplicate is looked for here: see `notes`
-//! filters: hashes that no name has                                             or, where there is no room for notes, here
+//! filters: what no name is known by                                            or, where there is no room for notes, here
 //! ```
 //!
 //! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split made it (the
@@ -12,20 +12,20 @@
 //! made again from the blocks: notes and filters are not made beyond their limits; beyond the limit of all notes are dropped, and then
 //! nodes.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::BuildHasherDefault;
 
 use base::Lblk;
 use ondisk::dirent::edit::Hole;
-use ondisk::htree::{DxEntries, DxEntry};
+use ondisk::hash::NameHash;
+use ondisk::htree::DxEntries;
 
-use super::Ahead;
 use super::ahead::Told;
-use super::filters::Filters;
+use super::filters::{Filters, Key};
 use super::index::Path;
 use super::leaf::Mapped;
+use super::nodes::{Node, Nodes};
 use super::notes::Notes;
+use super::{Ahead, Location};
 use crate::order::Hasher;
 
 /// Inserts in which distinct leaves are counted.
@@ -33,19 +33,15 @@ const WINDOW: u64 = 10_000;
 /// Blocks that a directory may be longer than twice what was seen of it: an index may name any.
 const FAR: usize = 1 << 20;
 
-/// Keys that are passed at first by who looks for one near a guess.
-const NEAR: usize = 8;
-
 /// Memory that a cache takes by default.
 const LIMIT_BYTES: usize = 64 << 20;
 
 /// A directory's memory for its changers: see [`super::Editor::new`].
 pub struct DirCache {
     limit_bytes: usize,
-    held_bytes: usize,
-    /// Of the nodes the one that every operation asks for.
-    root: Option<Node>,
-    nodes: HashMap<u32, Node, BuildHasherDefault<Spread>>,
+    /// Memory of the notes.
+    notes_bytes: usize,
+    nodes: Nodes,
     /// Levels of nodes below the root; known with the root.
     pub(super) levels: u8,
     hasher: Hasher,
@@ -66,9 +62,12 @@ pub struct DirCache {
     pub(super) stats: Stats,
 }
 
-/// What a leaf's number leads to.
+/// What a leaf's number leads to: all of it in one line of the processor's cache.
 #[derive(Clone, Copy, Default)]
+#[repr(align(64))]
 struct Slot {
+    /// For who has the block.
+    at: Location,
     /// 0: never touched; 1: touched; else the place of its notes and 2.
     notes: u32,
     /// The window in which an insert touched it last, counted from 1.
@@ -79,6 +78,8 @@ struct Slot {
     /// And names that are gone.
     has_gone: bool,
 }
+
+const _: () = assert!(size_of::<Slot>() == 64);
 
 /// What a leaf that was looked at gets.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,91 +99,6 @@ struct Known {
     live: u16,
 }
 
-/// A decoded index block. `keys[0]` is 0.
-pub(super) struct Node {
-    pub(super) keys: Vec<u32>,
-    pub(super) kids: Vec<u32>,
-}
-
-impl Node {
-    pub(super) fn of(entries: DxEntries<'_>) -> Self {
-        let (keys, kids) = entries.iter().map(|entry| (entry.hash, entry.block.0)).unzip();
-        Self { keys, kids }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// The last entry whose hash is not above this one. Found soon where the keys are spread evenly between `low` and `high`, as hashes
-    /// are: what is looked at lies in one or two lines of the processor's cache, where halves of halves lie all over the node.
-    pub(super) fn position(&self, hash: u32, low: u32, high: u32) -> usize {
-        let keys = &self.keys[1..];
-        let guess = self.guess(hash, low, high);
-        // All before `from` are not above the hash, all from `to` on are.
-        let (mut width, mut from, mut to) = (NEAR, guess, guess);
-        while from > 0 && keys[from - 1] > hash {
-            (to, from) = (from - 1, from.saturating_sub(width));
-            width *= 2;
-        }
-        width = NEAR;
-        while to < keys.len() && keys[to] <= hash {
-            (from, to) = (to + 1, (to + width).min(keys.len()));
-            width *= 2;
-        }
-        from + keys[from..to].partition_point(|key| *key <= hash)
-    }
-
-    /// Asks the processor for what [`position`](Self::position) will look at, and for what it finds there.
-    pub(super) fn ask_for(&self, hash: u32, low: u32, high: u32) {
-        let guess = self.guess(hash, low, high);
-        for near in [guess.saturating_sub(NEAR), (guess + NEAR).min(self.len() - 1)] {
-            self.keys.get(near).into_iter().for_each(buffer::ask_for_start);
-            self.kids.get(near).into_iter().for_each(buffer::ask_for_start);
-        }
-    }
-
-    /// Where the key of a hash is looked for first.
-    fn guess(&self, hash: u32, low: u32, high: u32) -> usize {
-        let len = self.keys.len() as u64 - 1;
-        let (above, span) = (u64::from(hash.saturating_sub(low)), u64::from(high.saturating_sub(low)) + 1);
-        (above * len / span).min(len) as usize
-    }
-
-    pub(super) fn entries(&self, from: usize) -> impl Iterator<Item = DxEntry> + '_ {
-        let pairs = self.keys.iter().zip(&self.kids).skip(from);
-        pairs.map(|(hash, block)| DxEntry { hash: *hash, block: Lblk(*block) })
-    }
-
-    pub(super) fn insert(&mut self, at: usize, key: u32, kid: u32) {
-        self.keys.insert(at, key);
-        self.kids.insert(at, kid);
-    }
-
-    /// Takes an entry out. The one behind it no more continues the hash, if the one taken out had begun it.
-    pub(super) fn remove(&mut self, at: usize) {
-        let key = self.keys.remove(at);
-        self.kids.remove(at);
-        if let Some(next) = self.keys.get_mut(at) {
-            if at == 0 {
-                *next = 0;
-            } else if *next == key | 1 {
-                *next = key;
-            }
-        }
-    }
-
-    /// Cuts the entries from `at` on off, as a node of their own, and its first key.
-    pub(super) fn split_off(&mut self, at: usize) -> (u32, Node) {
-        let mut upper = Node { keys: self.keys.split_off(at), kids: self.kids.split_off(at) };
-        (std::mem::take(&mut upper.keys[0]), upper)
-    }
-
-    fn bytes(&self) -> usize {
-        64 + 4 * (self.keys.capacity() + self.kids.capacity())
-    }
-}
-
 impl Default for DirCache {
     fn default() -> Self {
         Self::new(LIMIT_BYTES)
@@ -190,14 +106,13 @@ impl Default for DirCache {
 }
 
 impl DirCache {
-    /// An empty cache that takes about `limit_bytes` at most, and 16 bytes for each block of the directory.
+    /// An empty cache that takes about `limit_bytes` at most, and 64 bytes for each block of the directory.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             limit_bytes,
-            held_bytes: 0,
-            root: None,
-            nodes: HashMap::default(),
+            notes_bytes: 0,
+            nodes: Nodes::default(),
             levels: 0,
             hasher: Hasher::none(),
             slots: Vec::new(),
@@ -239,15 +154,21 @@ impl DirCache {
     pub fn held_bytes(&self) -> usize {
         let slots = self.slots.capacity() * size_of::<Slot>();
         let others = self.source.capacity() + self.told.held_bytes;
-        self.held_bytes + self.filters.held_bytes() + slots + others
+        self.limited_bytes() + self.filters.held_bytes() + slots + others
     }
 
-    fn n_nodes(&self) -> usize {
-        self.nodes.len() + usize::from(self.root.is_some())
+    /// Bytes that the limit is for.
+    fn limited_bytes(&self) -> usize {
+        self.notes_bytes + self.nodes.held_bytes()
     }
 
-    pub(super) fn node(&self, lblk: Lblk) -> Option<&Node> {
-        if lblk.0 == 0 { self.root.as_ref() } else { self.nodes.get(&lblk.0) }
+    fn has_room_for_notes(&self) -> bool {
+        self.limited_bytes() < self.limit_bytes / 2
+    }
+
+    #[inline]
+    pub(super) fn node(&self, lblk: Lblk) -> Option<Node<'_>> {
+        self.nodes.get(lblk)
     }
 
     /// Makes the hashes of this directory's names; loaded with the root.
@@ -266,34 +187,24 @@ impl DirCache {
     }
 
     /// The hash of a name that was told, and the way to its leaf, if the index is as it was.
-    pub(super) fn told(&mut self, name: &[u8]) -> Option<(u32, Option<Path>)> {
+    pub(super) fn told(&mut self, name: &[u8]) -> Option<(NameHash, Option<Path>)> {
         self.told.find(name, self.version)
     }
 
-    pub(super) fn node_mut(&mut self, lblk: Lblk) -> Option<&mut Node> {
+    /// The nodes, to be changed.
+    pub(super) fn nodes_mut(&mut self) -> &mut Nodes {
         self.version += 1;
-        if lblk.0 == 0 { self.root.as_mut() } else { self.nodes.get_mut(&lblk.0) }
+        &mut self.nodes
     }
 
-    pub(super) fn set_node(&mut self, lblk: Lblk, node: Node) {
-        self.version += 1;
-        self.held_bytes += node.bytes();
-        let before = if lblk.0 == 0 { self.root.replace(node) } else { self.nodes.insert(lblk.0, node) };
-        if let Some(before) = before {
-            self.held_bytes = self.held_bytes.saturating_sub(before.bytes());
-        }
-    }
-
-    pub(super) fn take_node(&mut self, lblk: Lblk) -> Option<Node> {
-        self.version += 1;
-        let node = if lblk.0 == 0 { self.root.take() } else { self.nodes.remove(&lblk.0) }?;
-        self.held_bytes = self.held_bytes.saturating_sub(node.bytes());
-        Some(node)
+    /// Sets the root of the index, whose blocks have room for so many entries at most.
+    pub(super) fn set_root(&mut self, entries: DxEntries<'_>, room: usize) {
+        self.nodes_mut().begin(entries, room);
     }
 
     /// Drops what is above the limit: called between operations.
     pub(super) fn trim(&mut self) {
-        if self.held_bytes > self.limit_bytes {
+        if self.limited_bytes() > self.limit_bytes {
             self.drop_some();
         }
     }
@@ -303,15 +214,12 @@ impl DirCache {
     #[cold]
     fn drop_some(&mut self) {
         if self.notes.is_empty() {
-            self.version += 1;
-            self.nodes.clear();
-            self.held_bytes = self.root.as_ref().map_or(0, Node::bytes);
-            return;
+            return self.nodes_mut().clear();
         }
         for slot in &mut self.slots {
             slot.notes = slot.notes.min(1);
         }
-        self.held_bytes = self.root.iter().chain(self.nodes.values()).map(Node::bytes).sum();
+        self.notes_bytes = 0;
         (self.notes, self.free_notes) = (Vec::new(), Vec::new());
     }
 
@@ -343,6 +251,16 @@ impl DirCache {
         &mut self.slots[at]
     }
 
+    /// Where a leaf or a linear block is.
+    pub(super) fn at(&mut self, lblk: Lblk) -> &mut Location {
+        &mut self.slot(lblk).at
+    }
+
+    /// The block is the directory's no more, or is a new one.
+    pub(super) fn forget_at(&mut self, lblk: Lblk) {
+        self.slots.get_mut(lblk.0 as usize).into_iter().for_each(|slot| slot.at = Location::default());
+    }
+
     /// The notes of a leaf, where there are any.
     pub(super) fn notes(&mut self, lblk: Lblk) -> Option<&mut Notes> {
         let place = self.slots.get(lblk.0 as usize)?.notes.checked_sub(2)?;
@@ -354,21 +272,23 @@ impl DirCache {
         self.slots.get(lblk.0 as usize).into_iter().for_each(buffer::ask_for_start);
     }
 
-    /// And for the part of its filter, if it has one, that says whether it has names of this hash.
-    pub(super) fn ask_for_filter(&self, lblk: Lblk, hash: u32) {
-        self.filters.ask_for(lblk, hash);
+    /// And for the part of its filter, if it has one, that says whether it has names with these hashes.
+    pub(super) fn ask_for_filter(&self, lblk: Lblk, hash: NameHash) {
+        self.filters.ask_for(lblk, Key::of(hash));
     }
 
-    /// As [`ask_for`](Self::ask_for), a moment later, for the leaf's notes. What else it takes to put a name there, if that is known.
-    pub(super) fn ask_for_notes(&self, lblk: Lblk) -> Option<Ahead> {
+    /// As [`ask_for`](Self::ask_for), a moment later, for the leaf's notes. What else it takes to put a name there, if that is known, and
+    /// where the leaf is.
+    pub(super) fn ask_for_notes(&self, lblk: Lblk) -> Option<(&Location, Ahead)> {
         let slot = self.slots.get(lblk.0 as usize)?;
         let notes = slot.notes.checked_sub(2).and_then(|place| self.notes.get(place as usize));
         notes.into_iter().for_each(buffer::ask_for_start);
         let is_known = slot.room.live != 0 && (notes.is_some() || slot.has_filter);
-        is_known.then(|| match notes {
+        let what = match notes {
             Some(_) => Ahead::Bytes(usize::from(slot.room.hole_at) * 4),
             None => Ahead::Slot,
-        })
+        };
+        (is_known && slot.at.block.0 != 0).then_some((&slot.at, what))
     }
 
     /// The last step after [`ask_for_notes`](Self::ask_for_notes): where the notes have this hash.
@@ -380,7 +300,7 @@ impl DirCache {
 
     /// What should this leaf without notes get? Remembers that it was asked.
     pub(super) fn deserved(&mut self, lblk: Lblk) -> Deserved {
-        let has_room = self.held_bytes < self.limit_bytes / 2;
+        let has_room = self.has_room_for_notes();
         let slot = self.slot(lblk);
         match () {
             () if slot.notes == 0 => {
@@ -393,15 +313,21 @@ impl DirCache {
         }
     }
 
-    /// May a leaf without notes have a name of this hash, as far as is known without a look at it?
-    pub(super) fn may_hold(&self, lblk: Lblk, hash: u32) -> bool {
+    /// May a leaf without notes have a name with these hashes, as far as is known without a look at it?
+    pub(super) fn may_hold(&self, lblk: Lblk, hash: NameHash) -> bool {
         let has_filter = self.slots.get(lblk.0 as usize).is_some_and(|slot| slot.has_filter);
-        !has_filter || self.filters.may_hold(lblk, hash)
+        !has_filter || self.filters.may_hold(lblk, Key::of(hash))
     }
 
-    /// Makes the filter of a leaf of so many bytes, if there is room: of the hashes of all its names.
-    pub(super) fn make_filter(&mut self, lblk: Lblk, leaf_bytes: usize, hashes: impl Iterator<Item = u32>) {
-        let has_filter = self.filters.fill(lblk, leaf_bytes, hashes);
+    /// Makes the filter of a leaf of so many bytes, if there is room: of all its names, if it is known what each is known by.
+    pub(super) fn make_filter(
+        &mut self,
+        lblk: Lblk,
+        leaf_bytes: usize,
+        names: impl Iterator<Item = Mapped> + Clone,
+    ) {
+        let are_known = names.clone().all(|name| name.key().is_some());
+        let has_filter = are_known && self.filters.fill(lblk, leaf_bytes, names.filter_map(Mapped::key));
         let slot = self.slot(lblk);
         (slot.has_filter, slot.has_gone) = (has_filter, false);
     }
@@ -418,7 +344,7 @@ impl DirCache {
     pub(super) fn make_notes(&mut self, lblk: Lblk, names: usize, fill: impl FnOnce(&mut Notes)) -> bool {
         let place = match self.slot(lblk).notes.checked_sub(2) {
             Some(place) => place,
-            None if self.held_bytes >= self.limit_bytes / 2 => return false,
+            None if !self.has_room_for_notes() => return false,
             None => match self.free_notes.pop() {
                 Some(place) => place,
                 None => {
@@ -436,7 +362,7 @@ impl DirCache {
             notes.reserve(names * 2);
         }
         fill(notes);
-        self.held_bytes = (self.held_bytes + notes.bytes()).saturating_sub(before);
+        self.notes_bytes = (self.notes_bytes + notes.bytes()).saturating_sub(before);
         true
     }
 
@@ -463,22 +389,22 @@ impl DirCache {
     }
 
     /// Notes that a name was put into the room of a leaf, and the room that is left.
-    pub(super) fn note_insert(&mut self, lblk: Lblk, hash: u32, len: usize, room: Hole) {
+    pub(super) fn note_insert(&mut self, lblk: Lblk, hash: NameHash, len: usize, room: Hole) {
         if let Some((_, live)) = self.room(lblk) {
             self.set_room(lblk, room, live + len);
         }
         let Some(notes) = self.notes(lblk) else {
             if self.slot(lblk).has_filter {
-                self.filters.add(lblk, hash);
+                self.filters.add(lblk, Key::of(hash));
             }
             return;
         };
         let before = notes.bytes();
-        notes.push(hash, room.at);
+        notes.push(hash.hash, room.at);
         notes.live_bytes += len as u32;
         notes.set_hole(room);
         let more = notes.bytes() - before;
-        self.held_bytes += more;
+        self.notes_bytes += more;
     }
 
     /// The block is a leaf no more.
@@ -487,7 +413,7 @@ impl DirCache {
         if let Some(place) = std::mem::take(slot).notes.checked_sub(2) {
             let bytes = self.notes[place as usize].bytes();
             self.notes[place as usize] = Notes::default();
-            self.held_bytes = self.held_bytes.saturating_sub(bytes);
+            self.notes_bytes = self.notes_bytes.saturating_sub(bytes);
             self.free_notes.push(place);
         }
     }
@@ -496,14 +422,14 @@ impl DirCache {
     pub(super) fn move_notes(&mut self, from: Lblk, to: Lblk) {
         self.drop_notes(to);
         let slot = self.slots.get_mut(from.0 as usize).map(std::mem::take).unwrap_or_default();
-        *self.slot(to) = Slot { has_filter: false, ..slot };
+        *self.slot(to) = Slot { has_filter: false, at: Location::default(), ..slot };
     }
 }
 
 impl fmt::Debug for DirCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let notes = self.notes.len() - self.free_notes.len();
-        write!(f, "DirCache: {} nodes, {notes} leaves, {} bytes", self.n_nodes(), self.held_bytes())
+        write!(f, "DirCache: {} nodes, {notes} leaves, {} bytes", self.nodes.len(), self.held_bytes())
     }
 }
 
@@ -558,60 +484,5 @@ impl fmt::Display for Stats {
         ];
         writeln!(f, "directory changes")?;
         rows.into_iter().try_for_each(|(what, count)| writeln!(f, "  {what:<33} {count:>12}"))
-    }
-}
-
-/// Spreads block numbers over a table. Who chooses numbers of index blocks gains nothing: there is one for hundreds of leaves.
-#[derive(Default)]
-pub(super) struct Spread(u64);
-
-impl std::hash::Hasher for Spread {
-    fn write_u32(&mut self, number: u32) {
-        let product = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = product ^ product >> 32;
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u32(u32::from(byte) ^ self.0 as u32);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Node;
-
-    /// Keys spread evenly, in heaps, or all alike; between bounds that are right, or any.
-    #[test]
-    fn a_position_is_right_wherever_it_is_looked_for_first() {
-        let mut random = 7u64;
-        let mut next = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (random >> 32) as u32
-        };
-        for round in 0..3000u32 {
-            let shift = [0, 12, 20, 31][(round % 4) as usize];
-            let mut keys: Vec<u32> = (0..next() % 520).map(|_| next() >> shift).collect();
-            if round % 5 == 0 {
-                let heap = next();
-                keys.iter_mut().step_by(2).for_each(|key| *key = heap | (*key & 0xFF));
-            }
-            keys.push(0);
-            keys.sort_unstable();
-            let node = Node { kids: vec![0; keys.len()], keys };
-            for hash in [next(), next() >> shift, 0, u32::MAX, node.keys[node.keys.len() / 2]] {
-                let expected = node.keys[1..].partition_point(|key| *key <= hash);
-                for (low, high) in
-                    [(0, u32::MAX), (node.keys[0], hash), (hash, node.keys[0]), (next(), next())]
-                {
-                    assert_eq!(node.position(hash, low, high), expected, "{hash:x} in {:x?}", node.keys);
-                }
-            }
-        }
     }
 }

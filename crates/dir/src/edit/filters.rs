@@ -1,17 +1,19 @@
-//! For leaves without notes: hashes that none of their names has.
+//! For leaves without notes: what none of their names is known by.
 //!
 //! ```text
 //! leaf:  | 512 bits | 512 bits | 512 bits | 512 bits |     a line of the processor's cache for each KiB of a leaf
 //! ```
 //!
-//! A name's line goes by its hash, and so do four bits in it, which are set: a Bloom filter in each line. A name whose bits are not all
-//! set is not in the leaf. Whoever puts new names into a directory of millions learns from one line, at a place that the leaf's
+//! A name's line goes by its key, and so do four bits in it, which are set: a Bloom filter in each line. A name whose bits are not all
+//! set is not in the leaf. The key is made of both hashes of the name: of 200 million names one in ten has its (major) hash with another,
+//! which is in the same leaf. Whoever puts new names into a directory of millions learns from one line, at a place that the leaf's
 //! number tells, what he would have to read the leaf for. Of new names one in 150 is said to be there, maybe: then the leaf is read.
 //!
 //! Invariant: in a leaf that [`super::cache::DirCache`] says to have a filter, the bits of all names are set. Names that are taken out
 //! leave theirs, until all are set anew.
 
 use base::Lblk;
+use ondisk::hash::NameHash;
 
 /// Bits that are set for a name.
 const BITS: usize = 4;
@@ -19,6 +21,26 @@ const BITS: usize = 4;
 const LEAF_BYTES: usize = 1024;
 /// Memory that is taken at a time.
 const CHUNK_BYTES: usize = 4 << 20;
+
+/// What a name is known by: its hash, and 15 bits of its minor hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key(u64);
+
+impl Key {
+    pub(super) fn of(hash: NameHash) -> Self {
+        Self(u64::from(hash.hash) << 16 | u64::from(hash.minor as u16 | 1))
+    }
+
+    /// That of a hash with what is not of the hash. Not for 0.
+    pub(super) fn with(hash: u32, tag: u16) -> Option<Self> {
+        (tag != 0).then_some(Self(u64::from(hash) << 16 | u64::from(tag)))
+    }
+
+    /// What is not of the hash: never 0.
+    pub(super) fn tag(self) -> u16 {
+        self.0 as u16
+    }
+}
 
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
@@ -40,8 +62,8 @@ pub(super) struct Filters {
 struct Spread(u64);
 
 impl Spread {
-    fn of(hash: u32) -> Self {
-        let product = u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    fn of(key: Key) -> Self {
+        let product = key.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         Self((product ^ product >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9))
     }
 
@@ -89,8 +111,8 @@ impl Filters {
             || self.held_bytes + CHUNK_BYTES <= self.bytes_max
     }
 
-    /// Makes the filter of a leaf of so many bytes, of the names of these hashes. `false`: there is no room.
-    pub(super) fn fill(&mut self, leaf: Lblk, leaf_bytes: usize, hashes: impl Iterator<Item = u32>) -> bool {
+    /// Makes the filter of a leaf of so many bytes, of names with these keys. `false`: there is no room.
+    pub(super) fn fill(&mut self, leaf: Lblk, leaf_bytes: usize, keys: impl Iterator<Item = Key>) -> bool {
         self.lines = leaf_bytes.div_ceil(LEAF_BYTES);
         if !self.has_room(leaf) {
             return false;
@@ -109,31 +131,31 @@ impl Filters {
         if let Some(lines) = self.leaf_mut(leaf) {
             lines.fill(Line::default());
         }
-        hashes.for_each(|hash| self.add(leaf, hash));
+        keys.for_each(|key| self.add(leaf, key));
         true
     }
 
     /// Notes another name of a leaf that has a filter.
-    pub(super) fn add(&mut self, leaf: Lblk, hash: u32) {
+    pub(super) fn add(&mut self, leaf: Lblk, key: Key) {
         if let Some(lines) = self.leaf_mut(leaf) {
-            let spread = Spread::of(hash);
+            let spread = Spread::of(key);
             let line = &mut lines[spread.line(lines.len())];
             spread.bits().for_each(|(word, bit)| line.0[word] |= bit);
         }
     }
 
-    /// May a leaf that has a filter have a name of this hash?
-    pub(super) fn may_hold(&self, leaf: Lblk, hash: u32) -> bool {
+    /// May a leaf that has a filter have a name with this key?
+    pub(super) fn may_hold(&self, leaf: Lblk, key: Key) -> bool {
         let Some(lines) = self.leaf(leaf) else { return true };
-        let spread = Spread::of(hash);
+        let spread = Spread::of(key);
         let line = &lines[spread.line(lines.len())];
         spread.bits().fold(true, |all, (word, bit)| all & (line.0[word] & bit != 0))
     }
 
     /// Asks the processor for what [`may_hold`](Self::may_hold) looks at.
-    pub(super) fn ask_for(&self, leaf: Lblk, hash: u32) {
+    pub(super) fn ask_for(&self, leaf: Lblk, key: Key) {
         if let Some(lines) = self.leaf(leaf) {
-            buffer::ask_for_start(&lines[Spread::of(hash).line(lines.len())]);
+            buffer::ask_for_start(&lines[Spread::of(key).line(lines.len())]);
         }
     }
 
@@ -147,12 +169,12 @@ impl Filters {
 mod tests {
     use super::*;
 
-    fn hashes(seed: u32) -> impl Iterator<Item = u32> {
+    /// Of names that are alike in the high bits of their hash, as in a leaf.
+    fn keys(seed: u32) -> impl Iterator<Item = Key> {
         let mut random = seed;
         std::iter::from_fn(move || {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // As of a leaf: alike in the high bits, and even.
-            Some(0x1234_0000 | (random >> 12 & 0xFFFE))
+            Some(Key::of(NameHash { hash: 0x1234_0000 | (random >> 12 & 0xFFFE), minor: 0 }))
         })
     }
 
@@ -162,16 +184,29 @@ mod tests {
             let mut filters = Filters::new(64 << 20);
             let names = leaf_bytes / 26;
             for leaf in [1, 2, 40_000] {
-                let there: Vec<u32> = hashes(leaf).take(names).collect();
+                let there: Vec<Key> = keys(leaf).take(names).collect();
                 let (first, later) = there.split_at(names / 2);
                 assert!(filters.fill(Lblk(leaf), leaf_bytes, first.iter().copied()));
-                later.iter().for_each(|hash| filters.add(Lblk(leaf), *hash));
-                assert!(there.iter().all(|hash| filters.may_hold(Lblk(leaf), *hash)));
-                let strange = hashes(leaf + 77).filter(|hash| !there.contains(hash)).take(10_000);
-                let believed = strange.filter(|hash| filters.may_hold(Lblk(leaf), *hash)).count();
+                later.iter().for_each(|key| filters.add(Lblk(leaf), *key));
+                assert!(there.iter().all(|key| filters.may_hold(Lblk(leaf), *key)));
+                let strange = keys(leaf + 77).filter(|key| !there.contains(key)).take(10_000);
+                let believed = strange.filter(|key| filters.may_hold(Lblk(leaf), *key)).count();
                 assert!(believed < 200, "{believed} of 10,000, blocks of {leaf_bytes}");
             }
         }
+    }
+
+    /// Names of one hash are told apart by their minor one.
+    #[test]
+    fn what_has_the_hash_of_another_is_rarely_believed_to_be_there() {
+        let mut filters = Filters::new(64 << 20);
+        let with = |minor: u32| Key::of(NameHash { hash: 0x1234_5678, minor: minor << 1 });
+        assert!(filters.fill(Lblk(1), 4096, (0..40).map(with)));
+        let believed = (40..10_000).filter(|minor| filters.may_hold(Lblk(1), with(*minor))).count();
+        assert!(believed < 200, "{believed}");
+        let key = with(9);
+        assert_eq!(Key::with(0x1234_5678, key.tag()), Some(key));
+        assert_eq!(Key::with(0x1234_5678, 0), None);
     }
 
     #[test]
@@ -179,7 +214,8 @@ mod tests {
         let mut filters = Filters::new(CHUNK_BYTES);
         assert!(filters.fill(Lblk(5), 4096, std::iter::empty()));
         assert!(!filters.fill(Lblk(1 << 20), 4096, std::iter::empty()));
-        assert!(filters.may_hold(Lblk(1 << 20), 3), "nothing is known");
+        let key = Key::of(NameHash { hash: 4, minor: 3 });
+        assert!(filters.may_hold(Lblk(1 << 20), key), "nothing is known");
         assert_eq!(filters.held_bytes(), CHUNK_BYTES);
     }
 }

@@ -5,12 +5,13 @@ use buffer::ReadFault;
 use ondisk::dirent::edit::{Found, Hole};
 use ondisk::dirent::{DirFormat, min_rec_len};
 use ondisk::filetype::FileType;
-use ondisk::hash::HashVersion;
+use ondisk::hash::{HashVersion, NameHash};
 use ondisk::htree::{DxEntries, DxEntry, DxKind};
 
-use super::cache::{Deserved, Node};
+use super::cache::Deserved;
+use super::nodes::{Node, Pair};
 use super::notes::Noted;
-use super::{Ahead, EditFault, Editor, NoSpace, leaf};
+use super::{EditFault, Editor, NoSpace, leaf};
 
 /// Index blocks between a directory's inode and a leaf at most.
 pub(super) const LEVELS_MAX: usize = 3;
@@ -40,18 +41,19 @@ impl Path {
     /// Goes one level down in the node that it leads to: to a hash, or to the first child. `low`: the lowest key that the node may have,
     /// and then its child. The keys of a node lie between its own in its parent and the one behind that.
     #[inline]
-    pub(super) fn go_on(&mut self, node: &Node, hash: Option<u32>, low: &mut u32) {
+    pub(super) fn go_on(&mut self, node: Node<'_>, hash: Option<u32>, low: &mut u32) {
         let at = hash.map_or(0, |hash| node.position(hash, *low, self.next_key.unwrap_or(u32::MAX)));
+        let Pair { key, child } = node.pairs()[at];
         // The first of a node has no key of its own.
-        *low = (*low).max(node.keys[at]);
+        *low = (*low).max(key);
         // A key further down comes before one further up.
-        self.next_key = node.keys.get(at + 1).copied().or(self.next_key);
+        self.next_key = node.key(at + 1).or(self.next_key);
         self.push(Step { lblk: self.leaf, at });
-        self.leaf = Lblk(node.kids[at]);
+        self.leaf = Lblk(child);
     }
 
     /// Asks the processor for what [`go_on`](Self::go_on) will look at.
-    pub(super) fn ask_for(&self, node: &Node, hash: u32, low: u32) {
+    pub(super) fn ask_for(&self, node: Node<'_>, hash: u32, low: u32) {
         node.ask_for(hash, low, self.next_key.unwrap_or(u32::MAX));
     }
 
@@ -126,7 +128,7 @@ impl Editor<'_> {
             .map_err(fact)?;
         self.cache.levels = root.levels;
         self.cache.set_hasher(self.dir().hasher(self.format, version));
-        self.cache.set_node(lblk, Node::of(root.entries));
+        self.cache.set_root(root.entries, self.format.index.limit(DxKind::Node));
         Ok(())
     }
 
@@ -138,7 +140,7 @@ impl Editor<'_> {
         let fact = |fact| self.corrupt(&block, lblk, fact);
         let entries = self.format.index.decode_node(&block).map_err(fact)?;
         self.check_entries(entries).map_err(fact)?;
-        self.cache.set_node(lblk, Node::of(entries));
+        self.cache.nodes_mut().set(lblk, entries);
         Ok(())
     }
 
@@ -151,12 +153,8 @@ impl Editor<'_> {
     }
 
     /// A node that was loaded.
-    pub(super) fn node(&self, lblk: Lblk) -> &Node {
+    pub(super) fn node(&self, lblk: Lblk) -> Node<'_> {
         self.cache.node(lblk).expect("nodes of a path are loaded, and dropped only between operations")
-    }
-
-    pub(super) fn node_mut(&mut self, lblk: Lblk) -> &mut Node {
-        self.cache.node_mut(lblk).expect("nodes of a path are loaded, and dropped only between operations")
     }
 
     /// The way to the first leaf that may hold names of a hash. The root was loaded.
@@ -188,7 +186,7 @@ impl Editor<'_> {
 
     /// The key behind these steps.
     fn next_key(&self, path: &Path) -> Option<u32> {
-        path.steps().iter().rev().find_map(|step| self.node(step.lblk).keys.get(step.at + 1).copied())
+        path.steps().iter().rev().find_map(|step| self.node(step.lblk).key(step.at + 1))
     }
 
     /// The way to the leaf behind this one.
@@ -197,9 +195,9 @@ impl Editor<'_> {
         while let Some(len) = next.len.checked_sub(1) {
             let step = &mut next.steps[len];
             step.at += 1;
-            if let Some(child) = self.node(step.lblk).kids.get(step.at) {
+            if let Some(child) = self.node(step.lblk).child(step.at) {
                 next.len = len + 1;
-                next.leaf = Lblk(*child);
+                next.leaf = child;
                 next.next_key = self.next_key(&next);
                 return self.descend_from(next, None).map(Some);
             }
@@ -222,23 +220,23 @@ impl Editor<'_> {
         let (hash, mut path) = self.way_to(name)?;
         loop {
             if let (Some(found), _) = self.look(path.leaf, hash, name, usize::MAX)? {
-                return Ok(Some((path, hash, found)));
+                return Ok(Some((path, hash.hash, found)));
             }
-            match self.continued(&path, hash)? {
+            match self.continued(&path, hash.hash)? {
                 Some(next) => path = next,
                 None => return Ok(None),
             }
         }
     }
 
-    /// A name's hash, and the way to the first leaf that may hold it, whose memory the processor is asked for. The root was loaded.
-    fn way_to(&mut self, name: &[u8]) -> Result<(u32, Path), ReadFault> {
+    /// A name's hashes, and the way to the first leaf that may hold it, whose memory the processor is asked for. The root was loaded.
+    fn way_to(&mut self, name: &[u8]) -> Result<(NameHash, Path), ReadFault> {
         let hash = match self.cache.told(name) {
             Some((hash, Some(path))) => return Ok((hash, path)),
             Some((hash, None)) => hash,
-            None => self.hasher().hash(name).hash,
+            None => self.hasher().hash(name),
         };
-        let path = self.descend(hash)?;
+        let path = self.descend(hash.hash)?;
         self.ask_ahead(path.leaf, hash);
         Ok((hash, path))
     }
@@ -251,12 +249,11 @@ impl Editor<'_> {
 
     /// Asks the processor for all that it takes to look into a leaf and to change it: in a large directory none of that is in its
     /// caches, and each lies where another says. What is known of the leaf, and where the leaf is, come at the same time so.
-    fn ask_ahead(&self, leaf: Lblk, hash: u32) {
+    fn ask_ahead(&self, leaf: Lblk, hash: NameHash) {
         self.cache.ask_for(leaf);
         self.cache.ask_for_filter(leaf, hash);
-        self.blocks.ask_ahead(leaf, Ahead::Place);
-        if let Some(what) = self.cache.ask_for_notes(leaf) {
-            self.blocks.ask_ahead(leaf, what);
+        if let Some((at, what)) = self.cache.ask_for_notes(leaf) {
+            self.blocks.ask_ahead(at, what);
         }
     }
 
@@ -264,7 +261,7 @@ impl Editor<'_> {
     fn look(
         &mut self,
         lblk: Lblk,
-        hash: u32,
+        hash: NameHash,
         name: &[u8],
         need: usize,
     ) -> Result<(Option<Found>, Room), ReadFault> {
@@ -289,8 +286,7 @@ impl Editor<'_> {
                 let mut map = std::mem::take(&mut self.cache.map);
                 let mapped = leaf::map(&format, self.hasher(), &block, 0, &mut map);
                 mapped.map_err(|fact| self.corrupt(&block, lblk, fact))?;
-                let entries = map.iter().map(|entry| (entry.hash(), entry.at()));
-                self.remember(lblk, entries, scan.live_bytes, scan.hole);
+                self.remember(lblk, map.iter().copied(), scan.live_bytes, scan.hole);
                 self.cache.map = map;
             } else {
                 self.cache.set_room(lblk, scan.hole, scan.live_bytes);
@@ -298,7 +294,7 @@ impl Editor<'_> {
             return Ok((scan.found, room(scan.hole, scan.live_bytes)));
         }
         let Some(notes) = self.cache.notes(lblk) else { return Ok((None, Room::None)) };
-        let noted = notes.look(hash);
+        let noted = notes.look(hash.hash);
         let room = room(notes.hole(), notes.live_bytes as usize);
         let found = match noted {
             Noted::None => None,
@@ -307,13 +303,13 @@ impl Editor<'_> {
                 self.look_leaf(lblk, &mut |bytes| found = named(bytes, at, name))?;
                 found
             }
-            Noted::Several => self.compare(lblk, hash, name)?,
+            Noted::Several => self.compare(lblk, hash.hash, name)?,
         };
         Ok((found, room))
     }
 
     /// May a leaf without notes have this name?
-    fn may_hold(&mut self, lblk: Lblk, hash: u32, name: &[u8]) -> Result<bool, ReadFault> {
+    fn may_hold(&mut self, lblk: Lblk, hash: NameHash, name: &[u8]) -> Result<bool, ReadFault> {
         if !self.cache.may_hold(lblk, hash) {
             return Ok(false);
         }
@@ -332,16 +328,16 @@ impl Editor<'_> {
     fn remember(
         &mut self,
         lblk: Lblk,
-        entries: impl ExactSizeIterator<Item = (u32, usize)> + Clone,
+        entries: impl ExactSizeIterator<Item = leaf::Mapped> + Clone,
         live_bytes: usize,
         hole: Hole,
     ) {
         let leaf_bytes = self.format.entries.block_size.len();
         let is_noted = self.cache.make_notes(lblk, entries.len(), |notes| {
-            notes.set(entries.clone(), live_bytes, hole);
+            notes.set(entries.clone().map(|entry| (entry.hash(), entry.at())), live_bytes, hole);
         });
         if !is_noted {
-            self.cache.make_filter(lblk, leaf_bytes, entries.map(|(hash, _)| hash));
+            self.cache.make_filter(lblk, leaf_bytes, entries);
         }
         self.cache.set_room(lblk, hole, live_bytes);
     }
@@ -367,7 +363,7 @@ impl Editor<'_> {
             if chosen.is_none() && room != Room::None {
                 chosen = Some((path.leaf, room));
             }
-            match self.continued(&path, hash)? {
+            match self.continued(&path, hash.hash)? {
                 Some(next) => path = next,
                 None => break,
             }
@@ -375,7 +371,7 @@ impl Editor<'_> {
         let (lblk, hole) = match chosen {
             Some((lblk, Room::Hole(hole))) => (lblk, hole),
             Some((lblk, _)) => (lblk, self.pack(lblk)?),
-            None => self.split(first, hash, need)?,
+            None => self.split(first, hash.hash, need)?,
         };
         self.place(lblk, hole, hash, name, ino, kind)
     }
@@ -385,7 +381,7 @@ impl Editor<'_> {
         &mut self,
         lblk: Lblk,
         hole: Hole,
-        hash: u32,
+        hash: NameHash,
         name: &[u8],
         ino: Ino,
         kind: FileType,
@@ -396,12 +392,12 @@ impl Editor<'_> {
         // nobody has to look at one for that.
         if self.cache.notes(lblk).is_none()
             && let Some(insertion) = format.insertion(hole, ino, kind, name)
-            && self.blocks.patch_leaf(lblk, insertion.there(), &insertion.pieces())?
+            && self.blocks.patch_leaf(lblk, self.cache.at(lblk), insertion.there(), &insertion.pieces())?
         {
             placed = Some(insertion.left());
         } else {
             let mut insert = |bytes: &mut [u8]| placed = format.insert_at(bytes, hole.at, ino, kind, name);
-            self.blocks.change_leaf(lblk, &mut insert)?;
+            self.blocks.change_leaf(lblk, self.cache.at(lblk), &mut insert)?;
         }
         let room = placed.ok_or_else(|| self.stale(lblk))?;
         self.cache.note_insert(lblk, hash, min_rec_len(name.len(), false), room);
@@ -442,11 +438,13 @@ impl Editor<'_> {
     /// Fills an existing leaf with these entries of the cache's copy, and its notes; its room.
     fn fill_leaf(&mut self, lblk: Lblk, entries: &[leaf::Mapped]) -> Result<Hole, ReadFault> {
         let format = self.format.entries;
-        let source = &self.cache.source;
+        let source = std::mem::take(&mut self.cache.source);
         let mut hole = Hole::default();
-        self.blocks.change_leaf(lblk, &mut |bytes| {
-            hole = format.repack(source, entries.iter().map(|entry| entry.at()), bytes, 0, |_| ());
-        })?;
+        let changed = self.blocks.change_leaf(lblk, self.cache.at(lblk), &mut |bytes| {
+            hole = format.repack(&source, entries.iter().map(|entry| entry.at()), bytes, 0, |_| ());
+        });
+        self.cache.source = source;
+        changed?;
         self.note_packed(lblk, entries, hole);
         Ok(hole)
     }
@@ -459,7 +457,7 @@ impl Editor<'_> {
         let placed = entries.iter().map(move |entry| {
             let at = next;
             next += len(entry);
-            (entry.hash(), at)
+            entry.moved_to(at)
         });
         self.remember(lblk, placed, entries.iter().map(len).sum(), hole);
         self.cache.source = source;
@@ -503,7 +501,7 @@ impl Editor<'_> {
             Ok(new) => new,
             Err(fault) => {
                 for _ in spare.list() {
-                    self.blocks.pop()?;
+                    self.pop()?;
                 }
                 return Err(fault);
             }
@@ -513,7 +511,8 @@ impl Editor<'_> {
         self.note_packed(new, upper, upper_hole);
         let lower_hole = self.fill_leaf(path.leaf, lower)?;
         let bottom = path.bottom();
-        self.node_mut(bottom.lblk).insert(bottom.at + 1, hash2 | u32::from(is_continued), new.0);
+        let pair = Pair { key: hash2 | u32::from(is_continued), child: new.0 };
+        self.cache.nodes_mut().insert(bottom.lblk, bottom.at + 1, pair);
         self.write_node(bottom.lblk, bottom.at + 1)?;
         self.cache.stats.splits += 1;
 
@@ -548,7 +547,7 @@ impl Editor<'_> {
                 Ok(lblk) => spare.push(lblk),
                 Err(fault) => {
                     for _ in spare.list() {
-                        self.blocks.pop()?;
+                        self.pop()?;
                     }
                     return Err(fault);
                 }
@@ -564,10 +563,10 @@ impl Editor<'_> {
         if spare.len() == path.len {
             // All are full: the root's entries go one level down, where there is room for a few more.
             let below = spare.next().unwrap_or_default();
-            let root =
-                self.cache.take_node(Lblk(0)).unwrap_or_else(|| unreachable!("the root is on the path"));
-            self.cache.set_node(below, root);
-            self.cache.set_node(Lblk(0), Node { keys: vec![0], kids: vec![below.0] });
+            let nodes = self.cache.nodes_mut();
+            let root = nodes.take(Lblk(0)).unwrap_or_else(|| unreachable!("the root is on the path"));
+            nodes.put(below, root.into_iter());
+            nodes.put(Lblk(0), std::iter::once(Pair::to(below)));
             self.cache.levels += 1;
             let levels = self.cache.levels;
             self.write_new_node(below)?;
@@ -584,9 +583,9 @@ impl Editor<'_> {
         for (depth, new) in (first_full..path.len).zip(spare) {
             let (above, full) = (path.steps[depth - 1], path.steps[depth]);
             let half = self.node(full.lblk).len() / 2;
-            let (key, upper) = self.node_mut(full.lblk).split_off(half);
-            self.cache.set_node(new, upper);
-            self.node_mut(above.lblk).insert(above.at + 1, key, new.0);
+            let nodes = self.cache.nodes_mut();
+            let key = nodes.split(full.lblk, half, new);
+            nodes.insert(above.lblk, above.at + 1, Pair { key, child: new.0 });
             self.write_new_node(new)?;
             self.write_node(full.lblk, half)?;
             self.write_node(above.lblk, above.at + 1)?;

@@ -2,16 +2,28 @@
 
 use base::Malformed;
 use ondisk::dirent::{DirFormat, min_rec_len};
+use ondisk::hash::NameHash;
 
+use super::filters::Key;
 use crate::order::Hasher;
 
-/// A leaf's entry: its hash above its offset, so that sorting brings it into the order of hashes.
+/// A leaf's entry: its hash above its offset in words of 4 bytes, so that sorting brings it into the order of hashes; and what else its
+/// [key](Key) is made of, if that is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Mapped(u64);
 
 impl Mapped {
-    pub(super) fn new(hash: u32, at: usize) -> Self {
-        Self(u64::from(hash) << 32 | at as u64)
+    pub(super) fn new(hash: NameHash, at: usize) -> Self {
+        Self::noted(hash.hash, at).known_as(Key::of(hash).tag())
+    }
+
+    /// One of which only the hash is known.
+    pub(super) fn noted(hash: u32, at: usize) -> Self {
+        Self(u64::from(hash) << 32 | (at as u64 / 4) << 16)
+    }
+
+    fn known_as(self, tag: u16) -> Self {
+        Self(self.0 | u64::from(tag))
     }
 
     pub(super) fn hash(self) -> u32 {
@@ -19,7 +31,17 @@ impl Mapped {
     }
 
     pub(super) fn at(self) -> usize {
-        self.0 as u32 as usize
+        usize::from((self.0 >> 16) as u16) * 4
+    }
+
+    /// The same entry at another place.
+    pub(super) fn moved_to(self, at: usize) -> Self {
+        Self::noted(self.hash(), at).known_as(self.0 as u16)
+    }
+
+    /// What its leaf's filter knows it by.
+    pub(super) fn key(self) -> Option<Key> {
+        Key::with(self.hash(), self.0 as u16)
     }
 }
 
@@ -35,7 +57,7 @@ pub(super) fn map(
     for entry in format.entries(block) {
         let entry = entry?;
         if entry.is_used() && entry.offset >= start {
-            into.push(Mapped::new(hasher.hash(entry.name).hash, entry.offset));
+            into.push(Mapped::new(hasher.hash(entry.name), entry.offset));
         }
     }
     Ok(())

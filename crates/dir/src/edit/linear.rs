@@ -86,7 +86,9 @@ impl Editor<'_> {
     ) -> Result<(), EditFault> {
         let format = self.format.entries;
         let mut placed = None;
-        self.blocks.change_leaf(lblk, &mut |bytes| placed = format.insert_at(bytes, at, ino, kind, name))?;
+        let at_leaf = self.cache.at(lblk);
+        self.blocks
+            .change_leaf(lblk, at_leaf, &mut |bytes| placed = format.insert_at(bytes, at, ino, kind, name))?;
         placed.map(drop).ok_or_else(|| self.stale(lblk))
     }
 
@@ -106,7 +108,7 @@ impl Editor<'_> {
         let source = block.to_vec();
         drop(block);
         let mut at = 0;
-        self.blocks.change_leaf(lblk, &mut |bytes| {
+        self.blocks.change_leaf(lblk, self.cache.at(lblk), &mut |bytes| {
             at = format.repack(&source, offsets.iter().copied(), bytes, 0, |_| ()).at;
         })?;
         self.cache.stats.packed += 1;
@@ -144,7 +146,7 @@ impl Editor<'_> {
                 Ok(block) => block,
                 Err(fault) => {
                     if i > 0 {
-                        self.blocks.pop()?;
+                        self.pop()?;
                     }
                     return Err(fault);
                 }
@@ -172,7 +174,8 @@ impl Editor<'_> {
         let format = self.format.entries;
         let (lblk, found) = self.find_linear(name)?.ok_or(EditFault::Absent)?;
         let mut room = None;
-        self.blocks.change_leaf(lblk, &mut |bytes| room = format.remove_at(bytes, 0, found.at))?;
+        let at = self.cache.at(lblk);
+        self.blocks.change_leaf(lblk, at, &mut |bytes| room = format.remove_at(bytes, 0, found.at))?;
         let room = room.ok_or_else(|| self.stale(lblk))?;
         if room.len == format.usable_len() {
             self.pop_empty_blocks()?;
@@ -192,7 +195,7 @@ impl Editor<'_> {
             if !is_empty {
                 return Ok(());
             }
-            self.blocks.pop()?;
+            self.pop()?;
             self.cache.stats.blocks_freed += 1;
         }
         Ok(())

@@ -203,7 +203,7 @@ impl Notes {
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = Mapped> + '_ {
-        self.buckets.iter().flat_map(Bucket::entries).map(|(hash, at)| Mapped::new(hash, at))
+        self.buckets.iter().flat_map(Bucket::entries).map(|(hash, at)| Mapped::noted(hash, at))
     }
 
     /// Takes the entry of this hash at this offset off the notes, which gave this room.

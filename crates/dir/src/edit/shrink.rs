@@ -10,9 +10,8 @@ use base::{Ino, Lblk};
 use buffer::ReadFault;
 use ondisk::dirent::edit::Found;
 use ondisk::dirent::min_rec_len;
-use ondisk::htree::DxKind;
+use ondisk::htree::{DxEntry, DxKind};
 
-use super::cache::Node;
 use super::index::{Path, Step};
 use super::{EditFault, Editor, first_block};
 
@@ -62,7 +61,7 @@ impl Editor<'_> {
         let format = self.format.entries;
         let is_noted = self.cache.notes(lblk).is_some();
         let (mut room, mut is_empty) = (None, false);
-        self.blocks.change_leaf(lblk, &mut |bytes| {
+        self.blocks.change_leaf(lblk, self.cache.at(lblk), &mut |bytes| {
             if !format.is_at(bytes, found, name) {
                 return;
             }
@@ -131,12 +130,12 @@ impl Editor<'_> {
         }
 
         let Step { lblk, at } = steps[kept];
-        self.node_mut(lblk).remove(at);
+        self.cache.nodes_mut().remove(lblk, at);
         self.write_node(lblk, at.min(self.node(lblk).len() - 1))?;
         while self.collapse(&mut freed)? {}
         let blocks = &mut freed.blocks[..freed.len];
         for lblk in blocks.iter() {
-            self.cache.take_node(*lblk);
+            self.cache.nodes_mut().take(*lblk);
             self.cache.drop_notes(*lblk);
         }
         // From the last one on, so that what moves is no freed block.
@@ -153,7 +152,7 @@ impl Editor<'_> {
         if self.cache.levels == 0 || self.node(Lblk(0)).len() > 1 || freed.len == FREED_MAX {
             return Ok(false);
         }
-        let child = Lblk(self.node(Lblk(0)).kids[0]);
+        let Some(child) = self.node(Lblk(0)).child(0) else { return Ok(false) };
         if self.load_node(child).is_err() {
             return Ok(false);
         }
@@ -164,10 +163,9 @@ impl Editor<'_> {
             // It was a leaf, too.
             return Err(self.stale(child));
         }
-        let Some(node) = self.cache.take_node(child) else {
-            return Ok(false);
-        };
-        self.cache.set_node(Lblk(0), node);
+        let nodes = self.cache.nodes_mut();
+        let Some(node) = nodes.take(child) else { return Ok(false) };
+        nodes.put(Lblk(0), node.into_iter());
         self.cache.levels -= 1;
         self.cache.stats.levels_removed += 1;
         let (index, levels) = (self.format.index, self.cache.levels);
@@ -188,8 +186,9 @@ impl Editor<'_> {
             if parent.is_index {
                 let block = self.index_block(last)?;
                 self.blocks.change_index(gap, &mut |bytes| bytes.copy_from_slice(&block))?;
-                if let Some(node) = self.cache.take_node(last) {
-                    self.cache.set_node(gap, node);
+                let nodes = self.cache.nodes_mut();
+                if let Some(node) = nodes.take(last) {
+                    nodes.put(gap, node.into_iter());
                 }
             } else {
                 let block = self.leaf_block(last)?;
@@ -198,14 +197,14 @@ impl Editor<'_> {
                 self.cache.move_notes(last, gap);
             }
             let Step { lblk, at } = parent.step;
-            self.node_mut(lblk).kids[at] = gap.0;
+            self.cache.nodes_mut().set_child(lblk, at, gap);
             let (index, node) = (self.format.index, self.node(lblk));
             let kind = if lblk.0 == 0 { DxKind::Root } else { DxKind::Node };
             self.blocks.change_index(lblk, &mut |bytes| {
                 index.put_entries(kind, bytes, at, node.len(), node.entries(at));
             })?;
         }
-        self.blocks.pop()?;
+        self.pop()?;
         self.cache.stats.blocks_freed += 1;
         Ok(())
     }
@@ -223,7 +222,7 @@ impl Editor<'_> {
         let (format, ino) = (self.format.entries, self.ino);
         self.blocks.refill_leaf(Lblk(0), &mut |bytes| first_block(&format, ino, parent, bytes))?;
         for _ in 0..index_levels {
-            self.blocks.pop()?;
+            self.pop()?;
             self.cache.stats.blocks_freed += 1;
         }
         self.blocks.set_indexed(false);
@@ -237,7 +236,7 @@ impl Editor<'_> {
     fn parent_of(&mut self, lblk: Lblk) -> Result<Option<Parent>, ReadFault> {
         let levels = usize::from(self.cache.levels);
         let format = self.format.entries;
-        let mut index_hash = self.cache.node(lblk).map(middle_hash);
+        let mut index_hash = self.cache.node(lblk).and_then(|node| middle_hash(node.len(), node.entries(0)));
         if index_hash.is_none() {
             // A leaf is where the hash of any of its names leads.
             let noted = self.cache.notes(lblk).and_then(|notes| notes.entries().next());
@@ -261,7 +260,7 @@ impl Editor<'_> {
                 && let Ok(block) = self.index_block(lblk)
             {
                 let entries = self.format.index.decode_node(&block).ok();
-                index_hash = entries.map(|entries| middle_hash(&Node::of(entries)));
+                index_hash = entries.and_then(|entries| middle_hash(entries.len(), entries.iter()));
             }
         }
         if let Some(hash) = index_hash {
@@ -283,12 +282,12 @@ impl Editor<'_> {
             for &lblk in &level {
                 self.load_node(lblk)?;
                 let node = self.node(lblk);
-                if let Some(at) = node.kids.iter().position(|kid| *kid == sought.0) {
+                if let Some(at) = node.pairs().iter().position(|pair| pair.child == sought.0) {
                     let is_index = depth < self.cache.levels;
                     return Ok(Some(Parent { step: Step { lblk, at }, is_index }));
                 }
                 if depth < self.cache.levels {
-                    below.extend(node.kids.iter().copied().map(Lblk));
+                    below.extend(node.pairs().iter().map(|pair| Lblk(pair.child)));
                 }
                 if below.len() > self.blocks.len() as usize {
                     return Ok(None);
@@ -300,7 +299,7 @@ impl Editor<'_> {
     }
 }
 
-/// A hash that leads to this node, or to one before it if that ends in the same hash.
-fn middle_hash(node: &Node) -> u32 {
-    node.keys.get(node.len() / 2).map_or(0, |key| key | 1)
+/// A hash that leads to the node of these entries, or to one before it if that ends in the same hash.
+fn middle_hash(len: usize, mut entries: impl Iterator<Item = DxEntry>) -> Option<u32> {
+    entries.nth(len / 2).map(|entry| entry.hash | 1)
 }

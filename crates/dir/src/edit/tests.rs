@@ -193,7 +193,7 @@ proptest! {
             let mut block = vec![0xFF; 1024];
             editor.to_block(&mut block);
             let toy = Toy::new(Like { csum, ..Like::default() });
-            toy.change_leaf(Lblk(0), &mut |bytes| bytes.copy_from_slice(&block)).unwrap();
+            toy.change_leaf(Lblk(0), &mut Location::default(), &mut |bytes| bytes.copy_from_slice(&block)).unwrap();
             judge(&toy, &mut DirCache::default(), &model);
         }
     }

@@ -1,6 +1,6 @@
 //! A directory that is a cache of blocks, and a judge of its structure that shares no code with what is judged but the layouts.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -33,6 +33,9 @@ pub(super) struct Toy {
     pub(super) indexed: Cell<bool>,
     /// Distinct operations on blocks since it was last taken: changes, appends, pops.
     pub(super) done: Cell<(u32, u32, u32)>,
+    /// Of each block, another for each that was ever appended.
+    ids: RefCell<Vec<u64>>,
+    next_id: Cell<u64>,
 }
 
 /// What a toy is made like.
@@ -78,6 +81,8 @@ impl Toy {
             blocks_max: Cell::new(u32::MAX),
             indexed: Cell::new(false),
             done: Cell::default(),
+            ids: RefCell::default(),
+            next_id: Cell::new(1),
         };
         let entries = toy.format.entries;
         toy.append(false, &mut |block| first_block(&entries, INO, PARENT, block)).unwrap();
@@ -87,6 +92,13 @@ impl Toy {
     pub(super) fn editor<'a>(&'a self, cache: &'a mut DirCache) -> Editor<'a> {
         let target = Target { ino: INO, indexed: self.indexed.get(), casefold: false, encrypted: false };
         Editor::new(target, &self.format, self, cache).unwrap()
+    }
+
+    /// What is kept of where a block is is never of one that was there before it.
+    fn find(&self, lblk: Lblk, at: &mut Location) {
+        let id = Pblk(self.ids.borrow()[lblk.0 as usize]);
+        assert!(at.block.0 == 0 || at.block == id, "{lblk:?} is another block by now");
+        at.block = id;
     }
 
     pub(super) fn bytes(&self, lblk: u32) -> Buffer {
@@ -132,12 +144,33 @@ impl DirBlocks for Toy {
 }
 
 impl DirEdit for Toy {
-    fn change_leaf(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
+    fn change_leaf(
+        &self,
+        lblk: Lblk,
+        at: &mut Location,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), ReadFault> {
         assert!(lblk.0 < self.len.get());
+        self.find(lblk, at);
         // As where it is read again before it is changed: what is there is one.
         self.leaf(lblk)?;
         self.count(1, 0, 0);
         Direct(&self.buffers).change(Pblk(lblk.0.into()), Self::seal(Kind::DirLeaf), change)
+    }
+
+    fn leaf_at(&self, lblk: Lblk, at: &mut Location) -> Result<Option<Buffer>, ReadFault> {
+        self.find(lblk, at);
+        self.leaf(lblk)
+    }
+
+    fn look_leaf_at(
+        &self,
+        lblk: Lblk,
+        at: &mut Location,
+        look: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, ReadFault> {
+        self.find(lblk, at);
+        self.look_leaf(lblk, look)
     }
 
     fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
@@ -161,6 +194,7 @@ impl DirEdit for Toy {
         let kind = if as_index { Kind::DirIndex } else { Kind::DirLeaf };
         Direct(&self.buffers).fresh(Pblk(lblk.into()), Self::seal(kind), fill);
         self.len.set(lblk + 1);
+        self.ids.borrow_mut().push(self.next_id.replace(self.next_id.get() + 1));
         self.count(0, 1, 0);
         Ok(Lblk(lblk))
     }
@@ -169,6 +203,7 @@ impl DirEdit for Toy {
         let last = self.len.get() - 1;
         Direct(&self.buffers).revoke(Pblk(last.into()));
         self.len.set(last);
+        self.ids.borrow_mut().pop();
         self.count(0, 0, 1);
         Ok(())
     }
@@ -256,7 +291,7 @@ impl Judge<'_> {
         let block = self.toy.bytes(lblk);
         assert_eq!(tail_checksum(&block).is_some(), format.entries.csum, "tail of {lblk}");
         let version = format.default_hash.unwrap();
-        let (mut at, mut live, mut dots, mut mapped) = (0, 0, 0, Vec::new());
+        let (mut at, mut live, mut dots, mut mapped, mut known) = (0, 0, 0, Vec::new(), Vec::new());
         let mut holes = BTreeMap::new();
         for entry in format.entries.entries(&block) {
             let entry = entry.unwrap();
@@ -280,22 +315,21 @@ impl Judge<'_> {
             }
             let kind = if format.entries.filetype { FileType::Regular } else { FileType::Unknown };
             assert_eq!(entry.file_type, kind);
-            let hash = dirhash(version, &format.hash_seed, entry.name).unwrap().hash;
+            let known_as = dirhash(version, &format.hash_seed, entry.name).unwrap();
+            let hash = known_as.hash;
             if let Some((low, next)) = range {
                 assert!(hash >= low & !1, "{hash:#x} below {low:#x}");
                 assert!(next.is_none_or(|next| hash < next & !1 || next == hash | 1), "{hash:#x}, {next:x?}");
             }
-            mapped.push(Mapped::new(hash, entry.offset));
+            mapped.push(Mapped::noted(hash, entry.offset));
+            known.push(known_as);
             assert!(self.names.insert(entry.name.to_vec(), entry.ino.0).is_none(), "a name twice");
         }
         assert_eq!(at, format.entries.usable_len());
         assert!(dots == 0 || dots == 2);
         if range.is_some() {
             assert!(!mapped.is_empty(), "leaf {lblk} is empty");
-            assert!(
-                mapped.iter().all(|entry| self.cache.may_hold(Lblk(lblk), entry.hash())),
-                "filter of {lblk}"
-            );
+            assert!(known.iter().all(|hash| self.cache.may_hold(Lblk(lblk), *hash)), "filter of {lblk}");
             if let Some(notes) = self.cache.notes(Lblk(lblk)) {
                 let mut noted: Vec<_> = notes.entries().collect();
                 noted.sort_unstable();

@@ -1,0 +1,429 @@
+//! Decoded index blocks, side by side.
+//!
+//! ```text
+//! places: block -> which node, how many entries
+//! chunks: | node 0: key child, key child, ..  | node 1: ..  |  ..     2 MiB each; as many places for a node as a block has entries
+//! root:   key child, key child, ..
+//! ```
+//!
+//! A directory of millions of names has thousands of nodes, which are in no cache of the processor. So the pages that they lie in are
+//! few, a key and its child lie in one line, and what says where a node is is small enough to be at hand.
+//!
+//! Invariant: a node's first key is 0, and no node is without entries.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use base::Lblk;
+use ondisk::htree::{DxEntries, DxEntry};
+
+/// Keys that are passed at first by who looks for one near a guess.
+const NEAR: usize = 8;
+
+/// Memory that nodes are made in at a time, once they are many.
+const CHUNK_BYTES: usize = 2 << 20;
+
+/// An entry: hashes from the key on are below the child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(align(8))]
+pub(super) struct Pair {
+    pub(super) key: u32,
+    pub(super) child: u32,
+}
+
+impl Pair {
+    pub(super) fn to(child: Lblk) -> Self {
+        Self { key: 0, child: child.0 }
+    }
+
+    fn of(entry: DxEntry) -> Self {
+        Self { key: entry.hash, child: entry.block.0 }
+    }
+}
+
+/// A decoded index block.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'a>(&'a [Pair]);
+
+impl<'a> Node<'a> {
+    pub(super) fn len(self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn pairs(self) -> &'a [Pair] {
+        self.0
+    }
+
+    pub(super) fn key(self, at: usize) -> Option<u32> {
+        self.0.get(at).map(|pair| pair.key)
+    }
+
+    pub(super) fn child(self, at: usize) -> Option<Lblk> {
+        self.0.get(at).map(|pair| Lblk(pair.child))
+    }
+
+    pub(super) fn entries(self, from: usize) -> impl Iterator<Item = DxEntry> + 'a {
+        self.0[from..].iter().map(|pair| DxEntry { hash: pair.key, block: Lblk(pair.child) })
+    }
+
+    /// The last entry whose hash is not above this one. Found soon where the keys are spread evenly between `low` and `high`, as hashes
+    /// are: what is looked at lies in one or two lines of the processor's cache, where halves of halves lie all over the node.
+    pub(super) fn position(self, hash: u32, low: u32, high: u32) -> usize {
+        let pairs = &self.0[1..];
+        let guess = self.guess(hash, low, high);
+        // All before `from` are not above the hash, all from `to` on are.
+        let (mut width, mut from, mut to) = (NEAR, guess, guess);
+        while from > 0 && pairs[from - 1].key > hash {
+            (to, from) = (from - 1, from.saturating_sub(width));
+            width *= 2;
+        }
+        width = NEAR;
+        while to < pairs.len() && pairs[to].key <= hash {
+            (from, to) = (to + 1, (to + width).min(pairs.len()));
+            width *= 2;
+        }
+        from + pairs[from..to].partition_point(|pair| pair.key <= hash)
+    }
+
+    /// Asks the processor for what [`position`](Self::position) will look at, and for what it finds there.
+    pub(super) fn ask_for(self, hash: u32, low: u32, high: u32) {
+        let guess = self.guess(hash, low, high);
+        for near in [guess.saturating_sub(NEAR), guess, (guess + NEAR).min(self.len() - 1)] {
+            self.0.get(near).into_iter().for_each(buffer::ask_for_start);
+        }
+    }
+
+    /// Where the key of a hash is looked for first.
+    fn guess(self, hash: u32, low: u32, high: u32) -> usize {
+        let len = self.0.len() as u64 - 1;
+        let (above, span) = (u64::from(hash.saturating_sub(low)), u64::from(high.saturating_sub(low)) + 1);
+        (above * len / span).min(len) as usize
+    }
+}
+
+/// All of a directory's nodes that are in memory.
+#[derive(Default)]
+pub(super) struct Nodes {
+    root: Vec<Pair>,
+    places: HashMap<u32, Place, BuildHasherDefault<Spread>>,
+    /// Entries that there is room for in each; 0 before the root is there.
+    room: usize,
+    chunks: Vec<Vec<Pair>>,
+    /// Places of nodes that are gone.
+    free: Vec<u32>,
+}
+
+/// Of a node.
+#[derive(Clone, Copy)]
+struct Place {
+    number: u32,
+    len: u32,
+}
+
+impl Nodes {
+    /// Sets the root of an index whose blocks have room for so many entries at most.
+    pub(super) fn begin(&mut self, entries: DxEntries<'_>, room: usize) {
+        self.clear();
+        self.room = room;
+        self.root.clear();
+        self.root.extend(entries.iter().map(Pair::of));
+    }
+
+    /// How many.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() + usize::from(!self.root.is_empty())
+    }
+
+    /// The root is 0.
+    #[inline]
+    pub(super) fn get(&self, lblk: Lblk) -> Option<Node<'_>> {
+        let pairs = match lblk.0 {
+            0 => &self.root[..],
+            _ => {
+                let place = self.places.get(&lblk.0)?;
+                let (chunk, at) = self.at(place.number);
+                &self.chunks[chunk][at..at + place.len as usize]
+            }
+        };
+        (!pairs.is_empty()).then_some(Node(pairs))
+    }
+
+    pub(super) fn set(&mut self, lblk: Lblk, entries: DxEntries<'_>) {
+        self.put(lblk, entries.iter().map(Pair::of));
+    }
+
+    /// Sets a node, whatever it was. More entries than there is room for are left out.
+    pub(super) fn put(&mut self, lblk: Lblk, pairs: impl ExactSizeIterator<Item = Pair>) {
+        if lblk.0 == 0 {
+            self.root.clear();
+            return self.root.extend(pairs);
+        }
+        let len = pairs.len().min(self.room);
+        debug_assert!(len == pairs.len() && len > 0, "a node has entries, and room for them");
+        let number = match self.places.get(&lblk.0) {
+            Some(place) => place.number,
+            None => self.free.pop().unwrap_or_else(|| self.make_room()),
+        };
+        self.places.insert(lblk.0, Place { number, len: len as u32 });
+        let (chunk, at) = self.at(number);
+        self.chunks[chunk][at..at + len].iter_mut().zip(pairs).for_each(|(place, pair)| *place = pair);
+    }
+
+    /// Forgets a node; what it was.
+    pub(super) fn take(&mut self, lblk: Lblk) -> Option<Vec<Pair>> {
+        let pairs = self.get(lblk)?.0.to_vec();
+        if lblk.0 == 0 {
+            self.root.clear();
+        } else if let Some(Place { number, .. }) = self.places.remove(&lblk.0) {
+            self.free.push(number);
+        }
+        Some(pairs)
+    }
+
+    /// All but the root.
+    pub(super) fn clear(&mut self) {
+        *self = Self { root: std::mem::take(&mut self.root), room: self.room, ..Self::default() };
+    }
+
+    pub(super) fn insert(&mut self, lblk: Lblk, at: usize, pair: Pair) {
+        if lblk.0 == 0 {
+            return self.root.insert(at, pair);
+        }
+        if let Some((all, len)) = self.whole(lblk) {
+            all.copy_within(at..*len as usize, at + 1);
+            all[at] = pair;
+            *len += 1;
+        }
+    }
+
+    /// Takes an entry out. The one behind it no more continues the hash, if the one taken out had begun it.
+    pub(super) fn remove(&mut self, lblk: Lblk, at: usize) {
+        let key = match lblk.0 {
+            0 => self.root.remove(at).key,
+            _ => {
+                let Some((all, len)) = self.whole(lblk) else { return };
+                let key = all[at].key;
+                all.copy_within(at + 1..*len as usize, at);
+                *len -= 1;
+                key
+            }
+        };
+        let is_first = at == 0;
+        if let Some(next) = self.pairs_mut(lblk).get_mut(at) {
+            if is_first {
+                next.key = 0;
+            } else if next.key == key | 1 {
+                next.key = key;
+            }
+        }
+    }
+
+    /// Lets an entry lead to another block.
+    pub(super) fn set_child(&mut self, lblk: Lblk, at: usize, child: Lblk) {
+        if let Some(pair) = self.pairs_mut(lblk).get_mut(at) {
+            pair.child = child.0;
+        }
+    }
+
+    /// Cuts a node's entries from `at` on off, as a node of their own; its first key.
+    pub(super) fn split(&mut self, lblk: Lblk, at: usize, new: Lblk) -> u32 {
+        let mut upper = self.pairs_mut(lblk)[at..].to_vec();
+        match self.places.get_mut(&lblk.0) {
+            Some(place) if lblk.0 != 0 => place.len = at as u32,
+            _ => self.root.truncate(at),
+        }
+        let key = std::mem::take(&mut upper[0].key);
+        self.put(new, upper.into_iter());
+        key
+    }
+
+    /// Memory that they take.
+    pub(super) fn held_bytes(&self) -> usize {
+        let chunks: usize = self.chunks.first().map_or(0, Vec::capacity)
+            + self.chunks.len().saturating_sub(1) * self.per_chunk() * self.room;
+        let places = self.places.capacity() * size_of::<(u32, Place)>();
+        (chunks + self.root.capacity()) * size_of::<Pair>() + places
+    }
+
+    fn pairs_mut(&mut self, lblk: Lblk) -> &mut [Pair] {
+        if lblk.0 == 0 {
+            return &mut self.root;
+        }
+        self.whole(lblk).map_or(&mut [], |(all, len)| &mut all[..*len as usize])
+    }
+
+    /// A node below the root, with the room behind its entries, and how many they are.
+    fn whole(&mut self, lblk: Lblk) -> Option<(&mut [Pair], &mut u32)> {
+        let number = self.places.get(&lblk.0)?.number;
+        let (chunk, at) = self.at(number);
+        let Place { len, .. } = self.places.get_mut(&lblk.0)?;
+        Some((&mut self.chunks[chunk][at..at + self.room], len))
+    }
+
+    /// Where a node lies.
+    #[inline]
+    fn at(&self, number: u32) -> (usize, usize) {
+        let per_chunk = self.per_chunk();
+        (number as usize / per_chunk, number as usize % per_chunk * self.room)
+    }
+
+    fn per_chunk(&self) -> usize {
+        (CHUNK_BYTES / size_of::<Pair>() / self.room.max(1)).max(1)
+    }
+
+    /// The number of a node that there was no room for.
+    fn make_room(&mut self) -> u32 {
+        let per_chunk = self.per_chunk();
+        if self.chunks.last().is_none_or(|last| last.len() == per_chunk * self.room) {
+            let mut chunk = Vec::new();
+            // A directory that has one chunk may have few nodes in it.
+            if !self.chunks.is_empty() {
+                buffer::make_room(&mut chunk, per_chunk * self.room);
+            }
+            self.chunks.push(chunk);
+        }
+        let before = self.chunks.len() - 1;
+        let last = &mut self.chunks[before];
+        buffer::make_room(last, self.room);
+        last.resize(last.len() + self.room, Pair::default());
+        (before * per_chunk + last.len() / self.room - 1) as u32
+    }
+}
+
+/// Spreads block numbers over a table. Who chooses numbers of index blocks gains nothing: there is one for hundreds of leaves.
+#[derive(Default)]
+pub(super) struct Spread(u64);
+
+impl std::hash::Hasher for Spread {
+    fn write_u32(&mut self, number: u32) {
+        let product = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = product ^ product >> 32;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte) ^ self.0 as u32);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn random() -> impl FnMut() -> u32 {
+        let mut random = 7u64;
+        move || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 32) as u32
+        }
+    }
+
+    /// Keys spread evenly, in heaps, or all alike; between bounds that are right, or any.
+    #[test]
+    fn a_position_is_right_wherever_it_is_looked_for_first() {
+        let mut next = random();
+        for round in 0..3000u32 {
+            let shift = [0, 12, 20, 31][(round % 4) as usize];
+            let mut keys: Vec<u32> = (0..next() % 520).map(|_| next() >> shift).collect();
+            if round % 5 == 0 {
+                let heap = next();
+                keys.iter_mut().step_by(2).for_each(|key| *key = heap | (*key & 0xFF));
+            }
+            keys.push(0);
+            keys.sort_unstable();
+            let pairs: Vec<_> = keys.iter().map(|key| Pair { key: *key, child: 0 }).collect();
+            let node = Node(&pairs);
+            for hash in [next(), next() >> shift, 0, u32::MAX, keys[keys.len() / 2]] {
+                let expected = keys[1..].partition_point(|key| *key <= hash);
+                for (low, high) in [(0, u32::MAX), (keys[0], hash), (hash, keys[0]), (next(), next())] {
+                    assert_eq!(node.position(hash, low, high), expected, "{hash:x} in {keys:x?}");
+                }
+            }
+        }
+    }
+
+    /// Nodes that come, grow, are split, go, and move; in blocks of few entries, and of many.
+    #[test]
+    fn nodes_are_what_was_made_of_them() {
+        for room in [3usize, 127, 1 << 17] {
+            let mut next = random();
+            let mut nodes = Nodes { room, ..Nodes::default() };
+            let mut model: BTreeMap<u32, Vec<Pair>> = BTreeMap::new();
+            for step in 0..3000u32 {
+                let lblk = next() % 20;
+                let new = 20 + step;
+                match (model.get_mut(&lblk), next() % 8) {
+                    (None, _) => {
+                        model.insert(lblk, vec![Pair::to(Lblk(step))]);
+                        nodes.put(Lblk(lblk), std::iter::once(Pair::to(Lblk(step))));
+                    }
+                    (Some(pairs), 0..=3) if pairs.len() < room => {
+                        let at = 1 + next() as usize % pairs.len();
+                        let pair = Pair { key: next() & !1 | 2, child: step };
+                        pairs.insert(at, pair);
+                        nodes.insert(Lblk(lblk), at, pair);
+                    }
+                    (Some(pairs), 4) if pairs.len() > 1 => {
+                        let at = next() as usize % pairs.len();
+                        pairs.remove(at);
+                        pairs[0].key = 0;
+                        nodes.remove(Lblk(lblk), at);
+                    }
+                    (Some(pairs), 5) if pairs.len() > 1 => {
+                        let at = 1 + next() as usize % (pairs.len() - 1);
+                        let mut upper = pairs.split_off(at);
+                        assert_eq!(nodes.split(Lblk(lblk), at, Lblk(new)), upper[0].key);
+                        upper[0].key = 0;
+                        model.insert(new, upper);
+                    }
+                    (Some(pairs), 6) => {
+                        pairs[0].child = step;
+                        nodes.set_child(Lblk(lblk), 0, Lblk(step));
+                    }
+                    (Some(_), _) => {
+                        let taken = nodes.take(Lblk(lblk)).unwrap();
+                        assert_eq!(model.remove(&lblk).as_ref(), Some(&taken));
+                        if step % 2 == 0 {
+                            nodes.put(Lblk(new), taken.iter().copied());
+                            model.insert(new, taken);
+                        }
+                    }
+                }
+                assert_eq!(nodes.len(), model.len());
+                for (lblk, pairs) in &model {
+                    assert_eq!(nodes.get(Lblk(*lblk)).unwrap().pairs(), pairs);
+                }
+                assert!(nodes.get(Lblk(lblk)).is_some() == model.contains_key(&lblk));
+                if model.len() > 60 {
+                    nodes.clear();
+                    model.retain(|lblk, _| *lblk == 0);
+                }
+            }
+            assert!(nodes.held_bytes() > 0);
+        }
+    }
+
+    /// An entry that continued the hash of one that is taken out begins it then.
+    #[test]
+    fn who_follows_a_removed_entry_continues_nothing() {
+        for lblk in [Lblk(0), Lblk(4)] {
+            let mut nodes = Nodes { room: 9, ..Nodes::default() };
+            let keys = [0, 16, 17, 30];
+            nodes.put(lblk, keys.map(|key| Pair { key, child: key }).into_iter());
+            nodes.remove(lblk, 1);
+            let now = |nodes: &Nodes| -> Vec<u32> {
+                nodes.get(lblk).unwrap().pairs().iter().map(|pair| pair.key).collect()
+            };
+            assert_eq!(now(&nodes), [0, 16, 30]);
+            nodes.remove(lblk, 0);
+            assert_eq!(now(&nodes), [0, 30]);
+        }
+    }
+}
