@@ -232,7 +232,12 @@ pub(crate) fn run(device: &Interrupted, stepper: &Arc<Mutex<Stepper>>) -> Result
             set_synced(&mut stepper.steps[..steps], now);
         }
         if locked(stepper).chance(checkpoints) {
-            let checkpoint = || engine.volume().checkpoint().map_err(|fault| format!("checkpoint: {fault}"));
+            let is_whole = locked(stepper).chance(50);
+            let volume = engine.volume();
+            let checkpoint = || {
+                let done = if is_whole { volume.checkpoint() } else { volume.make_room() };
+                done.map_err(|fault| format!("checkpoint: {fault}"))
+            };
             meanwhile(device, stepper, checkpoint)?;
         }
         if locked(stepper).chance(reclaims) {

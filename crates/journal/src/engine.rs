@@ -56,7 +56,7 @@ pub use self::log_writer::OpenLogFault;
 pub use self::options::{Options, Sabotage, Supersede};
 
 use self::batching::Batcher;
-use self::checkpoint::Checkpoint;
+use self::checkpoint::{Checkpoint, Extent};
 use self::images::{Image, make_ready};
 use self::lanes::{Lanes, Started};
 use self::log_writer::{LogChecksums, LogWriter, Reseeds};
@@ -462,6 +462,21 @@ impl Journal {
         self.empty_log(&mut writer).map_err(|cause| self.give_up(&mut writer, cause))
     }
 
+    /// Makes room in the log and in memory for what comes: a [checkpoint](Self::checkpoint) of what was committed before the last
+    /// transaction, if that is enough.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn make_room(&self) -> Result<(), Aborted> {
+        let mut writer = self.writer.lock();
+        self.check()?;
+        let _unwound = AbortOnPanic(self);
+        let is_enough =
+            writer.log.as_ref().is_some_and(LogWriter::has_room_behind_last) && !self.is_much(&writer);
+        let extent = if is_enough { Extent::BeforeLast } else { Extent::All };
+        self.write_home(&mut writer, extent).map_err(|cause| self.give_up(&mut writer, cause))
+    }
+
     /// Commits, checkpoints, and marks the log clean. No handle is open and none follows.
     ///
     /// # Errors
@@ -579,7 +594,12 @@ impl Journal {
                 let needed = writer.log.as_ref().map_or(0, |log| log.blocks_for(images.len(), revokes.len()));
                 if writer.log.as_ref().is_some_and(|log| log.free_blocks() < needed) {
                     self.stats.lock().full_log_waits += 1;
-                    self.empty_log(writer)?;
+                    if writer.log.as_ref().is_some_and(LogWriter::has_room_behind_last) {
+                        self.write_home(writer, Extent::BeforeLast)?;
+                    }
+                    if writer.log.as_ref().is_some_and(|log| log.free_blocks() < needed) {
+                        self.empty_log(writer)?;
+                    }
                 }
                 let log = writer.log.as_mut().expect("matched above");
                 let revokes: &[Pblk] = if sabotage.skip_revokes { &[] } else { &revokes };
@@ -638,9 +658,14 @@ impl Journal {
     /// Should homes be written now? Early enough that the next commit finds room in the log, and so that what is pinned
     /// leaves room for what others keep in memory.
     fn is_due(&self, writer: &Writer) -> bool {
+        self.is_much(writer)
+            || self.options.has_committer && writer.log.as_ref().is_some_and(LogWriter::is_nearly_full)
+    }
+
+    /// Does what is pinned take more memory than it may?
+    fn is_much(&self, writer: &Writer) -> bool {
         let pinned = writer.checkpoint.len() * self.buffers.block_size().len();
-        let is_much = self.options.pinned_bytes_max > 0 && pinned > self.options.pinned_bytes_max;
-        is_much || self.options.has_committer && writer.log.as_ref().is_some_and(LogWriter::is_nearly_full)
+        self.options.pinned_bytes_max > 0 && pinned > self.options.pinned_bytes_max
     }
 
     /// Waits for the running transaction's handles, takes the bytes of all its blocks, lets the next transaction run, and the
@@ -703,16 +728,24 @@ impl Journal {
     }
 
     fn empty_log(&self, writer: &mut Writer) -> Result<(), Failure> {
-        let homes = writer.checkpoint.write_home(&*self.home, &self.buffers)?;
+        self.write_home(writer, Extent::All)
+    }
+
+    /// Writes home what the log has, and lets it go there.
+    fn write_home(&self, writer: &mut Writer, extent: Extent) -> Result<(), Failure> {
+        let homes = writer.checkpoint.write_home(extent, &*self.home, &self.buffers)?;
         let flush = !self.options.no_barriers && !self.options.sabotage.skip_checkpoint_flush;
         if homes > 0 && flush {
             self.home.flush()?;
         }
         if let Some(log) = &mut writer.log {
-            log.move_tail_to_head()?;
+            match extent {
+                Extent::All => log.move_tail_to_head()?,
+                Extent::BeforeLast => log.move_tail_to_last()?,
+            }
         }
         // Only now: a block that may leave the cache must be on the device.
-        writer.checkpoint.release(&self.buffers);
+        writer.checkpoint.release(extent, &self.buffers);
         if self.options.sabotage.clean_early {
             self.buffers.set_clean_through(self.running(), false);
         }
@@ -720,7 +753,7 @@ impl Journal {
         let mut stats = self.stats.lock();
         stats.home_blocks += homes;
         stats.checkpoints += 1;
-        stats.pinned_blocks = 0;
+        stats.pinned_blocks = writer.checkpoint.len() as u64;
         Ok(())
     }
 }

@@ -136,7 +136,7 @@ fn committer(world: &Arc<World>) -> thread::JoinHandle<()> {
             let done = match work {
                 Work::Commit(number) => world.journal.commit(number),
                 Work::CommitAll => world.journal.commit_all(),
-                Work::Checkpoint => world.journal.checkpoint(),
+                Work::Checkpoint => world.journal.make_room(),
             };
             if done.is_err() {
                 return;

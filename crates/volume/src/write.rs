@@ -328,6 +328,16 @@ impl Volume {
         self.noted(writer.journal.checkpoint().map_err(Fault::from))
     }
 
+    /// As [`checkpoint`](Self::checkpoint), but the last transaction stays in the log, if a large one has room beside it: what the
+    /// committer's thread does, and only of use without it.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn make_room(&self) -> Result<(), Fault> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        self.noted(writer.journal.make_room().map_err(Fault::from))
+    }
+
     /// Somebody opened the inode: it stays until [`released`](Self::released), whatever becomes of its names.
     ///
     /// # Errors

@@ -6,11 +6,12 @@
 //! ```
 //!
 //! A commit brings its blocks in order, so adding them is one run more, and writing them home one merge of what is there: few
-//! large transactions move no block twice, many small ones each block some times.
+//! large transactions move no block twice, many small ones each block some times. The last transaction stands apart: what was before it can
+//! go home alone, so that each large transaction is followed by about as much, and none by two ([`Extent::BeforeLast`]).
 //!
 //! Invariants
 //! 1. A run has each block once, in the order of places, and is more than twice as long as the next one.
-//! 2. Of a block in several runs the last one counts.
+//! 2. Of a block in several runs the last one counts, and the last transaction before all of them.
 
 use std::cmp::Ordering;
 
@@ -30,13 +31,23 @@ const BATCH_MAX: usize = 64;
 /// log keeps it until everything newer is home.
 #[derive(Default)]
 pub(super) struct Checkpoint {
+    /// Of transactions before the last one.
     runs: Vec<Vec<Newest>>,
     /// In them, what is to be passed over.
     gone: usize,
-    /// The last transaction that was added.
+    /// Of the last one, and its number.
+    last: Vec<Newest>,
     transaction: u64,
     /// The device keeps the very bytes that were written home last.
     are_kept: bool,
+}
+
+/// What of it is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// What was committed before the last transaction.
+    BeforeLast,
+    All,
 }
 
 struct Newest {
@@ -54,9 +65,20 @@ impl Checkpoint {
             images.is_sorted_by(|before, image| before.block < image.block),
             "a transaction has each block once, in the order of places"
         );
+        self.move_last();
         self.transaction = transaction;
         let newest = |Image { block, bytes, .. }: Image| Newest { block, bytes, is_gone: false };
-        self.runs.push(images.into_iter().map(newest).collect());
+        self.last = images.into_iter().map(newest).collect();
+    }
+
+    /// The last transaction becomes one of those before.
+    fn move_last(&mut self) {
+        let last = std::mem::take(&mut self.last);
+        if last.is_empty() {
+            return;
+        }
+        self.gone += last.iter().filter(|newest| newest.is_gone).count();
+        self.runs.push(last);
         while let [.., before, last] = &self.runs[..]
             && before.len() <= 2 * last.len()
         {
@@ -66,24 +88,30 @@ impl Checkpoint {
 
     /// Blocks; one that several transactions changed counts again, for a while.
     pub(super) fn len(&self) -> usize {
-        self.runs.iter().map(Vec::len).sum::<usize>() - self.gone
+        self.runs.iter().map(Vec::len).sum::<usize>() - self.gone + self.last.len()
     }
 
     /// The block is metadata no more, and that is durable.
     pub(super) fn forget(&mut self, block: Pblk) {
-        for run in &mut self.runs {
-            if let Ok(at) = run.binary_search_by_key(&block, |newest| newest.block) {
-                run[at].bytes = Bytes::default();
-                self.gone += usize::from(!std::mem::replace(&mut run[at].is_gone, true));
-            }
-        }
+        let mut forget = |run: &mut Vec<Newest>| {
+            let at = run.binary_search_by_key(&block, |newest| newest.block).ok()?;
+            run[at].bytes = Bytes::default();
+            Some(usize::from(!std::mem::replace(&mut run[at].is_gone, true)))
+        };
+        self.gone += self.runs.iter_mut().filter_map(&mut forget).sum::<usize>();
+        forget(&mut self.last);
     }
 
-    /// Writes all blocks home, in the order of their places, neighbours together. How many. Their bytes are the device's then; after a
+    /// Writes blocks home, in the order of their places, neighbours together. How many. Their bytes are the device's then; after a
     /// failure nobody asks for them.
-    pub(super) fn write_home(&mut self, home: &dyn Device, buffers: &Buffers) -> Result<u64, Failure> {
+    pub(super) fn write_home(
+        &mut self,
+        extent: Extent,
+        home: &dyn Device,
+        buffers: &Buffers,
+    ) -> Result<u64, Failure> {
         let bs = buffers.block_size();
-        let all = self.settle();
+        let all = self.settle(extent);
         let n_blocks = all.len();
         let mut are_kept = true;
         let mut parts = SharedParts::default();
@@ -109,27 +137,36 @@ impl Checkpoint {
         Ok(n_blocks as u64)
     }
 
-    /// All are home: the cache may let them go.
-    pub(super) fn release(&mut self, buffers: &Buffers) {
+    /// They are home: the cache may let them go.
+    pub(super) fn release(&mut self, extent: Extent, buffers: &Buffers) {
         self.runs.clear();
         self.gone = 0;
-        buffers.set_clean_through(self.transaction, self.are_kept);
+        let through = match extent {
+            Extent::All => self.transaction,
+            Extent::BeforeLast => self.transaction.saturating_sub(1),
+        };
+        buffers.set_clean_through(through, self.are_kept);
     }
 
-    /// Makes one run of all, of what is to be written home.
-    fn settle(&mut self) -> &mut [Newest] {
+    /// Makes one run of what is to be written home.
+    fn settle(&mut self, extent: Extent) -> &mut [Newest] {
+        if extent == Extent::All {
+            self.move_last();
+        }
         while self.runs.len() > 1 {
             self.merge_last();
         }
-        match self.runs.first_mut() {
-            Some(all) => {
-                if std::mem::take(&mut self.gone) > 0 {
-                    all.retain(|newest| !newest.is_gone);
-                }
-                all
-            }
-            None => &mut [],
+        let Some(all) = self.runs.first_mut() else { return &mut [] };
+        if std::mem::take(&mut self.gone) > 0 {
+            all.retain(|newest| !newest.is_gone);
         }
+        // Of what the last transaction has, too, that counts, or that it is gone.
+        let mut last = self.last.iter().map(|newest| newest.block).peekable();
+        all.retain(|newest| {
+            while last.next_if(|block| *block < newest.block).is_some() {}
+            last.peek() != Some(&newest.block)
+        });
+        all
     }
 
     /// Merges the last run into the one before.
@@ -184,7 +221,10 @@ mod tests {
                 // What is freed was written by a transaction before, as a rule.
                 for block in (0..next(8)).map(|_| u64::from(next(1000))) {
                     checkpoint.forget(Pblk(block));
-                    model.remove(&block);
+                    // It stays at home as it is there by now.
+                    let mut byte = [0];
+                    device.read_at(block * 1024, &mut byte).unwrap();
+                    model.insert(block, byte[0]);
                 }
                 model.extend(blocks.iter().map(|block| (*block, transaction as u8)));
                 let image = |block: u64| Image {
@@ -199,12 +239,17 @@ mod tests {
                 };
                 checkpoint.add(blocks.into_iter().map(image).collect(), transaction);
                 assert!(checkpoint.runs.is_sorted_by(|before, run| before.len() > 2 * run.len()));
+                if next(4) == 0 {
+                    let before = checkpoint.last.len();
+                    checkpoint.write_home(Extent::BeforeLast, &*device, &buffers).unwrap();
+                    checkpoint.release(Extent::BeforeLast, &buffers);
+                    assert_eq!((checkpoint.runs.len(), checkpoint.last.len()), (0, before));
+                }
             }
             let gone = checkpoint.runs.iter().flatten().filter(|newest| newest.is_gone).count();
-            assert!(checkpoint.gone == gone && checkpoint.len() >= model.len());
-            assert_eq!(checkpoint.write_home(&*device, &buffers).unwrap(), model.len() as u64);
-            assert!(checkpoint.settle().iter().map(|newest| newest.block.0).eq(model.keys().copied()));
-            checkpoint.release(&buffers);
+            assert_eq!(checkpoint.gone, gone);
+            checkpoint.write_home(Extent::All, &*device, &buffers).unwrap();
+            checkpoint.release(Extent::All, &buffers);
             assert_eq!(checkpoint.len(), 0);
             let mut home = vec![0; 1 << 20];
             device.read_at(0, &mut home).unwrap();

@@ -110,6 +110,8 @@ pub(super) struct LogWriter {
     head: u32,
     free: u32,
     tid: Tid,
+    /// The last transaction, while the log has it.
+    last: Option<Logged>,
     barriers: bool,
     flush_before_commit: bool,
     /// A transaction may fill the log.
@@ -118,6 +120,14 @@ pub(super) struct LogWriter {
     commit_block_first: bool,
     /// On their way; empty in between.
     parts: SharedParts,
+}
+
+/// Where a transaction is in the log.
+#[derive(Clone, Copy)]
+struct Logged {
+    start: u32,
+    len: u32,
+    tid: Tid,
 }
 
 impl LogWriter {
@@ -144,6 +154,7 @@ impl LogWriter {
         let mut writer = Self {
             free: sb.log_end() - sb.first,
             tid: sb.sequence,
+            last: None,
             log,
             sb,
             format,
@@ -175,6 +186,13 @@ impl LogWriter {
         self.free_blocks() < self.blocks_for(self.transaction_max() as usize, 0)
     }
 
+    /// Would it have room for a large transaction with nothing in it but the last one?
+    pub(super) fn has_room_behind_last(&self) -> bool {
+        let all = (self.sb.log_end() - self.sb.first).saturating_sub(SPARE_BLOCKS);
+        let large = self.blocks_for(self.transaction_max() as usize, 0);
+        self.last.is_some_and(|last| all.saturating_sub(last.len) >= large)
+    }
+
     /// Blocks of the log that a transaction takes.
     pub(super) fn blocks_for(&self, images: usize, revokes: usize) -> u32 {
         let descriptors = images.div_ceil(self.format.tags_per_descriptor());
@@ -200,6 +218,7 @@ impl LogWriter {
             return Err(Failure::LogFull { have: self.free, need });
         }
         let tid = self.tid;
+        let logged = Logged { start: self.head, len: need, tid };
         if self.commit_block_first {
             let (head, free) = (self.head, self.free);
             self.advance(need - 1);
@@ -235,6 +254,7 @@ impl LogWriter {
         }
         self.advance(1);
         self.tid = tid.next();
+        self.last = Some(logged);
         Ok(need)
     }
 
@@ -253,10 +273,23 @@ impl LogWriter {
     /// Nothing in the log is needed any more: it begins where the next transaction goes. Durable, as before any of its blocks
     /// is used again.
     pub(super) fn move_tail_to_head(&mut self) -> Result<(), Failure> {
+        self.last = None;
         if self.sb.sequence == self.tid && self.sb.start == self.head {
             return Ok(());
         }
         self.write_tail()
+    }
+
+    /// As [`move_tail_to_head`](Self::move_tail_to_head), when nothing is needed any more but the last transaction.
+    pub(super) fn move_tail_to_last(&mut self) -> Result<(), Failure> {
+        let Some(Logged { start, len, tid }) = self.last else { return self.move_tail_to_head() };
+        if (self.sb.start, self.sb.sequence) == (start, tid) {
+            return Ok(());
+        }
+        (self.sb.start, self.sb.sequence) = (start, tid);
+        self.write_superblock()?;
+        self.free = self.sb.log_end() - self.sb.first - len;
+        Ok(())
     }
 
     /// Closes the log: nothing waits for replay.

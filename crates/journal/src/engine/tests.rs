@@ -85,7 +85,7 @@ fn work(journal: &Journal) {
         match work {
             Work::Commit(number) => journal.commit(number).unwrap(),
             Work::CommitAll => journal.commit_all().unwrap(),
-            Work::Checkpoint => journal.checkpoint().unwrap(),
+            Work::Checkpoint => journal.make_room().unwrap(),
         }
     }
 }
@@ -131,6 +131,40 @@ fn what_is_committed_is_in_the_log_and_what_is_checkpointed_at_home() {
     let plan = scan(log(&device).view(), &Target::new(BLOCKS, BlockSize::MIN)).unwrap();
     assert!(plan.superblock.is_clean());
     assert_eq!(journal.stats().shadow_waits, 0);
+}
+
+/// What was committed before the last transaction goes home, and the log begins with that one: it is there after a power cut, newer than
+/// what is at home.
+#[test]
+fn room_is_made_with_what_was_before_the_last_transaction() {
+    let device = device();
+    let options = Options { has_committer: true, transaction_max: 80, ..Options::default() };
+    let journal = open(&device, options);
+    let commit = |blocks: &[u64], value: u8| {
+        blocks.iter().for_each(|block| put(&journal, *block, value));
+        journal.commit_all().unwrap();
+    };
+    commit(&[5000, 5001], 1);
+    let handle = journal.start(1).unwrap();
+    handle.revoke(Pblk(5000));
+    drop(handle);
+    commit(&[5001, 5002], 2);
+    commit(&[5002, 5003], 3);
+    journal.make_room().unwrap();
+    let firsts = |device: &Arc<MemDevice>| [5000, 5001, 5002, 5003].map(|block| home(device, block)[0]);
+    assert_eq!(firsts(&device), [0, 2, 0, 0]);
+    assert_eq!(firsts(&replayed(&device)), [0, 2, 3, 3]);
+    assert_eq!(journal.stats().pinned_blocks, 4, "with the values of the client");
+    // Again, it has nothing to do; the next one pushes that one home.
+    journal.make_room().unwrap();
+    commit(&[5003], 4);
+    assert_eq!(firsts(&replayed(&device)), [0, 2, 3, 4]);
+    journal.make_room().unwrap();
+    assert_eq!(firsts(&device), [0, 2, 3, 0]);
+    assert_eq!(firsts(&replayed(&device)), [0, 2, 3, 4]);
+    journal.checkpoint().unwrap();
+    assert_eq!(firsts(&device), [0, 2, 3, 4]);
+    journal.close().unwrap();
 }
 
 #[test]

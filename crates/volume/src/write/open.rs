@@ -520,7 +520,7 @@ fn spawn_committer(journal: Arc<Journal>) -> std::thread::JoinHandle<()> {
             let done = match work {
                 Work::Commit(transaction) => journal.commit(transaction),
                 Work::CommitAll => journal.commit_all(),
-                Work::Checkpoint => journal.checkpoint(),
+                Work::Checkpoint => journal.make_room(),
             };
             // What fails is latched, and told to whoever writes next.
             if done.is_err() {
