@@ -18,7 +18,7 @@
 //! Invariants
 //! 1. A home is written only with bytes of a committed transaction (C1).
 //! 2. A block of the log is used again only after all blocks of its transaction, or newer committed ones in their place, were
-//!    written home, that device was flushed, and the log's superblock says so durably (C3).
+//!    written home, or are in the log behind it, that device was flushed, and the log's superblock says so durably (C3).
 //! 3. A transaction's log blocks are durable before its commit block is written; the commit block is durable before
 //!    [`Journal::committed`] tells (barriers on).
 //! 4. After the first failure nothing more is written but a note of it: [`Aborted`] is latched with its cause.
@@ -69,7 +69,7 @@ pub enum Work {
     Commit(u64),
     /// [`Journal::commit_all`]: it is time.
     CommitAll,
-    /// [`Journal::checkpoint`].
+    /// [`Journal::make_room`].
     Checkpoint,
 }
 
@@ -149,9 +149,9 @@ pub struct Stats {
     pub revokes: u64,
     /// Blocks written home.
     pub home_blocks: u64,
-    /// Times that the log was emptied.
+    /// Times that the log was emptied, or left with its last transaction.
     pub checkpoints: u64,
-    /// Times among them that a commit found the log full, and had to wait for it.
+    /// Times that a commit found the log full, and had to wait for one or two of these.
     pub full_log_waits: u64,
     /// Committed blocks that are in memory now until they are written home.
     pub pinned_blocks: u64,

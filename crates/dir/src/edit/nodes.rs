@@ -282,9 +282,16 @@ impl Nodes {
             }
             self.chunks.push(chunk);
         }
-        let before = self.chunks.len() - 1;
+        let (before, room) = (self.chunks.len() - 1, self.room);
         let last = &mut self.chunks[before];
-        buffer::make_room(last, self.room);
+        if last.capacity() - last.len() < room {
+            // Twice as much, but not more than a chunk.
+            let more = last.len().clamp(room, (per_chunk * room - last.len()).max(room));
+            let mut larger = Vec::new();
+            buffer::make_room(&mut larger, last.len() + more);
+            larger.append(last);
+            *last = larger;
+        }
         last.resize(last.len() + self.room, Pair::default());
         (before * per_chunk + last.len() / self.room - 1) as u32
     }

@@ -27,8 +27,8 @@ const WRITE_MAX: usize = 256;
 /// Writes home that are handed to the device together.
 const BATCH_MAX: usize = 64;
 
-/// The newest committed bytes of each block that the device has not got. What a block had before does not matter any more: the
-/// log keeps it until everything newer is home.
+/// The newest committed bytes of each block that the device has not got. What a block had before does not matter any more: what is newer
+/// is in the log until it is home.
 #[derive(Default)]
 pub(super) struct Checkpoint {
     /// Of transactions before the last one.
@@ -133,7 +133,10 @@ impl Checkpoint {
             parts.clear();
             rest = &mut rest[n..];
         }
-        self.are_kept = are_kept;
+        // Of nothing nothing was learnt.
+        if n_blocks > 0 {
+            self.are_kept = are_kept;
+        }
         Ok(n_blocks as u64)
     }
 
@@ -190,7 +193,7 @@ impl Checkpoint {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::sync::Arc;
 
     use base::BlockSize;
@@ -213,6 +216,8 @@ mod tests {
             let buffers = Buffers::new(device.clone(), BlockSize::MIN, 1024, &Budget::new(1 << 20));
             let mut checkpoint = Checkpoint::default();
             let mut model: BTreeMap<u64, u8> = BTreeMap::new();
+            // Blocks that home has not got: of the last transaction, and of those before.
+            let (mut last, mut before): (BTreeSet<u64>, BTreeSet<u64>) = Default::default();
             for transaction in 1..=u64::from(next(20)) {
                 let most = [3, 30, 300][next(3) as usize];
                 let mut blocks: Vec<u64> = (0..next(most)).map(|_| next(1000).into()).collect();
@@ -225,7 +230,11 @@ mod tests {
                     let mut byte = [0];
                     device.read_at(block * 1024, &mut byte).unwrap();
                     model.insert(block, byte[0]);
+                    last.remove(&block);
+                    before.remove(&block);
                 }
+                before.append(&mut last);
+                last.extend(&blocks);
                 model.extend(blocks.iter().map(|block| (*block, transaction as u8)));
                 let image = |block: u64| Image {
                     block: Pblk(block),
@@ -240,15 +249,19 @@ mod tests {
                 checkpoint.add(blocks.into_iter().map(image).collect(), transaction);
                 assert!(checkpoint.runs.is_sorted_by(|before, run| before.len() > 2 * run.len()));
                 if next(4) == 0 {
-                    let before = checkpoint.last.len();
-                    checkpoint.write_home(Extent::BeforeLast, &*device, &buffers).unwrap();
+                    let n_last = checkpoint.last.len();
+                    let written = checkpoint.write_home(Extent::BeforeLast, &*device, &buffers).unwrap();
+                    // Each block once, and not what the last transaction has again.
+                    assert_eq!(written, before.difference(&last).count() as u64);
+                    before.clear();
                     checkpoint.release(Extent::BeforeLast, &buffers);
-                    assert_eq!((checkpoint.runs.len(), checkpoint.last.len()), (0, before));
+                    assert_eq!((checkpoint.runs.len(), checkpoint.last.len()), (0, n_last));
                 }
             }
             let gone = checkpoint.runs.iter().flatten().filter(|newest| newest.is_gone).count();
             assert_eq!(checkpoint.gone, gone);
-            checkpoint.write_home(Extent::All, &*device, &buffers).unwrap();
+            let written = checkpoint.write_home(Extent::All, &*device, &buffers).unwrap();
+            assert_eq!(written, before.union(&last).count() as u64);
             checkpoint.release(Extent::All, &buffers);
             assert_eq!(checkpoint.len(), 0);
             let mut home = vec![0; 1 << 20];

@@ -17,7 +17,7 @@ pub struct Sabotage {
     pub commit_block_first: bool,
     /// What goes home is taken from the cache when the log was written, not when the transaction was sealed.
     pub late_homes: bool,
-    /// What was changed again while it was written home counts as written.
+    /// What the running transaction changed counts as written, once what was committed before is.
     pub clean_early: bool,
     /// What was freed is used again before the commit. (By who uses the journal.)
     pub reuse_freed: bool,
