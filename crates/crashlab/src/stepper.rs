@@ -232,7 +232,7 @@ pub(crate) fn run(device: &Interrupted, stepper: &Arc<Mutex<Stepper>>) -> Result
             set_synced(&mut stepper.steps[..steps], now);
         }
         if locked(stepper).chance(checkpoints) {
-            let is_whole = locked(stepper).chance(50);
+            let is_whole = locked(stepper).steps.len().is_multiple_of(2);
             let volume = engine.volume();
             let checkpoint = || {
                 let done = if is_whole { volume.checkpoint() } else { volume.make_room() };
