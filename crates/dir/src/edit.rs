@@ -39,6 +39,7 @@ mod linear;
 mod nodes;
 mod notes;
 mod shrink;
+mod way;
 
 use base::{Ino, Lblk, Malformed, Pblk, Place};
 use buffer::{Buffer, Hint, ReadFault};
@@ -377,7 +378,7 @@ impl<'a> Editor<'a> {
         }
         let looked = self.find_indexed(name);
         let found = self.settled(looked)?;
-        Ok(found.map(|(path, hash, found)| Spot { ino: found.ino, place: Some((path.leaf, found.at, hash)) }))
+        Ok(found.map(|(leaf, hash, found)| Spot { ino: found.ino, place: Some((leaf, found.at, hash)) }))
     }
 
     /// Inserts a name.
@@ -451,7 +452,7 @@ impl<'a> Editor<'a> {
             return Err(EditFault::Absent);
         }
         let found = match self.is_indexed {
-            true => self.find_indexed(name).map(|found| found.map(|(path, _, found)| (path.leaf, found))),
+            true => self.find_indexed(name).map(|found| found.map(|(leaf, _, found)| (leaf, found))),
             false => self.find_linear(name),
         };
         let (lblk, found) = self.settled(found)?.ok_or(EditFault::Absent)?;

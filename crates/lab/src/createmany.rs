@@ -302,26 +302,30 @@ impl<'a> Worker<'a> {
         mut each: impl FnMut(&Self, &mut P, &[u8], &mut Vec<u8>, u64) -> Result<(), Failed>,
     ) -> (Pass, Option<Failed>) {
         let job = self.job;
-        let mut names = vec![Vec::with_capacity(256); job.ahead.max(1)];
+        // While some are worked on, the next ones are told: see `Volume::ask_ahead`.
+        let batch = job.ahead.max(1);
+        let mut names = vec![Vec::with_capacity(256); 2 * batch];
         let mut other = Vec::with_capacity(256);
         let count = count.unwrap_or(u64::MAX);
         let cpu = thread_seconds();
         self.begun = Instant::now();
         self.last = (self.begun, 0);
-        let mut done = 0;
+        let (mut done, mut made) = (0, 0);
         let mut failed = None;
         while done < count {
-            let at = (done % names.len() as u64) as usize;
-            if at == 0 {
-                let told = (count - done).min(names.len() as u64) as usize;
-                for (name, number) in names[..told].iter_mut().zip(done..) {
+            while made < count && made <= done + batch as u64 {
+                let next = &mut names[(made % (2 * batch as u64)) as usize..][..batch];
+                let len = (count - made).min(batch as u64) as usize;
+                for (name, number) in next[..len].iter_mut().zip(made..) {
                     job.format.write(job.start.wrapping_add(number as i64), name);
                 }
                 if job.ahead > 0 {
-                    place.ask_ahead(&names[..told]);
+                    place.ask_ahead(&next[..len]);
                 }
+                made += len as u64;
             }
-            if let Err(fault) = each(self, place, &names[at], &mut other, done) {
+            let name = &names[(done % names.len() as u64) as usize];
+            if let Err(fault) = each(self, place, name, &mut other, done) {
                 failed = Some(fault);
                 break;
             }

@@ -161,10 +161,10 @@ pub struct Row {
     pub seconds: Summary,
     /// Operations per second, of the median.
     pub per_s: f64,
-    /// The median of list-v0 by this one's: above 1 is faster; where that was measured.
+    /// The seconds of list-v0 by this one's in the same run, the median of all runs: above 1 is faster; where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_list_v0: Option<f64>,
-    /// This one's median by that of `none`: what tracking costs; where that was measured.
+    /// This one's seconds by those of `none` in the same run, the median of all runs: what tracking costs; where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_over_none: Option<f64>,
     /// The list's lock, in all runs together; not for the kernel.
@@ -234,29 +234,37 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
         let mut locks = vec![Vec::new(); study.modes.len()];
         let turns = (study.runs * study.modes.len() * workers) as u64;
         watch.part(&format!("{workers} workers"), Some(turns * loops * study.load.operations()));
-        for _ in 0..study.runs {
-            for (at, &mode) in study.modes.iter().enumerate() {
-                let (took, lock) = one_run(study, mode, workers, loops, watch)?;
+        for run in 0..study.runs {
+            for turn in 0..study.modes.len() {
+                // To and fro: what comes after what does not favour anybody.
+                let at = if run % 2 == 0 { turn } else { study.modes.len() - 1 - turn };
+                let (took, lock) = one_run(study, study.modes[at], workers, loops, watch)?;
                 seconds[at].push(took);
                 locks[at].extend(lock);
             }
         }
-        let medians: Vec<f64> = seconds.iter().map(|runs| Summary::of(runs).median).collect();
-        let median_of = |mode: Mode| study.modes.iter().position(|&m| m == mode).map(|at| medians[at]);
+        let seconds_of = |mode: Mode| study.modes.iter().position(|&m| m == mode).map(|at| &seconds[at]);
         for (at, &mode) in study.modes.iter().enumerate() {
             let operations = loops * study.load.operations() * workers as u64;
+            let all = Summary::of(&seconds[at]);
             rows.push(Row {
                 mode,
                 workers,
-                seconds: Summary::of(&seconds[at]),
-                per_s: rate(operations, medians[at]),
-                over_list_v0: median_of(Mode::ListV0).map(|v0| v0 / medians[at]),
-                cost_over_none: median_of(Mode::None).map(|none| medians[at] / none),
+                seconds: all,
+                per_s: rate(operations, all.median),
+                over_list_v0: seconds_of(Mode::ListV0).map(|v0| by_runs(v0, &seconds[at])),
+                cost_over_none: seconds_of(Mode::None).map(|none| by_runs(&seconds[at], none)),
                 lock: (!locks[at].is_empty()).then(|| Lock::of(&locks[at])),
             });
         }
     }
     Ok(Report { load: study.load, loops, operations_per_loop: study.load.operations(), rows })
+}
+
+/// The ratio of what two modes took, run by run: what else the machine does for longer than a run is in both. The median of that.
+fn by_runs(these: &[f64], those: &[f64]) -> f64 {
+    let ratios: Vec<f64> = these.iter().zip(those).map(|(this, that)| this / that).collect();
+    Summary::of(&ratios).median
 }
 
 /// Loops with which one worker needs a second, in the mode that is likely the fastest.

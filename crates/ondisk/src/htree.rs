@@ -129,7 +129,7 @@ pub enum DxKind {
 }
 
 /// One index entry: names whose hash is at least `hash` (and below the next entry's) are under `block`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DxEntry {
     /// The lowest hash below `block`, with the continuation flag as its lowest bit; 0 in entry 0.
     pub hash: u32,

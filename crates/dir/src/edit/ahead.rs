@@ -4,32 +4,39 @@
 //! one name after the other     hash  index....  leaf's notes....  leaf's bytes....  change | hash  index....
 //! 16 told before               16 hashes, 16 index...., 16 notes...., 16 bytes....  | change change change change ..
 //!                                         '--- waited for together ---'
+//! and 16 more before those     16 hashes of these, bytes of those, notes of these   | change change change change .. of those
 //! ```
 //!
 //! In a directory of millions of names none of what an operation looks at is in the processor's caches, and each of it says where the
-//! next is. A processor waits for many lines of memory as long as for one, if it is asked for all of them first.
+//! next is. A processor waits for many lines of memory as long as for one, if it is asked for all of them first; and it does not wait at
+//! all for what it was asked for long before: so who tells names while others that he told are not done has the first half of the work
+//! for the new ones done, and the second half for the ones before.
 //!
 //! Nothing is read from the device here and nothing is changed: what is not in memory is passed over. What was found on the way (hashes,
-//! and leaves as long as no index block changes) is remembered for the operations, which ask in the same order.
+//! and leaves as long as no other names belong there) is remembered for the operations, which ask in the same order.
 
 use base::Lblk;
 use ondisk::hash::NameHash;
 
-use super::index::Path;
+use super::nodes::Node;
+use super::way::{Path, Way};
 use super::{Editor, is_name};
 
-/// Names that are asked for together: more would push out what the first ones need.
+/// Names that are told together at most: more would push out what the first ones need.
 pub const AHEAD_MAX: usize = 16;
+
+/// Names whose operations have not come yet that are remembered: of more, those that were told last.
+const REMEMBERED_MAX: usize = 2 * AHEAD_MAX;
 
 /// Names that were told, in the order in which they will be asked for.
 #[derive(Default)]
 pub(super) struct Told {
+    /// Those from `next` to `len` are expected, this one first; the room of the others is used again.
     names: Vec<ToldName>,
-    /// Those that are told now, and the one that is expected next.
-    len: usize,
     next: usize,
-    /// The index that their ways lead through: see [`super::DirCache::version`].
-    version: u64,
+    len: usize,
+    /// Where those begin for whose leaves the processor was not asked.
+    new: usize,
     /// Memory that they take.
     pub(super) held_bytes: usize,
 }
@@ -39,90 +46,131 @@ pub(super) struct Told {
 struct ToldName {
     name: Vec<u8>,
     hash: NameHash,
-    /// The way to its leaf.
+    /// The way to its leaf, as long as it is right.
+    way: Option<Way>,
+}
+
+/// On the way to a name's leaf: in one of the lowest nodes, if all up to there are in memory.
+#[derive(Clone, Copy)]
+struct OnTheWay<'a> {
     path: Path,
-    /// The lowest key there may be below the end of the way.
-    low: u32,
+    node: Option<Node<'a>>,
 }
 
 impl Told {
     pub(super) fn clear(&mut self) {
-        (self.len, self.next) = (0, 0);
+        (self.next, self.len, self.new) = (0, 0, 0);
     }
 
-    /// The hash of a name, if it is one of these, and its way, if that is as it was.
-    pub(super) fn find(&mut self, name: &[u8], version: u64) -> Option<(NameHash, Option<Path>)> {
+    /// The hash of a name, if it is one of these, and its way, if that is right.
+    pub(super) fn find(&mut self, name: &[u8]) -> Option<(NameHash, Option<Way>)> {
         let told = &self.names[self.next..self.len];
         // Operations that others did on some of them in between are passed over.
         let at = told.iter().position(|told| told.name == name)?;
         self.next += at + 1;
         let found = &self.names[self.next - 1];
-        Some((found.hash, (self.version == version).then_some(found.path)))
+        Some((found.hash, found.way))
+    }
+
+    /// Nodes changed: names may belong elsewhere.
+    pub(super) fn forget_ways(&mut self) {
+        self.names[self.next..self.len].iter_mut().for_each(|told| told.way = None);
+    }
+
+    /// Some names of this leaf belong elsewhere.
+    pub(super) fn forget_way_to(&mut self, leaf: Lblk) {
+        let there = |told: &&mut ToldName| told.way.is_some_and(|way| way.leaf == leaf);
+        self.names[self.next..self.len].iter_mut().filter(there).for_each(|told| told.way = None);
+    }
+
+    /// Forgets those that are done, and of the others the first ones if there are too many for so many more.
+    fn make_room(&mut self, more: usize) {
+        let done = self.next.max((self.len + more).saturating_sub(REMEMBERED_MAX)).min(self.len);
+        self.names[..self.len].rotate_left(done);
+        (self.next, self.len, self.new) = (0, self.len - done, self.new.saturating_sub(done));
+    }
+
+    fn push(&mut self, name: &[u8], hash: NameHash) {
+        if self.len == self.names.len() {
+            self.names.push(ToldName::default());
+        }
+        let next = &mut self.names[self.len];
+        next.name.clear();
+        next.name.extend_from_slice(name);
+        (next.hash, next.way) = (hash, None);
+        self.len += 1;
     }
 }
 
 impl Editor<'_> {
-    /// Asks the processor for what operations on these names will look at: those that come next, [`AHEAD_MAX`] at most (more are left
-    /// out). Best effort, and of no use in small directories.
+    /// Asks the processor for what operations on these names will look at: [`AHEAD_MAX`] at most (more are left out), whose operations
+    /// come next; or after those that were told before, if these are not done. Best effort, and of no use in small directories.
     pub fn ask_ahead_of<'n>(&mut self, names: impl IntoIterator<Item = &'n [u8]>) {
         let mut told = std::mem::take(&mut self.cache.told);
-        told.clear();
         if self.is_indexed && self.cache.node(Lblk(0)).is_some() {
             self.tell(&mut told, names);
+        } else {
+            told.clear();
         }
         self.cache.told = told;
     }
 
     /// Step by step for all of them together: what one waits for in a step has nothing to do with the others.
     fn tell<'n>(&self, told: &mut Told, names: impl IntoIterator<Item = &'n [u8]>) {
-        told.version = self.cache.version();
-        for name in names.into_iter().filter(|name| is_name(name)).take(AHEAD_MAX) {
-            if told.len == told.names.len() {
-                told.names.push(ToldName::default());
-            }
-            let next = &mut told.names[told.len];
-            next.name.clear();
-            next.name.extend_from_slice(name);
-            next.hash = self.hasher().hash(name);
-            (next.path, next.low) = (Path::START, 0);
-            told.len += 1;
+        told.make_room(AHEAD_MAX);
+        let before = told.len;
+        let mut begun = [OnTheWay { path: Path::START, node: None }; AHEAD_MAX];
+        for (begun, name) in begun.iter_mut().zip(names.into_iter().filter(|name| is_name(name))) {
+            let hash = self.hasher().hash(name);
+            told.push(name, hash);
+            *begun = self.begin_way(hash.hash);
+        }
+        // What was told before was asked for long ago: nobody waits for that, and meanwhile comes what was asked for just now.
+        self.ask_for_leaves(&told.names[told.new..before]);
+        let names = &mut told.names[before..told.len];
+        for (told, begun) in names.iter_mut().zip(begun) {
+            told.way = Self::end_way(begun, told.hash.hash);
+        }
+        let ways = || names.iter().filter_map(|told| Some((told.way?, told.hash)));
+        ways().for_each(|(way, _)| self.cache.ask_for(way.leaf));
+        ways().for_each(|(way, hash)| self.cache.ask_for_filter(way.leaf, hash));
+        told.new = before;
+        if before == 0 {
+            self.ask_for_leaves(names);
+            told.new = told.len;
         }
         let room = |told: &ToldName| size_of::<ToldName>() + told.name.capacity();
         told.held_bytes = told.names.iter().map(room).sum();
-        for level in 0..=self.cache.levels {
-            self.go_down(told, level == self.cache.levels);
+    }
+
+    /// Goes down to one of the lowest nodes, which are many, and asks for what is looked at there.
+    fn begin_way(&self, hash: u32) -> OnTheWay<'_> {
+        let mut path = Path::START;
+        let mut node = self.cache.node(path.leaf());
+        while let Some(above) = node
+            && path.len() < usize::from(self.cache.levels)
+        {
+            path.go_on(above, Some(hash));
+            // A damaged index that goes in circles is met, and told, by who follows it.
+            node = if path.is_circle() { None } else { self.cache.node(path.leaf()) };
         }
-        let names = &told.names[..told.len];
-        names.iter().for_each(|ToldName { path, .. }| self.cache.ask_for(path.leaf));
-        names.iter().for_each(|ToldName { path, hash, .. }| self.cache.ask_for_filter(path.leaf, *hash));
-        for ToldName { path, .. } in names {
-            if let Some((at, what)) = self.cache.ask_for_notes(path.leaf) {
+        node.into_iter().for_each(|node| path.ask_for(node, hash));
+        OnTheWay { path, node }
+    }
+
+    fn end_way(OnTheWay { mut path, node }: OnTheWay<'_>, hash: u32) -> Option<Way> {
+        path.go_on(node?, Some(hash));
+        (!path.is_circle()).then(|| path.way())
+    }
+
+    /// Asks for what the memory of leaves leads to.
+    fn ask_for_leaves(&self, names: &[ToldName]) {
+        let ways = || names.iter().filter_map(|told| Some((told.way?, told.hash)));
+        for (way, _) in ways() {
+            if let Some((at, what)) = self.cache.ask_for_notes(way.leaf) {
                 self.blocks.ask_ahead(at, what);
             }
         }
-        for ToldName { hash, path, .. } in names {
-            self.cache.ask_for_noted(path.leaf, hash.hash);
-        }
-        // A damaged index that goes in circles is met, and told, by who follows it.
-        if names.iter().any(|told| told.path.is_circle()) {
-            told.clear();
-        }
-    }
-
-    /// Goes one level down on all ways, to the leaves if it is the last: its nodes are many. Ways end before the first node that is not
-    /// in memory.
-    fn go_down(&self, told: &mut Told, is_last: bool) {
-        let mut nodes = [None; AHEAD_MAX];
-        let names = nodes.iter_mut().zip(&told.names[..told.len]);
-        names.for_each(|(node, told)| *node = self.cache.node(told.path.leaf));
-        told.len = nodes.iter().take_while(|node| node.is_some()).count();
-        let names = &mut told.names[..told.len];
-        if is_last {
-            let asked = names.iter().zip(nodes.iter().flatten());
-            asked.for_each(|(told, node)| told.path.ask_for(*node, told.hash.hash, told.low));
-        }
-        for (ToldName { hash, path, low, .. }, node) in names.iter_mut().zip(nodes.iter().flatten()) {
-            path.go_on(*node, Some(hash.hash), low);
-        }
+        ways().for_each(|(way, hash)| self.cache.ask_for_noted(way.leaf, hash.hash));
     }
 }

@@ -17,14 +17,14 @@ use std::fmt;
 use base::Lblk;
 use ondisk::dirent::edit::Hole;
 use ondisk::hash::NameHash;
-use ondisk::htree::DxEntries;
+use ondisk::htree::DxEntry;
 
 use super::ahead::Told;
 use super::filters::{Filters, Key};
-use super::index::Path;
 use super::leaf::Mapped;
 use super::nodes::{Node, Nodes};
 use super::notes::Notes;
+use super::way::Way;
 use super::{Ahead, Location};
 use crate::order::Hasher;
 
@@ -57,8 +57,6 @@ pub struct DirCache {
     pub(super) source: Vec<u8>,
     /// Names that will be asked for.
     pub(super) told: Told,
-    /// Changes of what is here of the index.
-    version: u64,
     pub(super) stats: Stats,
 }
 
@@ -124,7 +122,6 @@ impl DirCache {
             map: Vec::new(),
             source: Vec::new(),
             told: Told::default(),
-            version: 0,
             stats: Stats::default(),
         }
     }
@@ -140,7 +137,7 @@ impl DirCache {
     /// Forgets the directory, but not the counts. Always right, and to be called when blocks changed by another way.
     pub fn clear(&mut self) {
         let empty = Self::new(self.limit_bytes).with_filters(self.filter_bytes_max);
-        *self = Self { stats: self.stats, version: self.version + 1, ..empty };
+        *self = Self { stats: self.stats, ..empty };
     }
 
     /// What was done since the cache was made.
@@ -181,24 +178,25 @@ impl DirCache {
         self.hasher = hasher;
     }
 
-    /// Another number after each change of what is here of the index: nodes that come, go, or may have changed.
-    pub(super) fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// The hash of a name that was told, and the way to its leaf, if the index is as it was.
-    pub(super) fn told(&mut self, name: &[u8]) -> Option<(NameHash, Option<Path>)> {
-        self.told.find(name, self.version)
+    /// The hash of a name that was told, and the way to its leaf, if that is as it was.
+    pub(super) fn told(&mut self, name: &[u8]) -> Option<(NameHash, Option<Way>)> {
+        self.told.find(name)
     }
 
     /// The nodes, to be changed.
     pub(super) fn nodes_mut(&mut self) -> &mut Nodes {
-        self.version += 1;
+        self.told.forget_ways();
+        &mut self.nodes
+    }
+
+    /// The nodes, to be changed by who splits this leaf: the ways to others stay what they are.
+    pub(super) fn nodes_for_split(&mut self, leaf: Lblk) -> &mut Nodes {
+        self.told.forget_way_to(leaf);
         &mut self.nodes
     }
 
     /// Sets the root of the index, whose blocks have room for so many entries at most.
-    pub(super) fn set_root(&mut self, entries: DxEntries<'_>, room: usize) {
+    pub(super) fn set_root(&mut self, entries: impl ExactSizeIterator<Item = DxEntry>, room: usize) {
         self.nodes_mut().begin(entries, room);
     }
 

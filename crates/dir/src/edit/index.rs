@@ -9,72 +9,10 @@ use ondisk::hash::{HashVersion, NameHash};
 use ondisk::htree::{DxEntries, DxEntry, DxKind};
 
 use super::cache::Deserved;
-use super::nodes::{Node, Pair};
+use super::nodes::Node;
 use super::notes::Noted;
+use super::way::{LEVELS_MAX, Path, Way};
 use super::{EditFault, Editor, NoSpace, leaf};
-
-/// Index blocks between a directory's inode and a leaf at most.
-pub(super) const LEVELS_MAX: usize = 3;
-
-/// An entry of an index block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Step {
-    pub(super) lblk: Lblk,
-    pub(super) at: usize,
-}
-
-/// The way from the root to a leaf: one step for each level of the index, the root's first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Path {
-    steps: [Step; LEVELS_MAX],
-    len: usize,
-    pub(super) leaf: Lblk,
-    /// The key of the leaf behind this one.
-    next_key: Option<u32>,
-}
-
-impl Path {
-    /// At the root.
-    pub(super) const START: Self =
-        Self { steps: [Step { lblk: Lblk(0), at: 0 }; LEVELS_MAX], len: 0, leaf: Lblk(0), next_key: None };
-
-    /// Goes one level down in the node that it leads to: to a hash, or to the first child. `low`: the lowest key that the node may have,
-    /// and then its child. The keys of a node lie between its own in its parent and the one behind that.
-    #[inline]
-    pub(super) fn go_on(&mut self, node: Node<'_>, hash: Option<u32>, low: &mut u32) {
-        let at = hash.map_or(0, |hash| node.position(hash, *low, self.next_key.unwrap_or(u32::MAX)));
-        let Pair { key, child } = node.pairs()[at];
-        // The first of a node has no key of its own.
-        *low = (*low).max(key);
-        // A key further down comes before one further up.
-        self.next_key = node.key(at + 1).or(self.next_key);
-        self.push(Step { lblk: self.leaf, at });
-        self.leaf = Lblk(child);
-    }
-
-    /// Asks the processor for what [`go_on`](Self::go_on) will look at.
-    pub(super) fn ask_for(&self, node: Node<'_>, hash: u32, low: u32) {
-        node.ask_for(hash, low, self.next_key.unwrap_or(u32::MAX));
-    }
-
-    /// Does it lead to one of its own steps?
-    pub(super) fn is_circle(&self) -> bool {
-        self.steps().iter().any(|step| step.lblk == self.leaf)
-    }
-
-    pub(super) fn steps(&self) -> &[Step] {
-        &self.steps[..self.len]
-    }
-
-    fn push(&mut self, step: Step) {
-        self.steps[self.len] = step;
-        self.len += 1;
-    }
-
-    pub(super) fn bottom(&self) -> Step {
-        self.steps[self.len - 1]
-    }
-}
 
 /// Room for a name in a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -128,7 +66,7 @@ impl Editor<'_> {
             .map_err(fact)?;
         self.cache.levels = root.levels;
         self.cache.set_hasher(self.dir().hasher(self.format, version));
-        self.cache.set_root(root.entries, self.format.index.limit(DxKind::Node));
+        self.cache.set_root(root.entries.iter(), self.format.index.limit(DxKind::Node));
         Ok(())
     }
 
@@ -140,7 +78,7 @@ impl Editor<'_> {
         let fact = |fact| self.corrupt(&block, lblk, fact);
         let entries = self.format.index.decode_node(&block).map_err(fact)?;
         self.check_entries(entries).map_err(fact)?;
-        self.cache.nodes_mut().set(lblk, entries);
+        self.cache.nodes_mut().put(lblk, entries.iter());
         Ok(())
     }
 
@@ -162,11 +100,10 @@ impl Editor<'_> {
         self.descend_from(Path::START, Some(hash))
     }
 
-    /// Goes on below `path.leaf`, which is an index block: to this hash, or to the first leaf.
+    /// Goes on below the end of a path, which is an index block: to this hash, or to the first leaf.
     fn descend_from(&mut self, mut path: Path, hash: Option<u32>) -> Result<Path, ReadFault> {
-        let mut low = 0;
-        while path.len <= usize::from(self.cache.levels) {
-            let lblk = path.leaf;
+        while path.len() <= usize::from(self.cache.levels) {
+            let lblk = path.leaf();
             let node = match self.cache.node(lblk) {
                 Some(node) => node,
                 None => {
@@ -174,10 +111,10 @@ impl Editor<'_> {
                     self.node(lblk)
                 }
             };
-            hash.into_iter().for_each(|hash| path.ask_for(node, hash, low));
-            path.go_on(node, hash, &mut low);
+            hash.into_iter().for_each(|hash| path.ask_for(node, hash));
+            path.go_on(node, hash);
             if path.is_circle() {
-                let fact = Malformed::new("index block", "child is not an ancestor", path.leaf.0);
+                let fact = Malformed::new("index block", "child is not an ancestor", path.leaf().0);
                 return Err(self.dir().placed(ReadFault::corrupt(base::Place::default(), fact), lblk));
             }
         }
@@ -189,56 +126,64 @@ impl Editor<'_> {
         path.steps().iter().rev().find_map(|step| self.node(step.lblk).key(step.at + 1))
     }
 
-    /// The way to the leaf behind this one.
-    pub(super) fn next_leaf(&mut self, path: &Path) -> Result<Option<Path>, ReadFault> {
-        let mut next = *path;
-        while let Some(len) = next.len.checked_sub(1) {
-            let step = &mut next.steps[len];
-            step.at += 1;
-            if let Some(child) = self.node(step.lblk).child(step.at) {
-                next.len = len + 1;
-                next.leaf = child;
-                next.next_key = self.next_key(&next);
-                return self.descend_from(next, None).map(Some);
+    /// The path to the leaf behind this one.
+    fn next_leaf(&mut self, mut path: Path) -> Result<Option<Path>, ReadFault> {
+        while let Some(next) = path.back_to_next() {
+            let node = self.node(next.lblk);
+            if let Some(child) = node.child(next.at) {
+                let next_key = node.key(next.at + 1).or_else(|| self.next_key(&path));
+                path.go_to(next, child, next_key);
+                return self.descend_from(path, None).map(Some);
             }
-            next.len = len;
         }
         Ok(None)
     }
 
-    /// The leaf behind this one, if it may hold names of the same hash.
+    /// The path to the leaf behind this one, if it may hold names of the same hash.
     pub(super) fn continued(&mut self, path: &Path, hash: u32) -> Result<Option<Path>, ReadFault> {
-        match path.next_key {
-            Some(key) if key == hash | 1 => self.next_leaf(path),
-            _ => Ok(None),
-        }
+        if path.way().is_continued(hash) { self.next_leaf(*path) } else { Ok(None) }
     }
 
-    /// Where a name is: the way to its leaf, its hash, and the entry.
-    pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<(Path, u32, Found)>, EditFault> {
+    /// As [`continued`](Self::continued), for who began with the way to the first leaf that may hold names of this hash. `path`: `None`
+    /// there, and then what this left.
+    fn way_on(&mut self, way: Way, hash: u32, path: &mut Option<Path>) -> Result<Option<Way>, ReadFault> {
+        if !way.is_continued(hash) {
+            return Ok(None);
+        }
+        let at = match path.take() {
+            Some(at) => at,
+            None => self.descend(hash)?,
+        };
+        *path = self.next_leaf(at)?;
+        Ok(path.map(|path| path.way()))
+    }
+
+    /// Where a name is: its leaf, its hash, and the entry.
+    pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<(Lblk, u32, Found)>, EditFault> {
         self.begin()?;
-        let (hash, mut path) = self.way_to(name)?;
+        let (hash, mut way) = self.way_to(name)?;
+        let mut path = None;
         loop {
-            if let (Some(found), _) = self.look(path.leaf, hash, name, usize::MAX)? {
-                return Ok(Some((path, hash.hash, found)));
+            if let (Some(found), _) = self.look(way.leaf, hash, name, usize::MAX)? {
+                return Ok(Some((way.leaf, hash.hash, found)));
             }
-            match self.continued(&path, hash.hash)? {
-                Some(next) => path = next,
+            match self.way_on(way, hash.hash, &mut path)? {
+                Some(next) => way = next,
                 None => return Ok(None),
             }
         }
     }
 
     /// A name's hashes, and the way to the first leaf that may hold it, whose memory the processor is asked for. The root was loaded.
-    fn way_to(&mut self, name: &[u8]) -> Result<(NameHash, Path), ReadFault> {
+    fn way_to(&mut self, name: &[u8]) -> Result<(NameHash, Way), ReadFault> {
         let hash = match self.cache.told(name) {
-            Some((hash, Some(path))) => return Ok((hash, path)),
+            Some((hash, Some(way))) => return Ok((hash, way)),
             Some((hash, None)) => hash,
             None => self.hasher().hash(name),
         };
-        let path = self.descend(hash.hash)?;
-        self.ask_ahead(path.leaf, hash);
-        Ok((hash, path))
+        let way = self.descend(hash.hash)?.way();
+        self.ask_ahead(way.leaf, hash);
+        Ok((hash, way))
     }
 
     /// Begins an operation.
@@ -352,26 +297,28 @@ impl Editor<'_> {
     pub(super) fn insert_indexed(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
         self.begin()?;
         let need = min_rec_len(name.len(), false);
-        let (hash, first) = self.way_to(name)?;
-        let mut path = first;
-        let mut chosen = None;
+        let (hash, mut way) = self.way_to(name)?;
+        let (mut path, mut chosen) = (None, None);
         loop {
-            let (found, room) = self.look(path.leaf, hash, name, need)?;
+            let (found, room) = self.look(way.leaf, hash, name, need)?;
             if found.is_some() {
                 return Err(EditFault::Exists);
             }
             if chosen.is_none() && room != Room::None {
-                chosen = Some((path.leaf, room));
+                chosen = Some((way.leaf, room));
             }
-            match self.continued(&path, hash.hash)? {
-                Some(next) => path = next,
+            match self.way_on(way, hash.hash, &mut path)? {
+                Some(next) => way = next,
                 None => break,
             }
         }
         let (lblk, hole) = match chosen {
             Some((lblk, Room::Hole(hole))) => (lblk, hole),
             Some((lblk, _)) => (lblk, self.pack(lblk)?),
-            None => self.split(first, hash.hash, need)?,
+            None => {
+                let first = self.descend(hash.hash)?;
+                self.split(first, hash.hash, need)?
+            }
         };
         self.place(lblk, hole, hash, name, ino, kind)
     }
@@ -465,7 +412,7 @@ impl Editor<'_> {
 
     /// Splits a full leaf; where the new name of this hash goes.
     fn split(&mut self, path: Path, hash: u32, need: usize) -> Result<(Lblk, Hole), EditFault> {
-        self.map_leaf(path.leaf)?;
+        self.map_leaf(path.leaf())?;
         let map = std::mem::take(&mut self.cache.map);
         let split = self.split_mapped(path, hash, need, &map);
         self.cache.map = map;
@@ -481,7 +428,7 @@ impl Editor<'_> {
     ) -> Result<(Lblk, Hole), EditFault> {
         if map.len() < 2 {
             // A full leaf holds three names or more.
-            return Err(self.stale(path.leaf));
+            return Err(self.stale(path.leaf()));
         }
         let format = self.format.entries;
         let (lower, upper) = map.split_at(leaf::cut(&self.cache.source, map));
@@ -509,14 +456,14 @@ impl Editor<'_> {
         // The last moment to refuse was here.
         self.grow(&mut path, &spare)?;
         self.note_packed(new, upper, upper_hole);
-        let lower_hole = self.fill_leaf(path.leaf, lower)?;
+        let lower_hole = self.fill_leaf(path.leaf(), lower)?;
         let bottom = path.bottom();
-        let pair = Pair { key: hash2 | u32::from(is_continued), child: new.0 };
-        self.cache.nodes_mut().insert(bottom.lblk, bottom.at + 1, pair);
+        let entry = DxEntry { hash: hash2 | u32::from(is_continued), block: new };
+        self.cache.nodes_for_split(path.leaf()).insert(bottom.lblk, bottom.at + 1, entry);
         self.write_node(bottom.lblk, bottom.at + 1)?;
         self.cache.stats.splits += 1;
 
-        let (lblk, hole) = if hash >= hash2 { (new, upper_hole) } else { (path.leaf, lower_hole) };
+        let (lblk, hole) = if hash >= hash2 { (new, upper_hole) } else { (path.leaf(), lower_hole) };
         // Each half has room: at most half a block and half an entry moves, at least the same less one entry.
         if hole.len < need { Err(self.stale(lblk)) } else { Ok((lblk, hole)) }
     }
@@ -534,7 +481,7 @@ impl Editor<'_> {
             return Ok(spare);
         }
         let index = self.format.index;
-        if full == path.len && self.cache.levels >= index.levels_max() {
+        if full == path.len() && self.cache.levels >= index.levels_max() {
             return Err(NoSpace::IndexFull { large_dir: index.large_dir }.into());
         }
         self.check_size(full as u32 + 1)?;
@@ -559,40 +506,34 @@ impl Editor<'_> {
     /// Uses the reserved nodes: makes room in the path's lowest index block. The path follows.
     fn grow(&mut self, path: &mut Path, spare: &Spare) -> Result<(), EditFault> {
         let mut spare = spare.list().iter().copied();
-        let mut first_full = path.len - spare.len();
-        if spare.len() == path.len {
+        let mut first_full = path.len() - spare.len();
+        if spare.len() == path.len() {
             // All are full: the root's entries go one level down, where there is room for a few more.
             let below = spare.next().unwrap_or_default();
-            let nodes = self.cache.nodes_mut();
+            let nodes = self.cache.nodes_for_split(path.leaf());
             let root = nodes.take(Lblk(0)).unwrap_or_else(|| unreachable!("the root is on the path"));
             nodes.put(below, root.into_iter());
-            nodes.put(Lblk(0), std::iter::once(Pair::to(below)));
+            nodes.put(Lblk(0), std::iter::once(DxEntry { hash: 0, block: below }));
             self.cache.levels += 1;
             let levels = self.cache.levels;
             self.write_new_node(below)?;
             let index = self.format.index;
             self.blocks.change_index(Lblk(0), &mut |bytes| index.put_levels(bytes, levels))?;
             self.write_node(Lblk(0), 0)?;
-            path.steps.copy_within(0..path.len, 1);
-            path.steps[0] = Step { lblk: Lblk(0), at: 0 };
-            path.steps[1].lblk = below;
-            path.len += 1;
+            path.lengthen(below);
             self.cache.stats.levels_added += 1;
             first_full = 2;
         }
-        for (depth, new) in (first_full..path.len).zip(spare) {
-            let (above, full) = (path.steps[depth - 1], path.steps[depth]);
+        for (depth, new) in (first_full..path.len()).zip(spare) {
+            let (above, full) = (path.steps()[depth - 1], path.steps()[depth]);
             let half = self.node(full.lblk).len() / 2;
-            let nodes = self.cache.nodes_mut();
+            let nodes = self.cache.nodes_for_split(path.leaf());
             let key = nodes.split(full.lblk, half, new);
-            nodes.insert(above.lblk, above.at + 1, Pair { key, child: new.0 });
+            nodes.insert(above.lblk, above.at + 1, DxEntry { hash: key, block: new });
             self.write_new_node(new)?;
             self.write_node(full.lblk, half)?;
             self.write_node(above.lblk, above.at + 1)?;
-            if full.at >= half {
-                path.steps[depth] = Step { lblk: new, at: full.at - half };
-                path.steps[depth - 1].at += 1;
-            }
+            path.follow_split(depth, half, new);
             self.cache.stats.index_splits += 1;
         }
         Ok(())
@@ -602,14 +543,14 @@ impl Editor<'_> {
     pub(super) fn write_node(&self, lblk: Lblk, from: usize) -> Result<(), ReadFault> {
         let (index, node) = (self.format.index, self.node(lblk));
         self.blocks.change_index(lblk, &mut |bytes| {
-            index.put_entries(kind_of(lblk), bytes, from, node.len(), node.entries(from));
+            index.put_entries(kind_of(lblk), bytes, from, node.len(), node.entries()[from..].iter().copied());
         })
     }
 
     /// Writes a block as a node, whatever it was.
     fn write_new_node(&self, lblk: Lblk) -> Result<(), ReadFault> {
         let (index, node) = (self.format.index, self.node(lblk));
-        self.blocks.change_index(lblk, &mut |bytes| index.encode_node(node.entries(0), bytes))
+        self.blocks.change_index(lblk, &mut |bytes| index.encode_node(node.entries().iter().copied(), bytes))
     }
 }
 

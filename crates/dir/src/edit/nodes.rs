@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use base::Lblk;
-use ondisk::htree::{DxEntries, DxEntry};
+use ondisk::htree::DxEntry;
 
 /// Keys that are passed at first by who looks for one near a guess.
 const NEAR: usize = 8;
@@ -23,66 +23,44 @@ const NEAR: usize = 8;
 /// Memory that nodes are made in at a time, once they are many.
 const CHUNK_BYTES: usize = 2 << 20;
 
-/// An entry: hashes from the key on are below the child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(align(8))]
-pub(super) struct Pair {
-    pub(super) key: u32,
-    pub(super) child: u32,
-}
-
-impl Pair {
-    pub(super) fn to(child: Lblk) -> Self {
-        Self { key: 0, child: child.0 }
-    }
-
-    fn of(entry: DxEntry) -> Self {
-        Self { key: entry.hash, child: entry.block.0 }
-    }
-}
-
 /// A decoded index block.
 #[derive(Clone, Copy)]
-pub(super) struct Node<'a>(&'a [Pair]);
+pub(super) struct Node<'a>(&'a [DxEntry]);
 
 impl<'a> Node<'a> {
     pub(super) fn len(self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn pairs(self) -> &'a [Pair] {
+    pub(super) fn entries(self) -> &'a [DxEntry] {
         self.0
     }
 
     pub(super) fn key(self, at: usize) -> Option<u32> {
-        self.0.get(at).map(|pair| pair.key)
+        self.0.get(at).map(|entry| entry.hash)
     }
 
     pub(super) fn child(self, at: usize) -> Option<Lblk> {
-        self.0.get(at).map(|pair| Lblk(pair.child))
-    }
-
-    pub(super) fn entries(self, from: usize) -> impl Iterator<Item = DxEntry> + 'a {
-        self.0[from..].iter().map(|pair| DxEntry { hash: pair.key, block: Lblk(pair.child) })
+        self.0.get(at).map(|entry| entry.block)
     }
 
     /// The last entry whose hash is not above this one. Found soon where the keys are spread evenly between `low` and `high`, as hashes
     /// are: what is looked at lies in one or two lines of the processor's cache, where halves of halves lie all over the node.
     pub(super) fn position(self, hash: u32, low: u32, high: u32) -> usize {
-        let pairs = &self.0[1..];
+        let entries = &self.0[1..];
         let guess = self.guess(hash, low, high);
         // All before `from` are not above the hash, all from `to` on are.
         let (mut width, mut from, mut to) = (NEAR, guess, guess);
-        while from > 0 && pairs[from - 1].key > hash {
+        while from > 0 && entries[from - 1].hash > hash {
             (to, from) = (from - 1, from.saturating_sub(width));
             width *= 2;
         }
         width = NEAR;
-        while to < pairs.len() && pairs[to].key <= hash {
-            (from, to) = (to + 1, (to + width).min(pairs.len()));
+        while to < entries.len() && entries[to].hash <= hash {
+            (from, to) = (to + 1, (to + width).min(entries.len()));
             width *= 2;
         }
-        from + pairs[from..to].partition_point(|pair| pair.key <= hash)
+        from + entries[from..to].partition_point(|entry| entry.hash <= hash)
     }
 
     /// Asks the processor for what [`position`](Self::position) will look at, and for what it finds there.
@@ -104,11 +82,11 @@ impl<'a> Node<'a> {
 /// All of a directory's nodes that are in memory.
 #[derive(Default)]
 pub(super) struct Nodes {
-    root: Vec<Pair>,
+    root: Vec<DxEntry>,
     places: HashMap<u32, Place, BuildHasherDefault<Spread>>,
     /// Entries that there is room for in each; 0 before the root is there.
     room: usize,
-    chunks: Vec<Vec<Pair>>,
+    chunks: Vec<Vec<DxEntry>>,
     /// Places of nodes that are gone.
     free: Vec<u32>,
 }
@@ -122,11 +100,10 @@ struct Place {
 
 impl Nodes {
     /// Sets the root of an index whose blocks have room for so many entries at most.
-    pub(super) fn begin(&mut self, entries: DxEntries<'_>, room: usize) {
+    pub(super) fn begin(&mut self, entries: impl ExactSizeIterator<Item = DxEntry>, room: usize) {
         self.clear();
         self.room = room;
-        self.root.clear();
-        self.root.extend(entries.iter().map(Pair::of));
+        self.put(Lblk(0), entries);
     }
 
     /// How many.
@@ -137,7 +114,7 @@ impl Nodes {
     /// The root is 0.
     #[inline]
     pub(super) fn get(&self, lblk: Lblk) -> Option<Node<'_>> {
-        let pairs = match lblk.0 {
+        let entries = match lblk.0 {
             0 => &self.root[..],
             _ => {
                 let place = self.places.get(&lblk.0)?;
@@ -145,39 +122,35 @@ impl Nodes {
                 &self.chunks[chunk][at..at + place.len as usize]
             }
         };
-        (!pairs.is_empty()).then_some(Node(pairs))
-    }
-
-    pub(super) fn set(&mut self, lblk: Lblk, entries: DxEntries<'_>) {
-        self.put(lblk, entries.iter().map(Pair::of));
+        (!entries.is_empty()).then_some(Node(entries))
     }
 
     /// Sets a node, whatever it was. More entries than there is room for are left out.
-    pub(super) fn put(&mut self, lblk: Lblk, pairs: impl ExactSizeIterator<Item = Pair>) {
+    pub(super) fn put(&mut self, lblk: Lblk, entries: impl ExactSizeIterator<Item = DxEntry>) {
         if lblk.0 == 0 {
             self.root.clear();
-            return self.root.extend(pairs);
+            return self.root.extend(entries);
         }
-        let len = pairs.len().min(self.room);
-        debug_assert!(len == pairs.len() && len > 0, "a node has entries, and room for them");
+        let len = entries.len().min(self.room);
+        debug_assert!(len == entries.len() && len > 0, "a node has entries, and room for them");
         let number = match self.places.get(&lblk.0) {
             Some(place) => place.number,
             None => self.free.pop().unwrap_or_else(|| self.make_room()),
         };
         self.places.insert(lblk.0, Place { number, len: len as u32 });
         let (chunk, at) = self.at(number);
-        self.chunks[chunk][at..at + len].iter_mut().zip(pairs).for_each(|(place, pair)| *place = pair);
+        self.chunks[chunk][at..at + len].iter_mut().zip(entries).for_each(|(place, entry)| *place = entry);
     }
 
     /// Forgets a node; what it was.
-    pub(super) fn take(&mut self, lblk: Lblk) -> Option<Vec<Pair>> {
-        let pairs = self.get(lblk)?.0.to_vec();
+    pub(super) fn take(&mut self, lblk: Lblk) -> Option<Vec<DxEntry>> {
+        let entries = self.get(lblk)?.0.to_vec();
         if lblk.0 == 0 {
             self.root.clear();
         } else if let Some(Place { number, .. }) = self.places.remove(&lblk.0) {
             self.free.push(number);
         }
-        Some(pairs)
+        Some(entries)
     }
 
     /// All but the root.
@@ -185,13 +158,13 @@ impl Nodes {
         *self = Self { root: std::mem::take(&mut self.root), room: self.room, ..Self::default() };
     }
 
-    pub(super) fn insert(&mut self, lblk: Lblk, at: usize, pair: Pair) {
+    pub(super) fn insert(&mut self, lblk: Lblk, at: usize, entry: DxEntry) {
         if lblk.0 == 0 {
-            return self.root.insert(at, pair);
+            return self.root.insert(at, entry);
         }
         if let Some((all, len)) = self.whole(lblk) {
             all.copy_within(at..*len as usize, at + 1);
-            all[at] = pair;
+            all[at] = entry;
             *len += 1;
         }
     }
@@ -199,40 +172,40 @@ impl Nodes {
     /// Takes an entry out. The one behind it no more continues the hash, if the one taken out had begun it.
     pub(super) fn remove(&mut self, lblk: Lblk, at: usize) {
         let key = match lblk.0 {
-            0 => self.root.remove(at).key,
+            0 => self.root.remove(at).hash,
             _ => {
                 let Some((all, len)) = self.whole(lblk) else { return };
-                let key = all[at].key;
+                let key = all[at].hash;
                 all.copy_within(at + 1..*len as usize, at);
                 *len -= 1;
                 key
             }
         };
         let is_first = at == 0;
-        if let Some(next) = self.pairs_mut(lblk).get_mut(at) {
+        if let Some(next) = self.entries_mut(lblk).get_mut(at) {
             if is_first {
-                next.key = 0;
-            } else if next.key == key | 1 {
-                next.key = key;
+                next.hash = 0;
+            } else if next.hash == key | 1 {
+                next.hash = key;
             }
         }
     }
 
     /// Lets an entry lead to another block.
     pub(super) fn set_child(&mut self, lblk: Lblk, at: usize, child: Lblk) {
-        if let Some(pair) = self.pairs_mut(lblk).get_mut(at) {
-            pair.child = child.0;
+        if let Some(entry) = self.entries_mut(lblk).get_mut(at) {
+            entry.block = child;
         }
     }
 
     /// Cuts a node's entries from `at` on off, as a node of their own; its first key.
     pub(super) fn split(&mut self, lblk: Lblk, at: usize, new: Lblk) -> u32 {
-        let mut upper = self.pairs_mut(lblk)[at..].to_vec();
+        let mut upper = self.entries_mut(lblk)[at..].to_vec();
         match self.places.get_mut(&lblk.0) {
             Some(place) if lblk.0 != 0 => place.len = at as u32,
             _ => self.root.truncate(at),
         }
-        let key = std::mem::take(&mut upper[0].key);
+        let key = std::mem::take(&mut upper[0].hash);
         self.put(new, upper.into_iter());
         key
     }
@@ -242,10 +215,10 @@ impl Nodes {
         let chunks: usize = self.chunks.first().map_or(0, Vec::capacity)
             + self.chunks.len().saturating_sub(1) * self.per_chunk() * self.room;
         let places = self.places.capacity() * size_of::<(u32, Place)>();
-        (chunks + self.root.capacity()) * size_of::<Pair>() + places
+        (chunks + self.root.capacity()) * size_of::<DxEntry>() + places
     }
 
-    fn pairs_mut(&mut self, lblk: Lblk) -> &mut [Pair] {
+    fn entries_mut(&mut self, lblk: Lblk) -> &mut [DxEntry] {
         if lblk.0 == 0 {
             return &mut self.root;
         }
@@ -253,7 +226,7 @@ impl Nodes {
     }
 
     /// A node below the root, with the room behind its entries, and how many they are.
-    fn whole(&mut self, lblk: Lblk) -> Option<(&mut [Pair], &mut u32)> {
+    fn whole(&mut self, lblk: Lblk) -> Option<(&mut [DxEntry], &mut u32)> {
         let number = self.places.get(&lblk.0)?.number;
         let (chunk, at) = self.at(number);
         let Place { len, .. } = self.places.get_mut(&lblk.0)?;
@@ -268,7 +241,7 @@ impl Nodes {
     }
 
     fn per_chunk(&self) -> usize {
-        (CHUNK_BYTES / size_of::<Pair>() / self.room.max(1)).max(1)
+        (CHUNK_BYTES / size_of::<DxEntry>() / self.room.max(1)).max(1)
     }
 
     /// The number of a node that there was no room for.
@@ -292,7 +265,7 @@ impl Nodes {
             larger.append(last);
             *last = larger;
         }
-        last.resize(last.len() + self.room, Pair::default());
+        last.resize(last.len() + self.room, DxEntry::default());
         (before * per_chunk + last.len() / self.room - 1) as u32
     }
 }
@@ -345,8 +318,8 @@ mod tests {
             }
             keys.push(0);
             keys.sort_unstable();
-            let pairs: Vec<_> = keys.iter().map(|key| Pair { key: *key, child: 0 }).collect();
-            let node = Node(&pairs);
+            let entries: Vec<_> = keys.iter().map(|key| DxEntry { hash: *key, block: Lblk(0) }).collect();
+            let node = Node(&entries);
             for hash in [next(), next() >> shift, 0, u32::MAX, keys[keys.len() / 2]] {
                 let expected = keys[1..].partition_point(|key| *key <= hash);
                 for (low, high) in [(0, u32::MAX), (keys[0], hash), (hash, keys[0]), (next(), next())] {
@@ -362,36 +335,37 @@ mod tests {
         for room in [3usize, 127, 1 << 17] {
             let mut next = random();
             let mut nodes = Nodes { room, ..Nodes::default() };
-            let mut model: BTreeMap<u32, Vec<Pair>> = BTreeMap::new();
+            let mut model: BTreeMap<u32, Vec<DxEntry>> = BTreeMap::new();
             for step in 0..3000u32 {
+                let to = |number: u32| DxEntry { hash: 0, block: Lblk(number) };
                 let lblk = next() % 20;
                 let new = 20 + step;
                 match (model.get_mut(&lblk), next() % 8) {
                     (None, _) => {
-                        model.insert(lblk, vec![Pair::to(Lblk(step))]);
-                        nodes.put(Lblk(lblk), std::iter::once(Pair::to(Lblk(step))));
+                        model.insert(lblk, vec![to(step)]);
+                        nodes.put(Lblk(lblk), std::iter::once(to(step)));
                     }
-                    (Some(pairs), 0..=3) if pairs.len() < room => {
-                        let at = 1 + next() as usize % pairs.len();
-                        let pair = Pair { key: next() & !1 | 2, child: step };
-                        pairs.insert(at, pair);
-                        nodes.insert(Lblk(lblk), at, pair);
+                    (Some(entries), 0..=3) if entries.len() < room => {
+                        let at = 1 + next() as usize % entries.len();
+                        let entry = DxEntry { hash: next() & !1 | 2, block: Lblk(step) };
+                        entries.insert(at, entry);
+                        nodes.insert(Lblk(lblk), at, entry);
                     }
-                    (Some(pairs), 4) if pairs.len() > 1 => {
-                        let at = next() as usize % pairs.len();
-                        pairs.remove(at);
-                        pairs[0].key = 0;
+                    (Some(entries), 4) if entries.len() > 1 => {
+                        let at = next() as usize % entries.len();
+                        entries.remove(at);
+                        entries[0].hash = 0;
                         nodes.remove(Lblk(lblk), at);
                     }
-                    (Some(pairs), 5) if pairs.len() > 1 => {
-                        let at = 1 + next() as usize % (pairs.len() - 1);
-                        let mut upper = pairs.split_off(at);
-                        assert_eq!(nodes.split(Lblk(lblk), at, Lblk(new)), upper[0].key);
-                        upper[0].key = 0;
+                    (Some(entries), 5) if entries.len() > 1 => {
+                        let at = 1 + next() as usize % (entries.len() - 1);
+                        let mut upper = entries.split_off(at);
+                        assert_eq!(nodes.split(Lblk(lblk), at, Lblk(new)), upper[0].hash);
+                        upper[0].hash = 0;
                         model.insert(new, upper);
                     }
-                    (Some(pairs), 6) => {
-                        pairs[0].child = step;
+                    (Some(entries), 6) => {
+                        entries[0].block = Lblk(step);
                         nodes.set_child(Lblk(lblk), 0, Lblk(step));
                     }
                     (Some(_), _) => {
@@ -404,8 +378,8 @@ mod tests {
                     }
                 }
                 assert_eq!(nodes.len(), model.len());
-                for (lblk, pairs) in &model {
-                    assert_eq!(nodes.get(Lblk(*lblk)).unwrap().pairs(), pairs);
+                for (lblk, entries) in &model {
+                    assert_eq!(nodes.get(Lblk(*lblk)).unwrap().entries(), entries);
                 }
                 assert!(nodes.get(Lblk(lblk)).is_some() == model.contains_key(&lblk));
                 if model.len() > 60 {
@@ -423,10 +397,10 @@ mod tests {
         for lblk in [Lblk(0), Lblk(4)] {
             let mut nodes = Nodes { room: 9, ..Nodes::default() };
             let keys = [0, 16, 17, 30];
-            nodes.put(lblk, keys.map(|key| Pair { key, child: key }).into_iter());
+            nodes.put(lblk, keys.map(|key| DxEntry { hash: key, block: Lblk(key) }).into_iter());
             nodes.remove(lblk, 1);
             let now = |nodes: &Nodes| -> Vec<u32> {
-                nodes.get(lblk).unwrap().pairs().iter().map(|pair| pair.key).collect()
+                nodes.get(lblk).unwrap().entries().iter().map(|entry| entry.hash).collect()
             };
             assert_eq!(now(&nodes), [0, 16, 30]);
             nodes.remove(lblk, 0);

@@ -12,7 +12,7 @@ use ondisk::dirent::edit::Found;
 use ondisk::dirent::min_rec_len;
 use ondisk::htree::{DxEntry, DxKind};
 
-use super::index::{Path, Step};
+use super::way::{Path, Step};
 use super::{EditFault, Editor, first_block};
 
 /// Blocks that one removal may free: a leaf, the two nodes above it, two nodes that the root takes in.
@@ -42,8 +42,8 @@ struct Parent {
 
 impl Editor<'_> {
     pub(super) fn remove_indexed(&mut self, name: &[u8]) -> Result<Ino, EditFault> {
-        let (path, hash, found) = self.find_indexed(name)?.ok_or(EditFault::Absent)?;
-        self.remove_in_leaf(name, hash, path.leaf, found)
+        let (leaf, hash, found) = self.find_indexed(name)?.ok_or(EditFault::Absent)?;
+        self.remove_in_leaf(name, hash, leaf, found)
     }
 
     /// Removes a name whose hash and place are known.
@@ -94,7 +94,7 @@ impl Editor<'_> {
         self.load_root()?;
         let hash = self.hasher().hash(name).hash;
         let mut path = Some(self.descend(hash)?);
-        while let Some(at) = path.filter(|at| at.leaf != leaf) {
+        while let Some(at) = path.filter(|at| at.leaf() != leaf) {
             path = self.continued(&at, hash)?;
         }
         Ok(path)
@@ -103,7 +103,7 @@ impl Editor<'_> {
     /// Gives back a leaf without names, and what became useless with it. Where that cannot be done the empty leaf stays.
     fn free_leaf(&mut self, path: Path) -> Result<(), EditFault> {
         let mut freed = Freed::default();
-        freed.push(path.leaf);
+        freed.push(path.leaf());
         // From the bottom up: a node whose only entry goes, goes too.
         let steps = path.steps();
         let Some(kept) = steps.iter().rposition(|step| self.node(step.lblk).len() > 1) else {
@@ -201,7 +201,7 @@ impl Editor<'_> {
             let (index, node) = (self.format.index, self.node(lblk));
             let kind = if lblk.0 == 0 { DxKind::Root } else { DxKind::Node };
             self.blocks.change_index(lblk, &mut |bytes| {
-                index.put_entries(kind, bytes, at, node.len(), node.entries(at));
+                index.put_entries(kind, bytes, at, node.len(), node.entries()[at..].iter().copied());
             })?;
         }
         self.pop()?;
@@ -236,7 +236,8 @@ impl Editor<'_> {
     fn parent_of(&mut self, lblk: Lblk) -> Result<Option<Parent>, ReadFault> {
         let levels = usize::from(self.cache.levels);
         let format = self.format.entries;
-        let mut index_hash = self.cache.node(lblk).and_then(|node| middle_hash(node.len(), node.entries(0)));
+        let mut index_hash =
+            self.cache.node(lblk).and_then(|node| middle_hash(node.entries().iter().copied()));
         if index_hash.is_none() {
             // A leaf is where the hash of any of its names leads.
             let noted = self.cache.notes(lblk).and_then(|notes| notes.entries().next());
@@ -249,7 +250,7 @@ impl Editor<'_> {
                 if let Some(hash) = hash {
                     let mut path = Some(self.descend(hash)?);
                     while let Some(at) = path {
-                        if at.leaf == lblk {
+                        if at.leaf() == lblk {
                             return Ok(Some(Parent { step: at.bottom(), is_index: false }));
                         }
                         path = self.continued(&at, hash)?;
@@ -260,7 +261,7 @@ impl Editor<'_> {
                 && let Ok(block) = self.index_block(lblk)
             {
                 let entries = self.format.index.decode_node(&block).ok();
-                index_hash = entries.and_then(|entries| middle_hash(entries.len(), entries.iter()));
+                index_hash = entries.and_then(|entries| middle_hash(entries.iter()));
             }
         }
         if let Some(hash) = index_hash {
@@ -282,12 +283,12 @@ impl Editor<'_> {
             for &lblk in &level {
                 self.load_node(lblk)?;
                 let node = self.node(lblk);
-                if let Some(at) = node.pairs().iter().position(|pair| pair.child == sought.0) {
+                if let Some(at) = node.entries().iter().position(|entry| entry.block == sought) {
                     let is_index = depth < self.cache.levels;
                     return Ok(Some(Parent { step: Step { lblk, at }, is_index }));
                 }
                 if depth < self.cache.levels {
-                    below.extend(node.pairs().iter().map(|pair| Lblk(pair.child)));
+                    below.extend(node.entries().iter().map(|entry| entry.block));
                 }
                 if below.len() > self.blocks.len() as usize {
                     return Ok(None);
@@ -300,6 +301,6 @@ impl Editor<'_> {
 }
 
 /// A hash that leads to the node of these entries, or to one before it if that ends in the same hash.
-fn middle_hash(len: usize, mut entries: impl Iterator<Item = DxEntry>) -> Option<u32> {
-    entries.nth(len / 2).map(|entry| entry.hash | 1)
+fn middle_hash(mut entries: impl ExactSizeIterator<Item = DxEntry>) -> Option<u32> {
+    entries.nth(entries.len() / 2).map(|entry| entry.hash | 1)
 }

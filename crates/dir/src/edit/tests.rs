@@ -76,7 +76,7 @@ proptest! {
         limit in prop::sample::select(vec![0usize, 20_000, 64 << 20]),
         filters: bool,
         same_len: bool,
-        tells: bool,
+        tells in 0usize..3,
     ) {
         let toy = Toy::new(like);
         let mut cache = DirCache::new(limit).with_filters(if filters { 8 << 20 } else { 0 });
@@ -86,9 +86,12 @@ proptest! {
         let named = |number: u32| name(number, if same_len { 250 } else { (number as usize * 37) % 250 + 1 });
         for (i, (what, number, len)) in steps.iter().copied().enumerate() {
             let name = named(number);
-            // Some of them come, others are changed meanwhile, or are not asked for.
-            if tells && i % 7 == 0 {
-                let next: Vec<_> = steps[i..].iter().take(20).map(|(_, number, _)| named(*number)).collect();
+            // Some of them come, others are changed meanwhile, or are not asked for. Told again and again, or each once, some before others
+            // are done.
+            let (every, from) = [(usize::MAX, 0), (7, i), (16, i + 16)][tells];
+            if i % every == 0 {
+                let next = steps.iter().skip(from).take(20).map(|(_, number, _)| named(*number));
+                let next: Vec<_> = next.collect();
                 toy.editor(&mut cache).ask_ahead_of(next.iter().map(Vec::as_slice));
             }
             if i % 500 == 499 {

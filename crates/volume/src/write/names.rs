@@ -89,9 +89,9 @@ impl Volume {
 
     /// Tells that operations on these names of a directory come next, in this order: creating, linking, looking up, removing; at most
     /// [`NAMES_AHEAD`] of them (of more, the first ones). Their memory is brought into the processor's caches for all of them at once,
-    /// where each operation would wait for its own: in directories of millions of names that is most of what they cost. Only a hint:
-    /// nothing is read from the device, and nothing changes. `names` is asked while the directory is locked: it calls nothing of this
-    /// volume.
+    /// where each operation would wait for its own: in directories of millions of names that is most of what they cost. Best told while
+    /// as many that were told before are still to be done: then nothing is waited for. Only a hint: nothing is read from the device,
+    /// and nothing changes. `names` is asked while the directory is locked: it calls nothing of this volume.
     pub fn ask_ahead<'n>(&self, dir: Ino, names: impl IntoIterator<Item = &'n [u8]>) {
         let Ok(writer) = self.writer() else { return };
         let Some(parent) = writer.live().known(dir) else { return };

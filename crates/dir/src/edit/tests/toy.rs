@@ -260,7 +260,7 @@ impl Judge<'_> {
 
     fn below(&mut self, lblk: u32, entries: DxEntries<'_>, levels: u8, low: u32, next: Option<u32>) {
         if let Some(node) = self.cache.node(Lblk(lblk)) {
-            let cached: Vec<_> = node.entries(0).collect();
+            let cached: Vec<_> = node.entries().to_vec();
             assert_eq!(cached, entries.iter().collect::<Vec<_>>(), "index block {lblk}");
         }
         let all: Vec<_> = entries.iter().collect();
