@@ -4,7 +4,7 @@
 //! one name after the other     hash  index....  leaf's notes....  leaf's bytes....  change | hash  index....
 //! 16 told before               16 hashes, 16 index...., 16 notes...., 16 bytes....  | change change change change ..
 //!                                         '--- waited for together ---'
-//! and 16 more before those     16 hashes of these, bytes of those, notes of these   | change change change change .. of those
+//! and 16 more before those     16 hashes, 16 index.... of these, bytes of those     | change change change change .. of those
 //! ```
 //!
 //! In a directory of millions of names none of what an operation looks at is in the processor's caches, and each of it says where the
@@ -25,7 +25,7 @@ use super::{Editor, is_name};
 /// Names that are told together at most: more would push out what the first ones need.
 pub const AHEAD_MAX: usize = 16;
 
-/// Names whose operations have not come yet that are remembered: of more, those that were told last.
+/// Names whose operations have not come yet that are remembered at most: of more, those that were told last.
 const REMEMBERED_MAX: usize = 2 * AHEAD_MAX;
 
 /// Names that were told, in the order in which they will be asked for.
@@ -50,6 +50,15 @@ struct ToldName {
     way: Option<Way>,
 }
 
+/// What is known of a name whose operation comes now.
+pub(super) struct Expected {
+    pub(super) hash: NameHash,
+    /// The way to its leaf, if that is right.
+    pub(super) way: Option<Way>,
+    /// The processor was asked for all that there is on the way, and in the leaf.
+    pub(super) is_asked_for: bool,
+}
+
 /// On the way to a name's leaf: in one of the lowest nodes, if all up to there are in memory.
 #[derive(Clone, Copy)]
 struct OnTheWay<'a> {
@@ -62,17 +71,18 @@ impl Told {
         (self.next, self.len, self.new) = (0, 0, 0);
     }
 
-    /// The hash of a name, if it is one of these, and its way, if that is right.
-    pub(super) fn find(&mut self, name: &[u8]) -> Option<(NameHash, Option<Way>)> {
+    /// A name, if it is one of these.
+    pub(super) fn find(&mut self, name: &[u8]) -> Option<Expected> {
         let told = &self.names[self.next..self.len];
         // Operations that others did on some of them in between are passed over.
-        let at = told.iter().position(|told| told.name == name)?;
-        self.next += at + 1;
-        let found = &self.names[self.next - 1];
-        Some((found.hash, found.way))
+        let at = self.next + told.iter().position(|told| told.name == name)?;
+        self.next = at + 1;
+        let ToldName { hash, way, .. } = &self.names[at];
+        let (hash, way) = (*hash, *way);
+        Some(Expected { hash, way, is_asked_for: at < self.new })
     }
 
-    /// Nodes changed: names may belong elsewhere.
+    /// Nodes changed, or came: names may belong elsewhere.
     pub(super) fn forget_ways(&mut self) {
         self.names[self.next..self.len].iter_mut().for_each(|told| told.way = None);
     }
@@ -115,7 +125,7 @@ impl Editor<'_> {
         self.cache.told = told;
     }
 
-    /// Step by step for all of them together: what one waits for in a step has nothing to do with the others.
+    /// From the lowest nodes on step by step for all of them together: what one waits for in a step has nothing to do with the others.
     fn tell<'n>(&self, told: &mut Told, names: impl IntoIterator<Item = &'n [u8]>) {
         told.make_room(AHEAD_MAX);
         let before = told.len;

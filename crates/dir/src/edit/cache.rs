@@ -19,12 +19,11 @@ use ondisk::dirent::edit::Hole;
 use ondisk::hash::NameHash;
 use ondisk::htree::DxEntry;
 
-use super::ahead::Told;
+use super::ahead::{Expected, Told};
 use super::filters::{Filters, Key};
 use super::leaf::Mapped;
 use super::nodes::{Node, Nodes};
 use super::notes::Notes;
-use super::way::Way;
 use super::{Ahead, Location};
 use crate::order::Hasher;
 
@@ -178,8 +177,8 @@ impl DirCache {
         self.hasher = hasher;
     }
 
-    /// The hash of a name that was told, and the way to its leaf, if that is as it was.
-    pub(super) fn told(&mut self, name: &[u8]) -> Option<(NameHash, Option<Way>)> {
+    /// What is known of a name that was told.
+    pub(super) fn told(&mut self, name: &[u8]) -> Option<Expected> {
         self.told.find(name)
     }
 

@@ -8,6 +8,7 @@ use ondisk::filetype::FileType;
 use ondisk::hash::{HashVersion, NameHash};
 use ondisk::htree::{DxEntries, DxEntry, DxKind};
 
+use super::ahead::Expected;
 use super::cache::Deserved;
 use super::nodes::Node;
 use super::notes::Noted;
@@ -176,12 +177,15 @@ impl Editor<'_> {
 
     /// A name's hashes, and the way to the first leaf that may hold it, whose memory the processor is asked for. The root was loaded.
     fn way_to(&mut self, name: &[u8]) -> Result<(NameHash, Way), ReadFault> {
-        let hash = match self.cache.told(name) {
-            Some((hash, Some(way))) => return Ok((hash, way)),
-            Some((hash, None)) => hash,
-            None => self.hasher().hash(name),
+        let (hash, way) = match self.cache.told(name) {
+            Some(Expected { hash, way: Some(way), is_asked_for: true }) => return Ok((hash, way)),
+            Some(Expected { hash, way, .. }) => (hash, way),
+            None => (self.hasher().hash(name), None),
         };
-        let way = self.descend(hash.hash)?.way();
+        let way = match way {
+            Some(way) => way,
+            None => self.descend(hash.hash)?.way(),
+        };
         self.ask_ahead(way.leaf, hash);
         Ok((hash, way))
     }
@@ -297,8 +301,8 @@ impl Editor<'_> {
     pub(super) fn insert_indexed(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
         self.begin()?;
         let need = min_rec_len(name.len(), false);
-        let (hash, mut way) = self.way_to(name)?;
-        let (mut path, mut chosen) = (None, None);
+        let (hash, first) = self.way_to(name)?;
+        let (mut way, mut path, mut chosen) = (first, None, None);
         loop {
             let (found, room) = self.look(way.leaf, hash, name, need)?;
             if found.is_some() {
@@ -316,8 +320,12 @@ impl Editor<'_> {
             Some((lblk, Room::Hole(hole))) => (lblk, hole),
             Some((lblk, _)) => (lblk, self.pack(lblk)?),
             None => {
-                let first = self.descend(hash.hash)?;
-                self.split(first, hash.hash, need)?
+                let path = self.descend(hash.hash)?;
+                if path.leaf() != first.leaf {
+                    // A leaf had names that are not of its hashes, when it was split: nobody looked for the name here.
+                    return Err(self.stale(path.leaf()));
+                }
+                self.split(path, hash.hash, need)?
             }
         };
         self.place(lblk, hole, hash, name, ino, kind)

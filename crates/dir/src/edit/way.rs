@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! path:  root, entry 2 -> node 9, entry 41 -> leaf 77      for who changes the index
-//! way:                                        leaf 77      for who only looks for a name: names of a hash go on behind it, or do not
+//! way:                                        leaf 77      for who does not: and names of a hash go on behind it, or do not
 //! ```
 
 use base::Lblk;
