@@ -261,8 +261,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     Ok(Report { load: study.load, loops, operations_per_loop: study.load.operations(), rows })
 }
 
-/// The ratio of what two modes took, run by run: what else the machine does for longer than a run is in both. The median of
-/// that.
+/// The ratio of what two modes took in the same run, the median of all runs: what else the machine does for longer is in both.
 fn by_runs(these: &[f64], those: &[f64]) -> f64 {
     let ratios: Vec<f64> = these.iter().zip(those).map(|(this, that)| this / that).collect();
     Summary::of(&ratios).median

@@ -77,9 +77,8 @@ impl Told {
         // Operations that others did on some of them in between are passed over.
         let at = self.next + told.iter().position(|told| told.name == name)?;
         self.next = at + 1;
-        let ToldName { hash, way, .. } = &self.names[at];
-        let (hash, way) = (*hash, *way);
-        Some(Expected { hash, way, is_asked_for: at < self.new })
+        let found = &self.names[at];
+        Some(Expected { hash: found.hash, way: found.way, is_asked_for: at < self.new })
     }
 
     /// Nodes changed, or came: names may belong elsewhere.

@@ -106,7 +106,7 @@ impl Path {
         self.steps[self.len - 1]
     }
 
-    /// Takes the last step back, and goes to the entry behind it.
+    /// Takes the last step back: what leads to the entry behind it, if there is one.
     pub(super) fn back_to_next(&mut self) -> Option<Step> {
         self.len = self.len.checked_sub(1)?;
         let Step { lblk, at } = self.steps[self.len];
