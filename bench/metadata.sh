@@ -9,11 +9,13 @@
 #
 # Rates are medians of the rounds, in operations per second. *_cpu is the rate per second of the worker's processor time, which
 # says more when others use the machine; commits run in threads of their own and are in neither side's. A side that could
-# not run is null. two_threads: mknod by two workers, each in its own directory; its ratio is ours to the kernel's, and
-# `scaling` is ours to ours with one worker. The kernel's side needs root.
+# not run is null. two_threads: mknod by two workers, each in its own directory; its ratio is ours to the kernel's. `scaling` is
+# ours to ours with one worker: turns of a fifth of NAMES by one and by two, to and fro in one process, and the median of the ratios
+# of neighbours (see docs/lab.md). `kernel_scaling` is the kernel's. The kernel's side needs root.
 #
 #   ROUNDS=5          rounds
-#   NAMES=1000000     names of mknod, unlink, link and two_threads (all workers together)
+#   NAMES=1000000     names of mknod, unlink and link; a turn of two_threads has a fifth of them, of all workers together
+#   TURNS=10          turns of one and of two workers in a round of two_threads; the kernel, which needs longer, has a third of them
 #   DIRS=200000       directories
 #   LOOPS=50          loops of truncate, 4096 operations each
 #   CACHE=4G          memory for our caches: the kernel's may have all that there is
@@ -36,6 +38,7 @@ rounds="${ROUNDS:-5}"
 names="${NAMES:-1000000}"
 dirs="${DIRS:-200000}"
 loops="${LOOPS:-50}"
+turns="${TURNS:-10}"
 cache="${CACHE:-4G}"
 limit="${LIMIT:-600}"
 tries="${TRIES:-3}"
@@ -160,8 +163,15 @@ round() {
         fi
     fi
     if wanted two_threads; then
-        if json="$(side "$which" $((names / 1000 + 1024)) $((names + 65536)) --threads 2 -m test $((names / 2)))"; then
-            pass two_threads "$which" made "$json"
+        local runs="$turns" all
+        [[ "$which" == ours ]] || runs=$(((turns + 2) / 3))
+        # One run more, which does not count.
+        all=$((names / 5 * 2 * (runs + 1)))
+        if json="$(side "$which" $((all / 1000 + 1024)) $((all + 65536)) --widths 1,2 --runs "$runs" -m test $((names / 5)))"; then
+            note two_threads "$which" "$(number '.rows[1].per_s.median' "$json")" "$(number '.rows[1].per_cpu_s.median' "$json")"
+            local -n scalings="scaling_$which"
+            scalings+=("$(number '.rows[1].scaling' "$json")")
+            say "    two_threads $which: ${scalings[-1]} times one worker's rate"
         else
             failed "$which two_threads"
         fi
@@ -216,6 +226,7 @@ mkdir -- "$mount_point"
 for key in "${all[@]}"; do
     declare -a "rate_${key}_ours=()" "rate_${key}_kernel=()" "cpu_${key}_ours=()" "cpu_${key}_kernel=()"
 done
+declare -a scaling_ours=() scaling_kernel=()
 for ((n = 1; n <= rounds; n++)); do
     say "  round $n"
     round ours
@@ -232,10 +243,9 @@ medians() {
 printf '{'
 for key in "${keys[@]}"; do
     scaling=""
-    medians mknod
-    [[ "$key" != two_threads ]] || single="$ours"
     medians "$key"
-    [[ "$key" != two_threads ]] || scaling=", \"scaling\": $(ratio "$ours" "$single")"
+    [[ "$key" != two_threads ]] ||
+        scaling=", \"scaling\": $(median "${scaling_ours[@]}"), \"kernel_scaling\": $(median "${scaling_kernel[@]}")"
     cpu=""
     [[ "$key" == truncate ]] ||
         cpu=", \"ours_per_cpu_s\": $ours_cpu, \"kernel_per_cpu_s\": $kernel_cpu, \"cpu_ratio\": $(ratio "$ours_cpu" "$kernel_cpu")"
@@ -247,5 +257,6 @@ printf '"names": %d, "dirs": %d, "loops": %d, "rounds": %d, "cpus": %d, "kernel"
 printf '"ours": "extant lab createmany --image mem:SIZE --cache %s ...", "kernel": "mke2fs -O %s; mount -o loop,noinit_itable,noatime; ' \
     "$cache" "$features"
 printf 'extant lab createmany --kernel DIR ...", "mknod": "-m test %d", "unlink": "--then-unlink", ' "$names"
+printf '"two_threads": "--widths 1,2 --runs %d -m test %d", ' "$turns" $((names / 5))
 printf '"link": "--renew-target -l target test %d", "mkdir": "-d test %d", "truncate": "lab orphans --widths 1"}}\n' \
     "$names" "$dirs"

@@ -180,13 +180,16 @@ pub fn run<P: Place>(job: &Job, place: &mut P, watch: &dyn Watch) -> Result<Repo
         let worked = Worker::new(job, 0, watch).work(place);
         return Ok(report(job, vec![worked]));
     }
-    let mut places = Vec::new();
-    for number in 0..job.threads {
-        places.push(place.below(format!("thread-{number}").as_bytes())?);
-    }
+    let numbers = 0..job.threads;
+    let places = numbers.map(|number| place.below(format!("thread-{number}").as_bytes()));
+    Ok(in_places(job, places.collect::<Result<_, _>>()?, watch))
+}
+
+/// Runs a job with a worker in each of these directories, as many as the job has.
+pub(crate) fn in_places<P: Place>(job: &Job, places: Vec<P>, watch: &dyn Watch) -> Report {
     let all = Mutex::new(Vec::new());
     // Nobody removes before all have made what they make: the two clocks measure one thing each.
-    let passed = std::sync::Barrier::new(job.threads);
+    let passed = std::sync::Barrier::new(places.len());
     std::thread::scope(|scope| {
         for (number, mut place) in places.into_iter().enumerate() {
             let (all, passed) = (&all, &passed);
@@ -198,7 +201,7 @@ pub fn run<P: Place>(job: &Job, place: &mut P, watch: &dyn Watch) -> Result<Repo
             });
         }
     });
-    Ok(report(job, all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)))
+    report(job, all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
 fn report(job: &Job, workers: Vec<Worked>) -> Report {

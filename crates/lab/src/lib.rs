@@ -45,6 +45,7 @@ pub mod large_dir;
 pub mod names;
 pub mod orphans;
 pub mod place;
+pub mod scaling;
 pub mod shrinker;
 pub mod summary;
 pub mod usage;

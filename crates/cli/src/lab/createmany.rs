@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use clap::Args;
 use image::options::JournalSize;
-use lab::createmany::{Job, LINKS_PER_TARGET, Operation, Report};
+use lab::createmany::{Job, LINKS_PER_TARGET, Operation};
 use lab::ground::Ground;
-use lab::{Engine, Kernel, LabFault, Watch};
+use lab::{Engine, Failed, Kernel, LabFault, Watch, scaling};
 use serde::Serialize;
 
 use super::{EngineArgs, GroundArgs, Shown, print, usage};
@@ -42,6 +42,7 @@ Examples:
   extant lab createmany --then-unlink --json -m test 1000000   and remove them again, timed apart
   extant lab createmany --renew-target -l target test 5000000  names only: few inodes
   extant lab createmany --threads 2 -d dir%06d 50000           two workers, a directory each
+  extant lab createmany --widths 1,2,4 -m test 200000          how more workers scale, side by side
   extant lab createmany --kernel /mnt -m test 1000000          the same loop on a mount"
 )]
 pub(crate) struct CreatemanyArgs {
@@ -54,6 +55,14 @@ pub(crate) struct CreatemanyArgs {
     /// Workers; each gets a directory of its own, and COUNT names.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
+    /// Compare numbers of workers, turn by turn on one file system: COUNT names in each turn, of all its workers together.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::orphans::parse_width,
+          conflicts_with_all = ["threads", "then_unlink", "sync"])]
+    widths: Vec<u16>,
+    /// Runs of each of the widths.
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "widths",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    runs: u16,
     /// With -l: make TARGET if it is missing, and take a new one (TARGET.1, ...) after so many links.
     #[arg(long, value_name = "LINKS", num_args = 0..=1, require_equals = true,
           default_missing_value = "64998", value_parser = clap::value_parser!(u64).range(1..=LINKS_PER_TARGET))]
@@ -85,12 +94,79 @@ pub(crate) struct CreatemanyArgs {
     words: Vec<String>,
 }
 
+/// What is asked for: one pass, or numbers of workers side by side.
+enum Load {
+    Once(Job),
+    Widths(scaling::Study),
+}
+
+impl Load {
+    fn new(args: &CreatemanyArgs, job: Job) -> Result<Self, LabFault> {
+        if args.widths.is_empty() {
+            return Ok(Self::Once(job));
+        }
+        let (Some(names), None) = (job.count, job.time) else {
+            return Err(usage("--widths needs a COUNT: names of each turn".to_owned()));
+        };
+        let widths: Vec<usize> = args.widths.iter().map(|&width| width.into()).collect();
+        if widths.iter().any(|&width| names < width as u64) {
+            return Err(usage(format!("{names} names are not enough for so many workers")));
+        }
+        Ok(Self::Widths(scaling::Study { job, names, widths, runs: args.runs.into() }))
+    }
+
+    fn job(&mut self) -> &mut Job {
+        match self {
+            Self::Once(job) => job,
+            Self::Widths(study) => &mut study.job,
+        }
+    }
+
+    /// Objects that will be there at the end, if that is known.
+    fn objects(&self) -> Option<u64> {
+        match self {
+            Self::Once(job) => job.count.map(|count| count.saturating_mul(job.threads as u64)),
+            Self::Widths(study) => Some(study.names_in_all()),
+        }
+    }
+
+    fn run<P: lab::Place>(&self, place: &mut P, shown: &Shown) -> Result<Measured, Failed> {
+        Ok(match self {
+            Self::Once(job) => Measured::Once(lab::createmany::run(job, place, shown)?),
+            Self::Widths(study) => Measured::Widths(scaling::run(study, place, shown)?),
+        })
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Measured {
+    Once(lab::createmany::Report),
+    Widths(scaling::Report),
+}
+
+impl Measured {
+    fn text(&self) -> String {
+        match self {
+            Self::Once(report) => report.totals(),
+            Self::Widths(report) => report.to_string(),
+        }
+    }
+
+    fn failed(&self) -> Option<&String> {
+        match self {
+            Self::Once(report) => report.failed.as_ref(),
+            Self::Widths(report) => report.failed.as_ref(),
+        }
+    }
+}
+
 /// What was measured, and where.
 #[derive(Serialize)]
 struct Told {
     place: String,
     #[serde(flatten)]
-    report: Report,
+    measured: Measured,
     #[serde(skip_serializing_if = "Option::is_none")]
     close_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,10 +182,10 @@ struct Told {
 }
 
 impl Told {
-    fn new(place: String, report: Report) -> Self {
+    fn new(place: String, measured: Measured) -> Self {
         Self {
             place,
-            report,
+            measured,
             close_s: None,
             commits: None,
             logged_blocks: None,
@@ -120,7 +196,7 @@ impl Told {
     }
 
     fn text(&self) -> String {
-        let mut text = self.report.totals();
+        let mut text = self.measured.text();
         if let Some(seconds) = self.close_s {
             text += &format!("close: all home after {seconds:.2} seconds more\n");
         }
@@ -142,18 +218,18 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
     if job.then_unlink && job.unlink.is_some() {
         return Err(usage("--then-unlink removes what -u has removed already".to_owned()));
     }
-    let shown = Shown::new(args.json || args.quiet, !args.json && !args.quiet);
-    shown.part(&job.word(), job.count.map(|count| count * u64::from(args.threads)));
+    let mut load = Load::new(args, job)?;
+    // The lines of many short turns would say nothing.
+    let lines = args.widths.is_empty() && !args.json && !args.quiet;
+    let shown = Shown::new(!lines, lines);
+    shown.part(&load.job().word(), load.objects());
     let told = match &args.kernel {
-        Some(dir) => {
-            let report = lab::createmany::run(&job, &mut Kernel::at(dir)?, &shown)?;
-            Told::new(dir.display().to_string(), report)
-        }
-        None => in_process(args, &job, &shown)?,
+        Some(dir) => Told::new(dir.display().to_string(), load.run(&mut Kernel::at(dir)?, &shown)?),
+        None => in_process(args, &mut load, &shown)?,
     };
     drop(shown);
     print(&told, &told.text(), args.json);
-    match (&told.report.failed, told.clean) {
+    match (told.measured.failed(), told.clean) {
         (Some(why), _) => {
             let code = if why.contains("(errno 28)") { exit::NO_SPACE } else { exit::TARGET };
             Ok(exit::fail(code, why))
@@ -163,12 +239,12 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
     }
 }
 
-fn in_process(args: &CreatemanyArgs, job: &Job, shown: &Shown) -> Result<Told, LabFault> {
-    let mut job = job.clone();
-    let (place, ground) = ground(args, &mut job)?;
+fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<Told, LabFault> {
+    let objects = load.objects();
+    let (place, ground) = ground(args, load.job(), objects)?;
     let volume = ground.open(&args.engine.options())?;
-    let report = lab::createmany::run(&job, &mut Engine::root(&volume), shown)?;
-    let mut told = Told::new(place, report);
+    let measured = load.run(&mut Engine::root(&volume), shown)?;
+    let mut told = Told::new(place, measured);
     let journal = volume.journal_stats().unwrap_or_default();
     told.commits = Some(journal.commits);
     told.logged_blocks = Some(journal.logged_blocks);
@@ -188,8 +264,8 @@ fn in_process(args: &CreatemanyArgs, job: &Job, shown: &Shown) -> Result<Told, L
     Ok(told)
 }
 
-/// The image that was named, or a new one in memory with room for the job.
-fn ground(args: &CreatemanyArgs, job: &mut Job) -> Result<(String, Ground), LabFault> {
+/// The image that was named, or a new one in memory with room for the job's objects.
+fn ground(args: &CreatemanyArgs, job: &mut Job, objects: Option<u64>) -> Result<(String, Ground), LabFault> {
     let mut options = args.ground.options()?;
     let memory = match &args.image {
         None => None,
@@ -213,7 +289,6 @@ fn ground(args: &CreatemanyArgs, job: &mut Job) -> Result<(String, Ground), LabF
             }
         }
     };
-    let objects = job.count.map(|count| count.saturating_mul(job.threads as u64));
     let per_object = match job.operation {
         Operation::Link => 64,
         Operation::Mkdir => 4096 + 512,

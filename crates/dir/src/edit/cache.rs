@@ -38,6 +38,8 @@ const LIMIT_BYTES: usize = 64 << 20;
 /// A directory's memory for its changers: see [`super::Editor::new`].
 pub struct DirCache {
     limit_bytes: usize,
+    /// Leaves that have neither get notes and filters: see [`set_may_grow`](Self::set_may_grow).
+    may_grow: bool,
     /// Memory of the notes.
     notes_bytes: usize,
     nodes: Nodes,
@@ -108,6 +110,7 @@ impl DirCache {
     pub fn new(limit_bytes: usize) -> Self {
         Self {
             limit_bytes,
+            may_grow: true,
             notes_bytes: 0,
             nodes: Nodes::default(),
             levels: 0,
@@ -133,10 +136,19 @@ impl DirCache {
         self
     }
 
+    /// May leaves that have neither get notes and filters? Where memory is short it is better that each directory remembers a part of its
+    /// leaves, and keeps that, than that each is remembered for a moment.
+    pub fn set_may_grow(&mut self, may_grow: bool) {
+        self.may_grow = may_grow;
+        self.filters.set_bytes_max(if may_grow { self.filter_bytes_max } else { 0 });
+    }
+
     /// Forgets the directory, but not the counts. Always right, and to be called when blocks changed by another way.
     pub fn clear(&mut self) {
         let empty = Self::new(self.limit_bytes).with_filters(self.filter_bytes_max);
+        let may_grow = self.may_grow;
         *self = Self { stats: self.stats, ..empty };
+        self.set_may_grow(may_grow);
     }
 
     /// What was done since the cache was made.
@@ -159,7 +171,7 @@ impl DirCache {
     }
 
     fn has_room_for_notes(&self) -> bool {
-        self.limited_bytes() < self.limit_bytes / 2
+        self.may_grow && self.limited_bytes() < self.limit_bytes / 2
     }
 
     #[inline]

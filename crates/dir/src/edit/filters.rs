@@ -104,6 +104,11 @@ impl Filters {
         (leaf.0 as usize / leaves, leaf.0 as usize % leaves * self.lines)
     }
 
+    /// Filters take so many bytes at most from now on; those that are there stay.
+    pub(super) fn set_bytes_max(&mut self, bytes: usize) {
+        self.bytes_max = bytes;
+    }
+
     /// Is there room for the filter of this leaf?
     pub(super) fn has_room(&self, leaf: Lblk) -> bool {
         let (chunk, _) = self.place(leaf);

@@ -6,9 +6,10 @@
 //! ```text
 //! shard 0..63:  row 5 -> inodes [80 | 81 | -- | 83 | ...]     16 neighbours together: who makes or removes many files
 //!                                                             goes from one to the next
+//!              in the order in which they came:  [.. 5 ..]    who came first may go first: most likely it is written
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -26,8 +27,10 @@ const SHARDS: usize = 64;
 const RECENT: usize = 16;
 /// Inodes in a row.
 const ROW: u32 = 16;
-/// Inodes looked at per call of the shrinker.
-const SCAN_MAX: usize = 1 << 14;
+/// Rows looked at per call of the shrinker.
+const SCAN_MAX: usize = 1 << 10;
+/// Rows of a shard that give nothing, one after the other, before the shrinker goes on to the next: what came later is not written either.
+const BARREN_MAX: usize = 4;
 /// Inodes that a shard charges for together.
 const CHARGED: usize = 16;
 /// Memory that an inode takes, roughly: values, body, place in the table.
@@ -38,6 +41,8 @@ type Row = [Option<Arc<Node>>; ROW as usize];
 /// The inodes of a shard.
 struct Rows {
     rows: HashMap<u32, Box<Row>, Salted>,
+    /// Each row's number once, in the order in which the shrinker looks at them.
+    order: VecDeque<u32>,
     /// Inodes that came since it last charged.
     uncharged: usize,
     /// Inodes that were let go.
@@ -62,7 +67,8 @@ impl Table {
             budget: Arc::clone(budget),
             shards: (0..SHARDS)
                 .map(|_| {
-                    Apart(Mutex::new(Rows { rows: HashMap::with_hasher(salt), uncharged: 0, departed: 0 }))
+                    let rows = HashMap::with_hasher(salt);
+                    Apart(Mutex::new(Rows { rows, order: VecDeque::new(), uncharged: 0, departed: 0 }))
                 })
                 .collect(),
             recent: Default::default(),
@@ -157,8 +163,38 @@ impl Rows {
     }
 
     fn place(&mut self, ino: Ino) -> &mut Option<Arc<Node>> {
-        let row = self.rows.entry(ino.0 / ROW).or_default();
+        let number = ino.0 / ROW;
+        let row = self.rows.entry(number).or_insert_with(|| {
+            self.order.push_back(number);
+            Box::default()
+        });
         &mut row[(ino.0 % ROW) as usize]
+    }
+
+    /// Lets the idle inodes of the next row go: how many bytes they had charged. `None`: there are no rows.
+    fn let_go(&mut self, written: u64) -> Option<usize> {
+        let number = self.order.pop_front()?;
+        let Self { rows, order, uncharged, departed } = self;
+        let row = rows.get_mut(&number)?;
+        let mut freed = 0;
+        // Nobody was here for long: the processor fetches all of them together.
+        row.iter().flatten().for_each(|node| buffer::ask_for_whole(&**node));
+        for place in row.iter_mut() {
+            if place.as_ref().is_some_and(|node| is_idle(node, written)) {
+                *place = None;
+                *departed += 1;
+                // Those that were not charged for give nothing back.
+                match uncharged.checked_sub(1) {
+                    Some(fewer) => *uncharged = fewer,
+                    None => freed += NODE_BYTES,
+                }
+            }
+        }
+        match row.iter().any(Option::is_some) {
+            true => order.push_back(number),
+            false => drop(rows.remove(&number)),
+        }
+        Some(freed)
     }
 }
 
@@ -194,25 +230,15 @@ impl Shrinker for Table {
             self.turn.store((at + 1) % SHARDS, Ordering::Relaxed);
             // Whoever charges may hold a shard: then that one is left out.
             let Some(mut shard) = self.shards[at].try_lock() else { continue };
-            let Rows { rows, departed, uncharged } = &mut *shard;
-            rows.retain(|_, row| {
-                if freed >= bytes || scanned >= SCAN_MAX {
-                    return true;
+            let mut barren = 0;
+            for _ in 0..shard.order.len() {
+                if freed >= bytes || scanned >= SCAN_MAX || barren >= BARREN_MAX {
+                    break;
                 }
-                scanned += row.len();
-                for place in row.iter_mut() {
-                    if place.as_ref().is_some_and(|node| is_idle(node, written)) {
-                        *place = None;
-                        *departed += 1;
-                        // Those that were not charged for give nothing back.
-                        match uncharged.checked_sub(1) {
-                            Some(fewer) => *uncharged = fewer,
-                            None => freed += NODE_BYTES,
-                        }
-                    }
-                }
-                row.iter().any(Option::is_some)
-            });
+                let Some(more) = shard.let_go(written) else { break };
+                (freed, scanned) = (freed + more, scanned + 1);
+                barren = if more == 0 { barren + 1 } else { 0 };
+            }
         }
         self.bytes.fetch_sub(freed, Ordering::Relaxed);
         self.budget.release(freed);
