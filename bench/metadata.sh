@@ -10,12 +10,14 @@
 # Rates are medians of the rounds, in operations per second. *_cpu is the rate per second of the worker's processor time, which
 # says more when others use the machine; commits run in threads of their own and are in neither side's. A side that could
 # not run is null. two_threads: mknod by two workers, each in its own directory; its ratio is ours to the kernel's. `scaling` is
-# ours to ours with one worker: turns of a fifth of NAMES by one and by two, to and fro in one process, and the median of the ratios
-# of neighbours (see docs/lab.md). `kernel_scaling` is the kernel's. The kernel's side needs root.
+# ours to ours with one worker: short turns of one and of two, to and fro in one process, and the median of the ratios of neighbours
+# (see docs/lab.md). `apart_scaling` is that of two workers that have nothing in common, not even the file system: what the machine
+# gives. `kernel_scaling` is the kernel's. The kernel's side needs root.
 #
 #   ROUNDS=5          rounds
-#   NAMES=1000000     names of mknod, unlink and link; a turn of two_threads has a fifth of them, of all workers together
-#   TURNS=10          turns of one and of two workers in a round of two_threads; the kernel, which needs longer, has a third of them
+#   NAMES=1000000     names of mknod, unlink and link
+#   TURNS=15          turns of one and of two workers in a round of two_threads, of a tenth of a second each; the kernel has a third of
+#                     them, of a second each, since its commits are further apart
 #   DIRS=200000       directories
 #   LOOPS=50          loops of truncate, 4096 operations each
 #   CACHE=4G          memory for our caches: the kernel's may have all that there is
@@ -38,7 +40,7 @@ rounds="${ROUNDS:-5}"
 names="${NAMES:-1000000}"
 dirs="${DIRS:-200000}"
 loops="${LOOPS:-50}"
-turns="${TURNS:-10}"
+turns="${TURNS:-15}"
 cache="${CACHE:-4G}"
 limit="${LIMIT:-600}"
 tries="${TRIES:-3}"
@@ -84,7 +86,10 @@ side() {
     local which="$1" mib="$2" inodes="$3"
     shift 3
     if [[ "$which" == ours ]]; then
-        undisturbed true timeout "$limit" "$extant" lab createmany --json --image "mem:${mib}M" --inodes "$inodes" \
+        local at=(--image "mem:${mib}M")
+        # Those are several file systems.
+        [[ " $* " != *" --apart "* ]] || at=()
+        undisturbed true timeout "$limit" "$extant" lab createmany --json "${at[@]}" --inodes "$inodes" \
             --journal-size 128 --features "$features" --cache "$cache" "$@"
     else
         undisturbed "fresh $mib $inodes" timeout "$limit" "$extant" lab createmany --json --kernel "$mount_point" "$@"
@@ -163,15 +168,17 @@ round() {
         fi
     fi
     if wanted two_threads; then
-        local runs="$turns" all
-        [[ "$which" == ours ]] || runs=$(((turns + 2) / 3))
-        # One run more, which does not count.
-        all=$((names / 5 * 2 * (runs + 1)))
-        if json="$(side "$which" $((all / 1000 + 1024)) $((all + 65536)) --widths 1,2 --runs "$runs" -m test $((names / 5)))"; then
+        local words=(--runs "$turns" --apart -m -t 0.1 test) size=8192 inodes=6000000
+        [[ "$which" == ours ]] || words=(--runs $(((turns + 2) / 3)) -m -t 1 test) size=4096 inodes=2000000
+        if json="$(side "$which" "$size" "$inodes" --widths 1,2 "${words[@]}")"; then
             note two_threads "$which" "$(number '.rows[1].per_s.median' "$json")" "$(number '.rows[1].per_cpu_s.median' "$json")"
             local -n scalings="scaling_$which"
             scalings+=("$(number '.rows[1].scaling' "$json")")
-            say "    two_threads $which: ${scalings[-1]} times one worker's rate"
+            say "    two_threads $which: $(ratio "${scalings[-1]}" 1) times one worker's rate"
+            if [[ "$which" == ours ]]; then
+                scaling_apart+=("$(number '.rows[2].scaling' "$json")")
+                say "    two_threads apart: $(ratio "${scaling_apart[-1]}" 1) times one worker's rate"
+            fi
         else
             failed "$which two_threads"
         fi
@@ -226,7 +233,7 @@ mkdir -- "$mount_point"
 for key in "${all[@]}"; do
     declare -a "rate_${key}_ours=()" "rate_${key}_kernel=()" "cpu_${key}_ours=()" "cpu_${key}_kernel=()"
 done
-declare -a scaling_ours=() scaling_kernel=()
+declare -a scaling_ours=() scaling_apart=() scaling_kernel=()
 for ((n = 1; n <= rounds; n++)); do
     say "  round $n"
     round ours
@@ -245,7 +252,7 @@ for key in "${keys[@]}"; do
     scaling=""
     medians "$key"
     [[ "$key" != two_threads ]] ||
-        scaling=", \"scaling\": $(median "${scaling_ours[@]}"), \"kernel_scaling\": $(median "${scaling_kernel[@]}")"
+        scaling=", \"scaling\": $(median "${scaling_ours[@]}"), \"apart_scaling\": $(median "${scaling_apart[@]}"), \"kernel_scaling\": $(median "${scaling_kernel[@]}")"
     cpu=""
     [[ "$key" == truncate ]] ||
         cpu=", \"ours_per_cpu_s\": $ours_cpu, \"kernel_per_cpu_s\": $kernel_cpu, \"cpu_ratio\": $(ratio "$ours_cpu" "$kernel_cpu")"
@@ -257,6 +264,6 @@ printf '"names": %d, "dirs": %d, "loops": %d, "rounds": %d, "cpus": %d, "kernel"
 printf '"ours": "extant lab createmany --image mem:SIZE --cache %s ...", "kernel": "mke2fs -O %s; mount -o loop,noinit_itable,noatime; ' \
     "$cache" "$features"
 printf 'extant lab createmany --kernel DIR ...", "mknod": "-m test %d", "unlink": "--then-unlink", ' "$names"
-printf '"two_threads": "--widths 1,2 --runs %d -m test %d", ' "$turns" $((names / 5))
+printf '"two_threads": "--widths 1,2 --runs %d --apart -m -t 0.1 test", ' "$turns"
 printf '"link": "--renew-target -l target test %d", "mkdir": "-d test %d", "truncate": "lab orphans --widths 1"}}\n' \
     "$names" "$dirs"

@@ -96,8 +96,11 @@ impl DirMemory {
         let held = state.cache.held_bytes();
         let before = state.charged.bytes;
         state.charged.is_used = true;
-        state.cache.set_may_grow(self.bytes.load(Ordering::Relaxed) < self.budget.limit() / 8 * 3);
-        if held.abs_diff(before) < STEP {
+        let is_much = held.abs_diff(before) >= STEP;
+        if is_much || !state.cache.may_grow() {
+            state.cache.set_may_grow(self.bytes.load(Ordering::Relaxed) < self.budget.limit() / 8 * 3);
+        }
+        if !is_much {
             return;
         }
         state.charged.bytes = held;

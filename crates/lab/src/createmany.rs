@@ -11,6 +11,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::time::ClockId;
 use serde::Serialize;
 
 use crate::names::NameFormat;
@@ -132,6 +133,8 @@ pub struct Report {
     pub per_s: f64,
     /// Processor time of the workers; what others do for them (a journal's commits) is not in it.
     pub cpu_s: f64,
+    /// Processor time of this process's other threads meanwhile: in process those are the commits.
+    pub others_cpu_s: f64,
     /// Workers.
     pub threads: usize,
     /// The removal of all, if it was asked for.
@@ -153,6 +156,8 @@ pub struct Removal {
     pub per_s: f64,
     /// Processor time of the workers.
     pub cpu_s: f64,
+    /// Of others, as above.
+    pub others_cpu_s: f64,
 }
 
 impl Report {
@@ -210,10 +215,13 @@ fn report(job: &Job, workers: Vec<Worked>) -> Report {
         let ended = workers.iter().map(|worked| pass(worked).ended).max();
         let done = workers.iter().map(|worked| pass(worked).done).sum();
         let seconds = begun.zip(ended).map_or(0.0, |(begun, ended)| (ended - begun).as_secs_f64());
-        let cpu_s = workers.iter().map(|worked| pass(worked).cpu).sum();
-        Removal { done, seconds, per_s: rate(done, seconds), cpu_s }
+        let cpu_s: f64 = workers.iter().map(|worked| pass(worked).cpu).sum();
+        let all_begun = workers.iter().map(|worked| pass(worked).all_cpu.0).fold(f64::INFINITY, f64::min);
+        let all_ended = workers.iter().map(|worked| pass(worked).all_cpu.1).fold(0.0, f64::max);
+        let others_cpu_s = (all_ended - all_begun - cpu_s).max(0.0);
+        Removal { done, seconds, per_s: rate(done, seconds), cpu_s, others_cpu_s }
     };
-    let Removal { done, seconds, per_s, cpu_s } = span(|worked| worked.made);
+    let Removal { done, seconds, per_s, cpu_s, others_cpu_s } = span(|worked| worked.made);
     let removal = job.then_unlink.then(|| span(|worked| worked.removed));
     let failed = workers.iter().find_map(|worked| worked.failed.as_ref().map(ToString::to_string));
     Report {
@@ -222,6 +230,7 @@ fn report(job: &Job, workers: Vec<Worked>) -> Report {
         seconds,
         per_s,
         cpu_s,
+        others_cpu_s,
         threads: job.threads.max(1),
         removal,
         failed,
@@ -236,6 +245,8 @@ struct Pass {
     ended: Instant,
     /// Seconds that the worker ran, in the system too.
     cpu: f64,
+    /// Seconds that all threads of the process had run at its begin and at its end.
+    all_cpu: (f64, f64),
 }
 
 struct Worked {
@@ -244,9 +255,9 @@ struct Worked {
     failed: Option<Failed>,
 }
 
-/// Processor time of this thread.
-fn thread_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+/// Processor time, of this thread or of all.
+fn seconds_of(clock: ClockId) -> f64 {
+    let time = rustix::time::clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
@@ -310,7 +321,7 @@ impl<'a> Worker<'a> {
         let mut names = vec![Vec::with_capacity(256); 2 * batch];
         let mut other = Vec::with_capacity(256);
         let count = count.unwrap_or(u64::MAX);
-        let cpu = thread_seconds();
+        let cpu = [ClockId::ThreadCPUTime, ClockId::ProcessCPUTime].map(seconds_of);
         self.begun = Instant::now();
         self.last = (self.begun, 0);
         let (mut done, mut made) = (0, 0);
@@ -345,7 +356,10 @@ impl<'a> Worker<'a> {
         }
         let ended = Instant::now();
         self.watch.advance(done - self.last.1);
-        (Pass { done, begun: self.begun, ended, cpu: thread_seconds() - cpu }, failed)
+        let [thread, all] = cpu;
+        let all_cpu = (all, seconds_of(ClockId::ProcessCPUTime));
+        let cpu = seconds_of(ClockId::ThreadCPUTime) - thread;
+        (Pass { done, begun: self.begun, ended, cpu, all_cpu }, failed)
     }
 
     fn line(&mut self, word: &str, done: u64, now: Instant) {

@@ -1,13 +1,19 @@
 //! How createmany scales with workers: numbers of workers side by side.
 //!
 //! ```text
-//! a run     each number of workers has its turn: new directories, one for each worker, and `names` names in all of them together
+//! a run     each number of workers has its turn: new directories, one for each worker, and names in them for so long, or so many
 //! the next  the turns in the other order, on the same file system
 //! ```
 //! The speed of a processor that is shared with others changes within a second, and memory that a process gave back comes more slowly
 //! the next time: processes that run one after the other compare what the machine does with what it did. So all turns are those of one
-//! process, they are short, and what is compared is each turn with its neighbour: the ratio of a run, and of those the median.
+//! process, they are short, and what is compared is each turn with its neighbour: the ratio of a run, and of those the median. Turns
+//! that end by the clock say what all processors together do; where each worker has its share of the names, the others wait for the
+//! slowest one.
 //! Nothing waits for the journal between turns: each leaves to the next as much as it got.
+//!
+//! What workers on one file system have in common is not all that keeps them from being so many times as fast as one: processors share
+//! memory, caches, and sometimes a core. With a file system for each worker there are rows of workers `apart`, which have nothing else in
+//! common: what is lacking there, the machine does not give.
 
 use std::fmt;
 
@@ -19,10 +25,8 @@ use crate::{Failed, Place, Summary, Watch};
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct Study {
-    /// The load. Its `count` and `threads` do not count.
+    /// The load. Its `time` ends a turn, and its `count`: names of a turn, of all its workers together. `threads` does not count.
     pub job: Job,
-    /// Names of a turn, of all its workers together.
-    pub names: u64,
     /// Numbers of workers; the first is what the others are compared with.
     pub widths: Vec<usize>,
     /// Runs, after one that does not count.
@@ -30,10 +34,10 @@ pub struct Study {
 }
 
 impl Study {
-    /// Names that are made in all.
+    /// Names that are made in all, if that is known.
     #[must_use]
-    pub fn names_in_all(&self) -> u64 {
-        self.names.saturating_mul(self.widths.len() as u64).saturating_mul(self.runs as u64 + 1)
+    pub fn names_in_all(&self) -> Option<u64> {
+        Some(self.job.count?.saturating_mul(self.widths.len() as u64).saturating_mul(self.runs as u64 + 1))
     }
 }
 
@@ -42,8 +46,12 @@ impl Study {
 pub struct Report {
     /// The word of createmany's protocol.
     pub operation: String,
-    /// Names of a turn.
-    pub names: u64,
+    /// Names of a turn, if they were so many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub names: Option<u64>,
+    /// Seconds of a turn, if those end it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_s: Option<f64>,
     /// One for each number of workers.
     pub rows: Vec<Row>,
     /// Why it ended before its time.
@@ -56,6 +64,8 @@ pub struct Report {
 pub struct Row {
     /// Workers.
     pub workers: usize,
+    /// Each on a file system of its own.
+    pub apart: bool,
     /// Names per second, of all workers together.
     pub per_s: Summary,
     /// The same, run by run.
@@ -64,69 +74,94 @@ pub struct Row {
     pub scaling: f64,
     /// Names per second of the workers' processor time; what others do for them (a journal's commits) is not in it.
     pub per_cpu_s: Summary,
+    /// Processor time of others for each second of the workers': while those have no processor of their own it is what scaling lacks.
+    pub others_per_cpu_s: Summary,
 }
 
-/// Runs a study. A turn that fails is the last one; what was measured before is in the report with the reason.
+/// Runs a study, on as many file systems as there are places: a directory on each. Each number of workers has them all in turn, and if
+/// there are as many as workers, also a turn on all of them. A turn that fails is the last one; what was measured before is in the
+/// report with the reason.
 ///
 /// # Errors
 /// The workers' directories cannot be made.
-pub fn run<P: Place>(study: &Study, place: &mut P, watch: &dyn Watch) -> Result<Report, Failed> {
-    let widths = &study.widths;
-    let mut turns = vec![(Vec::new(), Vec::new()); widths.len()];
+pub fn run<P: Place>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Result<Report, Failed> {
+    let apart = |workers: usize| (2..=places.len()).contains(&workers).then_some((workers, true));
+    let kinds: Vec<(usize, bool)> = study
+        .widths
+        .iter()
+        .flat_map(|&workers| [Some((workers.max(1), false)), apart(workers)])
+        .flatten()
+        .collect();
+    let mut turns = vec![Vec::new(); kinds.len()];
     let mut failed = None;
     'runs: for run in 0..=study.runs {
-        let mut rates = vec![(0.0, 0.0); widths.len()];
-        watch.part(&format!("run {run} of {}", study.runs), Some(study.names * widths.len() as u64));
-        for turn in 0..widths.len() {
+        let mut reports = vec![None; kinds.len()];
+        let names = study.job.count.map(|names| names * kinds.len() as u64);
+        watch.part(&format!("run {run} of {}", study.runs), names);
+        for turn in 0..kinds.len() {
             // To and fro: what comes after what does not favour anybody.
-            let at = if run % 2 == 0 { turn } else { widths.len() - 1 - turn };
-            let workers = widths[at].max(1);
-            let places = (0..workers)
-                .map(|number| place.below(format!("run-{run}-turn-{turn}-worker-{number}").as_bytes()));
-            let job =
-                Job { count: Some(study.names / workers as u64), threads: workers, ..study.job.clone() };
-            let report = createmany::in_places(&job, places.collect::<Result<_, _>>()?, watch);
+            let at = if run % 2 == 0 { turn } else { kinds.len() - 1 - turn };
+            let (workers, apart) = kinds[at];
+            let n_places = places.len();
+            let theirs = (0..workers).map(|number| {
+                let place = &mut places[if apart { number } else { run % n_places }];
+                place.below(format!("run-{run}-turn-{turn}-worker-{number}-of-{workers}").as_bytes())
+            });
+            let job = Job {
+                count: study.job.count.map(|names| names / workers as u64),
+                threads: workers,
+                ..study.job.clone()
+            };
+            let report = createmany::in_places(&job, theirs.collect::<Result<_, _>>()?, watch);
             if report.failed.is_some() {
                 failed = report.failed;
                 break 'runs;
             }
-            rates[at] = (report.per_s, crate::summary::rate(report.done, report.cpu_s));
+            reports[at] = Some(report);
         }
         if run > 0 {
-            for (turns, (rate, per_cpu)) in turns.iter_mut().zip(rates) {
-                turns.0.push(rate);
-                turns.1.push(per_cpu);
-            }
+            turns.iter_mut().zip(reports).for_each(|(turns, report)| turns.extend(report));
         }
     }
-    let first = turns.first().map_or(Vec::new(), |(rates, _)| rates.clone());
-    let rows = widths.iter().zip(&turns).map(|(&workers, (rates, per_cpu))| {
-        let ratios: Vec<f64> = rates.iter().zip(&first).map(|(this, first)| this / first).collect();
+    let first = turns.first().cloned().unwrap_or_default();
+    let rows = kinds.into_iter().zip(turns).map(|((workers, apart), turns)| {
+        let summary =
+            |of: fn(&createmany::Report) -> f64| Summary::of(&turns.iter().map(of).collect::<Vec<_>>());
+        let ratios: Vec<f64> =
+            turns.iter().zip(&first).map(|(this, first)| this.per_s / first.per_s).collect();
         Row {
             workers,
-            per_s: Summary::of(rates),
-            rates: rates.clone(),
+            apart,
+            per_s: summary(|turn| turn.per_s),
+            rates: turns.iter().map(|turn| turn.per_s).collect(),
             scaling: Summary::of(&ratios).median,
-            per_cpu_s: Summary::of(per_cpu),
+            per_cpu_s: summary(|turn| crate::summary::rate(turn.done, turn.cpu_s)),
+            others_per_cpu_s: summary(|turn| turn.others_cpu_s / turn.cpu_s),
         }
     });
-    Ok(Report { operation: study.job.word(), names: study.names, rows: rows.collect(), failed })
+    let (names, turn_s) = (study.job.count, study.job.time.map(|time| time.as_secs_f64()));
+    Ok(Report { operation: study.job.word(), names, turn_s, rows: rows.collect(), failed })
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} of {} names in each turn; names per second", self.operation, self.names)?;
+        let names = self.names.map(|names| format!("{names} names"));
+        let ends: Vec<_> = names.into_iter().chain(self.turn_s.map(|s| format!("{s} seconds"))).collect();
+        writeln!(f, "{}, {} in each turn; names per second", self.operation, ends.join(" or "))?;
         writeln!(
             f,
-            "\n{:>7} {:>5} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8} {:>12}",
-            "workers", "runs", "Min", "Max", "Median", "Avg", "Stddev", "scaling", "per cpu s"
+            "\n{:>8} {:>5} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8} {:>12} {:>7}",
+            "workers", "runs", "Min", "Max", "Median", "Avg", "Stddev", "scaling", "per cpu s", "others"
         )?;
         for row in &self.rows {
             let Summary { runs, min, max, median, avg, stddev } = row.per_s;
             writeln!(
                 f,
-                "{:>7} {runs:>5} {min:>10.0} {max:>10.0} {median:>10.0} {avg:>10.0} {stddev:>10.0} {:>8.3} {:>12.0}",
-                row.workers, row.scaling, row.per_cpu_s.median
+                "{:>8} {runs:>5} {min:>10.0} {max:>10.0} {median:>10.0} {avg:>10.0} {stddev:>10.0} {:>8.3} {:>12.0} {:>7.3}",
+                if row.apart { format!("{} apart", row.workers) } else { row.workers.to_string() },
+                row.scaling,
+                row.per_cpu_s.median,
+                row.others_per_cpu_s.median
             )?;
         }
         Ok(())
@@ -142,18 +177,28 @@ mod tests {
 
     #[test]
     fn every_number_of_workers_has_a_turn_in_every_run() {
-        let ground = Ground::memory(256 << 20, &image::options::FormatOptions::default()).unwrap();
+        let ground = || Ground::memory(256 << 20, &image::options::FormatOptions::default()).unwrap();
+        let (ground, other) = (ground(), ground());
         let volume = ground.open(&volume::OpenOptions::default()).unwrap();
-        let job = Job::new(Operation::Mknod, "f");
-        let study = Study { job, names: 600, widths: vec![1, 2, 3], runs: 3 };
-        let report = run(&study, &mut Engine::root(&volume), &Quiet).unwrap();
+        let other = other.open(&volume::OpenOptions::default()).unwrap();
+        let job = Job { count: Some(600), ..Job::new(Operation::Mknod, "f") };
+        let study = Study { job, widths: vec![1, 2, 3], runs: 3 };
+        let report = run(&study, &mut [Engine::root(&volume)], &Quiet).unwrap();
         assert_eq!(report.failed, None);
-        assert_eq!(study.names_in_all(), 7200);
+        assert_eq!(study.names_in_all(), Some(7200));
         let rows: Vec<_> = report.rows.iter().map(|row| (row.workers, row.per_s.runs)).collect();
         assert_eq!(rows, [(1, 3), (2, 3), (3, 3)]);
         assert_eq!(report.rows[0].scaling, 1.0);
         let text = report.to_string();
         assert!(text.contains("scaling") && text.lines().count() == 6, "{text}");
+        let time = Some(std::time::Duration::from_millis(5));
+        let by_time = Job { count: None, time, ..study.job };
+        let study = Study { job: by_time, widths: vec![2, 1], runs: 1 };
+        let mut places = [&volume, &other].map(|volume| Engine::root(volume).below(b"by time").unwrap());
+        let report = run(&study, &mut places, &Quiet).unwrap();
+        assert_eq!((report.failed, report.turn_s), (None, Some(0.005)));
+        let rows: Vec<_> = report.rows.iter().map(|row| (row.workers, row.apart)).collect();
+        assert_eq!(rows, [(2, false), (2, true), (1, false)]);
         volume.close().unwrap();
         assert!(ground.check().unwrap().clean());
     }

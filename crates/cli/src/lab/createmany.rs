@@ -42,7 +42,7 @@ Examples:
   extant lab createmany --then-unlink --json -m test 1000000   and remove them again, timed apart
   extant lab createmany --renew-target -l target test 5000000  names only: few inodes
   extant lab createmany --threads 2 -d dir%06d 50000           two workers, a directory each
-  extant lab createmany --widths 1,2,4 -m test 200000          how more workers scale, side by side
+  extant lab createmany --widths 1,2,4 -m -t 0.2 test          how more workers scale, side by side
   extant lab createmany --kernel /mnt -m test 1000000          the same loop on a mount"
 )]
 pub(crate) struct CreatemanyArgs {
@@ -55,7 +55,7 @@ pub(crate) struct CreatemanyArgs {
     /// Workers; each gets a directory of its own, and COUNT names.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Compare numbers of workers, turn by turn on one file system: COUNT names in each turn, of all its workers together.
+    /// Compare numbers of workers, turn by turn on one file system: turns of -t SECONDS, or of COUNT names of all workers together.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::orphans::parse_width,
           conflicts_with_all = ["threads", "then_unlink", "sync"])]
     widths: Vec<u16>,
@@ -63,6 +63,9 @@ pub(crate) struct CreatemanyArgs {
     #[arg(long, value_name = "N", default_value_t = 10, requires = "widths",
           value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
+    /// With --widths: also each worker on a file system of its own, in memory: what the machine gives to workers that have nothing in common.
+    #[arg(long, requires = "widths", conflicts_with_all = ["image", "kernel"])]
+    apart: bool,
     /// With -l: make TARGET if it is missing, and take a new one (TARGET.1, ...) after so many links.
     #[arg(long, value_name = "LINKS", num_args = 0..=1, require_equals = true,
           default_missing_value = "64998", value_parser = clap::value_parser!(u64).range(1..=LINKS_PER_TARGET))]
@@ -105,14 +108,15 @@ impl Load {
         if args.widths.is_empty() {
             return Ok(Self::Once(job));
         }
-        let (Some(names), None) = (job.count, job.time) else {
-            return Err(usage("--widths needs a COUNT: names of each turn".to_owned()));
-        };
-        let widths: Vec<usize> = args.widths.iter().map(|&width| width.into()).collect();
-        if widths.iter().any(|&width| names < width as u64) {
-            return Err(usage(format!("{names} names are not enough for so many workers")));
+        if job.count.is_none() && job.time.is_none() {
+            return Err(usage("--widths needs -t SECONDS or a COUNT, of each turn".to_owned()));
         }
-        Ok(Self::Widths(scaling::Study { job, names, widths, runs: args.runs.into() }))
+        let widths: Vec<usize> = args.widths.iter().map(|&width| width.into()).collect();
+        let most = widths.iter().max().copied().unwrap_or(0) as u64;
+        if let Some(names) = job.count.filter(|names| *names < most) {
+            return Err(usage(format!("{names} names are not enough for {most} workers")));
+        }
+        Ok(Self::Widths(scaling::Study { job, widths, runs: args.runs.into() }))
     }
 
     fn job(&mut self) -> &mut Job {
@@ -126,15 +130,27 @@ impl Load {
     fn objects(&self) -> Option<u64> {
         match self {
             Self::Once(job) => job.count.map(|count| count.saturating_mul(job.threads as u64)),
-            Self::Widths(study) => Some(study.names_in_all()),
+            Self::Widths(study) => study.names_in_all(),
         }
     }
 
-    fn run<P: lab::Place>(&self, place: &mut P, shown: &Shown) -> Result<Measured, Failed> {
+    /// Runs it in a place; others are on file systems of their own.
+    fn run<P: lab::Place>(&self, mut place: P, others: Vec<P>, shown: &Shown) -> Result<Measured, Failed> {
         Ok(match self {
-            Self::Once(job) => Measured::Once(lab::createmany::run(job, place, shown)?),
-            Self::Widths(study) => Measured::Widths(scaling::run(study, place, shown)?),
+            Self::Once(job) => Measured::Once(lab::createmany::run(job, &mut place, shown)?),
+            Self::Widths(study) => {
+                let mut places: Vec<P> = std::iter::once(place).chain(others).collect();
+                Measured::Widths(scaling::run(study, &mut places, shown)?)
+            }
         })
+    }
+
+    /// File systems that workers apart need besides the one.
+    fn others(&self) -> usize {
+        match self {
+            Self::Widths(study) => study.widths.iter().max().map_or(0, |&most| most.saturating_sub(1)),
+            Self::Once(_) => 0,
+        }
     }
 }
 
@@ -224,7 +240,7 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(!lines, lines);
     shown.part(&load.job().word(), load.objects());
     let told = match &args.kernel {
-        Some(dir) => Told::new(dir.display().to_string(), load.run(&mut Kernel::at(dir)?, &shown)?),
+        Some(dir) => Told::new(dir.display().to_string(), load.run(Kernel::at(dir)?, Vec::new(), &shown)?),
         None => in_process(args, &mut load, &shown)?,
     };
     drop(shown);
@@ -243,7 +259,10 @@ fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<T
     let objects = load.objects();
     let (place, ground) = ground(args, load.job(), objects)?;
     let volume = ground.open(&args.engine.options())?;
-    let measured = load.run(&mut Engine::root(&volume), shown)?;
+    let others = (0..if args.apart { load.others() } else { 0 })
+        .map(|_| self::ground(args, load.job(), objects)?.1.open(&args.engine.options()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let measured = load.run(Engine::root(&volume), others.iter().map(Engine::root).collect(), shown)?;
     let mut told = Told::new(place, measured);
     let journal = volume.journal_stats().unwrap_or_default();
     told.commits = Some(journal.commits);

@@ -143,6 +143,12 @@ impl DirCache {
         self.filters.set_bytes_max(if may_grow { self.filter_bytes_max } else { 0 });
     }
 
+    /// What [`set_may_grow`](Self::set_may_grow) said last.
+    #[must_use]
+    pub fn may_grow(&self) -> bool {
+        self.may_grow
+    }
+
     /// Forgets the directory, but not the counts. Always right, and to be called when blocks changed by another way.
     pub fn clear(&mut self) {
         let empty = Self::new(self.limit_bytes).with_filters(self.filter_bytes_max);

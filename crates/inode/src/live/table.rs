@@ -27,6 +27,8 @@ const SHARDS: usize = 64;
 const RECENT: usize = 16;
 /// Inodes in a row.
 const ROW: u32 = 16;
+/// Rows after another that are in the same shard.
+const NEIGHBOURS: u32 = 16;
 /// Rows looked at per call of the shrinker.
 const SCAN_MAX: usize = 1 << 10;
 /// Rows of a shard that give nothing, one after the other, before the shrinker goes on to the next: what came later is not written either.
@@ -150,8 +152,9 @@ impl Table {
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Rows> {
-        // Spread: threads that make inodes at the same pace, each in a group of its own, would be in the same shard all the time.
-        self.shards[base::salted::spread(u64::from(ino.0 / ROW)) as usize % SHARDS].lock()
+        // Spread: threads that make inodes at the same pace, each in a group of its own, would be in the same shard all the time. Many rows
+        // together: who goes from one inode to the next finds the shard in his processor's cache.
+        self.shards[base::salted::spread(u64::from(ino.0 / ROW / NEIGHBOURS)) as usize % SHARDS].lock()
     }
 }
 
