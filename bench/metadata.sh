@@ -87,7 +87,7 @@ side() {
     shift 3
     if [[ "$which" == ours ]]; then
         local at=(--image "mem:${mib}M")
-        # Those are several file systems.
+        # Those are several file systems, as large as they need to be.
         [[ " $* " != *" --apart "* ]] || at=()
         undisturbed true timeout "$limit" "$extant" lab createmany --json "${at[@]}" --inodes "$inodes" \
             --journal-size 128 --features "$features" --cache "$cache" "$@"
@@ -168,8 +168,8 @@ round() {
         fi
     fi
     if wanted two_threads; then
-        local words=(--runs "$turns" --apart -m -t 0.1 test) size=8192 inodes=6000000
-        [[ "$which" == ours ]] || words=(--runs $(((turns + 2) / 3)) -m -t 1 test) size=4096 inodes=2000000
+        local words=(--runs "$turns" --apart -m -t 0.1 test) size=0 inodes=$((turns * 600000))
+        [[ "$which" == ours ]] || words=(--runs $(((turns + 2) / 3)) -m -t 1 test) size=$((turns * 300)) inodes=$((turns * 200000))
         if json="$(side "$which" "$size" "$inodes" --widths 1,2 "${words[@]}")"; then
             note two_threads "$which" "$(number '.rows[1].per_s.median' "$json")" "$(number '.rows[1].per_cpu_s.median' "$json")"
             local -n scalings="scaling_$which"
@@ -264,6 +264,7 @@ printf '"names": %d, "dirs": %d, "loops": %d, "rounds": %d, "cpus": %d, "kernel"
 printf '"ours": "extant lab createmany --image mem:SIZE --cache %s ...", "kernel": "mke2fs -O %s; mount -o loop,noinit_itable,noatime; ' \
     "$cache" "$features"
 printf 'extant lab createmany --kernel DIR ...", "mknod": "-m test %d", "unlink": "--then-unlink", ' "$names"
-printf '"two_threads": "--widths 1,2 --runs %d --apart -m -t 0.1 test", ' "$turns"
+printf '"two_threads": "--widths 1,2 --runs %d --apart -m -t 0.1 test; the kernel: --widths 1,2 --runs %d -m -t 1 test", ' \
+    "$turns" $(((turns + 2) / 3))
 printf '"link": "--renew-target -l target test %d", "mkdir": "-d test %d", "truncate": "lab orphans --widths 1"}}\n' \
     "$names" "$dirs"

@@ -7,14 +7,15 @@
 //! 2. Where a cache has a block is what the directory's map says: who changes the map otherwise than through the directory's editor has
 //!    all forgotten.
 //! 3. The shrinker waits for no lock: whoever charges may hold a directory's values.
-//! 4. A directory that changed since the shrinker last came by keeps its memory while all together have less than half of the budget:
-//!    who has to find out again what is in each leaf needs several times as long for a name. While they have more than three eighths
-//!    none remembers more leaves, so that directories in use rarely come to the half; what is not in use goes first.
+//! 4. A directory that was changed since half of the budget was asked for keeps its memory while all together have less than half of it:
+//!    who has to find out again what is in each leaf needs several times as long for a name. While memory is short and they have more
+//!    than three eighths none remembers more leaves, so that directories in use rarely come to the half; what is not in use goes first.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use base::sync::Apart;
 use dir::edit::{DirCache, Stats};
 use memory::{Budget, Shrinker};
 use parking_lot::Mutex;
@@ -28,6 +29,10 @@ const STEP: usize = 4096;
 const ONE_MAX: usize = 64 << 20;
 /// Directories looked at per call of the shrinker.
 const SCAN_MAX: usize = 1 << 12;
+/// Directories in use that it meets before it gives up.
+const SPARED_MAX: usize = 32;
+/// Operations after which a directory that may not grow asks again.
+const ASK_AGAIN: u8 = 32;
 
 /// What makes changes of a directory fast; lost without harm.
 pub struct DirState {
@@ -42,8 +47,10 @@ struct Charged {
     bytes: usize,
     /// It is in the list of those that have something.
     is_known: bool,
-    /// An operation was here since the shrinker last came by.
-    is_used: bool,
+    /// What had been asked for when an operation was here last.
+    used_at: u64,
+    /// Operations since it asked if it may grow.
+    since_asked: u8,
 }
 
 impl DirState {
@@ -51,6 +58,11 @@ impl DirState {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.cache.stats()
+    }
+
+    /// It has memory that the shrinker leaves it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.charged.is_known && self.charged.memory.is_recent(self.charged.used_at)
     }
 
     /// The directory's map was changed by another way.
@@ -63,6 +75,8 @@ impl DirState {
 pub(crate) struct DirMemory {
     budget: Arc<Budget>,
     bytes: AtomicUsize,
+    /// Bytes that the shrinker was asked for, ever: how time passes here.
+    asked: Apart<AtomicU64>,
     /// Those that have something charged, each once, in the order in which the shrinker comes by.
     known: Mutex<VecDeque<Weak<Node>>>,
 }
@@ -72,6 +86,7 @@ impl DirMemory {
         let made = Arc::new(Self {
             budget: Arc::clone(budget),
             bytes: AtomicUsize::new(0),
+            asked: Apart::default(),
             known: Mutex::default(),
         });
         let shrinker: Arc<dyn Shrinker> = Arc::<Self>::clone(&made);
@@ -87,7 +102,13 @@ impl DirMemory {
         Box::new(DirState {
             cache,
             window: Prealloc::new(),
-            charged: Charged { memory: Arc::clone(self), bytes: 0, is_known: false, is_used: false },
+            charged: Charged {
+                memory: Arc::clone(self),
+                bytes: 0,
+                is_known: false,
+                used_at: 0,
+                since_asked: 0,
+            },
         })
     }
 
@@ -95,10 +116,12 @@ impl DirMemory {
     pub(crate) fn count(&self, node: &Arc<Node>, state: &mut DirState) {
         let held = state.cache.held_bytes();
         let before = state.charged.bytes;
-        state.charged.is_used = true;
+        state.charged.used_at = self.asked.load(Ordering::Relaxed);
         let is_much = held.abs_diff(before) >= STEP;
-        if is_much || !state.cache.may_grow() {
-            state.cache.set_may_grow(self.bytes.load(Ordering::Relaxed) < self.budget.limit() / 8 * 3);
+        state.charged.since_asked += u8::from(!state.cache.may_grow());
+        if is_much || state.charged.since_asked >= ASK_AGAIN {
+            state.charged.since_asked = 0;
+            state.cache.set_may_grow(self.has_room());
         }
         if !is_much {
             return;
@@ -113,6 +136,18 @@ impl DirMemory {
             self.bytes.fetch_add(held - before, Ordering::Relaxed);
             self.budget.charge(held - before);
         }
+    }
+
+    /// May directories remember more?
+    fn has_room(&self) -> bool {
+        let eighth = self.budget.limit() / 8;
+        self.bytes.load(Ordering::Relaxed) < 3 * eighth || self.budget.used() < 7 * eighth
+    }
+
+    /// Is it not long ago that so many bytes had been asked for?
+    fn is_recent(&self, used_at: u64) -> bool {
+        let since = self.asked.load(Ordering::Relaxed).saturating_sub(used_at);
+        since < (self.budget.limit() / 2) as u64
     }
 
     fn release(&self, bytes: usize) {
@@ -137,10 +172,10 @@ impl Shrinker for DirMemory {
     }
 
     fn shrink(&self, bytes: usize) -> usize {
-        let mut freed = 0;
+        let (mut freed, mut spared) = (0, 0);
         let scan_max = self.known.lock().len().min(SCAN_MAX);
         for _ in 0..scan_max {
-            if freed >= bytes {
+            if freed >= bytes || spared >= SPARED_MAX {
                 break;
             }
             let Some(weak) = self.known.lock().pop_front() else { break };
@@ -149,7 +184,8 @@ impl Shrinker for DirMemory {
             match node.try_values() {
                 Some(mut values) => {
                     let Some(state) = &mut values.dir else { continue };
-                    if std::mem::take(&mut state.charged.is_used) && !are_many {
+                    if self.is_recent(state.charged.used_at) && !are_many {
+                        spared += 1;
                         self.known.lock().push_back(weak);
                         continue;
                     }
@@ -161,6 +197,7 @@ impl Shrinker for DirMemory {
                 None => self.known.lock().push_back(weak),
             }
         }
+        self.asked.fetch_add(bytes.min(self.budget.limit()) as u64, Ordering::Relaxed);
         self.release(freed);
         freed
     }

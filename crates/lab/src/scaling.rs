@@ -16,6 +16,7 @@
 //! common: what is lacking there, the machine does not give.
 
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -34,10 +35,11 @@ pub struct Study {
 }
 
 impl Study {
-    /// Names that are made in all, if that is known.
+    /// Names that are made on one file system at most, if that is known. `apart`: there are others for workers apart.
     #[must_use]
-    pub fn names_in_all(&self) -> Option<u64> {
-        Some(self.job.count?.saturating_mul(self.widths.len() as u64).saturating_mul(self.runs as u64 + 1))
+    pub fn names_at_most(&self, apart: bool) -> Option<u64> {
+        let turns = self.widths.len() as u64 * (1 + u64::from(apart));
+        Some(self.job.count?.saturating_mul(turns).saturating_mul(self.runs as u64 + 1))
     }
 }
 
@@ -74,13 +76,13 @@ pub struct Row {
     pub scaling: f64,
     /// Names per second of the workers' processor time; what others do for them (a journal's commits) is not in it.
     pub per_cpu_s: Summary,
-    /// Processor time of others for each second of the workers': while those have no processor of their own it is what scaling lacks.
-    pub others_per_cpu_s: Summary,
+    /// Processor time of this process's other threads for each second of the workers', in all runs together: while those have no
+    /// processor of their own it is what scaling lacks. (A kernel's commits are another process's.)
+    pub others_per_cpu_s: f64,
 }
 
-/// Runs a study, on as many file systems as there are places: a directory on each. Each number of workers has them all in turn, and if
-/// there are as many as workers, also a turn on all of them. A turn that fails is the last one; what was measured before is in the
-/// report with the reason.
+/// Runs a study in the first of these places, and for numbers of workers that are not more than the places, each on a file system of its own,
+/// also with a worker in each. A turn that fails is the last one; what was measured before is in the report with the reason.
 ///
 /// # Errors
 /// The workers' directories cannot be made.
@@ -92,6 +94,8 @@ pub fn run<P: Place>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Resu
         .flat_map(|&workers| [Some((workers.max(1), false)), apart(workers)])
         .flatten()
         .collect();
+    // Directories of another study may be there.
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
     let mut turns = vec![Vec::new(); kinds.len()];
     let mut failed = None;
     'runs: for run in 0..=study.runs {
@@ -102,10 +106,9 @@ pub fn run<P: Place>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Resu
             // To and fro: what comes after what does not favour anybody.
             let at = if run % 2 == 0 { turn } else { kinds.len() - 1 - turn };
             let (workers, apart) = kinds[at];
-            let n_places = places.len();
             let theirs = (0..workers).map(|number| {
-                let place = &mut places[if apart { number } else { run % n_places }];
-                place.below(format!("run-{run}-turn-{turn}-worker-{number}-of-{workers}").as_bytes())
+                let place = &mut places[if apart { number } else { 0 }];
+                place.below(format!("{begun:x}-run-{run}-turn-{turn}-worker-{number}").as_bytes())
             });
             let job = Job {
                 count: study.job.count.map(|names| names / workers as u64),
@@ -127,6 +130,7 @@ pub fn run<P: Place>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Resu
     let rows = kinds.into_iter().zip(turns).map(|((workers, apart), turns)| {
         let summary =
             |of: fn(&createmany::Report) -> f64| Summary::of(&turns.iter().map(of).collect::<Vec<_>>());
+        let sum = |of: fn(&createmany::Report) -> f64| turns.iter().map(of).sum::<f64>();
         let ratios: Vec<f64> =
             turns.iter().zip(&first).map(|(this, first)| this.per_s / first.per_s).collect();
         Row {
@@ -136,7 +140,8 @@ pub fn run<P: Place>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Resu
             rates: turns.iter().map(|turn| turn.per_s).collect(),
             scaling: Summary::of(&ratios).median,
             per_cpu_s: summary(|turn| crate::summary::rate(turn.done, turn.cpu_s)),
-            others_per_cpu_s: summary(|turn| turn.others_cpu_s / turn.cpu_s),
+            // Most turns have no commit in them, some a whole one.
+            others_per_cpu_s: sum(|turn| turn.others_cpu_s) / sum(|turn| turn.cpu_s).max(f64::MIN_POSITIVE),
         }
     });
     let (names, turn_s) = (study.job.count, study.job.time.map(|time| time.as_secs_f64()));
@@ -161,7 +166,7 @@ impl fmt::Display for Report {
                 if row.apart { format!("{} apart", row.workers) } else { row.workers.to_string() },
                 row.scaling,
                 row.per_cpu_s.median,
-                row.others_per_cpu_s.median
+                row.others_per_cpu_s
             )?;
         }
         Ok(())
@@ -185,7 +190,7 @@ mod tests {
         let study = Study { job, widths: vec![1, 2, 3], runs: 3 };
         let report = run(&study, &mut [Engine::root(&volume)], &Quiet).unwrap();
         assert_eq!(report.failed, None);
-        assert_eq!(study.names_in_all(), Some(7200));
+        assert_eq!(study.names_at_most(false), Some(7200));
         let rows: Vec<_> = report.rows.iter().map(|row| (row.workers, row.per_s.runs)).collect();
         assert_eq!(rows, [(1, 3), (2, 3), (3, 3)]);
         assert_eq!(report.rows[0].scaling, 1.0);

@@ -64,7 +64,7 @@ pub(crate) struct CreatemanyArgs {
           value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
     /// With --widths: also each worker on a file system of its own, in memory: what the machine gives to workers that have nothing in common.
-    #[arg(long, requires = "widths", conflicts_with_all = ["image", "kernel"])]
+    #[arg(long, requires = "widths", conflicts_with_all = ["image", "kernel", "check"])]
     apart: bool,
     /// With -l: make TARGET if it is missing, and take a new one (TARGET.1, ...) after so many links.
     #[arg(long, value_name = "LINKS", num_args = 0..=1, require_equals = true,
@@ -116,6 +116,9 @@ impl Load {
         if let Some(names) = job.count.filter(|names| *names < most) {
             return Err(usage(format!("{names} names are not enough for {most} workers")));
         }
+        if args.apart && most < 2 {
+            return Err(usage("--apart is for widths of two workers and more".to_owned()));
+        }
         Ok(Self::Widths(scaling::Study { job, widths, runs: args.runs.into() }))
     }
 
@@ -126,11 +129,11 @@ impl Load {
         }
     }
 
-    /// Objects that will be there at the end, if that is known.
-    fn objects(&self) -> Option<u64> {
+    /// Objects that will be there at the end at most, if that is known.
+    fn objects(&self, apart: bool) -> Option<u64> {
         match self {
             Self::Once(job) => job.count.map(|count| count.saturating_mul(job.threads as u64)),
-            Self::Widths(study) => study.names_in_all(),
+            Self::Widths(study) => study.names_at_most(apart),
         }
     }
 
@@ -238,7 +241,7 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
     // The lines of many short turns would say nothing.
     let lines = args.widths.is_empty() && !args.json && !args.quiet;
     let shown = Shown::new(!lines, lines);
-    shown.part(&load.job().word(), load.objects());
+    shown.part(&load.job().word(), load.objects(args.apart));
     let told = match &args.kernel {
         Some(dir) => Told::new(dir.display().to_string(), load.run(Kernel::at(dir)?, Vec::new(), &shown)?),
         None => in_process(args, &mut load, &shown)?,
@@ -256,7 +259,7 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
 }
 
 fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<Told, LabFault> {
-    let objects = load.objects();
+    let objects = load.objects(args.apart);
     let (place, ground) = ground(args, load.job(), objects)?;
     let volume = ground.open(&args.engine.options())?;
     let others = (0..if args.apart { load.others() } else { 0 })
@@ -264,11 +267,12 @@ fn in_process(args: &CreatemanyArgs, load: &mut Load, shown: &Shown) -> Result<T
         .collect::<Result<Vec<_>, _>>()?;
     let measured = load.run(Engine::root(&volume), others.iter().map(Engine::root).collect(), shown)?;
     let mut told = Told::new(place, measured);
-    let journal = volume.journal_stats().unwrap_or_default();
-    told.commits = Some(journal.commits);
-    told.logged_blocks = Some(journal.logged_blocks);
-    told.start_waits = Some(journal.start_waits);
-    told.sealing_s = Some(journal.sealing_nanos as f64 / 1e9);
+    if let Some(journal) = volume.journal_stats().filter(|_| others.is_empty()) {
+        told.commits = Some(journal.commits);
+        told.logged_blocks = Some(journal.logged_blocks);
+        told.start_waits = Some(journal.start_waits);
+        told.sealing_s = Some(journal.sealing_nanos as f64 / 1e9);
+    }
     let is_kept = args.image.is_some();
     if is_kept || args.sync || args.check {
         shown.part("close", None);

@@ -31,8 +31,9 @@ const ROW: u32 = 16;
 const NEIGHBOURS: u32 = 16;
 /// Rows looked at per call of the shrinker.
 const SCAN_MAX: usize = 1 << 10;
-/// Rows of a shard that give nothing, one after the other, before the shrinker goes on to the next: what came later is not written either.
-const BARREN_MAX: usize = 4;
+/// Rows of a shard with inodes that are not written, one after the other, before the shrinker goes on to the next: what came later is not
+/// either.
+const UNWRITTEN_MAX: usize = 4;
 /// Inodes that a shard charges for together.
 const CHARGED: usize = 16;
 /// Memory that an inode takes, roughly: values, body, place in the table.
@@ -174,22 +175,27 @@ impl Rows {
         &mut row[(ino.0 % ROW) as usize]
     }
 
-    /// Lets the idle inodes of the next row go: how many bytes they had charged. `None`: there are no rows.
-    fn let_go(&mut self, written: u64) -> Option<usize> {
+    /// Lets the idle inodes of the next row go: how many bytes they had charged, and are there others that are not written yet? `None`: there
+    /// are no rows.
+    fn let_go(&mut self, written: u64) -> Option<(usize, bool)> {
         let number = self.order.pop_front()?;
         let Self { rows, order, uncharged, departed } = self;
         let row = rows.get_mut(&number)?;
-        let mut freed = 0;
+        let (mut freed, mut are_unwritten) = (0, false);
         // Nobody was here for long: the processor fetches all of them together.
         row.iter().flatten().for_each(|node| buffer::ask_for_whole(&**node));
         for place in row.iter_mut() {
-            if place.as_ref().is_some_and(|node| is_idle(node, written)) {
-                *place = None;
-                *departed += 1;
-                // Those that were not charged for give nothing back.
-                match uncharged.checked_sub(1) {
-                    Some(fewer) => *uncharged = fewer,
-                    None => freed += NODE_BYTES,
+            match place.as_ref().map(|node| Use::of(node, written)) {
+                None | Some(Use::Held) => {}
+                Some(Use::Unwritten) => are_unwritten = true,
+                Some(Use::Idle) => {
+                    *place = None;
+                    *departed += 1;
+                    // Those that were not charged for give nothing back.
+                    match uncharged.checked_sub(1) {
+                        Some(fewer) => *uncharged = fewer,
+                        None => freed += NODE_BYTES,
+                    }
                 }
             }
         }
@@ -197,20 +203,35 @@ impl Rows {
             true => order.push_back(number),
             false => drop(rows.remove(&number)),
         }
-        Some(freed)
+        Some((freed, are_unwritten))
     }
 }
 
-/// May it go? `written`: the last transaction whose inodes are all in their table blocks.
-fn is_idle(node: &Arc<Node>, written: u64) -> bool {
-    Arc::strong_count(node) == 1
-        && node.opens.load(Ordering::Relaxed) == 0
-        && node.orphan() == OrphanState::None
-        && node.values.try_lock().is_some_and(|values| {
-            // What could not be written is told to who asks next, whenever that is.
-            let has_errors = values.data.as_ref().is_some_and(|data| data.pages.had_errors());
-            values.listed_in == 0 && values.changed_in <= written && !has_errors
-        })
+/// Who needs an inode?
+enum Use {
+    /// Nobody: it may go.
+    Idle,
+    /// The journal: it was changed after the last transaction whose inodes are all in their table blocks.
+    Unwritten,
+    /// Somebody has it, or it has what should stay.
+    Held,
+}
+
+impl Use {
+    fn of(node: &Arc<Node>, written: u64) -> Self {
+        let is_held = Arc::strong_count(node) > 1
+            || node.opens.load(Ordering::Relaxed) > 0
+            || node.orphan() != OrphanState::None;
+        let Some(values) = node.values.try_lock().filter(|_| !is_held) else { return Self::Held };
+        // What could not be written is told to who asks next, whenever that is.
+        let has_errors = values.data.as_ref().is_some_and(|data| data.pages.had_errors());
+        let is_in_use = values.dir.as_ref().is_some_and(|state| state.is_in_use());
+        match () {
+            () if has_errors || is_in_use => Self::Held,
+            () if values.listed_in != 0 || values.changed_in > written => Self::Unwritten,
+            () => Self::Idle,
+        }
+    }
 }
 
 impl Shrinker for Table {
@@ -233,14 +254,14 @@ impl Shrinker for Table {
             self.turn.store((at + 1) % SHARDS, Ordering::Relaxed);
             // Whoever charges may hold a shard: then that one is left out.
             let Some(mut shard) = self.shards[at].try_lock() else { continue };
-            let mut barren = 0;
+            let mut unwritten = 0;
             for _ in 0..shard.order.len() {
-                if freed >= bytes || scanned >= SCAN_MAX || barren >= BARREN_MAX {
+                if freed >= bytes || scanned >= SCAN_MAX || unwritten >= UNWRITTEN_MAX {
                     break;
                 }
-                let Some(more) = shard.let_go(written) else { break };
+                let Some((more, are_unwritten)) = shard.let_go(written) else { break };
                 (freed, scanned) = (freed + more, scanned + 1);
-                barren = if more == 0 { barren + 1 } else { 0 };
+                unwritten = if are_unwritten { unwritten + 1 } else { 0 };
             }
         }
         self.bytes.fetch_sub(freed, Ordering::Relaxed);

@@ -83,11 +83,13 @@ fn directories_give_memory_back() {
     let values = node.values();
     assert_eq!(shrinker.shrink(usize::MAX), 0, "it is being changed");
     drop(values);
-    assert_eq!(shrinker.shrink(usize::MAX), 0, "it was changed since the shrinker last came by");
+    make(10_000..10_001);
+    let held = shrinker.cached_bytes();
+    assert_eq!(shrinker.shrink(usize::MAX), 0, "it was changed just now");
     assert_eq!(shrinker.shrink(usize::MAX), held);
     assert_eq!(shrinker.cached_bytes(), 0);
     assert!(budget.used() < used - held / 2, "{budget:?}");
-    make(10_000..20_000);
+    make(10_001..20_000);
     assert!(shrinker.cached_bytes() > held);
     let stats = volume.dir_stats(Ino::ROOT).unwrap();
     assert_eq!(stats.inserts, 20_000);
@@ -121,7 +123,7 @@ fn a_directory_in_use_is_not_forgotten_when_memory_is_short() {
         }
         for dir in made {
             let stats = volume.dir_stats(dir).unwrap();
-            assert!(stats.leaf_reads < stats.inserts / 4, "{dirs}: {stats}");
+            assert!(stats.leaf_reads < stats.inserts / 10, "{dirs}: {stats}");
         }
         volume.close().unwrap();
         testkit::e2fsck_clean(&path);
