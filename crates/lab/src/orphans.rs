@@ -20,7 +20,7 @@ use serde::Serialize;
 use volume::{LockStats, OpenOptions, OrphanMode, WriteOptions};
 
 use crate::ground::{Ground, Site};
-use crate::summary::rate;
+use crate::summary::{by_runs, rate};
 use crate::{Engine, Failed, Kernel, LabFault, Place, Summary, Watch};
 
 /// Size of a worker's file, in bytes.
@@ -259,12 +259,6 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
         }
     }
     Ok(Report { load: study.load, loops, operations_per_loop: study.load.operations(), rows })
-}
-
-/// The ratio of what two modes took in the same run, the median of all runs: what else the machine does for longer is in both.
-fn by_runs(these: &[f64], those: &[f64]) -> f64 {
-    let ratios: Vec<f64> = these.iter().zip(those).map(|(this, that)| this / that).collect();
-    Summary::of(&ratios).median
 }
 
 /// Loops with which one worker needs a second, in the mode that is likely the fastest.

@@ -21,6 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::createmany::{self, Job};
+use crate::summary::{by_runs, rate};
 use crate::{Failed, Place, Summary, Watch};
 
 /// What to run.
@@ -126,20 +127,19 @@ pub fn run<P: Place>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Resu
             turns.iter_mut().zip(reports).for_each(|(turns, report)| turns.extend(report));
         }
     }
-    let first = turns.first().cloned().unwrap_or_default();
+    let rates = |turns: &[createmany::Report]| turns.iter().map(|turn| turn.per_s).collect::<Vec<_>>();
+    let first = turns.first().map_or(Vec::new(), |turns| rates(turns));
     let rows = kinds.into_iter().zip(turns).map(|((workers, apart), turns)| {
-        let summary =
-            |of: fn(&createmany::Report) -> f64| Summary::of(&turns.iter().map(of).collect::<Vec<_>>());
         let sum = |of: fn(&createmany::Report) -> f64| turns.iter().map(of).sum::<f64>();
-        let ratios: Vec<f64> =
-            turns.iter().zip(&first).map(|(this, first)| this.per_s / first.per_s).collect();
+        let per_cpu: Vec<_> = turns.iter().map(|turn| rate(turn.done, turn.cpu_s)).collect();
+        let rates = rates(&turns);
         Row {
             workers,
             apart,
-            per_s: summary(|turn| turn.per_s),
-            rates: turns.iter().map(|turn| turn.per_s).collect(),
-            scaling: Summary::of(&ratios).median,
-            per_cpu_s: summary(|turn| crate::summary::rate(turn.done, turn.cpu_s)),
+            per_s: Summary::of(&rates),
+            scaling: by_runs(&rates, &first),
+            rates,
+            per_cpu_s: Summary::of(&per_cpu),
             // Most turns have no commit in them, some a whole one.
             others_per_cpu_s: sum(|turn| turn.others_cpu_s) / sum(|turn| turn.cpu_s).max(f64::MIN_POSITIVE),
         }

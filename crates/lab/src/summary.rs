@@ -42,6 +42,13 @@ pub fn rate(objects: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { objects as f64 / seconds } else { 0.0 }
 }
 
+/// The ratio of what two measured in the same run, the median of all runs: what else the machine does for longer is in both.
+#[must_use]
+pub fn by_runs(these: &[f64], those: &[f64]) -> f64 {
+    let ratios: Vec<f64> = these.iter().zip(those).map(|(this, that)| this / that).collect();
+    Summary::of(&ratios).median
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +61,6 @@ mod tests {
         assert_eq!(Summary::of(&[7.0]).stddev, 0.0);
         assert_eq!(Summary::of(&[]).runs, 0);
         assert_eq!(rate(10, 0.0), 0.0);
+        assert_eq!(by_runs(&[2.0, 9.0, 4.0], &[1.0, 3.0, 4.0, 5.0]), 2.0);
     }
 }

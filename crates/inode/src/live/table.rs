@@ -203,6 +203,7 @@ impl Rows {
             true => order.push_back(number),
             false => drop(rows.remove(&number)),
         }
+        debug_assert_eq!(order.len(), rows.len(), "each row stands once in the order");
         Some((freed, are_unwritten))
     }
 }
@@ -222,7 +223,10 @@ impl Use {
         let is_held = Arc::strong_count(node) > 1
             || node.opens.load(Ordering::Relaxed) > 0
             || node.orphan() != OrphanState::None;
-        let Some(values) = node.values.try_lock().filter(|_| !is_held) else { return Self::Held };
+        if is_held {
+            return Self::Held;
+        }
+        let Some(values) = node.values.try_lock() else { return Self::Held };
         // What could not be written is told to who asks next, whenever that is.
         let has_errors = values.data.as_ref().is_some_and(|data| data.pages.had_errors());
         let is_in_use = values.dir.as_ref().is_some_and(|state| state.is_in_use());
