@@ -41,6 +41,7 @@ mod tests;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -306,7 +307,9 @@ impl<D: Device> Coordinator<D> {
         }
         rounds.in_flight = true;
         drop(rounds);
-        let made = self.make();
+        // The others of the round wait for its result: a panic must leave one, or they wait for ever.
+        let flushed = catch_unwind(AssertUnwindSafe(|| self.make()));
+        let made = flushed.as_ref().map_or_else(|_| self.settle(Err(panicked())), Clone::clone);
         let mut rounds = self.rounds();
         if self.settings.join_in_flight {
             rounds.next = None;
@@ -321,6 +324,9 @@ impl<D: Device> Coordinator<D> {
             next.turn.notify_one();
         }
         drop(rounds);
+        if let Err(panic) = flushed {
+            resume_unwind(panic);
+        }
         result(&round).map(|()| How::Own)
     }
 
@@ -371,6 +377,12 @@ impl<D: Device> Coordinator<D> {
         self.written.fetch_add(1, Ordering::AcqRel);
         written
     }
+}
+
+/// The result of a flush that did not return.
+fn panicked() -> DeviceFault {
+    let source = std::io::Error::other("the device panicked, which is a defect of it");
+    DeviceFault::Io { what: "flush", offset: 0, len: 0, source }
 }
 
 fn result(round: &Round) -> Result<(), Failed> {

@@ -17,6 +17,7 @@ struct Cached {
     durable: Mutex<HashSet<u64>>,
     flush: Duration,
     fails: AtomicBool,
+    panics: AtomicBool,
     flushes: AtomicU64,
 }
 
@@ -42,6 +43,7 @@ impl Device for Cached {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         let covered = self.cache.lock().unwrap().clone();
         std::thread::sleep(self.flush);
+        assert!(!self.panics.load(Ordering::Relaxed), "a defect of a device");
         if self.fails.load(Ordering::Relaxed) {
             let source = io::Error::other("no");
             return Err(DeviceFault::Io { what: "flush", offset: 0, len: 0, source });
@@ -121,6 +123,29 @@ fn sixteen_threads_share_flushes_of_a_slow_disk() {
         // Threads come one after the other at the beginning and at the end.
         assert!(found <= per_request * 1.3, "{}: {found} flushes a request: {counts:?}", mode.name());
     }
+}
+
+/// Those who joined its round wait for its result, and the next leader for its end.
+#[test]
+fn a_flush_that_panics_ends_its_round_and_is_reported_to_all() {
+    let coordinator = of(Mode::Merge, Delay::None, Duration::from_millis(20));
+    coordinator.device().panics.store(true, Ordering::Relaxed);
+    let refused = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (coordinator, refused) = (&coordinator, &refused);
+            scope.spawn(move || {
+                coordinator.write_at(thread, b"").unwrap();
+                let flush = || coordinator.flush_for(Stream(thread)).is_err();
+                let is_refused =
+                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(flush)).unwrap_or(true);
+                refused.fetch_add(is_refused.into(), Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(refused.into_inner(), 4);
+    coordinator.device().panics.store(false, Ordering::Relaxed);
+    assert!(coordinator.flush_for(Stream(0)).is_err(), "a flush after a lost one proves nothing");
 }
 
 #[test]

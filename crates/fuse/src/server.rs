@@ -9,10 +9,12 @@
 //!
 //! An inode that loses its last name is held open in the volume, and remembered here until it is let go, or the volume closed.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -122,7 +124,16 @@ impl Server {
     /// Asks the volume; refusals become numbers.
     fn ask<R>(&self, question: impl FnOnce(&Volume) -> Result<R, Fault>) -> Result<R, Errno> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
-            State::Open(volume) => question(volume).map_err(|fault| self.refuse(&fault)),
+            // A panic must not take the thread that answers, or the kernel waits for it for ever. The volume writes nothing after it.
+            State::Open(volume) => match catch_unwind(AssertUnwindSafe(|| question(volume))) {
+                Ok(done) => done.map_err(|fault| self.refuse(&fault)),
+                Err(panic) => {
+                    let cause = format!("internal error, which is a defect of extant: {}", message(&*panic));
+                    (self.report)(&cause);
+                    volume.abort(&cause);
+                    Err(Errno::IO)
+                }
+            },
             State::Closed(_) => Err(Errno::IO),
         }
     }
@@ -230,6 +241,12 @@ impl Server {
         }
         Errno(fault.errno())
     }
+}
+
+/// What a panic said.
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
 impl Serve for Server {

@@ -19,14 +19,17 @@ fn main() -> ExitCode {
         time_max: Duration::from_secs(value("--seconds", 60)),
         threads: value("--threads", 2) as usize,
         round_max: Duration::from_secs(2),
+        changes: args.iter().any(|arg| arg == "--changes"),
     };
     let soaked = hostile::soak(&images::all(), what);
     println!(
-        "rounds {} (seeds from {}), opened {}, damage found in {}, slowest {:?}, failures {}",
+        "rounds {} (seeds from {}), opened {}, damage found in {}, changes {}, worse after them {}, slowest {:?}, failures {}",
         soaked.rounds,
         what.first_seed,
         soaked.opened,
         soaked.found,
+        soaked.changed,
+        soaked.worse,
         soaked.slowest,
         soaked.failures.len()
     );

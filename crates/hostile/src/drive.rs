@@ -116,8 +116,10 @@ fn look(volume: &Volume, inode: &Inode, left: &mut usize, walked: &mut Walked) {
     walked.errors += usize::from(listed.is_err());
 }
 
-/// Runs the checker over the image with one thread. Returns whether it found it sound; `None` when it refused.
-pub fn verify(device: &dyn Device) -> Option<bool> {
+/// Runs the checker over the image with one thread. Returns how many errors it found, 0 for a sound one; `None` when it cannot be
+/// opened.
+pub fn verify(device: &dyn Device) -> Option<usize> {
     let options = check::Options { threads: NonZero::new(1), ..check::Options::default() };
-    check::check(device, &options).ok().map(|report| report.opened && report.clean())
+    let report = check::check(device, &options).ok().filter(|report| report.opened)?;
+    Some(report.findings.iter().filter(|finding| finding.rule.severity != check::Severity::Note).count())
 }

@@ -1,7 +1,7 @@
 //! Damages images on purpose, with right checksums, and drives the readers over them.
 //!
 //! Owns: where the metadata of a sound image is ([`map()`]), making checksums right again after bytes were changed ([`seal()`]), seeded
-//! damage ([`Mutator`]), and using everything of a damaged image ([`walk()`], [`verify`]). Does **not** own: judging what the readers answer;
+//! damage ([`Mutator`]), and using everything of a damaged image ([`walk()`], [`verify`]), changing it ([`change()`]). Does **not** own: judging what the readers answer;
 //! outside judges (see the tests).
 //!
 //! Invariants
@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod change;
 mod drive;
 mod mutate;
 mod regions;
@@ -18,6 +19,7 @@ mod rng;
 mod seal;
 mod soak;
 
+pub use change::{Changed, change};
 pub use drive::{Walked, verify, walk};
 pub use mutate::{Damage, Mutator};
 pub use regions::{Region, Sealed, map};

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use device::{Device, MemDevice};
 
-use crate::{Mutator, verify, walk};
+use crate::change::Restorable;
+use crate::{Mutator, change, verify, walk};
 
 /// What to run.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +24,8 @@ pub struct Soak {
     pub threads: usize,
     /// A round that takes longer is a failure.
     pub round_max: Duration,
+    /// Change the damaged images, too, instead of reading them only.
+    pub changes: bool,
 }
 
 /// What came of it.
@@ -34,6 +37,10 @@ pub struct Soaked {
     pub opened: u64,
     /// Rounds in which the checker found damage, or refused.
     pub found: u64,
+    /// Operations that changed a damaged image.
+    pub changed: u64,
+    /// Rounds after whose changes the checker found more errors than before: damage that the engine cannot see, and built on.
+    pub worse: u64,
     /// The longest round.
     pub slowest: Duration,
     /// Panics and rounds that took too long, in words, with the image's name and the seed.
@@ -57,11 +64,13 @@ pub fn soak(images: &[(String, Mutator)], what: Soak) -> Soaked {
                     }
                     let seed = what.first_seed.wrapping_add(round);
                     let at = (seed % images.len() as u64) as usize;
-                    let told = copies[at].round(&images[at].1, &images[at].0, seed, what.round_max);
+                    let told = copies[at].round(&images[at].1, &images[at].0, seed, &what);
                     let mut total = total.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     total.rounds += 1;
                     total.opened += told.opened;
                     total.found += told.found;
+                    total.changed += told.changed;
+                    total.worse += told.worse;
                     total.slowest = total.slowest.max(told.slowest);
                     total.failures.extend(told.failures);
                 }
@@ -84,28 +93,37 @@ impl Copy {
         Self { bytes: mutator.sound().to_vec(), device: Arc::new(device) }
     }
 
-    fn round(&mut self, mutator: &Mutator, name: &str, seed: u64, round_max: Duration) -> Soaked {
+    fn round(&mut self, mutator: &Mutator, name: &str, seed: u64, what: &Soak) -> Soaked {
         let damage = mutator.damage(&mut self.bytes, seed);
         self.show(&damage.undo);
         let mut told = Soaked::default();
         let start = Instant::now();
+        let restorable = Arc::new(Restorable::over(&self.device));
         let ran = catch_unwind(AssertUnwindSafe(|| {
-            let device: Arc<dyn Device> = Arc::<MemDevice>::clone(&self.device);
-            (walk(device), verify(&*self.device))
+            if !what.changes {
+                let walked = walk(Arc::<MemDevice>::clone(&self.device));
+                told.opened = u64::from(walked.opened);
+                told.found = u64::from(verify(&*self.device) != Some(0));
+                return;
+            }
+            let before = verify(&*self.device);
+            let changed = change(Arc::<Restorable>::clone(&restorable), seed);
+            let after = verify(&*self.device);
+            told.opened = u64::from(changed.opened);
+            told.found = u64::from(before != Some(0));
+            told.changed = changed.done as u64;
+            told.worse = u64::from(after > before);
         }));
         told.slowest = start.elapsed();
-        match ran {
-            Ok((walked, clean)) => {
-                told.opened = u64::from(walked.opened);
-                told.found = u64::from(clean != Some(true));
-            }
-            Err(_) => told.failures.push(format!("{name}: panic: {}", damage.story)),
+        if ran.is_err() {
+            told.failures.push(format!("{name}: panic: {}", damage.story));
         }
-        if told.slowest > round_max {
+        if told.slowest > what.round_max {
             told.failures.push(format!("{name}: took {:?}: {}", told.slowest, damage.story));
         }
         mutator.undo(&mut self.bytes, &damage);
         self.show(&damage.undo);
+        restorable.restore(&self.bytes);
         told
     }
 

@@ -27,6 +27,7 @@ fn twenty_thousand_damaged_images_neither_panic_nor_hang() {
             time_max: Duration::from_secs(600),
             threads: 2,
             round_max: Duration::from_secs(2),
+            changes: false,
         },
     );
     println!("{soaked:#?}");
@@ -35,4 +36,25 @@ fn twenty_thousand_damaged_images_neither_panic_nor_hang() {
     // The damage must be neither harmless nor so coarse that nothing opens.
     assert!(soaked.opened > soaked.rounds / 3, "{soaked:?}");
     assert!(soaked.found > soaked.rounds / 2, "{soaked:?}");
+}
+
+/// What `extant edit -k` and a mount do on a damaged image.
+#[test]
+fn changing_damaged_images_neither_panics_nor_hangs() {
+    let images = images::all();
+    let soaked = hostile::soak(
+        &images,
+        hostile::Soak {
+            first_seed: 1,
+            rounds: 4_000,
+            time_max: Duration::from_secs(300),
+            threads: 2,
+            round_max: Duration::from_secs(2),
+            changes: true,
+        },
+    );
+    println!("{soaked:#?}");
+    assert!(soaked.failures.is_empty(), "{:#?}", soaked.failures);
+    assert_eq!(soaked.rounds, 4_000, "not all rounds were run in five minutes");
+    assert!(soaked.opened > soaked.rounds / 2 && soaked.changed > 10 * soaked.opened, "{soaked:?}");
 }

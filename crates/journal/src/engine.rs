@@ -216,7 +216,8 @@ const FEW: u32 = 64;
 #[cfg(feature = "shuttle")]
 const FEW: u32 = 2;
 
-/// Half a commit or checkpoint is none: whoever comes after a panic must not go on from there.
+/// A commit or checkpoint that panicked is half done: nothing may be written after it. Threads that wait for it to end are woken, and
+/// find the journal aborted.
 struct AbortOnPanic<'a>(&'a Journal);
 
 impl Drop for AbortOnPanic<'_> {
@@ -224,6 +225,7 @@ impl Drop for AbortOnPanic<'_> {
         if std::thread::panicking() {
             let cause = "a commit or checkpoint did not end: it panicked, which is a defect".to_owned();
             let _ = self.0.aborted.set(Aborted { cause });
+            self.0.reopen();
         }
     }
 }
@@ -544,11 +546,16 @@ impl Journal {
         if let (Some(log), false) = (&mut writer.log, matches!(cause, Failure::Aborted(_))) {
             log.note_abort();
         }
+        self.reopen();
+        aborted
+    }
+
+    /// After an abort: a commit that waited for handles, or for which others wait, has ended.
+    fn reopen(&self) {
         let mut running = self.running.lock();
         running.is_locked = false;
         self.lanes.reopen(running.transaction.number);
         self.changed.notify_all();
-        aborted
     }
 
     /// Lets nothing more be committed: for failures that are not the journal's own, or when the file system is somebody else's now.

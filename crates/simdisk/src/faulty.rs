@@ -37,6 +37,8 @@ pub enum Effect {
     Delay(Duration),
     /// It succeeds without being done: a lost write, a flush that lies. A read gives zeros.
     Lie,
+    /// It panics, as a defect in the code above it would: that code's locks and promises are unwound.
+    Panic,
 }
 
 /// When what happens.
@@ -262,6 +264,7 @@ impl<D: Device> Faulty<D> {
             Some(Effect::Fail(errno)) => fault(errno),
             Some(Effect::FailAfter(errno)) => call().and_then(|()| fault(errno)),
             Some(Effect::Lie) => Ok(()),
+            Some(Effect::Panic) => panic!("{what} at {offset}: a planted panic"),
         }
     }
 

@@ -128,21 +128,26 @@ impl<'a> InlineEditor<'a> {
         !entries.any(|entry| entry.is_ok_and(|entry| entry.is_used()))
     }
 
-    /// Fills the first block of the same directory, no more inline: "." and "..", then its names.
+    /// The first block of the same directory, no more inline: "." and "..", then its names.
     ///
-    /// # Panics
-    /// If `block` is not one block long. (Names of an inode fit into every block: an inode is no larger than a block, and
-    /// what stands before its data is longer than "." and "..".)
-    pub fn to_block(&self, block: &mut [u8]) {
-        first_block(&self.format, self.ino, *self.parent, block);
+    /// # Errors
+    /// ".." leads to no inode, which only an inline directory can spell.
+    pub fn to_block(&self) -> Result<Vec<u8>, EditFault> {
+        let leads =
+            Malformed::unless(self.parent.0 != 0, "inline directory", "\"..\" leads to an inode", 0u32);
+        leads.map_err(|fact| self.corrupt(fact))?;
+        let mut block = vec![0; self.format.block_size.len()];
+        first_block(&self.format, self.ino, *self.parent, &mut block);
         let mut at = min_rec_len(1, false);
         for region in &self.regions {
             let entries = self.format.entries(region).map_while(Result::ok);
             for entry in entries.filter(|entry| entry.is_used() && !entry.is_dot_or_dotdot()) {
-                let placed = self.format.insert_at(block, at, entry.ino, entry.file_type, entry.name);
-                at = placed.expect("names of an inode fit into a block").at;
+                // An inode is no larger than a block, and what stands before its data is longer than "." and "..".
+                let placed = self.format.insert_at(&mut block, at, entry.ino, entry.file_type, entry.name);
+                at = placed.ok_or(EditFault::NoSpace(NoSpace::Inline))?.at;
             }
         }
+        Ok(block)
     }
 
     fn find(&self, name: &[u8]) -> Result<(usize, Found), EditFault> {

@@ -219,6 +219,10 @@ impl Editor<'_> {
         let root = self.format.index.decode_root(&block);
         let parent = root.map_err(|fact| self.corrupt(&block, Lblk(0), fact))?.parent;
         drop(block);
+        if parent.0 == 0 {
+            // Damage: an entry that leads to no inode is free space, which ".." cannot be. The index stays; the directory can go.
+            return Ok(());
+        }
         let (format, ino) = (self.format.entries, self.ino);
         self.blocks.refill_leaf(Lblk(0), &mut |bytes| first_block(&format, ino, parent, bytes))?;
         for _ in 0..index_levels {

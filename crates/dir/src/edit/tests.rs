@@ -193,8 +193,7 @@ proptest! {
             if let Some((name, ino)) = model.iter().next() {
                 prop_assert_eq!(editor.replace(name, Ino(*ino), FileType::Regular).unwrap().0, *ino);
             }
-            let mut block = vec![0xFF; 1024];
-            editor.to_block(&mut block);
+            let block = editor.to_block().unwrap();
             let toy = Toy::new(Like { csum, ..Like::default() });
             toy.change_leaf(Lblk(0), &mut Location::default(), &mut |bytes| bytes.copy_from_slice(&block)).unwrap();
             judge(&toy, &mut DirCache::default(), &model);

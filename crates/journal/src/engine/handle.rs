@@ -218,6 +218,10 @@ impl Drop for Handle<'_> {
         if self.is_sealing {
             return;
         }
+        if std::thread::panicking() {
+            // Half an operation is in the transaction. Before the handle ends: a commit that waits for it must find this.
+            self.journal.abort("an operation panicked half-way, which is a defect".to_owned());
+        }
         let given = self.given.get();
         match self.lane {
             Some(lane) => {

@@ -296,6 +296,30 @@ fn a_checkpoint_that_panics_ends_the_journal_and_the_log_still_has_all() {
     assert_eq!(home(&replayed(&device), 5000)[0], 3);
 }
 
+/// Half an operation is in the transaction then: a commit that waits for the handle must not write it.
+#[test]
+fn an_operation_that_panics_ends_the_journal() {
+    let device = device();
+    let journal = open(&device, Options::default());
+    put(&journal, 5000, 3);
+    journal.commit_all().unwrap();
+    std::thread::scope(|scope| {
+        let (journal, (changed, is_changed)) = (&journal, std::sync::mpsc::channel());
+        let operation = scope.spawn(move || {
+            let handle = journal.start(1).unwrap();
+            handle.fresh(Pblk(5000), SEAL, &mut |bytes| bytes[0] = 4);
+            changed.send(()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            panic!("a defect of an operation");
+        });
+        is_changed.recv().unwrap();
+        assert!(journal.commit_all().unwrap_err().to_string().contains("panicked half-way"));
+        assert!(operation.join().is_err());
+    });
+    assert!(journal.start(1).is_err() && journal.close().is_err());
+    assert_eq!(home(&replayed(&device), 5000)[0], 3);
+}
+
 /// Writes fail, or panic, when told so.
 struct Failing {
     device: Arc<MemDevice>,

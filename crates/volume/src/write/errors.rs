@@ -119,6 +119,15 @@ impl Volume {
         }
     }
 
+    /// Ends all writing, as damage does where `errors=remount-ro` is set: for a caller that caught a panic out of this volume, since
+    /// what is in memory may be half changed. What was synced is safe, the superblock gets the error, and closing reports it. A volume
+    /// that is open for reading has nothing to end.
+    pub fn abort(&self, cause: &str) {
+        if let Some(writer) = &self.writer {
+            writer.abort(cause.to_owned());
+        }
+    }
+
     /// May anything be done at all?
     pub(crate) fn check_going(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
@@ -133,6 +142,14 @@ impl Volume {
 }
 
 impl Writer {
+    /// Aborts the journal, and notes that.
+    fn abort(&self, cause: String) {
+        self.journal.abort(cause);
+        if let Some(aborted) = self.journal.aborted() {
+            self.note(&Fault::Aborted(aborted.clone()));
+        }
+    }
+
     /// Notes what an operation failed with, if it is damage or the end of the journal.
     pub(super) fn note(&self, fault: &Fault) {
         let errors = &self.keeper.errors;

@@ -362,7 +362,7 @@ impl Writer {
             inode.with_inline_dir(shared, |dir| (dir.parent, *dir.first, dir.second.to_vec()))?;
         let format = &self.dir_format.entries;
         let target = Target { ino: node.ino(), indexed: false, casefold: false, encrypted: false };
-        let names = InlineEditor::new(target, format, &mut parent, &mut first, &mut second)?;
+        let names = InlineEditor::new(target, format, &mut parent, &mut first, &mut second)?.to_block()?;
         let before = {
             let mut values = change.live.edit(node, change.edit.transaction());
             let before = (values.fields.flags, values.fields.size, values.fields.block);
@@ -373,7 +373,9 @@ impl Writer {
             values.fields.block = if extents { FileMap::EMPTY } else { [0; 60] };
             before
         };
-        if let Err(fault) = change.fill_dir(node, &self.dir_format, &mut |bytes| names.to_block(bytes)) {
+        if let Err(fault) =
+            change.fill_dir(node, &self.dir_format, &mut |bytes| bytes.copy_from_slice(&names))
+        {
             let mut values = change.live.edit(node, change.edit.transaction());
             (values.fields.flags, values.fields.size, values.fields.block) = before;
             drop(values);

@@ -511,9 +511,23 @@ pub(super) fn reach(run: &Run) -> (Range<u64>, u64) {
     (run.start()..run.start() + run.len_bytes(), run.end())
 }
 
+/// Without the thread nothing that is dirty is written in time, and writers would wait for it.
+struct AbortOnPanic<'a>(&'a journal::Journal);
+
+impl Drop for AbortOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort("writing back panicked, which is a defect".to_owned());
+        }
+    }
+}
+
 /// Starts the thread that writes back.
 pub(super) fn spawn(flusher: &Arc<Flusher>) -> std::thread::JoinHandle<()> {
     let flusher = Arc::clone(flusher);
-    let life = move || flusher.run();
+    let life = move || {
+        let _ended = AbortOnPanic(&flusher.journal);
+        flusher.run();
+    };
     std::thread::Builder::new().name("extant-writeback".to_owned()).spawn(life).expect("a thread can be made")
 }

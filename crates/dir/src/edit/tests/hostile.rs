@@ -19,6 +19,8 @@ enum Damage {
     Fill { block: usize, bytes: Vec<u8> },
     /// Fewer or more levels.
     Levels(u8),
+    /// ".." of the root leads to this inode.
+    Parent(u32),
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
@@ -32,6 +34,7 @@ fn damage() -> impl Strategy<Value = Damage> {
         }),
         1 => (block, prop::collection::vec(any::<u8>(), 1024)).prop_map(|(block, bytes)| Damage::Fill { block, bytes }),
         1 => (0u8..4).prop_map(Damage::Levels),
+        1 => prop::sample::select(vec![0, u32::MAX]).prop_map(Damage::Parent),
     ]
 }
 
@@ -71,6 +74,7 @@ fn apply(toy: &Toy, damage: &Damage) {
         }),
         Damage::Fill { block, bytes } => put(*block, &mut |there| there.copy_from_slice(bytes)),
         Damage::Levels(levels) => put(0, &mut |bytes| bytes[30] = *levels),
+        Damage::Parent(ino) => put(0, &mut |bytes| bytes[12..16].copy_from_slice(&ino.to_le_bytes())),
     }
 }
 
@@ -104,7 +108,44 @@ proptest! {
                 _ => drop((editor.is_empty(), editor.set_parent(Ino(3)))),
             }
         }
+        // Down to nothing, which takes index blocks away and at last the index.
+        for number in 0..count {
+            drop(toy.editor(&mut cache).remove(&name(number, 250 - number as usize % 2 * 150)));
+        }
     }
+}
+
+/// An entry that leads to no inode is free space; the one block that is left without an index could not say so of "..".
+#[test]
+fn an_index_whose_dotdot_leads_nowhere_can_be_emptied() {
+    let toy = Toy::new(Like { csum: false, ..Like::default() });
+    let mut cache = DirCache::default();
+    let names: Vec<_> = (0..60).map(|number| name(number, 100)).collect();
+    for name in &names {
+        toy.editor(&mut cache).insert(name, Ino(20), FileType::Regular).unwrap();
+    }
+    assert!(toy.indexed.get());
+    apply(&toy, &Damage::Parent(0));
+    let mut cache = DirCache::default();
+    for name in &names {
+        toy.editor(&mut cache).remove(name).unwrap();
+    }
+    assert!(
+        matches!(toy.editor(&mut cache).is_empty(), Err(EditFault::Read(_))),
+        "found before it is removed"
+    );
+    assert!(toy.indexed.get());
+    toy.editor(&mut cache).insert(&names[0], Ino(20), FileType::Regular).unwrap();
+}
+
+#[test]
+fn an_inline_directory_whose_dotdot_leads_nowhere_stays_inline() {
+    let format = Toy::new(Like::default()).format.entries;
+    let target = Target { ino: INO, indexed: false, casefold: false, encrypted: false };
+    let (mut parent, mut first) = (Ino(0), [0; 56]);
+    InlineEditor::lay_empty(&format, &mut first, &mut []);
+    let editor = InlineEditor::new(target, &format, &mut parent, &mut first, &mut []).unwrap();
+    assert!(matches!(editor.to_block(), Err(EditFault::Read(_))));
 }
 
 /// A block that serves as a node and as a leaf: writing the node changes what the leaf's notes tell of. That is damage, not a panic.

@@ -95,10 +95,12 @@ impl Toy {
     }
 
     /// What is kept of where a block is is never of one that was there before it.
-    fn find(&self, lblk: Lblk, at: &mut Location) {
-        let id = Pblk(self.ids.borrow()[lblk.0 as usize]);
+    /// `false`: behind the end, where an index that is damaged may lead.
+    fn find(&self, lblk: Lblk, at: &mut Location) -> bool {
+        let Some(id) = self.ids.borrow().get(lblk.0 as usize).copied().map(Pblk) else { return false };
         assert!(at.block.0 == 0 || at.block == id, "{lblk:?} is another block by now");
         at.block = id;
+        true
     }
 
     pub(super) fn bytes(&self, lblk: u32) -> Buffer {
@@ -159,8 +161,7 @@ impl DirEdit for Toy {
     }
 
     fn leaf_at(&self, lblk: Lblk, at: &mut Location) -> Result<Option<Buffer>, ReadFault> {
-        self.find(lblk, at);
-        self.leaf(lblk)
+        if self.find(lblk, at) { self.leaf(lblk) } else { Ok(None) }
     }
 
     fn look_leaf_at(
@@ -169,8 +170,7 @@ impl DirEdit for Toy {
         at: &mut Location,
         look: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, ReadFault> {
-        self.find(lblk, at);
-        self.look_leaf(lblk, look)
+        if self.find(lblk, at) { self.look_leaf(lblk, look) } else { Ok(false) }
     }
 
     fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault> {
