@@ -448,6 +448,7 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
     let code = match fault {
         BuildFault::TargetExists(_) => exit::EXISTS,
         BuildFault::Target { source, .. } if source.raw_os_error() == Some(28) => exit::NO_SPACE,
+        BuildFault::Target { source, .. } if source.kind() == std::io::ErrorKind::ResourceBusy => exit::BUSY,
         BuildFault::Target { .. } => exit::TARGET,
         BuildFault::Source(SourceFault::Io { source, .. }) if source.raw_os_error() == Some(28) => {
             exit::NO_SPACE

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use check::{Finding, Report, Rule, Severity, rules};
 use clap::Args;
+use device::ImageUse;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ pub(crate) const USAGE: u8 = 16;
 Exit codes, as e2fsck's:
   0   the file system is sound (there may be notes)
   4   errors were found; nothing was repaired
-  8   the image cannot be read, or has no superblock that can be used
+  8   the image cannot be read, has no superblock that can be used, or is mounted or open for writing
   16  the command line does not make sense
 
 Examples:
@@ -50,6 +51,9 @@ pub(crate) struct CheckArgs {
     /// Print all rules.
     #[arg(long, conflicts_with = "image")]
     rules: bool,
+    /// Check an image that is mounted or open for writing as well; what changes meanwhile may look like damage.
+    #[arg(long)]
+    mounted: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -92,6 +96,12 @@ fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
     }
     let image = args.image.as_deref().unwrap_or_default();
     let name = &*image.to_string_lossy();
+    let used = ImageArg::parse(image).ok().and_then(|image| image.written_by());
+    if let (Some(used), false) = (&used, args.mounted) {
+        let why = "it changes while it is read, so there is no verdict; end that first, or add --mounted to \
+                   check what stands there";
+        return Err((OPERATIONAL, format!("{name} is {used}: {why}")));
+    }
     let device = open(image)?;
     let journal = args.journal.as_deref().map(open).transpose()?;
     let bar = Bar::new(!args.quiet && !args.json && std::io::stderr().is_terminal());
@@ -99,7 +109,11 @@ fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
     let checked = check::check(&*device, &options);
     bar.bar.finish_and_clear();
     let report = checked.map_err(|why| (OPERATIONAL, format!("{name}: {why}")))?;
-    let text = if args.json { pretty(&as_json(name, &report)) } else { as_text(name, &report, args) };
+    let text = if args.json {
+        pretty(&as_json(name, &report, used.as_ref()))
+    } else {
+        as_text(name, &report, args, used.as_ref())
+    };
     Ok((report.exit_code(), text))
 }
 
@@ -157,7 +171,7 @@ fn place(finding: &Finding) -> String {
     if parts.is_empty() { "file system".to_owned() } else { parts.join(", ") }
 }
 
-fn as_text(name: &str, report: &Report, args: &CheckArgs) -> String {
+fn as_text(name: &str, report: &Report, args: &CheckArgs, used: Option<&ImageUse>) -> String {
     let mut text = String::new();
     if !args.quiet {
         let mut of_rule = 0;
@@ -193,6 +207,7 @@ fn as_text(name: &str, report: &Report, args: &CheckArgs) -> String {
     let notes = of_severity(report, |found| found == Severity::Note);
     let verdict = match (report.opened, errors) {
         (false, _) => "the superblock cannot be used".to_owned(),
+        (true, 0) if used.is_some() => "nothing was found, but it changes while it is read".to_owned(),
         (true, 0) => "clean".to_owned(),
         (true, 1) => "1 error".to_owned(),
         (true, errors) => format!("{errors} errors"),
@@ -229,7 +244,7 @@ fn of_severity(report: &Report, want: impl Fn(Severity) -> bool) -> u64 {
         .sum()
 }
 
-fn as_json(name: &str, report: &Report) -> Value {
+fn as_json(name: &str, report: &Report, used: Option<&ImageUse>) -> Value {
     let stats = &report.stats;
     let findings = report.findings.iter().map(|finding| {
         let place = &finding.place;
@@ -253,7 +268,8 @@ fn as_json(name: &str, report: &Report) -> Value {
     });
     json!({
         "image": name,
-        "clean": report.opened && report.clean(),
+        "clean": report.opened && report.clean() && used.is_none(),
+        "in_use": used.map(ImageUse::to_string),
         "exit_code": report.exit_code(),
         "findings": findings.collect::<Vec<_>>(),
         "counts": report.counts,

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::partition::{Partition, PartitionFault, Scheme, Table, partitions};
-use device::{Device, FileDevice, Io, MemDevice, Window};
+use device::{Device, FileDevice, ImageUse, Io, MemDevice, Window};
 use ondisk::superblock;
 
 use crate::sizes::{human, parse_size};
@@ -164,21 +164,52 @@ impl ImageArg {
     /// [`ArgError::Usage`] for a partition or an offset that is not there, [`ArgError::Unreadable`] when the system
     /// refuses, and for a whole disk whose file system is in a partition: the message says in which.
     pub(crate) fn open_read_only(&self) -> Result<Arc<dyn Device>, ArgError> {
-        self.open_read_only_by(Transfers::default())
+        self.open_to_read(Transfers::default(), FileDevice::open_read_only)
     }
 
-    /// As [`open_read_only`](Self::open_read_only), for who chooses how transfers are handed to the system.
+    /// As [`open_read_only`](Self::open_read_only), and keeps programs that write away, where none has it already.
     ///
     /// # Errors
     /// As [`open_read_only`](Self::open_read_only).
-    pub(crate) fn open_read_only_by(&self, transfers: Transfers) -> Result<Arc<dyn Device>, ArgError> {
+    pub(crate) fn open_shared_by(&self, transfers: Transfers) -> Result<Arc<dyn Device>, ArgError> {
+        self.open_to_read(transfers, FileDevice::open_shared)
+    }
+
+    fn open_to_read(
+        &self,
+        transfers: Transfers,
+        open: fn(&Path) -> io::Result<FileDevice>,
+    ) -> Result<Arc<dyn Device>, ArgError> {
         if let Place::Memory(bytes) = self.at {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
-        match transfers.open(&self.path, FileDevice::open_read_only) {
-            Ok(device) => self.part_of(Arc::new(device)),
+        match transfers.open(&self.path, open) {
+            Ok(device) => {
+                self.say_if_written();
+                self.part_of(Arc::new(device))
+            }
             Err(error) => Err(ArgError::Unreadable(refusal(&self.path, &error))),
         }
+    }
+
+    /// How the image is written to at the moment: mounted, or by another program.
+    pub(crate) fn written_by(&self) -> Option<ImageUse> {
+        match self.at {
+            Place::Memory(_) => None,
+            _ => device::use_of(&self.path).filter(|used| used.writes),
+        }
+    }
+
+    /// Says that the image changes while it is read, and where its present state is seen.
+    fn say_if_written(&self) {
+        let Some(used) = self.written_by() else { return };
+        let instead = match &used.on {
+            Some(on) => format!("look below {} for the present state", on.display()),
+            None => "wait until that has ended for the present state".to_owned(),
+        };
+        eprintln!(
+            "extant: note: {self} is {used}: what is read here may be older, or half of a change; {instead}"
+        );
     }
 
     /// Opens the image for reading and writing, and keeps other writers away: the whole file or device, whichever part of it

@@ -271,12 +271,12 @@ fn is_blank(path: &Path) -> bool {
 }
 
 fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, is_device: bool) -> Result<u64, (u8, String)> {
-    let refused = |error: std::io::Error| (exit::TARGET, format!("{}: {error}", args.image.display()));
+    let refused = |error: std::io::Error| {
+        let is_busy = error.kind() == std::io::ErrorKind::ResourceBusy;
+        (if is_busy { exit::BUSY } else { exit::TARGET }, format!("{}: {error}", args.image.display()))
+    };
     let (target, device) = if is_device {
-        let device = FileDevice::open_exclusive(&args.image).map_err(|error| match error.raw_os_error() {
-            Some(16) => (exit::TARGET, format!("{} is mounted or in use", args.image.display())),
-            _ => refused(error),
-        })?;
+        let device = FileDevice::open_locked(&args.image).map_err(refused)?;
         if device.size_bytes() < bytes {
             return Err((exit::USAGE_CODE, format!("the device has only {} bytes", device.size_bytes())));
         }

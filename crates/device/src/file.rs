@@ -12,7 +12,7 @@ use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::direct::Direct;
-use crate::in_use::loop_mount_of;
+use crate::in_use::{ImageUse, mounted_by_kernel, use_of};
 use crate::uring::Rings;
 use crate::{Device, DeviceFault, FlushMeter, FlushStats, total_len, write_zeros};
 
@@ -85,38 +85,37 @@ impl FileDevice {
         Self::open(path, false)
     }
 
-    /// Opens an image for reading and writing that nobody else changes: a regular file with an exclusive lock (flock(2)),
-    /// a block device as [`open_exclusive`](Self::open_exclusive). The lock ends with the device; who only reads is not
+    /// Opens an image for reading and writing that no other program uses: a regular file with an exclusive lock (flock(2)),
+    /// a block device as [`open_exclusive`](Self::open_exclusive). The lock ends with the device; programs that only read are not
     /// kept away by it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] with words that say by whom, when another program has the lock, or the image is
-    /// mounted (through a loop device, if it is a file: as far as this process can see the mounts). Else as
-    /// [`open_read_only`](Self::open_read_only).
+    /// [`io::ErrorKind::ResourceBusy`] with words that say where, when another program has the lock, or the image is
+    /// mounted (by the kernel, through a loop device if it is a file, or by extant: as far as this process can see the mounts).
+    /// Else as [`open_read_only`](Self::open_read_only).
     pub fn open_locked(path: &Path) -> io::Result<Self> {
         let kind = check_kind(path)?;
-        let busy = |why: String| io::Error::new(io::ErrorKind::ResourceBusy, why);
         if kind.is_block_device() {
             return Self::open_exclusive(path).map_err(|error| match error.kind() {
-                io::ErrorKind::ResourceBusy => busy(
-                    "is in use: it is mounted, or another program writes to it; unmount it first".to_owned(),
-                ),
+                io::ErrorKind::ResourceBusy => busy(path, use_of(path)),
                 _ => error,
             });
         }
         let mut device = Self::open(path, true)?;
-        match rustix::fs::flock(&device.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => device.locked = true,
-            Err(Errno::WOULDBLOCK) => {
-                let why = "is in use: another program has it open for writing; wait until that has ended";
-                return Err(busy(why.to_owned()));
-            }
-            Err(errno) => return Err(errno.into()),
-        }
-        if let Some(mount) = loop_mount_of(&device.file.metadata()?) {
-            let (device, on) = (mount.device.display(), mount.on.display());
-            return Err(busy(format!("is in use: it is mounted on {on} through {device}; unmount it first")));
-        }
+        lock_unused(&device.file, path)?;
+        device.locked = true;
+        Ok(device)
+    }
+
+    /// Opens an image for reading as [`open_read_only`](Self::open_read_only) does, with a lock that keeps programs that write away
+    /// and lets others read. Without that lock where a program that writes has the image already, or the system knows no locks.
+    ///
+    /// # Errors
+    /// As [`open_read_only`](Self::open_read_only).
+    pub fn open_shared(path: &Path) -> io::Result<Self> {
+        let mut device = Self::open_read_only(path)?;
+        device.locked = !device.is_block_device
+            && rustix::fs::flock(&device.file, FlockOperation::NonBlockingLockShared).is_ok();
         Ok(device)
     }
 
@@ -237,6 +236,37 @@ impl FileDevice {
     pub fn file(&self) -> &File {
         &self.file
     }
+}
+
+/// Takes the exclusive lock of a regular file that is open as `file` and that nothing has mounted.
+///
+/// # Errors
+/// [`io::ErrorKind::ResourceBusy`] with words that say what uses it.
+pub(crate) fn lock_unused(file: &File, path: &Path) -> io::Result<()> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(busy(path, use_of(path))),
+        Err(errno) => return Err(errno.into()),
+    }
+    // Mounts of extant have locks; the kernel's have none.
+    match mounted_by_kernel(path) {
+        Some(used) => Err(busy(path, Some(used))),
+        None => Ok(()),
+    }
+}
+
+/// "is in use: ...", with what helps.
+fn busy(path: &Path, used: Option<ImageUse>) -> io::Error {
+    let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    let why = match used {
+        Some(used) if used.on.is_some() => format!("is in use: it is {used}; unmount it first"),
+        Some(used) => format!("is in use: it is {used}; wait until that has ended"),
+        None if is_device => {
+            "is in use: it is mounted, or another program writes to it; unmount it first".to_owned()
+        }
+        None => "is in use: another program has it open for writing; wait until that has ended".to_owned(),
+    };
+    io::Error::new(io::ErrorKind::ResourceBusy, why)
 }
 
 /// Can this hold an image? Nothing else is opened: a fifo would wait for a writer, and a terminal for a person.
@@ -481,9 +511,18 @@ mod tests {
         let device = FileDevice::open_locked(file.path()).unwrap();
         let error = FileDevice::open_locked(file.path()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
-        assert!(error.to_string().contains("another program"), "{error}");
+        assert!(error.to_string().contains("in use"), "{error}");
         FileDevice::open_read_only(file.path()).unwrap();
         device.write_at(0, b"C").unwrap();
+        drop(device);
+        // Two that keep writers away.
+        let shared = [(); 2].map(|()| FileDevice::open_shared(file.path()).unwrap());
+        assert!(FileDevice::open_locked(file.path()).is_err());
+        drop(shared);
+        let device = FileDevice::open_locked(file.path()).unwrap();
+        // One that has to do without: it does not end the writer's lock either.
+        drop(FileDevice::open_shared(file.path()).unwrap());
+        assert!(FileDevice::open_locked(file.path()).is_err());
         // As a program has it that is being started.
         let inherited = device.file.try_clone().unwrap();
         drop(device);

@@ -1,40 +1,98 @@
-//! Is a file in use by the kernel, as the storage of a loop device that is mounted?
+//! Is an image in use: mounted by the kernel (itself or through a loop device), mounted by extant, or locked by another program?
 //!
-//! Owns: the question. Does **not** own: locks between programs (see [`FileDevice`](crate::FileDevice)), block devices, whose
-//! users the kernel itself tells apart.
+//! Owns: the question, and what is answered in words. Does **not** own: taking locks (see [`FileDevice`](crate::FileDevice)), the
+//! table of mounts (see [`crate::mount_table`]).
 //!
-//! What cannot be read (no sysfs, another mount namespace) counts as not in use: this is a guard against a mistake, and the
-//! kernel offers nothing better for files.
+//! What cannot be read (no sysfs, another mount namespace, another PID namespace) counts as not in use: locks are what keeps
+//! programs apart, and this says why, and guards against what takes no lock of ours, the kernel.
 //!
-//! Source: `Documentation/ABI/testing/sysfs-block` (dev), proc(5) (mountinfo); `loop/backing_file` is shown by losetup.
+//! Source: `Documentation/ABI/testing/sysfs-block` (dev), proc(5) (mountinfo, locks); `loop/backing_file` is shown by losetup.
 
+use std::ffi::OsStr;
+use std::fmt;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// A loop device that is mounted.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct LoopMount {
-    /// `/dev/loop3`, or a partition of it.
-    pub(crate) device: PathBuf,
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::mount_table::{self, MountEntry, TYPE};
+
+/// How an image is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageUse {
     /// Where it is mounted.
-    pub(crate) on: PathBuf,
+    pub on: Option<PathBuf>,
+    /// The block device that stands between: `/dev/loop3`, or a partition of it.
+    pub through: Option<PathBuf>,
+    /// The program that has it, by number and name.
+    pub process: Option<(u32, String)>,
+    /// It is changed there, or may be at any moment.
+    pub writes: bool,
 }
 
-/// The mount of a loop device that stores in this file, if there is one.
-pub(crate) fn loop_mount_of(file: &fs::Metadata) -> Option<LoopMount> {
-    let blocks = fs::read_dir("/sys/block").ok()?;
-    for block in blocks.flatten() {
-        if !block.file_name().as_bytes().starts_with(b"loop") || !stores_in(&block.path(), file) {
-            continue;
+impl fmt::Display for ImageUse {
+    /// "mounted on /mnt through /dev/loop3", "open for writing in process 12 (extant)".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.on {
+            Some(on) if self.writes => write!(f, "mounted on {}", on.display())?,
+            Some(on) => write!(f, "mounted read-only on {}", on.display())?,
+            None if self.writes => f.write_str("open for writing")?,
+            None => f.write_str("open for reading only, and locked")?,
         }
-        let mounts = fs::read("/proc/self/mountinfo").ok()?;
-        if let Some(found) = mounted(&block.path(), &mounts) {
-            return Some(found);
+        if let Some(device) = &self.through {
+            write!(f, " through {}", device.display())?;
+        }
+        match &self.process {
+            Some((number, name)) if self.on.is_some() => write!(f, " by process {number} ({name})"),
+            Some((number, name)) => write!(f, " in process {number} ({name})"),
+            None if self.on.is_none() => f.write_str(" in another program"),
+            None => Ok(()),
         }
     }
-    None
+}
+
+/// How this file or block device is used; a use that writes comes before one that reads. This process itself does not count.
+#[must_use]
+pub fn use_of(path: &Path) -> Option<ImageUse> {
+    let file = fs::metadata(path).ok()?;
+    let mounts = mount_table::mounts().unwrap_or_default();
+    let locked = lock_of(&file);
+    // A server that was killed leaves its mount behind, and no lock.
+    let by_extant = mounted_by_extant(&file, &mounts).filter(|_| locked.is_some() || is_locked(path));
+    let by_extant = by_extant.map(|on| ImageUse {
+        on: Some(on.dir.clone()),
+        through: None,
+        process: locked.as_ref().and_then(|lock| lock.process.clone()),
+        writes: on.is_writable,
+    });
+    let found = [by_extant, kernel_mount(&file, &mounts), locked];
+    let writer = found.iter().flatten().find(|found| found.writes);
+    writer.or_else(|| found.iter().flatten().next()).cloned()
+}
+
+/// The mount that the kernel itself has of this file or block device.
+pub(crate) fn mounted_by_kernel(path: &Path) -> Option<ImageUse> {
+    kernel_mount(&fs::metadata(path).ok()?, &mount_table::mounts().ok()?)
+}
+
+/// The mount of a block device, or of a loop device that stores in a file.
+fn kernel_mount(file: &fs::Metadata, mounts: &[MountEntry]) -> Option<ImageUse> {
+    if file.file_type().is_block_device() {
+        let block = PathBuf::from(format!("/sys/dev/block/{}", number_of(file.rdev())));
+        let (on, _) = mount_of(&block.canonicalize().ok()?, mounts)?;
+        return Some(ImageUse { on: Some(on.dir.clone()), writes: on.is_writable, ..ImageUse::default() });
+    }
+    let loops = fs::read_dir("/sys/block").ok()?.flatten();
+    let loops = loops.filter(|block| block.file_name().as_bytes().starts_with(b"loop"));
+    let mut found = loops.filter(|block| stores_in(&block.path(), file)).filter_map(|block| {
+        let (on, through) = mount_of(&block.path(), mounts)?;
+        let (on, writes) = (Some(on.dir.clone()), on.is_writable);
+        Some(ImageUse { on, through: Some(through), process: None, writes })
+    });
+    found.next()
 }
 
 fn stores_in(block: &Path, file: &fs::Metadata) -> bool {
@@ -42,55 +100,98 @@ fn stores_in(block: &Path, file: &fs::Metadata) -> bool {
     let Ok(text) = fs::read(block.join("loop/backing_file")) else { return false };
     let path = text.strip_suffix(b"\n").unwrap_or(&text);
     let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
-    fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
+    fs::metadata(path).is_ok_and(|found| is_same(&found, file))
 }
 
-/// Looks for a block device, or one of its partitions, among the lines of mountinfo.
-fn mounted(block: &Path, mountinfo: &[u8]) -> Option<LoopMount> {
+/// Where a block device (as sysfs has it) or one of its partitions is mounted, and which of them it is.
+fn mount_of<'a>(block: &Path, mounts: &'a [MountEntry]) -> Option<(&'a MountEntry, PathBuf)> {
     let mut candidates = vec![block.to_owned()];
     let below = fs::read_dir(block).into_iter().flatten().flatten().map(|entry| entry.path());
     candidates.extend(below.filter(|path| path.join("partition").exists()));
-    for candidate in candidates {
-        let Ok(number) = fs::read_to_string(candidate.join("dev")) else { continue };
-        if let Some(on) = mount_point(mountinfo, number.trim()) {
-            let device = Path::new("/dev").join(candidate.file_name().unwrap_or_default());
-            return Some(LoopMount { device, on });
-        }
-    }
-    None
-}
-
-/// The first mount point of the device `major:minor`. A line is `id parent major:minor root point options ...`.
-fn mount_point(mountinfo: &[u8], number: &str) -> Option<PathBuf> {
-    mountinfo.split(|byte| *byte == b'\n').find_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ').skip(2);
-        let of_device = fields.next()? == number.as_bytes();
-        let point = fields.nth(1)?;
-        of_device.then(|| PathBuf::from(std::ffi::OsString::from_vec(unescaped(point))))
+    candidates.into_iter().find_map(|candidate| {
+        let text = fs::read_to_string(candidate.join("dev")).ok()?;
+        let (major, minor) = text.trim().split_once(':')?;
+        let number = (major.parse().ok()?, minor.parse().ok()?);
+        let on = mounts.iter().find(|entry| entry.device == number)?;
+        Some((on, Path::new("/dev").join(candidate.file_name().unwrap_or_default())))
     })
 }
 
-/// mountinfo writes blanks, tabs, newlines and backslashes as `\ooo`.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, after @ ..] = rest {
-        rest = after;
-        plain.push(*first);
-        if *first == b'\\'
-            && let Some((digits, behind)) = after.split_at_checked(3)
-            && let Some(byte) = octal(digits)
-        {
-            plain.pop();
-            plain.push(byte);
-            rest = behind;
-        }
-    }
-    plain
+/// A mount of extant whose source is this file; one that writes rather than one that reads.
+fn mounted_by_extant<'a>(file: &fs::Metadata, mounts: &'a [MountEntry]) -> Option<&'a MountEntry> {
+    let ours = mounts.iter().filter(|entry| entry.fs_type == TYPE);
+    let ours = ours.filter(|entry| {
+        let source = entry.source.as_bytes();
+        // IMG#N and IMG@OFFSET are parts of IMG.
+        let part = source.iter().rposition(|byte| matches!(byte, b'#' | b'@'));
+        let names = [Some(source), part.map(|at| &source[..at])];
+        names
+            .into_iter()
+            .flatten()
+            .filter(|name| name.starts_with(b"/"))
+            .any(|name| fs::metadata(OsStr::from_bytes(name)).is_ok_and(|found| is_same(&found, file)))
+    });
+    ours.max_by_key(|entry| entry.is_writable)
 }
 
-fn octal(digits: &[u8]) -> Option<u8> {
-    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+/// The same file, or two nodes of the same block device.
+fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    let is_block = |file: &fs::Metadata| file.file_type().is_block_device();
+    match (is_block(one), is_block(other)) {
+        (true, true) => one.rdev() == other.rdev(),
+        (false, false) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => false,
+    }
+}
+
+/// Does another program have the exclusive lock? For where /proc/locks does not show it.
+fn is_locked(path: &Path) -> bool {
+    let Ok(file) = fs::File::open(path) else { return false };
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+}
+
+/// The lock of flock(2) that another process has on this file.
+fn lock_of(file: &fs::Metadata) -> Option<ImageUse> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let mut found: Vec<_> = locks.lines().filter_map(parse_lock).filter(|lock| lock.is_on(file)).collect();
+    found.retain(|lock| lock.process != std::process::id());
+    let lock = found.iter().find(|lock| lock.writes).or(found.first())?;
+    let name = fs::read_to_string(format!("/proc/{}/comm", lock.process)).unwrap_or_default();
+    let process = Some((lock.process, name.trim_end().to_owned()));
+    Some(ImageUse { process, writes: lock.writes, ..ImageUse::default() })
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Lock {
+    writes: bool,
+    process: u32,
+    device: (u32, u32),
+    ino: u64,
+}
+
+impl Lock {
+    fn is_on(&self, file: &fs::Metadata) -> bool {
+        let (dev, ino) = (file.dev(), file.ino());
+        self.ino == ino && self.device == (rustix::fs::major(dev), rustix::fs::minor(dev))
+    }
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 1327 08:02:4325 0 EOF`; the device in hexadecimal digits.
+fn parse_lock(line: &str) -> Option<Lock> {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    if (words.next()?, words.next()?) != ("FLOCK", "ADVISORY") {
+        return None;
+    }
+    let writes = words.next()? == "WRITE";
+    let process = words.next()?.parse().ok()?;
+    let mut parts = words.next()?.split(':');
+    let mut hex = || u32::from_str_radix(parts.next()?, 16).ok();
+    let device = (hex()?, hex()?);
+    Some(Lock { writes, process, device, ino: parts.next()?.parse().ok()? })
+}
+
+fn number_of(device: u64) -> String {
+    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
 }
 
 #[cfg(test)]
@@ -98,20 +199,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_point_is_found_by_its_device_number() {
-        let lines = b"22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
-            35 22 7:3 / /mnt/a\\040b\\134 rw shared:1 - ext4 /dev/loop3 rw\n\
-            36 22 7:30 / /other rw - ext4 /dev/loop30 rw\nshort\n";
-        assert_eq!(mount_point(lines, "7:3"), Some(PathBuf::from("/mnt/a b\\")));
-        assert_eq!(mount_point(lines, "7:30"), Some(PathBuf::from("/other")));
-        assert_eq!(mount_point(lines, "7:4"), None);
-        assert_eq!(unescaped(b"\\"), b"\\");
-        assert_eq!(unescaped(b"\\9999"), b"\\9999");
+    fn lines_of_locks_are_understood() {
+        let lock = parse_lock("1: FLOCK  ADVISORY  WRITE 1327 08:1f:4325 0 EOF").unwrap();
+        assert_eq!(lock, Lock { writes: true, process: 1327, device: (8, 31), ino: 4325 });
+        assert!(!parse_lock("2: FLOCK  ADVISORY  READ 1 00:2d:7 0 EOF").unwrap().writes);
+        for other in
+            ["1: -> FLOCK  ADVISORY  WRITE 9 08:02:1 0 EOF", "1: POSIX  ADVISORY  WRITE 9 08:02:1 0 EOF", ""]
+        {
+            assert_eq!(parse_lock(other), None, "{other}");
+        }
     }
 
     #[test]
-    fn a_file_that_no_loop_device_has_is_not_in_use() {
+    fn uses_are_said_in_words() {
+        let used = |on: Option<&str>, through: Option<&str>, process: bool, writes| {
+            let process = process.then(|| (12, "extant".to_owned()));
+            ImageUse { on: on.map(Into::into), through: through.map(Into::into), process, writes }.to_string()
+        };
+        assert_eq!(used(Some("/a"), Some("/dev/loop3"), false, true), "mounted on /a through /dev/loop3");
+        assert_eq!(used(Some("/a"), None, true, false), "mounted read-only on /a by process 12 (extant)");
+        assert_eq!(used(None, None, true, true), "open for writing in process 12 (extant)");
+    }
+
+    #[test]
+    fn a_file_that_nothing_uses_is_not_in_use_and_one_that_another_process_locks_is() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(loop_mount_of(&file.as_file().metadata().unwrap()), None);
+        assert_eq!(use_of(file.path()), None);
+        // flock(1) of util-linux; its lock is held until its standard input ends.
+        let mut command = std::process::Command::new("flock");
+        command.arg("-x").arg(file.path()).args(["sh", "-c", "echo locked; read line"]);
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let Ok(mut child) = command.spawn() else { return };
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 7]).unwrap();
+        let used = use_of(file.path());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        // Stacked file systems show other numbers there than stat(2) does.
+        let is_stacked = rustix::fs::statfs(file.path()).unwrap().f_type == 0x794c_7630;
+        assert!(is_stacked || used.is_some_and(|used| used.writes && used.process.is_some()));
     }
 }

@@ -3,13 +3,26 @@
 //! The bytes go to a file without a name in the target's directory (`O_TMPFILE`), or, where the file system has no such
 //! thing, to one with a random name. [`NewFile::publish`] gives it the name in one step. A crash, an error or a kill
 //! before that leaves nothing under the name, and with `O_TMPFILE` nothing at all.
+//!
+//! What has the name already is replaced as a person would do it by hand: not while it is mounted or another program writes to it
+//! (it is locked until the new file has its name), and the new file gets its mode, owner and ACL. A symbolic link stays, and the
+//! file that it leads to is replaced, also if there is none yet; but not a link that another user put into a directory where
+//! everybody may (the rule of the sysctl `fs.protected_symlinks`).
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata, Permissions};
 use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags};
+
+use crate::file::lock_unused;
+
+/// Links that lead to links, as many as the kernel follows.
+const LINKS_MAX: usize = 40;
+/// The attribute that holds a POSIX ACL.
+const ACL: &str = "system.posix_acl_access";
 
 /// A file being written that has not got its name yet.
 #[derive(Debug)]
@@ -18,33 +31,50 @@ pub struct NewFile {
     target: PathBuf,
     /// The random name, where there is one; removed on drop.
     named: Option<tempfile::TempPath>,
+    /// What has the name until then, locked.
+    replaced: Option<File>,
 }
 
 impl NewFile {
     /// Starts a file that is to be called `target`.
     ///
     /// # Errors
-    /// When the directory does not exist or may not be written, or the target exists and is no regular file.
+    /// When the directory does not exist or may not be written, or the target exists and is no regular file;
+    /// [`io::ErrorKind::ResourceBusy`] when it is mounted or another program writes to it.
     pub fn create(target: &Path) -> io::Result<Self> {
-        // A symlink stands for what it points to; anything but a regular file must not be replaced by one.
-        let target = &std::fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
-        if std::fs::symlink_metadata(target).is_ok_and(|metadata| !metadata.is_file()) {
-            let why = "there is something else than a regular file under this name";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
-        let dir = match target.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
+        let target = &resolved(target)?;
+        let old = match std::fs::symlink_metadata(target) {
+            Ok(metadata) if !metadata.is_file() => {
+                let why = "there is something else than a regular file under this name";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+            found => found.ok(),
         };
-        let mode = Mode::from_raw_mode(0o644);
-        match rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
-            Ok(fd) => Ok(Self { file: fd.into(), target: target.to_owned(), named: None }),
+        let replaced = match old.as_ref().map(|_| File::open(target)) {
+            Some(Ok(file)) => match lock_unused(&file, target) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Err(error),
+                // Also where the file system knows no locks.
+                _ => Some(file),
+            },
+            // A file that may not be read may be replaced; that it is in use cannot be found out then.
+            Some(Err(_)) | None => None,
+        };
+        let (file, named) = match rustix::fs::open(
+            parent_of(target),
+            OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
+            Mode::from_raw_mode(0o644),
+        ) {
+            Ok(fd) => (fd.into(), None),
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR | rustix::io::Errno::INVAL) => {
                 let (file, named) = temporary_beside(target)?.into_parts();
-                Ok(Self { file, target: target.to_owned(), named: Some(named) })
+                (file, Some(named))
             }
-            Err(errno) => Err(errno.into()),
+            Err(errno) => return Err(errno.into()),
+        };
+        if let Some(old) = &old {
+            become_like(&file, old, replaced.as_ref())?;
         }
+        Ok(Self { file, target: target.clone(), named, replaced })
     }
 
     /// The file, to be written.
@@ -59,14 +89,14 @@ impl NewFile {
     /// # Errors
     /// `AlreadyExists` when there is one and `replace` is false; else the system's reason. Nothing is left behind.
     pub fn publish(self, replace: bool, durable: bool) -> io::Result<()> {
-        let dir = self.target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let dir = if durable { Some(File::open(dir)?) } else { None };
+        let dir = if durable { Some(File::open(parent_of(&self.target))?) } else { None };
         self.give_name(replace)?;
         dir.map_or(Ok(()), |dir| dir.sync_all())
     }
 
     fn give_name(self, replace: bool) -> io::Result<()> {
-        let Self { file, target, named } = self;
+        // The lock of what is replaced ends when the name is given.
+        let Self { file, target, named, replaced: _locked } = self;
         if let Some(named) = named {
             return if replace {
                 named.persist(&target).map_err(|e| e.error)
@@ -92,17 +122,64 @@ impl NewFile {
     }
 }
 
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Where a path leads in the end, also if nothing is there yet.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(link) = std::fs::symlink_metadata(&path) else { return Ok(path) };
+        if !link.is_symlink() {
+            return Ok(path);
+        }
+        let dir = std::fs::metadata(parent_of(&path))?;
+        let is_open_to_all = dir.mode() & 0o1002 == 0o1002;
+        if is_open_to_all && link.uid() != rustix::process::geteuid().as_raw() && link.uid() != dir.uid() {
+            let why = format!(
+                "{} is a symbolic link of another user in a directory that everybody may write to: \
+                 name the file that is meant",
+                path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        path = parent_of(&path).join(std::fs::read_link(&path)?);
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
+
+/// Gives the new file what the old one's users rely on: owner, mode, ACL. An owner that cannot be given is left out, and then rights
+/// that were meant for him are, too.
+fn become_like(new: &File, old: &Metadata, open: Option<&File>) -> io::Result<()> {
+    let made = new.metadata()?;
+    let mut mode = old.mode() & 0o7777;
+    if (made.uid(), made.gid()) != (old.uid(), old.gid())
+        && fchown(new, Some(old.uid()), Some(old.gid())).is_err()
+    {
+        mode &= 0o777;
+        if made.gid() != old.gid() && fchown(new, None, Some(old.gid())).is_err() {
+            // The group's rights become those of others, where they are fewer.
+            mode &= !0o070 | (mode & 0o007) << 3;
+        }
+    }
+    new.set_permissions(Permissions::from_mode(mode))?;
+    let mut acl = vec![0; 1 << 16];
+    if let Some(Ok(len)) = open.map(|open| rustix::fs::fgetxattr(open, ACL, &mut acl[..])) {
+        rustix::fs::fsetxattr(new, ACL, &acl[..len], XattrFlags::empty())?;
+    }
+    Ok(())
+}
+
 fn temporary_beside(target: &Path) -> io::Result<tempfile::NamedTempFile> {
-    use std::os::unix::fs::PermissionsExt;
     let mut prefix = OsString::from(".");
     prefix.push(target.file_name().unwrap_or_default());
     prefix.push(".");
-    let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     tempfile::Builder::new()
         .prefix(&prefix)
         .suffix(".partial")
-        .permissions(std::fs::Permissions::from_mode(0o644))
-        .tempfile_in(dir)
+        .permissions(Permissions::from_mode(0o644))
+        .tempfile_in(parent_of(target))
 }
 
 #[cfg(test)]
@@ -140,5 +217,60 @@ mod tests {
         new.publish(true, true).unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), b"new");
         assert_eq!(names(dir.path()), ["image"]);
+    }
+    #[test]
+    fn the_new_file_has_mode_and_owner_of_the_one_it_replaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("image");
+        std::fs::write(&target, b"old").unwrap();
+        std::fs::set_permissions(&target, Permissions::from_mode(0o640)).unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            std::os::unix::fs::chown(&target, Some(65534), Some(65533)).unwrap();
+        }
+        NewFile::create(&target).unwrap().publish(true, false).unwrap();
+        let made = std::fs::metadata(&target).unwrap();
+        assert_eq!((made.mode() & 0o7777, made.len()), (0o640, 0));
+        assert!(!is_root || (made.uid(), made.gid()) == (65534, 65533));
+    }
+
+    #[test]
+    fn a_file_that_another_program_writes_to_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("image");
+        std::fs::write(&target, b"old").unwrap();
+        let writer = crate::FileDevice::open_locked(&target).unwrap();
+        let refused = NewFile::create(&target).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy, "{refused}");
+        drop(writer);
+        // And nothing writes to it before the new one has its name.
+        let new = NewFile::create(&target).unwrap();
+        assert!(crate::FileDevice::open_locked(&target).is_err());
+        new.publish(true, false).unwrap();
+        crate::FileDevice::open_locked(&target).unwrap();
+    }
+
+    #[test]
+    fn links_stay_and_what_they_lead_to_is_made_or_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("there")).unwrap();
+        let (link, target) = (dir.path().join("link"), dir.path().join("there/image"));
+        std::os::unix::fs::symlink("there/image", &link).unwrap();
+        for _ in 0..2 {
+            NewFile::create(&link).unwrap().publish(true, false).unwrap();
+            assert!(link.is_symlink() && target.is_file() && !target.is_symlink());
+        }
+        std::os::unix::fs::symlink("round", dir.path().join("round")).unwrap();
+        assert!(NewFile::create(&dir.path().join("round")).is_err());
+
+        if rustix::process::geteuid().is_root() {
+            let shared = dir.path().join("shared");
+            std::fs::create_dir(&shared).unwrap();
+            std::fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+            std::os::unix::fs::symlink("../there/image", shared.join("trap")).unwrap();
+            std::os::unix::fs::lchown(shared.join("trap"), Some(65534), Some(65534)).unwrap();
+            let refused = NewFile::create(&shared.join("trap")).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
+        }
     }
 }

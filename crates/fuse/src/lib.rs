@@ -34,7 +34,6 @@
 pub mod attributes;
 pub mod fuser_transport;
 mod listing;
-pub mod mount_table;
 pub mod mounting;
 mod openers;
 mod remounting;

@@ -10,11 +10,11 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use device::mount_table::mounted_at;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::mount_table::mounted_at;
 use crate::{MODE_ATTRIBUTE, SERVER_ATTRIBUTE};
 
 /// What is to change; `None` stays.

@@ -62,7 +62,11 @@ pub(super) fn export(
         return Ok(());
     }
     let refused = |session: &mut Session, error: io::Error| {
-        let code = if error.raw_os_error() == Some(28) { exit::NO_SPACE } else { exit::TARGET };
+        let code = match error.kind() {
+            io::ErrorKind::StorageFull => exit::NO_SPACE,
+            io::ErrorKind::ResourceBusy => exit::BUSY,
+            _ => exit::TARGET,
+        };
         session.problem(code, format_args!("cannot write {}: {error}", file.display()));
     };
     let written = NewFile::create(file).and_then(|new| {

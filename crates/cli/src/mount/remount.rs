@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use fuse::mount_table::mounted_at;
+use device::mount_table::mounted_at;
 use fuse::{Remount, remount};
 
 use super::MountError;

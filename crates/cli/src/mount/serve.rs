@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use device::Device;
-use fuse::mount_table::mounted_at;
+use device::mount_table::mounted_at;
 use fuse::{MountOptions, Mounted, Server, Threads, UnmountFault, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -164,7 +164,7 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
 fn open_device(image: &ImageArg, flags: &MountFlags) -> Result<Arc<dyn Device>, MountError> {
     let transfers = Transfers { io: flags.io, direct: flags.image_direct };
     if !flags.read_write {
-        return Ok(image.open_read_only_by(transfers)?);
+        return Ok(image.open_shared_by(transfers)?);
     }
     image.open_locked_by(transfers).map_err(|error| match error {
         LockError::Arg(error) => error.into(),

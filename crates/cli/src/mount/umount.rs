@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fuse::mount_table::{TYPE, mounted_at};
+use device::mount_table::{TYPE, mounted_at};
 use fuse::{SERVER_ATTRIBUTE, unmount};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;

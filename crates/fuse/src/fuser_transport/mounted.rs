@@ -6,9 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use device::mount_table::mounted_at;
+
 use super::{Transport, spliced};
 use crate::Serve;
-use crate::mount_table::mounted_at;
 use crate::mounting::{self, MountFault, MountOptions};
 
 /// How far the kernel reads ahead on a mount that root made, for who reads on and on; it starts with 128 KiB. So many requests of

@@ -1,4 +1,4 @@
-//! What is mounted where, as /proc/self/mountinfo tells it.
+//! What is mounted where, as /proc/self/mountinfo shows it.
 //!
 //! Source: kernel Documentation/filesystems/proc.rst, section 3.5.
 
@@ -7,12 +7,16 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The type under which the kernel knows mounts of this crate, unless asked for another subtype.
+/// The type under which the kernel knows FUSE mounts of extant, unless another subtype was chosen.
 pub const TYPE: &str = "fuse.extant";
 
 /// A line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
+    /// The number of this mount; a bind mount of it has another one.
+    pub id: u64,
+    /// The number of the mount that it lies in.
+    pub parent: u64,
     /// Major and minor number of the device that stands for the mount: 0 and a number that nobody else has.
     pub device: (u32, u32),
     /// Where it is mounted, absolute.
@@ -23,6 +27,8 @@ pub struct MountEntry {
     pub source: OsString,
     /// Its options, those of the mount and then those of the file system, with commas between.
     pub options: String,
+    /// Changes reach the file system; a single mount of it may be read-only nevertheless.
+    pub is_writable: bool,
 }
 
 /// What is mounted on exactly this directory (absolute, no symbolic links in it), on top of everything else there.
@@ -30,14 +36,32 @@ pub struct MountEntry {
 /// # Errors
 /// The table cannot be read.
 pub fn mounted_at(dir: &Path) -> io::Result<Option<MountEntry>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(table.split(|byte| *byte == b'\n').filter_map(parse).rfind(|entry| entry.dir == dir))
+    Ok(mounts()?.into_iter().rfind(|entry| entry.dir == dir))
+}
+
+/// All mounts that this process sees, later ones on top of earlier ones.
+///
+/// # Errors
+/// The table cannot be read.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    mounts_of("self")
+}
+
+/// All mounts that another process sees, by its number.
+///
+/// # Errors
+/// The process has ended, or its table cannot be read.
+pub fn mounts_of(process: &str) -> io::Result<Vec<MountEntry>> {
+    let table = std::fs::read(format!("/proc/{process}/mountinfo"))?;
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
 /// `36 35 0:45 / /mnt rw,noatime master:1 - fuse.extant /images/a.img rw,user_id=0`
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut words = line.split(|byte| *byte == b' ');
-    let device = std::str::from_utf8(words.nth(2)?).ok()?;
+    let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
+    let (id, parent) = (number()?, number()?);
+    let device = std::str::from_utf8(words.next()?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let dir = unescape(words.nth(1)?);
     let of_mount = String::from_utf8_lossy(words.next()?);
@@ -45,9 +69,12 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     words.find(|word| *word == b"-")?;
     let fs_type = String::from_utf8_lossy(words.next()?).into_owned();
     let source = OsString::from_vec(unescape(words.next()?));
-    let options = format!("{of_mount},{}", String::from_utf8_lossy(words.next()?));
+    let of_fs = String::from_utf8_lossy(words.next()?);
+    let is_writable = of_fs.split(',').any(|option| option == "rw");
+    let options = format!("{of_mount},{of_fs}");
     let device = (major.parse().ok()?, minor.parse().ok()?);
-    Some(MountEntry { device, dir: OsString::from_vec(dir).into(), fs_type, source, options })
+    let dir = OsString::from_vec(dir).into();
+    Some(MountEntry { id, parent, device, dir, fs_type, source, options, is_writable })
 }
 
 /// Blank, tab, newline and backslash stand as three octal digits behind a backslash.
@@ -87,6 +114,7 @@ mod tests {
         assert_eq!(entry.fs_type, TYPE);
         assert_eq!(entry.source, "/i/x\t.img");
         assert_eq!(entry.options, "rw,noatime,ro,user_id=0");
+        assert_eq!((entry.id, entry.parent, entry.is_writable), (36, 35, false));
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 35 0:45 / /mnt rw"), None);
         assert_eq!(unescape(br"a\999b\"), br"a\999b\");
