@@ -29,10 +29,14 @@ fn main() -> ExitCode {
         soaked.opened,
         soaked.found,
         soaked.changed,
-        soaked.worse,
+        soaked.worse.len(),
         soaked.slowest,
         soaked.failures.len()
     );
+    let is_wanted = args.iter().any(|arg| arg == "--worse");
+    for story in soaked.worse.iter().filter(|_| is_wanted) {
+        println!("worse: {story}");
+    }
     for failure in &soaked.failures {
         println!("{failure}");
     }

@@ -39,8 +39,9 @@ pub struct Soaked {
     pub found: u64,
     /// Operations that changed a damaged image.
     pub changed: u64,
-    /// Rounds after whose changes the checker found more errors than before: damage that the engine cannot see, and built on.
-    pub worse: u64,
+    /// Rounds after whose changes the checker found errors by rules that none had broken before: damage that the engine cannot see and
+    /// built on. In words, with those rules' codes.
+    pub worse: Vec<String>,
     /// The longest round.
     pub slowest: Duration,
     /// Panics and rounds that took too long, in words, with the image's name and the seed.
@@ -70,7 +71,7 @@ pub fn soak(images: &[(String, Mutator)], what: Soak) -> Soaked {
                     total.opened += told.opened;
                     total.found += told.found;
                     total.changed += told.changed;
-                    total.worse += told.worse;
+                    total.worse.extend(told.worse);
                     total.slowest = total.slowest.max(told.slowest);
                     total.failures.extend(told.failures);
                 }
@@ -78,6 +79,10 @@ pub fn soak(images: &[(String, Mutator)], what: Soak) -> Soaked {
         }
     });
     total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn is_damaged(verdict: &Option<Vec<&str>>) -> bool {
+    verdict.as_ref().is_none_or(|errors| !errors.is_empty())
 }
 
 /// One thread's copy of an image, sound between rounds.
@@ -103,16 +108,20 @@ impl Copy {
             if !what.changes {
                 let walked = walk(Arc::<MemDevice>::clone(&self.device));
                 told.opened = u64::from(walked.opened);
-                told.found = u64::from(verify(&*self.device) != Some(0));
+                told.found = u64::from(is_damaged(&verify(&*self.device)));
                 return;
             }
             let before = verify(&*self.device);
             let changed = change(Arc::<Restorable>::clone(&restorable), seed);
-            let after = verify(&*self.device);
             told.opened = u64::from(changed.opened);
-            told.found = u64::from(before != Some(0));
+            told.found = u64::from(is_damaged(&before));
             told.changed = changed.done as u64;
-            told.worse = u64::from(after > before);
+            let (before, after) = (before.unwrap_or_default(), verify(&*self.device).unwrap_or_default());
+            let mut codes: Vec<_> = after.into_iter().filter(|code| !before.contains(code)).collect();
+            codes.dedup();
+            if !codes.is_empty() {
+                told.worse.push(format!("{name}: {}: {}", codes.join(" "), damage.story));
+            }
         }));
         told.slowest = start.elapsed();
         if ran.is_err() {
