@@ -26,7 +26,8 @@ use serde_json::json;
 
 use crate::exit;
 use crate::mkfs::{FormatArgs, UuidChoice, format_uuid, random_uuid, source_date_epoch};
-use crate::sizes::{human, parse_size};
+use crate::sizes::{human, parse_size, unit_hint};
+use crate::voice::{self, say};
 
 /// How many problems a message lists.
 const PROBLEMS_SHOWN: usize = 50;
@@ -180,13 +181,11 @@ fn parse_headroom(text: &str) -> Result<f64, String> {
 
 pub(crate) fn run(args: BuildArgs) -> ExitCode {
     if args.profile.as_deref() == Some("help") {
-        for profile in Profile::all() {
-            println!("{:16} {}", profile.name, profile.describes);
-        }
-        return ExitCode::SUCCESS;
+        let line = |profile: &Profile| format!("{:16} {}\n", profile.name, profile.describes);
+        return voice::print(&Profile::all().iter().map(line).collect::<String>(), 0);
     }
     let Some(output) = args.output.clone() else {
-        return exit::fail(exit::USAGE_CODE, &"build needs --output IMAGE");
+        return exit::fail(exit::USAGE_CODE, &"build needs a name for the image: --output IMAGE");
     };
     if args.sources.0.is_empty() {
         return exit::fail(exit::USAGE_CODE, &"build needs a source: --from DIR, --tar FILE or --oci LAYOUT");
@@ -212,8 +211,10 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
     match result {
         Ok(mut report) => {
             advise(&args, &mut report);
-            print_report(&args, &output, &report, started.elapsed());
-            ExitCode::SUCCESS
+            for warning in &report.warnings {
+                say!("warning: {warning}");
+            }
+            voice::print(&report_text(&args, &output, &report, started.elapsed()), 0)
         }
         Err(fault) => fail(&args, &output, &fault),
     }
@@ -383,11 +384,9 @@ impl Meter for Bar {
     }
 }
 
-fn print_report(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: Duration) {
+/// What was made, in words or JSON.
+fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: Duration) -> String {
     let sb = &report.superblock;
-    for warning in &report.warnings {
-        eprintln!("extant: warning: {warning}");
-    }
     if args.json {
         let value = json!({
             "image": output.display().to_string(),
@@ -413,34 +412,35 @@ fn print_report(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: 
             "warnings": report.warnings,
             "dry_run": args.dry_run,
         });
-        println!("{value:#}");
-        return;
+        return format!("{value:#}\n");
     }
     if args.quiet {
-        return;
+        return String::new();
     }
     let verb = if args.dry_run { "would be" } else { "is" };
-    println!("{} {verb} {} ({})", output.display(), human(report.image_bytes), report.image_bytes);
-    println!(
-        "  {} files, {} directories, {} symlinks, {} others, {} further links",
+    let mut text =
+        format!("{} {verb} {} ({})\n", output.display(), human(report.image_bytes), report.image_bytes);
+    text += &format!(
+        "  {} files, {} directories, {} symlinks, {} others, {} further links\n",
         report.files, report.directories, report.symlinks, report.others, report.extra_links
     );
-    println!(
-        "  {} of content, {} free, {} of {} inodes in use",
+    text += &format!(
+        "  {} of content, {} free, {} of {} inodes in use\n",
         human(report.content_bytes),
         human(sb.free_blocks_count * (1024u64 << sb.log_block_size)),
         sb.inodes_count - sb.free_inodes_count,
         sb.inodes_count
     );
-    println!("  UUID {}", format_uuid(&sb.uuid));
+    text += &format!("  UUID {}\n", format_uuid(&sb.uuid));
     if !sb.features.has_compat(ondisk::Features::HAS_JOURNAL) {
-        println!("  no journal (images below 2048 blocks get none; --size or --headroom makes room for one)");
+        text += "  no journal (images below 2048 blocks get none; --size or --headroom makes room for one)\n";
     }
     if !args.dry_run {
         let seconds = elapsed.as_secs_f64();
         let rate = human((report.written_bytes as f64 / seconds.max(1e-9)) as u64);
-        println!("  {} written in {seconds:.2} s, {rate}/s", human(report.written_bytes));
+        text += &format!("  {} written in {seconds:.2} s, {rate}/s\n", human(report.written_bytes));
     }
+    text
 }
 
 /// Prints what went wrong and returns the code that the help documents.
@@ -468,6 +468,10 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
     };
     let message = match code {
         exit::NO_SPACE => format!("no space left for {}; nothing was left behind", output.display()),
+        exit::TOO_SMALL => match parse_size(&args.size) {
+            Ok(bytes) => format!("{fault}{}", unit_hint(bytes)),
+            Err(_) => fault.to_string(),
+        },
         _ => fault.to_string(),
     };
     if args.json {
@@ -476,19 +480,20 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
             let list = problems.iter().map(|p| json!({ "path": p.path, "why": p.why }));
             value["problems"] = list.collect();
         }
-        println!("{value:#}");
+        // The code is that of the failure, whatever becomes of its description.
+        voice::print(&format!("{value:#}\n"), code);
     }
     exit::fail(code, &message)
 }
 
 fn list_problems(problems: &[Problem]) {
     for problem in problems.iter().take(PROBLEMS_SHOWN) {
-        eprintln!("extant: {}: {}", problem.path, problem.why);
+        say!("{}: {}", problem.path, problem.why);
     }
     if problems.len() > PROBLEMS_SHOWN {
-        eprintln!("extant: ... and {} more", problems.len() - PROBLEMS_SHOWN);
+        say!("... and {} more", problems.len() - PROBLEMS_SHOWN);
     }
     if problems.iter().any(|problem| problem.changed) {
-        eprintln!("extant: build from a snapshot or a quiet tree, or allow it with --tolerate-changes");
+        say!("build from a snapshot or a quiet tree, or allow it with --tolerate-changes");
     }
 }

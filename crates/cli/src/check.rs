@@ -79,8 +79,10 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     };
     let mut out = std::io::stdout().lock();
     // A reader that went away does not change the verdict.
-    let _ = out.write_all(text.as_bytes());
-    ExitCode::from(code)
+    match crate::voice::output_code(out.write_all(text.as_bytes()).and_then(|()| out.flush())) {
+        Some(_) => ExitCode::from(OPERATIONAL),
+        None => ExitCode::from(code),
+    }
 }
 
 fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {

@@ -10,7 +10,7 @@ use extant::{FileType, Follow};
 use crate::edit::copy_in::copy_in;
 use crate::edit::staged::Hold;
 use crate::exit;
-use crate::imagearg::ImageArg;
+use crate::imagearg::{ImageArg, is_of_host, is_whole_image};
 use crate::inspect::format::escape;
 use crate::look::host::{Choices, Host, Place, open_named_dir};
 use crate::look::progress::Progress;
@@ -79,12 +79,27 @@ impl CopyArgs {
 
 pub(crate) fn run(args: &CpArgs) -> ExitCode {
     let Some((destination, sources)) = args.copy.paths.split_last() else {
-        return exit::USAGE.into();
+        return exit::USAGE_CODE.into();
     };
     if is_in_image(destination) {
         return into_image(args, sources);
     }
     let mut session = Session::new(&args.open);
+    if is_whole_image(destination) {
+        let name = escape(destination.as_bytes());
+        let why = format_args!(
+            "{name}: holds a file system, and a path in it needs a colon, like {name}:/ for its root; to replace the image \
+             itself, remove it first"
+        );
+        session.problem(exit::USAGE_CODE, why);
+        return session.finish(Ok(()));
+    }
+    let hosts = args.copy.paths.iter().all(|path| is_of_host(path));
+    if hosts && sources.iter().any(|source| Path::new(source).exists()) {
+        let why = "none of the paths is in an image: IMG:/PATH is one, and IMG:/ the root of IMG";
+        session.problem(exit::USAGE_CODE, why);
+        return session.finish(Ok(()));
+    }
     let destination = PathBuf::from(destination);
     let recursive = args.copy.is_recursive();
     let follow = if recursive { Follow::NotTheLast } else { Follow::Links };

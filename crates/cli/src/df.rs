@@ -72,6 +72,9 @@ fn print_table(args: &DfArgs, found: &[(String, FileSystem, StatFs)]) -> io::Res
         (false, true) => ["Image", "Size", "Used", "Avail", "Use%"],
         (false, false) => ["Image", "1K-blocks", "Used", "Available", "Use%"],
     };
+    if found.is_empty() {
+        return Ok(()); // why is said already
+    }
     let mut rows = vec![heading.map(str::to_owned)];
     for (image, _, space) in found {
         let image = crate::inspect::format::escape(image.as_bytes());

@@ -27,13 +27,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::cp::CopyArgs;
 use crate::exit;
 use crate::imagearg::ImageArg;
 use crate::inspect::format::escape;
 use crate::look::{OpenArgs, Session};
+use crate::usage::of_script_line;
+use crate::voice::say;
 use args::{Change, JournalArg};
 use staged::Hold;
 
@@ -181,7 +183,7 @@ pub(crate) fn run_script(args: &EditArgs) -> ExitCode {
 fn tell_undone(session: &mut Session, args: &EditArgs) {
     session.context.clear();
     session.discard();
-    eprintln!("extant: nothing of the script was done: {} is as it was", escape(args.image.as_bytes()));
+    say!("nothing of the script was done: {} is as it was", escape(args.image.as_bytes()));
 }
 
 fn read_script(args: &EditArgs) -> Result<Vec<u8>, String> {
@@ -193,7 +195,7 @@ fn read_script(args: &EditArgs) -> Result<Vec<u8>, String> {
         None => {
             let mut stdin = std::io::stdin().lock();
             if stdin.is_terminal() {
-                eprintln!("extant: reading the script from the terminal; Ctrl-D ends it");
+                say!("reading the script from the terminal; Ctrl-D ends it");
             }
             stdin.read_to_end(&mut script).map_err(|error| format!("standard input: {error}"))?;
         }
@@ -207,8 +209,8 @@ fn parse_line(line: &[u8]) -> Result<Option<Step>, String> {
     if words.is_empty() {
         return Ok(None);
     }
-    let words = words.into_iter().map(OsString::from_vec);
-    match Line::try_parse_from(words) {
+    let words: Vec<OsString> = words.into_iter().map(OsString::from_vec).collect();
+    match Line::try_parse_from(&words) {
         Ok(Line { step: Step::Change(change) }) if change.journal().is_some() => {
             Err("--journal is an option of `extant edit` itself, not of its lines".to_owned())
         }
@@ -216,15 +218,8 @@ fn parse_line(line: &[u8]) -> Result<Option<Step>, String> {
         Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelp => {
             Err("help is had from the command line, not from a script".to_owned())
         }
-        Err(error) => Err(told_in_one_line(&error.to_string())),
+        Err(error) => Err(of_script_line(Line::command(), &words, &error)),
     }
-}
-
-/// clap's message without the usage and the tips that are meant for a command line.
-fn told_in_one_line(message: &str) -> String {
-    let message = message.strip_prefix("error: ").unwrap_or(message);
-    let end = message.find("\n\n").unwrap_or(message.len());
-    message[..end].split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Bytes as an argument.
@@ -244,9 +239,12 @@ mod tests {
         assert!(matches!(parse_line(b"cp -a site/. /srv"), Ok(Some(Step::Cp(_)))));
         assert!(matches!(parse_line(b"  # nothing"), Ok(None)));
         assert!(matches!(parse_line(b"xattr set user.a -1 /a"), Ok(Some(Step::Change(Change::Xattr(_))))));
-        assert_eq!(parse_line(b"mount /a").unwrap_err(), "unrecognized subcommand 'mount'");
+        assert_eq!(
+            parse_line(b"mount /a").unwrap_err(),
+            "there is no command \"mount\"; there are: mkdir rm mv ln chmod chown project xattr put truncate fallocate touch cp"
+        );
         assert!(parse_line(b"mkdir 'a").unwrap_err().contains("not closed"));
         let missing = parse_line(b"mkdir").unwrap_err();
-        assert_eq!(missing, "the following required arguments were not provided: <IMG:PATH>...");
+        assert_eq!(missing, "mkdir: missing: <IMG:PATH>...");
     }
 }

@@ -3,6 +3,9 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use crate::usage;
+use crate::voice::say;
+
 /// The target could not be written.
 pub(crate) const TARGET: u8 = 1;
 /// The command line does not make sense.
@@ -26,20 +29,11 @@ pub(crate) const BUSY: u8 = 10;
 /// Interrupted by a signal.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// A usage error, as clap reports it.
-pub(crate) struct Usage;
-
-/// The usage error's code.
-pub(crate) const USAGE: Usage = Usage;
-
-impl From<Usage> for ExitCode {
-    fn from(_: Usage) -> Self {
-        ExitCode::from(USAGE_CODE)
-    }
-}
-
-/// Prints a message and returns its code.
+/// Prints a message and returns its code; a usage error comes with the command's usage.
 pub(crate) fn fail(code: u8, message: &dyn Display) -> ExitCode {
-    eprintln!("extant: {message}");
+    say!("{message}");
+    if code == USAGE_CODE {
+        usage::say_usage();
+    }
     ExitCode::from(code)
 }

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &ExportArgs) -> ExitCode {
             to_dir(args, &mut session, target, dir);
             session.finish(Ok(()))
         }
-        (None, None) => exit::USAGE.into(),
+        (None, None) => exit::USAGE_CODE.into(),
     }
 }
 

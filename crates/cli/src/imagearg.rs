@@ -25,6 +25,7 @@ use device::{Device, FileDevice, ImageUse, Io, MemDevice, Window};
 use ondisk::superblock;
 
 use crate::sizes::{human, parse_size};
+use crate::voice::say;
 
 /// Partitions that a message lists.
 const LISTED_MAX: usize = 12;
@@ -116,7 +117,7 @@ impl Transfers {
         match device.with_direct() {
             Ok(device) => Ok(device),
             Err(error) => {
-                eprintln!("extant: {}: {}", path.display(), not_direct(&error));
+                say!("{}: {}", path.display(), not_direct(&error));
                 Ok(open(path)?.with_io(self.io))
             }
         }
@@ -285,7 +286,7 @@ impl ImageArg {
             Err(fault) => return Err(ArgError::Unreadable(format!("{path}: {fault}"))),
         };
         for remark in &table.remarks {
-            eprintln!("extant: {path}: {remark}");
+            say!("{path}: {remark}");
         }
         let Some(partition) = table.get(number) else {
             return Err(ArgError::Usage(format!(
@@ -477,6 +478,21 @@ fn refusal(path: &Path, error: &io::Error) -> String {
         _ => "",
     };
     format!("{}: {error}{advice}", path.display())
+}
+
+/// Is it an image as a whole, without a path in it? One that is named by its place in a file need not be sound.
+pub(crate) fn is_whole_image(arg: &OsStr) -> bool {
+    let Ok(image) = ImageArg::parse(arg) else { return false };
+    let holds = || FileDevice::open_read_only(&image.path).is_ok_and(|device| holds_ext4(&device, 0));
+    image.inner_path.is_none() && (image.at != Place::Whole || (!image.path.is_dir() && holds()))
+}
+
+/// Is it a path of this system, neither an image nor a path in one? What might be either is not.
+pub(crate) fn is_of_host(arg: &OsStr) -> bool {
+    match ImageArg::parse(arg) {
+        Ok(image) => image.inner_path.is_none() && !is_whole_image(arg),
+        Err(_) => !arg.as_bytes().contains(&b':'),
+    }
 }
 
 fn shown(bytes: &[u8]) -> std::path::Display<'_> {

@@ -17,8 +17,8 @@
 //!    when thousands of structures are damaged.
 //! 3. Damage is said once, in one line, and never hides what can still be read.
 //!
-//! Exit codes: 0 sound as far as was looked; 2 the command line asks for what cannot be; 4 printed, but damage was seen;
-//! 8 cannot be read, or is no ext4 at all.
+//! Exit codes: 0 sound as far as was looked; 2 the command line makes no sense; 4 printed, but damage was seen; 8 cannot be
+//! read, or is no ext4 at all; 9 the image has no such path, inode, group or structure.
 
 mod attributes;
 mod dir;
@@ -49,16 +49,13 @@ use base::Group;
 use device::Device;
 use ondisk::Features;
 
+use crate::exit;
 use crate::imagearg::{ArgError, ImageArg};
 
 use dirwalk::Target;
 use page::Page;
 use probe::{DamageLog, Probe};
 use reader::Reader;
-
-const EXIT_USAGE: u8 = 2;
-const EXIT_DAMAGED: u8 = 4;
-const EXIT_UNREADABLE: u8 = 8;
 
 /// The arguments of `extant inspect`.
 #[derive(Debug, clap::Args)]
@@ -72,8 +69,9 @@ pub(crate) struct InspectArgs {
     #[arg(long, global = true)]
     json: bool,
 
+    /// What to look at; the superblock if nothing is said.
     #[command(subcommand)]
-    what: What,
+    what: Option<What>,
 }
 
 /// What to look at.
@@ -118,8 +116,10 @@ struct TargetArg {
 /// Why nothing, or not all, could be printed.
 #[derive(Debug)]
 pub(crate) enum InspectError {
-    /// The command line asks for something that this image does not have.
+    /// The command line makes no sense.
     Usage(String),
+    /// The command line asks for something that this image does not have.
+    Absent(String),
     /// The image cannot be read, or holds no ext4 file system.
     Unreadable(String),
     /// The output refuses what is printed.
@@ -127,11 +127,14 @@ pub(crate) enum InspectError {
 }
 
 impl InspectError {
-    /// The exit code: 2 for usage, 8 for the rest.
+    /// The exit code.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) => EXIT_USAGE,
-            Self::Unreadable(_) | Self::Output(_) => EXIT_UNREADABLE,
+            Self::Usage(_) => exit::USAGE_CODE,
+            Self::Absent(_) => exit::NOT_FOUND,
+            Self::Unreadable(_) => exit::UNREADABLE,
+            Self::Output(error) if error.raw_os_error() == Some(28) => exit::NO_SPACE,
+            Self::Output(_) => exit::TARGET,
         }
     }
 }
@@ -139,8 +142,8 @@ impl InspectError {
 impl fmt::Display for InspectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(why) | Self::Unreadable(why) => f.write_str(why),
-            Self::Output(error) => write!(f, "cannot print: {error}"),
+            Self::Usage(why) | Self::Absent(why) | Self::Unreadable(why) => f.write_str(why),
+            Self::Output(error) => write!(f, "cannot write the output: {error}"),
         }
     }
 }
@@ -173,7 +176,8 @@ pub(crate) fn run(args: InspectArgs) -> Result<ExitCode, InspectError> {
     }
     let device = Box::new(image.open_read_only()?);
     let mut out = BufWriter::new(io::stdout().lock());
-    let damage = match print(device, &args.what, args.json, &mut out) {
+    let what = args.what.unwrap_or(What::Super);
+    let damage = match print(device, &what, args.json, &mut out) {
         Ok(damage) => damage,
         Err(InspectError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             return Ok(ExitCode::SUCCESS);
@@ -181,6 +185,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<ExitCode, InspectError> {
         Err(InspectError::Unreadable(why)) => {
             return Err(InspectError::Unreadable(format!("{image}: {why}")));
         }
+        Err(InspectError::Absent(why)) => return Err(InspectError::Absent(format!("{image}: {why}"))),
         Err(other) => return Err(other),
     };
     if damage.is_empty() {
@@ -193,7 +198,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<ExitCode, InspectError> {
             let _ = writeln!(errors, "damaged: {line}");
         }
     }
-    Ok(EXIT_DAMAGED.into())
+    Ok(exit::DAMAGED.into())
 }
 
 /// Prints one view of a device and returns the damage seen.

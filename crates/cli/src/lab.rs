@@ -25,9 +25,19 @@ use volume::{OpenOptions, OrphanMode, WriteOptions};
 use crate::exit;
 use crate::imagearg::{ImageArg, Place};
 use crate::sizes::parse_size;
+use crate::voice;
 
-/// Measure what drives a file system hardest, in process or on a mount.
+/// Measure the engine under loads that are hard for a file system, in process or on a mount.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Each study makes a file system in memory, loads it, and prints a table, or JSON with --json. Some also load a directory of a \
+mounted file system (--kernel DIR), in the same way, for comparison.
+
+Examples:
+  extant lab createmany -m test 1000000    a million names in one directory: a few seconds
+  extant lab fsync --devices hdd           what durability costs on a hard disk: half a minute
+  extant lab buffered --bytes 64M          reads and writes through the cache
+  extant lab createmany --help             the options of a study, and more examples")]
 pub(crate) struct LabArgs {
     #[command(subcommand)]
     study: Study,
@@ -35,17 +45,17 @@ pub(crate) struct LabArgs {
 
 #[derive(Debug, Subcommand)]
 enum Study {
-    /// Make very many names in one directory, as fast as possible.
+    /// Names: make and remove many of them in one directory, as fast as possible.
     Createmany(Box<createmany::CreatemanyArgs>),
-    /// How fast files' bytes go into memory and out of it: by ranges, block by block, and beside them the kernel and plain copies.
+    /// Reads and writes through the cache, beside the kernel and plain copies.
     Buffered(Box<buffered::BufferedArgs>),
-    /// How orphan tracking scales with writers: its modes side by side.
+    /// Orphans: how tracking them scales with writers, its modes side by side.
     Orphans(Box<orphans::OrphansArgs>),
-    /// What durability costs on disks of several kinds, and what sharing flushes saves.
+    /// Durability: what fsync costs on disks of several kinds, and what sharing flushes saves.
     Fsync(Box<fsync::FsyncArgs>),
-    /// One directory with very many names: rates along the way, and what its hash changes.
+    /// A large directory: how the rate changes as it grows, and with its hash.
     LargeDir(Box<large_dir::LargeDirArgs>),
-    /// How a cache of extents is kept small: seven policies under three loads.
+    /// The extent cache: seven policies of reclaim under three loads.
     Shrinker(Box<shrinker::ShrinkerArgs>),
 }
 
@@ -169,14 +179,13 @@ fn usage(why: String) -> LabFault {
     LabFault::Usage(why)
 }
 
-/// Prints a report: as JSON, or as text.
-fn print(report: &impl serde::Serialize, text: &dyn std::fmt::Display, json: bool) {
-    let mut out = std::io::stdout().lock();
-    // A reader that went away does not change what was measured.
-    let _ = match json {
-        true => writeln!(out, "{}", serde_json::to_string_pretty(report).unwrap_or_default()),
-        false => write!(out, "{text}"),
+/// Prints a report: as JSON, or as text. Returns 0, or the code of the output's failure.
+fn print(report: &impl serde::Serialize, text: &dyn std::fmt::Display, json: bool) -> ExitCode {
+    let text = match json {
+        true => format!("{}\n", serde_json::to_string_pretty(report).unwrap_or_default()),
+        false => text.to_string(),
     };
+    voice::print(&text, 0)
 }
 
 /// Shows how far a study is, on a terminal; and the protocol's lines, where they are wanted.

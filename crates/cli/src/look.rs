@@ -23,7 +23,7 @@ pub(crate) mod progress;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
-use std::io::{self, BufWriter, StdoutLock, Write};
+use std::io::{self, BufWriter, StdoutLock};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,6 +39,8 @@ use crate::edit::staged::{Hold, Staged};
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError};
 use crate::inspect::format::{count, escape};
+use crate::usage;
+use crate::voice::{self, say};
 use glob::Glob;
 
 /// Options of every command that opens an image for looking.
@@ -83,6 +85,8 @@ pub(crate) struct Session {
     pub(crate) context: String,
     /// Problems that were told.
     pub(crate) problems: u64,
+    /// One of them was of the command line.
+    misused: bool,
     /// Images in which something was changed.
     changed: Vec<String>,
 }
@@ -215,6 +219,7 @@ impl Session {
             image: None,
             context: String::new(),
             problems: 0,
+            misused: false,
             changed: Vec::new(),
         }
     }
@@ -226,9 +231,10 @@ impl Session {
 
     /// Tells a problem and remembers its code.
     pub(crate) fn problem(&mut self, code: u8, message: impl Display) {
-        // Standard error is the last resort: where it is gone, the exit code still tells.
-        let _ = writeln!(io::stderr(), "extant: {}{message}", self.context);
+        say!("{}{message}", self.context);
         self.problems += 1;
+        // The lines of a script have no usage of their own.
+        self.misused |= code == exit::USAGE_CODE && self.context.is_empty();
         self.remember(code);
     }
 
@@ -367,7 +373,7 @@ impl Session {
         }
         lines.extend(recovery.problems.iter().cloned());
         for line in lines {
-            let _ = writeln!(io::stderr(), "extant: {}: note: {line}", escape(name.as_bytes()));
+            say!("{}: note: {line}", escape(name.as_bytes()));
         }
     }
 
@@ -577,13 +583,11 @@ impl Session {
         if self.hold.is_some() {
             self.commit();
         }
-        match printed {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            Err(error) => {
-                let code = if error.raw_os_error() == Some(28) { exit::NO_SPACE } else { exit::TARGET };
-                self.problem(code, format_args!("cannot write the output: {error}"));
-            }
-            Ok(()) => {}
+        if let Some(code) = voice::output_code(printed) {
+            self.remember(code);
+        }
+        if self.misused {
+            usage::say_usage();
         }
         ExitCode::from(self.worst)
     }

@@ -4,6 +4,8 @@
 //! `image` and below).
 
 #![forbid(unsafe_code)]
+// They end the program where standard output or standard error is gone; see `voice`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod build;
 mod cat;
@@ -22,8 +24,11 @@ mod mkfs;
 mod mount;
 mod sizes;
 mod stat;
+mod times;
 mod tree;
 mod trim;
+mod usage;
+mod voice;
 
 use std::process::ExitCode;
 
@@ -46,7 +51,20 @@ Exit codes:
   8  not an ext4 image, or it cannot be read (check: 0, 4, 8, 16 as e2fsck)
   9  a path that was asked for is not in the image, or not of the kind that the command needs
   10  the image is in use: another program writes to it, or it is mounted
-  130  interrupted";
+  130  interrupted
+A reader of the output that goes away (`extant ... | head`) changes none of these.";
+
+const COMPLETIONS_HELP: &str = "\
+Where shells look for it (mkdir -p the directory first):
+  extant completions bash > ~/.local/share/bash-completion/completions/extant
+  extant completions fish > ~/.config/fish/completions/extant.fish
+  extant completions zsh  > ~/.zfunc/_extant      with `fpath+=~/.zfunc` before compinit in ~/.zshrc
+
+For this shell alone: source <(extant completions bash)";
+
+const MAN_HELP: &str = "\
+Example:
+  extant man ~/.local/share/man/man1 && man extant-build";
 
 /// ext4 in user space: build, read, edit, mount and check ext4 images, without root and without a kernel driver.
 #[derive(Debug, Parser)]
@@ -81,7 +99,7 @@ enum Command {
     Export(export::ExportArgs),
     /// Show how full file systems are.
     Df(df::DfArgs),
-    /// Verify a file system, with every processor; nothing is repaired.
+    /// Verify a file system, on all cores; nothing is repaired.
     Check(check::CheckArgs),
     Trim(trim::TrimArgs),
     /// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
@@ -89,18 +107,27 @@ enum Command {
     /// Unmount what `extant mount` mounted.
     Umount(mount::UmountArgs),
     InstallHelpers(mount::helpers::InstallArgs),
-    /// Measure: very many names, orphans, large directories.
+    /// Measure the engine: names, large directories, orphans, reads and writes, fsync.
     Lab(lab::LabArgs),
     /// Print a completion script for a shell.
+    #[command(after_help = COMPLETIONS_HELP)]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
     /// Write man pages into a directory.
+    #[command(after_help = MAN_HELP)]
     Man {
-        /// The directory.
+        /// The directory, which is made if it is missing.
         dir: std::path::PathBuf,
     },
+}
+
+fn completions(shell: clap_complete::Shell) -> ExitCode {
+    // In memory first: the generators end the program where they cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "extant", &mut script);
+    voice::print(&String::from_utf8_lossy(&script), 0)
 }
 
 fn main() -> ExitCode {
@@ -111,14 +138,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are answers, not errors; everything else is a usage error.
-            let _ = error.print();
+            if !error.use_stderr() {
+                return voice::printed(error.print(), 0);
+            }
+            usage::say_error(&error);
             // `check` answers with e2fsck's codes, also for a wrong command line.
             let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
-            return match (error.use_stderr(), is_check) {
-                (false, _) => ExitCode::SUCCESS,
-                (true, true) => ExitCode::from(check::USAGE),
-                (true, false) => exit::USAGE.into(),
-            };
+            return ExitCode::from(if is_check { check::USAGE } else { exit::USAGE_CODE });
         }
     };
     match cli.command {
@@ -143,13 +169,15 @@ fn main() -> ExitCode {
         Command::Umount(args) => mount::umount(&args),
         Command::InstallHelpers(args) => mount::helpers::install(&args),
         Command::Lab(args) => lab::run(&args),
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "extant", &mut std::io::stdout());
-            ExitCode::SUCCESS
+        Command::Completions { shell } => completions(shell),
+        Command::Man { dir } => {
+            let written = std::fs::create_dir_all(&dir);
+            match written.and_then(|()| clap_mangen::generate_to(Cli::command(), &dir)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    exit::fail(exit::TARGET, &format!("cannot write to {}: {error}", dir.display()))
+                }
+            }
         }
-        Command::Man { dir } => match clap_mangen::generate_to(Cli::command(), &dir) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => exit::fail(exit::TARGET, &format!("cannot write to {}: {error}", dir.display())),
-        },
     }
 }

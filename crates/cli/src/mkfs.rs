@@ -12,12 +12,15 @@ use device::{Device, FileDevice, NewFile};
 use image::mkfs::{EmptyTree, Identity, MkfsFault};
 use image::options::{FeatureEdit, FormatOptions, Generation, JournalSize, QuotaTypes, Usage};
 use image::plan::{Plan, PlanFault};
+use image::sizing::SizingFault;
 use image::write::WriteFault;
 use ondisk::time::Timestamp;
 use serde_json::json;
 
 use crate::exit;
-use crate::sizes::{human, parse_size};
+use crate::inspect::format::count;
+use crate::sizes::{human, parse_size, unit_hint};
+use crate::voice::{self, say};
 
 /// Options that say what kind of file system to make, shared by mkfs and build.
 #[derive(Debug, Args)]
@@ -168,6 +171,9 @@ fn set_extended(options: &mut FormatOptions, word: &str) -> Result<(), String> {
 pub(crate) struct MkfsArgs {
     /// Image file or block device.
     image: PathBuf,
+    /// The size as mke2fs takes it: with a unit as --size, without one in blocks of -b, or in KiB.
+    #[arg(value_name = "SIZE", conflicts_with = "size")]
+    blocks: Option<String>,
     /// Size of a new image: `512M`, `10G`, `16T`. An existing file or block device keeps its own if none is given.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
@@ -217,7 +223,12 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
         let hint = "it holds data; use --force to replace it";
         return exit::fail(exit::EXISTS, &format!("{} exists already: {hint}", args.image.display()));
     }
-    let bytes = match (args.size, existing) {
+    let size = match args.blocks.as_deref().map(|text| parse_blocks(text, args.format.block_size)) {
+        None => args.size,
+        Some(Ok(bytes)) => Some(bytes),
+        Some(Err(why)) => return exit::fail(exit::USAGE_CODE, &format_args!("SIZE: {why}")),
+    };
+    let bytes = match (size, existing) {
         (Some(bytes), _) => bytes,
         (None, Some(_)) => match FileDevice::open(&args.image, false) {
             // Whole pages, as mke2fs does it: the page cache cannot hold the rest of a device.
@@ -225,7 +236,7 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
             Ok(device) => device.size_bytes(),
             Err(error) => return exit::fail(exit::TARGET, &format!("{}: {error}", args.image.display())),
         },
-        (None, None) => return exit::fail(exit::USAGE_CODE, &"a new image needs --size"),
+        (None, None) => return exit::fail(exit::USAGE_CODE, &"a new image needs a size: --size 64M"),
     };
     let identity = Identity {
         uuid: match args.format.uuid() {
@@ -249,6 +260,11 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
                 &format!("the metadata does not fit into {bytes} bytes: {hint}"),
             );
         }
+        Err(MkfsFault::Sizing(fault @ SizingFault::TooSmall { .. })) => {
+            let image = args.image.display();
+            let why = format_args!("{image}: {fault}{}", unit_hint(bytes));
+            return exit::fail(exit::USAGE_CODE, &why);
+        }
         Err(fault) => return exit::fail(exit::USAGE_CODE, &fault),
     };
     let written = if args.dry_run {
@@ -259,8 +275,21 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
             Err((code, message)) => return exit::fail(code, &message),
         }
     };
-    report(&args, &options, &plan, written);
-    ExitCode::SUCCESS
+    voice::print(&report(&args, &options, &plan, written), 0)
+}
+
+/// A size as mke2fs takes it: units are those of [`parse_size`], `s` is sectors; a bare number counts blocks, or KiB.
+fn parse_blocks(text: &str, block_size: Option<BlockSize>) -> Result<u64, String> {
+    let unit = match text.strip_suffix(['s', 'S']) {
+        Some(sectors) => sectors.parse().ok().map(|sectors| (sectors, 512)),
+        None => text.parse().ok().map(|blocks| (blocks, block_size.map_or(1024, |size| size.bytes()))),
+    };
+    match unit {
+        Some((count, unit)) => {
+            u64::checked_mul(count, unit).ok_or_else(|| format!("\"{text}\" is too large"))
+        }
+        None => parse_size(text),
+    }
 }
 
 /// Does a file hold nothing but zeros at its start? Then nobody will miss it.
@@ -299,10 +328,11 @@ fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, is_device: bool) -> Result
     Ok(written.bytes)
 }
 
-fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u64) {
+/// What was made, in words or JSON.
+fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u64) -> String {
     let (sb, geometry) = (&plan.superblock, plan.geometry());
     if image::mkfs::journal_was_dropped(options, plan) {
-        eprintln!("extant: the file system is too small for a journal; it has none");
+        say!("the file system is too small for a journal; it has none");
     }
     if args.json {
         let value = json!({
@@ -319,21 +349,24 @@ fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u6
             "written_bytes": written,
             "dry_run": args.dry_run,
         });
-        println!("{value:#}");
-    } else if !args.quiet {
-        let verb = if args.dry_run { "would have" } else { "has" };
-        println!("{} {verb}", args.image.display());
-        println!(
-            "  {} blocks of {} bytes in {} groups",
-            sb.blocks_count, geometry.block_size, geometry.groups
-        );
-        println!("  {} inodes, {} reserved blocks", sb.inodes_count, sb.reserved_blocks_count);
-        println!("  features {}", sb.features);
-        println!("  UUID {}", format_uuid(&sb.uuid));
-        if !args.dry_run {
-            println!("  {} written", human(written));
-        }
+        return format!("{value:#}\n");
     }
+    if args.quiet {
+        return String::new();
+    }
+    let verb = if args.dry_run { "would have" } else { "has" };
+    let written = if args.dry_run { String::new() } else { format!("  {} written\n", human(written)) };
+    format!(
+        "{} {verb}\n  {} blocks of {} bytes in {}\n  {} inodes, {} reserved blocks\n  features {}\n  UUID {}\n{written}",
+        args.image.display(),
+        sb.blocks_count,
+        geometry.block_size,
+        count(geometry.groups.into(), "group"),
+        sb.inodes_count,
+        sb.reserved_blocks_count,
+        sb.features,
+        format_uuid(&sb.uuid),
+    )
 }
 
 /// Now, or what SOURCE_DATE_EPOCH says, in seconds since 1970.

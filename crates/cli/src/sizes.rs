@@ -24,6 +24,14 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// What to say of a size below which nothing of its kind can be: perhaps its unit was left out.
+pub(crate) fn unit_hint(bytes: u64) -> String {
+    match bytes {
+        1..65_536 => format!(" (a size without a unit is in bytes: {bytes}M is {bytes} MiB)"),
+        _ => String::new(),
+    }
+}
+
 /// `1234567` as `1.2 MiB`.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -175,7 +175,7 @@ fn attributes_are_set_shown_and_removed() {
         assert_has(&debugfs(&image.path, "ea_list /f"), "user.text (5) = \"hello\"");
         image.refused("xattr set --create user.text x :/f", EXISTS, "user.text: it has this attribute");
         image.refused("xattr set --replace user.none x :/f", NOT_FOUND, "no such attribute");
-        image.refused("xattr set color red :/f", TARGET, "names begin with user.");
+        image.refused("xattr set color red :/f", USAGE, "names begin with user.");
         image.refused("xattr set user.x 0x1 :/f", USAGE, "pairs of hex digits");
         image.refused("xattr get user.none :/f", NOT_FOUND, "no such attribute");
         image.done("xattr remove user.text :/f :/g");
@@ -293,7 +293,7 @@ fn a_script_that_fails_leaves_the_image_byte_for_byte() {
     let outcome = image.script(&[], "mkdir /a\nmkdirs /b\n\nchmod 9 /a\nrm 'open\n");
     let told = outcome.code(USAGE);
     for part in [
-        "line 2: unrecognized subcommand 'mkdirs'",
+        "line 2: there is no command \"mkdirs\"; did you mean mkdir?",
         "line 4: ",
         "is no mode",
         "line 5: a ' that is not closed",

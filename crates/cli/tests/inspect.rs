@@ -509,12 +509,12 @@ fn an_offset_and_exit_codes() {
     }
     let missing = image.path.with_extension("missing");
     for (path, what, code) in [
-        (&image.path, &["inode", "/nothing"][..], 2),
-        (&image.path, &["inode", "0"], 2),
-        (&image.path, &["group", "1000"], 2),
-        (&image.path, &["dir", "/big"], 2),
-        (&image.path, &["htree", "/big"], 2),
-        (&image.path, &["journal"], 2),
+        (&image.path, &["inode", "/nothing"][..], 9),
+        (&image.path, &["inode", "0"], 9),
+        (&image.path, &["group", "1000"], 9),
+        (&image.path, &["dir", "/big"], 9),
+        (&image.path, &["htree", "/big"], 9),
+        (&image.path, &["journal"], 9),
         (&image.path, &["nonsense"], 2),
         (&shifted, &["super"], 8),
         (&missing, &["super"], 8),

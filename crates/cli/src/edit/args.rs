@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::mode::ModeChange;
+use crate::times::parse_time;
 
 /// What is said of paths in the help of every command that changes an image.
 const PATHS_HELP: &str = "\
@@ -171,8 +172,8 @@ pub(crate) struct ChmodArgs {
     /// Directories with everything below them.
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// The mode.
-    #[arg(value_name = "MODE")]
+    /// The mode: octal, or like u=rwx,go=rX, +x, -x.
+    #[arg(value_name = "MODE", allow_hyphen_values = true)]
     pub(crate) mode: ModeChange,
     /// The files.
     #[arg(required = true, value_name = "IMG:PATH")]
@@ -410,7 +411,7 @@ pub(crate) struct TruncateArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(disable_help_flag = true, after_help = format!("{PATHS_HELP}\n\nExamples:
   extant touch root.img:/etc/machine-id
-  extant touch -d @1700000000 'root.img:/etc/*.conf'"))]
+  extant touch -d 2024-05-06 'root.img:/etc/*.conf'"))]
 pub(crate) struct TouchArgs {
     /// Do not make files that are not there.
     #[arg(short = 'c', long)]
@@ -423,7 +424,7 @@ pub(crate) struct TouchArgs {
     pub(crate) modification: bool,
     #[command(flatten)]
     pub(crate) links: LinksArg,
-    /// Not now, but then: @SECONDS since 1970, with a fraction if need be.
+    /// Not now, but then: 2024-05-06, 2024-05-06T07:08:09Z (UTC, or with +02:00), or @SECONDS since 1970.
     #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) date: Option<extant::Timestamp>,
     /// The files.
@@ -478,24 +479,6 @@ fn parse_resize(text: &str) -> Result<Resize, String> {
     }
 }
 
-fn parse_time(text: &str) -> Result<extant::Timestamp, String> {
-    let wrong = || format!("\"{text}\" is no time: @1700000000 or @1700000000.25 is one");
-    let number = text.strip_prefix('@').ok_or_else(wrong)?;
-    let (seconds, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let is_negative = seconds.starts_with('-');
-    let mut seconds: i64 = seconds.parse().map_err(|_| wrong())?;
-    if fraction.len() > 9 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(wrong());
-    }
-    let mut nanos: u32 = format!("{fraction:0<9}").parse().map_err(|_| wrong())?;
-    if is_negative && nanos > 0 {
-        // Nanoseconds count forward, also before 1970.
-        seconds = seconds.checked_sub(1).ok_or_else(wrong)?;
-        nanos = 1_000_000_000 - nanos;
-    }
-    Ok(extant::Timestamp { seconds, nanos })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -514,12 +497,5 @@ mod tests {
         assert_eq!(parse_resize("+1"), Ok(Resize::By(1)));
         assert_eq!(parse_resize("-1K"), Ok(Resize::By(-1024)));
         assert!(parse_resize("+-1").is_err());
-        let time = |seconds, nanos| Ok(extant::Timestamp { seconds, nanos });
-        assert_eq!(parse_time("@5"), time(5, 0));
-        assert_eq!(parse_time("@5.25"), time(5, 250_000_000));
-        assert_eq!(parse_time("@-1.5"), time(-2, 500_000_000));
-        for wrong in ["5", "@", "@x", "@5.1234567890", "@5.x", "yesterday"] {
-            assert!(parse_time(wrong).is_err(), "{wrong}");
-        }
     }
 }

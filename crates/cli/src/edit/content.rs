@@ -14,6 +14,7 @@ use super::ops::{UMASK, tell};
 use super::os;
 use crate::exit;
 use crate::look::{Named, Session};
+use crate::voice::say;
 
 /// Bytes that are read and written at a time.
 pub(super) const PIECE: usize = 1 << 20;
@@ -68,7 +69,7 @@ pub(super) fn put(session: &mut Session, args: &PutArgs) {
     let Some(named) = session.named(&args.path) else { return };
     let mut stdin = io::stdin().lock();
     if from_file.is_none() && stdin.is_terminal() {
-        eprintln!("extant: reading from the terminal; Ctrl-D ends it");
+        say!("reading from the terminal; Ctrl-D ends it");
     }
     let source: &mut dyn Read = match &mut from_file {
         Some(file) => file,

@@ -21,11 +21,15 @@ use super::args::{
 use super::copy_in::{take_name, temporary};
 use super::{content, os};
 use crate::exit;
+use crate::imagearg::is_of_host;
 use crate::inspect::format::{escape, hex, quote};
 use crate::look::{Named, Session, Target, below, code_of, output, shown};
 
 /// Bits that new files and directories do not get; a default ACL takes its place.
 pub(super) const UMASK: u16 = 0o022;
+
+/// How names of attributes begin that can be read and set.
+const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
 /// Runs a command. What cannot be done is told to the session; an error is one of the output.
 pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<()> {
@@ -206,8 +210,25 @@ fn without_slash(path: &[u8]) -> &[u8] {
     }
 }
 
+/// Is a path that is to be moved or linked in no image? Says what does what is meant.
+fn is_outside(session: &mut Session, paths: &[OsString], what: &str) -> bool {
+    // The paths of a script are all in its image.
+    let mut outside = paths.iter().filter(|path| session.image.is_none() && is_of_host(path));
+    let Some(path) = outside.next() else { return false };
+    let path = escape(path.as_bytes());
+    let why = format_args!(
+        "{path}: is in no image, and {what}; `extant cp` copies into an image and out of one, and `rm` or `extant rm` \
+         then removes what was copied"
+    );
+    session.problem(exit::USAGE_CODE, why);
+    true
+}
+
 fn mv(session: &mut Session, args: &MvArgs) {
     let Some((last, sources)) = args.paths.split_last() else { return };
+    if is_outside(session, &args.paths, "mv stays inside of one") {
+        return;
+    }
     let before = session.problems;
     let found = session.targets(sources, Follow::NotTheLast);
     if found.is_empty() && session.problems > before {
@@ -257,6 +278,9 @@ fn ln(session: &mut Session, args: &LnArgs) {
             let image = &destination.named.image;
             make_link(session, image, fs, &path, args.force, |path| fs.create_node(os(path), &new).map(drop));
         }
+        return;
+    }
+    if is_outside(session, &args.paths, "hard links stay inside of one") {
         return;
     }
     let found = session.targets(sources, Follow::NotTheLast);
@@ -463,8 +487,11 @@ fn xattr(session: &mut Session, args: &XattrArgs) -> io::Result<()> {
 }
 
 fn tell_attribute(session: &mut Session, target: &Target, name: &OsStr, fault: &Fault) {
+    let mut code = code_of(fault);
     let advice: &dyn Display = match fault {
         Fault::Refused(Refusal::NotSupported) => {
+            let is_name = NAMESPACES.iter().any(|space| name.as_bytes().starts_with(space));
+            code = if is_name { code } else { exit::USAGE_CODE };
             &"; names begin with user., trusted., security. or system.posix_acl_, and user. is for files and directories"
         }
         Fault::Refused(Refusal::NoSpace) => {
@@ -477,7 +504,7 @@ fn tell_attribute(session: &mut Session, target: &Target, name: &OsStr, fault: &
         _ => &"",
     };
     let (place, name) = (target.shown(), escape(name.as_bytes()));
-    session.problem(code_of(fault), format_args!("{place}: {name}: {fault}{advice}"));
+    session.problem(code, format_args!("{place}: {name}: {fault}{advice}"));
 }
 
 /// Text, or bytes in hex behind `0x`.

@@ -81,11 +81,11 @@ fn hash_code(reader: &Reader<'_>, dir: &FoundInode, root: Option<&[u8]>) -> u8 {
 /// Prints a directory.
 ///
 /// # Errors
-/// [`InspectError::Usage`] when the inode is none.
+/// [`InspectError::Absent`] when the inode is none.
 pub(super) fn show(reader: &Reader<'_>, dir: &FoundInode, page: &mut Page<'_>) -> Result<(), InspectError> {
     if FileType::from_mode(dir.inode.mode) != FileType::Directory {
         let kind = FileType::from_mode(dir.inode.mode);
-        return Err(InspectError::Usage(format!("inode {} is no directory: its type is {kind}", dir.ino)));
+        return Err(InspectError::Absent(format!("inode {} is no directory: its type is {kind}", dir.ino)));
     }
     let format = dir_format(reader, dir);
     let indexed = dir.inode.has_flag(flags::INDEX);

@@ -49,7 +49,7 @@ impl Target {
     /// The inode that is meant.
     ///
     /// # Errors
-    /// [`InspectError::Usage`] when the image has no such inode or path, [`InspectError::Unreadable`] when it cannot
+    /// [`InspectError::Absent`] when the image has no such inode or path, [`InspectError::Unreadable`] when it cannot
     /// be read.
     pub(super) fn resolve(&self, reader: &Reader<'_>) -> Result<FoundInode, InspectError> {
         let ino = match self {
@@ -58,7 +58,7 @@ impl Target {
         };
         if reader.geometry().inode_place(ino).is_none() {
             let last = reader.geometry().inodes();
-            return Err(InspectError::Usage(format!(
+            return Err(InspectError::Absent(format!(
                 "there is no inode {ino}: they are numbered 1 to {last}"
             )));
         }
@@ -228,7 +228,7 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
 
 /// Walks a path from the root. Symbolic links are followed, except in the last place.
 fn resolve_path(reader: &Reader<'_>, path: &[u8]) -> Result<Ino, InspectError> {
-    let missing = |what: String| InspectError::Usage(format!("{}: {what}", quote(path)));
+    let missing = |what: String| InspectError::Absent(format!("{}: {what}", quote(path)));
     // The directories from the root to where we are: ".." goes back.
     let mut way = vec![Ino::ROOT];
     let mut left: VecDeque<Vec<u8>> = components(path).collect();

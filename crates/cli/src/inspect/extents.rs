@@ -13,12 +13,12 @@ use super::reader::{FoundInode, Reader};
 /// Prints a file's map.
 ///
 /// # Errors
-/// [`InspectError::Usage`] for files that have none.
+/// [`InspectError::Absent`] for files that have none.
 pub(super) fn show(reader: &Reader<'_>, file: &FoundInode, page: &mut Page<'_>) -> Result<(), InspectError> {
     let mapping = Mapping::of(&file.inode);
     if !matches!(mapping, Mapping::Extents | Mapping::Indirect) {
         let why = format!("inode {} has no block map: it keeps {}", file.ino, mapping.words());
-        return Err(InspectError::Usage(why));
+        return Err(InspectError::Absent(why));
     }
     page.number("inode", file.ino.0);
     page.fact("kind", mapping.words(), mapping.words());

@@ -8,7 +8,7 @@ use ondisk::filetype::FileType;
 use ondisk::time::Timestamp;
 use serde_json::{Value, json};
 
-const SECONDS_PER_DAY: i64 = 86_400;
+pub(crate) const SECONDS_PER_DAY: i64 = 86_400;
 
 /// `2024-05-06T07:08:09Z`, proleptic Gregorian, for any number of seconds.
 pub(crate) fn iso_seconds(seconds: i64) -> String {
@@ -40,6 +40,17 @@ fn civil(days: i64) -> (i64, i64, i64) {
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     (era * 400 + year_of_era + i64::from(month <= 2), month, day)
+}
+
+/// The day of a date, counted from 1970-01-01; `None` where the month has no such day.
+pub(crate) fn days_of_civil(year: i64, month: i64, day: i64) -> Option<i64> {
+    let year_from_march = year - i64::from(month <= 2);
+    let (era, year_of_era) = (year_from_march.div_euclid(400), year_from_march.rem_euclid(400));
+    let month_from_march = if month > 2 { month - 3 } else { month + 9 };
+    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = era * 146_097 + day_of_era - 719_468;
+    (civil(days) == (year, month, day)).then_some(days)
 }
 
 /// A time of an inode for JSON.

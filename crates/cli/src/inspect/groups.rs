@@ -207,7 +207,9 @@ pub(super) fn show_one(reader: &Reader<'_>, group: Group, page: &mut Page<'_>) -
     let geometry = reader.geometry();
     if group.0 >= geometry.groups {
         let last = geometry.groups - 1;
-        return Err(InspectError::Usage(format!("there is no group {group}: they are numbered 0 to {last}")));
+        return Err(InspectError::Absent(format!(
+            "there is no group {group}: they are numbered 0 to {last}"
+        )));
     }
     let found = reader
         .descriptor(group)

@@ -58,14 +58,14 @@ struct Range {
 /// Prints a directory's index.
 ///
 /// # Errors
-/// [`InspectError::Usage`] when the inode has none, [`InspectError::Unreadable`] when its root cannot be read.
+/// [`InspectError::Absent`] when the inode has none, [`InspectError::Unreadable`] when its root cannot be read.
 pub(super) fn show(reader: &Reader<'_>, dir: &FoundInode, page: &mut Page<'_>) -> Result<(), InspectError> {
     let ino = dir.ino;
     if FileType::from_mode(dir.inode.mode) != FileType::Directory || !dir.inode.has_flag(flags::INDEX) {
-        return Err(InspectError::Usage(format!("inode {ino} is no indexed directory")));
+        return Err(InspectError::Absent(format!("inode {ino} is no indexed directory")));
     }
     if Mapping::of(&dir.inode) == Mapping::Inline {
-        return Err(InspectError::Usage(format!("inode {ino} keeps its entries inline, without an index")));
+        return Err(InspectError::Absent(format!("inode {ino} keeps its entries inline, without an index")));
     }
     let runs = mapping::runs(reader, dir);
     let dx = DxFormat::new(reader.geometry().block_size, &reader.sb().features);

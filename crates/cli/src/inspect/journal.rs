@@ -36,16 +36,16 @@ struct Journal<'r> {
 /// Prints the journal inside a file system.
 ///
 /// # Errors
-/// [`InspectError::Usage`] when there is none or it is on another device, [`InspectError::Unreadable`] when its
+/// [`InspectError::Absent`] when there is none or it is on another device, [`InspectError::Unreadable`] when its
 /// superblock cannot be read.
 pub(super) fn show(reader: &Reader<'_>, page: &mut Page<'_>) -> Result<(), InspectError> {
     let sb = reader.sb();
     if !sb.features.has_compat(Features::HAS_JOURNAL) {
-        return Err(InspectError::Usage("this file system has no journal".to_owned()));
+        return Err(InspectError::Absent("this file system has no journal".to_owned()));
     }
     if sb.journal_inum == 0 {
         let why = "the journal is on another device: inspect that one".to_owned();
-        return Err(InspectError::Usage(why));
+        return Err(InspectError::Absent(why));
     }
     let ino = Ino(sb.journal_inum);
     let from_inode = reader

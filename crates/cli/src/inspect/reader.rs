@@ -134,7 +134,7 @@ impl<'d> Reader<'d> {
     pub(super) fn new(probe: Probe<'d>) -> Result<Self, InspectError> {
         if probe.is_journal_device() {
             let why = "this is a journal device: only `super` and `journal` can be shown".to_owned();
-            return Err(InspectError::Usage(why));
+            return Err(InspectError::Absent(why));
         }
         let geometry = probe.geometry.clone().map_err(|fault| {
             InspectError::Unreadable(format!(

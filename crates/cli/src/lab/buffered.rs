@@ -9,20 +9,21 @@ use lab::buffered::{Case, Path, Study};
 
 use super::{GroundArgs, Shown, print, usage};
 use crate::sizes::parse_size;
+use crate::voice;
 
 /// How fast files' bytes go into memory and out of it: by ranges, block by block, through the journal, and beside them the kernel and
 /// plain copies.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Cases: hole_read, cached_read, cached_write, overwrite, writeback_write, sync_write.
-Paths: iomap (ranges, large folios), per-block (pages, ordered data), writeback (pages, commits do not wait for data), journal
-(data through the journal).
+Paths: iomap (ranges, large folios), per-block (pages, ordered data), writeback (pages, commits do not wait for data), \
+journal (data through the journal).
 
 Examples:
-  extant lab buffered                                     all of it, in process
-  extant lab buffered --kernel /mnt                       beside the kernel's file system that is mounted there
-  extant lab buffered --cases cached_write --sizes 64K    one row of each path
-  extant lab buffered --paths iomap,journal --bytes 64M   what data=journal costs")]
+  extant lab buffered                                    all of it, in process
+  extant lab buffered --kernel /mnt                      beside the file system mounted on /mnt
+  extant lab buffered --cases cached_write --sizes 64K   one row of each path
+  extant lab buffered --paths iomap,journal --bytes 64M  what data=journal costs")]
 pub(crate) struct BufferedArgs {
     /// What is done with the file.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_case)]
@@ -84,10 +85,9 @@ pub(super) fn run(args: &BufferedArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, false);
     let report = lab::buffered::run(&study, &shown)?;
     drop(shown);
-    if args.json {
-        report.rows.iter().for_each(|row| println!("{}", serde_json::to_string(row).unwrap_or_default()));
-    } else {
-        print(&report, &report, false);
+    if !args.json {
+        return Ok(print(&report, &report, false));
     }
-    Ok(ExitCode::SUCCESS)
+    let lines = report.rows.iter().map(|row| serde_json::to_string(row).unwrap_or_default() + "\n");
+    Ok(voice::print(&lines.collect::<String>(), 0))
 }

@@ -70,7 +70,7 @@ pub(crate) struct CreatemanyArgs {
     #[arg(long, value_name = "LINKS", num_args = 0..=1, require_equals = true,
           default_missing_value = "64998", value_parser = clap::value_parser!(u64).range(1..=LINKS_PER_TARGET))]
     renew_target: Option<u64>,
-    /// Tell the engine of so many names before they are made or removed.
+    /// Prefetch: give the engine this many names before they are made or removed.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=volume::NAMES_AHEAD as i64))]
     ahead: u16,
     /// Remove all in a second pass with a clock of its own.
@@ -92,8 +92,14 @@ pub(crate) struct CreatemanyArgs {
     ground: GroundArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Options of createmany itself, format, start, count.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "WORDS")]
+    /// What to make, by what names, and how many; see below.
+    #[arg(
+        help_heading = "Arguments",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "WORDS"
+    )]
     words: Vec<String>,
 }
 
@@ -247,14 +253,14 @@ pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
         None => in_process(args, &mut load, &shown)?,
     };
     drop(shown);
-    print(&told, &told.text(), args.json);
+    let printed = print(&told, &told.text(), args.json);
     match (told.measured.failed(), told.clean) {
         (Some(why), _) => {
             let code = if why.contains("(errno 28)") { exit::NO_SPACE } else { exit::TARGET };
             Ok(exit::fail(code, why))
         }
         (None, Some(false)) => Ok(ExitCode::from(exit::DAMAGED)),
-        (None, _) => Ok(ExitCode::SUCCESS),
+        (None, _) => Ok(printed),
     }
 }
 

@@ -15,18 +15,18 @@ use super::{Shown, print};
 /// What durability costs on disks of several kinds, and what sharing flushes saves.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Devices: hdd, sata-ssd, sata-ssd-plp (its cache survives a power cut), nvme, array (with a battery). Their times are a
-model's; bytes are in memory.
-Modes: none (each fsync makes a flush), seed (a leader waits a little for others), merge (who comes during a flush shares the
-next), epoch (merge, and nothing is flushed that is durable already), empty-txn (each fsync commits the journal). Each is laid
-beside no flushes at all: no-barrier.
+Devices: hdd, sata-ssd, sata-ssd-plp (its cache survives a power cut), nvme, array (with a battery). Their \
+times are a model's; bytes are in memory.
+Modes: none (each fsync makes a flush), seed (a leader waits a little for others), merge (calls that come during a \
+flush share the next), epoch (merge, and nothing is flushed that is durable already), empty-txn (each fsync commits the \
+journal). Each is compared with no flushes at all: no-barrier.
 
 Examples:
-  extant lab fsync                                       all devices and modes, 1 to 64 threads: a minute
-  extant lab fsync --load happy --devices hdd            mostly reads, 40 KiB each
+  extant lab fsync                               all devices, modes and widths: a minute
+  extant lab fsync --load happy --devices hdd    mostly reads, 40 KiB each
   extant lab fsync --devices hdd --modes seed --delay full
-  extant lab fsync --path journal --devices hdd          bytes through the journal: an fsync is a commit
-  extant lab fsync --flush-ms 5 --widths 16              a device whose flush takes 5 ms, and nothing else anything")]
+  extant lab fsync --path journal --devices hdd  bytes through the journal: an fsync is a commit
+  extant lab fsync --flush-ms 5 --widths 16      a device whose flush takes 5 ms, all else no time")]
 pub(crate) struct FsyncArgs {
     /// What the threads do.
     #[arg(long, value_enum, default_value = "overwrite")]
@@ -34,13 +34,13 @@ pub(crate) struct FsyncArgs {
     /// Where they do it.
     #[arg(long, value_enum, default_value = "files")]
     on: OnArg,
-    /// The way of the files' bytes: iomap, per-block, writeback or journal, as `lab buffered` has them.
+    /// How files' bytes are written: iomap, per-block, writeback or journal, as `lab buffered` has them.
     #[arg(long, value_name = "PATH", default_value = "iomap", value_parser = super::buffered::parse_path)]
     path: Path,
     /// Devices, in the order of the table.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_model)]
     devices: Vec<Model>,
-    /// A device whose flush takes this long, instead.
+    /// Instead of --devices: a device whose flush takes this long.
     #[arg(long, value_name = "MS", conflicts_with = "devices")]
     flush_ms: Option<f64>,
     /// Modes, in the order of the table.
@@ -133,6 +133,5 @@ pub(super) fn run(args: &FsyncArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, false);
     let report = lab::fsync::run(&study, &shown)?;
     drop(shown);
-    print(&report, &report, args.json);
-    Ok(ExitCode::SUCCESS)
+    Ok(print(&report, &report, args.json))
 }

@@ -17,12 +17,12 @@ use crate::sizes::parse_size;
 /// One directory with very many names: rates along the way, and what its hash changes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Names are links to few inodes, so that nothing but the directory grows (--operation changes that). A directory of 207
-million names takes about 8 GB of memory.
+Names are links to few inodes, so that nothing but the directory grows (--operation changes that). A directory \
+of 207 million names takes about 8 GB of memory.
 
 Examples:
-  extant lab large-dir                              5 million names, both hashes
-  extant lab large-dir --names 20000000 --cache 64M where the rate falls when leaves do not fit into memory
+  extant lab large-dir                               5 million names, both hashes
+  extant lab large-dir --names 20000000 --cache 64M  leaves that do not fit into memory
   extant lab large-dir --hash half_md4 --json")]
 pub(crate) struct LargeDirArgs {
     /// Names in the directory.
@@ -43,7 +43,7 @@ pub(crate) struct LargeDirArgs {
     /// Directories of each hash, each on a new file system.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
-    /// Tell the engine of so many names before they are made; 0: each is a surprise.
+    /// Prefetch: give the engine this many names before they are made.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(..=volume::NAMES_AHEAD as i64))]
     ahead: u16,
     /// Where file systems are made: a new FILE, or mem:SIZE. Without this, in memory.
@@ -109,11 +109,11 @@ pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, !args.json && args.runs == 1);
     let report = lab::large_dir::run(&study, &shown)?;
     drop(shown);
-    print(&report, &report, args.json);
+    let printed = print(&report, &report, args.json);
     let is_damaged = report.hashes.iter().any(|of| of.check_errors.is_some_and(|errors| errors > 0));
     match report.hashes.iter().find_map(|of| of.failed.as_ref()) {
         Some(why) => Ok(exit::fail(exit::TARGET, why)),
         None if is_damaged => Ok(ExitCode::from(exit::DAMAGED)),
-        None => Ok(ExitCode::SUCCESS),
+        None => Ok(printed),
     }
 }

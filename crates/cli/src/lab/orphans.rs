@@ -14,14 +14,14 @@ use crate::sizes::parse_size;
 /// How orphan tracking scales with writers: its modes side by side.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Modes: list-v0, list-v3, file, none (all orphans tracked, so that they can be compared), single-handle (what is done
-without options: nothing is tracked that one transaction finishes), kernel (with --kernel DIR).
+Modes: list-v0, list-v3, file, none (all orphans tracked, so that they can be compared), single-handle (the default: an \
+inode whose work fits into one transaction is not tracked), kernel (with --kernel DIR).
 
 Examples:
-  extant lab orphans                                      all modes, 1 to 32 workers, ten runs: takes an hour
-  extant lab orphans --runs 3 --widths 1,2,4 --loops 20   a quick look
+  extant lab orphans                                     all modes, 1 to 32 workers: an hour
+  extant lab orphans --runs 3 --widths 1,2,4 --loops 20  a quick look
   extant lab orphans --load creat-clo --modes list-v3,file
-  extant lab orphans --kernel /mnt --modes file,kernel    beside the kernel's file system that is mounted there")]
+  extant lab orphans --kernel /mnt --modes file,kernel   beside the file system mounted on /mnt")]
 pub(crate) struct OrphansArgs {
     /// What the workers do.
     #[arg(long, value_enum, default_value = "truncate")]
@@ -103,6 +103,5 @@ pub(super) fn run(args: &OrphansArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, false);
     let report = lab::orphans::run(&study, &shown)?;
     drop(shown);
-    print(&report, &report, args.json);
-    Ok(ExitCode::SUCCESS)
+    Ok(print(&report, &report, args.json))
 }

@@ -11,13 +11,13 @@ use super::{Shown, print};
 /// How a cache of extents is kept small: seven policies under three loads.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Policies: baseline, es-cache, es-slist, es-ilist, es-gc (the series of 2014, patch by patch), upstream (what was taken
-into the kernel), es-chunk (what is used here).
+Policies: baseline, es-cache, es-slist, es-ilist, es-gc (the series of 2014, patch by patch), upstream \
+(what the kernel has), es-chunk (the default here).
 Cases: giant-trees (a), many-inodes (b), reader (c).
 
 Examples:
-  extant lab shrinker                                  all policies under all loads, at the study's size: some 20 minutes and 5 GB
-  extant lab shrinker --scale 0.05                     a quick look; es-gc needs the full number of inodes to show
+  extant lab shrinker               all policies, all loads, full size: 20 minutes and 5 GB
+  extant lab shrinker --scale 0.05  a quick look; es-gc differs only at full size
   extant lab shrinker --policies es-gc,es-chunk --cases reader --threads 2
   extant lab shrinker --scale 0.1 --runs 5 --cases giant-trees --policies upstream,es-chunk")]
 pub(crate) struct ShrinkerArgs {
@@ -33,7 +33,7 @@ pub(crate) struct ShrinkerArgs {
     /// Workers that share the cache.
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u16,
-    /// Time scans by the wall, not by the processor: with waiting, and with what else the machine does.
+    /// Measure scans in wall-clock time instead of CPU time: waiting and other work of the machine count too.
     #[arg(long)]
     wall: bool,
     /// How large: 1 is the study's size; trees, numbers of inodes and of calls grow with it.
@@ -70,6 +70,5 @@ pub(super) fn run(args: &ShrinkerArgs) -> Result<ExitCode, LabFault> {
     let shown = Shown::new(true, false);
     let report = lab::shrinker::run(&study, &shown)?;
     drop(shown);
-    print(&report, &report, args.json);
-    Ok(ExitCode::SUCCESS)
+    Ok(print(&report, &report, args.json))
 }

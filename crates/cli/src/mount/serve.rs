@@ -18,6 +18,7 @@ use super::{MountArgs, MountError, READY};
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError, Transfers};
 use crate::sizes::parse_size;
+use crate::voice::say;
 
 /// Damages that are said one by one; a badly damaged image would fill the screen or a log.
 const DAMAGES_SAID: u32 = 100;
@@ -75,7 +76,7 @@ fn serve(
             Ok(()) => end_process(0),
             Err(fault) => {
                 let image = Path::new(&image).display();
-                eprintln!("extant: {image}: the last changes could not be written: {fault}");
+                say!("{image}: the last changes could not be written: {fault}");
                 end_process(exit::TARGET.into())
             }
         };
@@ -191,13 +192,14 @@ fn tell_recovery(args: &MountArgs, volume: &Volume) {
             "shown as after the replay of its journal"
         };
         let stays = if volume.is_writable() { "" } else { ", which stays as it is" };
-        eprintln!(
-            "extant: note: {image} was not unmounted cleanly; {done} ({} transactions, {} blocks){stays}",
-            recovery.transactions, recovery.blocks
+        say!(
+            "note: {image} was not unmounted cleanly; {done} ({} transactions, {} blocks){stays}",
+            recovery.transactions,
+            recovery.blocks
         );
     }
     for problem in &recovery.problems {
-        eprintln!("extant: note: {image}: journal: {problem}");
+        say!("note: {image}: journal: {problem}");
     }
 }
 
@@ -225,9 +227,9 @@ fn reporter(args: &MountArgs) -> impl Fn(&str) + Send + Sync + 'static {
     let image = Path::new(&args.image).display().to_string();
     let said = AtomicU32::new(0);
     move |damage| match said.fetch_add(1, Ordering::Relaxed) {
-        0..DAMAGES_SAID => eprintln!("extant: {image}: {damage}"),
+        0..DAMAGES_SAID => say!("{image}: {damage}"),
         DAMAGES_SAID => {
-            eprintln!("extant: {image}: more of this is not shown; run `extant check` on the image")
+            say!("{image}: more of this is not shown; run `extant check` on the image")
         }
         _ => {}
     }
@@ -265,9 +267,9 @@ fn unmount_on_signal(mut signals: Signals, dir: &Path, device: Option<(u32, u32)
             Ok(()) => return,
             Err(UnmountFault::Busy { .. }) => match unmount(dir, true) {
                 Ok(()) => end(),
-                Err(fault) => eprintln!("extant: {fault}"),
+                Err(fault) => say!("{fault}"),
             },
-            Err(fault) => eprintln!("extant: {fault}"),
+            Err(fault) => say!("{fault}"),
         }
     }
 }

@@ -13,6 +13,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::exit;
+use crate::voice::say;
 
 /// How long the server may take to end: it writes home what was changed.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -67,7 +68,7 @@ fn run(args: &UmountArgs) -> Result<(), String> {
     unmount(&dir, args.lazy).map_err(|fault| fault.to_string())?;
     if let Some(process) = process.filter(|process| !ends_in_time(process)) {
         drop(process);
-        eprintln!("extant: note: unmounted, but the process that served {} still runs", dir.display());
+        say!("note: unmounted, but the process that served {} still runs", dir.display());
     }
     synced.map_err(|error| {
         let dir = dir.display();
