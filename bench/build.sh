@@ -186,7 +186,7 @@ bench_million() {
     say "million_files: $files generated files"
     # One page per file for the tree, one block per file for the image, and the inodes of both.
     choose_work $((files * 12))
-    cargo run --quiet --release --package xtask -- maketree "$work/tree" "$files"
+    cargo xtask maketree "$work/tree" "$files"
     tar_side "$work/tree" 2>/dev/null || true
     for ((round = 1; round <= rounds; round++)); do
         say "  round $round"

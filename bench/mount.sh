@@ -148,7 +148,7 @@ bench_find() {
     local -a ours_rate=() fuse2fs_rate=() kernel_rate=()
     say "find: $files generated files"
     enter_work
-    cargo run --quiet --release --package xtask -- maketree "$work/tree" "$files"
+    cargo xtask maketree "$work/tree" "$files"
     "$extant" build --no-sync -o "$work/image" --from "$work/tree" >/dev/null
     rm -r -- "$work/tree"
     for ((round = 1; round <= rounds; round++)); do

@@ -30,6 +30,7 @@ need_packages() {
     if ((EUID != 0)); then
         if ! command -v sudo >/dev/null; then
             say "note: missing packages, and neither root nor sudo to install them: ${missing[*]}"
+            say "      (as root: apt-get install ${missing[*]})"
             return
         fi
         as_root=(sudo)
@@ -38,6 +39,10 @@ need_packages() {
     # The output matters only when something goes wrong.
     local log
     log="$(mktemp)"
+    if ((EUID != 0)) && ! sudo -v; then
+        say "cannot install (sudo refuses): ${missing[*]}"
+        return 1
+    fi
     if ! { "${as_root[@]}" apt-get -q update &&
         "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
             apt-get -q -y --no-install-recommends install "${missing[@]}"; } >"$log" 2>&1; then
@@ -49,6 +54,27 @@ need_packages() {
     rm -f -- "$log"
 }
 
+# need_programs PROGRAM=PACKAGE...: stops where one of these is missing that nothing goes on without.
+need_programs() {
+    local pair missing=()
+    for pair in "$@"; do
+        command -v "${pair%%=*}" >/dev/null || missing+=("$pair")
+    done
+    for pair in "${missing[@]}"; do
+        say "${pair%%=*} is missing: install the package ${pair#*=}"
+    done
+    ((${#missing[@]} == 0))
+}
+
+# need_compiler: a C compiler with the C library's headers: parts of the dependencies are in C, and Rust links by it.
+need_compiler() {
+    need_programs cc=gcc
+    if ! printf '#include <stdio.h>\n' | cc -E - >/dev/null 2>&1; then
+        say "the C library's headers are missing: install the package libc6-dev"
+        return 1
+    fi
+}
+
 # need_fuse_device: /dev/fuse gets the mode that udev gives it; small machines have no udev.
 need_fuse_device() {
     if ((EUID == 0)) && [[ -c /dev/fuse && "$(stat -c %a /dev/fuse)" != 666 ]]; then
@@ -57,10 +83,17 @@ need_fuse_device() {
     fi
 }
 
-# need_rust: cargo must be there.
+# need_rust: cargo must be there, and not be older than the code.
 need_rust() {
+    local wanted found
+    wanted="$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)"
     if ! command -v cargo >/dev/null; then
-        say "cargo is missing: install Rust, see https://rustup.rs"
+        say "cargo is missing: install Rust $wanted or later, see https://rustup.rs"
+        return 1
+    fi
+    found="$(cargo --version | cut -d ' ' -f 2)"
+    if [[ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]]; then
+        say "cargo $found is too old, Rust $wanted or later is needed: rustup update, or see https://rustup.rs"
         return 1
     fi
 }

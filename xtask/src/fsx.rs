@@ -79,8 +79,8 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     }
     let fsx = installed()?;
     // A copy: it may be built again meanwhile.
-    let (scratch, built) = (testkit::scratch(), built()?);
-    let extant = scratch.path().join("extant");
+    let (scratch, built) = (scratch("program")?, built()?);
+    let extant = scratch.join("extant");
     std::fs::copy(&built, &extant).map_err(|error| format!("{}: {error}", built.display()))?;
     let begun = Instant::now();
     let mut failed = Vec::new();
@@ -101,6 +101,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
             }
         }
     }
+    std::fs::remove_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
     if failed.is_empty() { Ok(()) } else { Err(format!("fsx: failed: {}", failed.join(", "))) }
 }
 
@@ -147,6 +148,24 @@ fn target_dir() -> PathBuf {
     workspace::root().join(dir)
 }
 
+/// A new directory, in memory where there is one for that. It stays if what happens in it fails.
+fn scratch(name: &str) -> Result<PathBuf, String> {
+    let memory = PathBuf::from("/dev/shm");
+    let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    let dir = parent.join(format!("extant-fsx-{}-{name}", std::process::id()));
+    std::fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    Ok(dir)
+}
+
+/// A program that Debian may keep out of an ordinary user's PATH.
+fn command(name: &str) -> Command {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/local/sbin:/usr/sbin:/sbin");
+    let mut command = Command::new(name);
+    command.env("PATH", path);
+    command
+}
+
 fn done(command: &mut Command) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
@@ -159,22 +178,20 @@ fn is_its_own(last: &str) -> bool {
 }
 
 fn exercise(kind: &Kind, arguments: &Arguments, fsx: &Path, extant: &Path) -> Result<(), String> {
-    let scratch = testkit::scratch();
-    let (image, dir) = (scratch.path().join("image"), scratch.path().join("dir"));
-    let config = scratch.path().join("fsx.toml");
+    let scratch = scratch(kind.name)?;
+    let (image, dir, config) = (scratch.join("image"), scratch.join("dir"), scratch.join("fsx.toml"));
     std::fs::create_dir(&dir)
         .and_then(|()| std::fs::write(&config, kind.config()))
         .map_err(|error| error.to_string())?;
-    let name = image.to_str().expect("scratch paths are text");
-    let format = ["-q", "-F", "-F", "-t", "ext4"].iter().chain(kind.format).copied();
-    testkit::run("mke2fs", format.chain([name, IMAGE_SIZE]));
+    let mut format = command("mke2fs");
+    done(format.args(["-q", "-F", "-F", "-t", "ext4"]).args(kind.format).arg(&image).arg(IMAGE_SIZE))?;
     done(Command::new(extant).args(["mount", "-o", kind.options]).arg(&image).arg(&dir))?;
     let (mut left, mut seed, mut failed) = (arguments.ops, arguments.seed, None);
     while left > 0 && failed.is_none() {
         let ops = OPS_MAX.min(left);
         let mut command = Command::new(fsx);
         command.args(["-q", "-N", &ops.to_string(), "-S", &seed.to_string(), "-f"]).arg(&config);
-        command.arg("-P").arg(scratch.path()).arg(dir.join("file"));
+        command.arg("-P").arg(&scratch).arg(dir.join("file"));
         match command.output() {
             Ok(output) if output.status.success() => left -= ops,
             Ok(output) => {
@@ -197,13 +214,12 @@ fn exercise(kind: &Kind, arguments: &Arguments, fsx: &Path, extant: &Path) -> Re
     let unmounted = done(Command::new(extant).arg("umount").arg(&dir));
     if let Some(why) = failed {
         // Where what it left can be looked at.
-        return Err(format!("{why}; all of it is in {}", scratch.keep().display()));
+        return Err(format!("{why}; all of it is in {}", scratch.display()));
     }
     unmounted?;
-    let judged =
-        testkit::command("e2fsck").args(["-fn"]).arg(&image).output().map_err(|error| error.to_string())?;
+    let judged = command("e2fsck").arg("-fn").arg(&image).output().map_err(|error| error.to_string())?;
     match judged.status.success() {
-        true => Ok(()),
+        true => std::fs::remove_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display())),
         false => Err(format!("e2fsck: {}", String::from_utf8_lossy(&judged.stdout))),
     }
 }

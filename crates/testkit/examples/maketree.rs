@@ -1,10 +1,22 @@
-//! `cargo xtask maketree`: a tree of very many small files for benchmarks.
+//! Makes a tree of very many small files for benchmarks: `cargo xtask maketree DIR N [SEED]`. DIR must not exist or be empty.
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
-/// `cargo xtask maketree DIR N [SEED]`; DIR must not exist or be empty.
-pub(crate) fn run(args: &[&str]) -> Result<(), String> {
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match make(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn make(args: &[&str]) -> Result<(), String> {
     let (dir, count, seed) = match args {
         [dir, count] => (Path::new(dir), *count, "1"),
         [dir, count, seed] => (Path::new(dir), *count, *seed),

@@ -1,0 +1,43 @@
+//! Chores that need the house itself, each an example of the crate that knows how: built when they are asked for, so that
+//! `ci`, `tidy` and `layers` are there at once.
+
+use std::process::Command;
+
+use crate::workspace;
+
+/// `cargo xtask spec`
+pub(crate) fn spec(args: &[&str]) -> Result<(), String> {
+    done("spec", example("dev", "extant-check", "spec").args(args))
+}
+
+/// `cargo xtask maketree DIR N [SEED]`
+pub(crate) fn maketree(args: &[&str]) -> Result<(), String> {
+    // DIR is one of the directory that this was called in, which `cargo run` does not leave.
+    let here = std::env::current_dir().map_err(|error| error.to_string())?;
+    done("maketree", example("release", "extant-testkit", "maketree").args(args).current_dir(here))
+}
+
+/// `cargo xtask fuzz [--seed S] [--rounds N] [--seconds N] [--threads N]`
+pub(crate) fn fuzz(args: &[&str]) -> Result<(), String> {
+    done("fuzz", example("ci", "extant-hostile", "soak").args(args))
+}
+
+/// `cargo xtask crash [--data] [--seed S] [--cuts M] [--judged N] [--plants]`
+pub(crate) fn crash(args: &[&str]) -> Result<(), String> {
+    let (data, args): (Vec<&str>, Vec<&str>) = args.iter().partition(|arg| **arg == "--data");
+    let name = if data.is_empty() { "crash" } else { "crash_data" };
+    done("crash", example("ci", "extant-crashlab", name).args(args))
+}
+
+fn example(profile: &str, package: &str, name: &str) -> Command {
+    let mut command = workspace::cargo();
+    let manifest = workspace::root().join("Cargo.toml");
+    command.arg("run").arg("--manifest-path").arg(manifest);
+    command.args(["--quiet", "--profile", profile, "-p", package, "--example", name, "--"]);
+    command
+}
+
+fn done(name: &str, command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{name}: failed, see above ({status})")) }
+}
