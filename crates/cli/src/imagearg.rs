@@ -208,9 +208,7 @@ impl ImageArg {
             Some(on) => format!("look below {} for the present state", on.display()),
             None => "wait until that has ended for the present state".to_owned(),
         };
-        eprintln!(
-            "extant: note: {self} is {used}: what is read here may be older, or half of a change; {instead}"
-        );
+        say!("note: {self} is {used}: what is read here may be older, or half of a change; {instead}");
     }
 
     /// Opens the image for reading and writing, and keeps other writers away: the whole file or device, whichever part of it
