@@ -17,6 +17,7 @@ use image::labels::FileContexts;
 use image::plan::PlanFault;
 use image::profile::Profile;
 use image::solve::{SizeChoice, SolveFault};
+use image::source::dir::XattrChoice;
 use image::source::fault::SourceFault;
 use image::source::oci::Platform;
 use image::source::tar::TarInput;
@@ -79,6 +80,12 @@ pub(crate) struct BuildArgs {
     /// Leave out what matches a line of this file.
     #[arg(long, value_name = "FILE")]
     exclude_from: Vec<PathBuf>,
+    /// Leave out attributes whose names match: `security.selinux`, `user.*`; may be given several times.
+    #[arg(long, value_name = "PATTERN")]
+    xattr_exclude: Vec<String>,
+    /// Leave out all extended attributes: labels, ACLs and capabilities, too.
+    #[arg(long, conflicts_with = "xattr_exclude")]
+    no_xattrs: bool,
     /// Do not enter other file systems below a source directory; where they are mounted stays an empty directory.
     #[arg(short = 'x', long)]
     one_file_system: bool,
@@ -297,6 +304,7 @@ fn options(args: &BuildArgs) -> Result<BuildOptions, (u8, String)> {
         gid_map: IdMap::parse(&args.gid_map).map_err(|why| usage(format!("--gid-map: {why}")))?,
         file_contexts: file_contexts(args)?,
         excludes: excludes(args)?,
+        xattrs: xattrs(args)?,
         one_file_system: args.one_file_system,
         platform: args.arch.as_deref().map_or_else(Platform::host, Platform::linux),
         threads: args
@@ -328,6 +336,18 @@ fn excludes(args: &BuildArgs) -> Result<Excludes, (u8, String)> {
         patterns.extend(Excludes::lines(&text).map(<[u8]>::to_vec));
     }
     Excludes::new(&patterns).map_err(|fault| (exit::USAGE_CODE, format!("--exclude: {fault}")))
+}
+
+fn xattrs(args: &BuildArgs) -> Result<XattrChoice, (u8, String)> {
+    if args.no_xattrs {
+        return Ok(XattrChoice::None);
+    }
+    if args.xattr_exclude.is_empty() {
+        return Ok(XattrChoice::Keep);
+    }
+    Excludes::new(&args.xattr_exclude)
+        .map(XattrChoice::Without)
+        .map_err(|fault| (exit::USAGE_CODE, format!("--xattr-exclude: {fault}")))
 }
 
 /// A progress bar on a terminal, nothing elsewhere.
@@ -453,7 +473,9 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
         BuildFault::Source(SourceFault::Io { source, .. }) if source.raw_os_error() == Some(28) => {
             exit::NO_SPACE
         }
-        BuildFault::Source(_) | BuildFault::Insert { .. } | BuildFault::Ids(_) => exit::SOURCE,
+        BuildFault::Source(_) | BuildFault::Unseen(_) | BuildFault::Insert { .. } | BuildFault::Ids(_) => {
+            exit::SOURCE
+        }
         BuildFault::Problems(problems) => {
             list_problems(problems);
             exit::SOURCE

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use extant::{FileType, Follow};
+use image::source::pretend::pretender;
 
 use crate::edit::copy_in::copy_in;
 use crate::edit::staged::Hold;
@@ -81,6 +82,11 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
     let Some((destination, sources)) = args.copy.paths.split_last() else {
         return exit::USAGE_CODE.into();
     };
+    if args.copy.choices().metadata
+        && let Err(unseen) = pretender()
+    {
+        return exit::fail(exit::TARGET, &format!("owners are to be kept, and {unseen}"));
+    }
     if is_in_image(destination) {
         return into_image(args, sources);
     }

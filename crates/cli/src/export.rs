@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use extant::{FileType, Follow};
+use image::source::pretend::pretender;
 
 use crate::exit;
 use crate::look::host::{Choices, Host, Place, open_named_dir};
@@ -85,6 +86,9 @@ fn to_dir(args: &ExportArgs, session: &mut Session, target: &Target, dir: &Path)
     let refused = |session: &mut Session, error: std::io::Error| {
         session.problem(exit::TARGET, format_args!("{}: {error}", dir.display()));
     };
+    if let Err(unseen) = pretender() {
+        return session.problem(exit::TARGET, format_args!("{}: {unseen}", dir.display()));
+    }
     if let Err(error) = std::fs::create_dir(dir) {
         let is_empty = || Ok(std::fs::read_dir(dir)?.next().is_none());
         match is_empty() {

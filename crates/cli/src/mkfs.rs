@@ -50,7 +50,7 @@ pub(crate) struct FormatArgs {
     /// Bytes per inode, a power of two from 128.
     #[arg(short = 'I', long, value_name = "BYTES")]
     inode_size: Option<u16>,
-    /// Number of inodes.
+    /// Number of inodes; 0 is by the ratio.
     #[arg(short = 'N', long, value_name = "COUNT")]
     inodes: Option<u64>,
     /// Percentage of blocks kept for the super-user.
@@ -72,7 +72,7 @@ pub(crate) struct FormatArgs {
     #[arg(short = 'J', long = "journal", value_name = "OPTIONS", value_parser = parse_journal)]
     journal: Option<u32>,
     /// Extended options as mke2fs has them: stride=, stripe_width=, resize=, num_backup_sb=, mmp_update_interval=,
-    /// hash_seed=, root_owner=, quotatype=, orphan_file_size=, lazy_itable_init=, test_fs.
+    /// hash_seed=, root_owner=, quotatype=, orphan_file_size=, lazy_itable_init=, packed_meta_blocks, test_fs.
     #[arg(short = 'E', long = "extended", value_name = "OPTIONS")]
     extended: Vec<String>,
 }
@@ -90,16 +90,17 @@ pub(crate) enum UuidChoice {
 impl FormatArgs {
     /// The choices as the library knows them.
     pub(crate) fn options(&self) -> Result<FormatOptions, String> {
+        // As with mke2fs, a number of 0 is "as if it were not given" where 0 makes no sense; Buildroot always gives -N 0.
         let mut options = FormatOptions {
             generation: self.generation,
             features: self.features.iter().flat_map(|edits| edits.0.iter().copied()).collect(),
             block_size: self.block_size,
             cluster_size: self.cluster_size,
-            blocks_per_group: self.blocks_per_group,
+            blocks_per_group: self.blocks_per_group.filter(|&blocks| blocks > 0),
             groups_per_flex: self.flex_groups,
             inode_ratio: self.inode_ratio,
-            inode_size: self.inode_size,
-            inodes: self.inodes,
+            inode_size: self.inode_size.filter(|&bytes| bytes > 0),
+            inodes: self.inodes.filter(|&inodes| inodes > 0),
             reserved_percent: self.reserved_percent,
             label: self.label.clone().unwrap_or_default().into_bytes(),
             last_mounted: self.last_mounted.clone().unwrap_or_default().into_bytes(),
@@ -108,7 +109,7 @@ impl FormatArgs {
                 "remount-ro" => 2,
                 _ => 3,
             }),
-            journal_size: self.journal.map_or(JournalSize::Auto, JournalSize::MiB),
+            journal_size: self.journal.filter(|&mib| mib > 0).map_or(JournalSize::Auto, JournalSize::MiB),
             ..FormatOptions::default()
         };
         for list in &self.extended {
@@ -135,10 +136,18 @@ fn set_extended(options: &mut FormatOptions, word: &str) -> Result<(), String> {
             options.stripe_width =
                 u32::try_from(number()?).map_err(|_| format!("-E {name} is above 4294967295"))?;
         }
-        "resize" => options.resize_blocks = Some(number()?),
+        // In blocks, or in bytes with a unit: how many blocks that is comes with the block size.
+        "resize" => match value.parse() {
+            Ok(blocks) => options.resize_blocks = Some(blocks),
+            Err(_) => options.resize_bytes = Some(parse_size(value).map_err(|why| format!("-E resize: {why}"))?),
+        },
         "num_backup_sb" => options.num_backup_sb = Some(number()?.min(255) as u8),
         "mmp_update_interval" => options.mmp_interval = Some(narrow(number()?)?),
-        "hash_seed" => options.hash_seed = Some(parse_uuid(value)?),
+        "hash_seed" => {
+            options.hash_seed = Some(parse_uuid(value).map_err(|why| format!("-E hash_seed: {why}"))?);
+        }
+        "packed_meta_blocks" => options.packed_metadata = value.is_empty() || number()? != 0,
+        "offset" => return Err("-E offset=BYTES is said with the image: IMAGE@BYTES".to_owned()),
         "root_owner" => {
             let ids = value.split_once(':').and_then(|(u, g)| Some((u.parse().ok()?, g.parse().ok()?)));
             options.root_owner =

@@ -17,8 +17,8 @@ const SETVERSION: u32 = 0x7602;
 
 /// Those that change something, whole: for these numbers, and no other, the kernel asks first whether the caller owns the file, and may
 /// set such flags; and it passes them on by these numbers, also for 32-bit programs. Any other number comes as anybody gave it.
-const SETFLAGS: u32 = opcode::write::<std::ffi::c_long>(b'f', 2);
-const FSSETXATTR: u32 = opcode::write::<[u8; 28]>(b'X', 32);
+const SETFLAGS: u32 = opcode::write::<std::ffi::c_long>(b'f', 2) as u32;
+const FSSETXATTR: u32 = opcode::write::<[u8; 28]>(b'X', 32) as u32;
 
 /// By its number EXT4_IOC_SHUTDOWN only has an answer, though it is given flags: FUSE does not pass them on. A number with the other
 /// direction has them: `_IOW('X', 125, __u32)`.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. The same sources and choices make the same bytes, on any machine and with any number of threads: nothing random
-//!    and no clock goes into the image (but for files dated in the future, which do not count for its time stamp).
+//! 1. The same sources and choices make the same bytes, on any machine, at any time and with any number of threads: nothing
+//!    random and no clock goes into the image.
 //! 2. Nothing appears under the target's name before it is complete.
 
 use std::cell::Cell;
@@ -21,6 +21,7 @@ use base::BlockSize;
 use device::{FileDevice, NewFile};
 use ondisk::acl::{Acl, AclTag};
 use ondisk::filetype::FileType;
+use ondisk::time::Timestamp;
 use ondisk::{Features, Superblock};
 
 use crate::dirpack::hash_of;
@@ -31,10 +32,11 @@ use crate::options::FormatOptions;
 use crate::plan::{Input, Plan, Style};
 use crate::sizing::Sized;
 use crate::solve::{SizeChoice, SolveFault, solve};
-use crate::source::dir::{DirOptions, DirReport, identity_of, open_root, read_dir};
+use crate::source::dir::{DirOptions, DirReport, XattrChoice, identity_of, open_root, read_dir};
 use crate::source::entry::{Entry, Xattr};
 use crate::source::fault::{ShownPath, SourceFault};
 use crate::source::oci::{Platform, read_oci};
+use crate::source::pretend::{Unseen, pretender};
 use crate::source::spool::Spool;
 use crate::source::tar::{TarInput, read_tar};
 use crate::tree::{InsertFault, MergeRules, Placement, Tree};
@@ -79,6 +81,8 @@ pub struct BuildOptions {
     pub file_contexts: Option<FileContexts>,
     /// What to leave out.
     pub excludes: Excludes,
+    /// Attributes to leave out.
+    pub xattrs: XattrChoice,
     /// Do not enter other file systems below a source directory.
     pub one_file_system: bool,
     /// Platform of an OCI image.
@@ -141,6 +145,9 @@ pub enum BuildFault {
     /// A source cannot be read.
     #[error(transparent)]
     Source(#[from] SourceFault),
+    /// Owners and devices of a directory cannot be seen as the user means it.
+    #[error(transparent)]
+    Unseen(#[from] Unseen),
     /// An entry of a source cannot be merged with what is there.
     #[error("{path}: {fault}")]
     Insert {
@@ -226,7 +233,8 @@ pub fn build(
         (tree.nodes[0].uid, tree.nodes[0].gid) = (uid, gid);
     }
     tree.count_links();
-    let time = options.time.unwrap_or_else(|| newest_time(&tree));
+    let newest = newest_file(&tree);
+    let time = options.time.unwrap_or_else(|| newest.map_or(0, |node| time_stamp(&tree, node)));
     if let Some(limit) = options.clamp_mtime {
         clamp_times(&mut tree, limit);
     }
@@ -256,6 +264,7 @@ pub fn build(
     let (plan, image_bytes) = solve(&input, block_size, options.size, cancel)?;
     let mut report = survey(&plan, image_bytes);
     report.warnings = std::mem::take(&mut gathered.warnings);
+    report.warnings.extend(newest.and_then(|node| warn_of_future(&tree, node, lost_found)));
     if plan.clamped_times > 0 {
         let (count, bits) = (plan.clamped_times, plan.geometry().inode_size);
         report
@@ -356,6 +365,7 @@ impl Gathered {
         target: &Path,
         cancel: &AtomicBool,
     ) -> Result<(), BuildFault> {
+        pretender()?;
         let root = open_root(path).map_err(|errno| SourceFault::io("open directory", path, errno.into()))?;
         let source = self.roots.len() as u32;
         let dir_options = DirOptions {
@@ -366,9 +376,10 @@ impl Gathered {
             skip: identity_of(&target.to_owned()),
             threads: options.threads,
             check_access: true,
+            xattrs: &options.xattrs,
             cancel,
         };
-        let DirReport { mut problems, mut warnings } = read_dir(&mut self.tree, &root, &dir_options)
+        let DirReport { mut problems, mut warnings, .. } = read_dir(&mut self.tree, &root, &dir_options)
             .map_err(|(entry, fault)| BuildFault::Insert {
                 path: format!("{}/{}", path.display(), ShownPath(&entry)),
                 fault,
@@ -438,7 +449,7 @@ impl Gathered {
 /// Puts one entry of an archive into the tree, unless it is excluded; `name` is the archive's, for messages.
 fn merge(
     tree: &mut Tree,
-    entry: Entry,
+    mut entry: Entry,
     options: &BuildOptions,
     rules: MergeRules,
     name: &str,
@@ -451,6 +462,7 @@ fn merge(
         return Ok(Placement::New);
     }
     let path = entry.path.clone();
+    entry.metadata.xattrs.retain(|xattr| !options.xattrs.leaves_out(&xattr.name));
     tree.insert(entry, rules)
         .map_err(|fault| BuildFault::Insert { path: format!("{name}: {}", ShownPath(&path)), fault })
 }
@@ -460,11 +472,29 @@ fn is_excluded(excludes: &Excludes, path: &[u8]) -> bool {
     !excludes.is_empty() && !path.is_empty() && excludes.is_pruned(path)
 }
 
-/// The newest mtime that is not in the future; files dated later do not count.
-fn newest_time(tree: &Tree) -> u64 {
+/// The file with the newest mtime, and its time as the time stamp of a file system.
+fn newest_file(tree: &Tree) -> Option<u32> {
+    let live = (0..tree.nodes.len() as u32).filter(|&node| tree.nodes[node as usize].links > 0);
+    live.max_by_key(|&node| tree.nodes[node as usize].mtime_seconds)
+}
+
+fn time_stamp(tree: &Tree, node: u32) -> u64 {
+    tree.nodes[node as usize].mtime_seconds.clamp(0, Timestamp::MAX_SECONDS) as u64
+}
+
+/// Says which file is dated later than now. That changes nothing in the image: the same tree makes the same bytes tomorrow.
+fn warn_of_future(tree: &Tree, newest: u32, lost_found: u32) -> Option<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs() as i64);
-    let times = tree.nodes.iter().filter(|node| node.links > 0).map(|node| node.mtime_seconds);
-    times.filter(|&seconds| seconds <= now).max().unwrap_or(0).max(0) as u64
+    let is_ahead = |index: &usize| {
+        let node = &tree.nodes[*index];
+        node.links > 0 && node.mtime_seconds > now && *index != lost_found as usize
+    };
+    let count = (0..tree.nodes.len()).filter(is_ahead).count();
+    (count > 0).then(|| {
+        let ahead = tree.nodes[newest as usize].mtime_seconds.saturating_sub(now);
+        let path = tree.path(newest);
+        format!("/{}: its time is {ahead} s ahead of this machine's clock; {count} files have times in the future", ShownPath(&path))
+    })
 }
 
 fn clamp_times(tree: &mut Tree, limit: u64) {

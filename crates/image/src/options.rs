@@ -162,6 +162,10 @@ pub struct FormatOptions {
     pub stripe_width: u32,
     /// `-E resize=`: blocks up to which the file system may grow online.
     pub resize_blocks: Option<u64>,
+    /// The same in bytes (`-E resize=16G`).
+    pub resize_bytes: Option<u64>,
+    /// `-E packed_meta_blocks`: all bitmaps and inode tables, and the journal, at the beginning; with flex_bg.
+    pub packed_metadata: bool,
     /// `-E num_backup_sb=`, 0 to 2; with sparse_super2.
     pub num_backup_sb: Option<u8>,
     /// `-E mmp_update_interval=`, in seconds.
@@ -271,6 +275,12 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 impl FormatOptions {
+    /// Blocks up to which the file system may grow online, if that was chosen.
+    #[must_use]
+    pub fn grow_blocks(&self, block_size: BlockSize) -> Option<u64> {
+        self.resize_blocks.or(self.resize_bytes.map(|bytes| bytes / block_size.bytes()))
+    }
+
     /// The features asked for, made consistent the way mke2fs does it.
     ///
     /// # Errors

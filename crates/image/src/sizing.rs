@@ -236,7 +236,7 @@ fn settle(
 ) -> Result<Geometry, SizingFault> {
     let bs = sb.block_size().expect("the log was made from a block size");
     let (asked_blocks, asked_reserved) = (sb.blocks_count, sb.reserved_blocks_count);
-    if let Some(most) = options.resize_blocks.filter(|&most| most <= asked_blocks && tail == Tail::Drop) {
+    if let Some(most) = options.grow_blocks(bs).filter(|&most| most <= asked_blocks && tail == Tail::Drop) {
         return Err(limit(
             "the size to grow to",
             most,
@@ -393,7 +393,7 @@ fn reserved_gdt_blocks(options: &FormatOptions, sb: &Superblock, bs: BlockSize) 
     let per_block = bs.bytes() / sb.group_desc_size() as u64;
     let (bpg, fdb) = (u64::from(sb.blocks_per_group), u64::from(sb.first_data_block));
     let desc_blocks = (sb.blocks_count - fdb).div_ceil(bpg).div_ceil(per_block);
-    let most_blocks = match options.resize_blocks {
+    let most_blocks = match options.grow_blocks(bs) {
         Some(blocks) => blocks,
         None => (sb.blocks_count.saturating_mul(1024)).min(u64::from(u32::MAX)),
     };

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -435,10 +435,9 @@ impl Shared {
         let mut owned = true;
         if self.choices.metadata {
             if self.is_root
-                && let Err(error) =
-                    rustix::fs::fchown(fd, Some(Uid::from_raw(stat.uid)), Some(Gid::from_raw(stat.gid)))
+                && let Err(error) = std::os::unix::fs::fchown(fd, Some(stat.uid), Some(stat.gid))
             {
-                refused("cannot set the owner", error);
+                self.refused(shown, "cannot set the owner", error);
                 owned = false;
             }
             for Attribute { name, value } in self.lent(stat, &metadata.attributes, owned) {
@@ -447,8 +446,8 @@ impl Shared {
                 }
             }
         }
-        if let Err(error) = rustix::fs::fchmod(fd, self.mode(stat, owned)) {
-            refused("cannot set the mode", error);
+        if let Err(error) = set_mode(fd, self.mode(stat, owned)) {
+            self.refused(shown, "cannot set the mode", error);
         }
         if self.choices.metadata
             && let Err(error) = rustix::fs::futimens(fd, &times(stat))
@@ -734,6 +733,11 @@ fn open_dir(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
 pub(crate) fn open_named_dir(path: &std::path::Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
+}
+
+/// fchmod(2) by the C library, where fakeroot can see it (as fchown of the standard library): rustix has the system call only.
+fn set_mode(fd: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
+    File::from(fd.try_clone_to_owned()?).set_permissions(std::fs::Permissions::from_mode(mode.as_raw_mode()))
 }
 
 fn times(stat: &Stat) -> Timestamps {

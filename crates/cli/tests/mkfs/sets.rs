@@ -224,6 +224,9 @@ pub(crate) const SETS: &[Set] = &[
     same("2G", "-t ext4 -g 8192 -G 1"),
     same("10G", "-t ext4 -G 128"),
     same("2G", "-t ext4 -E resize=4000000"),
+    same("2G", "-t ext4 -E resize=64G"),
+    // 0 is "not given"; Buildroot always passes -N 0.
+    same("512M", "-t ext4 -N 0 -g 0 -I 0 -J size=0"),
     // Checksums and widths.
     same("2G", "-t ext4 -O ^metadata_csum,^metadata_csum_seed,uninit_bg"),
     same("2G", "-t ext4 -O ^metadata_csum,^metadata_csum_seed,^64bit"),

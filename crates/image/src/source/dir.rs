@@ -22,6 +22,7 @@ use rustix::io::Errno;
 
 use super::entry::{Metadata, Time, Xattr};
 use super::fault::ShownPath;
+use super::pretend::{sees_openat2, stand_ins};
 use crate::exclude::Excludes;
 use crate::tree::{InsertFault, MergeRules, NONE, ROOT, Tree};
 use crate::write::{Problem, SourceRoot};
@@ -43,6 +44,8 @@ pub struct DirOptions<'o> {
     pub threads: usize,
     /// Is data read later, so that unreadable files are to be named now?
     pub check_access: bool,
+    /// Attributes to leave out.
+    pub xattrs: &'o XattrChoice,
     /// Set by another thread to stop.
     pub cancel: &'o AtomicBool,
 }
@@ -54,6 +57,32 @@ pub struct DirReport {
     pub problems: Vec<Problem>,
     /// Things that were left out or changed, in words.
     pub warnings: Vec<String>,
+    /// Files whose owner or group the user namespace does not show, and the first of them.
+    unmapped: Option<(u64, Vec<u8>)>,
+}
+
+/// Which attributes of files are left out.
+#[derive(Debug, Clone, Default)]
+pub enum XattrChoice {
+    /// None of them.
+    #[default]
+    Keep,
+    /// All of them.
+    None,
+    /// Those whose name matches one of these patterns (`security.*`).
+    Without(Excludes),
+}
+
+impl XattrChoice {
+    /// Is an attribute of this name left out?
+    #[must_use]
+    pub fn leaves_out(&self, name: &[u8]) -> bool {
+        match self {
+            Self::Keep => false,
+            Self::None => true,
+            Self::Without(patterns) => patterns.is_excluded(name),
+        }
+    }
 }
 
 struct Job {
@@ -88,6 +117,8 @@ struct Walk<'w, 't> {
     is_root_user: bool,
     /// Can a directory be reached through /proc/self/fd?
     has_proc: bool,
+    /// The ids that stand for those that the user namespace does not show.
+    stand_ins: (Option<u32>, Option<u32>),
     queue: Mutex<Queue>,
     wake: Condvar,
     shared: Mutex<Shared<'t>>,
@@ -135,7 +166,8 @@ pub fn read_dir(
     options: &DirOptions<'_>,
 ) -> Result<DirReport, (Vec<u8>, InsertFault)> {
     let mut report = DirReport::default();
-    let stat = match rustix::fs::statx(&root.dir, "", AtFlags::EMPTY_PATH, wanted()) {
+    // pseudo has no answer for an empty path.
+    let stat = match rustix::fs::statx(&root.dir, ".", AtFlags::empty(), wanted()) {
         Ok(stat) => stat,
         Err(errno) => {
             report.problems.push(problem(root.path.as_os_str().as_bytes(), &errno.to_string()));
@@ -143,7 +175,7 @@ pub fn read_dir(
         }
     };
     let root_path = root.path.as_os_str().as_bytes().to_vec();
-    let xattrs = read_xattrs(&root_path, &root_path, true, &mut report);
+    let xattrs = read_xattrs(&root_path, &root_path, true, options.xattrs, &mut report);
     tree.set_metadata(ROOT, &metadata(&stat, xattrs), options.rules);
     let walk = Walk {
         root,
@@ -152,6 +184,7 @@ pub fn read_dir(
         options,
         is_root_user: rustix::process::geteuid().is_root(),
         has_proc: rustix::fs::access("/proc/self/fd", Access::EXISTS).is_ok(),
+        stand_ins: stand_ins(),
         queue: Mutex::new(Queue { jobs: vec![Job { dir: 0, path: Vec::new() }], busy: 0 }),
         wake: Condvar::new(),
         shared: Mutex::new(Shared { tree, linked: HashMap::new(), report, fault: None }),
@@ -164,8 +197,20 @@ pub fn read_dir(
     let shared = walk.shared.into_inner().unwrap_or_else(PoisonError::into_inner);
     match shared.fault {
         Some(fault) => Err(fault),
-        None => Ok(shared.report),
+        None => Ok(with_unmapped(shared.report)),
     }
+}
+
+/// Adds a warning of files whose owners the user namespace does not show.
+fn with_unmapped(mut report: DirReport) -> DirReport {
+    if let Some((count, first)) = report.unmapped.take() {
+        report.warnings.push(format!(
+            "{}: its owner or group is not mapped in this user namespace and reads as nobody's; so it is with {count} files \
+             in all (map more ids, or give them an owner by --owner, --uid-map or --chown)",
+            ShownPath(&first)
+        ));
+    }
+    report
 }
 
 /// Longest path that is handed to the system at once, below its own limit of 4095 bytes.
@@ -188,9 +233,15 @@ pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> 
 
 fn open_short(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
+    let opened = match sees_openat2() {
+        true => rustix::fs::openat2(root, path, flags, Mode::empty(), resolve),
+        false => Err(Errno::NOSYS),
+    };
+    match opened {
         // Old kernels and strict sandboxes have no openat2: go step by step.
-        Err(Errno::NOSYS | Errno::PERM) if !flags.contains(OFlags::NOATIME) || !has_openat2(root) => {
+        Err(Errno::NOSYS | Errno::PERM)
+            if !flags.contains(OFlags::NOATIME) || !sees_openat2() || !has_openat2(root) =>
+        {
             let mut parts = path.split(|&b| b == b'/').peekable();
             let mut reached: Option<OwnedFd> = None;
             while let Some(part) = parts.next() {
@@ -290,6 +341,9 @@ impl Walk<'_, '_> {
         let mut shared = lock(&self.shared);
         shared.report.problems.append(&mut batch.report.problems);
         shared.report.warnings.append(&mut batch.report.warnings);
+        if let Some((count, first)) = batch.report.unmapped.take() {
+            shared.report.unmapped.get_or_insert((0, first)).0 += count;
+        }
         for found in batch.found.drain(..) {
             if shared.fault.is_some() {
                 return;
@@ -377,6 +431,9 @@ impl Walk<'_, '_> {
         report: &mut DirReport,
     ) -> Result<Option<Found>, Errno> {
         let stat = rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, wanted())?;
+        if self.stand_ins.0 == Some(stat.stx_uid) || self.stand_ins.1 == Some(stat.stx_gid) {
+            report.unmapped.get_or_insert_with(|| (0, full_path.to_vec())).0 += 1;
+        }
         let foreign = self.options.one_file_system && device(&stat) != self.root_device;
         // An image of a running system needs its /proc and /sys as places to mount them on.
         if foreign && FileType::from_mode(stat.stx_mode) != FileType::Directory {
@@ -415,7 +472,7 @@ impl Walk<'_, '_> {
             }
             _ => {}
         }
-        found.xattrs = read_xattrs(xattr_path, full_path, false, report);
+        found.xattrs = read_xattrs(xattr_path, full_path, false, self.options.xattrs, report);
         Ok(Some(found))
     }
 
@@ -496,7 +553,18 @@ fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<Option<Vec<(
 
 /// The attributes of a file that an image can hold; `follow` for the root, which may be reached by a symlink. Messages
 /// call it `shown`.
-fn read_xattrs(path: &[u8], shown: &[u8], follow: bool, report: &mut DirReport) -> Vec<Xattr> {
+///
+/// One that is listed and cannot be read is left out, with a warning: a sandbox lists labels of the host that it does not show.
+fn read_xattrs(
+    path: &[u8],
+    shown: &[u8],
+    follow: bool,
+    choice: &XattrChoice,
+    report: &mut DirReport,
+) -> Vec<Xattr> {
+    if matches!(choice, XattrChoice::None) {
+        return Vec::new();
+    }
     let mut small = [0u8; 1024];
     let list = |buffer: &mut [u8]| {
         if follow { rustix::fs::listxattr(path, buffer) } else { llistxattr(path, buffer) }
@@ -508,17 +576,25 @@ fn read_xattrs(path: &[u8], shown: &[u8], follow: bool, report: &mut DirReport) 
             let mut large = vec![0u8; 64 << 10];
             match list(&mut large) {
                 Ok(len) => large[..len].to_vec(),
-                Err(_) => return Vec::new(),
+                Err(errno) => {
+                    report.warnings.push(unlisted(shown, errno));
+                    return Vec::new();
+                }
             }
         }
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Vec::new(),
+        Err(errno) if is_withheld(errno) => {
+            report.warnings.push(unlisted(shown, errno));
+            return Vec::new();
+        }
         Err(errno) => {
             report.problems.push(problem(shown, &format!("attributes cannot be listed: {errno}")));
             return Vec::new();
         }
     };
     let mut xattrs = Vec::new();
-    for name in names.split(|&b| b == 0).filter(|name| !name.is_empty()) {
+    let wanted = |name: &&[u8]| !name.is_empty() && !choice.leaves_out(name);
+    for name in names.split(|&b| b == 0).filter(wanted) {
         if ondisk::xattr::split_name(name).is_none() {
             let attribute = ShownPath(name).to_string();
             report.warnings.push(format!(
@@ -531,12 +607,31 @@ fn read_xattrs(path: &[u8], shown: &[u8], follow: bool, report: &mut DirReport) 
             Ok(value) => xattrs.push(Xattr { name: name.to_vec(), value }),
             Err(Errno::NODATA) => {}
             Err(errno) => {
-                let why = format!("attribute {} cannot be read: {errno}", ShownPath(name));
-                report.problems.push(problem(shown, &why));
+                let (attribute, shown_path) = (ShownPath(name), ShownPath(shown));
+                if is_withheld(errno) {
+                    let text = format!(
+                        "{shown_path}: attribute {attribute} is left out, as it cannot be read: {errno}"
+                    );
+                    report.warnings.push(text);
+                } else {
+                    let why = format!(
+                        "attribute {attribute} cannot be read: {errno} (--xattr-exclude {attribute} leaves it out)"
+                    );
+                    report.problems.push(problem(shown, &why));
+                }
             }
         }
     }
     xattrs
+}
+
+/// Does the system keep an attribute to itself, rather than fail to read it?
+fn is_withheld(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::ACCESS | Errno::PERM | Errno::NOSYS | Errno::INVAL)
+}
+
+fn unlisted(shown: &[u8], errno: Errno) -> String {
+    format!("{}: attributes are left out, as they cannot be listed: {errno}", ShownPath(shown))
 }
 
 fn read_xattr(path: &[u8], name: &[u8], follow: bool) -> Result<Vec<u8>, Errno> {

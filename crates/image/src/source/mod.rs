@@ -6,5 +6,6 @@ pub mod entry;
 pub mod fault;
 pub mod oci;
 pub(crate) mod pax;
+pub mod pretend;
 pub mod spool;
 pub mod tar;

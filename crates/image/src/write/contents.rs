@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use device::DeviceFault;
 use ondisk::extent::Extent;
 use ondisk::filetype::FileType;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Job, Writer};
@@ -110,6 +110,12 @@ enum Trouble {
     Grew,
 }
 
+/// By fstat, whose answer pseudo leaves alone for descriptors that it does not know; of the standard library's statx it would
+/// want to know the path.
+fn size_of(file: &File) -> Result<u64, Trouble> {
+    rustix::fs::fstat(file).map(|stat| stat.st_size as u64).map_err(|errno| Trouble::Refused(errno.into()))
+}
+
 impl<'c, 'w, 't> Copier<'c, 'w, 't> {
     pub(super) fn new(writer: &'c Writer<'w, 't>) -> Self {
         Self { writer, buffer: vec![0; BATCH_BYTES.max(writer.bs())], dir: None, file: None }
@@ -165,11 +171,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         let Content::Source(source) = plan.tree.content(&plan.tree.nodes[node_index as usize]) else {
             return;
         };
-        let name = plan.tree.name(plan.tree.source_record(node_index));
-        let size = self
-            .open_dir(node_index, source)
-            .and_then(|dir| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
-            .map(|stat| stat.st_size);
+        let size = self.open(node_index, source).and_then(rustix::fs::fstat).map(|stat| stat.st_size);
         match size {
             Ok(0) => {}
             Ok(_) => self.report(node_index, Trouble::Grew),
@@ -285,7 +287,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
             let fd = self.open(node_index, source).map_err(|e| Trouble::Refused(e.into()))?;
             let file = File::from(fd);
             // Behind the last data there may be a hole that no part reads: judge the size here.
-            let size = file.metadata().map_err(Trouble::Refused)?.len();
+            let size = size_of(&file)?;
             self.file = Some((node_index, file));
             judged = match size.cmp(&self.writer.plan.tree.nodes[node_index as usize].size) {
                 std::cmp::Ordering::Less => Err(Trouble::Shrank),
@@ -307,7 +309,7 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
             }
         }
         if is_last {
-            let size = file.metadata().map_err(Trouble::Refused)?.len();
+            let size = size_of(file)?;
             if size > offset + content.len() as u64 {
                 return Err(Trouble::Grew);
             }

@@ -1,0 +1,134 @@
+//! Libraries that show owners and devices to a program that are not there: fakeroot, pseudo, fakechroot; and ids that a user
+//! namespace does not show.
+//!
+//! fakeroot and pseudo stand between a program and the C library (`LD_PRELOAD`). A program that calls the C library sees what
+//! they pretend. A static one does not, and would take the real owners without a word: that is found out here, so that it can
+//! be refused.
+//!
+//! Owns: finding out. Does **not** own: the refusals, which each command makes.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+/// A library that pretends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pretender {
+    /// fakeroot: knows files by device and inode number.
+    Fakeroot,
+    /// pseudo: knows files by path, and open directories if it saw how they were opened.
+    Pseudo,
+    /// fakechroot: translates paths.
+    Fakechroot,
+}
+
+impl Pretender {
+    const ALL: [Self; 3] = [Self::Fakeroot, Self::Pseudo, Self::Fakechroot];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fakeroot => "fakeroot",
+            Self::Pseudo => "pseudo",
+            Self::Fakechroot => "fakechroot",
+        }
+    }
+}
+
+impl fmt::Display for Pretender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why files cannot be seen or made as the user means it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0} is in LD_PRELOAD, but this program does not see what it pretends (it is linked statically, or the library could \
+     not be loaded): owners and devices would be the real ones; use an extant that is linked dynamically, name owners and \
+     devices by --device-table, --chown and --mknod, or unset LD_PRELOAD"
+)]
+pub struct Unseen(pub Pretender);
+
+/// The library that pretends to this program, if there is one.
+///
+/// # Errors
+/// [`Unseen`] if the environment asks for one that is not loaded.
+pub fn pretender() -> Result<Option<Pretender>, Unseen> {
+    let asked = std::env::var("LD_PRELOAD").unwrap_or_default();
+    let Ok(maps) = std::fs::read("/proc/self/maps") else {
+        // Nothing says what is loaded: a dynamic program has what was asked for.
+        return named_in(&asked, cfg!(not(target_feature = "crt-static")).then_some(asked.as_bytes()));
+    };
+    named_in(&asked, Some(&maps))
+}
+
+/// May a directory be opened by openat2(2)? The C library has no such call, so nothing that stands before it sees that; and
+/// pseudo must have seen how a directory was opened, to know what is in it.
+pub(crate) fn sees_openat2() -> bool {
+    static SEES: OnceLock<bool> = OnceLock::new();
+    *SEES.get_or_init(|| matches!(pretender(), Ok(None | Some(Pretender::Fakeroot))))
+}
+
+fn named_in(asked: &str, loaded: Option<&[u8]>) -> Result<Option<Pretender>, Unseen> {
+    let libraries = || asked.split([':', ' ']).filter_map(|path| path.rsplit('/').next());
+    for pretender in Pretender::ALL {
+        let library = format!("lib{}", pretender.name());
+        let is_loaded =
+            loaded.is_some_and(|maps| maps.windows(library.len()).any(|window| window == library.as_bytes()));
+        match (libraries().any(|name| name.starts_with(&library)), is_loaded) {
+            (_, true) => return Ok(Some(pretender)),
+            (true, false) => return Err(Unseen(pretender)),
+            (false, false) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// The id that stands for all those that a user namespace does not map; `None` where every id is shown as it is.
+///
+/// `map` is `/proc/self/uid_map` or its like, `overflow` what the system shows instead.
+fn stand_in(map: &str, overflow: u32) -> Option<u32> {
+    let mut whole = false;
+    let mut holds_overflow = false;
+    for line in map.lines() {
+        let mut words = line.split_whitespace().map(|word| word.parse::<u64>().unwrap_or(0));
+        let (inside, _, count) = (words.next()?, words.next()?, words.next()?);
+        whole |= inside == 0 && count >= u64::from(u32::MAX);
+        holds_overflow |= (inside..inside.saturating_add(count)).contains(&overflow.into());
+    }
+    (!whole && !holds_overflow && !map.trim().is_empty()).then_some(overflow)
+}
+
+/// The user id and the group id under which files of unmapped owners are shown.
+#[must_use]
+pub fn stand_ins() -> (Option<u32>, Option<u32>) {
+    let read = |kind: &str| {
+        let map = std::fs::read_to_string(format!("/proc/self/{kind}_map")).ok()?;
+        let overflow = std::fs::read_to_string(format!("/proc/sys/kernel/overflow{kind}")).ok();
+        stand_in(&map, overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(65_534))
+    };
+    (read("uid"), read("gid"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_and_not_loaded_is_found_out() {
+        let maps = b"7f00 r-xp /usr/lib/x86_64-linux-gnu/libfakeroot/libfakeroot-sysv.so\n";
+        assert_eq!(named_in("libfakeroot-sysv.so", Some(maps)), Ok(Some(Pretender::Fakeroot)));
+        assert_eq!(named_in("libfakeroot-sysv.so", Some(b"")), Err(Unseen(Pretender::Fakeroot)));
+        assert_eq!(named_in("/x/libpseudo.so:libother.so", Some(b"")), Err(Unseen(Pretender::Pseudo)));
+        assert_eq!(named_in("libeatmydata.so", Some(b"/lib/libeatmydata.so")), Ok(None));
+        assert_eq!(named_in("/opt/libfakeroot/libother.so", Some(b"")), Ok(None));
+        assert_eq!(named_in("libfakechroot.so", None), Err(Unseen(Pretender::Fakechroot)));
+    }
+
+    #[test]
+    fn unmapped_ids_are_those_outside_of_the_namespace() {
+        assert_eq!(stand_in("         0          0 4294967295\n", 65_534), None);
+        assert_eq!(stand_in("0 1000 1\n", 65_534), Some(65_534));
+        assert_eq!(stand_in("0 1000 1\n1 100000 65536\n", 65_534), None);
+        assert_eq!(stand_in("", 65_534), None);
+    }
+}
