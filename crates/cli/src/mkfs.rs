@@ -139,7 +139,9 @@ fn set_extended(options: &mut FormatOptions, word: &str) -> Result<(), String> {
         // In blocks, or in bytes with a unit: how many blocks that is comes with the block size.
         "resize" => match value.parse() {
             Ok(blocks) => options.resize_blocks = Some(blocks),
-            Err(_) => options.resize_bytes = Some(parse_size(value).map_err(|why| format!("-E resize: {why}"))?),
+            Err(_) => {
+                options.resize_bytes = Some(parse_size(value).map_err(|why| format!("-E resize: {why}"))?)
+            }
         },
         "num_backup_sb" => options.num_backup_sb = Some(number()?.min(255) as u8),
         "mmp_update_interval" => options.mmp_interval = Some(narrow(number()?)?),

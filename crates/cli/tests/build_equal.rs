@@ -202,7 +202,10 @@ fn times_that_a_small_inode_cannot_hold_are_told() {
         report["warnings"].as_array().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
     // The file's, and that of lost+found, which has the newest file's.
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[0].starts_with("/2100: its time is ") && warnings[0].contains("1 files"), "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("/2100: its time is ") && warnings[0].contains("1 files"),
+        "{warnings:?}"
+    );
     assert!(warnings[1].starts_with("2 times do not fit an inode of 128 bytes"), "{warnings:?}");
     assert_has(&common::debugfs_stat(&image, "/2100"), "mtime: 0x7fffffff");
     assert_has(&common::debugfs_stat(&image, "/2000"), "mtime: 0x386d4380");

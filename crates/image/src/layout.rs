@@ -54,6 +54,8 @@ pub struct Habits {
     /// `-E stride`, in blocks, or 0. Without flex groups, the bitmaps of each group stand so much further behind its start
     /// than those of the group before: else they would all lie on the same disk of a stripe.
     pub stride: u64,
+    /// `-E packed_meta_blocks`: the bitmaps and tables of all groups stand at the beginning, whatever the size of a flex group.
+    pub packed: bool,
 }
 
 impl Layout {
@@ -83,11 +85,36 @@ impl Layout {
         }
         let places = vec![GroupPlace::default(); geometry.groups as usize];
         let mut layout = Self { geometry, places, space };
-        for group in 0..layout.geometry.groups {
-            layout.place_group(group, habits)?;
+        if habits.packed && layout.geometry.flex_log > 0 {
+            layout.place_packed()?;
+        } else {
+            for group in 0..layout.geometry.groups {
+                layout.place_group(group, habits)?;
+            }
         }
         layout.space = layout.space.in_units(layout.geometry.cluster_ratio());
         Ok(layout)
+    }
+
+    /// All block bitmaps, then all inode bitmaps, then all tables, from the first free block on.
+    fn place_packed(&mut self) -> Result<(), NoRoom> {
+        let table_len = u64::from(self.geometry.itable_blocks());
+        type Field = fn(&mut GroupPlace) -> &mut u64;
+        let kinds: [(u64, Field); 3] = [
+            (1, |place| &mut place.block_bitmap),
+            (1, |place| &mut place.inode_bitmap),
+            (table_len, |place| &mut place.inode_table),
+        ];
+        let mut at = self.geometry.first_data_block.into();
+        for (len, field) in kinds {
+            for group in 0..self.geometry.groups {
+                let found = self.space.find(at, self.geometry.blocks, len).ok_or(NoRoom { group, len })?;
+                self.space.take(found, len);
+                *field(&mut self.places[group as usize]) = found;
+                at = found + len;
+            }
+        }
+        Ok(())
     }
 
     fn place_group(&mut self, group: u32, habits: Habits) -> Result<(), NoRoom> {

@@ -358,6 +358,9 @@ impl FormatOptions {
             }
             features.compat &= !Features::RESIZE_INODE;
         }
+        if self.packed_metadata && !features.has_incompat(Features::FLEX_BG) {
+            return Err(FeatureFault::Conflict("packed_meta_blocks needs flex_bg"));
+        }
         if self.cluster_size.is_some() && !features.has_ro_compat(Features::BIGALLOC) {
             return Err(FeatureFault::Conflict("a cluster size needs the bigalloc feature"));
         }

@@ -342,7 +342,11 @@ impl<'t> Plan<'t> {
             superblock,
             layout: Layout::new(
                 geometry,
-                Habits { lonely_rows: input.style == Style::LikeMke2fs, stride: input.options.stride.into() },
+                Habits {
+                    lonely_rows: input.style == Style::LikeMke2fs,
+                    stride: input.options.stride.into(),
+                    packed: input.options.packed_metadata,
+                },
             )?,
             ino_of: vec![0; nodes],
             by_ino: Vec::with_capacity(input.sealed.order.len()),

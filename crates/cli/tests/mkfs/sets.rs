@@ -225,6 +225,8 @@ pub(crate) const SETS: &[Set] = &[
     same("10G", "-t ext4 -G 128"),
     same("2G", "-t ext4 -E resize=4000000"),
     same("2G", "-t ext4 -E resize=64G"),
+    same("600M", "-t ext4 -E packed_meta_blocks=1"),
+    same("20G", "-t ext4 -E packed_meta_blocks=1"),
     // 0 is "not given"; Buildroot always passes -N 0.
     same("512M", "-t ext4 -N 0 -g 0 -I 0 -J size=0"),
     // Checksums and widths.

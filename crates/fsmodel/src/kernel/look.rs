@@ -117,6 +117,6 @@ fn kind_of(stat: &Stat) -> Result<Kind, Refused> {
     }
 }
 
-fn time(secs: i64, nanos: u64) -> Option<Time> {
+fn time(secs: i64, nanos: i64) -> Option<Time> {
     Some(Time { secs, nanos: u32::try_from(nanos).ok()? })
 }

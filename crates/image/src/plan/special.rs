@@ -231,7 +231,7 @@ impl Plan<'_> {
         let total = u64::from(len) + u64::from(fast_commit);
         let from = match input.style {
             // mke2fs, too, puts a journal without extents where files begin.
-            Style::LikeMke2fs if self.mapper.extents => self.middle(),
+            Style::LikeMke2fs if self.mapper.extents && !input.options.packed_metadata => self.middle(),
             _ => geometry.first_data_block.into(),
         };
         let size = total * bs.bytes();
