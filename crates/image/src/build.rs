@@ -99,6 +99,32 @@ pub struct BuildOptions {
     pub dry_run: bool,
 }
 
+impl Default for BuildOptions {
+    /// The smallest image with one thread: everything that the sources have, and no owner changed.
+    fn default() -> Self {
+        Self {
+            format: FormatOptions::default(),
+            size: SizeChoice::default(),
+            time: None,
+            clamp_mtime: None,
+            keep_times: false,
+            owner: None,
+            uid_map: IdMap::default(),
+            gid_map: IdMap::default(),
+            file_contexts: None,
+            excludes: Excludes::default(),
+            xattrs: XattrChoice::default(),
+            one_file_system: false,
+            platform: Platform::host(),
+            threads: 1,
+            tolerate_changes: false,
+            replace: false,
+            sync: true,
+            dry_run: false,
+        }
+    }
+}
+
 /// What was built.
 #[derive(Debug, Clone)]
 pub struct BuildReport {

@@ -188,6 +188,12 @@ pub enum SizeChoice {
     Bytes(u64),
 }
 
+impl Default for SizeChoice {
+    fn default() -> Self {
+        Self::Smallest { headroom_percent: 0.0 }
+    }
+}
+
 /// Plans the tree for the size chosen. The image's length in bytes comes with the plan; `cancel`, set by another thread,
 /// ends the search.
 ///

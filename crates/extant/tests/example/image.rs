@@ -27,23 +27,11 @@ pub fn build_image(tree: &std::path::Path, target: &std::path::Path) {
         fn writing(&self, _: u64, _: u64) {}
     }
     let options = image::build::BuildOptions {
-        format: image::options::FormatOptions::default(),
         size: image::solve::SizeChoice::Smallest { headroom_percent: 20.0 },
         time: Some(1_700_000_000),
-        clamp_mtime: None,
-        keep_times: false,
-        owner: None,
-        uid_map: image::idmap::IdMap::parse(&[] as &[String]).unwrap(),
-        gid_map: image::idmap::IdMap::parse(&[] as &[String]).unwrap(),
-        file_contexts: None,
-        excludes: image::exclude::Excludes::default(),
-        one_file_system: false,
-        platform: image::source::oci::Platform::host(),
-        threads: 1,
-        tolerate_changes: false,
         replace: true,
         sync: false,
-        dry_run: false,
+        ..Default::default()
     };
     let sources = vec![image::build::Source::Dir(tree.to_owned())];
     let cancel = std::sync::atomic::AtomicBool::new(false);
