@@ -31,8 +31,8 @@ use std::sync::Arc;
 
 use extant::walk::{Order, Problem, WalkFault};
 use extant::{
-    Device, Fault, Features, FileSystem, FileType, Follow, InodeRef, MountGuard, OpenFault, OpenOptions,
-    Refusal, WriteOptions,
+    DefaultOptions, Device, Fault, Features, FileSystem, FileType, Follow, InodeRef, MountGuard, OpenFault,
+    OpenOptions, Refusal, WriteOptions,
 };
 
 use crate::edit::staged::{Hold, Staged};
@@ -172,7 +172,7 @@ pub(crate) fn code_of(fault: &Fault) -> u8 {
         Fault::Refused(refusal) => match refusal {
             Refusal::NeedsKey => exit::DAMAGED,
             Refusal::Exists => exit::EXISTS,
-            Refusal::NoSpace => exit::NO_SPACE,
+            Refusal::NoSpace | Refusal::NoInodes => exit::NO_SPACE,
             Refusal::ReadOnly
             | Refusal::NotPermitted
             | Refusal::TooManyNames
@@ -305,7 +305,8 @@ impl Session {
             OpenFault::Journal(_) => failed(exit::UNREADABLE, &why_journal(&why)),
             other => failed(exit::UNREADABLE, &other),
         };
-        let guard = MountGuard::claim(&device).map_err(not_opened)?;
+        let say = crate::waiting::say(escape(image.to_string().as_bytes()));
+        let guard = MountGuard::claim(&device, &say).map_err(not_opened)?;
         // What is held back of an image must not be overtaken by what is written to its journal elsewhere.
         let staged = match (&journal_device, hold) {
             (_, Hold::Nothing) | (Some(_), Hold::UntilFull) => None,
@@ -320,7 +321,9 @@ impl Session {
             None => device,
         };
         // One commit at the end: nobody is to commit in between.
-        let write = WriteOptions { no_committer: true, is_guarded: true, ..WriteOptions::default() };
+        let asked = DefaultOptions::of_device(&*target);
+        let write =
+            WriteOptions { no_committer: true, is_guarded: true, is_no_mount: true, ..asked.write_options() };
         let options = OpenOptions { journal_device, write, ..OpenOptions::default() };
         let opened = FileSystem::from_device_writable(target, &options).map_err(not_opened)?;
         if let Some(guard) = &guard {

@@ -29,6 +29,7 @@ mod tree;
 mod trim;
 mod usage;
 mod voice;
+mod waiting;
 
 use std::process::ExitCode;
 

@@ -40,7 +40,7 @@ const DAEMON: &str = "EXTANT_MOUNT_DAEMON";
 const READY: &[u8] = b"ready\n";
 
 const MOUNT_HELP: &str = "\
-Options after -o, separated by commas:
+Options after -o, separated by commas. What is not given is as the superblock asks for (tune2fs -o, -e, -E mount_opts=).
   ro                    read-only; so it is if nothing else is said
   rw                    names, content, owners, modes, times and attributes can be changed
   allow_other           let other users look, too
@@ -51,6 +51,8 @@ Options after -o, separated by commas:
   noload, norecovery    do not replay the journal: show what stands in place (not with rw)
   journal_dev=PATH      the external journal, a device or image
   nobuffered_iomap      write bytes block by block, in small pages, instead of by ranges
+  delalloc, nodelalloc  the same as buffered_iomap, nobuffered_iomap
+  grpid, nogrpid        new files get their directory's group, or the process's; also bsdgroups, sysvgroups
   data=ordered, data=writeback
                         block by block only: after a crash a file shows what was written to it (so it is if nothing else is
                         said), or maybe what stood on the disk before

@@ -147,7 +147,7 @@ impl Server {
                 // Asked before: it may be gone when the refusal comes.
                 let is_leaving = !self.kept().is_empty() || self.leaving.load(Ordering::Acquire) > 0;
                 match question(volume) {
-                    Err(fault) if fault.is(Refusal::NoSpace) && is_leaving && tries < ROOM_TRIES => {
+                    Err(fault) if fault.wants_room() && is_leaving && tries < ROOM_TRIES => {
                         tries += 1;
                         std::thread::sleep(ROOM_WAIT);
                     }

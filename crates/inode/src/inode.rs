@@ -37,11 +37,9 @@ impl Inode {
         if raw.iter().all(|byte| *byte == 0) {
             return Err(Fault::NoSuchInode(ino));
         }
-        let fields = inode::Inode::decode(raw).map_err(|fact| Fault::corrupt(ino, fact))?;
-        let seed = shared.inode_seed(ino, fields.generation);
-        if let Some(seed) = seed.filter(|_| !is_changed) {
-            Malformed::unless(inode::verify(raw, seed), "inode", "its checksum is right", fields.checksum)
-                .map_err(|fact| Fault::corrupt(ino, fact))?;
+        let fields = inode::Inode::decode_of(&shared.sb, raw).map_err(|fact| Fault::corrupt(ino, fact))?;
+        if !is_changed {
+            verify(shared, ino, raw, &fields)?;
         }
         if fields.links == 0 {
             return Err(Fault::NoSuchInode(ino));
@@ -53,11 +51,8 @@ impl Inode {
 
     /// An inode that need not have links: its checksum is verified like any other's.
     pub(crate) fn load_orphan(shared: &Shared, ino: Ino, raw: &[u8]) -> Result<Self, Fault> {
-        let fields = inode::Inode::decode(raw).map_err(|fact| Fault::corrupt(ino, fact))?;
-        if let Some(seed) = shared.inode_seed(ino, fields.generation) {
-            Malformed::unless(inode::verify(raw, seed), "inode", "its checksum is right", fields.checksum)
-                .map_err(|fact| Fault::corrupt(ino, fact))?;
-        }
+        let fields = inode::Inode::decode_of(&shared.sb, raw).map_err(|fact| Fault::corrupt(ino, fact))?;
+        verify(shared, ino, raw, &fields)?;
         let body = body_of(raw, &fields);
         Self::of_parts(shared, ino, fields, body)
     }
@@ -181,6 +176,14 @@ impl Inode {
         let map = self.map_override.as_ref().map_or(0, |map| size_of_val::<[Mapped]>(map));
         size_of::<Self>() + self.body.len() + map
     }
+}
+
+/// Is the checksum right, where there is one?
+fn verify(shared: &Shared, ino: Ino, raw: &[u8], fields: &inode::Inode) -> Result<(), Fault> {
+    let seed = shared.inode_seed(ino, fields.generation).filter(|_| shared.sb.verifies_inodes());
+    let is_right = seed.is_none_or(|seed| inode::verify(raw, seed));
+    Malformed::unless(is_right, "inode", "its checksum is right", fields.checksum)
+        .map_err(|fact| Fault::corrupt(ino, fact))
 }
 
 /// The bytes behind the fixed fields.

@@ -20,6 +20,7 @@
 //!    handle.
 
 mod changed;
+mod room;
 mod table;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -484,7 +485,15 @@ impl Live {
             false => Inode::load(&self.shared, ino, raw, None)?,
             true => Inode::load_orphan(&self.shared, ino, raw)?,
         };
-        let mut values = Values::new(inode.fields().clone(), trimmed(inode.body()), inode.map.clone());
+        let mut fields = inode.fields().clone();
+        let body = match room::made(&self.shared, &fields, inode.body()) {
+            Some(body) => {
+                fields.extra_isize = layout::EXTRA_SIZE as u16;
+                trimmed(&body)
+            }
+            None => trimmed(inode.body()),
+        };
+        let mut values = Values::new(fields, body, inode.map.clone());
         if self.quota().is_some() {
             let file_acl = Pblk(values.fields.file_acl);
             values.set_value_inodes(self.shared.values_in_inodes(inode.body(), file_acl).map_err(&of)?.count);

@@ -127,7 +127,7 @@ impl Superblock {
     pub const CRC32C: u8 = 4;
 
     /// The superblock that mke2fs writes into a new internal journal of `blocks` blocks: clean, no features, no
-    /// checksum. Whoever mounts adds 64BIT and CSUM_V3.
+    /// checksum. A mount adds 64BIT and CSUM_V3 where the file system has the like.
     ///
     /// `uuid` is the file system's.
     #[must_use]

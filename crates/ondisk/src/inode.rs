@@ -13,6 +13,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::time::Timestamp;
+use crate::{Features, Superblock};
 
 /// Bytes of the old part.
 pub const BASE_SIZE: usize = 128;
@@ -164,6 +165,8 @@ pub struct Inode {
     pub generation: u32,
     /// Block of extended attributes, 48 bits; 0 is none.
     pub file_acl: u64,
+    /// Where the Hurd keeps its high mode bits: see [`of_hurd`](Self::of_hurd); else 0.
+    pub hurd_mode_high: u16,
     /// Obsolete, kept.
     pub obso_faddr: u32,
     /// Last halfword of the old part, kept.
@@ -226,6 +229,7 @@ impl Inode {
             block: raw.i_block,
             generation: raw.i_generation.get(),
             file_acl: u64::from(raw.i_file_acl_lo.get()) | u64::from(raw.i_file_acl_high.get()) << 32,
+            hurd_mode_high: 0,
             obso_faddr: raw.i_obso_faddr.get(),
             reserved: raw.i_reserved.get(),
             extra_isize: extra.i_extra_isize.get(),
@@ -258,7 +262,7 @@ impl Inode {
             i_size_high: ((self.size >> 32) as u32).into(),
             i_obso_faddr: self.obso_faddr.into(),
             i_blocks_high: ((self.blocks >> 32) as u16).into(),
-            i_file_acl_high: ((self.file_acl >> 32) as u16).into(),
+            i_file_acl_high: ((self.file_acl >> 32) as u16 | self.hurd_mode_high).into(),
             i_uid_high: ((self.uid >> 16) as u16).into(),
             i_gid_high: ((self.gid >> 16) as u16).into(),
             i_checksum_lo: (self.checksum as u16).into(),
@@ -282,6 +286,58 @@ impl Inode {
         };
         let present = usize::from(self.extra_isize).clamp(2, EXTRA_SIZE);
         new_part[..present].copy_from_slice(&extra.as_bytes()[..present]);
+    }
+
+    /// Reads an inode as one of this file system: where the same bytes mean different things, the superblock decides.
+    ///
+    /// | bytes | Linux | the Hurd |
+    /// |---|---|---|
+    /// | 0x24, `osd1` | low half of the change counter | block of the passive translator |
+    /// | 0x76 | high half of the attribute block, with `64bit` only | high bits of the mode |
+    /// | 0x7C, 0x7E | checksum, reserved | author |
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn decode_of(sb: &Superblock, bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut inode = Self::decode(bytes)?;
+        if sb.has_short_ids() {
+            (inode.uid, inode.gid) = (inode.uid & 0xFFFF, inode.gid & 0xFFFF);
+        }
+        Ok(match (sb.is_hurd(), sb.features.has_incompat(Features::BIT64)) {
+            (true, _) => inode.of_hurd(),
+            (false, true) => inode,
+            // As the kernel: what stands there is not read, and goes with the next write.
+            (false, false) => Self { file_acl: inode.file_acl & 0xFFFF_FFFF, ..inode },
+        })
+    }
+
+    /// The same bytes as the Hurd reads them.
+    #[must_use]
+    pub fn of_hurd(self) -> Self {
+        let hurd_mode_high = (self.file_acl >> 32) as u16;
+        Self { file_acl: self.file_acl & 0xFFFF_FFFF, hurd_mode_high, ..self }
+    }
+
+    /// Makes the values what the inode has room for, so that they are the same before and after they were on disk: without their
+    /// extra words times have whole seconds up to 2038, and there is no birth time, no project, and half a change counter.
+    pub fn fit(&mut self) {
+        const fn has(extra_isize: u16, end: u16) -> bool {
+            extra_isize >= end
+        }
+        let extra_isize = self.extra_isize;
+        for (time, end) in [(&mut self.ctime, 8), (&mut self.mtime, 12), (&mut self.atime, 16)] {
+            *time = time.clamped(has(extra_isize, end));
+        }
+        self.crtime = match (has(extra_isize, 20), has(extra_isize, 24)) {
+            (false, _) => Timestamp::default(),
+            (true, has_extra) => self.crtime.clamped(has_extra),
+        };
+        if !has(extra_isize, 28) {
+            self.version &= 0xFFFF_FFFF;
+        }
+        if !has(extra_isize, 32) {
+            self.projid = 0;
+        }
     }
 
     /// Byte offset at which the in-inode attribute area starts.
@@ -405,6 +461,50 @@ mod tests {
         }
         assert_eq!(device_block(4096, 0), None);
         assert_eq!(device_block(8, 1).unwrap()[0..2], [1, 8]);
+    }
+
+    /// What is in memory is what is read back: for each length of the extra fields.
+    #[test]
+    fn what_fits_comes_back_from_disk() {
+        let time = Timestamp { seconds: 4_102_444_800, nanos: 5 };
+        let full = Inode {
+            ctime: time,
+            mtime: time,
+            atime: time,
+            crtime: time,
+            version: 7 << 32 | 3,
+            projid: 9,
+            ..Inode::default()
+        };
+        for extra_isize in (0..=32).step_by(4) {
+            let mut inode = Inode { extra_isize, ..full.clone() };
+            inode.fit();
+            let mut bytes = vec![0; 256];
+            inode.encode(&mut bytes);
+            let back = Inode::decode(&bytes).unwrap();
+            assert_eq!(back, inode, "{extra_isize} bytes");
+            assert_eq!(back.ctime == time, extra_isize >= 8);
+            assert_eq!(back.crtime == time, extra_isize >= 24);
+            assert_eq!(back.projid == 9, extra_isize == 32);
+        }
+        let end = i64::from(i32::MAX);
+        let mut old = full.clone();
+        old.fit();
+        assert_eq!((old.mtime, old.crtime.seconds), (Timestamp { seconds: end, nanos: 0 }, 0));
+    }
+
+    /// The Hurd's translator, mode bits and author stand where Linux has a counter, half a block number and a checksum.
+    #[test]
+    fn the_hurds_fields_come_back_as_they_were() {
+        let bytes: Vec<u8> = (1..=128).collect();
+        let sb = Superblock { creator_os: crate::superblock::OS_HURD, ..Superblock::default() };
+        let inode = Inode::decode_of(&sb, &bytes).unwrap();
+        assert_eq!((inode.file_acl >> 32, inode.hurd_mode_high), (0, 0x7877));
+        let mut out = vec![0; 128];
+        inode.encode(&mut out);
+        assert_eq!(out, bytes);
+        let linux = Inode::decode_of(&Superblock::default(), &bytes).unwrap();
+        assert_eq!((linux.file_acl >> 32, linux.hurd_mode_high), (0, 0), "not without 64bit");
     }
 
     proptest! {

@@ -24,6 +24,43 @@ pub const MAGIC: u16 = 0xEF53;
 pub const STATE_CLEAN: u16 = 1;
 /// `s_state`: errors were found.
 pub const STATE_ERRORS: u16 = 2;
+/// Owner of what belongs to somebody whose number does not fit: the kernel's overflow id.
+pub const OVERFLOW_ID: u32 = 65_534;
+
+/// Bits of [`Superblock::default_mount_opts`], by their names in `tune2fs -o`.
+pub mod default_options {
+    /// `debug`
+    pub const DEBUG: u32 = 0x1;
+    /// `bsdgroups`
+    pub const BSD_GROUPS: u32 = 0x2;
+    /// `user_xattr`
+    pub const XATTR_USER: u32 = 0x4;
+    /// `acl`
+    pub const ACL: u32 = 0x8;
+    /// `uid16`
+    pub const UID16: u32 = 0x10;
+    /// Two bits that hold one of the next three, or nothing.
+    pub const JOURNAL_MODE: u32 = 0x60;
+    /// `journal_data`
+    pub const JOURNAL_DATA: u32 = 0x20;
+    /// `journal_data_ordered`
+    pub const JOURNAL_ORDERED: u32 = 0x40;
+    /// `journal_data_writeback`
+    pub const JOURNAL_WRITEBACK: u32 = 0x60;
+    /// `nobarrier`
+    pub const NOBARRIER: u32 = 0x100;
+    /// `block_validity`
+    pub const BLOCK_VALIDITY: u32 = 0x200;
+    /// `discard`
+    pub const DISCARD: u32 = 0x400;
+    /// `nodelalloc`
+    pub const NODELALLOC: u32 = 0x800;
+}
+
+/// [`Superblock::creator_os`] of file systems that Linux made.
+pub const OS_LINUX: u32 = 0;
+/// [`Superblock::creator_os`] of file systems that were made for the GNU Hurd.
+pub const OS_HURD: u32 = 1;
 /// `s_flags`: directory hashes treat names as signed bytes.
 pub const FLAG_SIGNED_HASH: u32 = 1;
 /// `s_flags`: directory hashes treat names as unsigned bytes.
@@ -603,6 +640,40 @@ impl Superblock {
     #[must_use]
     pub fn inode_bytes(&self) -> usize {
         if self.rev_level == 0 { 128 } else { usize::from(self.inode_size) }
+    }
+
+    /// Was the file system made for the GNU Hurd? Some fields of its inodes have another meaning:
+    /// see [`Inode::of_hurd`](crate::inode::Inode::of_hurd).
+    #[must_use]
+    pub fn is_hurd(&self) -> bool {
+        self.creator_os == OS_HURD
+    }
+
+    /// Must inodes have right checksums to be read? The kernel neither verifies nor writes them where another system than Linux made
+    /// the file system.
+    #[must_use]
+    pub fn verifies_inodes(&self) -> bool {
+        self.features.metadata_csum() && self.creator_os == OS_LINUX
+    }
+
+    /// Do inodes get checksums when they are written? e2fsck wants them whichever system made the file system, except for the
+    /// Hurd, which has the author there.
+    #[must_use]
+    pub fn seals_inodes(&self) -> bool {
+        self.features.metadata_csum() && !self.is_hurd()
+    }
+
+    /// Do owners have 16 bits only (default mount option `uid16`)? Then the other halves are not read, and become 0; a user or
+    /// group that does not fit becomes [`OVERFLOW_ID`].
+    #[must_use]
+    pub fn has_short_ids(&self) -> bool {
+        self.default_mount_opts & default_options::UID16 != 0
+    }
+
+    /// The number that an inode can have of this user or group.
+    #[must_use]
+    pub fn storable_id(&self, id: u32) -> u32 {
+        if self.has_short_ids() && id > 0xFFFF { OVERFLOW_ID } else { id }
     }
 
     /// The label up to its first zero byte.

@@ -66,8 +66,10 @@ pub enum Refusal {
     Exists,
     /// The directory holds names.
     NotEmpty,
-    /// No block or inode is free.
+    /// No block is free.
     NoSpace,
+    /// No inode is free: the file system has as many as it was made with.
+    NoInodes,
     /// The file may not be changed: it is immutable or append-only.
     NotPermitted,
     /// More names than an inode can have (65,000).
@@ -107,7 +109,7 @@ impl Refusal {
             Self::IsDirectory => 21,
             Self::WrongType | Self::Invalid => 22,
             Self::TooLarge => 27,
-            Self::NoSpace => 28,
+            Self::NoSpace | Self::NoInodes => 28,
             Self::ReadOnly => 30,
             Self::TooManyNames => 31,
             Self::Range => 34,
@@ -141,6 +143,9 @@ impl fmt::Display for Refusal {
             Self::Exists => "the name exists",
             Self::NotEmpty => "the directory is not empty",
             Self::NoSpace => "no space left in the file system",
+            Self::NoInodes => {
+                "no inode is left: the file system was made for so many files (blocks may be free; `extant df -i` tells)"
+            }
             Self::NotPermitted => "the file is immutable or append-only",
             Self::TooManyNames => "the file has as many names as it can have",
             Self::Invalid => "an argument makes no sense",
@@ -175,6 +180,12 @@ impl Fault {
     #[must_use]
     pub fn is(&self, refusal: Refusal) -> bool {
         matches!(self, Self::Refused(found) if *found == refusal)
+    }
+
+    /// Was it refused since no block, or no inode, is free? What was removed may make room.
+    #[must_use]
+    pub fn wants_room(&self) -> bool {
+        self.is(Refusal::NoSpace) || self.is(Refusal::NoInodes)
     }
 
     /// Is it a refusal that operations give before they change anything, or after they took that back? What leads nowhere half-way

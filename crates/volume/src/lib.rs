@@ -43,15 +43,15 @@ pub use fault::{Fault, Refusal};
 pub use flush::{Delay as FlushDelay, FlushCounts, Mode as FlushMode, Settings as FlushSettings};
 pub use inode::{DataPath, Extent, Inode, LockStats, OrphanMode};
 pub use journal::{Batching, Sabotage};
-pub use mmp::MountGuard;
+pub use mmp::{MountGuard, TellWaiting, Waiting};
 pub use ondisk::filetype::FileType;
 pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use space::Stats as AllocStats;
 pub use stat::{Stat, StatFs};
 pub use write::{
-    Acting, Allocate, DiscardStats, ErrorsTold, NAMES_AHEAD, New, OnError, PAGE_BYTES, Rename, SetAttr,
-    SetXattr, Shutdown, WriteOptions, unprivileged,
+    Acting, Allocate, DefaultOptions, DiscardStats, ErrorsTold, NAMES_AHEAD, New, OnError, PAGE_BYTES,
+    Rename, SetAttr, SetXattr, Shutdown, WriteOptions, unprivileged,
 };
 pub use xattr::Attribute;
 

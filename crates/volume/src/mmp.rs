@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use device::{Device, DeviceFault};
 use ondisk::mmp::{Mmp, MmpState};
@@ -34,6 +34,22 @@ use crate::probe::probe_for_log;
 const CHECK_MIN: u16 = 5;
 /// Seconds that waiting takes at most besides one such time.
 const WAIT_MORE_MAX: u16 = 60;
+/// Seconds between updates at most, as tune2fs and the kernel have it; whoever updates says that others look twice as seldom.
+const UPDATE_MAX: u16 = 300;
+/// How often who waits is heard of.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// A wait to find out whether another machine writes the file system.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    /// How much of it is left, at most.
+    pub left: Duration,
+    /// Who wrote it last: a host's name and a device's.
+    pub by: String,
+}
+
+/// Who is told of a wait: when it begins, and every second.
+pub type TellWaiting<'t> = dyn Fn(&Waiting) + Send + Sync + 't;
 
 /// The right to write a file system that others could open too. Dropping it lets them.
 pub struct MountGuard {
@@ -91,22 +107,22 @@ impl Place {
 }
 
 impl MountGuard {
-    /// Claims the file system on `device`: seconds, where the last one to write it did not end well. `None`: it has no such
-    /// protection.
+    /// Claims the file system on `device`: that takes seconds, up to minutes, where the last one to write it did not end well.
+    /// `None`: it has no such protection.
     ///
     /// # Errors
     /// [`OpenFault::InUse`]; as [`Volume::open`](crate::Volume::open).
-    pub fn claim(device: &Arc<dyn Device>) -> Result<Option<Self>, OpenFault> {
+    pub fn claim(device: &Arc<dyn Device>, tell: &TellWaiting<'_>) -> Result<Option<Self>, OpenFault> {
         let probed = probe_for_log(&**device)?;
-        Self::claim_with(device, &probed.sb, &probed.geometry, &std::thread::sleep)
+        Self::claim_with(device, &probed.sb, &probed.geometry, tell)
     }
 
-    /// As [`claim`](Self::claim), with a superblock at hand. `wait` waits.
+    /// As [`claim`](Self::claim), with a superblock at hand.
     pub(crate) fn claim_with(
         device: &Arc<dyn Device>,
         sb: &Superblock,
         geometry: &Geometry,
-        wait: &dyn Fn(Duration),
+        tell: &TellWaiting<'_>,
     ) -> Result<Option<Self>, OpenFault> {
         if !sb.features.has_incompat(Features::MMP) {
             return Ok(None);
@@ -124,7 +140,8 @@ impl MountGuard {
             seed: sb.features.metadata_csum().then(|| sb.fs_seed()),
         };
         let update = sb.mmp_interval.max(1);
-        let block = claim_block(&place, update.max(CHECK_MIN), wait)?;
+        let block =
+            claim_block(&place, update.max(CHECK_MIN), &|pause, after, by| sleep(pause, after, by, tell))?;
         let state = State { block, is_over: false, lost: None, when_lost: None };
         let held = Arc::new(Held {
             place,
@@ -156,17 +173,37 @@ impl MountGuard {
     }
 }
 
-/// Takes the block for us.
-fn claim_block(place: &Place, check: u16, wait: &dyn Fn(Duration)) -> Result<Mmp, OpenFault> {
+/// Sleeps for `pause`, with `after` to come then.
+fn sleep(pause: Duration, after: Duration, by: &str, tell: &TellWaiting<'_>) {
+    let end = Instant::now() + pause;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        tell(&Waiting { left: left + after, by: by.to_owned() });
+        std::thread::sleep(left.min(TELL_EVERY));
+    }
+}
+
+/// Takes the block for us. `wait` waits: for how long, how long after that, and whom.
+fn claim_block(
+    place: &Place,
+    update: u16,
+    wait: &dyn Fn(Duration, Duration, &str),
+) -> Result<Mmp, OpenFault> {
     let mut block = place.read()?;
-    let check = check.max(block.check_interval);
+    let was_clean = block.state() == MmpState::Clean;
+    let asked = update.max(block.check_interval);
+    // Nobody waits for one that is clean, and its times are set anew.
+    let check = if was_clean { asked.min(2 * UPDATE_MAX) } else { asked };
     let pause = Duration::from_secs(u64::from(check) + (u64::from(check) + 1).min(WAIT_MORE_MAX.into()));
     let by = |block: &Mmp| {
         let text = |field: &[u8]| String::from_utf8_lossy(until_nul(field)).escape_debug().to_string();
         format!("\"{}\" ({})", text(&block.node_name), text(&block.device_name))
     };
-    let was_clean = match block.state() {
-        MmpState::Clean => true,
+    match block.state() {
+        MmpState::Clean => {}
         MmpState::Checking => {
             let why =
                 "e2fsck works on it, or was killed; `tune2fs -E clear_mmp` tells that it does not".to_owned();
@@ -176,22 +213,29 @@ fn claim_block(place: &Place, check: u16, wait: &dyn Fn(Duration)) -> Result<Mmp
             let why = format!("multiple-mount protection block: its number is {number:#x}");
             return Err(OpenFault::Damaged(why));
         }
+        MmpState::Mounted(_) if update > UPDATE_MAX || block.check_interval > 2 * UPDATE_MAX => {
+            let why = format!(
+                "multiple-mount protection: its interval is {asked} seconds, and at most {UPDATE_MAX} can be set. If no other \
+                 machine uses the file system, `tune2fs -f -E clear_mmp` ends the wait, and `tune2fs -E mmp_update_interval=5` \
+                 mends the interval"
+            );
+            return Err(OpenFault::Damaged(why));
+        }
         MmpState::Mounted(number) => {
-            wait(pause);
+            wait(pause, pause, &by(&block));
             let now = place.read()?;
             if now.sequence != number {
                 return Err(OpenFault::InUse(format!("{} writes it", by(&now))));
             }
-            false
         }
-    };
+    }
     let uname = rustix::system::uname();
     let mut ours = Mmp::clean(0, &uname.nodename().to_string_lossy(), "extant", check);
     ours.sequence = any_number();
     place.write(&mut ours)?;
     // Two that claim at the same time: the second write wins. As the kernel, nobody waits for those who came to a clean one.
     if !was_clean {
-        wait(pause);
+        wait(pause, Duration::ZERO, &by(&block));
     }
     block = place.read()?;
     if block.sequence != ours.sequence {
@@ -287,13 +331,43 @@ mod tests {
     }
 
     fn refused(device: &Arc<dyn Device>, wait: &dyn Fn(Duration)) -> String {
-        claim_block(&place(device), CHECK_MIN, wait).unwrap_err().to_string()
+        claim_block(&place(device), CHECK_MIN, &|pause, _, _| wait(pause)).unwrap_err().to_string()
+    }
+
+    /// 65,535 seconds made a command wait for a day and a half without a word.
+    #[test]
+    fn an_interval_that_nothing_sets_is_refused_at_once_and_a_clean_one_gets_a_right_one() {
+        let never = |_: Duration, _: Duration, _: &str| panic!("nobody is waited for");
+        for number in [1000, Mmp::SEQ_CLEAN] {
+            for (update, check) in [(u16::MAX, 5), (5, u16::MAX), (301, 5), (5, 601)] {
+                let device = device(number);
+                let mut block = place(&device).read().unwrap();
+                block.check_interval = check;
+                place(&device).write(&mut block).unwrap();
+                match claim_block(&place(&device), update, &never) {
+                    Ok(block) => assert!(number == Mmp::SEQ_CLEAN && block.check_interval <= 600),
+                    Err(fault) => {
+                        assert_eq!(number, 1000);
+                        assert!(fault.to_string().contains("mmp_update_interval=5"), "{fault}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_is_heard_of() {
+        let said = Mutex::new(Vec::new());
+        let tell = |waiting: &Waiting| said.lock().push((waiting.left, waiting.by.clone()));
+        sleep(Duration::from_millis(5), Duration::from_secs(9), "a host", &tell);
+        let (left, by) = said.lock()[0].clone();
+        assert!(left > Duration::from_secs(9) && left <= Duration::from_millis(9005) && by == "a host");
     }
 
     #[test]
     fn a_clean_one_is_claimed_at_once() {
         let device = device(Mmp::SEQ_CLEAN);
-        let block = claim_block(&place(&device), CHECK_MIN, &|_| panic!("nobody to wait for")).unwrap();
+        let block = claim_block(&place(&device), CHECK_MIN, &|_, _, _| panic!("nobody to wait for")).unwrap();
         assert!(matches!(block.state(), MmpState::Mounted(_)));
         assert_eq!(place(&device).read().unwrap(), block);
     }
@@ -302,7 +376,8 @@ mod tests {
     fn who_died_is_waited_for_and_who_lives_is_left_alone() {
         let waits = std::cell::RefCell::new(Vec::new());
         let dead = device(1000);
-        claim_block(&place(&dead), CHECK_MIN, &|time| waits.borrow_mut().push(time.as_secs())).unwrap();
+        let wait = |time: Duration, _: Duration, _: &str| waits.borrow_mut().push(time.as_secs());
+        claim_block(&place(&dead), CHECK_MIN, &wait).unwrap();
         assert_eq!(*waits.borrow(), [11, 11]);
         let alive = device(1000);
         let told = refused(&alive, &|_| write(&alive, 1001));
@@ -322,7 +397,7 @@ mod tests {
     #[test]
     fn who_is_overrun_stops_and_writes_no_more() {
         let device = device(Mmp::SEQ_CLEAN);
-        let block = claim_block(&place(&device), CHECK_MIN, &|_| {}).unwrap();
+        let block = claim_block(&place(&device), CHECK_MIN, &|_, _, _| {}).unwrap();
         let first = block.sequence;
         let state = State { block, is_over: false, lost: None, when_lost: None };
         let held = Held {

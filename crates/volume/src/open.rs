@@ -35,6 +35,8 @@ pub struct OpenOptions {
     pub journal_device: Option<Arc<dyn Device>>,
     /// Bytes of memory for caches; 0 for the default of 64 MiB.
     pub cache_bytes: usize,
+    /// Who is told while opening for writing waits to find out whether another machine writes the file system.
+    pub waiting: Option<Arc<crate::TellWaiting<'static>>>,
     /// How to write, when opened for that.
     pub write: crate::WriteOptions,
 }

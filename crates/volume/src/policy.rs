@@ -8,8 +8,8 @@
 //!
 //! Source: spec 07 section 3.
 
-use ondisk::Features;
 use ondisk::features::Word;
+use ondisk::{Features, Superblock};
 
 /// The incompat features that reading understands.
 pub const READABLE: u32 = Features::FILETYPE
@@ -62,12 +62,19 @@ pub const WRITABLE: u32 = Features::SPARSE_SUPER
     | Features::VERITY
     | Features::ORPHAN_PRESENT;
 
+/// What the Hurd's file systems cannot have, since its inodes use the bytes for something else: as the kernel.
+const NOT_HURDS: u32 = Features::BIT64 | Features::EA_INODE;
+
 /// The features that forbid writing, by name.
 #[must_use]
-pub fn unwritable(features: &Features) -> Vec<String> {
-    let incompat = features.word(Word::Incompat) & !READABLE;
+pub fn unwritable(sb: &Superblock) -> Vec<String> {
+    let features = &sb.features;
+    let unknown = features.word(Word::Incompat) & !READABLE;
+    let clashing = if sb.is_hurd() { features.word(Word::Incompat) & NOT_HURDS } else { 0 };
     let ro_compat = features.word(Word::RoCompat) & !WRITABLE;
-    Features { incompat, ro_compat, ..Features::default() }.names()
+    let names = Features { incompat: unknown, ro_compat, ..Features::default() }.names();
+    let clashing = Features { incompat: clashing, ..Features::default() }.names();
+    names.into_iter().chain(clashing.into_iter().map(|name| format!("{name} on the GNU Hurd"))).collect()
 }
 
 #[cfg(test)]

@@ -14,11 +14,13 @@
 //!    has room for it.
 //! 4. A new inode's operation is locked until it has its name: who has an older number in hand meets none that may be taken back.
 
+mod announce;
 mod append;
 mod attributes;
 mod convert;
 mod copy;
 mod data;
+mod defaults;
 mod delete;
 mod direct;
 mod discard;
@@ -59,6 +61,7 @@ use crate::{Fault, Refusal, Volume};
 
 pub use attributes::SetAttr;
 pub use data::unprivileged;
+pub use defaults::DefaultOptions;
 pub use direct::PAGE_BYTES;
 pub use discard::DiscardStats;
 pub use errors::OnError;
@@ -172,7 +175,7 @@ pub(crate) struct Writer {
     pub(crate) journal: Arc<Journal>,
     /// For reading attributes whose values are in inodes of their own.
     inodes: Arc<inode::Inodes>,
-    pub(crate) blocks: xattrs::Blocks,
+    pub(crate) xattrs: xattrs::SharedXattrs,
     /// Moves of directories, one at a time: the tree above a directory stays while one looks at it.
     renames: Mutex<()>,
     /// One for each of so many threads.
@@ -187,6 +190,8 @@ pub(crate) struct Writer {
     keeps_set_id: bool,
     /// Changes of bytes leave times alone.
     keeps_times: bool,
+    /// What is made gets its directory's group.
+    dir_groups: bool,
     /// What replaces bytes is not written back before others.
     no_auto_da_alloc: bool,
     /// A mistake on purpose, for the crash lab.
@@ -445,7 +450,7 @@ fn with_room<R>(
     let mut tries = 0;
     loop {
         match attempt() {
-            Err(fault) if fault.is(Refusal::NoSpace) && tries < SPACE_TRIES && may_help() => {
+            Err(fault) if fault.wants_room() && tries < SPACE_TRIES && may_help() => {
                 tries += 1;
                 journal.commit_all()?;
             }

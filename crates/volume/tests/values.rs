@@ -186,3 +186,46 @@ fn a_shared_block_counts_its_values_once() {
         testkit::e2fsck_clean(&path);
     }
 }
+
+/// Forty files with the same icon took forty inodes with it; the kernel keeps equal values once.
+#[test]
+fn equal_values_are_kept_once() {
+    let scratch = testkit::scratch();
+    let path = image(scratch.path(), &["-O", "ea_inode"], &[]);
+    let volume = open(&path);
+    let start = used(&volume);
+    let value = vec![7; 60_000];
+    let name = |number: u32| format!("file {number}").into_bytes();
+    for number in 0..40 {
+        let file = volume.create(Ino::ROOT, &name(number), &New::file(0o644)).unwrap().ino();
+        volume.set_xattr(file, b"user.icon", &value, SetXattr::Any).unwrap();
+        // The same again, and another one of the same file with the same value.
+        volume.set_xattr(file, b"user.icon", &value, SetXattr::Replace).unwrap();
+        volume.set_xattr(file, b"user.second", &value, SetXattr::Any).unwrap();
+    }
+    assert_eq!(used(&volume), start + 41);
+    let other = [&value[..59_999], b"x"].concat();
+    volume.set_xattr(find(&volume, &name(3)), b"user.icon", &other, SetXattr::Any).unwrap();
+    assert_eq!(used(&volume), start + 42);
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+
+    let volume = open(&path);
+    for number in 0..40 {
+        let file = find(&volume, &name(number));
+        let held = volume.xattr(&volume.inode(file).unwrap(), b"user.icon").unwrap();
+        assert_eq!(held, if number == 3 { &other[..] } else { &value[..] });
+        match number % 2 {
+            0 => volume.remove_xattr(file, b"user.icon").unwrap(),
+            _ => volume.unlink(Ino::ROOT, &name(number)).unwrap(),
+        }
+    }
+    // The seconds of every other file are left.
+    assert_eq!(used(&volume), start + 21);
+    for number in (0..40).step_by(2) {
+        volume.remove_xattr(find(&volume, &name(number)), b"user.second").unwrap();
+    }
+    assert_eq!(used(&volume), start + 20);
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}

@@ -355,6 +355,14 @@ impl Plan {
         }
     }
 
+    /// Enters the number of an inode that has the value already: none is made, and this one is named once more. See
+    /// [`value_checksum`](Self::value_checksum).
+    pub fn share_value_inode(&mut self, ino: Ino) {
+        self.set_value_inode(ino);
+        let named = [&mut self.values.new_body, &mut self.values.new_block];
+        named.into_iter().flatten().filter(|named| **named == NOT_MADE).for_each(|named| *named = ino);
+    }
+
     /// Takes a block with the same attributes in the place of a new one, if the index knows one that fewer than 1024 inodes
     /// share. Not with a value that still has no inode.
     ///

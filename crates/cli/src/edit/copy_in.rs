@@ -410,7 +410,7 @@ impl Copy<'_> {
 }
 
 fn fault_is_full(fault: &Fault) -> bool {
-    matches!(fault, Fault::Refused(Refusal::NoSpace))
+    fault.wants_room()
 }
 
 /// The attributes of a file of the host that an image can have.

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use device::Io;
 use fuse::mounting::is_plain_word;
-use volume::{Batching, DataPath, ExtentPolicy, FlushDelay, FlushMode, FlushSettings, OnError, OrphanMode};
+use volume::{
+    Batching, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings, OnError,
+    OrphanMode, WriteOptions,
+};
 
 /// What the options say, as given; nothing is decided yet.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,16 +27,17 @@ pub(super) struct MountFlags {
     pub(super) suid: bool,
     pub(super) noexec: bool,
     pub(super) errors: Option<OnError>,
-    pub(super) block_by_block: bool,
+    pub(super) block_by_block: Option<bool>,
     pub(super) data: Option<DataPath>,
-    pub(super) no_auto_da_alloc: bool,
+    pub(super) no_auto_da_alloc: Option<bool>,
+    pub(super) dir_groups: Option<bool>,
     pub(super) track_opens: bool,
     pub(super) track_closes: bool,
     pub(super) writeback_cache: bool,
-    pub(super) discard: bool,
+    pub(super) discard: Option<bool>,
     pub(super) io: Io,
     pub(super) image_direct: bool,
-    pub(super) no_barriers: bool,
+    pub(super) no_barriers: Option<bool>,
     pub(super) flush: FlushSettings,
     pub(super) batching: Batching,
     pub(super) extents: ExtentPolicy,
@@ -62,13 +66,19 @@ impl MountFlags {
         Ok(flags)
     }
 
-    /// How bytes of files get to the device. Whether commits wait for them is a question only where they go block by block.
-    pub(super) fn data_path(&self) -> DataPath {
-        match self.data.unwrap_or(DataPath::Ordered) {
-            DataPath::Journal => DataPath::Journal,
-            path if self.block_by_block => path,
-            _ => DataPath::Iomap,
-        }
+    /// What the superblock asks for, but where the options say something else.
+    pub(super) fn over(&self, asked: &DefaultOptions) -> WriteOptions {
+        let asked = DefaultOptions {
+            data: self.data.or(asked.data),
+            block_by_block: self.block_by_block.unwrap_or(asked.block_by_block),
+            no_barriers: self.no_barriers.unwrap_or(asked.no_barriers),
+            discard: self.discard.unwrap_or(asked.discard),
+            dir_groups: self.dir_groups.unwrap_or(asked.dir_groups),
+            no_auto_da_alloc: self.no_auto_da_alloc.unwrap_or(asked.no_auto_da_alloc),
+            errors: self.errors.or(asked.errors),
+            refused: None,
+        };
+        asked.write_options()
     }
 
     fn word(&mut self, word: &[u8]) -> Result<(), String> {
@@ -87,20 +97,22 @@ impl MountFlags {
             (b"rw", None) => self.read_write = true,
             (b"exec", None) => self.noexec = false,
             (b"noexec", None) => self.noexec = true,
-            (b"discard", None) => self.discard = true,
-            (b"nodiscard", None) => self.discard = false,
+            (b"discard", None) => self.discard = Some(true),
+            (b"nodiscard", None) => self.discard = Some(false),
+            (b"grpid" | b"bsdgroups", None) => self.dir_groups = Some(true),
+            (b"nogrpid" | b"sysvgroups", None) => self.dir_groups = Some(false),
             (b"dev", None) => self.dev = true,
             (b"suid", None) => self.suid = true,
             (b"allow_other", None) => self.allow_other = true,
             (b"default_permissions", None) => self.default_permissions = true,
-            (b"auto_da_alloc", None) => self.no_auto_da_alloc = false,
-            (b"noauto_da_alloc", None) => self.no_auto_da_alloc = true,
+            (b"auto_da_alloc", None) => self.no_auto_da_alloc = Some(false),
+            (b"noauto_da_alloc", None) => self.no_auto_da_alloc = Some(true),
             (b"writeback_cache", None) => self.writeback_cache = true,
             (b"track_opens", None) => self.track_opens = true,
             (b"track_closes", None) => self.track_closes = true,
             (b"noload" | b"norecovery", None) => self.no_recovery = true,
-            (b"buffered_iomap", None) => self.block_by_block = false,
-            (b"nobuffered_iomap", None) => self.block_by_block = true,
+            (b"buffered_iomap" | b"delalloc", None) => self.block_by_block = Some(false),
+            (b"nobuffered_iomap" | b"nodelalloc", None) => self.block_by_block = Some(true),
             (b"data", Some(value)) => {
                 let ways = [
                     ("ordered", DataPath::Ordered),
@@ -115,9 +127,11 @@ impl MountFlags {
             }
             (b"image_direct", None) => self.image_direct = true,
             (b"noimage_direct", None) => self.image_direct = false,
-            (b"barrier", None) => self.no_barriers = false,
-            (b"nobarrier", None) => self.no_barriers = true,
-            (b"barrier", Some(value)) if value == "0" || value == "1" => self.no_barriers = value == "0",
+            (b"barrier", None) => self.no_barriers = Some(false),
+            (b"nobarrier", None) => self.no_barriers = Some(true),
+            (b"barrier", Some(value)) if value == "0" || value == "1" => {
+                self.no_barriers = Some(value == "0");
+            }
             (b"flush", Some(value)) => {
                 self.flush.mode = named(key, value, FlushMode::ALL.map(|mode| (mode.name(), mode)))?;
             }
@@ -217,11 +231,11 @@ mod tests {
         assert_eq!(["rw", "ro,rw", "rw,ro"].map(|text| parse(text).unwrap().read_write), [true, true, false]);
         assert_eq!(
             ["", "discard", "discard,nodiscard"].map(|text| parse(text).unwrap().discard),
-            [false, true, false]
+            [None, Some(true), Some(false)]
         );
         let both = MountFlags::parse(&["noexec".into(), "subtype=x".into()]).unwrap();
         assert_eq!(parse("errors=panic,errors=remount-ro").unwrap().errors, Some(OnError::ReadOnly));
-        let path = |text| parse(text).unwrap().data_path();
+        let path = |text| parse(text).unwrap().over(&DefaultOptions::default()).data;
         assert_eq!([path("data=writeback"), path("nobuffered_iomap")], [DataPath::Iomap, DataPath::Ordered]);
         assert_eq!(path("data=writeback,nobuffered_iomap"), DataPath::Writeback);
         assert_eq!(path("data=journal"), DataPath::Journal);
@@ -237,14 +251,36 @@ mod tests {
         assert_eq!((studied.flush.mode, studied.flush.delay), (FlushMode::Seed, FlushDelay::Full));
         assert_eq!((studied.extents, studied.orphans), (ExtentPolicy::EsGc, OrphanMode::ListV3));
         assert_eq!(studied.batching, Batching { min: Duration::from_micros(500), max: Duration::ZERO });
-        assert!(studied.no_barriers && !parse("nobarrier,barrier").unwrap().no_barriers);
-        assert!(
-            parse("barrier=0").unwrap().no_barriers && !parse("barrier=0,barrier=1").unwrap().no_barriers
-        );
+        let words = ["nobarrier", "nobarrier,barrier", "barrier=0", "barrier=0,barrier=1"];
+        let without = words.map(|text| parse(text).unwrap().no_barriers);
+        assert_eq!(without, [Some(true), Some(false), Some(true), Some(false)]);
         let alloc =
             ["noauto_da_alloc,track_opens", "noauto_da_alloc,auto_da_alloc"].map(|text| parse(text).unwrap());
-        assert!(alloc[0].no_auto_da_alloc && alloc[0].track_opens && !alloc[1].no_auto_da_alloc);
+        assert_eq!(
+            alloc.map(|flags| (flags.no_auto_da_alloc, flags.track_opens)),
+            [(Some(true), true), (Some(false), false)]
+        );
         assert!(both.noexec && both.subtype.as_deref() == Some("x"));
+    }
+
+    /// `tune2fs -o` asks for things; options of the mount say otherwise.
+    #[test]
+    fn what_is_said_overrules_what_the_superblock_asks_for() {
+        let asked = DefaultOptions {
+            data: Some(DataPath::Journal),
+            no_barriers: true,
+            discard: true,
+            dir_groups: true,
+            block_by_block: true,
+            ..DefaultOptions::default()
+        };
+        let over = |text| parse(text).unwrap().over(&asked);
+        let nothing = over("rw");
+        assert!(nothing.no_barriers && nothing.discard && nothing.dir_groups);
+        assert_eq!(nothing.data, DataPath::Journal);
+        let all = over("barrier,nodiscard,nogrpid,data=ordered,delalloc");
+        assert!(!all.no_barriers && !all.discard && !all.dir_groups);
+        assert_eq!((all.data, over("data=ordered").data), (DataPath::Iomap, DataPath::Ordered));
     }
 
     #[test]

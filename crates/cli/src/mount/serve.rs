@@ -11,7 +11,7 @@ use device::mount_table::mounted_at;
 use fuse::{MountOptions, Mounted, Server, Threads, UnmountFault, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use volume::{OpenFault, OpenOptions, Volume, WriteOptions};
+use volume::{DefaultOptions, OpenFault, OpenOptions, Volume, WriteOptions};
 
 use super::options::MountFlags;
 use super::{MountArgs, MountError, READY};
@@ -124,27 +124,27 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         return Err(MountError::new(exit::USAGE_CODE, text));
     }
     let device = open_device(&image, flags)?;
+    let asked = DefaultOptions::of_device(&*device);
+    if let Some(why) = asked.refused.as_ref().filter(|_| flags.read_write) {
+        eprintln!("extant: note: {image}: {why}");
+    }
     let cache = parse_size(&args.cache)
         .map_err(|text| MountError::new(exit::USAGE_CODE, format!("--cache: {text}")))?;
     let mut options = OpenOptions {
+        waiting: Some(Arc::new(crate::waiting::say(image.to_string()))),
         no_recovery: flags.no_recovery,
         // 0 would stand for the default.
         cache_bytes: usize::try_from(cache).unwrap_or(usize::MAX).max(CACHE_MIN),
         write: WriteOptions {
-            errors: flags.errors,
             keeps_set_id: true,
             // The kernel keeps them then, and does not hear of ours.
             keeps_times: flags.writeback_cache,
             keep_reserve: true,
-            no_auto_da_alloc: flags.no_auto_da_alloc,
-            data: flags.data_path(),
-            discard: flags.discard,
-            no_barriers: flags.no_barriers,
             flush: flags.flush,
             batching: flags.batching,
             extents: flags.extents,
             orphans: flags.orphans,
-            ..WriteOptions::default()
+            ..flags.over(&asked)
         },
         ..OpenOptions::default()
     };

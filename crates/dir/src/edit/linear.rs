@@ -32,6 +32,8 @@ impl Editor<'_> {
     }
 
     pub(super) fn insert_linear(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
+        // Where the feature dir_index was taken off: the index does not know of the new name, and must not be used again.
+        self.blocks.set_indexed(false);
         let format = self.format.entries;
         let need = min_rec_len(name.len(), false);
         let mut ahead = Ahead::default();

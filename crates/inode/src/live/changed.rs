@@ -145,6 +145,16 @@ pub struct Editing<'a> {
     values: MutexGuard<'a, Values>,
 }
 
+/// What an inode has no room for is not kept in memory either: stat(2) shows the same before and after the inode was evicted.
+impl Drop for Editing<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if usize::from(self.values.fields.extra_isize) < layout::EXTRA_SIZE {
+            self.values.fields.fit();
+        }
+    }
+}
+
 impl std::ops::Deref for Editing<'_> {
     type Target = Values;
 
@@ -346,7 +356,8 @@ impl Live {
         behind[..len].copy_from_slice(&body[..len]);
         behind[len..].fill(0);
         let known = from.min(layout::BASE_SIZE + layout::EXTRA_SIZE);
-        Encoded { at: node.place_at as usize, kept: known..from, seed: values.seed }
+        let seed = values.seed.filter(|_| self.shared.sb.seals_inodes());
+        Encoded { at: node.place_at as usize, kept: known..from, seed }
     }
 }
 

@@ -102,6 +102,33 @@ impl LogChecksums {
     }
 }
 
+/// The features of a log that is written from now on. As the kernel: what the file system calls for is added, checksums that it does
+/// not call for go; 64BIT and REVOKE stay once they are there. REVOKE itself is added with the first revoke record.
+///
+/// | the file system has | the log gets |
+/// |---|---|
+/// | `64bit` | 64BIT |
+/// | `metadata_csum` | CSUM_V3, instead of older checksums |
+/// | no `metadata_csum` | no checksums |
+fn announce(sb: &mut Superblock, options: &Options) {
+    let old = sb.active_features();
+    let kept = old.incompat & (Features::FAST_COMMIT | Features::REVOKE | Features::BIT64);
+    sb.features = Features { compat: old.compat & !Features::CHECKSUM, incompat: kept, ..old };
+    if options.is_wide {
+        add_features(sb, Features::BIT64);
+    }
+    if options.has_checksums {
+        add_features(sb, Features::CSUM_V3);
+        sb.checksum_type = Superblock::CRC32C;
+    }
+}
+
+/// Adds features. A superblock of the first version has none, and becomes one of the second.
+fn add_features(sb: &mut Superblock, incompat: u32) {
+    sb.version = jbd2_format::Version::V2;
+    sb.features.incompat |= incompat;
+}
+
 /// A log with its end.
 pub(super) struct LogWriter {
     log: Log,
@@ -136,13 +163,7 @@ impl LogWriter {
         if !sb.is_clean() && options.supersede.is_none() {
             return Err(OpenLogFault::NeedsReplay);
         }
-        // What is written has all of these; what waits for replay could have been anything.
-        sb.version = jbd2_format::Version::V2;
-        let old = sb.active_features();
-        let fast_commits = old.incompat & Features::FAST_COMMIT;
-        sb.features.compat = old.compat & !Features::CHECKSUM;
-        sb.features.incompat = Features::REVOKE | Features::BIT64 | Features::CSUM_V3 | fast_commits;
-        sb.checksum_type = Superblock::CRC32C;
+        announce(&mut sb, options);
         sb.sequence = sb.sequence.next();
         let mut head = sb.head;
         if let Some(Supersede { tid, head: behind }) = options.supersede {
@@ -224,6 +245,10 @@ impl LogWriter {
             self.advance(need - 1);
             self.write_commit(tid, seconds, nanos)?;
             (self.head, self.free) = (head, free);
+        }
+        if !revokes.is_empty() && !self.sb.active_features().has_incompat(Features::REVOKE) {
+            add_features(&mut self.sb, Features::REVOKE);
+            self.write_superblock()?;
         }
         let mut records = revokes.iter().copied().peekable();
         while records.peek().is_some() {

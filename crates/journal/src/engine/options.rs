@@ -52,6 +52,10 @@ pub struct Options {
     pub has_committer: bool,
     /// Whether, and how long, [`Journal::commit_with_others`] waits for them.
     pub batching: Option<Batching>,
+    /// The file system's block numbers have 64 bits (its feature `64bit`): the log's get the feature, too.
+    pub is_wide: bool,
+    /// The file system's blocks carry checksums (`metadata_csum`): the log's do, too. Else none of them does.
+    pub has_checksums: bool,
     /// Everything in the log is home but its fast commits: see [`Supersede`].
     pub supersede: Option<Supersede>,
     /// For the crash lab.

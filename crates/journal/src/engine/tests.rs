@@ -67,7 +67,12 @@ fn device() -> Arc<MemDevice> {
     device
 }
 
+/// A journal of a file system with `64bit` and `metadata_csum`.
 fn open(device: &Arc<MemDevice>, options: Options) -> Journal {
+    open_as(device, Options { is_wide: true, has_checksums: true, ..options })
+}
+
+fn open_as(device: &Arc<MemDevice>, options: Options) -> Journal {
     let buffers = Buffers::new(device.clone(), BlockSize::MIN, BLOCKS, &Budget::new(1 << 20));
     let journal = Journal::open(buffers, device.clone(), Some(log(device)), options).unwrap();
     journal.set_client(Arc::new(Sums::default()));
@@ -108,6 +113,76 @@ fn replayed(device: &Arc<MemDevice>) -> Arc<MemDevice> {
     replay(&log, &plan, &*copy).unwrap();
     crate::mark_clean(&log, &plan).unwrap();
     copy
+}
+
+fn log_features(device: &Arc<MemDevice>) -> String {
+    crate::read_superblock(log(device).view(), &Target::new(0, BlockSize::MIN)).unwrap().features.to_string()
+}
+
+/// ext3, and ext4 without 64bit or metadata_csum, got a log with both for good, which old kernels refuse. The right column is what
+/// the kernel (6.18) leaves after mount, change, umount.
+#[test]
+fn a_log_gets_the_features_that_its_file_system_calls_for() {
+    for (is_wide, has_checksums, before_revoke) in [
+        (false, false, ""),
+        (true, false, "journal_64bit"),
+        (false, true, "journal_checksum_v3"),
+        (true, true, "journal_64bit journal_checksum_v3"),
+    ] {
+        let device = device();
+        let journal = open_as(&device, Options { is_wide, has_checksums, ..Options::default() });
+        put(&journal, 5000, 3);
+        put(&journal, 5001, 4);
+        journal.commit_all().unwrap();
+        assert_eq!(log_features(&device), before_revoke);
+        assert_eq!(home(&replayed(&device), 5000)[..1000], [3; 1000]);
+        let handle = journal.start(2).unwrap();
+        handle.revoke(Pblk(5000));
+        drop(handle);
+        put(&journal, 5001, 5);
+        journal.commit_all().unwrap();
+        assert!(log_features(&device).starts_with("journal_incompat_revoke"));
+        let after = replayed(&device);
+        assert_eq!((home(&after, 5000)[0], home(&after, 5001)[0]), (0, 5), "the revoke record counts");
+        journal.close().unwrap();
+        let words = format!("journal_incompat_revoke {before_revoke}");
+        assert_eq!(log_features(&device), words.trim_end());
+    }
+}
+
+/// Checksums that the file system does not call for any more (tune2fs -O ^metadata_csum) go, wide block numbers stay: as the kernel.
+#[test]
+fn a_log_loses_checksums_that_its_file_system_does_not_call_for() {
+    let device = device();
+    open(&device, Options::default()).close().unwrap();
+    assert_eq!(log_features(&device), "journal_64bit journal_checksum_v3");
+    let journal = open_as(&device, Options::default());
+    put(&journal, 5000, 3);
+    journal.commit_all().unwrap();
+    assert_eq!(log_features(&device), "journal_64bit");
+    assert_eq!(home(&replayed(&device), 5000)[..1000], [3; 1000]);
+}
+
+/// A log of the first version has no features, and needs none before it has a revoke record.
+#[test]
+fn a_log_of_the_first_version_stays_one_until_it_needs_a_feature() {
+    let device = device();
+    let place = LOG.start.0 * 1024;
+    let mut sb = Superblock::fresh(BlockSize::MIN, LOG.len, [7; 16]);
+    sb.version = jbd2_format::Version::V1;
+    device.write_at(place, &sb.encode()).unwrap();
+    let version =
+        || crate::read_superblock(log(&device).view(), &Target::new(0, BlockSize::MIN)).unwrap().version;
+    let journal = open_as(&device, Options::default());
+    put(&journal, 5000, 3);
+    journal.commit_all().unwrap();
+    assert_eq!(version(), jbd2_format::Version::V1);
+    assert_eq!(home(&replayed(&device), 5000)[..1000], [3; 1000]);
+    let handle = journal.start(1).unwrap();
+    handle.revoke(Pblk(5000));
+    drop(handle);
+    journal.commit_all().unwrap();
+    assert_eq!(version(), jbd2_format::Version::V2);
 }
 
 #[test]

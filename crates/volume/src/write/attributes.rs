@@ -72,7 +72,7 @@ impl Volume {
         }
         let others = SetAttr { size: None, ..*set };
         if others != SetAttr::default() {
-            writer.admit(|| owners_after(&node, &others))?;
+            writer.admit(|| writer.owners_after(&node, &others))?;
             writer.run(NAME_CREDITS, |change| {
                 // First what may be refused: the ACL may need a block.
                 if let Some(mode) = others.mode {
@@ -86,14 +86,15 @@ impl Volume {
     }
 }
 
-/// Whose the inode will be.
-fn owners_after(node: &Node, set: &SetAttr) -> inode::Owners {
-    let values = node.values();
-    let fields = &values.fields;
-    [set.uid.unwrap_or(fields.uid), set.gid.unwrap_or(fields.gid), set.project.unwrap_or(fields.projid)]
-}
-
 impl Writer {
+    /// Whose the inode will be.
+    fn owners_after(&self, node: &Node, set: &SetAttr) -> inode::Owners {
+        let values = node.values();
+        let (fields, sb) = (&values.fields, &self.shared().sb);
+        let [uid, gid] = [set.uid.unwrap_or(fields.uid), set.gid.unwrap_or(fields.gid)];
+        [sb.storable_id(uid), sb.storable_id(gid), set.project.unwrap_or(fields.projid)]
+    }
+
     fn check_settable(&self, node: &Node, set: &SetAttr) -> Result<(), Fault> {
         let values = node.values();
         if set.mode.is_some() && values.kind() == FileType::Symlink {
@@ -131,13 +132,14 @@ impl Writer {
 
     fn set_fields(&self, change: &Change<'_>, node: &Arc<Node>, set: &SetAttr) {
         let extra = self.shared().geometry.inode_size > ondisk::inode::BASE_SIZE;
+        let sb = &self.shared().sb;
         let now = self.now();
         let mut values = change.live.edit(node, change.edit.transaction());
         let is_dir = values.kind() == FileType::Directory;
         let fields = &mut values.fields;
         if set.uid.is_some() || set.gid.is_some() {
-            fields.uid = set.uid.unwrap_or(fields.uid);
-            fields.gid = set.gid.unwrap_or(fields.gid);
+            fields.uid = set.uid.map_or(fields.uid, |uid| sb.storable_id(uid));
+            fields.gid = set.gid.map_or(fields.gid, |gid| sb.storable_id(gid));
             if !is_dir {
                 fields.mode = unprivileged(fields.mode);
             }

@@ -23,6 +23,7 @@ use ondisk::filetype::FileType;
 use ondisk::inode::flags;
 use space::Room;
 
+use super::announce::Announced;
 use super::{NAME_CREDITS, SETGID, Writer};
 use crate::ops::seek_by;
 use crate::{Fault, Refusal, Seek, Volume};
@@ -364,7 +365,7 @@ impl Writer {
             }
         }
         if end > super::truncate::SMALL_MAX && end > old {
-            self.keeper.note_large_file(change)?;
+            self.keeper.announce(change, Announced::LargeFiles)?;
         }
         // Also when nothing of the inode changes: fsync asks it for the last transaction that has bytes of the file.
         let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));

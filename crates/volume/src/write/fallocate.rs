@@ -28,6 +28,7 @@ use ondisk::inode::flags;
 
 use self::target::Target;
 use super::Writer;
+use super::announce::Announced;
 use super::truncate::SMALL_MAX;
 use crate::{Fault, Refusal, Volume};
 
@@ -175,7 +176,7 @@ impl Writer {
             return Ok(());
         }
         if size > SMALL_MAX {
-            self.keeper.note_large_file(change)?;
+            self.keeper.announce(change, Announced::LargeFiles)?;
         }
         put_size(change, file.node, size);
         file.note_mapped(change);
@@ -284,7 +285,7 @@ impl Writer {
                 // With the first step, which is the last that may be refused: what moves behind the end would be cut off.
                 if to == 1 << 32 {
                     if size + len > SMALL_MAX {
-                        self.keeper.note_large_file(change)?;
+                        self.keeper.announce(change, Announced::LargeFiles)?;
                     }
                     put_size(change, file.node, size + len);
                 }

@@ -264,7 +264,7 @@ impl Work<'_> {
     ) -> Result<Option<layout::Inode>, WriteBackFault> {
         let fields = match (&changed.raw, before) {
             (Some(raw), _) => {
-                let fields = layout::Inode::decode(raw);
+                let fields = layout::Inode::decode_of(&self.writer.shared().sb, raw);
                 fields.map_err(|fact| buffer::ReadFault::corrupt(base::Place::default(), fact))?
             }
             (None, Some(before)) => before.fields.clone(),

@@ -66,7 +66,7 @@ impl Volume {
     /// Makes an inode with a name. It gets inherited ACLs, flags, group and project of its directory.
     ///
     /// # Errors
-    /// [`Refusal::Exists`], [`Refusal::NoSpace`], [`Refusal::TooManyNames`] (of a directory's links), [`Refusal::NameTooLong`],
+    /// [`Refusal::Exists`], [`Refusal::NoSpace`], [`Refusal::NoInodes`], [`Refusal::TooManyNames`] (of a directory's links), [`Refusal::NameTooLong`],
     /// [`Refusal::Invalid`] (an empty target, a device number that cannot be stored); the directory is corrupt; the device refused.
     pub fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
         let node = self.noted(self.create_node(dir, name, new))?;
@@ -162,8 +162,8 @@ impl Writer {
         if values.has_flag(flags::IMMUTABLE) {
             return Err(Refusal::NotPermitted.into());
         }
-        let unlimited = self.shared().sb.features.has_ro_compat(Features::DIR_NLINK);
-        if kind == FileType::Directory && values.fields.links >= LINKS_MAX && !unlimited {
+        let unlimited = || self.has_uncounted_links(values.fields.flags);
+        if kind == FileType::Directory && values.fields.links >= LINKS_MAX && !unlimited() {
             return Err(Refusal::TooManyNames.into());
         }
         Ok(values.fields.flags)
@@ -198,9 +198,9 @@ impl Writer {
             goal: None,
         };
         let before = change.edit.changes();
-        let allocated = self.keeper.alloc.allocate_inode(change.edit, &request)?;
+        let allocated = self.keeper.alloc.allocate_inode(change.edit, &request).map_err(of_inodes)?;
         let ino = allocated.ino;
-        let in_setgid = dir_mode & SETGID != 0;
+        let in_setgid = dir_mode & SETGID != 0 && !self.dir_groups;
         // As mkdir: a directory is not made with set-id bits of its own.
         let mut mode = new.kind.mode_bits() | new.mode & if is_dir { 0o1777 } else { 0o7777 };
         if in_setgid && is_dir {
@@ -222,13 +222,7 @@ impl Writer {
         if extents {
             flag_bits |= flags::EXTENTS;
         }
-        let extra_isize = match shared.geometry.inode_size {
-            0..=layout::BASE_SIZE => 0,
-            size => {
-                shared.sb.want_extra_isize.clamp(layout::EXTRA_SIZE as u16, (size - layout::BASE_SIZE) as u16)
-                    & !3
-            }
-        };
+        let extra_isize = self.new_extra_isize();
         let generation = self.generation();
         let fields = layout::Inode {
             mode,
@@ -418,12 +412,23 @@ impl Writer {
         let now = self.now();
         let fields = &mut values.fields;
         (fields.mtime, fields.ctime) = (now, now);
-        fields.version = fields.version.wrapping_add(1);
+        // The Hurd has the block of a translator there.
+        if !self.shared().sb.is_hurd() {
+            fields.version = fields.version.wrapping_add(1);
+        }
         // 1 stands for more than an inode can count; it stays so.
         if links != 0 && fields.links != 1 {
             let count = i32::from(fields.links) + links;
             fields.links = if count > i32::from(LINKS_MAX) { 1 } else { count as u16 };
         }
+    }
+}
+
+/// Of the allocator's faults, that of an inode that cannot be had.
+pub(super) fn of_inodes(fault: space::Fault) -> Fault {
+    match fault {
+        space::Fault::NoSpace(_) => Refusal::NoInodes.into(),
+        fault @ space::Fault::Read(_) => fault.into(),
     }
 }
 

@@ -33,7 +33,7 @@ use super::delete::Orphaned;
 use super::discard::Discards;
 use super::errors::Errors;
 use super::writeback::Flusher;
-use super::xattrs::Blocks;
+use super::xattrs::SharedXattrs;
 use super::{COMMIT_INTERVAL, Keeper, OnError, Writer};
 use crate::fast_commit::{self, NameChanges};
 use crate::mmp::MountGuard;
@@ -79,6 +79,12 @@ pub struct WriteOptions {
     /// back when the file takes another's name, and when one that was cut to nothing is closed: a crash leaves old bytes or new ones,
     /// also of programs that do not sync.
     pub no_auto_da_alloc: bool,
+    /// What is made gets its directory's group, whoever makes it, and directories do not inherit the set-group-id bit (the kernel's
+    /// `grpid`). Else a directory with that bit does so.
+    pub dir_groups: bool,
+    /// This is no mount: the superblock's count of mounts, and the time of the last one, stay. A file system that a hundred commands
+    /// changed is not due for a check because of that.
+    pub is_no_mount: bool,
     /// Leave blocks that are kept back (mke2fs -m) to those who may use them: an operation may while there is an
     /// [`Acting::as_root`](crate::Acting::as_root) in its thread. Else all operations are root's.
     pub keep_reserve: bool,
@@ -103,7 +109,10 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     // Dropped on every way out, it lets others in.
     let guard = match options.write.is_guarded {
         true => None,
-        false => MountGuard::claim_with(&device, &probed.sb, &probed.geometry, &std::thread::sleep)?,
+        false => {
+            let tell = |waiting: &crate::Waiting| options.waiting.iter().for_each(|told| told(waiting));
+            MountGuard::claim_with(&device, &probed.sb, &probed.geometry, &tell)?
+        }
     };
     let budget = budget_of(options);
     let (probed, recovery) = replay_home(&device, probed, options, &budget)?;
@@ -118,7 +127,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     // From here on the superblock says that the log counts; before, nothing in the log does.
     announce(&*device, &sb, has_log, sb.features.has_compat(Features::ORPHAN_FILE))?;
     let Engine { mut writer, inodes, listed, in_file } =
-        engine(&coordinator, &sb, &geometry, (log, in_journal(options, &budget)), options, &budget)?;
+        engine(&coordinator, &sb, &geometry, (log, in_journal(&sb, options, &budget)), options, &budget)?;
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
     if let Some(guard) = guard {
         writer.heed(&guard);
@@ -138,8 +147,10 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     let last_orphan = writer.keeper.orphans.list_head();
     let noted = writer.change_superblock(|sb| {
         sb.last_orphan = last_orphan;
-        sb.mtime = seconds_now();
-        sb.mnt_count = sb.mnt_count.saturating_add(1);
+        if !options.write.is_no_mount {
+            sb.mtime = seconds_now();
+            sb.mnt_count = sb.mnt_count.saturating_add(1);
+        }
     });
     noted.map_err(|fault| damaged(&fault))?;
     let mut recovery = Recovery { truncated_orphans: done.cut, deleted_orphans: done.deleted, ..recovery };
@@ -200,8 +211,10 @@ struct Engine {
     in_file: Vec<(Slot, Ino)>,
 }
 
-fn in_journal(options: &OpenOptions, budget: &Budget) -> journal::Options {
+fn in_journal(sb: &Superblock, options: &OpenOptions, budget: &Budget) -> journal::Options {
     journal::Options {
+        is_wide: sb.features.has_incompat(Features::BIT64),
+        has_checksums: sb.features.metadata_csum(),
         no_barriers: options.write.no_barriers,
         transaction_max: options.write.transaction_max,
         has_committer: !options.write.no_committer,
@@ -286,7 +299,7 @@ fn engine(
         flusher,
         writeback: Mutex::new(None),
         inodes: Arc::clone(&inodes),
-        blocks: Blocks::new(),
+        xattrs: SharedXattrs::new(),
         renames: Mutex::new(()),
         // Far apart: each step of one of them adds a large odd number.
         generations: std::array::from_fn(|at| Apart(AtomicU64::new(salt ^ base::salted::spread(at as u64)))),
@@ -295,6 +308,7 @@ fn engine(
         skip_short_orphans: !options.write.track_all_orphans,
         keeps_set_id: options.write.keeps_set_id,
         keeps_times: options.write.keeps_times,
+        dir_groups: options.write.dir_groups,
         no_auto_da_alloc: options.write.no_auto_da_alloc,
         reuse_freed: options.write.sabotage.reuse_freed,
         discard_early: options.write.sabotage.discard_early,
@@ -305,7 +319,7 @@ fn engine(
 }
 
 fn refuse_unwritable(sb: &Superblock) -> Result<(), OpenFault> {
-    let names = policy::unwritable(&sb.features);
+    let names = policy::unwritable(sb);
     if !names.is_empty() {
         return Err(OpenFault::Unwritable(names.join(", ")));
     }
@@ -383,7 +397,7 @@ fn write_back(
         has_committer: false,
         transaction_max: 0,
         supersede: Some(supersede),
-        ..in_journal(options, budget)
+        ..in_journal(&sb, options, budget)
     };
     let Engine { writer, listed, in_file, .. } =
         engine(&coordinator, &sb, &geometry, (Some(log), in_journal), options, budget)?;
@@ -622,21 +636,6 @@ impl Keeper {
             });
         })?;
         decoded.map_err(|fact| Fault::corrupt(Ino(0), fact))
-    }
-
-    /// The superblock says that there are files of 2 GiB and more, in the transaction that makes the first one.
-    pub(super) fn note_large_file(&self, change: &Change<'_>) -> Result<(), Fault> {
-        let sb = &self.shared().sb;
-        if sb.rev_level > 0 && sb.features.has_ro_compat(Features::LARGE_FILE) {
-            return Ok(());
-        }
-        self.edit_superblock(change, &|sb| {
-            if sb.rev_level == 0 {
-                // The first revision has no features; the second one's fields get the values that the first one stands for.
-                (sb.rev_level, sb.first_ino, sb.inode_size) = (1, 11, ondisk::inode::BASE_SIZE as u16);
-            }
-            sb.features.ro_compat |= Features::LARGE_FILE;
-        })
     }
 }
 

@@ -15,10 +15,12 @@ impl Writer {
     /// Owners of what is made in a directory: user, group, project.
     pub(super) fn owners_of_new(&self, parent: &Node, new: &New<'_>) -> Owners {
         let values = parent.values();
-        let gid = if values.fields.mode & SETGID != 0 { values.fields.gid } else { new.gid };
-        let has_projects = self.shared().sb.features.has_ro_compat(Features::PROJECT);
+        let sb = &self.shared().sb;
+        let is_dirs = self.dir_groups || values.fields.mode & SETGID != 0;
+        let gid = if is_dirs { values.fields.gid } else { sb.storable_id(new.gid) };
+        let has_projects = sb.features.has_ro_compat(Features::PROJECT);
         let inherits = has_projects && values.has_flag(flags::PROJINHERIT);
-        [new.uid, gid, if inherits { values.fields.projid } else { 0 }]
+        [sb.storable_id(new.uid), gid, if inherits { values.fields.projid } else { 0 }]
     }
 
     /// Makes sure that owners have entries in the quota files. Called without a handle, before an operation gives them an inode:

@@ -28,6 +28,7 @@ use ondisk::inode::flags;
 use ondisk::xattr::INDEX_SYSTEM;
 use xattr::Places;
 
+use super::announce::Announced;
 use super::{NAME_CREDITS, Writer};
 use crate::Fault;
 
@@ -86,7 +87,7 @@ impl Writer {
                 (true, false) => self.cut_sized(change, node, keep)?,
             };
             if size > SMALL_MAX {
-                self.keeper.note_large_file(change)?;
+                self.keeper.announce(change, Announced::LargeFiles)?;
             }
             self.put_size(change, node, size);
             if let Some(data) = node.data() {

@@ -37,6 +37,7 @@ use ondisk::inode::flags;
 use page_cache::{Run, WriteError};
 use space::Room;
 
+use super::announce::Announced;
 use super::truncate::SMALL_MAX;
 use super::{Keeper, end_handle, with_room};
 use crate::{Fault, Refusal, Volume};
@@ -500,7 +501,7 @@ impl Flusher {
         };
         data.note_mapped(buffer::Edit::transaction(handle));
         if size > SMALL_MAX {
-            self.keeper.note_large_file(&change)?;
+            self.keeper.announce(&change, Announced::LargeFiles)?;
         }
         Ok(())
     }

@@ -5,10 +5,11 @@
 //!
 //! Source: spec 07, attributes; kernel Documentation/filesystems/ext4/attributes.rst.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use base::{Ino, Lblk, Malformed, Pblk};
-use buffer::{Kind, Owner, Seal};
+use buffer::{Kind, Owner, ReadFault, Seal};
 use inode::{Change, Node, Values};
 use mapping::FileMap;
 use ondisk::filetype::FileType;
@@ -19,9 +20,11 @@ use ondisk::{Features, xattr as xattr_layout};
 use parking_lot::Mutex;
 use space::{Flags, InodeRequest, Request};
 use xattr::acl::{self, Acl, AclFault};
-use xattr::{BlockIndex, BlockPlan, ChangeFault, Mode, Places, Plan, Rules};
+use xattr::{BlockIndex, BlockPlan, ChangeFault, Mode, Places, Plan, Rules, ValueInodes as _};
 
+use super::announce::Announced;
 use super::new::New;
+use super::new::of_inodes;
 use super::{NAME_CREDITS, Writer};
 use crate::{Fault, Refusal, Volume};
 
@@ -45,12 +48,29 @@ pub enum SetXattr {
     Replace,
 }
 
-/// The attribute blocks that may be shared. Held while one of them is looked at or changed.
-pub(crate) struct Blocks(Mutex<BlockIndex>);
+/// What may be shared of attributes. Held while any of it is looked at or changed, and until what names a value was counted.
+pub(crate) struct SharedXattrs(Mutex<Index>);
 
-impl Blocks {
+/// What was written lately, to find what is the same.
+struct Index {
+    /// Attribute blocks.
+    blocks: BlockIndex,
+    /// Inodes with values, by their checksums; one of several with the same.
+    values: HashMap<u32, Ino>,
+}
+
+impl SharedXattrs {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(BlockIndex::new(HASHES_MAX)))
+        Self(Mutex::new(Index { blocks: BlockIndex::new(HASHES_MAX), values: HashMap::new() }))
+    }
+}
+
+impl Index {
+    fn note_value(&mut self, checksum: u32, ino: Ino) {
+        if self.values.len() >= HASHES_MAX {
+            self.values.clear();
+        }
+        self.values.insert(checksum, ino);
     }
 }
 
@@ -265,7 +285,7 @@ impl Writer {
         let shared = self.shared();
         let (body, block) = self.parts(node);
         let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
-        let mut index = self.blocks.0.lock();
+        let mut index = self.xattrs.0.lock();
         let before = shared.values_in_inodes(&body, block)?;
         let mut plan = planned.plan(&places, &shared.buffers, &self.rules()).map_err(of_change)?;
         if plan.is_unchanged() {
@@ -282,11 +302,17 @@ impl Writer {
         let begun = change.edit.changes();
         let mut value_node = None;
         if let (Some(checksum), Some(value)) = (plan.value_checksum, planned.value) {
-            let made = self.make_value(change, node, value, checksum)?;
-            plan.set_value_inode(made.ino());
-            value_node = Some(made);
-        } else {
-            plan.share(&index, &shared.buffers, shared.fs_seed)?;
+            match self.find_value(&mut index, node.ino(), value, checksum)? {
+                Some(same) => plan.share_value_inode(same),
+                None => {
+                    let made = self.make_value(change, node, value, checksum)?;
+                    plan.set_value_inode(made.ino());
+                    value_node = Some(made);
+                }
+            }
+        }
+        if value_node.is_none() {
+            plan.share(&index.blocks, &shared.buffers, shared.fs_seed)?;
         }
         let references = plan.value_references();
         let mut apply = || {
@@ -295,28 +321,57 @@ impl Writer {
                 references.iter().map(|(ino, delta)| Ok((self.value_node(node.ino(), *ino)?, *delta)));
             let counted: Result<Vec<(Arc<Node>, i32)>, Fault> = counted.collect();
             let counted = counted?;
-            self.apply_block(change, node, &plan, &mut index)?;
+            self.apply_block(change, node, &plan, &mut index.blocks)?;
             Ok(counted)
         };
         let counted = match &value_node {
             Some(made) => self.or_unmake(change, made, begun, apply)?,
             None => apply()?,
         };
+        // Not for bytes of a file that is kept in its inode: as the kernel.
+        if planned.value.is_some() && planned.index != xattr_layout::INDEX_SYSTEM {
+            self.keeper.announce(change, Announced::Attributes)?;
+        }
         if let Some(body) = plan.body {
             change.live.edit(node, change.edit.transaction()).set_body(body);
         }
         let (body, block) = self.parts(node);
         let after = shared.values_in_inodes(&body, block)?;
-        drop(index);
         if before != after {
             let mut values = change.live.edit(node, change.edit.transaction());
             values.add_blocks(shared, after.blocks.cast_signed() - before.blocks.cast_signed());
             values.set_value_inodes(after.count);
         }
+        if let (Some(made), Some(checksum)) = (value_node, plan.value_checksum) {
+            index.note_value(checksum, made.ino());
+        }
+        // With the index locked: nobody else may find a value that goes now.
         for (value, delta) in counted {
             self.count_value(change, &value, delta)?;
         }
         Ok(())
+    }
+
+    /// An inode that has this value already: as the kernel, equal values are kept once.
+    fn find_value(
+        &self,
+        index: &mut Index,
+        owner: Ino,
+        value: &[u8],
+        checksum: u32,
+    ) -> Result<Option<Ino>, Fault> {
+        let Some(ino) = index.values.get(&checksum).copied() else { return Ok(None) };
+        let is_same = match self.sound_value(owner, ino)? {
+            Some(node) if node.values().fields.size == value.len() as u64 => {
+                match self.inodes.value(ino, value.len() as u32) {
+                    Ok(held) => held == value,
+                    Err(ReadFault::Device(fault)) => return Err(Fault::Device(fault)),
+                    Err(ReadFault::Corrupt(_)) => false,
+                }
+            }
+            _ => false,
+        };
+        Ok(is_same.then_some(ino))
     }
 
     fn apply_block(
@@ -439,17 +494,16 @@ impl Writer {
         if block.0 == 0 && entries.is_empty() {
             return Ok(());
         }
-        let mut index = self.blocks.0.lock();
+        let mut index = self.xattrs.0.lock();
         let values: Vec<_> =
             entries.iter().filter_map(|(.., ino)| self.sound_value(node.ino(), *ino).transpose()).collect();
         let values = values.into_iter().collect::<Result<Vec<_>, _>>()?;
         let counted = shared.values_in_inodes(&body, block)?.blocks.cast_signed();
         let mut cluster = 0;
         if let Some(refcount) = places.block_refcount(&shared.buffers)? {
-            self.release_block(change, block, refcount, &mut index)?;
+            self.release_block(change, block, refcount, &mut index.blocks)?;
             cluster = shared.geometry.cluster_ratio().cast_signed();
         }
-        drop(index);
         {
             let mut values = change.live.edit(node, change.edit.transaction());
             values.fields.file_acl = 0;
@@ -457,7 +511,9 @@ impl Writer {
             values.set_value_inodes(0);
             values.add_blocks(shared, -cluster - counted);
         }
-        values.iter().try_for_each(|value| self.count_value(change, value, -1))
+        let counted = values.iter().try_for_each(|value| self.count_value(change, value, -1));
+        drop(index);
+        counted
     }
 
     /// An inode for a value, named once.
@@ -471,14 +527,13 @@ impl Writer {
         let shared = self.shared();
         let request =
             InodeRequest { parent: node.ino(), is_dir: false, is_top_dir: false, name_hash: 0, goal: None };
-        let allocated = self.keeper.alloc.allocate_inode(change.edit, &request)?;
+        let allocated = self.keeper.alloc.allocate_inode(change.edit, &request).map_err(of_inodes)?;
         let ino = allocated.ino;
         let (uid, gid) = {
             let values = node.values();
             (values.fields.uid, values.fields.gid)
         };
-        let size = shared.geometry.inode_size;
-        let extra_isize = if size > layout::BASE_SIZE { layout::EXTRA_SIZE as u16 } else { 0 };
+        let extents = shared.sb.features.has_incompat(Features::EXTENTS);
         let generation = self.generation();
         let fields = layout::Inode {
             mode: FileType::Regular.mode_bits() | 0o600,
@@ -490,13 +545,13 @@ impl Writer {
             version: 1,
             crtime: self.now(),
             links: 1,
-            flags: flags::EA_INODE | flags::EXTENTS,
+            flags: flags::EA_INODE | if extents { flags::EXTENTS } else { 0 },
             generation,
-            extra_isize,
+            extra_isize: self.new_extra_isize(),
             ..layout::Inode::default()
         };
         let seed = shared.inode_seed(ino, generation);
-        let map = FileMap { ino, i_block: FileMap::EMPTY, extents: true, seed };
+        let map = FileMap { ino, i_block: if extents { FileMap::EMPTY } else { [0; 60] }, extents, seed };
         let made = self.live().add(ino, Values::new(fields, Vec::new(), map))?;
         if allocated.is_first_in_block {
             self.live().fresh_block(&made);

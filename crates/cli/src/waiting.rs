@@ -1,0 +1,36 @@
+//! What is said while a command waits to find out whether another machine writes the image (feature `mmp`).
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use volume::Waiting;
+
+/// Where nobody watches, a word every so many seconds.
+const SAY_EVERY: u64 = 30;
+/// Nothing was said yet.
+const NEVER: u64 = u64::MAX;
+
+/// Says on standard error what is waited for and how long that takes: on a terminal each second, else now and then.
+pub(crate) fn say(image: String) -> impl Fn(&Waiting) + Send + Sync {
+    let said = AtomicU64::new(NEVER);
+    let is_terminal = std::io::stderr().is_terminal();
+    move |waiting| {
+        let left = waiting.left.as_millis().div_ceil(1000) as u64;
+        let before = said.load(Ordering::Relaxed);
+        if before != NEVER && !is_terminal && before.saturating_sub(left) < SAY_EVERY {
+            return;
+        }
+        said.store(left, Ordering::Relaxed);
+        let mut stderr = std::io::stderr().lock();
+        let _ = match (before, is_terminal) {
+            (NEVER, _) => writeln!(stderr, "extant: note: {}", begun(&image, left, &waiting.by)),
+            (_, true) => write!(stderr, "\r  {left} s left \r"),
+            (_, false) => writeln!(stderr, "extant: note: {image}: {left} s left"),
+        };
+        let _ = stderr.flush();
+    }
+}
+
+fn begun(image: &str, left: u64, by: &str) -> String {
+    format!("{image} is in use by {by}, or was not closed there: waiting {left} s to find out (feature mmp)")
+}
