@@ -193,7 +193,7 @@ impl<'s, 'd> Worker<'s, 'd> {
         }
         let seed = inode::inode_seed(state.image.fs_seed, ino, u32_at(bytes, 0x64));
         let empty = || bytes.iter().all(|byte| *byte == 0);
-        if state.image.has_csum() && !inode::verify(bytes, seed) && !empty() {
+        if sb.seals_inodes() && !inode::verify(bytes, seed) && !empty() {
             let says = if links == 0 {
                 "the checksum of a free inode does not fit"
             } else {
@@ -229,6 +229,8 @@ impl<'s, 'd> Worker<'s, 'd> {
                 Inode { extra_isize: u16_at(bytes, 0x80), ..Inode::decode(&old).unwrap_or_default() }
             }
         };
+        // As e2fsck: the Hurd has other things in some of the bytes.
+        let inode = if sb.is_hurd() { inode.of_hurd() } else { inode };
         self.used(ino, &inode, bytes, seed, &mut note);
         note
     }

@@ -7,6 +7,7 @@
 //!    block with the others goes into an EA inode, if the feature allows it.
 //! 2. A block is shared by at most 1024 inodes, the kernel's limit; a set with more users gets several copies.
 //! 3. Equal large values share one EA inode.
+//! 4. ACLs without entries, and access ACLs that say no more than the mode, are not stored.
 //!
 //! Source: spec 07 section 10.
 
@@ -18,7 +19,8 @@ use ondisk::Features;
 use ondisk::acl::Acl;
 use ondisk::inode::{BASE_SIZE, EXTRA_SIZE};
 use ondisk::xattr::{
-    Attr, AttrValue, block_len, encode_block, encode_ibody, ibody_len, seal_block, split_name,
+    Attr, AttrValue, INDEX_ACL_ACCESS, block_len, encode_block, encode_ibody, ibody_len, seal_block,
+    split_name,
 };
 
 use crate::source::entry::Xattr;
@@ -176,10 +178,11 @@ impl XattrPlan {
         space: &XattrSpace,
         large_ids: &mut HashMap<Vec<u8>, u32>,
     ) -> Result<SetPlan, XattrFault> {
-        if !space.ext_attr {
+        let attrs = set.iter().filter_map(|xattr| to_disk(xattr).transpose());
+        let mut attrs = attrs.collect::<Result<Vec<_>, _>>()?;
+        if !attrs.is_empty() && !space.ext_attr {
             return Err(XattrFault::NoFeature);
         }
-        let mut attrs = set.iter().map(to_disk).collect::<Result<Vec<_>, _>>()?;
         // Labels and ACLs are read on every access check: they get the inode's room first.
         attrs.sort_by_key(|attr| (attr.index != 6, attr.index > 3, attr.index));
         let mut plan = SetPlan::default();
@@ -268,18 +271,55 @@ fn borrow(attrs: &[DiskAttr]) -> Vec<Attr<'_>> {
         .collect()
 }
 
-fn to_disk(xattr: &Xattr) -> Result<DiskAttr, XattrFault> {
+/// An attribute as it is stored; `None` for an ACL that says nothing, or no more than the mode does: as the kernel, which keeps
+/// none of those.
+fn to_disk(xattr: &Xattr) -> Result<Option<DiskAttr>, XattrFault> {
     let shown = || String::from_utf8_lossy(&xattr.name).into_owned();
     let (index, suffix) = split_name(&xattr.name).ok_or_else(|| XattrFault::UnknownPrefix(shown()))?;
     if suffix.len() > 255 {
         return Err(XattrFault::NameTooLong(shown()));
     }
     let value = if matches!(index, 2 | 3) {
-        Acl::from_xattr(&xattr.value)
-            .map_err(|broken| XattrFault::BadAcl { name: shown(), why: broken.to_string() })?
-            .to_disk()
+        let acl = Acl::from_xattr(&xattr.value)
+            .map_err(|broken| XattrFault::BadAcl { name: shown(), why: broken.to_string() })?;
+        if acl.entries.is_empty() || index == INDEX_ACL_ACCESS && acl.is_minimal() {
+            return Ok(None);
+        }
+        acl.to_disk()
     } else {
         xattr.value.clone()
     };
-    Ok(DiskAttr { index, name: suffix.to_vec(), value, large: None })
+    Ok(Some(DiskAttr { index, name: suffix.to_vec(), value, large: None }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(name: &str, value: &[u8], ext_attr: bool) -> Result<XattrPlan, (u32, XattrFault)> {
+        let features =
+            Features { compat: if ext_attr { Features::EXT_ATTR } else { 0 }, ..Features::default() };
+        let space = XattrSpace::new(&features, 256, BlockSize::KIB4, 0);
+        let xattr = Xattr { name: name.as_bytes().to_vec(), value: value.to_vec() };
+        XattrPlan::new(&[vec![xattr]], &[1], &space)
+    }
+
+    /// The kernel keeps no ACL without entries, and no access ACL that says no more than the mode; a default ACL like that it does.
+    #[test]
+    fn acls_that_say_nothing_are_not_stored() {
+        let empty = 2u32.to_le_bytes().to_vec();
+        let entry = |tag: u8| [&[tag, 0, 4, 0][..], &[0xFF; 4]].concat();
+        let minimal = [empty.clone(), entry(1), entry(4), entry(0x20)].concat();
+        let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
+        for (name, value, is_stored) in [
+            (access, &empty, false),
+            (default, &empty, false),
+            (access, &minimal, false),
+            (default, &minimal, true),
+        ] {
+            assert_eq!(!planned(name, value, true).unwrap().sets[0].is_empty(), is_stored, "{name}");
+            // What is not stored needs no feature either.
+            assert_eq!(planned(name, value, false).is_err(), is_stored);
+        }
+    }
 }

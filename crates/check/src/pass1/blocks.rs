@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use base::{Ino, Lblk, Pblk};
 use ondisk::filetype::FileType;
-use ondisk::inode::flags;
-use ondisk::{Features, indirect};
+use ondisk::inode::{Inode, flags};
+use ondisk::{Features, Superblock, indirect};
 
 use crate::Place;
 use crate::map::{self, MapFault, MapRoot, Run, Visit};
@@ -20,6 +20,9 @@ impl Subject<'_, '_> {
     pub(super) fn blocks(&self, role: Role, kind: FileType, attrs: &InodeAttrs, note: &mut InodeNote) -> u64 {
         let mut walk = Walk::new(self, kind, role);
         walk.clusters = attrs.block.into();
+        if self.has_map(kind, role) && !note.bad {
+            walk.translator(self);
+        }
         let inline = self.is_inline();
         if self.has_map(kind, role) && !note.bad {
             if role == Role::Resize {
@@ -80,6 +83,10 @@ impl Subject<'_, '_> {
 
     fn block_count(&self, role: Role, bytes: u64) {
         let (sb, inode) = (&self.state.image.sb, self.inode);
+        // As e2fsck: what the Hurd counts is its own.
+        if sb.is_hurd() {
+            return;
+        }
         let huge = sb.features.has_ro_compat(Features::HUGE_FILE);
         let in_blocks = huge && inode.has_flag(flags::HUGE_FILE);
         let unit = if in_blocks { self.state.image.geometry.block_size.log2() } else { 9 };
@@ -171,6 +178,12 @@ impl Subject<'_, '_> {
     }
 }
 
+/// The block of an inode's translator, on file systems of the GNU Hurd.
+pub(super) fn translator(sb: &Superblock, inode: &Inode) -> Option<Pblk> {
+    let block = u64::from(inode.version as u32);
+    (sb.is_hurd() && block != 0).then_some(Pblk(block))
+}
+
 /// The walk of one inode's map.
 struct Walk<'s, 'd> {
     state: &'s State<'d>,
@@ -232,6 +245,22 @@ impl<'s, 'd> Walk<'s, 'd> {
         let last_row = (first_row + reserved).saturating_sub(1).min(per_block - 1);
         if reserved > 0 && copies > 1 {
             self.last_written = Some(12 + per_block + last_row * per_block + copies - 2);
+        }
+    }
+
+    /// The block of a translator, which inodes of the GNU Hurd have where others have a change counter.
+    fn translator(&mut self, subject: &Subject<'_, '_>) {
+        let Some(block) = translator(&self.state.image.sb, subject.inode) else { return };
+        if self.state.image.is_data_block(block) {
+            self.clusters += 1;
+            let cluster = self.state.claims.cluster_of(block);
+            let _ = self.state.claims.claim(cluster, cluster);
+        } else if self.state.image.is_inside(block, 1) {
+            self.metadata(None, block);
+        } else {
+            let says = format!("the translator is said to be block {block}");
+            let place = Place { ino: Some(self.ino), ..Place::block(block) };
+            self.broken(MapFault { rule: &map_rules::OUTSIDE, place, says });
         }
     }
 

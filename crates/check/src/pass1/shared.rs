@@ -128,6 +128,7 @@ fn group_owners(state: &State<'_>, group: Group, owners: &Mutex<Owners>, budget:
         else {
             continue;
         };
+        let inode = if state.image.sb.is_hurd() { inode.of_hurd() } else { inode };
         let mut walk = Claims { state, ino: ino.0, owners, budget, left: state.image.geometry.blocks };
         if inode.file_acl != 0 {
             walk.claim(Pblk(inode.file_acl), 1);
@@ -136,6 +137,9 @@ fn group_owners(state: &State<'_>, group: Group, owners: &Mutex<Owners>, budget:
             || (inode.mode & 0xF000 == 0xA000 && (inode.size >= 60 || inode.has_flag(flags::EXTENTS)));
         if !mapped || inode.has_flag(flags::INLINE_DATA) || ino == Ino::RESIZE {
             continue;
+        }
+        if let Some(translator) = super::blocks::translator(&state.image.sb, &inode) {
+            walk.claim(translator, 1);
         }
         let seed = inode_seed(state.image.fs_seed, ino, inode.generation);
         let root = MapRoot { ino, i_block: inode.block, extents: inode.has_flag(flags::EXTENTS), seed };
