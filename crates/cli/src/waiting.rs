@@ -1,9 +1,11 @@
 //! What is said while a command waits to find out whether another machine writes the image (feature `mmp`).
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use volume::Waiting;
+
+use crate::voice::{say, say_raw};
 
 /// Where nobody watches, a word every so many seconds.
 const SAY_EVERY: u64 = 30;
@@ -21,13 +23,11 @@ pub(crate) fn say(image: String) -> impl Fn(&Waiting) + Send + Sync {
             return;
         }
         said.store(left, Ordering::Relaxed);
-        let mut stderr = std::io::stderr().lock();
-        let _ = match (before, is_terminal) {
-            (NEVER, _) => writeln!(stderr, "extant: note: {}", begun(&image, left, &waiting.by)),
-            (_, true) => write!(stderr, "\r  {left} s left \r"),
-            (_, false) => writeln!(stderr, "extant: note: {image}: {left} s left"),
-        };
-        let _ = stderr.flush();
+        match (before, is_terminal) {
+            (NEVER, _) => say!("note: {}", begun(&image, left, &waiting.by)),
+            (_, true) => say_raw(format_args!("\r  {left} s left \r")),
+            (_, false) => say!("note: {image}: {left} s left"),
+        }
     }
 }
 

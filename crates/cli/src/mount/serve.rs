@@ -126,7 +126,7 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
     let device = open_device(&image, flags)?;
     let asked = DefaultOptions::of_device(&*device);
     if let Some(why) = asked.refused.as_ref().filter(|_| flags.read_write) {
-        eprintln!("extant: note: {image}: {why}");
+        say!("note: {image}: {why}");
     }
     let cache = parse_size(&args.cache)
         .map_err(|text| MountError::new(exit::USAGE_CODE, format!("--cache: {text}")))?;
