@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{layers, tidy, workspace};
+use crate::{layers, run_tests, tidy, workspace};
 
 /// A named check.
 struct Stage {
@@ -19,13 +19,17 @@ const STAGES: &[Stage] = &[
     Stage { name: "tidy", run: |_| tidy::run() },
     Stage {
         name: "clippy",
-        run: |_| cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        run: |_| {
+            cargo(&["clippy", "--profile", "ci", "--workspace", "--all-targets", "--", "-D", "warnings"])
+        },
     },
     Stage {
         name: "doc",
         run: |_| {
             let mut command = workspace::cargo();
-            command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+            command
+                .args(["doc", "--profile", "ci", "--workspace", "--no-deps"])
+                .env("RUSTDOCFLAGS", "-D warnings");
             succeed(command)
         },
     },
@@ -62,6 +66,9 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
 
 /// The tests, in the profile `ci`: optimised, because they build large images, and with the checks of debug builds.
 fn test(rest: &[&str]) -> Result<(), String> {
+    if rest.is_empty() {
+        return run_tests::run(&["--profile", "ci"]);
+    }
     let mut args = vec!["test", "--profile", "ci"];
     // `-p PACKAGE` among the arguments takes the place of the whole workspace.
     if !rest.iter().any(|arg| arg.starts_with("-p") || *arg == "--package") {

@@ -14,6 +14,7 @@ mod ci;
 mod fsx;
 mod layers;
 mod programs;
+mod run_tests;
 mod tidy;
 mod workspace;
 

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::imagearg::{ArgError, ImageArg};
 
 /// e2fsck's code for an operational error.
-const OPERATIONAL: u8 = 8;
+pub(crate) const OPERATIONAL: u8 = 8;
 /// e2fsck's code for a wrong command line.
 pub(crate) const USAGE: u8 = 16;
 

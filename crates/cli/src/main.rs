@@ -52,6 +52,7 @@ Exit codes:
   8  not an ext4 image, or it cannot be read (check: 0, 4, 8, 16 as e2fsck)
   9  a path that was asked for is not in the image, or not of the kind that the command needs
   10  the image is in use: another program writes to it, or it is mounted
+  70  an internal error, which is a defect of extant (check: 8)
   130  interrupted
 A reader of the output that goes away (`extant ... | head`) changes none of these.";
 
@@ -132,6 +133,12 @@ fn completions(shell: clap_complete::Shell) -> ExitCode {
 }
 
 fn main() -> ExitCode {
+    // `check` answers with e2fsck's codes, also for a wrong command line.
+    let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
+    exit::guarded(if is_check { check::OPERATIONAL } else { exit::INTERNAL }, || run(is_check))
+}
+
+fn run(is_check: bool) -> ExitCode {
     if let Some(code) = mount::helpers::run_if_called_so() {
         return code;
     }
@@ -143,8 +150,6 @@ fn main() -> ExitCode {
                 return voice::printed(error.print(), 0);
             }
             usage::say_error(&error);
-            // `check` answers with e2fsck's codes, also for a wrong command line.
-            let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
             return ExitCode::from(if is_check { check::USAGE } else { exit::USAGE_CODE });
         }
     };
