@@ -31,10 +31,10 @@ cargo xtask COMMAND
   spec                        print the rules that `extant check` holds file systems to
   fuzz [--seed S] [--rounds N] [--seconds N] [--threads N]
                               damage images and drive the readers and the checker over them, for N seconds (default 60)
-  crash [--data] [--seed S] [--cuts M] [--judged N] [--plants]
+  crash [--data [--full]] [--seed S] [--cuts M] [--judged N] [--plants]
                               cut the power M times (default 20000) while the engine works, recover, and judge; N of the cuts by
-                              e2fsck and by the kernel too. With --data: of the bytes of files, else of names and attributes. With
-                              --plants: plant mistakes, and find them
+                              e2fsck and by the kernel too. With --data: of the bytes of files, else of names and attributes; a third
+                              of those images are nearly full, with --full all. With --plants: plant mistakes, and find them
   fsx [--seed S] [--ops N] [--kinds LIST] [--seconds N]
                               drive the crate `fsx` over a file of a mounted image of each kind, N operations each (default
                               20000; every 20000 are a run of their own, with the next seed), and have e2fsck judge the

@@ -1,15 +1,15 @@
-//! Cuts of the bytes of files: `crash_data [--seed S] [--cuts M] [--judged N] [--threads T] [--run R] [--plants]`.
+//! Cuts of the bytes of files: `crash_data [--seed S] [--cuts M] [--judged N] [--threads T] [--run R] [--full] [--plants]`.
 //!
 //! Random steps on files, of every kind of image and every way to flush, until `M` cuts were judged. `N` of them go to e2fsck, and as
-//! many to the kernel. `--run`: this run alone, as a violation names it.
+//! many to the kernel. `--run`: this run alone, as a violation names it. `--full`: only images that are nearly full.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crashlab::{
-    DataKind, DataRun, DataSchedule, Outcome, Verdict, data_image, data_plants, e2fsck_says,
-    superblock_is_torn, to_file,
+    DataKind, DataRun, DataSchedule, Outcome, Space, Verdict, data_plants, e2fsck_says, superblock_is_torn,
+    to_file,
 };
 use volume::Sabotage;
 
@@ -19,6 +19,7 @@ struct Arguments {
     judged: u64,
     threads: u64,
     run: Option<u64>,
+    full: bool,
     plants: bool,
 }
 
@@ -28,7 +29,7 @@ fn main() {
     let mut failed = false;
     if arguments.plants {
         for plant in data_plants() {
-            match find(plant.sabotage, arguments.seed, arguments.cuts) {
+            match find(plant.sabotage, &arguments) {
                 Some((cuts, what)) => {
                     let line = what.lines().next().unwrap_or_default();
                     println!("found after {cuts:>6} cuts: {}\n    {line}", plant.name);
@@ -63,7 +64,8 @@ fn main() {
 
 fn parse() -> Arguments {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let mut arguments = Arguments { seed: 1, cuts: 20_000, judged: 200, threads, run: None, plants: false };
+    let mut arguments =
+        Arguments { seed: 1, cuts: 20_000, judged: 200, threads, run: None, full: false, plants: false };
     let words: Vec<String> = std::env::args().skip(1).collect();
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -77,6 +79,7 @@ fn parse() -> Arguments {
             "--judged" => arguments.judged = number(),
             "--threads" => arguments.threads = number(),
             "--run" => arguments.run = Some(number()),
+            "--full" => arguments.full = true,
             "--plants" => arguments.plants = true,
             other => usage(&format!("unknown argument {other:?}")),
         }
@@ -86,17 +89,19 @@ fn parse() -> Arguments {
 
 fn usage(why: &str) -> ! {
     eprintln!(
-        "crash_data: {why}\nusage: crash_data [--seed S] [--cuts M] [--judged N] [--threads T] [--run R] [--plants]"
+        "crash_data: {why}\nusage: crash_data [--seed S] [--cuts M] [--judged N] [--threads T] [--run R] [--full] [--plants]"
     );
     std::process::exit(2);
 }
 
 /// Runs by number.
-fn run_of(number: u64, seed: u64, sabotage: Sabotage) -> Result<DataRun, String> {
-    let kind = DataKind::ALL[(number % DataKind::ALL.len() as u64) as usize];
-    let base = data_image(kind, (number / 16).is_multiple_of(2));
-    let schedule = DataSchedule::new(seed.wrapping_mul(1_000_000).wrapping_add(number), kind);
-    DataRun::record(base, DataSchedule { sabotage, ..schedule })
+fn run_of(number: u64, seed: u64, full: bool, sabotage: Sabotage) -> Result<DataRun, String> {
+    let kinds = DataKind::ALL.len() as u64;
+    let kind = DataKind::ALL[(number % kinds) as usize];
+    let of_all = Space::ALL[(number / kinds) as usize % Space::ALL.len()];
+    let space = if full { Space::Short } else { of_all };
+    let schedule = DataSchedule::new(seed.wrapping_mul(1_000_000).wrapping_add(number), kind, space);
+    DataRun::record(DataSchedule { sabotage, ..schedule })
 }
 
 fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
@@ -118,7 +123,7 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
             if is_over || cuts.load(Ordering::Relaxed) >= arguments.cuts {
                 return;
             }
-            let run = match run_of(number, arguments.seed, Sabotage::default()) {
+            let run = match run_of(number, arguments.seed, arguments.full, Sabotage::default()) {
                 Ok(run) => run,
                 Err(why) => {
                     add(number, why);
@@ -175,11 +180,11 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
 }
 
 /// Cuts until the mistake shows. After how many, and what it looked like.
-fn find(sabotage: Sabotage, seed: u64, cuts_max: u64) -> Option<(u64, String)> {
+fn find(sabotage: Sabotage, arguments: &Arguments) -> Option<(u64, String)> {
     let (mut cuts, mut number) = (0, 0);
-    while cuts < cuts_max {
+    while cuts < arguments.cuts {
         number += 1;
-        let run = match run_of(number, seed, sabotage) {
+        let run = match run_of(number, arguments.seed, arguments.full, sabotage) {
             Ok(run) => run,
             // Some show without a cut.
             Err(why) => return Some((cuts, why)),

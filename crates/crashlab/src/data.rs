@@ -19,6 +19,11 @@
 //!    step, sizes and cuts too. It is not before what was acknowledged.
 //! 3. The size is one that the file had, or lies where writing back may have come to; what is in front of it then is there.
 //! 4. A file that grows after recovery shows zeros behind its old end.
+//! 5. Nothing is wrong with the image as the cut left it, its log replayed by the checker's own code: before our recovery, which
+//!    might mend it, and before files grow, which might hide what is behind their ends.
+//!
+//! Where space is [short](Space::Short), steps are refused or done in part: what was done is what the file held after the step, and
+//! it must be no other than the step would have done. Bytes that a write took are never lost for want of space.
 //!
 //! Source: spec 02 section 8, spec 05 section 8.
 
@@ -31,7 +36,7 @@ mod replay;
 mod run;
 mod step;
 
-pub use image::{DataKind, data_image};
+pub use image::{DataKind, Space, data_image};
 pub use plants::{DataPlant, data_plants};
 pub use records::RecordsRun;
 pub use run::{DataRun, DataSchedule};

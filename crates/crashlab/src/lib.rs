@@ -43,7 +43,9 @@ mod stepper;
 
 pub use base_image::{Kind, base_image};
 pub use cut::{Outcome, Verdict, to_file};
-pub use data::{DataKind, DataPlant, DataRun, DataSchedule, RecordsRun, Step, data_image, data_plants};
+pub use data::{
+    DataKind, DataPlant, DataRun, DataSchedule, RecordsRun, Space, Step, data_image, data_plants,
+};
 pub use engine::{Engine, TOP, tree};
 pub use indexes::{IndexMoment, IndexWork, index_run};
 pub use judges::{e2fsck_says, superblock_is_torn};

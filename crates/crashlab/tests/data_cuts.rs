@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
-use crashlab::{DataKind, DataRun, DataSchedule, RecordsRun, Verdict, data_image, data_plants};
+use crashlab::{DataKind, DataRun, DataSchedule, RecordsRun, Space, Verdict, data_plants};
 use volume::{FlushMode, FlushSettings, Sabotage};
 
 fn run(number: u64, sabotage: Sabotage) -> Result<DataRun, String> {
-    let kind = DataKind::ALL[(number % DataKind::ALL.len() as u64) as usize];
-    let base = data_image(kind, (number / 5).is_multiple_of(2));
-    DataRun::record(base, DataSchedule { sabotage, ..DataSchedule::new(number, kind) })
+    let kinds = DataKind::ALL.len() as u64;
+    let space = Space::ALL[(number / kinds) as usize % Space::ALL.len()];
+    let schedule = DataSchedule::new(number, DataKind::ALL[(number % kinds) as usize], space);
+    DataRun::record(DataSchedule { sabotage, ..schedule })
 }
 
 #[test]
 fn bytes_are_what_they_may_be() {
-    for number in 0..20 {
+    let numbers = 0..(DataKind::ALL.len() * Space::ALL.len()) as u64;
+    for number in numbers {
         let run = run(number, Sabotage::default()).unwrap();
-        for event in (0..=run.events()).step_by(4) {
+        for event in (0..=run.events()).step_by(7) {
             if let (Verdict::Violation(what), _) = run.judge(event, number * 77 + event, event % 5 == 0) {
                 panic!("{what}");
             }

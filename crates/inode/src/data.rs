@@ -128,7 +128,6 @@ impl FileCaches {
             mapping: RwLock::new(()),
             size: AtomicU64::new(size),
             promised: AtomicU64::new(0),
-            late_end: AtomicU64::new(0),
             mapped_in: AtomicU64::new(changed_in),
             is_listed: AtomicBool::new(false),
         }
@@ -198,8 +197,6 @@ pub struct FileData {
     size: AtomicU64,
     /// Clusters that are promised to its delayed blocks.
     promised: AtomicU64,
-    /// The end of bytes that were written back behind a block that was not: the inode's size when that one is.
-    late_end: AtomicU64,
     /// The last transaction that changed its size or map.
     mapped_in: AtomicU64,
     is_listed: AtomicBool,
@@ -220,7 +217,6 @@ impl FileData {
 
     /// Changes [`size`](Self::size). The caller holds the operation lock alone, and `mapping` exclusively to make it less.
     pub fn set_size(&self, size: u64) {
-        self.late_end.fetch_min(size, Ordering::AcqRel);
         self.pages.cut_end(size);
         self.size.store(size, Ordering::Release);
     }
@@ -319,34 +315,18 @@ impl FileData {
         }
     }
 
-    /// Is the block that has the end on disk in its middle dirty, or on its way by another run than this one?
+    /// The bytes in front of the end on disk that are in its block, if a run of bytes after that block must wait for them: the block is
+    /// dirty or being written, so what it has on the device after that end may be anything, and the size may not go past it yet.
     #[must_use]
-    pub fn is_split_by(&self, on_disk: u64, run: &std::ops::Range<u64>, block_bytes: u64) -> bool {
+    pub fn end_in_front_of(
+        &self,
+        on_disk: u64,
+        run: &std::ops::Range<u64>,
+        block_bytes: u64,
+    ) -> Option<std::ops::Range<u64>> {
         let block = on_disk & !(block_bytes - 1);
-        block != on_disk && !run.contains(&block) && self.pages.is_held(block..on_disk)
-    }
-
-    /// The inode's size on disk, after bytes up to `end` were written back that were the file's then: never behind a block that has
-    /// the old end in its middle and is not written back yet ([`is_split_by`](Self::is_split_by)), since what that has on disk
-    /// behind the old end may be anything. The caller holds `mapping` exclusively.
-    #[must_use]
-    pub fn size_after(&self, on_disk: u64, end: u64, is_split: bool) -> u64 {
-        let end = end.max(self.late_end.load(Ordering::Acquire)).min(self.size());
-        if end <= on_disk {
-            return on_disk;
-        }
-        if is_split {
-            self.late_end.fetch_max(end, Ordering::AcqRel);
-            return on_disk;
-        }
-        self.late_end.store(0, Ordering::Release);
-        end
-    }
-
-    /// The end of what is written back, where the size on disk waits for a block to be; 0 if it does not wait.
-    #[must_use]
-    pub fn late_end(&self) -> u64 {
-        self.late_end.load(Ordering::Acquire)
+        let must_wait = block < on_disk && on_disk < run.start && self.pages.is_held(block..on_disk);
+        must_wait.then_some(block..on_disk)
     }
 
     /// Holds what is known against the map on disk, and promises against what needs them: for tests. Nobody changes the file meanwhile.

@@ -109,8 +109,8 @@ impl FileMap {
     /// zeros.
     ///
     /// # Errors
-    /// As [`insert`](Self::insert), also where an extent has to be split: that one and those behind it are as they were, those
-    /// before it have their new state. Calling again with the same range goes on there.
+    /// As [`insert`](Self::insert), also where an extent has to be split. Refused for want of space, nothing has its new state: what
+    /// was done before ends the call as if it were all that it may do. If a block cannot be read, extents before that one have theirs.
     ///
     /// # Panics
     /// When blocks of a map without extents are to become unwritten.

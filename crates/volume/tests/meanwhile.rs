@@ -144,13 +144,12 @@ fn what_is_written_behind_a_block_that_fails_is_there() {
         scope.spawn(|| volume.write_back_some(1024).unwrap());
         std::thread::sleep(SHORT);
         volume.append(ino, &[3; 3000]).unwrap();
-        // All but the block with the end on disk, which is on its way.
+        // All but the block with the end on disk, which is on its way; then that block, which has newer bytes.
+        disk.arm(Rule::fail(Op::Write, 5).nth(2).times(1));
         assert!(volume.write_back_some(1 << 20).unwrap());
     });
     disk.disarm_all();
-    disk.arm(Rule::fail(Op::Write, 5).times(1));
     volume.fsync(ino).unwrap_err();
-    disk.disarm_all();
     volume.fsync(ino).unwrap();
     let after = open(Arc::new(Faulty::new(disk.inner().cut_all_lost())));
     let there = bytes(&after, ino);

@@ -15,37 +15,62 @@ use volume::{Allocate, DataPath, New, OpenOptions, Volume, WriteOptions};
 pub enum DataKind {
     /// Blocks of 4 KiB.
     Blocks4K,
+    /// Blocks of 2 KiB.
+    Blocks2K,
     /// Blocks of 1 KiB.
     Blocks1K,
     /// Clusters of 16 blocks of 1 KiB.
     Clusters,
     /// Maps without extents.
     Indirect,
+    /// Maps without extents, with blocks of 4 KiB.
+    Indirect4K,
     /// Small files inside their inodes.
     Inline,
     /// Written block by block, `data=ordered`.
     Ordered,
+    /// Written block by block, `data=ordered`, with blocks of 4 KiB.
+    Ordered4K,
     /// Written through the journal, `data=journal`.
     Journaled,
     /// With the log on a device of its own.
     ExternalLog,
 }
 
+/// How much of an image is free when a run begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// More than a run needs.
+    Plenty,
+    /// Enough, but so little that freed blocks are soon used again.
+    Reused,
+    /// Less than the files may take: writes are no longer delayed, are cut short and are refused.
+    Short,
+}
+
 /// Bytes of a log that is on a device of its own.
 const LOG_BYTES: u64 = 1 << 20;
 
-/// Blocks that are left when an image is nearly full: what is freed is soon used again.
-const LEFT_BYTES: u64 = 640 << 10;
+/// Bytes that are left free for [`Space::Reused`].
+const REUSED_BYTES: u64 = 640 << 10;
+
+impl Space {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Plenty, Self::Reused, Self::Short];
+}
 
 impl DataKind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Blocks4K,
+        Self::Blocks2K,
         Self::Blocks1K,
         Self::Clusters,
         Self::Indirect,
+        Self::Indirect4K,
         Self::Inline,
         Self::Ordered,
+        Self::Ordered4K,
         Self::Journaled,
         Self::ExternalLog,
     ];
@@ -53,7 +78,11 @@ impl DataKind {
     /// Bytes of a block.
     #[must_use]
     pub fn block_bytes(self) -> u64 {
-        if self == Self::Blocks4K { 4096 } else { 1024 }
+        match self {
+            Self::Blocks4K | Self::Indirect4K | Self::Ordered4K => 4096,
+            Self::Blocks2K => 2048,
+            _ => 1024,
+        }
     }
 
     /// Bytes of what is allocated at a time.
@@ -65,13 +94,13 @@ impl DataKind {
     /// Can its files have unwritten blocks?
     #[must_use]
     pub fn has_extents(self) -> bool {
-        self != Self::Indirect
+        !matches!(self, Self::Indirect | Self::Indirect4K)
     }
 
     /// Can a commit come between the steps of writing back? Not where those are taken under a handle, for which it would wait.
     #[must_use]
     pub fn lets_commits_between(self) -> bool {
-        !matches!(self, Self::Indirect | Self::Ordered)
+        self.has_extents() && self.path() != DataPath::Ordered
     }
 
     /// Bytes at the end of the disk that are the log's device.
@@ -84,25 +113,50 @@ impl DataKind {
     #[must_use]
     pub fn path(self) -> DataPath {
         match self {
-            Self::Ordered => DataPath::Ordered,
+            Self::Ordered | Self::Ordered4K => DataPath::Ordered,
             Self::Journaled => DataPath::Journal,
             _ => DataPath::Iomap,
         }
     }
 
-    fn options(self) -> (&'static [&'static str], &'static str) {
+    /// Options of mke2fs besides the sizes.
+    fn options(self) -> &'static [&'static str] {
         match self {
-            Self::Blocks4K => (&["-b", "4096", "-J", "size=4"], "24M"),
-            Self::Blocks1K | Self::Ordered | Self::Journaled => {
-                (&["-b", "1024", "-J", "size=1", "-O", "orphan_file"], "8M")
-            }
+            Self::Blocks4K | Self::Blocks2K => &[],
+            Self::Blocks1K | Self::Ordered | Self::Ordered4K | Self::Journaled => &["-O", "orphan_file"],
             // The log comes later.
-            Self::ExternalLog => (&["-b", "1024", "-O", "^has_journal"], "8M"),
-            Self::Clusters => {
-                (&["-b", "1024", "-J", "size=1", "-O", "bigalloc", "-C", "16384", "-N", "256"], "16M")
-            }
-            Self::Indirect => (&["-b", "1024", "-J", "size=1", "-O", "^extents,^64bit,^huge_file"], "8M"),
-            Self::Inline => (&["-b", "1024", "-J", "size=1", "-O", "inline_data"], "8M"),
+            Self::ExternalLog => &["-O", "^has_journal"],
+            Self::Clusters => &["-O", "bigalloc", "-C", "16384", "-N", "256"],
+            Self::Indirect | Self::Indirect4K => &["-O", "^extents,^64bit,^huge_file"],
+            Self::Inline => &["-O", "inline_data"],
+        }
+    }
+
+    /// MiB of its log, which has 1024 blocks at least, and of the whole. Short images are small: a fiftieth of their blocks is kept
+    /// for maps, and as long as that is much, what is promised is little beside what is free.
+    fn mib(self, space: Space) -> (u64, u64) {
+        let is_short = space == Space::Short;
+        match self.block_bytes() {
+            4096 => (4, if is_short { 10 } else { 24 }),
+            2048 => (2, if is_short { 6 } else { 12 }),
+            _ if self == Self::Clusters => (1, if is_short { 8 } else { 16 }),
+            _ => (1, if is_short { 4 } else { 8 }),
+        }
+    }
+
+    /// Bytes that a file has at most.
+    #[must_use]
+    pub fn bytes_max(self, space: Space) -> u64 {
+        match self {
+            Self::Clusters if space == Space::Short => 320 << 10,
+            _ if space == Space::Short => match self.block_bytes() {
+                4096 => 400 << 10,
+                2048 => 240 << 10,
+                _ => 160 << 10,
+            },
+            Self::Blocks4K | Self::Ordered4K | Self::Clusters | Self::Indirect | Self::Indirect4K => 64 << 10,
+            Self::Blocks2K => 48 << 10,
+            _ => 24 << 10,
         }
     }
 }
@@ -112,28 +166,45 @@ pub(super) fn stale(block: u64) -> u64 {
     0xA5A5_A5A5 << 32 | block
 }
 
-/// A file system of this kind; nearly full if `full`, of what can have blocks without bytes.
+/// A file system of this kind with so much free space. One whose blocks must be written to be taken is [`Space::Plenty`] instead of
+/// [`Space::Reused`].
 ///
 /// # Panics
 /// When mke2fs, dumpe2fs or the volume fails.
 #[must_use]
-pub fn data_image(kind: DataKind, full: bool) -> Image {
-    static MADE: [OnceLock<Image>; 2 * DataKind::ALL.len()] =
-        [const { OnceLock::new() }; 2 * DataKind::ALL.len()];
+pub fn data_image(kind: DataKind, space: Space) -> Image {
+    const SPACES: usize = Space::ALL.len();
+    static MADE: [OnceLock<Image>; SPACES * DataKind::ALL.len()] =
+        [const { OnceLock::new() }; SPACES * DataKind::ALL.len()];
     let at = DataKind::ALL.iter().position(|known| *known == kind).expect("all are listed");
-    MADE[at * 2 + usize::from(full)].get_or_init(|| make(kind, full)).clone()
+    let of = Space::ALL.iter().position(|known| *known == space).expect("all are listed");
+    MADE[at * SPACES + of].get_or_init(|| make(kind, space)).clone()
 }
 
-fn make(kind: DataKind, full: bool) -> Image {
+fn make(kind: DataKind, space: Space) -> Image {
     let scratch = testkit::scratch();
     let path = scratch.path().join("image");
     let name = path.to_str().expect("scratch paths are text");
-    let (options, size) = kind.options();
-    let args = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0"].iter().chain(options).copied();
-    testkit::run("mke2fs", args.chain([name, size]));
+    let (log, size) = kind.mib(space);
+    let (block, log, size) = (kind.block_bytes().to_string(), format!("size={log}"), format!("{size}M"));
+    let mut args = vec!["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0", "-b", &block];
+    if kind != DataKind::ExternalLog {
+        args.extend(["-J", &log]);
+    }
+    if space == Space::Short {
+        args.extend(["-m", "0"]);
+    }
+    testkit::run("mke2fs", args.into_iter().chain(kind.options().iter().copied()).chain([name, &size]));
     let mut image = Image::from_bytes(&std::fs::read(&path).expect("just made"));
-    if full && kind.has_extents() {
-        image = fill(image);
+    let left = match space {
+        Space::Plenty => None,
+        Space::Reused => kind.has_extents().then_some(REUSED_BYTES),
+        // More than four times what is kept for maps: less, and no promise is much beside what is free. Three files of the largest
+        // size do not fit.
+        Space::Short => Some(kind.bytes_max(space) * 9 / 4),
+    };
+    if let Some(left) = left {
+        image = fill(image, kind, left);
         let bytes = crate::cut::to_file(&SimDisk::from_image(image.clone()), &path);
         bytes.expect("scratch can be written");
     }
@@ -172,16 +243,21 @@ fn with_log_behind(image: &Image, block_bytes: u64, scratch: &Path) -> Image {
     whole
 }
 
-/// Takes nearly all blocks, without writing to them.
-fn fill(image: Image) -> Image {
+/// Takes all blocks but so many bytes; without writing to them, where there are unwritten ones.
+fn fill(image: Image, kind: DataKind, left: u64) -> Image {
     let disk = Arc::new(SimDisk::from_image(image));
     let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
     let options = OpenOptions { write, ..OpenOptions::default() };
     let volume = Volume::open(disk.clone(), &options).expect("it is new");
     let ino = volume.create(Ino::ROOT, b"filler", &New::file(0o600)).expect("there is room").ino();
     let stat = volume.statfs().expect("it is new");
-    let bytes = (stat.blocks_available * u64::from(stat.block_size)).saturating_sub(LEFT_BYTES);
-    volume.fallocate(ino, Allocate::Keep, 0, bytes).expect("there is room");
+    let bytes = (stat.blocks_available * u64::from(stat.block_size)).saturating_sub(left);
+    if kind.has_extents() {
+        volume.fallocate(ino, Allocate::Keep, 0, bytes).expect("there is room");
+    } else {
+        let written = volume.write_at(ino, 0, &vec![0xF1; bytes as usize]).expect("there is room");
+        assert_eq!(written as u64, bytes, "there is room");
+    }
     volume.close().expect("memory does not fail");
     disk.image()
 }

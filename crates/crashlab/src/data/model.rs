@@ -39,6 +39,39 @@ pub(super) fn units(pos: u64, len: u64) -> std::ops::Range<usize> {
 }
 
 impl Memory {
+    /// The file that a step is about.
+    pub(super) fn file_of(&self, step: Step) -> Option<u32> {
+        match step {
+            Step::Create(_) => Some(self.next + 1),
+            step => step.name().and_then(|name| self.names[name]),
+        }
+    }
+
+    /// A step was done in part, and left a file with these units.
+    ///
+    /// # Errors
+    /// That is neither what it was nor part of what the step does.
+    pub(super) fn take_part(&mut self, number: usize, step: Step, found: Vec<u64>) -> Result<(), String> {
+        let Some(file) = self.file_of(step) else { return Err("a step without a file".to_owned()) };
+        let before = self.files[&file].clone();
+        let whole = {
+            let mut whole = self.clone();
+            whole.take(number, step);
+            whole.files[&file].clone()
+        };
+        let sizes = before.len().min(whole.len())..=before.len().max(whole.len());
+        if !sizes.contains(&found.len()) {
+            return Err(format!("{} units are left, and should be {sizes:?}", found.len()));
+        }
+        let unit = |of: &[u64], at: usize| of.get(at).copied().unwrap_or_default();
+        let is_neither = |at: &usize| ![0, unit(&before, *at), unit(&whole, *at)].contains(&found[*at]);
+        if let Some(at) = (0..found.len()).find(is_neither) {
+            return Err(format!("unit {at} became {}", told(found[at])));
+        }
+        self.files.insert(file, Arc::new(found));
+        Ok(())
+    }
+
     /// Takes step number `number`; the file that it was about.
     pub(super) fn take(&mut self, number: usize, step: Step) -> Option<u32> {
         let about = step.name().and_then(|name| self.names[name]);
@@ -56,6 +89,7 @@ impl Memory {
         let file = about?;
         let content = Arc::make_mut(self.files.get_mut(&file)?);
         match step {
+            Step::Write(_, _, 0) => {}
             Step::Write(_, pos, len) => {
                 let range = units(pos, len);
                 content.resize(content.len().max(range.end), 0);

@@ -51,7 +51,7 @@ impl RecordsRun {
     pub fn record(settings: FlushSettings, threads: usize, count: usize, seed: u64) -> Result<Self, String> {
         let write = WriteOptions { no_committer: true, flush: settings, ..WriteOptions::default() };
         let options = OpenOptions { write, ..OpenOptions::default() };
-        let disk = Arc::new(SimDisk::from_image(super::data_image(DataKind::Blocks4K, false)));
+        let disk = Arc::new(SimDisk::from_image(super::data_image(DataKind::Blocks4K, super::Space::Plenty)));
         let volume = Volume::open(disk.clone(), &options).map_err(|fault| fault.to_string())?;
         let mut inos = Vec::new();
         for thread in 0..threads {

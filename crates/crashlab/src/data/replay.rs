@@ -18,13 +18,42 @@ use super::run::{DataRun, Taken};
 use super::step::{Step, UNIT};
 
 /// Units that a file has at most, and those behind its end that a step may name.
-const UNITS_MAX: usize = 1 << 15;
+const UNITS_MAX: usize = 1 << 16;
+
+/// What a unit may hold: mostly one thing, which takes no memory of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Cell {
+    first: u64,
+    more: Vec<u64>,
+}
+
+impl Cell {
+    const ZEROS: Self = Self::of(0);
+
+    const fn of(unit: u64) -> Self {
+        Self { first: unit, more: Vec::new() }
+    }
+
+    fn may_hold(&self, unit: u64) -> bool {
+        self.first == unit || self.more.contains(&unit)
+    }
+
+    fn push(&mut self, unit: u64) {
+        if !self.may_hold(unit) {
+            self.more.push(unit);
+        }
+    }
+
+    fn units(&self) -> impl Iterator<Item = u64> + '_ {
+        std::iter::once(self.first).chain(self.more.iter().copied())
+    }
+}
 
 /// What each unit of a file may hold, and its size.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Allowed {
-    /// In the order in which it was put there; what is not listed holds zeros.
-    cells: Vec<Vec<u64>>,
+    /// What is not listed holds zeros.
+    cells: Vec<Cell>,
     /// The size in units is at least this,
     low: usize,
     /// and at most this.
@@ -63,7 +92,7 @@ impl DataRun {
         let changes = |number: usize| match self.taken[number].step {
             Step::Create(_) => true,
             // What they do to the bytes is judged with these.
-            Step::Resize(..) | Step::Allocate(..) => size(number) != size(number - 1),
+            Step::Resize(..) | Step::Allocate(..) | Step::Partly(..) => size(number) != size(number - 1),
             Step::Rename(..) => names,
             _ => false,
         };
@@ -93,14 +122,16 @@ impl DataRun {
         };
         let mut before = 0;
         for (number, taken) in self.taken[..=last].iter().enumerate() {
-            if is_acknowledged(taken) {
+            if number == acknowledged && is_acknowledged(taken) {
                 replay.acknowledge(&taken.memory.files[&file]);
             }
             if !is_of(taken) {
                 continue;
             }
             let content = &taken.memory.files[&file];
-            if number <= applied {
+            if number < acknowledged {
+                // What it allowed is over.
+            } else if number <= applied {
                 replay.apply(number, taken.step, before, content.len(), file);
             } else {
                 replay.write_in_place(number, taken.step, before, file);
@@ -127,30 +158,27 @@ struct Replay {
 impl Replay {
     fn acknowledge(&mut self, content: &[u64]) {
         let allowed = &mut self.allowed;
-        allowed.cells = content.iter().map(|unit| vec![*unit]).collect();
+        allowed.cells = content.iter().map(|unit| Cell::of(*unit)).collect();
         (allowed.low, allowed.high) = (content.len(), content.len());
     }
 
-    fn cell(&mut self, at: usize) -> &mut Vec<u64> {
+    fn cell(&mut self, at: usize) -> &mut Cell {
         let cells = &mut self.allowed.cells;
         if cells.len() <= at {
-            cells.resize_with(at + 1, || vec![0]);
+            cells.resize(at + 1, Cell::ZEROS);
         }
         &mut cells[at]
     }
 
     fn push(&mut self, at: usize, unit: u64) {
-        let cell = self.cell(at);
-        // The last is what memory has.
-        cell.retain(|known| *known != unit);
-        cell.push(unit);
+        self.cell(at).push(unit);
     }
 
     /// Zeros and nothing else.
     fn clear(&mut self, range: Range<usize>) {
         let end = range.end.min(self.allowed.cells.len());
         for cell in &mut self.allowed.cells[range.start.min(end)..end] {
-            *cell = vec![0];
+            *cell = Cell::ZEROS;
         }
     }
 
@@ -162,7 +190,7 @@ impl Replay {
 
     /// What a step zeroes: a range, and what of it by changing the map. The rest is written.
     fn zeroed(&self, step: Step, before: usize) -> Option<(Range<usize>, Range<usize>)> {
-        let Step::Allocate(_, mode, pos, len) = step else { return None };
+        let (Step::Allocate(_, mode, pos, len) | Step::Partly(_, mode, pos, len)) = step else { return None };
         let range = units(pos, len);
         let range = match mode {
             Allocate::Zero | Allocate::ZeroKeep | Allocate::WriteZeroes => range,
@@ -198,11 +226,17 @@ impl Replay {
                     }
                     Allocate::Insert => {
                         self.cell(range.end);
-                        let fresh = range.clone().map(|_| vec![0]);
+                        let fresh = range.clone().map(|_| Cell::ZEROS);
                         self.allowed.cells.splice(range.start..range.start, fresh);
                     }
                     _ => {}
                 }
+                after != before
+            }
+            Step::Partly(_, mode, pos, len) => {
+                let zeroed = self.zeroed(step, before).map(|(range, _)| range);
+                let punched = (mode == Allocate::Collapse).then(|| units(pos, len));
+                zeroed.or(punched).into_iter().flatten().for_each(|at| self.push(at, 0));
                 after != before
             }
             _ => false,
@@ -225,7 +259,7 @@ impl Replay {
         };
         if let Some((range, inside)) = self.zeroed(step, before) {
             // Blocks that are given again at once: written with what is zero around new bytes.
-            let Step::Allocate(_, mode, ..) = step else { return };
+            let (Step::Allocate(_, mode, ..) | Step::Partly(_, mode, ..)) = step else { return };
             let is_kept = mode != Allocate::Punch || self.kind == DataKind::Clusters;
             let seen = range.filter(|at| is_kept || !inside.contains(at));
             seen.for_each(|at| put(self, at, 0));
@@ -257,11 +291,12 @@ impl Replay {
 impl Allowed {
     /// Either, or some of both: a step that takes several commits.
     pub(super) fn or_part_of(&self, other: &Self) -> Self {
-        let zeros = [0];
         let longest = self.cells.len().max(other.cells.len());
         let cells = (0..longest).map(|at| {
-            let of = |allowed: &Self| allowed.cells.get(at).map_or(&zeros[..], |cell| cell).to_vec();
-            [vec![0], of(self), of(other)].concat()
+            let mut cell = self.cells.get(at).cloned().unwrap_or(Cell::ZEROS);
+            cell.push(0);
+            other.cells.get(at).into_iter().flat_map(Cell::units).for_each(|unit| cell.push(unit));
+            cell
         });
         Self {
             cells: cells.collect(),
@@ -286,12 +321,12 @@ impl Allowed {
             return Err(format!("its size is {size}, and may be {low} to {high}"));
         }
         let differs = |(at, unit): (usize, &u64)| match self.cells.get(at) {
-            Some(cell) => !cell.contains(unit),
+            Some(cell) => !cell.may_hold(*unit),
             None => *unit != 0,
         };
         if let Some(at) = found.iter().enumerate().position(differs) {
-            let cell = self.cells.get(at).map_or(&[0][..], |cell| cell);
-            let may: Vec<String> = cell.iter().map(|unit| told(*unit)).collect();
+            let cell = self.cells.get(at).cloned().unwrap_or(Cell::ZEROS);
+            let may: Vec<String> = cell.units().map(told).collect();
             let place = at as u64 * UNIT;
             return Err(format!(
                 "at {place} it holds {}, and may hold {}",

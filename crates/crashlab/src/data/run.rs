@@ -6,12 +6,14 @@ use base::Ino;
 use device::Device;
 use fsmodel::Rng;
 use ondisk::time::Timestamp;
-use simdisk::{Image, Part, Recording, SimDisk};
-use volume::{Fault, FlushMode, FlushSettings, New, OpenOptions, Sabotage, SetAttr, Volume, WriteOptions};
+use simdisk::{Part, Recording, SimDisk};
+use volume::{
+    Fault, FlushMode, FlushSettings, New, OpenOptions, Refusal, Sabotage, SetAttr, Volume, WriteOptions,
+};
 
-use super::DataKind;
 use super::model::{Memory, token, units};
 use super::step::{NAMES, Step};
+use super::{DataKind, Space, data_image};
 use crate::interrupted::{Between, Call, Interrupted};
 
 /// The inode whose time of change counts steps.
@@ -29,6 +31,8 @@ pub struct DataSchedule {
     pub seed: u64,
     /// What the image is.
     pub kind: DataKind,
+    /// How much of it is free.
+    pub space: Space,
     /// How many steps.
     pub steps: usize,
     /// How flushes are shared.
@@ -40,12 +44,12 @@ pub struct DataSchedule {
 }
 
 impl DataSchedule {
-    /// A schedule for this seed, on an image of this kind.
+    /// A schedule for this seed, on an image of this kind with so much free space.
     #[must_use]
-    pub fn new(seed: u64, kind: DataKind) -> Self {
+    pub fn new(seed: u64, kind: DataKind, space: Space) -> Self {
         let flush = FlushMode::ALL[(seed / 4 % 4) as usize];
         let discard = (seed / 3).is_multiple_of(2);
-        Self { seed, kind, steps: 60, flush, discard, sabotage: Sabotage::default() }
+        Self { seed, kind, space, steps: 60, flush, discard, sabotage: Sabotage::default() }
     }
 }
 
@@ -96,8 +100,8 @@ impl DataRun {
     ///
     /// # Errors
     /// The volume failed where it should not, or showed other bytes than were written.
-    pub fn record(base: Image, schedule: DataSchedule) -> Result<Self, String> {
-        let disk = Arc::new(SimDisk::from_image(base));
+    pub fn record(schedule: DataSchedule) -> Result<Self, String> {
+        let disk = Arc::new(SimDisk::from_image(data_image(schedule.kind, schedule.space)));
         let (device, options) = opening(&schedule, &disk);
         let volume = Volume::open(device, &options).map_err(|fault| fault.to_string())?;
         let clock = volume.create(Ino::ROOT, CLOCK, &New::file(0o600)).map_err(text)?.ino();
@@ -108,21 +112,36 @@ impl DataRun {
         let (device, options) = opening(&schedule, &disk);
         let device = Arc::new(Interrupted::new(device));
         let volume = Volume::open(device.clone(), &options).map_err(|fault| fault.to_string())?;
-        let mut subject = Subject { volume: Arc::new(volume), device, clock, inos: [None; NAMES] };
+        let space = schedule.space;
+        let mut subject = Subject { volume: Arc::new(volume), device, clock, inos: [None; NAMES], space };
         let mut random = Rng::new(schedule.seed);
         let mut memory = Memory::default();
         let begun = disk.events();
         let first = Taken { step: Step::Sync, begun: 0, ended: begun, file: None, memory: memory.clone() };
         let mut taken = vec![first];
         for number in 1..=schedule.steps {
-            let step = Step::any(&mut random, &memory, schedule.kind);
+            let of = (schedule.kind, schedule.space);
+            let step = Step::any(&mut random, &memory, of);
             let begun = disk.events();
             let told = |why: String, taken: &[Taken]| {
                 let steps: Vec<String> = taken.iter().map(|taken| format!("{:?}", taken.step)).collect();
                 format!("step {number}, {step:?}: {why}; {schedule:?}, after {}", steps.join(", "))
             };
-            let file = memory.take(number, step);
-            subject.take(number, step, file).map_err(|fault| told(fault.to_string(), &taken))?;
+            let file = memory.file_of(step);
+            let step = match subject.take(number, step, file) {
+                Ok(step) => step,
+                Err(fault) if fault.is(Refusal::NoSpace) && step.may_be_refused(of) => step.refused(),
+                Err(fault) => return Err(told(fault.to_string(), &taken)),
+            };
+            if let Step::Partly(name, mode, pos, len) = step {
+                let found = subject.inos[name].map_or(Ok(Vec::new()), |ino| read(&subject.volume, ino));
+                let whole = Step::Allocate(name, mode, pos, len);
+                found
+                    .and_then(|found| memory.take_part(number, whole, found))
+                    .map_err(|why| told(why, &taken))?;
+            } else {
+                memory.take(number, step);
+            }
             taken.push(Taken { step, begun, ended: disk.events(), file, memory: memory.clone() });
             // What is read stays in memory, and there it is not to be always.
             if random.one_in(8) || number == schedule.steps {
@@ -157,10 +176,12 @@ struct Subject {
     device: Arc<Interrupted>,
     clock: Ino,
     inos: [Option<Ino>; NAMES],
+    space: Space,
 }
 
 impl Subject {
-    fn take(&mut self, number: usize, step: Step, file: Option<u32>) -> Result<(), Fault> {
+    /// Takes a step; as much of it as there was space for.
+    fn take(&mut self, number: usize, step: Step, file: Option<u32>) -> Result<Step, Fault> {
         let volume = &self.volume;
         set_clock(volume, self.clock, number, 0)?;
         let ino = step.name().and_then(|name| self.inos[name]).unwrap_or(Ino::ROOT);
@@ -168,39 +189,43 @@ impl Subject {
             Step::Create(at) => {
                 let new = New { uid: file.unwrap_or_default(), ..New::file(0o644) };
                 self.inos[at] = Some(volume.create(Ino::ROOT, &name(at), &new)?.ino());
-                Ok(())
             }
-            Step::Write(_, pos, len) => {
+            Step::Write(at, pos, len) => {
                 let units = units(pos, len).map(|at| token(file.unwrap_or_default(), number, at as u64));
                 let bytes: Vec<u8> = units.flat_map(u64::to_le_bytes).collect();
                 let written = volume.write_at(ino, pos, &bytes)?;
-                if written == bytes.len() { Ok(()) } else { Err(volume::Refusal::NoSpace.into()) }
+                return match written == bytes.len() || self.space == Space::Short {
+                    true => Ok(Step::Write(at, pos, written as u64)),
+                    false => Err(Refusal::NoSpace.into()),
+                };
             }
             Step::Resize(_, size) => {
-                volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
+                volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() })?;
             }
-            Step::Allocate(_, mode, pos, len) => volume.fallocate(ino, mode, pos, len),
+            Step::Allocate(_, mode, pos, len) => volume.fallocate(ino, mode, pos, len)?,
             Step::Unlink(at) => {
                 self.inos[at] = None;
-                volume.unlink(Ino::ROOT, &name(at))
+                volume.unlink(Ino::ROOT, &name(at))?;
             }
             Step::Rename(from, to) => {
                 self.inos[to] = self.inos[from].take();
-                volume.rename((Ino::ROOT, &name(from)), (Ino::ROOT, &name(to)), volume::Rename::Replace)
+                volume.rename((Ino::ROOT, &name(from)), (Ino::ROOT, &name(to)), volume::Rename::Replace)?;
             }
-            Step::Fsync(_) => volume.fsync(ino),
-            Step::Fdatasync(_) => volume.fdatasync(ino),
-            Step::Sync => volume.sync(),
+            Step::Fsync(_) => volume.fsync(ino)?,
+            Step::Fdatasync(_) => volume.fdatasync(ino)?,
+            Step::Sync => volume.sync()?,
             Step::WriteBack(bytes, commits) => {
                 let commit = Commit { volume: Arc::clone(volume), clock: self.clock, number, commits };
                 self.device.arm(Some(Box::new(commit)));
                 let done = volume.write_back_some(bytes);
                 self.device.arm(None);
-                done.map(drop)
+                done?;
             }
-            Step::Commit => volume.fsync(self.clock),
-            Step::Checkpoint => volume.checkpoint(),
+            Step::Commit => volume.fsync(self.clock)?,
+            Step::Checkpoint => volume.checkpoint()?,
+            Step::Partly(..) | Step::Nothing => unreachable!("that is what becomes of a step"),
         }
+        Ok(step)
     }
 
     /// Is everything as it should be while nothing fails?

@@ -165,7 +165,7 @@ impl Change<'_> {
     /// [`state_credits`](Self::state_credits).
     ///
     /// # Errors
-    /// No space for the map; or a block of it cannot be read. Extents before that one have their new state.
+    /// No space for the map: nothing has its new state. Or a block of it cannot be read: extents before that one have theirs.
     pub fn set_state(
         &self,
         node: &Arc<Node>,

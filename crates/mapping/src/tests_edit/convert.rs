@@ -165,3 +165,24 @@ fn in_no_order_a_refused_piece_is_done_later() {
     // Merged within the leaves that they are in.
     assert!(extents(&map, &toy, 0).len() <= toy.out.borrow().len());
 }
+
+/// Several extents, and no block for the second: the first call tells that the first one is done, the next one is refused and has
+/// changed nothing. So what a refused call leaves need not be looked for.
+#[test]
+fn what_is_done_before_a_refusal_is_told() {
+    let toy = Toy::new(BlockSize::MIN);
+    let (mut map, mut model) = (empty(true), Model::new());
+    for i in 0..4 {
+        insert(&mut map, &toy, &mut model, unwritten(100 * i, 16, DATA + 1000 * u64::from(i))).unwrap();
+    }
+    // The root has room for these four.
+    toy.left.set(0);
+    let (done, _) = toy.edit(|editor| map.set_state(editor, 0..108, false, 3));
+    let Ok(Some(from @ 16..=100)) = done else { panic!("{done:?}") };
+    model.range_mut(0..16).for_each(|(_, holds)| holds.1 = false);
+    assert_eq!(told(&map, &toy.buffers), model);
+    let (refused, _) = toy.edit(|editor| map.set_state(editor, from..108, false, 3));
+    assert!(matches!(refused, Err(EditFault::NoSpace)), "{refused:?}");
+    assert_eq!(told(&map, &toy.buffers), model);
+    verify(&map, &toy);
+}

@@ -333,9 +333,15 @@ pub(crate) fn set_state(
         run.push(part(extent, end, WHOLE.end));
         after.into_iter().for_each(|after| run.push(after));
         let place = (at - usize::from(before.is_some()), 1 + before.iter().count() + after.iter().count());
-        if map.replace(editor, path, place, &run, None, &mut || ())? {
-            from = end;
-            left -= 1;
+        match map.replace(editor, path, place, &run, None, &mut || ()) {
+            // It is for the next call to be refused: what is done here is told.
+            Err(EditFault::NoSpace) if left < extents_max => return Ok(Some(from)),
+            replaced => {
+                if replaced? {
+                    from = end;
+                    left -= 1;
+                }
+            }
         }
     }
     Ok(None)

@@ -19,8 +19,9 @@ use inode::{Change, FileData, Node};
 use mapping::{Holds, Mapped};
 use page_cache::Run;
 
+use super::announce::Announced;
+use super::with_room;
 use super::writeback::{Flusher, reach};
-use super::{end_handle, with_room};
 use crate::{Fault, Refusal};
 
 impl Flusher {
@@ -38,8 +39,16 @@ impl Flusher {
             if node.values().fields.size >= data.size().min(run.end()) {
                 return Ok(());
             }
-            let handle = self.start(1)?;
-            return self.put_size(&handle, node, data, reach(run));
+            let (bytes, end) = reach(run);
+            return self.behind_the_end(node, data, &bytes, 1, |handle, lock| {
+                let Some(mapping) = lock() else { return Ok(None) };
+                let is_large = self.raise_size(handle, node, data, end);
+                drop(mapping);
+                if is_large {
+                    self.keeper.announce(&self.change(handle), Announced::LargeFiles)?;
+                }
+                Ok(Some(()))
+            });
         };
         let mut from = Some(from);
         while let Some(at) = from {
@@ -57,8 +66,8 @@ impl Flusher {
         Ok(())
     }
 
-    /// Converts a few extents; where to go on. With the last ones goes the size. `within`: the extent that has all of the blocks;
-    /// `None` to convert whole extents, with zeros around the blocks.
+    /// Converts a few extents, and raises the size on disk to where they end; where to go on. `within`: the extent that has all of the
+    /// blocks; `None` to convert whole extents, with zeros around the blocks.
     fn convert_some(
         &self,
         node: &Arc<Node>,
@@ -67,41 +76,41 @@ impl Flusher {
         blocks: Range<u64>,
         within: Option<Entry>,
     ) -> Result<Option<u64>, Fault> {
-        let handle = self.start(Change::state_credits(self.shared()) + 1)?;
-        let done = {
-            let change = self.change(&handle);
-            let _mapping = data.mapping.write();
+        let log = self.shared().geometry.block_size.log2();
+        let (bytes, end) = reach(run);
+        let credits = Change::state_credits(self.shared()) + 1;
+        self.behind_the_end(node, data, &bytes, credits, |handle, lock| {
+            let change = self.change(handle);
+            let Some(mapping) = lock() else { return Ok(None) };
             let range = match within {
-                Some(_) => Ok(blocks.clone()),
-                None => self.zero_around(node, data, &blocks),
+                Some(_) => blocks.clone(),
+                None => self.zero_around(node, data, &blocks)?,
             };
-            range.and_then(|range| {
-                let converted = change.set_state(node, range.clone(), false);
-                data.note_mapped(buffer::Edit::transaction(&handle));
-                if converted.is_err() {
-                    // A part of it may be written now.
-                    let len = (range.end - range.start) as u32;
-                    data.forget(self.shared(), change.alloc, Lblk(range.start as u32), len);
+            let converted = change.set_state(node, range.clone(), false);
+            data.note_mapped(buffer::Edit::transaction(handle));
+            if converted.is_err() {
+                // If the device refused, a part of it may be written now.
+                let len = (range.end - range.start) as u32;
+                data.forget(self.shared(), change.alloc, Lblk(range.start as u32), len);
+            }
+            let next = converted?;
+            let done = range.start..next.unwrap_or(range.end);
+            let size = end.min(done.end << log);
+            match within {
+                Some(entry) => {
+                    let part = entry.part(done.start as u32, done.end as u32);
+                    let written = Entry { status: Status::Written, ..part };
+                    data.learn(self.shared(), change.alloc, written, Allocation::Other);
                 }
-                let next = converted?;
-                let done = range.start..next.unwrap_or(range.end);
-                match within {
-                    Some(entry) => {
-                        let part = entry.part(done.start as u32, done.end as u32);
-                        let written = Entry { status: Status::Written, ..part };
-                        data.learn(self.shared(), change.alloc, written, Allocation::Other);
-                    }
-                    None => self.learn_written(node, data, &change, done)?,
-                }
-                Ok(next.filter(|next| *next < blocks.end))
-            })
-        };
-        let done = match done {
-            Ok(None) => self.put_size(&handle, node, data, reach(run)).map(|()| None),
-            done => done,
-        };
-        end_handle(handle, &done);
-        done
+                None => self.learn_written(node, data, &change, done)?,
+            }
+            let is_large = self.raise_size(handle, node, data, size);
+            drop(mapping);
+            if is_large {
+                self.keeper.announce(&change, Announced::LargeFiles)?;
+            }
+            Ok(Some(next.filter(|next| *next < blocks.end)))
+        })
     }
 
     /// Takes over what the map says of blocks that were converted.

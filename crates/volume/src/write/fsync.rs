@@ -134,12 +134,7 @@ impl Writer {
         let node = self.live().get_orphan(ino)?;
         let mut mapped_in = None;
         if let Some(data) = node.data() {
-            // The size on disk does not go past the block that it ends in before that is written back.
-            let bs = self.shared().geometry.block_size.bytes();
-            let on_disk = node.values().fields.size;
-            let has_end = if part.range.end > on_disk { on_disk & !(bs - 1) } else { u64::MAX };
-            let range = part.range.start.min(has_end)..part.range.end;
-            let written = self.flusher.flush_file(&node, &data, range);
+            let written = self.flusher.flush_file(&node, &data, part.range.clone());
             let error = match part.told {
                 Some(ErrorsTold(told)) => data.pages.take_error_of(told),
                 None => data.pages.take_error(),

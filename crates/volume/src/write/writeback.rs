@@ -12,8 +12,10 @@
 //! 1. A block is written before a transaction that says so can commit: unwritten blocks are converted after their write completed;
 //!    block by block the handle that maps them is open until it has. So nobody ever sees what stood there before, but with
 //!    [`DataPath::Writeback`], which does not promise that.
-//! 2. The size on disk follows the data ([`inode::FileData::size_after`]), in the transaction that converts it.
-//! 3. A run needs no operation lock, so whoever holds one may wait for it; and nobody waits for a run with a handle.
+//! 2. The size on disk follows the data, in the transaction that converts or maps it: no commit has a written block behind the size.
+//!    So what is in the way of the size is written back first ([`Flusher::behind_the_end`]).
+//! 3. A run needs no operation lock, so whoever holds one may wait for it; and nobody waits for a run with a handle. A run waits for
+//!    none but the one that has the end on disk, in front of it.
 //! 4. After an abort nothing is written.
 //!
 //! Source: spec 02 sections 5 and 8.
@@ -35,6 +37,7 @@ use journal::{Handle, Journal};
 use mapping::Holds;
 use ondisk::inode::flags;
 use page_cache::{Run, WriteError};
+use parking_lot::RwLockWriteGuard;
 use space::Room;
 
 use super::announce::Announced;
@@ -239,11 +242,6 @@ impl Flusher {
                 }
             }
             first = first.and(written);
-            if data.late_end() > 0 && data.late_end() > node.values().fields.size {
-                // It may have waited for this block, which has not raised it: nobody else comes.
-                let none = (bytes.start..bytes.start, 0);
-                first = first.and(self.start(1).and_then(|handle| self.put_size(&handle, node, &data, none)));
-            }
             match rest {
                 Some(next) => run = next,
                 None => return first,
@@ -389,13 +387,16 @@ impl Flusher {
             || true,
             || {
                 let handle = self.start(Change::map_credits())?;
+                let mapping = data.mapping.write();
                 let done = self.map(&handle, node, data, (delayed, own), want);
+                drop(mapping);
                 end_handle(handle, &done);
                 done
             },
         )
     }
 
+    /// The caller has the map locked.
     fn map(
         &self,
         handle: &Handle<'_>,
@@ -405,7 +406,6 @@ impl Flusher {
         want: Want,
     ) -> Result<Entry, Fault> {
         let change = self.change(handle);
-        let _mapping = data.mapping.write();
         // Since it was asked for another run of the same delayed extent may have got blocks for all of it, and what lies behind
         // this run may have been cut. The run's own blocks are nobody else's. What is not in memory any more, the map tells.
         let now = data.entry_now(self.shared(), node, hole.lblk, u32::MAX)?;
@@ -445,65 +445,95 @@ impl Flusher {
     ) -> Result<(), Fault> {
         let log = self.shared().geometry.block_size.log2();
         let lblk = Lblk((run.start() >> log) as u32);
+        let bytes = reach(run).0;
         let blocks = (run.len_bytes() >> log) as u32;
         let entry = with_room(
             &self.journal,
             || true,
             || {
-                let handle = self.start(Change::map_credits() + 1)?;
-                let hole = data.entry_to_change(self.shared(), node, lblk, blocks)?;
-                let want = Want { unwritten: false, promised: hole.status == Status::Delayed };
-                let done = self.map(&handle, node, data, (&hole, blocks), want).and_then(|entry| {
+                self.behind_the_end(node, data, &bytes, Change::map_credits() + 1, |handle, lock| {
+                    let hole = data.entry_to_change(self.shared(), node, lblk, blocks)?;
+                    let Some(mapping) = lock() else { return Ok(None) };
+                    let want = Want { unwritten: false, promised: hole.status == Status::Delayed };
+                    let entry = self.map(handle, node, data, (&hole, blocks), want)?;
                     *rest = self.cut_off(run, &entry);
+                    let is_large = self.raise_size(handle, node, data, reach(run).1);
+                    drop(mapping);
+                    if is_large {
+                        self.keeper.announce(&self.change(handle), Announced::LargeFiles)?;
+                    }
                     if is_ordered {
                         self.submit(run, &entry)?;
                     }
-                    self.put_size(&handle, node, data, reach(run))?;
-                    Ok(entry)
-                });
-                end_handle(handle, &done);
-                done
+                    Ok(Some(entry))
+                })
             },
         )?;
         if is_ordered { Ok(()) } else { self.submit(run, &entry) }
     }
 
-    /// The size on disk, now that the bytes of these blocks are there, and the file's up to `end`.
-    pub(super) fn put_size(
+    /// Runs `step` in a handle in which the size on disk may go past a run of bytes, and its blocks may count as written.
+    ///
+    /// The block that the file ends in on disk, in its middle, is written back before, if it is dirty; if it is on its way, that is waited
+    /// for, with no handle. If the map had the run's blocks as written and the size stayed behind, and power failed, the file would have
+    /// blocks behind its end. `step` gets what locks the map, or finds that the end moved into the way: it answers `None` then, has
+    /// changed nothing, and runs again.
+    pub(super) fn behind_the_end<'d, R>(
+        &self,
+        node: &Arc<Node>,
+        data: &'d FileData,
+        run: &Range<u64>,
+        credits: u32,
+        mut step: impl FnMut(
+            &Handle<'_>,
+            &dyn Fn() -> Option<RwLockWriteGuard<'d, ()>>,
+        ) -> Result<Option<R>, Fault>,
+    ) -> Result<R, Fault> {
+        let bs = self.shared().geometry.block_size.bytes();
+        let lock = || {
+            loop {
+                // Asked before `mapping` is locked, which comes after folios. What becomes dirty after it was as it should be.
+                let on_disk = node.values().fields.size;
+                if data.end_in_front_of(on_disk, run, bs).is_some() {
+                    return None;
+                }
+                let mapping = data.mapping.write();
+                if node.values().fields.size == on_disk {
+                    return Some(mapping);
+                }
+            }
+        };
+        loop {
+            let on_disk = node.values().fields.size;
+            if let Some(end) = data.end_in_front_of(on_disk, run, bs) {
+                // One that cannot be written is not dirty any more, and keeps nobody back. The next fsync is told.
+                let _ = self.flush_file(node, data, end);
+            }
+            let handle = self.start(credits)?;
+            let done = step(&handle, &lock);
+            end_handle(handle, &done);
+            if let Some(done) = done.transpose() {
+                return done;
+            }
+        }
+    }
+
+    /// Raises the size on disk to `end`, as far as the file goes. Is it a large one now? The caller has the map locked.
+    pub(super) fn raise_size(
         &self,
         handle: &Handle<'_>,
         node: &Arc<Node>,
         data: &FileData,
-        (blocks, end): (Range<u64>, u64),
-    ) -> Result<(), Fault> {
-        let bs = self.shared().geometry.block_size.bytes();
-        let change = self.change(handle);
-        let size = loop {
-            // Asked before `mapping` is locked, which comes after folios. What becomes dirty now was as it should be on the device.
-            let before = node.values().fields.size;
-            let is_split = data.is_split_by(before, &blocks, bs);
-            {
-                let _mapping = data.mapping.write();
-                if node.values().fields.size != before {
-                    // Another run moved the end, with the block that it was in: nobody comes after us who would.
-                    continue;
-                }
-                let size = data.size_after(before, end, is_split);
-                if size != before {
-                    change.live.edit(node, buffer::Edit::transaction(handle)).fields.size = size;
-                    break size;
-                }
-            }
-            // Its block may have been settled before it could know that somebody waits.
-            if !is_split || data.is_split_by(before, &blocks, bs) {
-                return Ok(());
-            }
-        };
-        data.note_mapped(buffer::Edit::transaction(handle));
-        if size > SMALL_MAX {
-            self.keeper.announce(&change, Announced::LargeFiles)?;
+        end: u64,
+    ) -> bool {
+        let size = end.min(data.size());
+        if size <= node.values().fields.size {
+            return false;
         }
-        Ok(())
+        let transaction = buffer::Edit::transaction(handle);
+        self.keeper.live.edit(node, transaction).fields.size = size;
+        data.note_mapped(transaction);
+        size > SMALL_MAX
     }
 }
 
