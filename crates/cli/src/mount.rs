@@ -17,27 +17,34 @@
 //!    and an exit code other than 0 says that it was not.
 
 pub(crate) mod helpers;
+mod holders;
+mod log;
 mod options;
 mod remount;
 mod serve;
 mod umount;
 
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use clap::Args;
+use device::mount_table::{MountEntry, mounted_at};
+use rustix::process::{Pid, PidfdFlags};
 
 pub(crate) use umount::{UmountArgs, umount};
 
 use crate::exit;
 use options::MountFlags;
 
-/// Set for the second start of the program, the one that stays.
+/// Set for the second start of the program, the one that stays: the directory that its arguments are relative to.
 const DAEMON: &str = "EXTANT_MOUNT_DAEMON";
-/// What that one says when the directory is mounted.
-const READY: &[u8] = b"ready\n";
+/// What that one says when the directory is mounted, with the numbers of the mount's device behind it, as in `ready 0:45`.
+const READY: &str = "ready";
+/// How long a server that does not answer may take to end when it is unmounted.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 const MOUNT_HELP: &str = "\
 Options after -o, separated by commas. What is not given is as the superblock asks for (tune2fs -o, -e, -E mount_opts=).
@@ -77,8 +84,15 @@ Options after -o, separated by commas. What is not given is as the superblock as
   es_policy=NAME        what is known of files' blocks is forgotten by this policy: es-chunk, or one of `lab shrinker`
   orphans=file, list-v3, list-v0, none
                         how inodes without names are tracked; with none a crash loses their blocks until e2fsck: for measuring
+  log=FILE, syslog, none
+                        where damage and errors are reported when there is no terminal any more: a file, the system's log
+                        (journald, else syslog; so it is in the background if nothing else is said), or nowhere
+  sync                  each write is durable when it returns
+  nosymfollow           do not follow symbolic links
   dev, suid, noexec     open device nodes; honour set-id bits; start no programs
-  remount               change ro, rw, dev, suid, noexec of the mount on DIR; rw only if it was mounted so
+  remount               change ro, rw, dev, suid, noexec of the mount on DIR; what was mounted read-only becomes read-write
+                        if nothing uses it
+Options of ext4(5) and mount(8) that change nothing here are taken, with a note where something else would be expected.
 
 Examples:
   extant mount root.img /mnt && ls /mnt; extant umount /mnt
@@ -105,6 +119,9 @@ pub(crate) struct MountArgs {
     /// Mount for reading and writing, as -o rw.
     #[arg(long)]
     rw: bool,
+    /// Leave out options that are not known, with a note.
+    #[arg(short, long)]
+    sloppy: bool,
     /// Stay in the foreground; end with Ctrl-C.
     #[arg(short, long)]
     foreground: bool,
@@ -121,11 +138,17 @@ pub(crate) struct MountArgs {
 pub(crate) struct MountError {
     code: u8,
     text: String,
+    /// It may only be read.
+    is_protected: bool,
 }
 
 impl MountError {
     fn new(code: u8, text: impl std::fmt::Display) -> Self {
-        Self { code, text: text.to_string() }
+        Self { code, text: text.to_string(), is_protected: false }
+    }
+
+    fn protected(code: u8, text: impl std::fmt::Display) -> Self {
+        Self { is_protected: true, ..Self::new(code, text) }
     }
 }
 
@@ -140,8 +163,9 @@ pub(crate) fn mount(args: &MountArgs) -> ExitCode {
             Err(error) => exit::fail(error.code, &error.text),
         };
     }
-    let done =
-        MountFlags::parse(&lists).map_err(|text| MountError::new(exit::USAGE_CODE, text)).and_then(|flags| {
+    let done = MountFlags::parse(&lists, args.sloppy)
+        .map_err(|text| MountError::new(exit::USAGE_CODE, text))
+        .and_then(|flags| {
             let is_daemon = std::env::var_os(DAEMON).is_some();
             if args.foreground || is_daemon {
                 serve::run(args, &flags, is_daemon)
@@ -162,29 +186,61 @@ fn start_daemon(args: &MountArgs) -> Result<(), MountError> {
     let fail = |text: String| MountError::new(exit::TARGET, text);
     let program = std::env::current_exe().ok().filter(|program| program.exists());
     let mut command = Command::new(program.as_deref().unwrap_or(Path::new("/proc/self/exe")));
-    command.arg0("extant").args(std::env::args_os().skip(1)).env(DAEMON, "1");
+    let relative_to = std::env::current_dir().unwrap_or_else(|_| "/".into());
+    command.arg0("extant").args(std::env::args_os().skip(1)).env(DAEMON, relative_to);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let before = top_of(&args.dir);
     let mut child =
         command.spawn().map_err(|error| fail(format!("cannot start a background process: {error}")))?;
-    let mut said = Vec::new();
+    let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // It lets go of the pipe when it is ready, and when it ends.
-        let _ = stdout.take(READY.len() as u64).read_to_end(&mut said);
+        // The pipe ends when it is ready, and when it ends itself.
+        let _ = BufReader::new(stdout).read_line(&mut said);
     }
-    if said != READY {
+    let Some(device) = said.trim_end().strip_prefix(READY) else {
         let status =
             child.wait().map_err(|error| fail(format!("the background process got lost: {error}")))?;
         return Err(match status.code().and_then(|code| u8::try_from(code).ok()) {
             Some(code) if code != 0 => MountError::new(code, ""),
-            _ => fail(format!("the background process ended early with {status}")),
+            _ => {
+                // It may have had time to mount.
+                let new = top_of(&args.dir).filter(|entry| Some(entry) != before.as_ref());
+                if let Some(entry) = new.filter(|entry| entry.fs_type.starts_with("fuse")) {
+                    let _ = fuse::unmount(&entry.dir, true);
+                }
+                fail(format!("the background process ended early with {status}; nothing is mounted"))
+            }
         });
-    }
-    // Waits in the kernel until a thread answers, and fails when there is nobody any more.
+    };
+    // Waits in the kernel until a thread answers, and fails when there is none any more.
     match rustix::fs::statvfs(&args.dir) {
         Ok(_) => Ok(()),
-        Err(error) => Err(fail(format!(
-            "{} is mounted, but does not answer: {error}; try again with --foreground to see why",
-            args.dir.display()
-        ))),
+        Err(error) => Err(fail(undo(&args.dir, device.trim(), &mut child, error))),
     }
+}
+
+/// What is mounted on a directory, on top of all else there.
+fn top_of(dir: &Path) -> Option<MountEntry> {
+    mounted_at(&umount::absolute(dir).ok()?).ok().flatten()
+}
+
+/// Unmounts what does not answer; what is to be said about it.
+fn undo(dir: &Path, device: &str, server: &mut Child, error: rustix::io::Errno) -> String {
+    // Something else may have been mounted there meanwhile, or nothing be left.
+    let ours = top_of(dir).filter(|entry| device == format!("{}:{}", entry.device.0, entry.device.1));
+    let state = match ours.map(|entry| fuse::unmount(&entry.dir, true)) {
+        None => "it is mounted no more".to_owned(),
+        Some(Ok(())) => "it was unmounted again".to_owned(),
+        Some(Err(fault)) => format!("and stays mounted: {fault}"),
+    };
+    let handle = rustix::process::pidfd_open(Pid::from_child(server), PidfdFlags::empty());
+    let has_ended = handle.is_ok_and(|handle| umount::ends_in(&handle, PATIENCE));
+    let ended = match has_ended.then(|| server.wait()) {
+        Some(Ok(status)) => format!("its server ended with {status}"),
+        _ => "its server still runs".to_owned(),
+    };
+    format!(
+        "{} was mounted, but did not answer: {error}; {state}, {ended}; --foreground shows why",
+        dir.display()
+    )
 }

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -122,10 +122,14 @@ impl FileDevice {
     /// Opens a block device for reading and writing that nobody else has mounted or claimed.
     ///
     /// # Errors
-    /// `EBUSY` when somebody has; else when the system refuses to open it or to tell its size.
+    /// `EBUSY` when somebody has; [`io::ErrorKind::ReadOnlyFilesystem`] when it is write-protected; else when the system refuses to open it or to tell its size.
     pub fn open_exclusive(path: &Path) -> io::Result<Self> {
         let exclusive = OFlags::EXCL.bits() as i32;
         let file = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path)?;
+        // Linux opens it nevertheless, and refuses the first write.
+        if is_write_protected(&file.metadata()?) {
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is write-protected"));
+        }
         Self::from_file(file, true, false)
     }
 
@@ -267,6 +271,13 @@ fn busy(path: &Path, used: Option<ImageUse>) -> io::Error {
         None => "is in use: another program has it open for writing; wait until that has ended".to_owned(),
     };
     io::Error::new(io::ErrorKind::ResourceBusy, why)
+}
+
+/// Is it a block device that was set read-only (`blockdev --setro`, a switch on a card)? Source: Documentation/ABI/stable/sysfs-block.
+fn is_write_protected(device: &std::fs::Metadata) -> bool {
+    let (major, minor) = (rustix::fs::major(device.rdev()), rustix::fs::minor(device.rdev()));
+    let says = std::fs::read(format!("/sys/dev/block/{major}:{minor}/ro"));
+    device.file_type().is_block_device() && says.is_ok_and(|says| says.starts_with(b"1"))
 }
 
 /// Can this hold an image? Nothing else is opened: a fifo would wait for a writer, and a terminal for a person.

@@ -71,8 +71,10 @@ const READ_MAX: usize = 16 << 20;
 const WRITE_MAX: u32 = 1 << 20;
 /// Requests that the kernel sends ahead of its readers at the same time.
 const BACKGROUND: u16 = 64;
-/// The attribute of the root that tells which process serves the mount, in decimal; in no list.
+/// The attribute of every inode that says which process serves the mount, in decimal; in no list.
 pub const SERVER_ATTRIBUTE: &str = "extant.server";
+/// The attribute of every inode that is there when the file system was shut down; in no list.
+pub const SHUTDOWN_ATTRIBUTE: &str = "extant.shutdown";
 /// The attribute of the root that tells what the server can do, whatever the mount may: "rw" or "ro"; in no list.
 pub const MODE_ATTRIBUTE: &str = "extant.mode";
 
@@ -170,8 +172,12 @@ impl<S: Serve> Transport<S> {
 
     fn attribute(&self, node: INodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let ino = convert::ino_of(node)?;
-        if ino == Ino::ROOT && name == SERVER_ATTRIBUTE.as_bytes() {
+        // Of any inode: a bind mount shows a part of the tree alone.
+        if name == SERVER_ATTRIBUTE.as_bytes() {
             return Ok(std::process::id().to_string().into_bytes());
+        }
+        if name == SHUTDOWN_ATTRIBUTE.as_bytes() {
+            return if self.serve.is_shut_down() { Ok(b"1".to_vec()) } else { Err(Errno::NODATA) };
         }
         if ino == Ino::ROOT && name == MODE_ATTRIBUTE.as_bytes() {
             return Ok(if self.writable { b"rw" } else { b"ro" }.to_vec());

@@ -41,7 +41,8 @@ mod serve;
 mod server;
 
 pub use fuser_transport::{
-    ALLOCATIONS_ATTRIBUTE, EXTENTS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE, Threads,
+    ALLOCATIONS_ATTRIBUTE, EXTENTS_ATTRIBUTE, MODE_ATTRIBUTE, Mounted, SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE,
+    Threads,
 };
 pub use mounting::{MountFault, MountOptions, UnmountFault, unmount};
 pub use openers::Opener;

@@ -44,6 +44,10 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs can be started.
     pub exec: bool,
+    /// Each write is durable when it returns.
+    pub sync: bool,
+    /// Symbolic links are not followed.
+    pub no_symfollow: bool,
     /// The kernel keeps what is written until it pleases to tell it, with sizes and times of its own: small writes cost less, and
     /// that there is no space for them is told by fsync.
     pub writeback_cache: bool,
@@ -63,6 +67,8 @@ impl MountOptions {
             dev: false,
             suid: false,
             exec: true,
+            sync: false,
+            no_symfollow: false,
             writeback_cache: false,
         }
     }
@@ -77,6 +83,8 @@ impl MountOptions {
             (!self.dev, MountFlags::NODEV, "nodev"),
             (!self.suid, MountFlags::NOSUID, "nosuid"),
             (!self.exec, MountFlags::NOEXEC, "noexec"),
+            (self.sync, MountFlags::SYNCHRONOUS, "sync"),
+            (self.no_symfollow, MountFlags::NOSYMFOLLOW, "nosymfollow"),
         ] {
             if is_set {
                 flags |= flag;
@@ -151,7 +159,9 @@ pub enum MountFault {
 pub enum UnmountFault {
     /// Somebody has a file or directory of it open.
     #[error(
-        "{} is in use (`fuser -vm DIR` shows by whom); end that, or unmount lazily with -l", .dir.display()
+        "{} is in use, by nothing that can be seen from here (as root, `fuser -vm DIR` may show more); end that, or unmount lazily \
+         with -l",
+        .dir.display()
     )]
     Busy {
         /// The directory.

@@ -316,6 +316,11 @@ pub trait Serve: Send + Sync + 'static {
         false
     }
 
+    /// Was it [shut down](Self::shut_down)?
+    fn is_shut_down(&self) -> bool {
+        false
+    }
+
     /// May whoever has this user id shut it down?
     fn may_shut_down(&self, caller: Caller) -> bool {
         caller.uid == 0

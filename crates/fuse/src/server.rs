@@ -466,6 +466,10 @@ impl Serve for Server {
         self.ask(|volume| volume.shut_down(how))
     }
 
+    fn is_shut_down(&self) -> bool {
+        self.ask(|volume| Ok(volume.is_shut_down())) == Ok(true)
+    }
+
     fn may_shut_down(&self, caller: Caller) -> bool {
         caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw()
     }

@@ -24,31 +24,6 @@ use crate::exit;
 const MOUNT: &str = "mount.fuse.extant";
 const UMOUNT: &str = "umount.fuse.extant";
 
-/// Words of fstab that are for others than the file system, or say what holds anyway.
-const FOR_OTHERS: [&[u8]; 21] = [
-    b"auto",
-    b"noauto",
-    b"nofail",
-    b"_netdev",
-    b"user",
-    b"nouser",
-    b"users",
-    b"owner",
-    b"group",
-    b"nogroup",
-    b"silent",
-    b"loud",
-    b"strictatime",
-    b"nostrictatime",
-    b"norelatime",
-    b"nodiratime",
-    b"diratime",
-    b"lazytime",
-    b"nolazytime",
-    b"nomand",
-    b"noiversion",
-];
-
 const INSTALL_HELP: &str = "\
 Then these work, and lines of /etc/fstab with the type fuse.extant:
   mount -t fuse.extant root.img /mnt            read-write, as mount(8) has it, unless -o ro
@@ -98,7 +73,7 @@ pub(crate) fn run_if_called_so() -> Option<ExitCode> {
     let called = PathBuf::from(args.next()?);
     let words: Vec<OsString> = args.collect();
     let meant = match called.file_name()?.to_str()? {
-        MOUNT => mount_words(&words),
+        MOUNT => mount_words(&words, rustix::process::geteuid().is_root()),
         UMOUNT => umount_words(&words),
         _ => return None,
     };
@@ -149,27 +124,32 @@ fn taken_apart<'a>(
     Ok((operands, options))
 }
 
-fn mount_words(words: &[OsString]) -> Result<Vec<OsString>, String> {
+/// mount(8) names no option that is its default, and `dev` and `suid` are: so they are here, for root, who alone can grant them.
+fn mount_words(words: &[OsString], is_root: bool) -> Result<Vec<OsString>, String> {
     let (operands, options) = taken_apart(words, b"oNt")?;
     let [image, dir] = operands[..] else {
         return Err(format!("{MOUNT}: is called by mount(8): {MOUNT} IMG DIR [-o OPTIONS]"));
     };
     let mut list: Vec<&[u8]> = Vec::new();
+    let mut meant = vec![OsString::from("mount")];
     for (letter, value) in options {
         match letter {
             b'o' => list.extend(value.as_bytes().split(|byte| *byte == b',')),
-            // Be tolerant, write no table, say more: nothing to do.
-            b's' | b'n' | b'v' | b't' => {}
+            b's' => meant.push("--sloppy".into()),
+            // Write no table, say more: nothing to do.
+            b'n' | b'v' | b't' => {}
             b'f' => return Err(format!("{MOUNT}: -f: a mount that is not made cannot be tried")),
             other => return Err(format!("{MOUNT}: -{} is not known", char::from(other))),
         }
     }
-    list.retain(|word| {
-        let for_others = word.starts_with(b"x-") || word.starts_with(b"X-") || word.starts_with(b"comment=");
-        !for_others && !word.is_empty() && !FOR_OTHERS.contains(word)
-    });
+    list.retain(|word| !word.is_empty());
+    if is_root && !list.contains(&b"remount".as_slice()) {
+        // In front of others, of which a later one counts more.
+        list.splice(0..0, [b"dev".as_slice(), b"suid"]);
+    }
     let list = OsString::from_vec(list.join(&b','));
-    Ok(vec!["mount".into(), "-o".into(), list, "--".into(), image.into(), dir.into()])
+    meant.extend(["-o".into(), list, "--".into(), image.into(), dir.into()]);
+    Ok(meant)
 }
 
 fn umount_words(words: &[OsString]) -> Result<Vec<OsString>, String> {
@@ -177,7 +157,7 @@ fn umount_words(words: &[OsString]) -> Result<Vec<OsString>, String> {
     let [dir] = operands[..] else {
         return Err(format!("{UMOUNT}: is called by umount(8): {UMOUNT} DIR [-l]"));
     };
-    let mut meant = vec![OsString::from("umount")];
+    let mut meant = vec![OsString::from("umount"), "--as-helper".into()];
     for (letter, _) in options {
         match letter {
             b'l' => meant.push("-l".into()),
@@ -200,20 +180,26 @@ mod tests {
 
     #[test]
     fn words_of_mount_become_words_of_extant() {
-        let mount = |text: &str| mount_words(&words(text));
+        let mount = |text: &str| mount_words(&words(text), false);
         let expected = |text: &str| Ok(words(text));
         assert_eq!(
             mount("a.img /mnt -o rw,nofail,x-systemd.automount,fsname=b"),
-            expected("mount -o rw,fsname=b -- a.img /mnt")
+            expected("mount -o rw,nofail,x-systemd.automount,fsname=b -- a.img /mnt")
         );
-        assert_eq!(mount("-sn -oro a.img /mnt -t fuse.extant"), expected("mount -o ro -- a.img /mnt"));
+        let by_root = |text: &str| mount_words(&words(text), true);
+        assert_eq!(by_root("a /mnt -o rw,nodev"), expected("mount -o dev,suid,rw,nodev -- a /mnt"));
+        assert_eq!(by_root("a /mnt -o remount,ro"), expected("mount -o remount,ro -- a /mnt"));
+        assert_eq!(
+            mount("-sn -oro a.img /mnt -t fuse.extant"),
+            expected("mount --sloppy -o ro -- a.img /mnt")
+        );
         let none = ["mount", "-o", "", "--", "a", "b"].map(OsString::from).to_vec();
         assert_eq!(mount("a b"), Ok(none));
         assert!(mount("a").is_err() && mount("a b c").is_err() && mount("a b -o").is_err());
         assert!(mount("a b -f").is_err() && mount("a b -N 5").is_err() && mount("a b -q").is_err());
         let umount = |text: &str| umount_words(&words(text));
-        assert_eq!(umount("/mnt -lv -t fuse.extant"), expected("umount -l -- /mnt"));
-        assert_eq!(umount("-n /mnt"), expected("umount -- /mnt"));
+        assert_eq!(umount("/mnt -lv -t fuse.extant"), expected("umount --as-helper -l -- /mnt"));
+        assert_eq!(umount("-n /mnt"), expected("umount --as-helper -- /mnt"));
         assert!(umount("").is_err() && umount("a b").is_err() && umount("a -x").is_err());
     }
 }

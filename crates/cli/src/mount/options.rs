@@ -1,11 +1,14 @@
 //! The words after `-o`.
 
+mod foreign;
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use device::Io;
+pub(super) use foreign::{Foreign, foreign};
 use fuse::mounting::is_plain_word;
 use volume::{
     Batching, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings, OnError,
@@ -42,14 +45,49 @@ pub(super) struct MountFlags {
     pub(super) batching: Batching,
     pub(super) extents: ExtentPolicy,
     pub(super) orphans: OrphanMode,
+    pub(super) log: LogTo,
+    /// The kernel makes each write durable before it returns.
+    pub(super) sync: bool,
+    /// Symbolic links are not followed.
+    pub(super) no_symfollow: bool,
+    /// What is said of options that change nothing here.
+    pub(super) notes: Vec<Note>,
+}
+
+/// Where damage and errors are reported, besides standard error.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum LogTo {
+    /// The system's log, from the background; else nowhere.
+    #[default]
+    Default,
+    System,
+    Nowhere,
+    File(PathBuf),
+}
+
+/// Options, and why they change nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Note {
+    options: String,
+    why: &'static str,
+}
+
+impl std::fmt::Display for Note {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "-o {}: {}", self.options, self.why)
+    }
 }
 
 impl MountFlags {
-    /// Understands all lists that were given, later words overruling earlier ones.
-    pub(super) fn parse(lists: &[OsString]) -> Result<Self, String> {
+    /// Understands all lists that were given, later words overruling earlier ones. `sloppy`: words that are not known are left out,
+    /// with a note.
+    pub(super) fn parse(lists: &[OsString], sloppy: bool) -> Result<Self, String> {
         let mut flags = Self::default();
         for word in lists.iter().flat_map(|list| list.as_bytes().split(|byte| *byte == b',')) {
-            flags.word(word)?;
+            match flags.word(word) {
+                Err(_) if sloppy && is_unknown(word) => flags.note(word, "it is not known, and left out"),
+                result => result?,
+            }
         }
         if flags.batching.min > flags.batching.max && !flags.batching.max.is_zero() {
             return Err(
@@ -88,10 +126,20 @@ impl MountFlags {
         };
         let key_text = String::from_utf8_lossy(key);
         match (key, value) {
-            // What mount(8) and fstab put there, and what holds anyway.
-            (b"" | b"defaults" | b"nodev" | b"nosuid" | b"noatime" | b"relatime" | b"async", None) => {
-                self.dev &= key != b"nodev";
-                self.suid &= key != b"nosuid";
+            (b"", None) => {}
+            (b"nodev", None) => self.dev = false,
+            (b"nosuid", None) => self.suid = false,
+            (b"sync", None) => self.sync = true,
+            (b"async", None) => self.sync = false,
+            (b"nosymfollow", None) => self.no_symfollow = true,
+            (b"symfollow", None) => self.no_symfollow = false,
+            (b"log", Some(value)) => {
+                self.log = match value.as_bytes() {
+                    b"" => return Err("-o log=FILE, log=syslog or log=none".to_owned()),
+                    b"syslog" => LogTo::System,
+                    b"none" => LogTo::Nowhere,
+                    _ => LogTo::File(value.into()),
+                };
             }
             (b"ro", None) => self.read_write = false,
             (b"rw", None) => self.read_write = true,
@@ -165,19 +213,88 @@ impl MountFlags {
             (key, _) if WITH_VALUE.contains(&key) => {
                 return Err(format!("-o {key_text} needs a value: {key_text}=..."));
             }
-            _ => {
-                return Err(format!(
-                    "-o \"{}\" is not known; see `extant mount --help` for those that are",
-                    String::from_utf8_lossy(word)
-                ));
-            }
+            _ => match foreign(word) {
+                Some(Foreign::Taken) => {}
+                Some(Foreign::Note(why)) => self.note(word, why),
+                Some(Foreign::Refused(hint)) => {
+                    return Err(format!("-o \"{}\": {hint}", String::from_utf8_lossy(word)));
+                }
+                None => return Err(unknown(word)),
+            },
         }
         Ok(())
     }
+
+    fn note(&mut self, word: &[u8], why: &'static str) {
+        let word = String::from_utf8_lossy(word);
+        match self.notes.iter_mut().find(|note| note.why == why) {
+            Some(note) if note.options.split(',').any(|option| option == word) => {}
+            Some(note) => note.options = format!("{},{word}", note.options),
+            None => self.notes.push(Note { options: word.into_owned(), why }),
+        }
+    }
 }
 
+/// Is it a word of nobody's, rather than a known one with a value that makes no sense?
+fn is_unknown(word: &[u8]) -> bool {
+    let key = word.split(|byte| *byte == b'=').next().unwrap_or_default();
+    !OURS.iter().any(|name| name.as_bytes() == key) && !WITH_VALUE.contains(&key) && foreign(word).is_none()
+}
+
+fn unknown(word: &[u8]) -> String {
+    let names = OURS.iter().copied().chain(WITH_VALUE.iter().filter_map(|name| str::from_utf8(name).ok()));
+    let key = word.split(|byte| *byte == b'=').next();
+    let hint = match foreign::nearest(word, names).filter(|name| Some(name.as_bytes()) != key) {
+        Some(name) => format!("\"{name}\" is like it"),
+        None => "see `extant mount --help` for those that are".to_owned(),
+    };
+    format!("-o \"{}\" is not known; {hint}", String::from_utf8_lossy(word))
+}
+
+/// Words that stand alone.
+const OURS: [&str; 37] = [
+    "ro",
+    "rw",
+    "exec",
+    "noexec",
+    "dev",
+    "nodev",
+    "suid",
+    "nosuid",
+    "sync",
+    "async",
+    "symfollow",
+    "nosymfollow",
+    "discard",
+    "nodiscard",
+    "allow_other",
+    "default_permissions",
+    "auto_da_alloc",
+    "noauto_da_alloc",
+    "writeback_cache",
+    "track_opens",
+    "notrack_opens",
+    "track_closes",
+    "noload",
+    "norecovery",
+    "buffered_iomap",
+    "nobuffered_iomap",
+    "image_direct",
+    "noimage_direct",
+    "barrier",
+    "nobarrier",
+    "remount",
+    "grpid",
+    "bsdgroups",
+    "nogrpid",
+    "sysvgroups",
+    "delalloc",
+    "nodelalloc",
+];
+
 /// Words that stand before "=".
-const WITH_VALUE: [&[u8]; 13] = [
+const WITH_VALUE: [&[u8]; 14] = [
+    b"log",
     b"fsname",
     b"subtype",
     b"journal_dev",
@@ -216,7 +333,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<MountFlags, String> {
-        MountFlags::parse(&[text.into()])
+        MountFlags::parse(&[text.into()], false)
     }
 
     #[test]
@@ -233,7 +350,7 @@ mod tests {
             ["", "discard", "discard,nodiscard"].map(|text| parse(text).unwrap().discard),
             [None, Some(true), Some(false)]
         );
-        let both = MountFlags::parse(&["noexec".into(), "subtype=x".into()]).unwrap();
+        let both = MountFlags::parse(&["noexec".into(), "subtype=x".into()], false).unwrap();
         assert_eq!(parse("errors=panic,errors=remount-ro").unwrap().errors, Some(OnError::ReadOnly));
         let path = |text| parse(text).unwrap().over(&DefaultOptions::default()).data;
         assert_eq!([path("data=writeback"), path("nobuffered_iomap")], [DataPath::Iomap, DataPath::Ordered]);
@@ -281,6 +398,26 @@ mod tests {
         let all = over("barrier,nodiscard,nogrpid,data=ordered,delalloc");
         assert!(!all.no_barriers && !all.discard && !all.dir_groups);
         assert_eq!((all.data, over("data=ordered").data), (DataPath::Iomap, DataPath::Ordered));
+    }
+
+    /// Lines of /etc/fstab that were written for the kernel's driver: they must not end a boot.
+    #[test]
+    fn options_of_other_mounts_are_taken_with_a_note_where_they_change_nothing() {
+        let flags = parse("defaults,acl,usrquota,grpquota,usrquota,lazytime,nofail,x-a=b,sync").unwrap();
+        let notes: Vec<String> = flags.notes.iter().map(ToString::to_string).collect();
+        assert!(
+            flags.sync && notes.len() == 2 && notes[0].starts_with("-o usrquota,grpquota: "),
+            "{notes:?}"
+        );
+        assert!(parse("offset=4096").unwrap_err().contains("IMG@OFFSET"));
+        assert!(parse("usrqouta").unwrap_err().contains("\"usrquota\" is like it"));
+        assert!(parse("nobufered_iomap").unwrap_err().contains("\"nobuffered_iomap\""));
+        let sloppy = |text: &str| MountFlags::parse(&[text.into()], true);
+        assert_eq!(sloppy("rw,what=1").unwrap().notes.len(), 1);
+        assert!(sloppy("errors=ignore").is_err() && sloppy("ro=1").is_err());
+        let log = ["", "log=syslog", "log=none", "log=a,log=b"].map(|text| parse(text).unwrap().log);
+        assert_eq!(log, [LogTo::Default, LogTo::System, LogTo::Nowhere, LogTo::File("b".into())]);
+        assert!(parse("log=").is_err() && parse("log").unwrap_err().contains("log=..."));
     }
 
     #[test]

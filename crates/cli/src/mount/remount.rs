@@ -1,15 +1,35 @@
 //! `extant mount -o remount,...`: switches of a mount that stands. Whatever else is asked for has to be as it is already: mount(8)
-//! repeats all options that it finds in the table of mounts.
+//! repeats all options that it finds in the table of mounts and in /etc/fstab.
+//!
+//! The kernel changes the switches by itself. What it cannot do is to have a server write that opened its image for reading: such a
+//! mount is replaced by one for writing, if nothing uses it at that moment.
+//!
+//! ```text
+//!  server opened for writing:  the kernel's switch
+//!  server opened for reading:  not in use, image can be written --> unmount -> mount again with its options and rw
+//!                                                                   (if that fails: again as it was)
+//! ```
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use device::mount_table::mounted_at;
-use fuse::{Remount, remount};
+use clap::FromArgMatches;
+use device::mount_table::{MountEntry, mounted_at, mounts};
+use fuse::{MODE_ATTRIBUTE, Remount, RemountFault, remount};
+use rustix::process::PidfdFlags;
 
-use super::MountError;
+use super::options::foreign;
+use super::{DAEMON, MountArgs, MountError, MountFlags, umount};
 use crate::exit;
+use crate::imagearg::ImageArg;
+
+/// How long a server that only read may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Is it not a new mount that is asked for?
 pub(super) fn is_asked(lists: &[OsString]) -> bool {
@@ -24,10 +44,19 @@ pub(super) fn run(dir: &Path, lists: &[OsString]) -> Result<(), MountError> {
     let fail = |text: &dyn std::fmt::Display| MountError::new(exit::TARGET, text);
     let dir = dir.canonicalize().map_err(|error| fail(&format_args!("{}: {error}", dir.display())))?;
     let entry = mounted_at(&dir).map_err(|error| fail(&error))?;
-    let there = entry.map(|entry| entry.options).unwrap_or_default();
+    let started = Started::of(&dir);
+    let mut there = entry.as_ref().map(|entry| entry.options.clone()).unwrap_or_default();
+    for list in started.iter().flat_map(|started| &started.args.options) {
+        there = format!("{there},{}", list.to_string_lossy());
+    }
     let change = parse(lists, &there)
         .map_err(|text| MountError::new(exit::USAGE_CODE, format!("-o remount: {text}")))?;
-    remount(&dir, change).map_err(|fault| fail(&fault))
+    match (remount(&dir, change), entry, started) {
+        (Err(RemountFault::OpenForReading(_)), Some(entry), Some(started)) => {
+            started.replace(&dir, &entry, change)
+        }
+        (result, ..) => result.map_err(|fault| fail(&fault)),
+    }
 }
 
 /// What the words change; `there`: the options that it has.
@@ -40,8 +69,9 @@ fn parse(lists: &[OsString], there: &str) -> Result<Remount, String> {
             b"dev" | b"nodev" => change.dev = Some(word == b"dev"),
             b"suid" | b"nosuid" => change.suid = Some(word == b"suid"),
             b"exec" | b"noexec" => change.exec = Some(word == b"exec"),
-            b"" | b"remount" | b"defaults" | b"noatime" | b"relatime" | b"async" => {}
+            b"" | b"remount" => {}
             same if there.split(',').any(|option| option.as_bytes() == same) => {}
+            other if foreign(other).is_some() => {}
             other => {
                 let word = String::from_utf8_lossy(other);
                 return Err(format!(
@@ -53,20 +83,137 @@ fn parse(lists: &[OsString], there: &str) -> Result<Remount, String> {
     Ok(change)
 }
 
+/// How the server of a mount was started: it can be started again.
+struct Started {
+    server: rustix::process::Pid,
+    /// The words of its command line, without its name.
+    words: Vec<OsString>,
+    args: MountArgs,
+    /// What paths among them are relative to; `None` for one in the foreground, which another program waits for.
+    relative_to: Option<PathBuf>,
+}
+
+impl Started {
+    /// `None` where the server does not say who it is, or belongs to another user.
+    fn of(dir: &Path) -> Option<Self> {
+        let server = umount::server_of(dir)?;
+        let proc = PathBuf::from(format!("/proc/{}", server.as_raw_pid()));
+        if std::fs::metadata(&proc).ok()?.uid() != rustix::process::geteuid().as_raw() {
+            return None;
+        }
+        let parts = |name: &str| -> Option<Vec<OsString>> {
+            let bytes = std::fs::read(proc.join(name)).ok()?;
+            let parts = bytes.strip_suffix(b"\0").unwrap_or(&bytes).split(|byte| *byte == 0);
+            Some(parts.map(|part| OsString::from_vec(part.to_vec())).collect())
+        };
+        let words = parts("cmdline")?.split_off(1);
+        let command = <MountArgs as clap::Args>::augment_args(clap::Command::new("mount"));
+        let matches = command.try_get_matches_from(&words).ok()?;
+        let args = MountArgs::from_arg_matches(&matches).ok()?;
+        let relative_to = parts("environ")?.iter().find_map(|pair| {
+            let value = pair.as_bytes().strip_prefix(DAEMON.as_bytes())?.strip_prefix(b"=")?;
+            Some(PathBuf::from(OsStr::from_bytes(value)))
+        });
+        Some(Self { server, words, args, relative_to })
+    }
+
+    /// Takes the mount down and makes one for writing in its place.
+    fn replace(&self, dir: &Path, entry: &MountEntry, change: Remount) -> Result<(), MountError> {
+        let shown = dir.display();
+        let stays = |why: &dyn std::fmt::Display| {
+            MountError::new(exit::TARGET, format!("{shown} stays read-only: {why}"))
+        };
+        let Some(relative_to) = &self.relative_to else {
+            return Err(stays(&"it is served in the foreground; end that, and mount it with -o rw"));
+        };
+        let flags = MountFlags::parse(&self.args.options, true).map_err(|why| stays(&why))?;
+        if flags.no_recovery {
+            return Err(stays(&"its journal was left out (noload); unmount it, and mount it with -o rw"));
+        }
+        let image = relative_to.join(&self.args.image);
+        let image = ImageArg::parse(image.as_os_str()).map_err(|why| stays(&why))?;
+        // Not opened by its own rules, which its own lock forbids.
+        if let Err(error) = std::fs::File::options().write(true).open(&image.path) {
+            return Err(stays(&format_args!("{image} cannot be written: {error}")));
+        }
+        let same = mounts().unwrap_or_default().into_iter().filter(|other| other.device == entry.device);
+        if same.count() > 1 {
+            return Err(stays(&"it is mounted in several places (mount --bind)"));
+        }
+        let process = rustix::process::pidfd_open(self.server, PidfdFlags::empty());
+        let process = process.map_err(|error| stays(&error))?;
+        umount::unmount_patiently(dir, entry, false).map_err(|why| stays(&why))?;
+        if !umount::ends_in(&process, PATIENCE) {
+            let why =
+                format!("{shown} is unmounted, but its server still runs; mount it again when it has ended");
+            return Err(MountError::new(exit::TARGET, why));
+        }
+        let mut list = "rw".to_owned();
+        for (to, yes, no) in
+            [(change.dev, "dev", "nodev"), (change.suid, "suid", "nosuid"), (change.exec, "exec", "noexec")]
+        {
+            if let Some(to) = to {
+                list = format!("{list},{}", if to { yes } else { no });
+            }
+        }
+        if self.mount(relative_to, &["-o".into(), list.into()]) {
+            return match umount::attribute(dir, MODE_ATTRIBUTE).as_deref() {
+                Some(b"ro") => Err(stays(&"it is write-protected")),
+                _ => Ok(()),
+            };
+        }
+        match self.mount(relative_to, &[]) {
+            true => Err(stays(&"it could not be mounted for writing")),
+            false => {
+                let why =
+                    format!("{shown} is unmounted: it could be mounted neither for writing nor as it was");
+                Err(MountError::new(exit::TARGET, why))
+            }
+        }
+    }
+
+    /// Starts `extant mount` as it was started, with further words.
+    fn mount(&self, relative_to: &Path, further: &[OsString]) -> bool {
+        let mut command = Command::new("/proc/self/exe");
+        // Options end at "--".
+        let (mount, others) =
+            self.words.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
+        command.arg0("extant").args(mount).args(with_further(others, further));
+        command.current_dir(relative_to).env_remove(DAEMON).stdin(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    }
+}
+
+/// Words of options, so that `further` counts more than they do: a later `-o` does, and "--" ends options.
+fn with_further(words: &[OsString], further: &[OsString]) -> Vec<OsString> {
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    [&words[..end], further, &words[end..]].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn switches_change_and_all_else_is_as_it_was() {
-        let there = "rw,nosuid,nodev,relatime,rw,user_id=0,group_id=0,allow_other,max_read=1048576";
+        let there =
+            "rw,nosuid,nodev,relatime,rw,user_id=0,group_id=0,allow_other,max_read=1048576,data=journal";
         let parsed = |text: &str| parse(&[text.into()], there);
-        let change = parsed(&format!("{there},remount,ro,exec")).unwrap();
+        let change = parsed(&format!("{there},remount,ro,exec,acl,nofail")).unwrap();
         let expected =
             Remount { read_only: Some(true), dev: Some(false), suid: Some(false), exec: Some(true) };
         assert_eq!(change, expected);
         assert_eq!(parsed("remount"), Ok(Remount::default()));
         assert!(parsed("remount,noload").unwrap_err().contains("noload"));
+        assert!(parsed("remount,data=ordered").unwrap_err().contains("data=ordered"));
         assert!(is_asked(&["a,remount".into()]) && !is_asked(&["remounts".into()]));
+    }
+
+    #[test]
+    fn further_words_stand_where_options_end() {
+        let words = |text: &str| -> Vec<OsString> { text.split(' ').map(OsString::from).collect() };
+        let with = |text| with_further(&words(text), &words("-o rw"));
+        assert_eq!(with("-o ro -- a b"), words("-o ro -o rw -- a b"));
+        assert_eq!(with("a b -o ro"), words("a b -o ro -o rw"));
     }
 }

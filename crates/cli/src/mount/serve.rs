@@ -4,28 +4,29 @@ use std::io::Write;
 use std::path::Path;
 use std::process::exit as end_process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use device::Device;
 use device::mount_table::mounted_at;
-use fuse::{MountOptions, Mounted, Server, Threads, UnmountFault, unmount};
+use fuse::{MountOptions, Mounted, Serve, Server, Threads, UnmountFault, unmount};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use volume::{DefaultOptions, OpenFault, OpenOptions, Volume, WriteOptions};
 
+use super::log::{Level, Log};
 use super::options::MountFlags;
-use super::{MountArgs, MountError, READY};
+use super::{MountArgs, MountError, READY, umount};
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError, Transfers};
 use crate::sizes::parse_size;
 use crate::voice::say;
 
-/// Damages that are said one by one; a badly damaged image would fill the screen or a log.
-const DAMAGES_SAID: u32 = 100;
 /// Less memory than this would be no cache.
 const CACHE_MIN: usize = 1 << 20;
 /// The image is no file system that can be read; the same code as `inspect`'s.
 const NOT_READABLE: u8 = 8;
+/// The one feature that the kernel, too, takes as "mount it read-only".
+const READ_ONLY_FEATURE: &str = "read-only";
 
 /// Mounts and serves until unmounted. As a daemon, says "ready" on standard output and leaves the terminal.
 pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Result<(), MountError> {
@@ -34,15 +35,36 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| target(format!("signals cannot be handled: {error}")))?;
 
-    let volume = open(args, flags)?;
-    tell_recovery(args, &volume);
-    let server = Server::new(volume, Box::new(reporter(args)));
+    let name = Path::new(&args.image).display().to_string();
+    let log = Arc::new(Log::open(&flags.log, name, is_daemon).map_err(target)?);
+    record_panics(Arc::clone(&log));
+    for note in &flags.notes {
+        say!("note: {note}");
+    }
+    let volume = open(args, flags, &log)?;
+    tell_recovery(args, &volume, &log);
+    let reporter = Arc::clone(&log);
+    let server = Server::new(volume, Box::new(move |damage| reporter.damage(damage)));
     let server = if flags.track_opens { server.with_opens() } else { server };
     let server = Arc::new(if flags.track_closes { server.with_closes() } else { server });
-    let served = serve(args, flags, is_daemon, signals, &server);
+    let served = serve(args, flags, is_daemon, signals, (&server, &log));
     // Whatever happened: what was changed is written.
-    let closed = close(args, &server);
-    served.and(closed)
+    let ended = served.and(close(args, &server));
+    log.finish();
+    match &ended {
+        Ok(()) => log.record(Level::Info, "unmounted"),
+        Err(error) => log.record(Level::Error, &error.text),
+    }
+    ended
+}
+
+/// What a thread dies of is in the log as well.
+fn record_panics(log: Arc<Log>) {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        log.record(Level::Error, &format!("internal error: {panic}"));
+        before(panic);
+    }));
 }
 
 /// Closes the image; what is lost if that fails, is said.
@@ -58,10 +80,11 @@ fn serve(
     flags: &MountFlags,
     is_daemon: bool,
     signals: Signals,
-    server: &Arc<Server>,
+    (server, log): (&Arc<Server>, &Arc<Log>),
 ) -> Result<(), MountError> {
     let target = |text: String| MountError::new(exit::TARGET, text);
-    let options = mount_options(args, flags);
+    let options = mount_options(args, flags, server.is_writable());
+    look_below(&args.dir)?;
     let mut threads = Threads::default();
     threads.count = args.threads.map_or(threads.count, usize::from);
     let mounted = Mounted::new(Arc::clone(server), &args.dir, &options, threads)
@@ -71,25 +94,30 @@ fn serve(
     let handle = signals.handle();
     let device = mounted_at(&dir).ok().flatten().map(|entry| entry.device);
     let watcher = {
-        let (dir, server, image) = (dir.clone(), Arc::clone(server), args.image.clone());
+        let (dir, server, log) = (dir.clone(), Arc::clone(server), Arc::clone(log));
+        let of_end = Arc::clone(&log);
         let end = move || match server.close() {
-            Ok(()) => end_process(0),
+            Ok(()) => {
+                of_end.record(Level::Info, "unmounted by a signal, though in use");
+                end_process(0)
+            }
             Err(fault) => {
-                let image = Path::new(&image).display();
-                say!("{image}: the last changes could not be written: {fault}");
+                of_end.say(Level::Error, &format!("the last changes could not be written: {fault}"));
                 end_process(exit::TARGET.into())
             }
         };
         std::thread::Builder::new()
             .name("signals".to_owned())
-            .spawn(move || unmount_on_signal(signals, &dir, device, &end))
+            .spawn(move || unmount_on_signal(signals, &dir, device, &log, &end))
             .map_err(|error| target(format!("cannot start a thread: {error}")))
     };
     let watcher = watcher.inspect_err(|_| {
         let _ = unmount(&dir, true);
     })?;
+    let way = if server.is_writable() { "read-write" } else { "read-only" };
+    log.record(Level::Info, &format!("mounted on {}, {way}", dir.display()));
     if is_daemon {
-        leave_terminal().map_err(|error| {
+        leave_terminal(device).map_err(|error| {
             let _ = unmount(&dir, true);
             target(format!("cannot become a background process: {error}"))
         })?;
@@ -97,10 +125,9 @@ fn serve(
         let mut stdout = std::io::stdout().lock();
         let _ = writeln!(
             stdout,
-            "{} is mounted on {}, {}; Ctrl-C or `extant umount {1}` ends it",
+            "{} is mounted on {}, {way}; Ctrl-C or `extant umount {1}` ends it",
             Path::new(&args.image).display(),
             dir.display(),
-            if flags.read_write { "read-write" } else { "read-only" }
         );
         let _ = stdout.flush();
     }
@@ -113,7 +140,43 @@ fn serve(
     })
 }
 
-fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
+/// Says if something is mounted there already.
+fn look_below(dir: &Path) -> Result<(), MountError> {
+    let dir = umount::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let below = mounted_at(&dir).ok().flatten();
+    let state = match &below {
+        Some(below) if below.fs_type.starts_with("fuse") => rustix::fs::statvfs(&dir).map(drop),
+        _ => Ok(()),
+    };
+    if state == Err(Errno::NOTCONN) {
+        let dir = dir.display();
+        let why = format!("{dir} is a mount whose server has ended; `extant umount {dir}` takes it away");
+        return Err(MountError::new(exit::TARGET, why));
+    }
+    if let Some(below) = below {
+        let (source, kind) = (Path::new(&below.source).display(), below.fs_type);
+        say!(
+            "note: {} is a mount of {source} ({kind}) already, which is covered until this one is unmounted",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// As mount(8): what is write-protected is mounted read-only, with a warning.
+fn open(args: &MountArgs, flags: &MountFlags, log: &Log) -> Result<Volume, MountError> {
+    match open_as(args, flags, flags.read_write) {
+        Err(error) if error.is_protected => {
+            let text = format!("write-protected, mounted read-only: {}", error.text);
+            say!("warning: {text}");
+            log.record(Level::Warning, &text);
+            open_as(args, flags, false)
+        }
+        opened => opened,
+    }
+}
+
+fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, MountError> {
     let image = ImageArg::parse(&args.image)?;
     if let Some(path) = &image.inner_path {
         let text = format!(
@@ -123,9 +186,9 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         );
         return Err(MountError::new(exit::USAGE_CODE, text));
     }
-    let device = open_device(&image, flags)?;
+    let device = open_device(&image, flags, write)?;
     let asked = DefaultOptions::of_device(&*device);
-    if let Some(why) = asked.refused.as_ref().filter(|_| flags.read_write) {
+    if let Some(why) = asked.refused.as_ref().filter(|_| write) {
         say!("note: {image}: {why}");
     }
     let cache = parse_size(&args.cache)
@@ -149,27 +212,33 @@ fn open(args: &MountArgs, flags: &MountFlags) -> Result<Volume, MountError> {
         ..OpenOptions::default()
     };
     if let Some(path) = &flags.journal_device {
-        options.journal_device = Some(open_device(&ImageArg::parse(path.as_os_str())?, flags)?);
+        options.journal_device = Some(open_device(&ImageArg::parse(path.as_os_str())?, flags, write)?);
     }
-    let opened = match flags.read_write {
+    let opened = match write {
         true => Volume::open(device, &options),
         false => Volume::open_read_only(device, &options),
     };
     opened.map_err(|fault| {
-        let code = if matches!(fault, OpenFault::InUse(_)) { exit::BUSY } else { NOT_READABLE };
-        MountError::new(code, format!("{image}: {fault}"))
+        let text = format!("{image}: {fault}");
+        match fault {
+            OpenFault::InUse(_) => MountError::new(exit::BUSY, text),
+            OpenFault::Unwritable(features) if features == READ_ONLY_FEATURE => {
+                MountError::protected(NOT_READABLE, text)
+            }
+            _ => MountError::new(NOT_READABLE, text),
+        }
     })
 }
 
 /// The image, for reading, or to be changed by nobody else.
-fn open_device(image: &ImageArg, flags: &MountFlags) -> Result<Arc<dyn Device>, MountError> {
+fn open_device(image: &ImageArg, flags: &MountFlags, write: bool) -> Result<Arc<dyn Device>, MountError> {
     let transfers = Transfers { io: flags.io, direct: flags.image_direct };
-    if !flags.read_write {
+    if !write {
         return Ok(image.open_shared_by(transfers)?);
     }
     image.open_locked_by(transfers).map_err(|error| match error {
         LockError::Arg(error) => error.into(),
-        LockError::Unwritable(why) => MountError::new(exit::TARGET, why),
+        LockError::Unwritable(why) => MountError::protected(exit::TARGET, why),
         LockError::Busy(why) => MountError::new(exit::BUSY, why),
     })
 }
@@ -182,7 +251,7 @@ impl From<ArgError> for MountError {
 }
 
 /// A journal that waits is the one thing about an image that its user should know.
-fn tell_recovery(args: &MountArgs, volume: &Volume) {
+fn tell_recovery(args: &MountArgs, volume: &Volume, log: &Log) {
     let recovery = volume.recovery();
     let image = Path::new(&args.image).display();
     if recovery.needed && recovery.blocks > 0 {
@@ -192,18 +261,20 @@ fn tell_recovery(args: &MountArgs, volume: &Volume) {
             "shown as after the replay of its journal"
         };
         let stays = if volume.is_writable() { "" } else { ", which stays as it is" };
-        say!(
-            "note: {image} was not unmounted cleanly; {done} ({} transactions, {} blocks){stays}",
-            recovery.transactions,
-            recovery.blocks
+        let (transactions, blocks) = (recovery.transactions, recovery.blocks);
+        let says = format!(
+            "was not unmounted cleanly; {done} ({transactions} transactions, {blocks} blocks){stays}"
         );
+        say!("note: {image} {says}");
+        log.record(Level::Warning, &says);
     }
     for problem in &recovery.problems {
         say!("note: {image}: journal: {problem}");
+        log.record(Level::Warning, &format!("journal: {problem}"));
     }
 }
 
-fn mount_options(args: &MountArgs, flags: &MountFlags) -> MountOptions {
+fn mount_options(args: &MountArgs, flags: &MountFlags, is_writable: bool) -> MountOptions {
     // The table of mounts is read from anywhere.
     let absolute = std::path::absolute(&args.image).map(Into::into);
     let fs_name = flags.fs_name.clone().or(absolute.ok()).unwrap_or_else(|| args.image.clone());
@@ -213,37 +284,27 @@ fn mount_options(args: &MountArgs, flags: &MountFlags) -> MountOptions {
         // Who lets others look lets them see what modes let them see.
         default_permissions: careful.default_permissions || flags.default_permissions || flags.allow_other,
         subtype: flags.subtype.clone().unwrap_or_else(|| careful.subtype.clone()),
-        read_only: !flags.read_write,
+        read_only: !is_writable,
         dev: flags.dev,
         suid: flags.suid,
         exec: !flags.noexec,
+        sync: flags.sync,
+        no_symfollow: flags.no_symfollow,
         writeback_cache: flags.writeback_cache,
         ..careful
     }
 }
 
-/// Says damage on standard error, which a daemon has given away.
-fn reporter(args: &MountArgs) -> impl Fn(&str) + Send + Sync + 'static {
-    let image = Path::new(&args.image).display().to_string();
-    let said = AtomicU32::new(0);
-    move |damage| match said.fetch_add(1, Ordering::Relaxed) {
-        0..DAMAGES_SAID => say!("{image}: {damage}"),
-        DAMAGES_SAID => {
-            say!("{image}: more of this is not shown; run `extant check` on the image")
-        }
-        _ => {}
-    }
-}
-
 /// Own session, no directory in use, nobody waiting on our output; then "ready".
-fn leave_terminal() -> std::io::Result<()> {
+fn leave_terminal(device: Option<(u32, u32)>) -> std::io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     std::env::set_current_dir("/")?;
     // Refused to a leader of a process group, which nobody made us.
     rustix::process::setsid()?;
     let mut stdout = std::io::stdout().lock();
     // Nobody listens if the first process was interrupted: the mount is there all the same.
-    let _ = stdout.write_all(READY).and_then(|()| stdout.flush());
+    let device = device.map_or(String::new(), |(major, minor)| format!("{major}:{minor}"));
+    let _ = writeln!(stdout, "{READY} {device}").and_then(|()| stdout.flush());
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
@@ -252,7 +313,13 @@ fn leave_terminal() -> std::io::Result<()> {
 
 /// Waits for signals until the handle is closed. A mount that is in use is taken out of the tree, and its users get errors:
 /// `end` closes the image and ends the process.
-fn unmount_on_signal(mut signals: Signals, dir: &Path, device: Option<(u32, u32)>, end: &dyn Fn()) {
+fn unmount_on_signal(
+    mut signals: Signals,
+    dir: &Path,
+    device: Option<(u32, u32)>,
+    log: &Log,
+    end: &dyn Fn(),
+) {
     for _signal in signals.forever() {
         // Something else may have been mounted there after ours was gone.
         let is_ours = match mounted_at(dir) {
@@ -267,9 +334,9 @@ fn unmount_on_signal(mut signals: Signals, dir: &Path, device: Option<(u32, u32)
             Ok(()) => return,
             Err(UnmountFault::Busy { .. }) => match unmount(dir, true) {
                 Ok(()) => end(),
-                Err(fault) => say!("{fault}"),
+                Err(fault) => log.say(Level::Error, &fault.to_string()),
             },
-            Err(fault) => say!("{fault}"),
+            Err(fault) => log.say(Level::Error, &fault.to_string()),
         }
     }
 }

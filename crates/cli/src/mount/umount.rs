@@ -1,4 +1,10 @@
-//! `extant umount`: takes a mount of extant down and waits until nobody holds the image any more.
+//! `extant umount`: takes a mount of extant down and waits until its server does not have the image any more.
+//!
+//! ```text
+//!  unmounted here --- other mounts of it in sight (bind) -------------> done: the server goes on
+//!                 --- the connection is gone, the server writes home -> wait, with a word now and then; done when it has ended
+//!                 --- the connection lives: another mount namespace --> write everything home through it, say who, exit 10
+//! ```
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -6,22 +12,36 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use device::mount_table::{TYPE, mounted_at};
-use fuse::{SERVER_ATTRIBUTE, unmount};
+use device::mount_table::{MountEntry, TYPE, mounted_at, mounts};
+use fuse::{SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE, UnmountFault, unmount};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags};
 
+use super::{MountError, holders};
 use crate::exit;
 use crate::voice::say;
 
-/// How long the server may take to end: it writes home what was changed.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a connection may live on after it was unmounted before somebody is looked for who holds it.
+const HELD: Duration = Duration::from_secs(1);
+/// How long it may if none is found.
+const HELD_BY_NOBODY: Duration = Duration::from_secs(3);
+/// After so long a word is said while the server writes home, and again.
+const WORD: Duration = Duration::from_secs(5);
+/// How often the server is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a mount may be in use by nothing that can be seen: the system lets go of what ended processes had mapped, and of requests to
+/// io_uring, some time after they ended.
+const BUSY: Duration = Duration::from_secs(2);
+/// How long if something is seen, which may be ending just now.
+const BUSY_BY: Duration = Duration::from_millis(200);
 
 const UMOUNT_HELP: &str = "\
-Refuses what is not a mount of extant. Returns when the process that served it has ended, so the image is free then.
+Refuses what is not a mount of extant. Returns when the process that served it has ended, so the image is free then; at once if it \
+is mounted elsewhere in sight (mount --bind).
 
-Exit codes: 0 unmounted; 1 not, or changes could not be written: the reason is said; 2 usage.";
+Exit codes: 0 unmounted; 1 not, or changes could not be written: the reason is said; 2 usage; 10 unmounted here and written home, \
+but another mount namespace still has it.";
 
 /// Unmount what `extant mount` mounted.
 #[derive(Debug, Args)]
@@ -33,47 +53,134 @@ pub(crate) struct UmountArgs {
     /// Take it out of the tree though it is in use; it ends when its last user does. Does not wait.
     #[arg(short, long)]
     lazy: bool,
+    /// Called by umount(8): what was shut down is no error.
+    #[arg(long, hide = true)]
+    as_helper: bool,
 }
 
 /// Runs `extant umount`.
 pub(crate) fn umount(args: &UmountArgs) -> ExitCode {
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(text) => exit::fail(exit::TARGET, &text),
+        Err(error) => exit::fail(error.code, &error.text),
     }
 }
 
-fn run(args: &UmountArgs) -> Result<(), String> {
-    let dir = absolute(&args.dir).map_err(|error| format!("{}: {error}", args.dir.display()))?;
-    let entry = mounted_at(&dir).map_err(|error| format!("the table of mounts cannot be read: {error}"))?;
-    let Some(entry) = entry else {
-        return Err(format!(
-            "nothing is mounted on {}; `findmnt -t {TYPE}` lists the mounts of extant",
-            dir.display()
-        ));
-    };
+fn run(args: &UmountArgs) -> Result<(), MountError> {
+    let fail = |text: &dyn std::fmt::Display| MountError::new(exit::TARGET, text);
+    let dir = absolute(&args.dir).map_err(|error| fail(&format_args!("{}: {error}", args.dir.display())))?;
+    let entry = mounted_at(&dir)
+        .map_err(|error| fail(&format_args!("the table of mounts cannot be read: {error}")))?
+        .ok_or_else(|| {
+            let hint = format_args!("; `findmnt -t {TYPE}` lists the mounts of extant").to_string();
+            fail(&format_args!("nothing is mounted on {}{hint}", dir.display()))
+        })?;
     // A server that hangs must not keep a lazy unmount from working.
     let server = if args.lazy || !entry.fs_type.starts_with("fuse") { None } else { server_of(&dir) };
     if entry.fs_type != TYPE && server.is_none() {
-        return Err(format!(
-            "{} is a mount of type {}, not of extant; use umount(8) for it",
-            dir.display(),
-            entry.fs_type
-        ));
+        let kind = &entry.fs_type;
+        let text =
+            format!("{} is a mount of type {kind}, not of extant; use umount(8) for it", dir.display());
+        return Err(fail(&text));
     }
     // Held from before: the number of a process that has ended may be given to another one.
     let process = server.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-    // The process behind the mount has nobody to tell that writing fails; here it can still be told.
+    let was_shut_down = server.is_some() && attribute(&dir, SHUTDOWN_ATTRIBUTE).is_some();
+    // The process behind the mount cannot report any more that writing fails; here it still can.
     let synced = if server.is_some() { sync(&dir) } else { Ok(()) };
-    unmount(&dir, args.lazy).map_err(|fault| fault.to_string())?;
-    if let Some(process) = process.filter(|process| !ends_in_time(process)) {
-        drop(process);
-        say!("note: unmounted, but the process that served {} still runs", dir.display());
+    unmount_patiently(&dir, &entry, args.lazy).map_err(|text| fail(&text))?;
+    let is_elsewhere = mounts().unwrap_or_default().iter().any(|other| other.device == entry.device);
+    if let Some(process) = process.filter(|_| !is_elsewhere) {
+        wait_for(&process, &dir, &entry)?;
     }
-    synced.map_err(|error| {
-        let dir = dir.display();
-        format!("{dir} is unmounted, but changes could not be written: {error}; `extant check` tells the state of the image")
-    })
+    match synced {
+        Err(_) if was_shut_down && args.as_helper => {
+            say!("note: {} was shut down before: what had not been synced is lost", dir.display());
+            Ok(())
+        }
+        Err(error) => Err(fail(&format_args!(
+            "{} is unmounted, but changes could not be written: {error}; `extant check` tells the state of the image",
+            dir.display()
+        ))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Unmounts; while it is in use, looks by what, and tries again for a moment.
+pub(super) fn unmount_patiently(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<(), String> {
+    let begun = Instant::now();
+    let mut pause = Duration::from_millis(5);
+    loop {
+        let fault = match unmount(dir, lazy) {
+            Ok(()) => return Ok(()),
+            Err(fault) => fault,
+        };
+        if !matches!(fault, UnmountFault::Busy { .. }) {
+            return Err(fault.to_string());
+        }
+        let users = holders::users(entry);
+        let waited = begun.elapsed();
+        if waited > BUSY || waited > BUSY_BY && !users.is_empty() {
+            return Err(match &users[..] {
+                [] => fault.to_string(),
+                users => format!(
+                    "{} is in use: {}; end that, or unmount lazily with -l",
+                    dir.display(),
+                    users.join(", ")
+                ),
+            });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(200));
+    }
+}
+
+/// Waits until the server has ended: it writes home what was changed. Not if something else keeps it.
+fn wait_for(process: &OwnedFd, dir: &Path, entry: &MountEntry) -> Result<(), MountError> {
+    let connection = PathBuf::from(format!("/sys/fs/fuse/connections/{}", entry.device.1));
+    let sees_connections = mounts().unwrap_or_default().iter().any(|mount| mount.fs_type == "fusectl");
+    let begun = Instant::now();
+    let mut next_word = WORD;
+    while !ends_in(process, LOOK) {
+        let waited = begun.elapsed();
+        let may_be_held = !sees_connections || connection.exists();
+        if may_be_held && waited > HELD {
+            let holders = holders::elsewhere(entry.device);
+            if !holders.is_empty() || sees_connections && waited > HELD_BY_NOBODY {
+                return Err(held(dir, &holders));
+            }
+        }
+        if waited > next_word {
+            next_word = waited + WORD * 3;
+            say!(
+                "note: {} is unmounted; its server still writes changes home, for {} s now",
+                dir.display(),
+                waited.as_secs()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Says what still has the mount, after writing home what came through it.
+fn held(dir: &Path, holders: &[holders::Elsewhere]) -> MountError {
+    let names: Vec<String> = holders.iter().map(holders::Elsewhere::says).collect();
+    let by = match &names[..] {
+        [] => "that no process in sight is in".to_owned(),
+        names => format!("({})", names.join(", ")),
+    };
+    let written = match holders.iter().map(|holder| sync(&holder.reached())).find(Result::is_ok) {
+        Some(_) => "what was written is in the image",
+        None => "what was written is in the image but for the last moment",
+    };
+    let dir = dir.display();
+    MountError::new(
+        exit::BUSY,
+        format!(
+            "{dir} is unmounted here, but not in another mount namespace {by}: {written}, and its server goes on until \
+             that ends or unmounts it"
+        ),
+    )
 }
 
 /// Makes all changes durable: extant takes an fsync of the root for that. Nothing on mounts that are read-only.
@@ -81,8 +188,8 @@ fn sync(dir: &Path) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 
-/// Absolute and without symbolic links, also when nobody answers in the directory itself.
-fn absolute(dir: &Path) -> std::io::Result<PathBuf> {
+/// Absolute and without symbolic links, also when nothing answers in the directory itself.
+pub(super) fn absolute(dir: &Path) -> std::io::Result<PathBuf> {
     dir.canonicalize().or_else(|error| {
         let parent = dir.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });
         match (parent, dir.file_name()) {
@@ -95,14 +202,19 @@ fn absolute(dir: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// Which process serves the mount; `None` if it does not say so.
-fn server_of(dir: &Path) -> Option<Pid> {
-    let mut text = [0; 20];
-    let len = rustix::fs::getxattr(dir, OsStr::new(SERVER_ATTRIBUTE), &mut text[..]).ok()?;
-    Pid::from_raw(std::str::from_utf8(text.get(..len)?).ok()?.parse().ok()?)
+pub(super) fn server_of(dir: &Path) -> Option<Pid> {
+    Pid::from_raw(std::str::from_utf8(&attribute(dir, SERVER_ATTRIBUTE)?).ok()?.parse().ok()?)
 }
 
-fn ends_in_time(process: &OwnedFd) -> bool {
-    let end = Instant::now() + PATIENCE;
+pub(super) fn attribute(dir: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut text = [0; 20];
+    let len = rustix::fs::getxattr(dir, OsStr::new(name), &mut text[..]).ok()?;
+    text.get(..len).map(<[u8]>::to_vec)
+}
+
+/// Does the process end within this time?
+pub(super) fn ends_in(process: &OwnedFd, time: Duration) -> bool {
+    let end = Instant::now() + time;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).ok();

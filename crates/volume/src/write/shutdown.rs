@@ -47,6 +47,12 @@ impl Volume {
         writer.shut_down();
         made_durable
     }
+
+    /// Was it shut down?
+    #[must_use]
+    pub fn is_shut_down(&self) -> bool {
+        self.writer.as_ref().is_some_and(|writer| writer.is_shut_down())
+    }
 }
 
 impl Writer {
