@@ -269,6 +269,21 @@ fn links_that_cannot_be_counted_need_a_feature_and_an_index() {
     }
 }
 
+/// A map without extents cannot say that a block is unwritten, and i_blocks of 32 bits cannot count files of many TiB.
+#[test]
+fn what_has_no_older_form_is_refused() {
+    let scratch = testkit::scratch();
+    let path = image(scratch.path(), &["-b", "4096", "-O", "^extent,^64bit,^huge_file"], &[]);
+    let volume = open(&path);
+    let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    assert!(volume.fallocate(file, Allocate::Reserve, 0, 4096).unwrap_err().is(Refusal::NotSupported));
+    let size = |size| volume.set_attr(file, &SetAttr { size: Some(size), ..SetAttr::default() });
+    assert!(size(3 << 40).unwrap_err().is(Refusal::TooLarge));
+    size(1 << 40).unwrap();
+    volume.close().unwrap();
+    testkit::e2fsck_clean(&path);
+}
+
 /// A project needs the feature, and is not inherited without it.
 #[test]
 fn without_the_feature_there_are_no_projects() {

@@ -96,19 +96,29 @@ fn with_attribute(path: &Path, len: u32) {
     std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(&body, at + 132).unwrap();
 }
 
-/// Attributes move to make room; where they fill the inode, times are cut, and shown as they are kept.
+/// Attributes move to make room, into a block where they fill the inode. Where there is none, times are cut, and shown as they are
+/// kept.
 #[test]
 fn attributes_make_room_or_times_are_cut() {
-    for (len, has_room) in [(8, true), (64, true), (96, false)] {
+    for (len, is_full) in [(8, false), (64, false), (96, false), (64, true), (96, true)] {
         let scratch = testkit::scratch();
         let path = image(scratch.path(), &["-O", "^metadata_csum", "-I", "256"], &["write /dev/null file"]);
         with_attribute(&path, len);
         testkit::e2fsck_clean(&path);
         let volume = open(&path);
+        if is_full {
+            let other = volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
+            while volume
+                .write_at(other, volume.stat(&volume.inode(other).unwrap()).size, &[1; 1 << 16])
+                .is_ok()
+            {}
+            volume.sync().unwrap();
+        }
+        let has_room = len < 96 || !is_full;
         set_times(&volume, b"file", FAR);
         let volume = again(volume, &path, &[b"file"]);
         let cut = Timestamp { seconds: i32::MAX.into(), nanos: 0 };
-        assert_eq!(stat(&volume, b"file").mtime, if has_room { FAR } else { cut }, "{len}");
+        assert_eq!(stat(&volume, b"file").mtime, if has_room { FAR } else { cut }, "{len} {is_full}");
         let held = volume.xattr(&volume.inode(find(&volume, b"file")).unwrap(), b"user.k").unwrap();
         assert_eq!(held, vec![b'z'; len as usize]);
     }

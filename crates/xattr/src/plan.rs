@@ -197,13 +197,7 @@ impl<'a> Change<'a> {
             _ => {}
         }
         let old_block = held.is_some().then_some((places.block, refcount.unwrap_or(1)));
-        let unchanged = Plan {
-            body: None,
-            block: BlockPlan::Keep,
-            old_block,
-            value_checksum: None,
-            values: Values::default(),
-        };
+        let unchanged = Plan::unchanged(old_block);
         let chosen = match (self.value, found) {
             (None, None) => return Ok(unchanged),
             (Some(new), Some(Attr { value: AttrValue::Bytes(old), .. })) if new == old => {
@@ -216,7 +210,7 @@ impl<'a> Change<'a> {
             },
             (Some(value), _) => self.choose(value, places, rules, (&body, in_body), (&block, in_block))?,
         };
-        Ok(chosen.plan(unchanged, places, rules, (&body, &block)))
+        Ok(chosen.plan(unchanged, places.body.len(), rules, (&body, &block)))
     }
 
     /// Finds a place for a value.
@@ -293,15 +287,9 @@ struct Chosen<'l> {
 }
 
 impl Chosen<'_> {
-    fn plan(
-        self,
-        mut plan: Plan,
-        places: &Places<'_>,
-        rules: &Rules,
-        old: (&[Attr<'_>], &[Attr<'_>]),
-    ) -> Plan {
+    fn plan(self, mut plan: Plan, body_len: usize, rules: &Rules, old: (&[Attr<'_>], &[Attr<'_>])) -> Plan {
         if let Some(list) = &self.body {
-            let mut bytes = vec![0; places.body.len()];
+            let mut bytes = vec![0; body_len];
             encode_ibody(list, &mut bytes).expect("measured before");
             plan.body = Some(bytes);
             plan.values.old_body = value_inodes(old.0);
@@ -332,6 +320,16 @@ impl Chosen<'_> {
 }
 
 impl Plan {
+    fn unchanged(old_block: Option<(Pblk, u32)>) -> Self {
+        Self {
+            body: None,
+            block: BlockPlan::Keep,
+            old_block,
+            value_checksum: None,
+            values: Values::default(),
+        }
+    }
+
     /// Does the inode stay as it is?
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
@@ -444,6 +442,38 @@ impl Places<'_> {
         list.retain(|attr| (attr.index, attr.name) != (index, name));
         list.push(Attr { index, name, value: AttrValue::Bytes(&[]) });
         Ok((self.body.len() & !3).checked_sub(ibody_len(&list)))
+    }
+}
+
+impl Places<'_> {
+    /// What it comes to when the body becomes `room` bytes long, so that the inode's fixed fields can be longer: attributes move into
+    /// the block, the smallest that makes enough room first. Bytes of the inode's content stay.
+    ///
+    /// # Errors
+    /// [`ChangeFault::NoSpace`]: the block has no room for them; a structure cannot be read.
+    pub fn shrunk(&self, buffers: &Buffers, rules: &Rules, room: usize) -> Result<Plan, ChangeFault> {
+        let held = self.block(buffers)?;
+        let old_body = attrs(self.decoded_body()?);
+        let old_block = attrs(self.decoded_block(held.as_deref())?);
+        let refcount = held.as_deref().and_then(|bytes| ondisk::xattr::refcount(bytes).ok());
+        let (mut body, mut block) = (old_body.clone(), old_block.clone());
+        while ibody_len(&body) > room & !3 {
+            let excess = ibody_len(&body) - (room & !3);
+            let may_move = |attr: &Attr<'_>| attr.index != INDEX_SYSTEM;
+            let movable = || body.iter().enumerate().filter(|(_, attr)| may_move(attr));
+            let enough = movable().filter(|(_, attr)| attr.stored_len() >= excess);
+            let chosen = enough.min_by_key(|(_, attr)| attr.stored_len());
+            let chosen = chosen.or_else(|| movable().max_by_key(|(_, attr)| attr.stored_len()));
+            let at = chosen.map(|(at, _)| at).ok_or(ChangeFault::NoSpace)?;
+            block.push(body.remove(at));
+        }
+        if block_len(&block) > rules.block_size.len() {
+            return Err(ChangeFault::NoSpace);
+        }
+        let block = (block.len() > old_block.len()).then_some(block);
+        let chosen = Chosen { body: Some(body), block, value: None };
+        let unchanged = Plan::unchanged(held.is_some().then_some((self.block, refcount.unwrap_or(1))));
+        Ok(chosen.plan(unchanged, room, rules, (&old_body, &old_block)))
     }
 }
 

@@ -74,7 +74,11 @@ impl Volume {
         if others != SetAttr::default() {
             writer.admit(|| writer.owners_after(&node, &others))?;
             writer.run(NAME_CREDITS, |change| {
-                // First what may be refused: the ACL may need a block.
+                writer.make_room(change, &node)?;
+                if !has_room_for(&node, &others) {
+                    return Err(Refusal::NotSupported.into());
+                }
+                // What may be refused comes before the rest: the ACL may need a block.
                 if let Some(mode) = others.mode {
                     writer.chmod_acl(change, &node, mode)?;
                 }
@@ -84,6 +88,13 @@ impl Volume {
         }
         Ok(writer.live().snapshot(&node)?)
     }
+}
+
+/// Has the inode room for another project?
+fn has_room_for(node: &Node, set: &SetAttr) -> bool {
+    let values = node.values();
+    let is_other = set.project.is_some_and(|project| project != values.fields.projid);
+    !is_other || usize::from(values.fields.extra_isize) >= ondisk::inode::EXTRA_SIZE
 }
 
 impl Writer {
@@ -104,8 +115,9 @@ impl Writer {
         if values.has_flag(flags::IMMUTABLE | flags::APPEND) && !only_flags {
             return Err(Refusal::NotPermitted.into());
         }
-        let has_project = self.shared().sb.features.has_ro_compat(Features::PROJECT)
-            && usize::from(values.fields.extra_isize) >= ondisk::inode::EXTRA_SIZE;
+        let shared = self.shared();
+        let has_project = shared.sb.features.has_ro_compat(Features::PROJECT)
+            && shared.geometry.inode_size > ondisk::inode::BASE_SIZE;
         if set.project.is_some_and(|project| project != values.fields.projid) && !has_project {
             return Err(Refusal::NotSupported.into());
         }

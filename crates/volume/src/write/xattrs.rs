@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use base::{Ino, Lblk, Malformed, Pblk};
 use buffer::{Kind, Owner, ReadFault, Seal};
-use inode::{Change, Node, Values};
+use inode::{Change, Node, Values, ValuesInInodes};
 use mapping::FileMap;
 use ondisk::filetype::FileType;
 use ondisk::inode::{self as layout, flags};
@@ -314,13 +314,9 @@ impl Writer {
         if value_node.is_none() {
             plan.share(&index.blocks, &shared.buffers, shared.fs_seed)?;
         }
-        let references = plan.value_references();
         let mut apply = || {
             // What names no value is refused before anything changes.
-            let counted =
-                references.iter().map(|(ino, delta)| Ok((self.value_node(node.ino(), *ino)?, *delta)));
-            let counted: Result<Vec<(Arc<Node>, i32)>, Fault> = counted.collect();
-            let counted = counted?;
+            let counted = self.values_to_count(node.ino(), &plan)?;
             self.apply_block(change, node, &plan, &mut index.blocks)?;
             Ok(counted)
         };
@@ -335,20 +331,72 @@ impl Writer {
         if let Some(body) = plan.body {
             change.live.edit(node, change.edit.transaction()).set_body(body);
         }
-        let (body, block) = self.parts(node);
-        let after = shared.values_in_inodes(&body, block)?;
-        if before != after {
-            let mut values = change.live.edit(node, change.edit.transaction());
-            values.add_blocks(shared, after.blocks.cast_signed() - before.blocks.cast_signed());
-            values.set_value_inodes(after.count);
-        }
         if let (Some(made), Some(checksum)) = (value_node, plan.value_checksum) {
             index.note_value(checksum, made.ino());
         }
         // With the index locked: nobody else may find a value that goes now.
+        self.settle_values(change, node, &before, counted)
+    }
+
+    /// The values that a plan names more or less often.
+    fn values_to_count(&self, owner: Ino, plan: &Plan) -> Result<Vec<(Arc<Node>, i32)>, Fault> {
+        let references = plan.value_references().into_iter();
+        references.map(|(ino, delta)| Ok((self.value_node(owner, ino)?, delta))).collect()
+    }
+
+    /// Counts what an inode's attributes have in other inodes, where that was `before` until now.
+    fn settle_values(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<Node>,
+        before: &ValuesInInodes,
+        counted: Vec<(Arc<Node>, i32)>,
+    ) -> Result<(), Fault> {
+        let shared = self.shared();
+        let (body, block) = self.parts(node);
+        let after = shared.values_in_inodes(&body, block)?;
+        if *before != after {
+            let mut values = change.live.edit(node, change.edit.transaction());
+            values.add_blocks(shared, after.blocks.cast_signed() - before.blocks.cast_signed());
+            values.set_value_inodes(after.count);
+        }
         for (value, delta) in counted {
             self.count_value(change, &value, delta)?;
         }
+        Ok(())
+    }
+
+    /// Makes room for all newer fields of an old inode whose attributes fill it: some of them move into the block. As the kernel. Where
+    /// that cannot be, the inode stays as it is.
+    pub(super) fn make_room(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+        let shared = self.shared();
+        let room = shared.geometry.inode_size.checked_sub(layout::BASE_SIZE + layout::EXTRA_SIZE);
+        let is_short = usize::from(node.values().fields.extra_isize) < layout::EXTRA_SIZE;
+        let Some(room) = room.filter(|_| is_short) else { return Ok(()) };
+        let (body, block) = self.parts(node);
+        let places = Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed };
+        let mut index = self.xattrs.0.lock();
+        let begun = change.edit.changes();
+        let before = shared.values_in_inodes(&body, block)?;
+        let mut plan = match places.shrunk(&shared.buffers, &self.rules(), room) {
+            Ok(plan) if node.values().room(shared) >= shared.geometry.cluster_ratio() => plan,
+            Ok(_) | Err(ChangeFault::NoSpace) => return Ok(()),
+            Err(fault) => return Err(of_change(fault)),
+        };
+        plan.share(&index.blocks, &shared.buffers, shared.fs_seed)?;
+        let counted = self.values_to_count(node.ino(), &plan)?;
+        match self.apply_block(change, node, &plan, &mut index.blocks) {
+            Err(fault) if fault.is(Refusal::NoSpace) => return Ok(()),
+            applied => applied?,
+        }
+        {
+            let mut values = change.live.edit(node, change.edit.transaction());
+            values.fields.extra_isize = layout::EXTRA_SIZE as u16;
+            values.set_body(plan.body.unwrap_or_default());
+        }
+        self.settle_values(change, node, &before, counted)?;
+        // Whole in itself: what is refused after it is no half of a change.
+        change.edit.settle(begun);
         Ok(())
     }
 
