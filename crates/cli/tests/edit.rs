@@ -385,6 +385,80 @@ fn an_image_that_another_machine_may_have_is_claimed_and_given_back() {
     assert_has(&image.done("ls :/"), "a");
 }
 
+/// The image was left by a machine that may have it still, and its interval is a day and a half: refused, not waited for. With an
+/// interval that can be, what is waited for is said at once.
+#[test]
+fn a_wait_for_another_machine_is_said_and_has_an_end() {
+    use std::io::{BufRead, BufReader};
+    let image = Image::new(&["-O", "mmp"]);
+    let path = image.path.to_str().unwrap();
+    let left_behind = |interval| {
+        let mut bytes = std::fs::read(path).unwrap();
+        let mut sb = ondisk::Superblock::decode(&bytes[1024..2048]).unwrap();
+        sb.mmp_interval = interval;
+        bytes[1024..2048].copy_from_slice(&sb.sealed());
+        let at = (sb.mmp_block << (10 + sb.log_block_size)) as usize;
+        let mut mmp = ondisk::mmp::Mmp::decode(&bytes[at..]).unwrap();
+        mmp.sequence = 1000;
+        mmp.seal(sb.fs_seed());
+        bytes[at..at + ondisk::mmp::Mmp::LEN].copy_from_slice(&mmp.encode());
+        std::fs::write(path, bytes).unwrap();
+    };
+    left_behind(65_535);
+    let begun = std::time::Instant::now();
+    image.refused("mkdir :/a", 8, "mmp_update_interval=5");
+    assert!(begun.elapsed().as_secs() < 2);
+    left_behind(5);
+    let begun = std::time::Instant::now();
+    let mut waiting = common::extant()
+        .arg("mkdir")
+        .arg(format!("{path}:/a"))
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(waiting.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("waiting 22 s") && begun.elapsed().as_secs() < 5, "{line}");
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+}
+
+/// A hundred commands of a build made an image due for a check at its first boot.
+#[test]
+fn commands_are_no_mounts() {
+    let image = Image::new(&[]);
+    let told = |label: &str| common::superblock_field(&image.path, label);
+    let (count, time) = (told("Mount count"), told("Last mount time"));
+    for number in 0..3 {
+        image.done(&format!("mkdir :/{number}"));
+    }
+    assert_eq!((told("Mount count"), told("Last mount time")), (count, time));
+}
+
+/// What `tune2fs -o` asks for holds for commands, too.
+#[test]
+fn the_superblocks_options_are_honoured() {
+    let image = Image::new(&[]);
+    image.done("mkdir :/d");
+    image.done("chown 5:50 :/d");
+    testkit::run("tune2fs", ["-o", "bsdgroups", image.path.to_str().unwrap()]);
+    image.done("mkdir :/d/in");
+    assert!(image.done("ls -l :/d").contains(" 0 50 "));
+}
+
+/// An attribute was written into a file system that knew of none, and e2fsck took it away.
+#[test]
+fn an_attribute_is_announced() {
+    for options in [&["-t", "ext2", "-O", "none"][..], &["-t", "ext4", "-O", "^ext_attr", "-I", "128"]] {
+        let image = Image::new(options);
+        image.done("mkdir :/d");
+        image.done("xattr set security.capability 0x0100000200200000000000000000000000000000 :/d");
+        e2fsck_clean(&image.path);
+        let _ = testkit::command("e2fsck").args(["-fy", image.path.to_str().unwrap()]).output().unwrap();
+        assert!(image.done("xattr list :/d").contains("security.capability"));
+    }
+}
+
 #[test]
 fn a_journal_that_waits_is_replayed_first() {
     let image = Image::new(&[]);

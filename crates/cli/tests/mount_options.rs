@@ -60,6 +60,47 @@ fn the_table_of_mounts_shows_what_was_asked_for() {
     e2fsck_clean(&image);
 }
 
+/// Beside the kernel: what `tune2fs -o` asks for, and what the command line says against it.
+#[test]
+fn the_superblocks_options_are_the_defaults() {
+    if !has_fuse_and_root() {
+        return;
+    }
+    let makes = "mkdir d; chgrp 50 d; chmod 755 d; mkdir d/in; stat -c %g d/in; chown 70000 d/in";
+    let show = "stat -c '%u %g' d/in";
+    for (asked, options) in [
+        ("bsdgroups", ""),
+        ("bsdgroups", ",nogrpid"),
+        ("^bsdgroups", ",grpid"),
+        ("uid16", ""),
+        ("journal_data,nodelalloc", ""),
+    ] {
+        let look = |by_kernel: bool| {
+            let (_dir, image) = empty_image(&[]);
+            testkit::run("tune2fs", ["-o", asked, image.to_str().unwrap()]);
+            let words = format!("rw{options}");
+            let (made, kept) = match by_kernel {
+                true => {
+                    let made = runs(testkit::LoopMount::new(&image, &words).unwrap().path(), makes);
+                    (made, runs(testkit::LoopMount::new(&image, "rw").unwrap().path(), show))
+                }
+                false => {
+                    let mount = mount_with(&image, &words);
+                    let made = runs(mount.path(), makes);
+                    mount.unmount();
+                    let mount = mount_with(&image, "rw");
+                    let kept = runs(mount.path(), show);
+                    mount.unmount();
+                    (made, kept)
+                }
+            };
+            e2fsck_clean(&image);
+            (made, kept)
+        };
+        assert_eq!(look(false), look(true), "{asked}{options}");
+    }
+}
+
 #[test]
 fn devices_and_set_id_bits_count_where_they_are_let() {
     if !has_fuse_and_root() {
