@@ -39,7 +39,8 @@ need_packages() {
     # The output matters only when something goes wrong.
     local log
     log="$(mktemp)"
-    if ((EUID != 0)) && ! sudo -v; then
+    # Asks for the password, if one is needed, before the output goes to the log.
+    if ((EUID != 0)) && ! sudo apt-get --version >/dev/null; then
         say "cannot install (sudo refuses): ${missing[*]}"
         return 1
     fi

@@ -353,6 +353,7 @@ fn xattrs(args: &BuildArgs) -> Result<XattrChoice, (u8, String)> {
 /// A progress bar on a terminal, nothing elsewhere.
 struct Bar {
     bar: ProgressBar,
+    read: AtomicU64,
     files: AtomicU64,
     total_files: AtomicU64,
 }
@@ -363,7 +364,7 @@ impl Bar {
         if hidden || !std::io::stderr().is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        Self { bar, files: AtomicU64::new(0), total_files: AtomicU64::new(0) }
+        Self { bar, read: AtomicU64::new(0), files: AtomicU64::new(0), total_files: AtomicU64::new(0) }
     }
 
     fn finish(&self) {
@@ -380,6 +381,14 @@ impl Observer for Bar {
         self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         self.bar.set_message(name);
         self.bar.enable_steady_tick(Duration::from_millis(200));
+    }
+
+    fn read(&self, entries: u64) {
+        let before = self.read.fetch_add(entries, Ordering::Relaxed);
+        // Often enough for the eye.
+        if !self.bar.is_hidden() && before / 256 != (before + entries) / 256 {
+            self.bar.set_message(format!("reading, {} entries", before + entries));
+        }
     }
 
     fn writing(&self, total_bytes: u64, total_files: u64) {

@@ -112,8 +112,8 @@ pub(crate) fn run_one(change: &Change) -> ExitCode {
         false => Session::writing(&open, Hold::UntilFull),
     };
     let printed = ops::run_change(&mut session, change);
-    // A half of a file is no use to anybody.
-    if matches!(change, Change::Put(_)) && session.problems > 0 {
+    // Half of a file, or of a range, is of no use.
+    if matches!(change, Change::Put(_) | Change::Fallocate(_)) && session.problems > 0 {
         session.discard_held();
     }
     session.finish(printed)

@@ -2,7 +2,7 @@
 //!
 //! Owns: what happens when standard output or standard error cannot be written. Does **not** own: what is said.
 //!
-//! Invariants
+//! Invariants (INV-CL1)
 //! 1. Nothing that is said can end the program: standard error is the last resort, and where it is gone, the exit code still
 //!    says how the command ended.
 //! 2. A reader of standard output that goes away (`| head`) is no error: the work is done, and the exit code is that of the
@@ -22,7 +22,29 @@ pub(crate) use say;
 
 /// See [`say!`].
 pub(crate) fn say_line(text: Arguments<'_>) {
-    say_raw(format_args!("extant: {text}\n"));
+    say_raw(format_args!("extant: {}\n", without_numbers(&text.to_string())));
+}
+
+/// The system's reasons without the numbers that the standard library adds to them: `Permission denied (os error 13)`.
+fn without_numbers(text: &str) -> String {
+    const BEGIN: &str = " (os error ";
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(BEGIN) {
+        let number = &rest[at + BEGIN.len()..];
+        let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+        match number[end..].strip_prefix(')') {
+            Some(after) => {
+                plain.push_str(&rest[..at]);
+                rest = after;
+            }
+            None => {
+                plain.push_str(&rest[..at + BEGIN.len()]);
+                rest = number;
+            }
+        }
+    }
+    plain + rest
 }
 
 /// Text on standard error, as it is.
@@ -50,5 +72,19 @@ pub(crate) fn output_code(result: io::Result<()>) -> Option<u8> {
             Some(if error.raw_os_error() == Some(28) { exit::NO_SPACE } else { exit::TARGET })
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_have_no_numbers() {
+        let denied = io::Error::from_raw_os_error(13);
+        assert_eq!(without_numbers(&format!("a: {denied}; b: {denied}")), "a: Permission denied; b: Permission denied");
+        for text in ["", "a (os error", " (os error x)", "a (os error 1", "(os error 1)"] {
+            assert_eq!(without_numbers(text), text);
+        }
     }
 }

@@ -190,6 +190,13 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("df /nope", UNREADABLE, "/nope: there is no such file"),
     ("cp nope f", UNREADABLE, "nope: there is no such file"),
     ("mkdir nope.img:/x", UNREADABLE, "nope.img: there is no such file"),
+    (
+        "mv r.img:/etc/motd r.img:/opt/motd",
+        NOT_FOUND,
+        "r.img:/etc/motd -> /opt/motd: no such file or directory; the directory above is not there, `extant mkdir -p` makes it",
+    ),
+    ("fallocate r.img:/etc/motd 0 1G", NO_SPACE, "r.img:/etc/motd: no space left in the file system"),
+    ("build -o none/r2.img --from s", 1, "cannot write none/r2.img: No such file or directory"),
     ("mkfs r.img", 6, "r.img exists already: it holds data; use --force to replace it"),
 ];
 

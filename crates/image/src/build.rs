@@ -209,6 +209,8 @@ impl From<WriteFault> for BuildFault {
 pub trait Observer: Meter {
     /// A new step begins: "reading", "planning", "writing".
     fn step(&self, name: &'static str);
+    /// So many more entries of sources were read. Threads may call it together.
+    fn read(&self, entries: u64);
     /// Writing begins: this many bytes and files of contents are to come.
     fn writing(&self, total_bytes: u64, total_files: u64);
 }
@@ -229,7 +231,7 @@ pub fn build(
     options: &BuildOptions,
     sources: Vec<Source>,
     target: &Path,
-    observer: &impl Observer,
+    observer: &(impl Observer + Sync),
     cancel: &AtomicBool,
 ) -> Result<BuildReport, BuildFault> {
     let shown = target.display().to_string();
@@ -243,7 +245,8 @@ pub fn build(
         Some(NewFile::create(target).map_err(|source| BuildFault::Target { path: shown.clone(), source })?)
     };
     observer.step("reading");
-    let mut gathered = gather(options, sources, target, cancel)?;
+    let mut gathered =
+        gather(options, sources, target, Watch { cancel, read: &|entries| observer.read(entries) })?;
     if cancel.load(Ordering::Relaxed) {
         return Err(BuildFault::Write(WriteFault::Interrupted));
     }
@@ -337,12 +340,19 @@ fn directory_hash(
     Ok(if indexed { hash_of(&sb).ok() } else { None })
 }
 
+/// What reading is watched by, and ended.
+#[derive(Clone, Copy)]
+struct Watch<'a> {
+    cancel: &'a AtomicBool,
+    read: &'a (dyn Fn(u64) + Sync),
+}
+
 /// Reads all sources into one tree.
 fn gather(
     options: &BuildOptions,
     sources: Vec<Source>,
     target: &Path,
-    cancel: &AtomicBool,
+    watch: Watch<'_>,
 ) -> Result<Gathered, BuildFault> {
     let mut gathered =
         Gathered { tree: Tree::new(), roots: Vec::new(), warnings: Vec::new(), problems: Vec::new() };
@@ -354,11 +364,10 @@ fn gather(
     let mut layer = 0;
     for source in sources {
         match source {
-            Source::Dir(path) => gathered.add_dir(options, &path, layer, target, cancel)?,
-            Source::Tar(input) => gathered.add_tar(options, input, &mut spool, layer, cancel)?,
+            Source::Dir(path) => gathered.add_dir(options, &path, layer, target, watch)?,
+            Source::Tar(input) => gathered.add_tar(options, input, &mut spool, layer, watch)?,
             Source::Oci { layout, reference } => {
-                layer =
-                    gathered.add_oci(options, &layout, reference.as_deref(), &mut spool, layer, cancel)?;
+                layer = gathered.add_oci(options, &layout, reference.as_deref(), &mut spool, layer, watch)?;
             }
         }
         layer += 1;
@@ -389,7 +398,7 @@ impl Gathered {
         path: &Path,
         layer: u16,
         target: &Path,
-        cancel: &AtomicBool,
+        watch: Watch<'_>,
     ) -> Result<(), BuildFault> {
         pretender()?;
         let root = open_root(path).map_err(|errno| SourceFault::io("open directory", path, errno.into()))?;
@@ -403,7 +412,8 @@ impl Gathered {
             threads: options.threads,
             check_access: true,
             xattrs: &options.xattrs,
-            cancel,
+            cancel: watch.cancel,
+            read: watch.read,
         };
         let DirReport { mut problems, mut warnings, .. } = read_dir(&mut self.tree, &root, &dir_options)
             .map_err(|(entry, fault)| BuildFault::Insert {
@@ -422,7 +432,7 @@ impl Gathered {
         input: TarInput,
         spool: &mut Spool,
         layer: u16,
-        cancel: &AtomicBool,
+        watch: Watch<'_>,
     ) -> Result<(), BuildFault> {
         let name = match &input {
             TarInput::Path(path) => path.display().to_string(),
@@ -432,7 +442,7 @@ impl Gathered {
         let (tree, warnings) = (&mut self.tree, &mut self.warnings);
         let mut duplicates = 0u64;
         let mut sink = |entry: Entry| {
-            let placement = merge(tree, entry, options, rules(options, layer, false), &name, cancel)?;
+            let placement = merge(tree, entry, options, rules(options, layer, false), &name, watch)?;
             duplicates += u64::from(placement == Placement::Duplicate);
             Ok::<(), BuildFault>(())
         };
@@ -451,13 +461,13 @@ impl Gathered {
         reference: Option<&str>,
         spool: &mut Spool,
         first_layer: u16,
-        cancel: &AtomicBool,
+        watch: Watch<'_>,
     ) -> Result<u16, BuildFault> {
         let (tree, warnings) = (&mut self.tree, &mut self.warnings);
         let layer = Cell::new(first_layer);
         let mut sink = |entry: Entry| {
             let rules = rules(options, layer.get(), true);
-            merge(tree, entry, options, rules, &layout.display().to_string(), cancel).map(|_| ())
+            merge(tree, entry, options, rules, &layout.display().to_string(), watch).map(|_| ())
         };
         read_oci(
             layout,
@@ -479,11 +489,12 @@ fn merge(
     options: &BuildOptions,
     rules: MergeRules,
     name: &str,
-    cancel: &AtomicBool,
+    watch: Watch<'_>,
 ) -> Result<Placement, BuildFault> {
-    if cancel.load(Ordering::Relaxed) {
+    if watch.cancel.load(Ordering::Relaxed) {
         return Err(BuildFault::Write(WriteFault::Interrupted));
     }
+    (watch.read)(1);
     if is_excluded(&options.excludes, &entry.path) {
         return Ok(Placement::New);
     }

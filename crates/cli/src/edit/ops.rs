@@ -259,6 +259,9 @@ fn mv(session: &mut Session, args: &MvArgs) {
                     "remove what is in the way first, or move to another name"
                 }
                 () if error.is(Refusal::NotFound) && args.exchange => "both must be there to be exchanged",
+                () if error.is(Refusal::NotFound) && !is_dir(&target.fs, parent(&to)) => {
+                    "the directory above is not there, `extant mkdir -p` makes it"
+                }
                 () => advice_on_flags(&error),
             };
             tell(session, &target.image, &error, advice);

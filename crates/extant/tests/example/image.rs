@@ -24,6 +24,7 @@ pub fn build_image(tree: &std::path::Path, target: &std::path::Path) {
     }
     impl image::build::Observer for Quiet {
         fn step(&self, _: &'static str) {}
+        fn read(&self, _: u64) {}
         fn writing(&self, _: u64, _: u64) {}
     }
     let options = image::build::BuildOptions {

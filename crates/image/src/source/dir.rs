@@ -28,7 +28,6 @@ use crate::tree::{InsertFault, MergeRules, NONE, ROOT, Tree};
 use crate::write::{Problem, SourceRoot};
 
 /// What is asked of a walk.
-#[derive(Debug)]
 pub struct DirOptions<'o> {
     /// Number of the source among the directories.
     pub source: u32,
@@ -48,6 +47,8 @@ pub struct DirOptions<'o> {
     pub xattrs: &'o XattrChoice,
     /// Set by another thread to stop.
     pub cancel: &'o AtomicBool,
+    /// Called with the number of entries that were read since the last call, by any thread.
+    pub read: &'o (dyn Fn(u64) + Sync),
 }
 
 /// What a walk found out besides the tree.
@@ -338,6 +339,7 @@ impl Walk<'_, '_> {
 
     /// Adds what was found so far to the tree, and the directories in it to `more`.
     fn add_batch(&self, job: &Job, batch: &mut Batch, more: &mut Vec<Job>) {
+        (self.options.read)(batch.found.len() as u64);
         let mut shared = lock(&self.shared);
         shared.report.problems.append(&mut batch.report.problems);
         shared.report.warnings.append(&mut batch.report.warnings);
