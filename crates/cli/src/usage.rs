@@ -65,7 +65,10 @@ pub(crate) fn say_error(error: &Error) {
 
 /// The usage of the command that was asked for, after a message of its own.
 pub(crate) fn say_usage() {
-    lines_after(Asked::of_command_line());
+    // mount(8) has a command line of its own, and calls this program by other names.
+    if !crate::mount::helpers::is_called_so() {
+        lines_after(Asked::of_command_line());
+    }
 }
 
 fn lines_after(mut asked: Asked) {

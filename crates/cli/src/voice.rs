@@ -82,7 +82,10 @@ mod tests {
     #[test]
     fn reasons_have_no_numbers() {
         let denied = io::Error::from_raw_os_error(13);
-        assert_eq!(without_numbers(&format!("a: {denied}; b: {denied}")), "a: Permission denied; b: Permission denied");
+        assert_eq!(
+            without_numbers(&format!("a: {denied}; b: {denied}")),
+            "a: Permission denied; b: Permission denied"
+        );
         for text in ["", "a (os error", " (os error x)", "a (os error 1", "(os error 1)"] {
             assert_eq!(without_numbers(text), text);
         }

@@ -67,6 +67,13 @@ fn link_to(program: &Path, link: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(program, link)
 }
 
+/// Is the program called as a helper?
+pub(crate) fn is_called_so() -> bool {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let name = called.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+    name.is_some_and(|name| [MOUNT, UMOUNT].contains(&name))
+}
+
 /// If the program is called as a helper, becomes the command that is meant, or says why not.
 pub(crate) fn run_if_called_so() -> Option<ExitCode> {
     let mut args = std::env::args_os();
