@@ -60,6 +60,26 @@ impl Alloc {
         Ok(())
     }
 
+    /// Reads the bitmaps that freeing these blocks changes, so that it is unlikely to fail for want of them.
+    ///
+    /// # Errors
+    /// One cannot be read. What is damaged is for [`free`](Self::free) to say.
+    pub fn read_bitmaps(&self, start: Pblk, blocks: u64) -> Result<(), ReadFault> {
+        let last = Pblk(start.0.saturating_add(blocks.saturating_sub(1)));
+        let (Some((first, _)), Some((last, _))) = (self.place_of(start), self.place_of(last)) else {
+            return Ok(());
+        };
+        for group in first..=last {
+            let state = self.lock_blocks(group, self.cell(group)?, true)?;
+            let Some(bitmap) = state.map(|state| Pblk(state.desc.block_bitmap)) else { continue };
+            match self.buffers.get(bitmap, BLOCK_BITMAP.owner, |_| Ok(())) {
+                Err(ReadFault::Device(fault)) => return Err(ReadFault::Device(fault)),
+                Ok(_) | Err(ReadFault::Corrupt(_)) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Are all these in use, in whatever groups? So that a refusal in the last group leaves the first unchanged.
     fn check_used(&self, mut group: u32, mut bit: u32, mut clusters: u64) -> Result<(), ReadFault> {
         while clusters > 0 {

@@ -296,6 +296,8 @@ struct Space<'a> {
     clusters: Cell<i64>,
     /// Clusters that i_blocks has room for: more are not taken.
     room: i64,
+    /// Why a block of the map could not be given back, the first time.
+    unfreed: RefCell<Option<ReadFault>>,
     /// What blocks of the map are, and may use.
     tree_flags: Flags,
 }
@@ -307,7 +309,8 @@ impl<'a> Space<'a> {
         let goal = group.map_or(Pblk(0), |group| geometry.group_start(group));
         let room = values.room(change.shared()) / geometry.cluster_ratio();
         let room = i64::try_from(room).unwrap_or(i64::MAX);
-        Self { change, goal, clusters: Cell::new(0), room, tree_flags: Flags::METADATA }
+        let (clusters, unfreed) = (Cell::new(0), RefCell::new(None));
+        Self { change, goal, clusters, room, unfreed, tree_flags: Flags::METADATA }
     }
 
     fn count(&self, clusters: i64) {
@@ -333,11 +336,17 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Takes back what [`take`](Self::take) gave.
+    /// Takes back what [`take`](Self::take) gave, or what the map had.
     fn give(&self, start: Pblk) {
         self.count(-1);
-        // What cannot be freed now was just allocated in a group that could be read.
-        let _ = self.change.free_cluster(start);
+        if let Err(fault) = self.change.free_cluster(start) {
+            self.unfreed.borrow_mut().get_or_insert(fault);
+        }
+    }
+
+    /// Was all that was given back freed? A block whose bitmap cannot be read would stay in use without an owner.
+    fn freed(&self) -> Result<(), ReadFault> {
+        self.unfreed.take().map_or(Ok(()), Err)
     }
 
     /// Adds the clusters to i_blocks.
@@ -613,7 +622,7 @@ impl DirEdit for DirBlocksEdit<'_> {
             .remove(&editor, u64::from(last)..1 << 32, &mut |lblk, start, len| gone.push((lblk, start, len)));
         values.set_map(&map);
         removed.map_err(dir_fault)?;
-        self.change.free(&space, &map, &gone, true)?;
+        self.change.free(&space, &map, &gone, true).and(space.freed())?;
         values.fields.size -= shared.geometry.block_size.bytes();
         space.settle(&mut values);
         Ok(())

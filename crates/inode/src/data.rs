@@ -21,6 +21,7 @@
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -72,6 +73,8 @@ pub struct FileCaches {
     dirty: Mutex<HashMap<u64, Arc<Node>>>,
     /// Is one among them that [is rewritten](crate::Values::is_rewritten)?
     has_rewritten: AtomicBool,
+    /// Those with bytes that could not be written back, by the cache's key: they stay in memory until those leave it.
+    lost: Mutex<HashMap<u64, Arc<Node>>>,
 }
 
 impl FileCaches {
@@ -92,6 +95,7 @@ impl FileCaches {
             next_key: AtomicU64::new(1),
             dirty: Mutex::default(),
             has_rewritten: AtomicBool::new(false),
+            lost: Mutex::default(),
         }
     }
 
@@ -130,6 +134,8 @@ impl FileCaches {
             promised: AtomicU64::new(0),
             mapped_in: AtomicU64::new(changed_in),
             is_listed: AtomicBool::new(false),
+            lost: Mutex::default(),
+            has_lost: AtomicBool::new(false),
         }
     }
 
@@ -150,6 +156,32 @@ impl FileCaches {
     /// Was one noted since this was asked last?
     pub fn take_rewritten(&self) -> bool {
         self.has_rewritten.load(Ordering::Relaxed) && self.has_rewritten.swap(false, Ordering::AcqRel)
+    }
+
+    /// These bytes of a file could not be written back.
+    pub fn note_lost(&self, node: &Arc<Node>, data: &FileData, bytes: Range<u64>) {
+        let mut lost = self.lost.lock();
+        data.lost.lock().push(bytes);
+        data.has_lost.store(true, Ordering::Release);
+        lost.insert(data.pages.key(), Arc::clone(node));
+    }
+
+    /// The ranges of a file's bytes that could not be written back since this was asked last.
+    #[must_use]
+    pub fn take_lost(&self, data: &FileData) -> Vec<Range<u64>> {
+        let mut lost = self.lost.lock();
+        data.has_lost.store(false, Ordering::Release);
+        let ranges = std::mem::take(&mut *data.lost.lock());
+        let node = lost.remove(&data.pages.key());
+        drop(lost);
+        drop(node);
+        ranges
+    }
+
+    /// All files with bytes that could not be written back.
+    #[must_use]
+    pub fn lost_nodes(&self) -> Vec<Arc<Node>> {
+        self.lost.lock().values().cloned().collect()
     }
 
     /// Lets a file go that has nothing dirty any more.
@@ -200,6 +232,9 @@ pub struct FileData {
     /// The last transaction that changed its size or map.
     mapped_in: AtomicU64,
     is_listed: AtomicBool,
+    /// Ranges of bytes that could not be written back: memory has what the device has not.
+    lost: Mutex<Vec<Range<u64>>>,
+    has_lost: AtomicBool,
 }
 
 impl FileData {
@@ -236,6 +271,12 @@ impl FileData {
     #[must_use]
     pub fn mapped_in(&self) -> u64 {
         self.mapped_in.load(Ordering::Acquire)
+    }
+
+    /// Has memory bytes that could not be written back?
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        self.has_lost.load(Ordering::Acquire)
     }
 
     /// Its size or map was changed by this transaction.
@@ -318,12 +359,7 @@ impl FileData {
     /// The bytes in front of the end on disk that are in its block, if a run of bytes after that block must wait for them: the block is
     /// dirty or being written, so what it has on the device after that end may be anything, and the size may not go past it yet.
     #[must_use]
-    pub fn end_in_front_of(
-        &self,
-        on_disk: u64,
-        run: &std::ops::Range<u64>,
-        block_bytes: u64,
-    ) -> Option<std::ops::Range<u64>> {
+    pub fn end_in_front_of(&self, on_disk: u64, run: &Range<u64>, block_bytes: u64) -> Option<Range<u64>> {
         let block = on_disk & !(block_bytes - 1);
         let must_wait = block < on_disk && on_disk < run.start && self.pages.is_held(block..on_disk);
         must_wait.then_some(block..on_disk)
@@ -351,7 +387,7 @@ impl FileData {
             }
         }
         let on_disk = node.values().fields.size;
-        if self.pages.is_clean() && on_disk != self.size() {
+        if self.pages.is_clean() && !self.has_lost() && on_disk != self.size() {
             return Err(format!("nothing is dirty, and the size is {}, on disk {on_disk}", self.size()));
         }
         let (needed, promised) = (u64::from(self.known.promises()), self.promised());

@@ -29,6 +29,7 @@ mod fallocate;
 mod fast_commits;
 mod fsync;
 mod known;
+mod lost;
 mod names;
 mod new;
 mod open;
@@ -396,7 +397,7 @@ impl Volume {
         let before = node.opens.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         debug_assert!(before.is_ok(), "inode {ino} is released more often than it was opened");
         if before == Ok(1) && node.values().fields.links == 0 {
-            writer.delete(&node)?;
+            writer.delete_unnamed(&node)?;
         }
         Ok(())
     }

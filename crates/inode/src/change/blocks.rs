@@ -13,11 +13,11 @@ use std::sync::Arc;
 use base::{Lblk, Pblk};
 use mapping::{EditFault, Holds, Mapped};
 use ondisk::extent::Extent;
-use space::{Flags, Request};
+use space::{Alloc, Flags, Request};
 
 use super::{Change, EXTENTS_PER_STEP, REVOKED_PER_EXTENT, Space, edit_fault};
 use crate::clusters::Gone;
-use crate::live::{Node, Values};
+use crate::live::{Live, Node, Values};
 use crate::{Fault, FileData, Shared};
 
 /// How blocks are wanted.
@@ -212,7 +212,7 @@ impl Change<'_> {
             // Counts, whether or not it can be freed.
             values.changed_in = self.edit.transaction();
         }
-        let given_back = self.free(&space, &map, &gone, is_meta).map_err(Fault::of(ino));
+        let given_back = self.free(&space, &map, &gone, is_meta).and(space.freed()).map_err(Fault::of(ino));
         space.settle(&mut values);
         if let Some(data) = &data {
             // Also what was learnt since the caller forgot it: of whole extents that writing back converts elsewhere in them.
@@ -221,10 +221,47 @@ impl Change<'_> {
         }
         let left = left.map_err(|fault| edit_fault(ino, fault))?;
         if let Err(fault) = given_back {
-            self.edit.settle(before);
+            // What is damaged is unmapped, and lost at worst. What could not be read is not damaged: this is half of a change.
+            if matches!(fault, Fault::Corrupt(_)) {
+                self.edit.settle(before);
+            }
             return Err(fault);
         }
         Ok(left)
+    }
+
+    /// Reads what [`punch`](Self::punch) of a range of blocks is going to look at, so that it is unlikely to fail half-way: the map there,
+    /// and the bitmaps. No handle is needed.
+    ///
+    /// # Errors
+    /// A block cannot be read.
+    pub fn read_for_punch(
+        live: &Live,
+        alloc: &Alloc,
+        node: &Arc<Node>,
+        range: Range<u64>,
+    ) -> Result<(), Fault> {
+        let shared = live.shared();
+        let data = node.data();
+        let _mapping = data.as_ref().map(|data| data.mapping.read());
+        let map = {
+            let values = node.values();
+            if values.maps_nothing() || !values.has_map(shared) {
+                return Ok(());
+            }
+            values.map()
+        };
+        let (Ok(from), end) = (u32::try_from(range.start), range.end.min(1 << 32)) else { return Ok(()) };
+        let mut bitmaps = Ok(());
+        let of = Fault::of(node.ino());
+        map.walk_until(&shared.buffers, Lblk(from), end, &mut |piece| {
+            if let Holds::Written(start) | Holds::Unwritten(start) = piece.holds {
+                bitmaps = alloc.read_bitmaps(start, piece.len.into());
+            }
+            bitmaps.is_ok().then_some(())
+        })
+        .map_err(&of)?;
+        bitmaps.map_err(of)
     }
 
     /// Delayed blocks that were to share a cluster which is free now need a promise of their own.

@@ -66,6 +66,7 @@ impl Change<'_> {
         match left {
             Ok(left) => {
                 values.changed_in = self.edit.transaction();
+                space.freed().map_err(Fault::of(ino))?;
                 Ok(left)
             }
             Err(EditFault::Read(fault)) => Err(edit_fault(ino, EditFault::Read(fault))),

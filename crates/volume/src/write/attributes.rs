@@ -67,13 +67,16 @@ impl Volume {
         let node = writer.node(ino)?;
         let _operation = writer.lock_node(&node)?;
         writer.check_settable(&node, set)?;
+        let others = SetAttr { size: None, ..*set };
+        let has_others = others != SetAttr::default();
+        if has_others {
+            writer.admit(|| writer.owners_after(&node, &others))?;
+        }
         if let Some(size) = set.size {
             writer.set_size(&node, size)?;
         }
-        let others = SetAttr { size: None, ..*set };
-        if others != SetAttr::default() {
-            writer.admit(|| writer.owners_after(&node, &others))?;
-            writer.run(NAME_CREDITS, |change| {
+        if has_others {
+            let changed = writer.run(NAME_CREDITS, |change| {
                 writer.make_room(change, &node)?;
                 if !has_room_for(&node, &others) {
                     return Err(Refusal::NotSupported.into());
@@ -84,7 +87,9 @@ impl Volume {
                 }
                 writer.set_fields(change, &node, &others);
                 Ok(())
-            })?;
+            });
+            // The size is another one already.
+            if set.size.is_some() { writer.or_abort(changed)? } else { changed? }
         }
         Ok(writer.live().snapshot(&node)?)
     }

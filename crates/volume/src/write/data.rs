@@ -322,8 +322,9 @@ impl Writer {
                 self.run(NAME_CREDITS, |change| self.write_logged(change, node, (lblk, within), part));
             match written {
                 Ok(()) => done += len,
-                Err(fault) if done > 0 && fault.is(Refusal::NoSpace) => break,
-                Err(fault) => return Err(fault),
+                // What was written counts; a write of the rest fails with the fault.
+                Err(fault) if done == 0 => return Err(fault),
+                Err(_) => break,
             }
         }
         Ok(done)

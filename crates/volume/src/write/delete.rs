@@ -58,6 +58,20 @@ impl Writer {
         self.run(NAME_CREDITS, |change| self.delete_now(change, node))
     }
 
+    /// As [`delete`](Self::delete), for an operation that was to take a name away, and has: what of the inode cannot be deleted now stays
+    /// an orphan, as after a crash, and the next opening of the volume deletes it.
+    ///
+    /// # Errors
+    /// The journal was aborted: the name may be there again.
+    pub(super) fn delete_unnamed(&self, node: &Arc<Node>) -> Result<(), Fault> {
+        let Err(fault) = self.delete(node) else { return Ok(()) };
+        if self.journal.aborted().is_some() {
+            return Err(fault);
+        }
+        self.note(&fault);
+        Ok(())
+    }
+
     /// Deletes an inode within one transaction: it has few blocks left.
     pub(super) fn delete_now(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
         // Asked before the attribute block goes: what i_blocks counts tells how a link is kept.

@@ -124,8 +124,12 @@ impl Writer {
         };
         let end = pos + (done + written) as u64;
         if let Some(data) = node.data() {
-            let _operation = node.operation.read();
-            self.flusher.flush_file(&node, &data, pos..end)?;
+            let written_back = {
+                let _operation = node.operation.read();
+                self.flusher.flush_file(&node, &data, pos..end)
+            };
+            self.lock_and_drop_lost(&node);
+            written_back?;
         }
         Ok(done + written)
     }

@@ -128,6 +128,12 @@ impl Volume {
         }
     }
 
+    /// Why nothing is written any more, if that is so: the first cause.
+    #[must_use]
+    pub fn aborted(&self) -> Option<&journal::Aborted> {
+        self.writer.as_ref()?.journal.aborted()
+    }
+
     /// May anything be done at all?
     pub(crate) fn check_going(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };

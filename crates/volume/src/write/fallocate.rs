@@ -201,9 +201,17 @@ impl Writer {
                 // Some of what goes would raise the size on disk, when it is written back: else it would stay what it is.
                 file.write_back(0..u64::MAX)?;
             }
+            // What is read now does not fail once bytes were dropped that are nowhere else.
+            Change::read_for_punch(self.live(), &self.keeper.alloc, file.node, blocks.clone())?;
             let _fills = file.stop_fills();
+            let is_final = file.is_held(&blocks);
             file.discard(&blocks);
-            self.unmap(file, &blocks)?;
+            let unmapped = self.unmap(file, &blocks);
+            if is_final {
+                self.or_abort(unmapped)?
+            } else {
+                unmapped?
+            }
             file.learn_hole(&blocks);
         }
         Ok(())
@@ -291,8 +299,9 @@ impl Writer {
                 }
                 Ok(end)
             })?;
+            // Whatever becomes of the other steps, that is its size on disk.
+            file.set_size(size + len);
         }
-        file.set_size(size + len);
         Ok(())
     }
 

@@ -90,7 +90,8 @@ impl Volume {
     /// Makes everything that was done durable.
     ///
     /// # Errors
-    /// The device refused, now or before.
+    /// The device refused, now or before; [`Fault::LostWrite`] when bytes of some file could not be written back before, and that was
+    /// not reported yet: the rest is durable.
     pub fn sync(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         self.check_going()?;
@@ -124,6 +125,10 @@ impl Volume {
 impl Writer {
     fn sync(&self) -> Result<(), Fault> {
         let written = self.flusher.flush_all();
+        let lost = self.flusher.files().lost_nodes();
+        lost.iter().for_each(|node| self.lock_and_drop_lost(node));
+        // Maybe by the thread that writes back in the background.
+        let written = if lost.is_empty() { written } else { written.and(Err(Fault::LostWrite)) };
         let mark = self.flusher.device.mark();
         self.journal.commit_all()?;
         written?;
@@ -139,6 +144,7 @@ impl Writer {
                 Some(ErrorsTold(told)) => data.pages.take_error_of(told),
                 None => data.pages.take_error(),
             };
+            self.lock_and_drop_lost(&node);
             if let Some(error) = error {
                 return Err(written.err().unwrap_or_else(|| told(error)));
             }

@@ -145,7 +145,7 @@ impl Volume {
                 Unlinked::Orphaned(node) => {
                     // Nobody gets it any more, but who has it may be busy with it.
                     let _operation = operation.take().unwrap_or_else(|| node.operation.write());
-                    return writer.delete(&node);
+                    return writer.delete_unnamed(&node);
                 }
                 // The directory is locked: the name leads to it still.
                 Unlinked::WaitFor(ino) => {
@@ -288,11 +288,15 @@ impl Writer {
         Ok((self.named_unasked(spot.ino)?, spot))
     }
 
-    /// Locks an inode to change it, if it is still there.
-    pub(super) fn lock_node<'a>(&self, node: &'a Node) -> Result<RwLockWriteGuard<'a, ()>, Fault> {
+    /// Locks an inode to change it, if it is still there. What could not be written back of it leaves memory first.
+    pub(super) fn lock_node<'a>(&self, node: &'a Arc<Node>) -> Result<RwLockWriteGuard<'a, ()>, Fault> {
         let operation = node.operation.write();
         let is_gone = node.values().fields.links == 0 && node.opens.load(Ordering::Acquire) == 0;
-        if is_gone { Err(Refusal::Stale.into()) } else { Ok(operation) }
+        if is_gone {
+            return Err(Refusal::Stale.into());
+        }
+        self.drop_lost(node);
+        Ok(operation)
     }
 
     /// The inode that a name leads to. The caller holds the directory's operation lock.
@@ -416,7 +420,7 @@ impl Writer {
         node: &Arc<Node>,
         _operation: RwLockWriteGuard<'_, ()>,
     ) -> Result<(), Fault> {
-        if is_gone { self.delete(node) } else { Ok(()) }
+        if is_gone { self.delete_unnamed(node) } else { Ok(()) }
     }
 }
 

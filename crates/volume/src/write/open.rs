@@ -558,7 +558,8 @@ impl Volume {
     /// Writes everything home and ends. Dropping a volume without this is like pulling the plug: what was synced is safe.
     ///
     /// # Errors
-    /// The device refused, now or before: what was synced is in the log still.
+    /// The device refused, now or before: what was synced is in the log still. [`Fault::LostWrite`]: it is closed, but bytes of some file
+    /// could not be written back before, and that was not reported yet.
     pub fn close(mut self) -> Result<(), Fault> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         writer.dismiss();
@@ -578,6 +579,8 @@ impl Writer {
         let written = self.flusher.flush_all();
         self.journal.commit_all()?;
         written?;
+        // Of which no fsync and no sync has said so.
+        let is_lost = !self.flusher.files().lost_nodes().is_empty();
         let usage = self.keeper.alloc.usage();
         self.change_superblock(|sb| {
             sb.free_blocks_count = usage.blocks_free;
@@ -585,7 +588,8 @@ impl Writer {
             sb.wtime = seconds_now();
         })?;
         self.journal.close()?;
-        self.conclude(shared)
+        self.conclude(shared)?;
+        if is_lost { Err(Fault::LostWrite) } else { Ok(()) }
     }
 
     fn dismiss(&self) {

@@ -217,7 +217,7 @@ impl Writer {
             Ok(is_gone)
         })?;
         if is_gone && let Some(victim) = in_way {
-            self.delete(victim)?;
+            self.delete_unnamed(victim)?;
         }
         drop(operations);
         Ok(())

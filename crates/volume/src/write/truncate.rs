@@ -8,8 +8,9 @@
 //!
 //! Invariants
 //! 1. Zeros behind the end are on the device before the transaction with the size commits, else bytes that were cut off could come
-//!    back when the file grows: they are written under the handle, to the device, which the commit flushes. If they cannot be written
-//!    nothing has changed. If power fails before the commit, the file has its old size, and zeros where it was being cut.
+//!    back when the file grows: they are written under the handle, to the device, which the commit flushes. If their block cannot
+//!    be read or they cannot be written nothing has changed: the old bytes are written again, and where that fails too the journal is
+//!    aborted. If power fails before the commit, the file has its old size, and zeros where it was being cut.
 //! 2. What goes through the journal is zeroed there.
 //! 3. After an abort nothing is written.
 //!
@@ -58,6 +59,9 @@ impl Writer {
     /// Sets a regular file's size. What lies behind the new end is freed; while that takes several transactions the inode is
     /// an orphan, so that a crash does not leave it half done.
     pub(super) fn set_size(&self, node: &Arc<Node>, size: u64) -> Result<(), Fault> {
+        if let Some(aborted) = self.journal.aborted() {
+            return Err(aborted.clone().into());
+        }
         if node.values().has_flag(flags::INLINE_DATA) {
             if self.resize_inside(node, size)? {
                 return Ok(());
@@ -69,16 +73,20 @@ impl Writer {
             values.is_rewritten |= values.size() > 0 && !values.is_journaled(self.shared());
         }
         let bs = self.shared().geometry.block_size;
-        let is_less = match node.data() {
-            Some(data) => self.resize_in_memory(node, &data, size)?,
-            None => false,
-        };
-        let old = node.values().fields.size;
         let keep = bs.blocks_for(size);
+        let data = node.data();
+        if let Some(data) = &data {
+            self.ready_to_resize(node, data, size)?;
+        }
+        // What is read now does not fail once something has changed.
+        Change::read_for_punch(self.live(), &self.keeper.alloc, node, keep..1 << 32)?;
+        let cut = data.as_ref().map(|data| self.cut_in_memory(data, size));
+        let is_less = cut.as_ref().is_some_and(|cut| cut.is_less);
+        let old = node.values().fields.size;
         let is_cut = size < old || is_less || size == old && self.may_have_blocks_behind(node, size);
         let is_short = is_cut && self.skip_short_orphans && is_short_cut(node);
         let credits = Change::cut_credits(self.shared()) + Orphans::CREDITS + 2;
-        let is_done = self.run(credits, |change| {
+        let done = self.run(credits, |change| {
             // First what finds damage: the rest is the same transaction.
             self.zero_behind(change, node, size.min(old))?;
             let is_done = match (is_cut, is_short) {
@@ -97,17 +105,38 @@ impl Writer {
                 self.untrack(change, node)?;
             }
             Ok(is_done)
-        })?;
-        if is_done {
-            return Ok(());
+        });
+        match (done, &data) {
+            (Ok(is_done), _) => {
+                if let Some(data) = &data {
+                    data.set_size(size);
+                }
+                if is_done { Ok(()) } else { self.or_abort(self.finish_resize(node, keep)) }
+            }
+            (Err(fault), None) => Err(fault),
+            (Err(fault), Some(data)) => self.take_back_cut(data, size, &cut.unwrap_or_default(), fault),
         }
+    }
+
+    /// The steps of a cut after the first one.
+    fn finish_resize(&self, node: &Arc<Node>, keep: u64) -> Result<(), Fault> {
         self.cut_from(node, keep)?;
         self.run(NAME_CREDITS, |change| self.untrack(change, node))
     }
 
-    /// Makes what is in memory of a file fit its new size: what is behind is dropped. What is left to do on disk is as for a file
-    /// with nothing in memory: its size there is the old one, or less if all of that is cut off. Is it less than it was?
-    fn resize_in_memory(&self, node: &Arc<Node>, data: &FileData, size: u64) -> Result<bool, Fault> {
+    /// Ends the journal if something failed that is half done. Not for a want of space, which leaves it in parts that are whole.
+    pub(super) fn or_abort<R>(&self, done: Result<R, Fault>) -> Result<R, Fault> {
+        if let Err(fault) = &done
+            && !fault.is_clean_refusal()
+        {
+            self.journal.abort(fault.to_string());
+        }
+        done
+    }
+
+    /// All of a change of the size that may fail while nothing has changed: what has to be written back before, and what is read of the
+    /// map for that.
+    fn ready_to_resize(&self, node: &Arc<Node>, data: &FileData, size: u64) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
         let on_disk = node.values().fields.size;
         if size > on_disk && data.size() > on_disk {
@@ -115,23 +144,31 @@ impl Writer {
             self.flusher.flush_file(node, data, 0..u64::MAX)?;
         }
         if size > data.size() {
-            self.end_in_zeros(node, data, size)?;
-            data.set_size(size);
-            return Ok(false);
+            return self.end_in_zeros(node, data, size);
         }
-        // At the same size, too: what was reserved behind the end goes.
-        let is_less = size < data.size();
+        let in_edge = size & !(bs.bytes() - 1)..bs.blocks_for(size) << bs.log2();
+        if !in_edge.is_empty() && self.is_mapped_first(node, data, &in_edge)? {
+            // Zeros go behind the end on the device, with what the block has there: no newer bytes may be on their way.
+            self.flusher.flush_file(node, data, in_edge)?;
+        }
+        Ok(())
+    }
+
+    /// Drops what is in memory behind a new size. What is left to do on disk is as for a file with nothing in memory: its size there is
+    /// the old one, or less if all of that is cut off.
+    fn cut_in_memory(&self, data: &FileData, size: u64) -> CutInMemory {
+        let bs = self.shared().geometry.block_size;
+        let before = data.size();
+        if size > before {
+            return CutInMemory { before, ..CutInMemory::default() };
+        }
         let keep = bs.blocks_for(size);
-        let edge = size & !(bs.bytes() - 1);
-        let in_edge = edge..keep << bs.log2();
-        if edge < size && self.is_mapped_first(node, data, &in_edge)? {
-            // Zeros go behind the end on the device, with what the block has there: nobody may be about to write newer bytes. What
-            // cannot be written, fsync tells.
-            let _ = self.flusher.flush_file(node, data, in_edge.clone());
-        }
         let _fills = data.pages.stop_fills();
+        // What is on its way is not dropped: it is waited for.
+        data.pages.wait_written(size..u64::MAX);
+        let is_final = data.pages.is_held(size & !(bs.bytes() - 1)..u64::MAX) || data.promised() > 0;
         data.pages.truncate(size);
-        data.pages.wait_written(in_edge);
+        data.pages.wait_written(size & !(bs.bytes() - 1)..keep << bs.log2());
         {
             let _mapping = data.mapping.write();
             if let (Ok(from), true) = (u32::try_from(keep), keep < u64::from(END)) {
@@ -140,7 +177,28 @@ impl Writer {
             data.set_size(size);
         }
         self.live().files().settle(data);
-        Ok(is_less)
+        CutInMemory { before, is_less: size < before, is_final }
+    }
+
+    /// A change of the size failed after memory had been made to fit it: memory gets its size again, and what was dropped is read
+    /// again. Where that was nowhere else the journal is aborted.
+    fn take_back_cut(
+        &self,
+        data: &FileData,
+        size: u64,
+        cut: &CutInMemory,
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        if cut.is_final {
+            self.journal.abort(fault.to_string());
+            return Err(fault);
+        }
+        let bs = self.shared().geometry.block_size;
+        // The block with the end has zeros behind it.
+        data.pages.discard(size & !(bs.bytes() - 1)..u64::from(END) << bs.log2());
+        let _mapping = data.mapping.write();
+        data.set_size(cut.before);
+        Err(fault)
     }
 
     /// Could the map tell of this block before the bytes of it are there that are dirty now? Of one that is not written yet it does
@@ -181,6 +239,7 @@ impl Writer {
             data.forget(self.shared(), &self.keeper.alloc, Lblk(0), END);
             data.set_size(0);
         }
+        drop(self.live().files().take_lost(&data));
         self.live().files().settle(&data);
     }
 
@@ -288,8 +347,16 @@ impl Writer {
         if bytes[within..].iter().all(|byte| *byte == 0) {
             return Ok(());
         }
+        let before = bytes.clone();
         bytes[within..].fill(0);
-        self.write_data(change, node, block, is_journaled, &bytes)
+        match self.write_data(change, node, block, is_journaled, &bytes) {
+            Err(fault @ Fault::Device(_)) => {
+                // It is not known what is there now: what was there, or nothing is written any more.
+                self.or_abort(self.write_data(change, node, block, is_journaled, &before))?;
+                Err(fault)
+            }
+            done => done,
+        }
     }
 
     /// Writes a block of a file's data under a handle: on the device before it commits, or part of it.
@@ -427,6 +494,16 @@ impl Writer {
             self.drop_inline_data(change, node)
         })
     }
+}
+
+/// What was done in memory for a change of the size.
+#[derive(Debug, Clone, Copy, Default)]
+struct CutInMemory {
+    /// The size before.
+    before: u64,
+    is_less: bool,
+    /// Was something dropped that was nowhere else?
+    is_final: bool,
 }
 
 /// Can it be cut within one transaction?

@@ -239,6 +239,7 @@ impl Flusher {
                 Err(fault) => {
                     run.failed(if fault.is(Refusal::NoSpace) { WriteError::NoSpace } else { WriteError::Io });
                     self.forget_promises(&data, bytes.clone());
+                    self.files().note_lost(node, &data, bytes.clone());
                 }
             }
             first = first.and(written);

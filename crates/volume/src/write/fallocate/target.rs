@@ -117,6 +117,12 @@ impl<'a> Target<'a> {
         self.data.as_ref().map(|data| data.pages.stop_fills())
     }
 
+    /// Is something of these blocks in memory that the device has not?
+    pub(super) fn is_held(&self, blocks: &Range<u64>) -> bool {
+        let log = self.writer.shared().geometry.block_size.log2();
+        self.data.as_ref().is_some_and(|data| data.pages.is_held(blocks.start << log..blocks.end << log))
+    }
+
     /// Drops what is in memory of these blocks.
     pub(super) fn discard(&self, blocks: &Range<u64>) {
         if let Some(data) = &self.data {
