@@ -4,7 +4,7 @@
 //! `fsx`.
 //!
 //! Does **not** own: the order itself (see `layers.toml`), the rules' numbers (see `xtask/tidy.toml`), the chores that need
-//! the house (`spec`, `maketree`, `fuzz`, `crash`), which are examples of its crates.
+//! the house (`spec`, `maketree`, `fuzz`, `crash`, `sweep`), which are examples of its crates.
 //!
 //! Invariant: it depends on no crate of the house, so that it is built in seconds.
 
@@ -35,6 +35,10 @@ cargo xtask COMMAND
                               cut the power M times (default 20000) while the engine works, recover, and judge; N of the cuts by
                               e2fsck and by the kernel too. With --data: of the bytes of files, else of names and attributes; a third
                               of those images are nearly full, with --full all. With --plants: plant mistakes, and find them
+  sweep [--world NAME] [--one-in K] [--seed S] [--case C] [--failing F] [--number N]
+                              fail the n-th read, write or flush of every operation, for every n, and judge what memory and the disk
+                              show; of all pairs of a case and a failure one in K (default 1: all). The last three options, with
+                              --world, repeat one run, as a violation names it
   fsx [--seed S] [--ops N] [--kinds LIST] [--seconds N]
                               drive the crate `fsx` over a file of a mounted image of each kind, N operations each (default
                               20000; every 20000 are a run of their own, with the next seed), and have e2fsck judge the
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         ["spec", rest @ ..] => programs::spec(rest),
         ["fuzz", rest @ ..] => programs::fuzz(rest),
         ["crash", rest @ ..] => programs::crash(rest),
+        ["sweep", rest @ ..] => programs::sweep(rest),
         ["fsx", rest @ ..] => fsx::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

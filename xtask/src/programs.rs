@@ -29,6 +29,11 @@ pub(crate) fn crash(args: &[&str]) -> Result<(), String> {
     done("crash", example("ci", "extant-crashlab", name).args(args))
 }
 
+/// `cargo xtask sweep [--world NAME] [--one-in K] [--seed S] [--threads T] [--case C] [--failing F] [--number N] [--e2fsck K]`
+pub(crate) fn sweep(args: &[&str]) -> Result<(), String> {
+    done("sweep", example("ci", "extant-crashlab", "sweep").args(args))
+}
+
 fn example(profile: &str, package: &str, name: &str) -> Command {
     let mut command = workspace::cargo();
     let manifest = workspace::root().join("Cargo.toml");

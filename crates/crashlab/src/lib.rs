@@ -40,6 +40,7 @@ mod mix;
 mod plants;
 mod run;
 mod stepper;
+pub mod sweep;
 
 pub use base_image::{Kind, base_image};
 pub use cut::{Outcome, Verdict, to_file};

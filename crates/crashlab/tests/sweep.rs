@@ -1,0 +1,62 @@
+//! The failure sweep, a small part of it: for every operation of the engine the n-th read, write or flush fails, for every n. Memory is as
+//! it was before the operation, or the journal is aborted; what is acknowledged later is on the disk. All of it: `cargo xtask sweep`.
+
+use crashlab::sweep::{Counts, Grid, Sweep, World};
+
+/// Of all pairs of a case and a failure one in so many.
+const ONE_IN: u64 = 1500;
+
+fn sweep(world: World) {
+    let grid = Grid { one_in: ONE_IN, seed: 1, case: None, failing: None, number: None, e2fsck_one_in: 20 };
+    let mut sweep = Sweep::new(world, grid);
+    sweep.run();
+    let Counts { runs, aborted, lost, e2fsck } = sweep.counts;
+    println!("{world:?}: {runs} runs, {aborted} aborted, {lost} with bytes lost, {e2fsck} judged by e2fsck");
+    assert!(sweep.violations.is_empty(), "{}", sweep.violations.join("\n"));
+    assert!(runs > 20 && aborted < runs);
+}
+
+#[test]
+fn blocks_of_1k() {
+    sweep(World::Blocks1K);
+}
+
+#[test]
+fn blocks_of_4k() {
+    sweep(World::Blocks4K);
+}
+
+#[test]
+fn block_by_block() {
+    sweep(World::Ordered);
+}
+
+#[test]
+fn through_the_journal() {
+    sweep(World::Journaled);
+}
+
+#[test]
+fn maps_without_extents() {
+    sweep(World::Indirect);
+}
+
+#[test]
+fn inside_inodes() {
+    sweep(World::Inline);
+}
+
+#[test]
+fn clusters() {
+    sweep(World::Clusters);
+}
+
+#[test]
+fn quotas() {
+    sweep(World::Quotas);
+}
+
+#[test]
+fn without_a_journal() {
+    sweep(World::Bare);
+}
