@@ -1,6 +1,9 @@
 //! `extant build`: an image from directories, archives and OCI images.
 
+mod rules;
+
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -20,12 +23,14 @@ use image::solve::{SizeChoice, SolveFault};
 use image::source::dir::XattrChoice;
 use image::source::fault::SourceFault;
 use image::source::oci::Platform;
-use image::source::tar::TarInput;
+use image::source::spool::Spool;
+use image::source::tar::{TarInput, Unpacking};
 use image::write::{Meter, Problem, WriteFault};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use crate::exit;
+use crate::imagearg::target::{Target, to_stdout};
 use crate::mkfs::{FormatArgs, UuidChoice, format_uuid, random_uuid, source_date_epoch};
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::voice::{self, say};
@@ -50,15 +55,24 @@ Examples:
 pub(crate) struct BuildArgs {
     #[command(flatten)]
     sources: SourceArgs,
-    /// The image to make.
+    #[command(flatten)]
+    rules: rules::RuleArgs,
+    /// The image to make: a file, IMG#N or IMG@OFFSET for a part of one, a block device, or - for standard output.
     #[arg(short, long, value_name = "IMAGE")]
     output: Option<PathBuf>,
-    /// Size of the image: `auto` for the smallest that holds everything, or `512M`, `10G`.
-    #[arg(short, long, value_name = "SIZE", default_value = "auto")]
-    size: String,
+    /// Size of the image: `auto` for the smallest that holds everything, `+20M` for so much more, or `512M`, `10G`.
+    /// Without it: auto in a file, all that there is in a partition or device.
+    #[arg(short, long, value_name = "SIZE")]
+    size: Option<String>,
     /// Room for files to come, in percent of the smallest size.
     #[arg(long, value_name = "PERCENT", value_parser = parse_headroom)]
     headroom: Option<f64>,
+    /// The size to which the image will be grown where it is used: descriptors, inodes and the journal are made for that.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    grow_to: Option<u64>,
+    /// The most that an archive or a layer may unpack to. Default: 1 GiB, or 200 times its packed size if that is more.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
     /// Features that a target can mount: debian-12, rhel-8, grub-2.06, ... (`help` lists them).
     #[arg(short, long, value_name = "NAME")]
     profile: Option<String>,
@@ -138,7 +152,12 @@ enum SourceKind {
 const SOURCES: [(SourceKind, &str, &str, &str); 3] = [
     (SourceKind::Dir, "from", "DIR", "Take the content of this directory"),
     (SourceKind::Tar, "tar", "FILE", "Take a tar archive (plain, gzip, zstd, xz); - for standard input"),
-    (SourceKind::Oci, "oci", "LAYOUT[:TAG]", "Take all layers of an image in an OCI layout directory"),
+    (
+        SourceKind::Oci,
+        "oci",
+        "IMAGE[:TAG]",
+        "Take all layers of a container's image: an OCI layout directory, an archive of one or of `docker save`, or a directory of skopeo's dir:",
+    ),
 ];
 
 impl FromArgMatches for SourceArgs {
@@ -197,9 +216,31 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
     if args.sources.0.is_empty() {
         return exit::fail(exit::USAGE_CODE, &"build needs a source: --from DIR, --tar FILE or --oci LAYOUT");
     }
-    let options = match options(&args) {
+    let target = match Target::parse(&output, args.force, args.dry_run) {
+        Ok(target) => target,
+        Err((code, message)) => return exit::fail(code, &message),
+    };
+    let options = match options(&args, &target) {
         Ok(options) => options,
         Err((code, message)) => return exit::fail(code, &message),
+    };
+    // What goes to standard output is complete before its first byte does.
+    let beside = std::env::temp_dir();
+    let spooled = match target {
+        Target::Stdout => match unnamed(&beside) {
+            Ok(files) => Some(files),
+            Err(why) => return exit::fail(exit::TARGET, &why),
+        },
+        Target::File(_) | Target::Part { .. } => None,
+    };
+    let (spooled, copy) = spooled.unzip();
+    let to = match (&target, spooled) {
+        (Target::Stdout, Some(file)) => {
+            image::build::Target::Open { name: "standard output", file, beside: &beside }
+        }
+        (Target::Part { name, device }, _) => image::build::Target::Device { name, device: device.as_ref() },
+        (Target::File(path), _) => image::build::Target::File(path),
+        (Target::Stdout, None) => image::build::Target::File(&output),
     };
     let sources = args.sources.0.iter().map(|(_, kind, path)| source(*kind, path)).collect();
     let observer = Bar::new(args.quiet || args.json);
@@ -213,7 +254,7 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
         }
     }
     let started = Instant::now();
-    let result = build(&options, sources, &output, &observer, &cancel);
+    let result = build(&options, sources, to, &observer, &cancel);
     observer.finish();
     match result {
         Ok(mut report) => {
@@ -221,9 +262,25 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
             for warning in &report.warnings {
                 say!("warning: {warning}");
             }
-            voice::print(&report_text(&args, &output, &report, started.elapsed()), 0)
+            let text = report_text(&args, &output, &report, started.elapsed());
+            match copy.filter(|_| !args.dry_run) {
+                None => voice::print(&text, 0),
+                Some(file) => {
+                    voice::say_raw(&text);
+                    voice::printed(to_stdout(&file), 0)
+                }
+            }
         }
         Err(fault) => fail(&args, &output, &fault),
+    }
+}
+
+/// An empty file without a name, open twice.
+pub(crate) fn unnamed(dir: &Path) -> Result<(File, File), String> {
+    let file = Spool::new(dir).file().map_err(|fault| fault.to_string())?;
+    match (file.try_clone(), file.try_clone()) {
+        (Ok(first), Ok(second)) => Ok((first, second)),
+        (Err(error), _) | (_, Err(error)) => Err(format!("{}: {error}", dir.display())),
     }
 }
 
@@ -242,12 +299,12 @@ fn source(kind: SourceKind, path: &std::path::Path) -> Source {
         SourceKind::Tar if path.as_os_str() == "-" => Source::Tar(TarInput::Stdin),
         SourceKind::Tar => Source::Tar(TarInput::Path(path.to_owned())),
         SourceKind::Oci => {
-            // The shortest directory before a colon is the layout; what follows is a tag or digest. A directory of the
+            // The shortest directory or archive before a colon is the image; what follows is a tag or digest. One of the
             // whole name wins.
             let bytes = path.as_os_str().as_bytes();
             let mut colons = bytes.iter().enumerate().filter(|&(_, &b)| b == b':').map(|(at, _)| at);
             let layout_of = |at: usize| PathBuf::from(OsStr::from_bytes(&bytes[..at]));
-            let found = colons.find(|&at| layout_of(at).is_dir()).or(bytes.iter().rposition(|&b| b == b':'));
+            let found = colons.find(|&at| layout_of(at).exists()).or(bytes.iter().rposition(|&b| b == b':'));
             match found.filter(|_| !path.exists()) {
                 Some(at) => Source::Oci {
                     layout: layout_of(at),
@@ -259,7 +316,7 @@ fn source(kind: SourceKind, path: &std::path::Path) -> Source {
     }
 }
 
-fn options(args: &BuildArgs) -> Result<BuildOptions, (u8, String)> {
+fn options(args: &BuildArgs, target: &Target) -> Result<BuildOptions, (u8, String)> {
     let usage = |message: String| (exit::USAGE_CODE, message);
     let mut format = args.format.options().map_err(usage)?;
     format.uuid = args.format.uuid().map(|choice| match choice {
@@ -277,14 +334,24 @@ fn options(args: &BuildArgs) -> Result<BuildOptions, (u8, String)> {
         format.block_size = format.block_size.or(profile.block_size);
         format.inode_size = format.inode_size.or(profile.inode_size);
     }
-    let size = match args.size.as_str() {
-        "auto" => SizeChoice::Smallest { headroom_percent: args.headroom.unwrap_or(0.0) },
+    format.grow_to_bytes = args.grow_to;
+    let size = match (args.size.as_deref(), target.room()) {
+        (None, Some(bytes)) if args.headroom.is_none() => SizeChoice::Bytes(bytes),
+        (None | Some("auto"), _) => {
+            SizeChoice::Smallest { headroom_percent: args.headroom.unwrap_or(0.0), more_bytes: 0 }
+        }
+        (Some(text), _) if text.starts_with('+') => SizeChoice::Smallest {
+            headroom_percent: args.headroom.unwrap_or(0.0),
+            more_bytes: parse_size(&text[1..]).map_err(|why| usage(format!("--size: {why}")))?,
+        },
         _ if args.headroom.is_some() => {
             return Err(usage(
-                "--headroom goes with --size auto; a given size has the room that it has".to_owned(),
+                "--headroom goes with --size auto or +SIZE; a given size has the room that it has".to_owned(),
             ));
         }
-        text => SizeChoice::Bytes(parse_size(text).map_err(|why| usage(format!("--size: {why}")))?),
+        (Some(text), _) => {
+            SizeChoice::Bytes(parse_size(text).map_err(|why| usage(format!("--size: {why}")))?)
+        }
     };
     let epoch = source_date_epoch().map_err(usage)?;
     if args.clamp_mtime && epoch.is_none() {
@@ -305,6 +372,8 @@ fn options(args: &BuildArgs) -> Result<BuildOptions, (u8, String)> {
         file_contexts: file_contexts(args)?,
         excludes: excludes(args)?,
         xattrs: xattrs(args)?,
+        rules: args.rules.rules()?,
+        unpacking: args.max_size.map_or(Unpacking::ByRatio, Unpacking::AtMost),
         one_file_system: args.one_file_system,
         platform: args.arch.as_deref().map_or_else(Platform::host, Platform::linux),
         threads: args
@@ -447,8 +516,9 @@ fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: D
         return String::new();
     }
     let verb = if args.dry_run { "would be" } else { "is" };
+    let name = if output == Path::new("-") { Path::new("standard output") } else { output };
     let mut text =
-        format!("{} {verb} {} ({})\n", output.display(), human(report.image_bytes), report.image_bytes);
+        format!("{} {verb} {} ({})\n", name.display(), human(report.image_bytes), report.image_bytes);
     text += &format!(
         "  {} files, {} directories, {} symlinks, {} others, {} further links\n",
         report.files, report.directories, report.symlinks, report.others, report.extra_links
@@ -482,9 +552,11 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
         BuildFault::Source(SourceFault::Io { source, .. }) if source.raw_os_error() == Some(28) => {
             exit::NO_SPACE
         }
-        BuildFault::Source(_) | BuildFault::Unseen(_) | BuildFault::Insert { .. } | BuildFault::Ids(_) => {
-            exit::SOURCE
-        }
+        BuildFault::Source(_)
+        | BuildFault::Unseen(_)
+        | BuildFault::Rule(_)
+        | BuildFault::Insert { .. }
+        | BuildFault::Ids(_) => exit::SOURCE,
         BuildFault::Problems(problems) => {
             list_problems(problems);
             exit::SOURCE
@@ -499,7 +571,7 @@ fn fail(args: &BuildArgs, output: &Path, fault: &BuildFault) -> ExitCode {
     };
     let message = match code {
         exit::NO_SPACE => format!("no space left for {}; nothing was left behind", output.display()),
-        exit::TOO_SMALL => match parse_size(&args.size) {
+        exit::TOO_SMALL => match parse_size(args.size.as_deref().unwrap_or_default()) {
             Ok(bytes) => format!("{fault}{}", unit_hint(bytes)),
             Err(_) => fault.to_string(),
         },

@@ -31,8 +31,13 @@ pub(crate) struct CatArgs {
 }
 
 pub(crate) fn run(args: &CatArgs) -> ExitCode {
-    let mut session = Session::new(&args.open);
-    let targets = session.targets(&args.files, Follow::Links);
+    print_files(&args.open, &args.files)
+}
+
+/// Prints files one after the other.
+pub(crate) fn print_files(open: &OpenArgs, files: &[OsString]) -> ExitCode {
+    let mut session = Session::new(open);
+    let targets = session.targets(files, Follow::Links);
     // Pieces are large: a buffer in between would only copy them.
     let mut out = io::stdout().lock();
     let mut printed = Ok(());

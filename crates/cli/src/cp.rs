@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use extant::{FileType, Follow};
 use image::source::pretend::pretender;
 
+use crate::cat;
 use crate::edit::copy_in::copy_in;
 use crate::edit::staged::Hold;
 use crate::exit;
@@ -26,6 +27,7 @@ Examples:
   extant cp root.img:/etc/fstab .
   extant cp -r 'root.img:/etc/{ssh,systemd}' backup/
   sudo extant cp -a root.img:/ rootfs/          everything, with owners and devices
+  extant cp root.img:/etc/motd -                standard output
   extant cp motd issue root.img:/etc            into an image
   extant cp -a site/. root.img:/srv/www         what is in a directory";
 
@@ -90,6 +92,9 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
     if is_in_image(destination) {
         return into_image(args, sources);
     }
+    if destination == "-" {
+        return to_stdout(args, sources);
+    }
     let mut session = Session::new(&args.open);
     if is_whole_image(destination) {
         let name = escape(destination.as_bytes());
@@ -136,6 +141,15 @@ pub(crate) fn run(args: &CpArgs) -> ExitCode {
     }
     host.finish(&mut session);
     session.finish(Ok(()))
+}
+
+/// `-` is standard output, as with `extant cat`; a file of that name is ./-.
+fn to_stdout(args: &CpArgs, sources: &[OsString]) -> ExitCode {
+    if args.copy.is_recursive() || args.copy.choices().metadata {
+        let why = "-: standard output takes the bytes of files only; `extant export --tar -` writes trees and metadata there";
+        return exit::fail(exit::USAGE_CODE, &why);
+    }
+    cat::print_files(&args.open, sources)
 }
 
 /// Is it a path in an image, and no place of this system?

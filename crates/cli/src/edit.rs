@@ -1,4 +1,4 @@
-//! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `put`, `truncate`, `fallocate`, `touch`,
+//! `extant mkdir`, `mknod`, `mkfifo`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `put`, `truncate`, `fallocate`, `touch`,
 //! and `extant edit` for many of them at once; `cp` into an image.
 //!
 //! ```text
@@ -16,7 +16,7 @@
 pub(crate) mod args;
 mod content;
 pub(crate) mod copy_in;
-mod mode;
+pub(crate) mod mode;
 mod ops;
 pub(crate) mod staged;
 mod words;
@@ -40,7 +40,7 @@ use args::{Change, JournalArg};
 use staged::Hold;
 
 const EDIT_HELP: &str = "\
-A script has a command per line, with the words and options of `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, \
+A script has a command per line, with the words and options of `extant mkdir`, `mknod`, `mkfifo`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, \
 `xattr`, `put --from FILE`, `truncate`, `fallocate`, `touch` and `cp HOST... PATH`, and paths without the image. Words are quoted as for a shell; # begins a comment.
 
 All lines are one commit. At the first line that cannot be done nothing is changed at all, and the image is as it was, \

@@ -13,6 +13,8 @@
 //! Owns: the spelling, the messages that teach it, opening. Does **not** own: what is in the image, or tables of
 //! partitions (see [`device::partition`]).
 
+pub(crate) mod target;
+
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;

@@ -1,7 +1,6 @@
 //! `extant mkfs`: an empty file system.
 
 use std::fs::OpenOptions;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,7 +16,9 @@ use image::write::WriteFault;
 use ondisk::time::Timestamp;
 use serde_json::json;
 
+use crate::build::unnamed;
 use crate::exit;
+use crate::imagearg::target::{Target, to_stdout};
 use crate::inspect::format::count;
 use crate::sizes::{human, parse_size, unit_hint};
 use crate::voice::{self, say};
@@ -180,7 +181,7 @@ fn set_extended(options: &mut FormatOptions, word: &str) -> Result<(), String> {
 /// Make an empty file system, with mke2fs's options and defaults.
 #[derive(Debug, Args)]
 pub(crate) struct MkfsArgs {
-    /// Image file or block device.
+    /// Image file, IMG#N or IMG@OFFSET for a part of one, block device, or - for standard output.
     image: PathBuf,
     /// The size as mke2fs takes it: with a unit as --size, without one in blocks of -b, or in KiB.
     #[arg(value_name = "SIZE", conflicts_with = "size")]
@@ -210,26 +211,26 @@ pub(crate) struct MkfsArgs {
     format: FormatArgs,
 }
 
-/// Where the file system goes.
-enum Target {
-    New(NewFile),
-    Existing,
-}
-
 pub(crate) fn run(args: MkfsArgs) -> ExitCode {
     let mut options = match args.format.options() {
         Ok(options) => options,
         Err(message) => return exit::fail(exit::USAGE_CODE, &message),
     };
     options.usage = args.usage;
-    let (existing, is_device) = match std::fs::metadata(&args.image) {
-        Ok(metadata) => (Some(metadata.len()), metadata.file_type().is_block_device()),
-        Err(_) => (None, false),
+    let target = match Target::parse(&args.image, args.force, args.dry_run) {
+        Ok(target) => target,
+        Err((code, message)) => return exit::fail(code, &message),
     };
-    if existing.is_some_and(|len| len > 0 || is_device)
+    let existing = match &target {
+        Target::File(path) => std::fs::metadata(path).ok().map(|metadata| metadata.len()),
+        Target::Part { .. } => target.room(),
+        Target::Stdout => None,
+    };
+    if let Target::File(path) = &target
+        && existing.is_some_and(|len| len > 0)
         && !args.force
         && !args.dry_run
-        && !is_blank(&args.image)
+        && !is_blank(path)
     {
         let hint = "it holds data; use --force to replace it";
         return exit::fail(exit::EXISTS, &format!("{} exists already: {hint}", args.image.display()));
@@ -239,14 +240,11 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
         Some(Ok(bytes)) => Some(bytes),
         Some(Err(why)) => return exit::fail(exit::USAGE_CODE, &format_args!("SIZE: {why}")),
     };
+    // Whole pages, as mke2fs does it: the page cache cannot hold the rest of a device.
     let bytes = match (size, existing) {
         (Some(bytes), _) => bytes,
-        (None, Some(_)) => match FileDevice::open(&args.image, false) {
-            // Whole pages, as mke2fs does it: the page cache cannot hold the rest of a device.
-            Ok(device) if device.size_bytes() > 4096 => device.size_bytes() & !4095,
-            Ok(device) => device.size_bytes(),
-            Err(error) => return exit::fail(exit::TARGET, &format!("{}: {error}", args.image.display())),
-        },
+        (None, Some(bytes)) if bytes > 4096 => bytes & !4095,
+        (None, Some(bytes)) => bytes,
         (None, None) => return exit::fail(exit::USAGE_CODE, &"a new image needs a size: --size 64M"),
     };
     let identity = Identity {
@@ -261,7 +259,11 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
         },
     };
     let tree = EmptyTree::new(identity.time, options.root_owner.unwrap_or((0, 0)));
-    let input = tree.input(&options, identity, !is_device);
+    let is_fresh = match &target {
+        Target::Part { device, .. } => device.is_fresh(),
+        Target::File(_) | Target::Stdout => true,
+    };
+    let input = tree.input(&options, identity, is_fresh);
     let plan = match image::mkfs::plan(&input, bytes) {
         Ok(plan) => plan,
         Err(MkfsFault::Plan(PlanFault::Full)) => {
@@ -281,12 +283,19 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
     let written = if args.dry_run {
         0
     } else {
-        match make(&args, &plan, bytes, is_device) {
+        match make(&args, &plan, bytes, &target) {
             Ok(written) => written,
             Err((code, message)) => return exit::fail(code, &message),
         }
     };
-    voice::print(&report(&args, &options, &plan, written), 0)
+    let text = report(&args, &options, &plan, written);
+    match target {
+        Target::Stdout => {
+            voice::say_raw(&text);
+            ExitCode::SUCCESS
+        }
+        Target::File(_) | Target::Part { .. } => voice::print(&text, 0),
+    }
 }
 
 /// A size as mke2fs takes it: units are those of [`parse_size`], `s` is sectors; a bare number counts blocks, or KiB.
@@ -310,33 +319,56 @@ fn is_blank(path: &Path) -> bool {
     device.read_at(0, &mut start).is_ok() && start.iter().all(|&b| b == 0)
 }
 
-fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, is_device: bool) -> Result<u64, (u8, String)> {
+fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, target: &Target) -> Result<u64, (u8, String)> {
     let refused = |error: std::io::Error| {
-        let is_busy = error.kind() == std::io::ErrorKind::ResourceBusy;
-        (if is_busy { exit::BUSY } else { exit::TARGET }, format!("{}: {error}", args.image.display()))
+        let code = match error.kind() {
+            std::io::ErrorKind::ResourceBusy => exit::BUSY,
+            _ => exit::TARGET,
+        };
+        (code, format!("{}: {error}", args.image.display()))
     };
-    let (target, device) = if is_device {
-        let device = FileDevice::open_locked(&args.image).map_err(refused)?;
-        if device.size_bytes() < bytes {
-            return Err((exit::USAGE_CODE, format!("the device has only {} bytes", device.size_bytes())));
+    let (mut new, mut copy) = (None, None);
+    let made;
+    let device: &dyn Device = match target {
+        Target::Part { device, .. } => {
+            if device.size_bytes() < bytes {
+                let why = format!("{}: there are only {} bytes", args.image.display(), device.size_bytes());
+                return Err((exit::USAGE_CODE, why));
+            }
+            device.as_ref()
         }
-        (Target::Existing, device)
-    } else {
-        let new = NewFile::create(&args.image).map_err(refused)?;
-        new.file().set_len(bytes).map_err(refused)?;
-        let device = FileDevice::fresh(new.file().try_clone().map_err(refused)?).map_err(refused)?;
-        (Target::New(new), device)
+        Target::File(path) => {
+            let file = NewFile::create(path).map_err(refused)?;
+            made = fresh(file.file(), bytes).map_err(refused)?;
+            new = Some(file);
+            &made
+        }
+        Target::Stdout => {
+            let (file, second) = unnamed(&std::env::temp_dir()).map_err(|why| (exit::TARGET, why))?;
+            made = fresh(&file, bytes).map_err(refused)?;
+            copy = Some(second);
+            &made
+        }
     };
-    let written = image::mkfs::write_plan(plan, &device, !args.no_sync).map_err(|fault| match fault {
+    let written = image::mkfs::write_plan(plan, device, !args.no_sync).map_err(|fault| match fault {
         MkfsFault::Write(WriteFault::Device(fault)) if fault.os_error() == Some(28) => {
             (exit::NO_SPACE, format!("no space left for {}: {fault}", args.image.display()))
         }
         other => (exit::TARGET, other.to_string()),
     })?;
-    if let Target::New(new) = target {
+    if let Some(new) = new {
         new.publish(true, !args.no_sync).map_err(refused)?;
     }
+    if let Some(copy) = copy {
+        to_stdout(&copy).map_err(refused)?;
+    }
     Ok(written.bytes)
+}
+
+/// A new file of this size, as a device.
+fn fresh(file: &std::fs::File, bytes: u64) -> std::io::Result<FileDevice> {
+    file.set_len(bytes)?;
+    FileDevice::fresh(file.try_clone()?)
 }
 
 /// What was made, in words or JSON.

@@ -13,6 +13,9 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "p" => 50,
         unit => return Err(format!("unknown unit \"{unit}\": use K, M, G, T or P")),
     };
+    if digits.starts_with(['+', '-']) {
+        return Err(format!("\"{text}\" is relative, and a size is wanted, like 512M"));
+    }
     let number: f64 = digits.parse().map_err(|_| format!("\"{text}\" is not a size like 512M or 1.5G"))?;
     let exact = digits.parse::<u64>().ok().and_then(|n| n.checked_shl(shift).filter(|b| b >> shift == n));
     match exact {
@@ -54,7 +57,7 @@ mod tests {
         assert_eq!(parse_size("512K"), Ok(512 << 10));
         assert_eq!(parse_size("1.5G"), Ok(3 << 29));
         assert_eq!(parse_size("16TiB"), Ok(16 << 40));
-        for bad in ["", "x", "5Q", "-1", "99999999P"] {
+        for bad in ["", "x", "5Q", "-1", "+20M", "99999999P"] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
         assert_eq!(human(1_234_567), "1.2 MiB");

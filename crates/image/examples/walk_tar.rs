@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use image::source::fault::SourceFault;
 use image::source::spool::Spool;
-use image::source::tar::{TarInput, read_tar};
+use image::source::tar::{TarInput, Unpacking, read_tar};
 
 fn main() -> ExitCode {
     let Some(archive) = std::env::args_os().nth(1) else {
@@ -25,7 +25,9 @@ fn main() -> ExitCode {
         drop(entry);
         Ok::<(), SourceFault>(())
     };
-    match read_tar(input, &mut spool, &mut sink, &mut |warning| eprintln!("warning: {warning}")) {
+    match read_tar(input, Unpacking::default(), &mut spool, &mut sink, &mut |warning| {
+        eprintln!("warning: {warning}")
+    }) {
         Ok(report) => {
             let ms = start.elapsed().as_secs_f64() * 1e3;
             let (entries, bytes) = (report.entries, report.content_bytes);

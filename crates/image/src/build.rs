@@ -1,6 +1,6 @@
 //! From sources to an image: read everything, plan everything, write once, and only then give it its name.
 //!
-//! Owns the order of steps and what is told to the user. Each step consumes what the one before made:
+//! Owns the order of steps and what is reported to the user. Each step consumes what the one before made:
 //!
 //! ```text
 //! sources --> tree --> labels, owners --> digest (UUID, hash seed) --> order --> plan --> write --> publish
@@ -12,13 +12,14 @@
 //! 2. Nothing appears under the target's name before it is complete.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::BlockSize;
-use device::{FileDevice, NewFile};
+use device::{Device, FileDevice, NewFile};
 use ondisk::acl::{Acl, AclTag};
 use ondisk::filetype::FileType;
 use ondisk::time::Timestamp;
@@ -30,15 +31,16 @@ use crate::idmap::{IdMap, Owner};
 use crate::labels::FileContexts;
 use crate::options::FormatOptions;
 use crate::plan::{Input, Plan, Style};
+use crate::rules::{self, Rule, RuleFault};
 use crate::sizing::Sized;
-use crate::solve::{SizeChoice, SolveFault, solve};
+use crate::solve::{SizeChoice, SolveFault, group_ratio, solve};
 use crate::source::dir::{DirOptions, DirReport, XattrChoice, identity_of, open_root, read_dir};
 use crate::source::entry::{Entry, Xattr};
 use crate::source::fault::{ShownPath, SourceFault};
-use crate::source::oci::{Platform, read_oci};
+use crate::source::oci::{OciImage, Platform, read_oci};
 use crate::source::pretend::{Unseen, pretender};
 use crate::source::spool::Spool;
-use crate::source::tar::{TarInput, read_tar};
+use crate::source::tar::{TarInput, Unpacking, read_tar};
 use crate::tree::{InsertFault, MergeRules, Placement, Tree};
 use crate::write::{Meter, Problem, SourceRoot, WriteFault, WriteOptions, write};
 
@@ -81,6 +83,10 @@ pub struct BuildOptions {
     pub file_contexts: Option<FileContexts>,
     /// What to leave out.
     pub excludes: Excludes,
+    /// What is made and changed by path, after the sources and after owners are mapped.
+    pub rules: Vec<Rule>,
+    /// What an archive, or a layer, may unpack to.
+    pub unpacking: Unpacking,
     /// Attributes to leave out.
     pub xattrs: XattrChoice,
     /// Do not enter other file systems below a source directory.
@@ -113,6 +119,8 @@ impl Default for BuildOptions {
             gid_map: IdMap::default(),
             file_contexts: None,
             excludes: Excludes::default(),
+            rules: Vec::new(),
+            unpacking: Unpacking::default(),
             xattrs: XattrChoice::default(),
             one_file_system: false,
             platform: Platform::host(),
@@ -185,6 +193,9 @@ pub enum BuildFault {
     /// Files that could not be read or changed meanwhile.
     #[error("{} of the source's files could not be read", .0.len())]
     Problems(Vec<Problem>),
+    /// A rule by path cannot be applied.
+    #[error(transparent)]
+    Rule(#[from] RuleFault),
     /// An owner has no place in the given map.
     #[error("{0}")]
     Ids(String),
@@ -223,6 +234,49 @@ struct Gathered {
     problems: Vec<Problem>,
 }
 
+/// Where an image goes.
+#[derive(Debug)]
+pub enum Target<'t> {
+    /// A file that appears under its name when it is complete.
+    File(&'t Path),
+    /// An empty file that is open already; `beside` is a directory for what is unpacked.
+    Open {
+        /// What messages call it.
+        name: &'t str,
+        /// The file.
+        file: File,
+        /// Where temporary files go.
+        beside: &'t Path,
+    },
+    /// A device, or a part of one, whose old content is replaced in place.
+    Device {
+        /// What messages call it.
+        name: &'t str,
+        /// The bytes for the image.
+        device: &'t dyn Device,
+    },
+}
+
+impl Target<'_> {
+    fn shown(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Open { name, .. } | Self::Device { name, .. } => (*name).to_owned(),
+        }
+    }
+
+    /// Where temporary files go: beside an image, there is room for one.
+    fn spool_dir(&self) -> PathBuf {
+        match self {
+            Self::File(path) => {
+                path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+            }
+            Self::Open { beside, .. } => (*beside).to_owned(),
+            Self::Device { .. } => std::env::temp_dir(),
+        }
+    }
+}
+
 /// Builds an image at `target`.
 ///
 /// # Errors
@@ -230,23 +284,25 @@ struct Gathered {
 pub fn build(
     options: &BuildOptions,
     sources: Vec<Source>,
-    target: &Path,
+    target: Target<'_>,
     observer: &(impl Observer + Sync),
     cancel: &AtomicBool,
 ) -> Result<BuildReport, BuildFault> {
-    let shown = target.display().to_string();
-    if !options.replace && !options.dry_run && target.symlink_metadata().is_ok() {
-        return Err(BuildFault::TargetExists(shown));
-    }
+    let shown = target.shown();
+    let refused = |source| BuildFault::Target { path: shown.clone(), source };
     // Before the long work: can the target be made at all?
-    let new = if options.dry_run {
-        None
-    } else {
-        Some(NewFile::create(target).map_err(|source| BuildFault::Target { path: shown.clone(), source })?)
+    let new = match &target {
+        Target::File(path) if !options.dry_run => {
+            if !options.replace && path.symlink_metadata().is_ok() {
+                return Err(BuildFault::TargetExists(shown));
+            }
+            Some(NewFile::create(path).map_err(refused)?)
+        }
+        _ => None,
     };
     observer.step("reading");
     let mut gathered =
-        gather(options, sources, target, Watch { cancel, read: &|entries| observer.read(entries) })?;
+        gather(options, sources, &target, Watch { cancel, read: &|entries| observer.read(entries) })?;
     if cancel.load(Ordering::Relaxed) {
         return Err(BuildFault::Write(WriteFault::Interrupted));
     }
@@ -261,6 +317,7 @@ pub fn build(
     if let Some((uid, gid)) = options.format.root_owner {
         (tree.nodes[0].uid, tree.nodes[0].gid) = (uid, gid);
     }
+    rules::apply(&mut tree, &options.rules)?;
     tree.count_links();
     let newest = newest_file(&tree);
     let time = options.time.unwrap_or_else(|| newest.map_or(0, |node| time_stamp(&tree, node)));
@@ -279,18 +336,29 @@ pub fn build(
     let hash_seed = options.format.hash_seed.unwrap_or_else(|| as_uuid(derive(digest, b"hash seed")));
     let block_size = options.format.block_size.unwrap_or(BlockSize::KIB4);
     let sealed = tree.order(directory_hash(&options.format, block_size, hash_seed)?);
+    let ratio = options.format.group_inode_ratio.or(group_ratio(&options.format, options.size));
+    let format = FormatOptions { group_inode_ratio: ratio, ..options.format.clone() };
     let input = Input {
         tree: &tree,
         sealed: &sealed,
         lost_found,
-        options: &options.format,
+        options: &format,
         uuid,
         hash_seed,
         time,
         style: Style::Packed,
-        fresh_device: true,
+        fresh_device: match &target {
+            Target::Device { device, .. } => device.is_fresh(),
+            _ => true,
+        },
     };
     let (plan, image_bytes) = solve(&input, block_size, options.size, cancel)?;
+    if let Target::Device { device, .. } = &target
+        && image_bytes > device.size_bytes()
+    {
+        let (given_bytes, needed_bytes) = (device.size_bytes(), image_bytes);
+        return Err(SolveFault::TooSmall { given_bytes, needed_bytes }.into());
+    }
     let mut report = survey(&plan, image_bytes);
     report.warnings = std::mem::take(&mut gathered.warnings);
     report.warnings.extend(newest.and_then(|node| warn_of_future(&tree, node, lost_found)));
@@ -300,10 +368,26 @@ pub fn build(
             .warnings
             .push(format!("{count} times do not fit an inode of {bits} bytes; the nearest were stored"));
     }
-    let Some(new) = new else { return Ok(report) };
-    let refused = |source| BuildFault::Target { path: shown.clone(), source };
-    new.file().set_len(image_bytes).map_err(refused)?;
-    let device = FileDevice::fresh(new.file().try_clone().map_err(refused)?).map_err(refused)?;
+    if options.dry_run {
+        return Ok(report);
+    }
+    let file = match (&new, &target) {
+        (Some(new), _) => Some(new.file()),
+        (None, Target::Open { file, .. }) => Some(file),
+        (None, _) => None,
+    };
+    let made = match file {
+        Some(file) => {
+            file.set_len(image_bytes).map_err(refused)?;
+            Some(FileDevice::fresh(file.try_clone().map_err(refused)?).map_err(refused)?)
+        }
+        None => None,
+    };
+    let device: &dyn Device = match (&made, &target) {
+        (Some(made), _) => made,
+        (None, Target::Device { device, .. }) => *device,
+        (None, _) => return Ok(report),
+    };
     observer.step("writing");
     observer.writing(report.data_bytes, report.files);
     let write_options = WriteOptions {
@@ -312,17 +396,19 @@ pub fn build(
         cancel,
         sync: options.sync,
     };
-    let written = write(&plan, &device, &gathered.roots, write_options, observer)?;
+    let written = write(&plan, device, &gathered.roots, write_options, observer)?;
     report.written_bytes = written.bytes;
     if written.changed_files > 0 {
         let text =
             format!("{} files changed while they were read; they were padded or cut", written.changed_files);
         report.warnings.push(text);
     }
-    new.publish(options.replace, options.sync).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => BuildFault::TargetExists(shown.clone()),
-        _ => refused(error),
-    })?;
+    if let Some(new) = new {
+        new.publish(options.replace, options.sync).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => BuildFault::TargetExists(shown.clone()),
+            _ => refused(error),
+        })?;
+    }
     Ok(report)
 }
 
@@ -351,16 +437,12 @@ struct Watch<'a> {
 fn gather(
     options: &BuildOptions,
     sources: Vec<Source>,
-    target: &Path,
+    target: &Target<'_>,
     watch: Watch<'_>,
 ) -> Result<Gathered, BuildFault> {
     let mut gathered =
         Gathered { tree: Tree::new(), roots: Vec::new(), warnings: Vec::new(), problems: Vec::new() };
-    let spool_dir = match target.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    let mut spool = Spool::new(spool_dir);
+    let mut spool = Spool::new(target.spool_dir());
     let mut layer = 0;
     for source in sources {
         match source {
@@ -397,7 +479,7 @@ impl Gathered {
         options: &BuildOptions,
         path: &Path,
         layer: u16,
-        target: &Path,
+        target: &Target<'_>,
         watch: Watch<'_>,
     ) -> Result<(), BuildFault> {
         pretender()?;
@@ -408,7 +490,10 @@ impl Gathered {
             rules: rules(options, layer, false),
             excludes: &options.excludes,
             one_file_system: options.one_file_system,
-            skip: identity_of(&target.to_owned()),
+            skip: match target {
+                Target::File(path) => identity_of(&path.to_path_buf()),
+                _ => None,
+            },
             threads: options.threads,
             check_access: true,
             xattrs: &options.xattrs,
@@ -441,12 +526,20 @@ impl Gathered {
         };
         let (tree, warnings) = (&mut self.tree, &mut self.warnings);
         let mut duplicates = 0u64;
+        let mut hint = ImageHint::default();
         let mut sink = |entry: Entry| {
+            hint.see(&entry.path);
             let placement = merge(tree, entry, options, rules(options, layer, false), &name, watch)?;
             duplicates += u64::from(placement == Placement::Duplicate);
             Ok::<(), BuildFault>(())
         };
-        read_tar(input, spool, &mut sink, &mut |warning| note(warnings, warning.to_string()))?;
+        read_tar(input, options.unpacking, spool, &mut sink, &mut |warning| {
+            note(warnings, warning.to_string())
+        })?;
+        if hint.is_image() {
+            let text = "this is an archive of a container's image, and its files were taken as they are; --oci takes the image that is in it";
+            self.warnings.push(format!("{name}: {text}"));
+        }
         if duplicates > 0 {
             self.warnings.push(format!("{name}: {duplicates} entries came twice; the later ones were taken"));
         }
@@ -469,16 +562,33 @@ impl Gathered {
             let rules = rules(options, layer.get(), true);
             merge(tree, entry, options, rules, &layout.display().to_string(), watch).map(|_| ())
         };
+        let platform = &options.platform;
         read_oci(
-            layout,
-            reference,
-            &options.platform,
+            OciImage { path: layout, reference, platform, unpacking: options.unpacking },
             spool,
             &mut |number| layer.set(first_layer.saturating_add(number as u16)),
             &mut sink,
             &mut |warning| note(warnings, warning.to_string()),
         )?;
         Ok(layer.get())
+    }
+}
+
+/// Does an archive look like one of an image rather than of a tree?
+#[derive(Default)]
+struct ImageHint {
+    index: bool,
+    blobs: bool,
+}
+
+impl ImageHint {
+    fn see(&mut self, path: &[u8]) {
+        self.index |= path == b"oci-layout" || path == b"manifest.json";
+        self.blobs |= path.starts_with(b"blobs/sha256/") || path.ends_with(b"/layer.tar");
+    }
+
+    fn is_image(&self) -> bool {
+        self.index && self.blobs
     }
 }
 

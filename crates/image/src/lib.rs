@@ -50,6 +50,7 @@ pub mod mkfs;
 pub mod options;
 pub mod plan;
 pub mod profile;
+pub mod rules;
 pub mod sizing;
 pub mod solve;
 pub mod source;

@@ -164,6 +164,10 @@ pub struct FormatOptions {
     pub resize_blocks: Option<u64>,
     /// The same in bytes (`-E resize=16G`).
     pub resize_bytes: Option<u64>,
+    /// The file system will be grown to so many bytes (`--grow-to`): descriptors, inodes and the journal are made for that size.
+    pub grow_to_bytes: Option<u64>,
+    /// Bytes of a whole group per inode that each group has at least. A file system that is grown gets groups like its first.
+    pub group_inode_ratio: Option<u64>,
     /// `-E packed_meta_blocks`: all bitmaps and inode tables, and the journal, at the beginning; with flex_bg.
     pub packed_metadata: bool,
     /// `-E num_backup_sb=`, 0 to 2; with sparse_super2.
@@ -278,7 +282,8 @@ impl FormatOptions {
     /// Blocks up to which the file system may grow online, if that was chosen.
     #[must_use]
     pub fn grow_blocks(&self, block_size: BlockSize) -> Option<u64> {
-        self.resize_blocks.or(self.resize_bytes.map(|bytes| bytes / block_size.bytes()))
+        let bytes = self.resize_bytes.or(self.grow_to_bytes);
+        self.resize_blocks.or(bytes.map(|bytes| bytes / block_size.bytes()))
     }
 
     /// The features asked for, made consistent the way mke2fs does it.

@@ -260,7 +260,8 @@ fn settle(
             return Err(limit("the number of groups", groups, limits));
         }
         let groups = groups as u32;
-        if !fit_inodes(sb, wanted_inodes, groups, bs, tail)? {
+        let wanted = wanted_inodes.max(group_inodes(options, sb, bs) * u64::from(groups));
+        if !fit_inodes(sb, wanted, groups, bs, tail)? {
             // Smaller groups: the tail may be worth keeping now.
             sb.blocks_count = asked_blocks;
             continue;
@@ -297,6 +298,16 @@ fn settle(
         let share = u128::from(asked_reserved) * u128::from(sb.blocks_count) / u128::from(asked_blocks);
         sb.reserved_blocks_count = share as u64;
     }
+}
+
+/// Inodes that each group has at least, whatever the size of the file system.
+fn group_inodes(options: &FormatOptions, sb: &Superblock, bs: BlockSize) -> u64 {
+    let Some(ratio) = options.group_inode_ratio else { return 0 };
+    let group = u64::from(sb.blocks_per_group) * bs.bytes();
+    let grown = options.grow_to_bytes.unwrap_or(u64::MAX);
+    // Every file takes a cluster; and the bitmap has as many bits as a block.
+    let cluster = group / u64::from(sb.clusters_per_group);
+    (group.min(grown) / ratio.max(cluster)).min(8 * bs.bytes())
 }
 
 fn geometry_of(sb: &Superblock) -> Result<Geometry, SizingFault> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::BlockSize;
 
-use crate::options::{FormatOptions, JournalSize};
+use crate::options::{FormatOptions, JournalSize, Usage};
 use crate::plan::{Input, Needs, Plan, PlanFault};
 use crate::sizing::{self, Sized, SizingFault, Tail};
 
@@ -183,6 +183,8 @@ pub enum SizeChoice {
     Smallest {
         /// Percent of blocks and inodes on top.
         headroom_percent: f64,
+        /// Bytes on top of that.
+        more_bytes: u64,
     },
     /// Exactly this many bytes.
     Bytes(u64),
@@ -190,8 +192,35 @@ pub enum SizeChoice {
 
 impl Default for SizeChoice {
     fn default() -> Self {
-        Self::Smallest { headroom_percent: 0.0 }
+        Self::Smallest { headroom_percent: 0.0, more_bytes: 0 }
     }
+}
+
+/// Bytes of a group per inode in an image of the smallest size: an image is often grown where it is used, and has as few inodes
+/// per group for ever as it has now.
+const SMALLEST_GROUP_RATIO: u64 = 64 << 10;
+
+/// The bytes per inode that every group of an image should have: as mke2fs would choose for the size to grow to, and a quarter of the usual number where
+/// nothing is said. A number of inodes that was given is not raised, nor that of a given size.
+#[must_use]
+pub fn group_ratio(options: &FormatOptions, choice: SizeChoice) -> Option<u64> {
+    if options.inodes.is_some() {
+        return None;
+    }
+    let usual =
+        options.grow_to_bytes.map(|bytes| options.usage.unwrap_or(Usage::for_size(bytes)).inode_ratio());
+    let chosen = options.inode_ratio.or(usual);
+    match choice {
+        SizeChoice::Smallest { .. } => Some(chosen.unwrap_or(SMALLEST_GROUP_RATIO)),
+        SizeChoice::Bytes(_) => chosen.filter(|_| options.grow_to_bytes.is_some()),
+    }
+}
+
+/// The inodes of a file system of so many blocks by the ratio, as mke2fs makes it.
+fn usual_inodes(options: &FormatOptions, blocks: u64, block_size: BlockSize) -> u64 {
+    let bytes = blocks.saturating_mul(block_size.bytes());
+    let usage = options.usage.unwrap_or(Usage::for_size(bytes));
+    bytes / options.inode_ratio.unwrap_or(usage.inode_ratio()).max(block_size.bytes())
 }
 
 /// Plans the tree for the size chosen. The image's length in bytes comes with the plan; `cancel`, set by another thread,
@@ -212,11 +241,16 @@ pub fn solve<'t>(
     let solver = Solver { input, options, block_size, needs, cancel };
     let least_inodes = solver.needs.inodes.max(options.inodes.unwrap_or(0));
     match choice {
-        SizeChoice::Smallest { headroom_percent } => {
+        SizeChoice::Smallest { headroom_percent, more_bytes } => {
             let blocks = solver.smallest(least_inodes)?;
-            if headroom_percent > 0.0 {
-                let grow = |n: u64| n + (n as f64 * headroom_percent / 100.0).ceil() as u64;
-                let inodes = grow(least_inodes);
+            if headroom_percent > 0.0 || more_bytes > 0 {
+                let percent = |n: u64| n + (n as f64 * headroom_percent / 100.0).ceil() as u64;
+                let grow = |n: u64| percent(n).saturating_add(more_bytes.div_ceil(block_size.bytes()));
+                // There are files to come: as many inodes as a file system of this size usually has.
+                let inodes = match options.inodes {
+                    Some(_) => percent(least_inodes),
+                    None => percent(least_inodes).max(usual_inodes(options, grow(blocks), block_size)),
+                };
                 let roomy = solver.smallest(inodes)?.max(grow(blocks));
                 let plan = solver.attempt(solver.at_least(roomy, inodes)?, inodes)?;
                 let plan = plan.ok_or(SolveFault::Plan(PlanFault::Full))?;

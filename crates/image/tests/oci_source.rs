@@ -7,8 +7,9 @@ use std::path::Path;
 
 use image::source::entry::{Entry, Kind};
 use image::source::fault::SourceFault;
-use image::source::oci::{OciReport, Platform, read_oci};
+use image::source::oci::{OciImage, OciReport, Platform, read_oci};
 use image::source::spool::Spool;
+use image::source::tar::Unpacking;
 use serde_json::{Value, json};
 use sha2::Digest;
 
@@ -65,20 +66,30 @@ impl Layout {
         reference: Option<&str>,
         platform: &Platform,
     ) -> Result<(Vec<(usize, Entry)>, OciReport), String> {
+        self.read_at(self.dir(), reference, platform, Unpacking::default(), &mut Vec::new())
+    }
+
+    /// Reads what is at a path; warnings go into a list.
+    fn read_at(
+        &self,
+        path: &Path,
+        reference: Option<&str>,
+        platform: &Platform,
+        unpacking: Unpacking,
+        warnings: &mut Vec<String>,
+    ) -> Result<(Vec<(usize, Entry)>, OciReport), String> {
         let mut spool = Spool::new(std::env::temp_dir());
         let layer = std::cell::Cell::new(usize::MAX);
         let mut entries = Vec::new();
         let report = read_oci(
-            self.dir(),
-            reference,
-            platform,
+            OciImage { path, reference, platform, unpacking },
             &mut spool,
             &mut |number| layer.set(number),
             &mut |entry| {
                 entries.push((layer.get(), entry));
                 Ok::<(), SourceFault>(())
             },
-            &mut |_| (),
+            &mut |warning| warnings.push(warning.to_string()),
         );
         report.map(|report| (entries, report)).map_err(|fault| fault.to_string())
     }
@@ -281,8 +292,6 @@ fn what_is_no_layout_and_no_layer_is_refused_by_name() {
         refusal.contains("layer 1 of 1 sha256:") && refusal.contains("in the middle of a header"),
         "{refusal}"
     );
-    let refusal = refusal_of(&[layout.blob(LAYER, &tar(&[("good", ""), ("etc/.wh.", "")]))]);
-    assert!(refusal.contains("entry 2 at byte 512 (etc/.wh.): it is a whiteout of no name"), "{refusal}");
     let digest = format!("sha512-256:{}", "a".repeat(64));
     let refusal = refusal_of(&[json!({ "mediaType": LAYER, "digest": digest, "size": 1 })]);
     assert!(refusal.contains("neither sha256, sha384 nor sha512"), "{refusal}");
@@ -297,6 +306,197 @@ fn what_is_no_layout_and_no_layer_is_refused_by_name() {
     assert!(layout.read(None).unwrap_err().contains("the layout has version 2.0.0"));
     fs::remove_file(layout.dir().join("oci-layout")).unwrap();
     assert!(layout.read(None).unwrap_err().contains("this is not an OCI image layout"));
+}
+
+/// Docker makes layers of no bytes, and some tools names that begin as a whiteout and hide nothing. Docker takes both.
+#[test]
+fn layers_without_bytes_and_whiteouts_of_no_name_are_left_out_with_a_word() {
+    let layout = Layout::new();
+    let odd = tar(&[("good", "1"), ("etc/.wh.", ""), ("etc/.wh...", "")]);
+    layout.index(&[layout.image(&[layout.blob(LAYER, b""), layout.blob(LAYER, &odd)])]);
+    let mut warnings = Vec::new();
+    let platform = Platform::linux("amd64");
+    let read = layout.read_at(layout.dir(), None, &platform, Unpacking::default(), &mut warnings);
+    assert_eq!(story(&read.unwrap().0), ["1 good: 1"]);
+    let has = |part: &str| warnings.iter().filter(|warning| warning.contains(part)).count();
+    assert_eq!((has("has no bytes at all"), has("whiteout of no name")), (1, 2), "{warnings:?}");
+}
+
+/// The digests of unpacked layers stand in the configuration, whose own digest stands in the manifest. A layer may be packed anew
+/// by another program, so only these say what was meant.
+#[test]
+fn unpacked_layers_and_the_configuration_are_what_the_image_says() {
+    let layout = Layout::new();
+    let layer = tar(&[("f", "text")]);
+    let sha256 = |bytes: &[u8]| -> String {
+        sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let packed = layout.blob("application/vnd.oci.image.layer.v1.tar+gzip", &gzip(&layer));
+    let plain = layout.blob(LAYER, &layer);
+    let with_ids = |layers: &[&Value], ids: &[String]| {
+        let ids: Vec<String> = ids.iter().map(|id| format!("sha256:{id}")).collect();
+        let config = json!({ "rootfs": { "type": "layers", "diff_ids": ids } });
+        let config = layout.blob("application/vnd.oci.image.config.v1+json", config.to_string().as_bytes());
+        let manifest =
+            json!({ "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers });
+        layout.index(&[layout.blob(MANIFEST, manifest.to_string().as_bytes())]);
+        config
+    };
+    let good = sha256(&layer);
+    with_ids(&[&packed, &plain], &[good.clone(), good.clone()]);
+    assert_eq!(story(&layout.read(None).unwrap().0), ["0 f: text", "1 f: text"]);
+    for (layer, place) in [(&packed, "packed"), (&plain, "plain")] {
+        with_ids(&[layer], &[sha256(b"other")]);
+        let refusal = layout.read(None).unwrap_err();
+        assert!(refusal.contains("and the image's configuration lists sha256:"), "{place}: {refusal}");
+        assert!(refusal.contains(&good), "{place}: {refusal}");
+    }
+    with_ids(&[&packed], &[good.clone(), good.clone()]);
+    let refusal = layout.read(None).unwrap_err();
+    assert!(refusal.contains("lists 2 unpacked layers, and the manifest has 1"), "{refusal}");
+    // A tampered configuration.
+    let config = with_ids(&[&packed], std::slice::from_ref(&good));
+    let path = layout.blob_path(&config);
+    let text = fs::read_to_string(&path).unwrap().replace("layers", "strata");
+    fs::write(&path, text).unwrap();
+    let refusal = layout.read(None).unwrap_err();
+    assert!(refusal.contains("configuration sha256:") && refusal.contains("signed for"), "{refusal}");
+    fs::remove_file(&path).unwrap();
+    assert!(layout.read(None).unwrap_err().starts_with("cannot open "));
+}
+
+/// A few MiB of zstd or gzip can be made to unpack to terabytes of zeros, which the disk beside the image would have to hold.
+#[test]
+fn a_layer_that_unpacks_to_more_than_it_may_is_refused() {
+    let layout = Layout::new();
+    let large = tar(&[("zeros", &"\0".repeat(3 << 20))]);
+    layout
+        .index(&[layout.image(&[layout.blob("application/vnd.oci.image.layer.v1.tar+gzip", &gzip(&large))])]);
+    let platform = Platform::linux("amd64");
+    let read = |unpacking| layout.read_at(layout.dir(), None, &platform, unpacking, &mut Vec::new());
+    assert!(read(Unpacking::ByRatio).is_ok());
+    assert!(read(Unpacking::AtMost(4 << 20)).is_ok());
+    let refusal = read(Unpacking::AtMost(1 << 20)).unwrap_err();
+    assert!(
+        refusal.contains("it unpacks to more than 1048576 bytes") && refusal.contains("--max-size"),
+        "{refusal}"
+    );
+}
+
+/// `arm` without a variant means v7 to Docker: the best image that runs there is taken, not the first one that is listed.
+#[test]
+fn the_best_variant_of_an_architecture_is_taken() {
+    let layout = Layout::new();
+    let arm = |variant: &str| {
+        let layer = layout.blob(LAYER, &tar(&[("f", variant)]));
+        let mut descriptor = on(layout.image(&[layer]), "linux", "arm");
+        if !variant.is_empty() {
+            descriptor["platform"]["variant"] = variant.into();
+        }
+        descriptor
+    };
+    let chosen = |offered: &[&str], asked: &str| {
+        let all: Vec<Value> = offered.iter().map(|variant| arm(variant)).collect();
+        layout.index(&all);
+        layout.read_for(None, &Platform::linux(asked)).map(|read| story(&read.0).join(""))
+    };
+    assert_eq!(chosen(&["v5", "v6", "v7"], "arm").unwrap(), "0 f: v7");
+    assert_eq!(chosen(&["v8", "v5", "v6"], "arm").unwrap(), "0 f: v6");
+    assert_eq!(chosen(&["v6", "v7"], "arm/v6").unwrap(), "0 f: v6");
+    assert_eq!(chosen(&["v5", "v8"], "arm/v7").unwrap(), "0 f: v5");
+    assert_eq!(chosen(&["v5", ""], "arm/v7").unwrap(), "0 f: ");
+    assert!(chosen(&["v7", "v8"], "arm/v6").unwrap_err().contains("no image for linux/arm/v6"));
+}
+
+/// The same image as an archive of the layout, as `docker save` wrote it before it was a layout, and as skopeo's `dir:`.
+#[test]
+fn archives_and_directories_of_other_tools_hold_images_too() {
+    let layout = Layout::new();
+    let first = tar(&[("etc/", ""), ("etc/a", "one")]);
+    let second = tar(&[("etc/.wh.a", ""), ("etc/b", "two")]);
+    let layers = [
+        layout.blob(LAYER, &first),
+        layout.blob("application/vnd.oci.image.layer.v1.tar+gzip", &gzip(&second)),
+    ];
+    let image = layout.image(&layers);
+    layout.index(&[tagged(image.clone(), "v1")]);
+    let expected = ["0 etc: Directory", "0 etc/a: one", "1 etc/a: Whiteout", "1 etc/b: two"];
+    let platform = Platform::linux("amd64");
+    let mut warnings = Vec::new();
+    let mut read = |path: &Path, reference| {
+        layout.read_at(path, reference, &platform, Unpacking::default(), &mut warnings)
+    };
+    let other = tempfile::tempdir().unwrap();
+    let text = |path: &Path| fs::read_to_string(path).unwrap();
+
+    // oci-archive, plain and packed.
+    let mut members: Vec<(String, Vec<u8>)> = vec![
+        ("oci-layout".into(), fs::read(layout.dir().join("oci-layout")).unwrap()),
+        ("index.json".into(), fs::read(layout.dir().join("index.json")).unwrap()),
+    ];
+    for blob in fs::read_dir(layout.dir().join("blobs/sha256")).unwrap() {
+        let blob = blob.unwrap();
+        let name = format!("blobs/sha256/{}", blob.file_name().to_str().unwrap());
+        members.push((name, fs::read(blob.path()).unwrap()));
+    }
+    let archive = |members: &[(String, Vec<u8>)]| {
+        let mut all = Vec::new();
+        for (name, bytes) in members {
+            // Bytes of any kind: the header is made of a text of the same length.
+            let header = tar(&[(name, &"x".repeat(bytes.len()))]);
+            all.extend_from_slice(&header[..512]);
+            all.extend_from_slice(bytes);
+            all.resize(all.len().next_multiple_of(512), 0);
+        }
+        all.resize(all.len() + 1024, 0);
+        all
+    };
+    let path = other.path().join("image.tar");
+    for bytes in [archive(&members), gzip(&archive(&members))] {
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(story(&read(&path, Some("v1")).unwrap().0), expected);
+        assert_eq!(story(&read(&path, None).unwrap().0), expected);
+    }
+
+    // docker save; the layers' names say nothing of their bytes.
+    let ids: Vec<String> = [&first, &second]
+        .map(|bytes| {
+            let hex: String = sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("sha256:{hex}")
+        })
+        .into();
+    let config = json!({ "rootfs": { "type": "layers", "diff_ids": ids } });
+    let config = config.to_string().into_bytes();
+    let hex: String = sha2::Sha256::digest(&config).iter().map(|byte| format!("{byte:02x}")).collect();
+    let saved = json!([{ "Config": format!("{hex}.json"), "RepoTags": ["busybox:1.2"], "Layers": ["aa/layer.tar", "bb/layer.tar"] }]);
+    let docker = |second: &[u8], config: &[u8]| {
+        archive(&[
+            (format!("{hex}.json"), config.to_vec()),
+            ("aa/layer.tar".into(), first.clone()),
+            ("bb/layer.tar".into(), second.to_vec()),
+            ("manifest.json".into(), saved.to_string().into_bytes()),
+        ])
+    };
+    fs::write(&path, docker(&second, &config)).unwrap();
+    let by_digest = format!("sha256:{hex}");
+    for reference in [None, Some("busybox:1.2"), Some(by_digest.as_str())] {
+        assert_eq!(story(&read(&path, reference).unwrap().0), expected, "{reference:?}");
+    }
+    assert!(read(&path, Some("busybox")).unwrap_err().contains("its tags are busybox:1.2"));
+    fs::write(&path, docker(&tar(&[("etc/b", "bad")]), &config)).unwrap();
+    assert!(read(&path, None).unwrap_err().contains("and the image's configuration lists"));
+    fs::write(&path, docker(&second, b"{}")).unwrap();
+    assert!(read(&path, None).unwrap_err().contains("signed for"));
+
+    // skopeo's dir:.
+    for blob in fs::read_dir(layout.dir().join("blobs/sha256")).unwrap() {
+        let blob = blob.unwrap();
+        fs::copy(blob.path(), other.path().join(blob.file_name())).unwrap();
+    }
+    fs::write(other.path().join("version"), "Directory Transport Version: 1.1\n").unwrap();
+    fs::write(other.path().join("manifest.json"), text(&layout.blob_path(&image))).unwrap();
+    assert_eq!(story(&read(other.path(), None).unwrap().0), expected);
+    assert!(read(other.path(), Some("v1")).unwrap_err().contains("leave the tag out"));
 }
 
 #[test]
@@ -328,9 +528,9 @@ fn the_callers_own_fault_ends_the_walk_as_it_is() {
     let mut spool = Spool::new(std::env::temp_dir());
     let platform = Platform::host();
     let mut sink = |_| Err(Own::Enough);
-    let outcome = read_oci(layout.dir(), None, &platform, &mut spool, &mut |_| (), &mut sink, &mut |_| ());
+    let at = |path| OciImage { path, reference: None, platform: &platform, unpacking: Unpacking::default() };
+    let outcome = read_oci(at(layout.dir()), &mut spool, &mut |_| (), &mut sink, &mut |_| ());
     assert!(matches!(outcome, Err(Own::Enough)));
-    let outcome =
-        read_oci(Path::new("/nonexistent"), None, &platform, &mut spool, &mut |_| (), &mut sink, &mut |_| ());
+    let outcome = read_oci(at(Path::new("/nonexistent")), &mut spool, &mut |_| (), &mut sink, &mut |_| ());
     assert!(matches!(outcome, Err(Own::Source)));
 }

@@ -155,7 +155,7 @@ proptest! {
         let sealed = tree.order(None);
         let block_size = BlockSize::from_bytes(block_size).unwrap();
         let input = input(&tree, &sealed, lost_found, &options);
-        let (plan, bytes) = solve(&input, block_size, SizeChoice::Smallest { headroom_percent: 0.0 }, &NEVER).unwrap();
+        let (plan, bytes) = solve(&input, block_size, SizeChoice::default(), &NEVER).unwrap();
         let owners = owners(&plan);
         let blocks = plan.geometry().blocks;
         prop_assert_eq!(bytes, blocks * block_size.bytes());

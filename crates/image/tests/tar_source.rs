@@ -13,7 +13,7 @@ use std::process::Command;
 use image::source::entry::{Entry, Kind, Payload, Time};
 use image::source::fault::{SourceFault, Warning};
 use image::source::spool::Spool;
-use image::source::tar::{Compression, TarInput, TarReport, read_tar};
+use image::source::tar::{Compression, TarInput, TarReport, Unpacking, read_tar};
 use proptest::prelude::*;
 
 /// Everything that one walk gave.
@@ -46,7 +46,8 @@ fn walk(input: TarInput) -> Result<Walk, SourceFault> {
         entries.push(entry);
         Ok::<(), SourceFault>(())
     };
-    let report = read_tar(input, &mut spool, &mut sink, &mut |warning| warnings.push(warning))?;
+    let report =
+        read_tar(input, Unpacking::default(), &mut spool, &mut sink, &mut |warning| warnings.push(warning))?;
     Ok(Walk { entries, warnings, report })
 }
 

@@ -17,6 +17,8 @@ All paths of one image are changed in one commit. The image is locked meanwhile,
 #[derive(Debug, Clone, clap::Subcommand)]
 pub(crate) enum Change {
     Mkdir(MkdirArgs),
+    Mknod(MknodArgs),
+    Mkfifo(MkfifoArgs),
     Rm(RmArgs),
     Mv(MvArgs),
     Ln(LnArgs),
@@ -42,6 +44,8 @@ impl Change {
     pub(crate) fn journal(&self) -> Option<&PathBuf> {
         let journal = match self {
             Self::Mkdir(args) => &args.journal,
+            Self::Mknod(args) => &args.journal,
+            Self::Mkfifo(args) => &args.journal,
             Self::Rm(args) => &args.journal,
             Self::Mv(args) => &args.journal,
             Self::Ln(args) => &args.journal,
@@ -81,6 +85,47 @@ pub(crate) struct MkdirArgs {
     #[arg(short, long, value_name = "MODE")]
     pub(crate) mode: Option<ModeChange>,
     /// The directories.
+    #[arg(required = true, value_name = "IMG:PATH")]
+    pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) journal: JournalArg,
+}
+
+/// Make a device, a pipe or a socket in an image.
+///
+/// It belongs to root (0:0), with mode 0644. In an image that takes no rights of the user's.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = format!("{PATHS_HELP}\n\nExamples:
+  extant mknod -m 0600 root.img:/dev/console c 5 1
+  extant mknod root.img:/run/initctl p"))]
+pub(crate) struct MknodArgs {
+    /// Mode: octal, or as for chmod, from 0666 on.
+    #[arg(short, long, value_name = "MODE")]
+    pub(crate) mode: Option<ModeChange>,
+    /// The name to make.
+    #[arg(value_name = "IMG:PATH")]
+    pub(crate) path: OsString,
+    /// b (block device), c or u (character device), p (pipe) or s (socket).
+    #[arg(value_name = "TYPE", value_parser = ["b", "c", "u", "p", "s"])]
+    pub(crate) kind: String,
+    /// Major number of a device.
+    #[arg(required_if_eq_any([("kind", "b"), ("kind", "c"), ("kind", "u")]), requires = "minor")]
+    pub(crate) major: Option<u32>,
+    /// Minor number of a device.
+    pub(crate) minor: Option<u32>,
+    #[command(flatten)]
+    pub(crate) journal: JournalArg,
+}
+
+/// Make named pipes in an image.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = format!("{PATHS_HELP}\n\nExamples:
+  extant mkfifo root.img:/run/log"))]
+pub(crate) struct MkfifoArgs {
+    /// Mode: octal, or as for chmod, from 0666 on.
+    #[arg(short, long, value_name = "MODE")]
+    pub(crate) mode: Option<ModeChange>,
+    /// The names to make.
     #[arg(required = true, value_name = "IMG:PATH")]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]

@@ -10,7 +10,7 @@ use base::Ino;
 use extant::{Allocate, Fault, Follow, New, Refusal, SetAttr, Volume};
 
 use super::args::{FallocateArgs, PutArgs};
-use super::ops::{UMASK, tell};
+use super::ops::{FULL, UMASK, tell};
 use super::os;
 use crate::exit;
 use crate::look::{Named, Session};
@@ -85,6 +85,10 @@ pub(super) fn put(session: &mut Session, args: &PutArgs) {
     let volume = named.fs.volume();
     loop {
         if let Err(fault) = write_all(volume, ino, pos, &buffer[..len]) {
+            if matches!(&fault, Fault::Refused(Refusal::NoSpace)) {
+                let text = format_args!("{}: {fault}; {FULL}", named.shown());
+                return session.problem(exit::NO_SPACE, text);
+            }
             return session.fault(named.shown(), &fault);
         }
         if len < buffer.len() {

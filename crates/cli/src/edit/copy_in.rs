@@ -25,7 +25,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::content::{PIECE, write_all};
-use super::ops::{UMASK, tell};
+use super::ops::{FULL, UMASK, tell};
 use super::os;
 use crate::exit;
 use crate::look::host::Choices;
@@ -402,7 +402,9 @@ impl Copy<'_> {
                     _ => "",
                 };
                 let shown = crate::look::shown(&self.image, path);
-                self.session.problem(code_of(&fault), format_args!("{shown}: {fault}{advice}"));
+                let (semicolon, full) = if self.is_full { ("; ", FULL) } else { ("", "") };
+                let text = format_args!("{shown}: {fault}{advice}{semicolon}{full}");
+                self.session.problem(code_of(&fault), text);
             }
             Failure::Image(error) => tell(self.session, &self.image, &error, ""),
         }

@@ -15,10 +15,11 @@ use extant::{
 };
 
 use super::args::{
-    Change, ChmodArgs, ChownArgs, LinksArg, LnArgs, MkdirArgs, MvArgs, ProjectArgs, Resize, RmArgs,
-    TouchArgs, TruncateArgs, XattrArgs, XattrCommand,
+    Change, ChmodArgs, ChownArgs, LinksArg, LnArgs, MkdirArgs, MknodArgs, MvArgs, ProjectArgs, Resize,
+    RmArgs, TouchArgs, TruncateArgs, XattrArgs, XattrCommand,
 };
 use super::copy_in::{take_name, temporary};
+use super::mode::ModeChange;
 use super::{content, os};
 use crate::exit;
 use crate::imagearg::is_of_host;
@@ -35,6 +36,12 @@ const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.po
 pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<()> {
     match change {
         Change::Mkdir(args) => mkdir(session, args),
+        Change::Mknod(args) => mknod(session, args),
+        Change::Mkfifo(args) => {
+            for path in &args.paths {
+                make_special(session, path, args.mode.as_ref(), FileType::Fifo, (0, 0));
+            }
+        }
         Change::Rm(args) => rm(session, args),
         Change::Mv(args) => mv(session, args),
         Change::Ln(args) => ln(session, args),
@@ -50,8 +57,12 @@ pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<(
     Ok(())
 }
 
+/// What to do about an image without room.
+pub(super) const FULL: &str = "an image of the smallest size is full: `extant build --headroom 20` or --size leaves room, `extant rm` makes some";
+
 /// Tells what failed, and what to do about it.
 pub(super) fn tell(session: &mut Session, image: &str, error: &Error, advice: &str) {
+    let advice = if advice.is_empty() && error.is(Refusal::NoSpace) { FULL } else { advice };
     let semicolon = if advice.is_empty() { "" } else { "; " };
     match error {
         Error::At { path, fault } => {
@@ -112,6 +123,49 @@ fn mkdir(session: &mut Session, args: &MkdirArgs) {
                 () if error.is(Refusal::Exists) && is_dir(&named.fs, &named.path) => {
                     "-p does not mind directories that are there"
                 }
+                () => "",
+            };
+            tell(session, &named.image, &error, advice);
+        }
+    }
+}
+
+fn mknod(session: &mut Session, args: &MknodArgs) {
+    let kind = match args.kind.as_str() {
+        "b" => FileType::BlockDevice,
+        "p" => FileType::Fifo,
+        "s" => FileType::Socket,
+        _ => FileType::CharDevice,
+    };
+    let is_device = matches!(kind, FileType::BlockDevice | FileType::CharDevice);
+    if !is_device && args.major.is_some() {
+        let why = "only devices have numbers; pipes and sockets are made without";
+        return session.problem(exit::USAGE_CODE, why);
+    }
+    let number = (args.major.unwrap_or(0), args.minor.unwrap_or(0));
+    make_special(session, &args.path, args.mode.as_ref(), kind, number);
+}
+
+/// Makes a name that is neither a file nor a directory nor a link.
+fn make_special(
+    session: &mut Session,
+    path: &OsStr,
+    mode: Option<&ModeChange>,
+    kind: FileType,
+    device: (u32, u32),
+) {
+    let (mode, umask) = match mode {
+        Some(change) => (change.apply(0o666, false), 0),
+        None => (0o666, UMASK),
+    };
+    let Some(named) = session.named(path) else { return };
+    let new = New { kind, umask, device, ..New::file(mode) };
+    match named.fs.create_node(os(&named.path), &new) {
+        Ok(_) => session.did(&named.image),
+        Err(error) => {
+            let advice = match () {
+                () if error.is(Refusal::NotFound) => "`extant mkdir -p` makes the directories above",
+                () if error.is(Refusal::Exists) => "`extant rm` removes what has it",
                 () => "",
             };
             tell(session, &named.image, &error, advice);

@@ -28,7 +28,7 @@ pub fn build_image(tree: &std::path::Path, target: &std::path::Path) {
         fn writing(&self, _: u64, _: u64) {}
     }
     let options = image::build::BuildOptions {
-        size: image::solve::SizeChoice::Smallest { headroom_percent: 20.0 },
+        size: image::solve::SizeChoice::Smallest { headroom_percent: 20.0, more_bytes: 0 },
         time: Some(1_700_000_000),
         replace: true,
         sync: false,
@@ -36,5 +36,5 @@ pub fn build_image(tree: &std::path::Path, target: &std::path::Path) {
     };
     let sources = vec![image::build::Source::Dir(tree.to_owned())];
     let cancel = std::sync::atomic::AtomicBool::new(false);
-    image::build::build(&options, sources, target, &Quiet, &cancel).unwrap();
+    image::build::build(&options, sources, image::build::Target::File(target), &Quiet, &cancel).unwrap();
 }

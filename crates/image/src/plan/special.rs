@@ -40,6 +40,8 @@ fn journal_len(
     if !features.has_compat(Features::HAS_JOURNAL) {
         return Ok(None);
     }
+    // A journal does not grow with its file system.
+    let blocks = blocks.max(input.options.grow_to_bytes.unwrap_or(0) / bs);
     let fast_commit = if features.has_compat(Features::FAST_COMMIT) {
         jbd2_format::default_fast_commit_blocks(blocks).unwrap_or(0)
     } else {

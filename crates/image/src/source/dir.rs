@@ -469,7 +469,15 @@ impl Walk<'_, '_> {
                     return Err(Errno::ACCESS);
                 }
                 if stat.stx_blocks.saturating_mul(512) < stat.stx_size {
-                    found.sparse = data_runs(dir, name, stat.stx_size)?;
+                    let (runs, is_swap) = data_runs(dir, name, stat.stx_size)?;
+                    if is_swap {
+                        report.warnings.push(format!(
+                            "{}: a swap file with holes, on which the kernel refuses to swap; its holes stay (fill them \
+                             in the source, or make the file on the target)",
+                            ShownPath(full_path)
+                        ));
+                    }
+                    found.sparse = runs;
                 }
             }
             _ => {}
@@ -530,8 +538,8 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Where a file has data; `None` when everywhere.
-fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<Option<Vec<(u64, u64)>>, Errno> {
+/// Where a file has data (`None` when everywhere), and whether it is a swap file with holes.
+fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<(Option<Vec<(u64, u64)>>, bool), Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
     let mut runs = Vec::new();
@@ -540,7 +548,7 @@ fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<Option<Vec<(
         let start = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
             Ok(start) => start,
             Err(Errno::NXIO) => break, // nothing but a hole from here on
-            Err(Errno::INVAL) => return Ok(None),
+            Err(Errno::INVAL) => return Ok((None, false)),
             Err(errno) => return Err(errno),
         };
         let end = rustix::fs::seek(&file, SeekFrom::Hole(start))?.min(size);
@@ -550,7 +558,11 @@ fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<Option<Vec<(
         runs.push((start, end - start));
         at = end;
     }
-    Ok((runs != [(0, size)]).then_some(runs))
+    // Its magic is at the end of the first page.
+    let mut magic = [0; 10];
+    let read = rustix::io::pread(&file, &mut magic[..], 4096 - 10);
+    let is_swap = read == Ok(10) && &magic == b"SWAPSPACE2" && runs != [(0, size)];
+    Ok(((runs != [(0, size)]).then_some(runs), is_swap))
 }
 
 /// The attributes of a file that an image can hold; `follow` for the root, which may be reached by a symlink. Messages

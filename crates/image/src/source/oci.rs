@@ -8,11 +8,14 @@
 //! blobs/sha256/HEX                every blob under the digest of its bytes
 //! ```
 //!
-//! Owns: the choice of one manifest, the check of every blob against its digest and size, and the translation of
-//! whiteout names. Does **not** own: tar (see `tar`), applying whiteouts to a tree, the image's configuration
+//! The same image also comes as an archive of such a layout (oci-archive, `docker save` from Docker 25 on), as an archive with a
+//! manifest.json of Docker's own (`docker save` before), and as skopeo's `dir:`, blobs in a directory beside their manifest.
+//!
+//! Owns: the choice of one manifest, the check of every blob against its digest and size, and of every unpacked layer against
+//! the image's configuration, and the translation of whiteout names. Does **not** own: tar (see `tar`), applying whiteouts to a tree, the image's configuration
 //! (entry point, environment: no part of a file system).
 //!
-//! A layer's bytes are verified by a thread of their own while they are read: the walk costs no second pass, and no
+//! A layer's stored bytes are verified by a thread of their own while they are read: the walk costs no second pass, and no
 //! entry of a tampered layer outlives it, because [`read_oci`] fails before its caller writes anything.
 //!
 //! Whiteouts, by the last component of a member's name:
@@ -22,25 +25,30 @@
 //! | `.wh..wh..opq` | [`Kind::Opaque`] for its directory |
 //! | `.wh..wh.` anything else, also as a directory | nothing: bookkeeping of AUFS |
 //! | `.wh.NAME` | [`Kind::Whiteout`] of NAME |
+//! | `.wh.`, `.wh..`, `.wh...` | nothing, with a warning: they hide no name |
 //!
 //! Source: OCI image-spec v1.1, image-layout.md, image-index.md, manifest.md, layer.md, descriptor.md.
 
+mod digest;
+mod docker;
+mod store;
+
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use oci_spec::image::{
-    Descriptor, Digest as BlobId, DigestAlgorithm, ImageIndex, ImageManifest, MediaType, OciLayout,
-};
-use sha2::Digest as _;
+use oci_spec::image::{Descriptor, Digest as BlobId, ImageIndex, ImageManifest, MediaType, OciLayout};
+
+pub(super) use self::digest::Hash;
+pub(super) use self::store::Blob;
+use self::store::Store;
 
 use super::entry::{Entry, Kind};
 use super::fault::{Rule, ShownPath, SourceFault, Warning};
 use super::spool::Spool;
-use super::tar::{TarReader, TarReport};
+use super::tar::{Compression, TarReader, TarReport, Unpacking};
 
 /// Largest JSON document that is read: registries refuse manifests above 4 MiB.
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
@@ -66,6 +74,10 @@ const LAYER_TYPES: &[&str] = &[
     "application/vnd.docker.image.rootfs.foreign.diff.tar",
     "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
 ];
+
+/// What the configuration of a container's image is.
+const CONFIG_TYPES: [&str; 2] =
+    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
 
 const INCOMPLETE: &str = "the layout is damaged or incomplete: copy the image again";
 
@@ -109,10 +121,32 @@ impl Platform {
         }
     }
 
-    fn matches(&self, offered: &oci_spec::image::Platform) -> bool {
-        offered.os().to_string() == self.os
-            && offered.architecture().to_string() == self.architecture
-            && (self.variant.is_none() || *offered.variant() == self.variant)
+    /// How well an offered platform fits: the smaller the better, `None` for not at all.
+    ///
+    /// A variant that is not named is the usual one of its architecture (`arm` is v7, `arm64` v8). Lower variants run on higher
+    /// ones; a higher one is taken where none was asked for and there is nothing else.
+    fn rank(&self, offered: &oci_spec::image::Platform) -> Option<u32> {
+        if offered.os().to_string() != self.os || offered.architecture().to_string() != self.architecture {
+            return None;
+        }
+        let usual = match self.architecture.as_str() {
+            "arm" => "v7",
+            "arm64" => "v8",
+            "amd64" => "v1",
+            _ => "",
+        };
+        let wanted = self.variant.as_deref().unwrap_or(usual);
+        let has = offered.variant().as_deref().unwrap_or(usual);
+        if has == wanted {
+            return Some(0);
+        }
+        let number = |variant: &str| variant.strip_prefix('v').and_then(|digits| digits.parse::<u32>().ok());
+        match (number(wanted), number(has)) {
+            (Some(wanted), Some(has)) if has < wanted => Some(wanted - has),
+            _ if self.variant.is_some() => None,
+            (Some(wanted), Some(has)) => Some(1000 + (has - wanted).min(1000)),
+            _ => Some(3000),
+        }
     }
 }
 
@@ -145,37 +179,68 @@ pub struct OciReport {
     pub layers: Vec<LayerReport>,
 }
 
-/// Reads one image of an OCI layout: hands every entry of every layer to `sink`, bottom layer first, and calls
-/// `next_layer` before each with its number from 0.
-///
-/// `reference` is a tag or a digest; without one, the layout must hold one image only. `platform` decides where an
-/// image has several.
+/// A layer that is to be read.
+struct Layer {
+    /// `layer sha256:…`, for messages.
+    place: String,
+    /// Digest of the blob, or for `docker save` the name of its file.
+    name: String,
+    media_type: String,
+    blob: Blob,
+    compression: Compression,
+    /// Digest of the bytes as they are stored.
+    stored: Option<BlobId>,
+    /// Digest of the unpacked bytes.
+    unpacked: Option<BlobId>,
+}
+
+/// How an image is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// oci-layout, index.json, blobs.
+    Layout,
+    /// `docker save` before it was a layout as well.
+    DockerSave,
+    /// skopeo's `dir:`.
+    SkopeoDir,
+}
+
+/// Where an image is, and which one.
+#[derive(Debug, Clone, Copy)]
+pub struct OciImage<'i> {
+    /// A layout's directory, an archive, or skopeo's `dir:`.
+    pub path: &'i Path,
+    /// A tag or a digest; without one, there must be one image only.
+    pub reference: Option<&'i str>,
+    /// Decides where an image has several platforms.
+    pub platform: &'i Platform,
+    /// What a layer may unpack to.
+    pub unpacking: Unpacking,
+}
+
+/// Reads one image: hands every entry of every layer to `sink`, bottom layer first, and calls `next_layer` before each with its
+/// number from 0.
 ///
 /// Payloads of entries may be read once this function has returned.
 ///
 /// # Errors
-/// A layout that is none, lacks what was asked for, or has a blob whose bytes are not those of its digest; a layer that
-/// is no tar, gzip or zstd; any fault of [`super::tar`]; whatever `sink` returns.
+/// An image that is none, lacks what was asked for, or has a blob whose bytes are not those of its digest; a layer that
+/// is no tar, gzip or zstd, or unpacks to more than it may; any fault of [`super::tar`]; whatever `sink` returns.
 pub fn read_oci<E: From<SourceFault>>(
-    layout_dir: &Path,
-    reference: Option<&str>,
-    platform: &Platform,
+    image: OciImage<'_>,
     spool: &mut Spool,
     next_layer: &mut dyn FnMut(usize),
     sink: &mut dyn FnMut(Entry) -> Result<(), E>,
     warn: &mut dyn FnMut(Warning),
 ) -> Result<OciReport, E> {
-    let layout = Layout { dir: layout_dir };
-    layout.check()?;
-    let (manifest_id, manifest) = layout.manifest(reference, platform)?;
-    for layer in manifest.layers() {
-        layout.check_layer(layer)?;
-    }
+    let store = Store::open(image.path, spool, image.unpacking, warn)?;
+    let layout = Layout::of(&store)?;
+    let (manifest, layers) = layout.layers_of(&image, warn)?;
     // Verifying stops early when the caller wants no more. When reading fails it goes on: it may know why.
     let given_up = AtomicBool::new(false);
     let (read, verified) = std::thread::scope(|scope| {
-        let verifying = scope.spawn(|| layout.verify_layers(manifest.layers(), &given_up));
-        let read = layout.read_layers(manifest.layers(), spool, next_layer, sink, warn);
+        let verifying = scope.spawn(|| layout.verify_layers(&layers, &given_up));
+        let read = layout.read_layers(&layers, image.unpacking, spool, next_layer, sink, warn);
         given_up.store(matches!(&read, Err(LayerFault::Sink(_))), Ordering::Relaxed);
         let verified = verifying.join();
         (read, verified.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -184,7 +249,7 @@ pub fn read_oci<E: From<SourceFault>>(
         (Err(LayerFault::Sink(fault)), _) => Err(fault),
         // A wrong digest explains whatever else went wrong.
         (_, Err(fault)) | (Err(LayerFault::Source(fault)), Ok(())) => Err(fault.into()),
-        (Ok(layers), Ok(())) => Ok(OciReport { manifest: manifest_id.to_string(), layers }),
+        (Ok(layers), Ok(())) => Ok(OciReport { manifest, layers }),
     }
 }
 
@@ -201,37 +266,130 @@ impl<E> From<SourceFault> for LayerFault<E> {
 }
 
 struct Layout<'a> {
-    dir: &'a Path,
+    store: &'a Store,
+    form: Form,
 }
 
-impl Layout<'_> {
+impl<'a> Layout<'a> {
+    /// What is there, and is it of a version that is known?
+    fn of(store: &'a Store) -> Result<Self, SourceFault> {
+        const GIVE: &str = "give a directory or archive with oci-layout and index.json (oci:, oci-archive:), an archive of \
+                            `docker save`, or a directory of `skopeo copy ... dir:`";
+        let mut layout = Self { store, form: Form::Layout };
+        if let Some(marker) = store.find("oci-layout")? {
+            let document: OciLayout = layout.parsed("oci-layout", &layout.bytes_of(&marker)?)?;
+            let version = document.image_layout_version();
+            if version.split('.').next() != Some("1") {
+                let rule = format!("the layout has version {version}; versions 1.x are known");
+                let advice = "copy the image into a layout of version 1.0.0";
+                return Err(layout.fault("oci-layout", Rule::new(rule, advice)));
+            }
+            return Ok(layout);
+        }
+        let Some(manifest) = store.find("manifest.json")? else {
+            return Err(layout.fault("oci-layout", Rule::new("this is not an OCI image layout", GIVE)));
+        };
+        let document: serde_json::Value = layout.parsed("manifest.json", &layout.bytes_of(&manifest)?)?;
+        layout.form = if document.is_array() { Form::DockerSave } else { Form::SkopeoDir };
+        Ok(layout)
+    }
+
     fn fault(&self, place: impl Into<String>, rule: Rule) -> SourceFault {
         SourceFault::Oci {
-            layout: self.dir.to_owned(),
+            layout: self.store.path().to_owned(),
             place: place.into(),
             rule: rule.rule.into_owned(),
             advice: rule.advice,
         }
     }
 
-    /// Is this a layout at all, of a version that is known?
-    fn check(&self) -> Result<(), SourceFault> {
-        const GIVE: &str =
-            "give the directory that holds oci-layout and index.json; unpack an image archive first";
-        let metadata = std::fs::metadata(self.dir).map_err(|e| SourceFault::io("open", self.dir, e))?;
-        let marker = self.dir.join("oci-layout");
-        if !metadata.is_dir() || !marker.exists() {
-            return Err(self.fault("oci-layout", Rule::new("this is not an OCI image layout", GIVE)));
+    fn warning(&self, place: &str, text: &str) -> Warning {
+        Warning {
+            archive: ShownPath::of(self.store.path()).to_string(),
+            entry_no: 0,
+            offset: 0,
+            path: Vec::new(),
+            text: format!("{place}: {text}"),
         }
-        let document: OciLayout = self.parsed("oci-layout", &self.file_bytes(&marker)?)?;
-        let version = document.image_layout_version();
-        if version.split('.').next() != Some("1") {
-            let rule = format!("the layout has version {version}; versions 1.x are known");
-            return Err(
-                self.fault("oci-layout", Rule::new(rule, "copy the image into a layout of version 1.0.0"))
-            );
+    }
+
+    /// The name of the manifest that was asked for, and its layers, bottom first.
+    fn layers_of(
+        &self,
+        image: &OciImage<'_>,
+        warn: &mut dyn FnMut(Warning),
+    ) -> Result<(String, Vec<Layer>), SourceFault> {
+        if self.form == Form::DockerSave || self.is_of_docker(image.reference)? {
+            return self.docker_layers(image.reference);
         }
-        Ok(())
+        let (id, manifest) = self.manifest(image.reference, image.platform)?;
+        for layer in manifest.layers() {
+            self.check_layer(layer)?;
+        }
+        let mut unpacked = self.diff_ids(&manifest)?;
+        if unpacked.is_empty() && !manifest.layers().is_empty() {
+            let text = "the image's configuration lists no digests of unpacked layers: they are held against those of their blobs only";
+            warn(self.warning("configuration", text));
+        }
+        unpacked.resize(manifest.layers().len(), None);
+        let one = |(layer, unpacked): (&Descriptor, Option<BlobId>)| {
+            let place = format!("layer {}", layer.digest());
+            let blob = self.blob(&place, layer.digest())?;
+            let compression = self.compression_of(&place, &blob)?;
+            let (name, media_type) = (layer.digest().to_string(), layer.media_type().to_string());
+            let stored = Some(layer.digest().clone());
+            Ok(Layer { place, name, media_type, blob, compression, stored, unpacked })
+        };
+        let layers =
+            manifest.layers().iter().zip(unpacked).map(one).collect::<Result<Vec<_>, SourceFault>>()?;
+        Ok((id, layers))
+    }
+
+    /// The digests of the unpacked layers, as the image's configuration lists them; none if it does not.
+    fn diff_ids(&self, manifest: &ImageManifest) -> Result<Vec<Option<BlobId>>, SourceFault> {
+        let place = format!("configuration {}", manifest.config().digest());
+        let document = self.document(&place, manifest.config())?;
+        let media_type = manifest.config().media_type().to_string();
+        if !CONFIG_TYPES.contains(&media_type.as_str()) {
+            return Ok(Vec::new());
+        }
+        self.listed_ids(&place, &document, manifest.layers().len())
+    }
+
+    /// `rootfs.diff_ids` of a configuration, for an image of so many layers.
+    fn listed_ids(
+        &self,
+        place: &str,
+        document: &[u8],
+        layers: usize,
+    ) -> Result<Vec<Option<BlobId>>, SourceFault> {
+        let document: serde_json::Value = self.parsed(place, document)?;
+        let Some(listed) = document.pointer("/rootfs/diff_ids").and_then(serde_json::Value::as_array) else {
+            return Ok(Vec::new());
+        };
+        if listed.len() != layers {
+            let rule = format!("it lists {} unpacked layers, and the manifest has {layers}", listed.len());
+            return Err(self.fault(place, Rule::new(rule, INCOMPLETE)));
+        }
+        let parsed = |id: &serde_json::Value| {
+            let digest = id.as_str().and_then(|id| BlobId::from_str(id).ok());
+            digest.filter(|id| Hash::of(id).is_some()).map(Some).ok_or_else(|| self.unknown_digest(place))
+        };
+        listed.iter().map(parsed).collect()
+    }
+
+    /// How a layer is packed, by its first bytes. One without any is an empty layer: Docker makes and takes them.
+    fn compression_of(&self, place: &str, blob: &Blob) -> Result<Compression, SourceFault> {
+        let mut first = [0; 512];
+        let got = super::tar::read_full(&mut blob.reader(), &mut first)
+            .map_err(|e| SourceFault::io("read layer", &blob.path, e))?;
+        Compression::of(&first[..got]).map_err(|other| {
+            let rule = format!("it is packed by {other}, which is not supported");
+            self.fault(
+                place,
+                Rule::new(rule, "copy the image with layers that are plain, or packed by gzip or zstd"),
+            )
+        })
     }
 
     /// The manifest that was asked for, with its digest.
@@ -239,8 +397,11 @@ impl Layout<'_> {
         &self,
         reference: Option<&str>,
         platform: &Platform,
-    ) -> Result<(BlobId, ImageManifest), SourceFault> {
-        let index: ImageIndex = self.parsed("index.json", &self.file_bytes(&self.dir.join("index.json"))?)?;
+    ) -> Result<(String, ImageManifest), SourceFault> {
+        if self.form == Form::SkopeoDir {
+            return self.skopeo_manifest(reference, platform);
+        }
+        let index: ImageIndex = self.parsed("index.json", &self.file_bytes("index.json")?)?;
         let by_digest = reference.and_then(|reference| BlobId::from_str(reference).ok());
         // Tags may have a colon, too.
         let by_digest = by_digest.filter(|digest| Hash::of(digest).is_some());
@@ -249,28 +410,40 @@ impl Layout<'_> {
             Some(digest) => self.by_digest(&index, &digest)?,
             None => self.by_tag(&index, reference, platform)?,
         };
+        self.follow(&mut place, &mut chosen, platform)
+    }
+
+    /// From a descriptor through indexes of platforms to a manifest.
+    fn follow(
+        &self,
+        place: &mut String,
+        chosen: &mut Descriptor,
+        platform: &Platform,
+    ) -> Result<(String, ImageManifest), SourceFault> {
         for _ in 0..INDEX_DEPTH_MAX {
             let media_type = chosen.media_type().to_string();
             let id = chosen.digest().clone();
             match (chosen.media_type(), media_type.as_str()) {
                 (MediaType::ImageManifest, _) | (_, DOCKER_MANIFEST) => {
                     let place = format!("manifest {id}");
-                    let manifest: ImageManifest = self.parsed(&place, &self.document(&place, &chosen)?)?;
-                    return Ok((id, manifest));
+                    let manifest: ImageManifest = self.parsed(&place, &self.document(&place, chosen)?)?;
+                    return Ok((id.to_string(), manifest));
                 }
                 (MediaType::ImageIndex, _) | (_, DOCKER_INDEX) => {
-                    place = format!("index {id}");
-                    let nested: ImageIndex = self.parsed(&place, &self.document(&place, &chosen)?)?;
+                    *place = format!("index {id}");
+                    let nested: ImageIndex = self.parsed(place, &self.document(place, chosen)?)?;
                     let all: Vec<&Descriptor> = nested.manifests().iter().collect();
-                    chosen = self.by_platform(&place, &all, platform)?.clone();
+                    *chosen = self.by_platform(place, &all, platform)?.clone();
                 }
                 _ => {
                     let rule = format!("{id} has the media type {media_type}, which is no image");
-                    return Err(self.fault(place, Rule::new(rule, "name an image by its tag or digest")));
+                    return Err(
+                        self.fault(place.as_str(), Rule::new(rule, "name an image by its tag or digest"))
+                    );
                 }
             }
         }
-        Err(self.fault(place, Rule::new("indexes are nested too deeply", INCOMPLETE)))
+        Err(self.fault(place.as_str(), Rule::new("indexes are nested too deeply", INCOMPLETE)))
     }
 
     /// By digest: anything that index.json names, or a blob that it does not name but that is a manifest.
@@ -280,8 +453,7 @@ impl Layout<'_> {
         }
         // A manifest of one platform stands in a nested index only; its own mediaType says what it is.
         let place = format!("blob {digest}");
-        let path = self.blob_path(&place, digest)?;
-        let bytes = self.file_bytes(&path)?;
+        let bytes = self.bytes_of(&self.blob(&place, digest)?)?;
         let document: serde_json::Value = self.parsed(&place, &bytes)?;
         let media_type = match document.get("mediaType").and_then(serde_json::Value::as_str) {
             Some(media_type) => MediaType::from(media_type),
@@ -354,9 +526,11 @@ impl Layout<'_> {
         descriptors: &[&'d Descriptor],
         platform: &Platform,
     ) -> Result<&'d Descriptor, SourceFault> {
-        let matching =
-            |d: &&&Descriptor| d.platform().as_ref().is_some_and(|offered| platform.matches(offered));
-        if let Some(found) = descriptors.iter().find(matching) {
+        let ranked = descriptors.iter().filter_map(|d| {
+            d.platform().as_ref().and_then(|offered| platform.rank(offered)).map(|rank| (rank, d))
+        });
+        // Of equals the first.
+        if let Some((_, found)) = ranked.min_by_key(|(rank, _)| *rank) {
             return Ok(found);
         }
         if let [only] = descriptors
@@ -395,17 +569,14 @@ impl Layout<'_> {
                 ),
             ));
         }
-        let path = self.blob_path(&place, layer.digest())?;
-        let metadata = std::fs::metadata(&path).map_err(|e| SourceFault::io("open layer", &path, e))?;
-        if !metadata.is_file() {
-            return Err(self.fault(place, Rule::new("its blob is not a regular file", INCOMPLETE)));
-        }
-        self.check_size(&place, layer.size(), metadata.len())
+        let blob = self.blob(&place, layer.digest())?;
+        self.check_size(&place, layer.size(), blob.len)
     }
 
     fn read_layers<E: From<SourceFault>>(
         &self,
-        layers: &[Descriptor],
+        layers: &[Layer],
+        unpacking: Unpacking,
         spool: &mut Spool,
         next_layer: &mut dyn FnMut(usize),
         sink: &mut dyn FnMut(Entry) -> Result<(), E>,
@@ -414,22 +585,30 @@ impl Layout<'_> {
         let mut reports = Vec::with_capacity(layers.len());
         for (number, layer) in layers.iter().enumerate() {
             next_layer(number);
-            let digest = layer.digest();
-            let path = self.blob_path("layer", digest)?;
-            let name =
-                format!("{}, layer {} of {} {digest}", ShownPath::of(self.dir), number + 1, layers.len());
-            let mut reader = TarReader::open_named(name, path)?;
+            if layer.blob.len == 0 {
+                warn(self.warning(&layer.place, "it has no bytes at all; taken as an empty layer"));
+                continue;
+            }
+            let image = ShownPath::of(self.store.path());
+            let name = format!("{image}, layer {} of {} {}", number + 1, layers.len(), layer.name);
+            // The blob of a plain layer is what the configuration means, and is verified beside.
+            let wanted = layer.unpacked.as_ref().filter(|_| layer.compression != Compression::None);
+            let mut reader = TarReader::open_blob(name, &layer.blob, unpacking, wanted.and_then(Hash::of))?;
             while let Some(entry) = reader.next_entry(spool, warn)? {
-                if let Some(entry) =
-                    translated(entry).map_err(|(path, rule)| reader.fault_of_last(&path, rule))?
-                {
-                    sink(entry).map_err(LayerFault::Sink)?;
+                match translated(entry) {
+                    Ok(Some(entry)) => sink(entry).map_err(LayerFault::Sink)?,
+                    Ok(None) => {}
+                    Err(path) => warn(reader.warning_of_last(&path, "it is a whiteout of no name; left out")),
                 }
             }
+            if let Some(wanted) = wanted {
+                let found = reader.take_digest().unwrap_or_default();
+                self.check_unpacked(&layer.place, wanted, &found)?;
+            }
             reports.push(LayerReport {
-                digest: digest.to_string(),
-                media_type: layer.media_type().to_string(),
-                blob_bytes: layer.size(),
+                digest: layer.name.clone(),
+                media_type: layer.media_type.clone(),
+                blob_bytes: layer.blob.len,
                 tar: reader.report(),
             });
         }
@@ -437,31 +616,49 @@ impl Layout<'_> {
         Ok(reports)
     }
 
-    fn verify_layers(&self, layers: &[Descriptor], given_up: &AtomicBool) -> Result<(), SourceFault> {
+    fn verify_layers(&self, layers: &[Layer], given_up: &AtomicBool) -> Result<(), SourceFault> {
         let mut seen = BTreeSet::new();
-        for layer in layers.iter().filter(|layer| seen.insert(layer.digest().to_string())) {
-            let place = format!("layer {}", layer.digest());
-            let path = self.blob_path(&place, layer.digest())?;
-            let unreadable = |e| SourceFault::io("read layer", &path, e);
-            let mut file = File::open(&path).map_err(unreadable)?;
-            let mut hash = Hash::of(layer.digest()).ok_or_else(|| self.unknown_digest(&place))?;
-            let mut piece = vec![0; 1 << 20];
-            let mut size = 0;
-            loop {
-                let got = super::tar::read_full(&mut file, &mut piece).map_err(unreadable)?;
-                if got == 0 {
-                    break;
+        for layer in layers {
+            let unpacked = layer.unpacked.as_ref().filter(|_| layer.compression == Compression::None);
+            for (id, is_blob) in [(layer.stored.as_ref(), true), (unpacked, false)] {
+                let Some(id) = id else { continue };
+                // A plain layer is stored under the digest that the configuration has.
+                if !seen.insert((layer.blob.start, layer.blob.path.clone(), id.to_string())) {
+                    continue;
                 }
-                if given_up.load(Ordering::Relaxed) {
+                let Some(found) = self.digest_of(&layer.place, &layer.blob, id, given_up)? else {
                     return Ok(());
+                };
+                match is_blob {
+                    true => self.check_digest(&layer.place, id, &found)?,
+                    false => self.check_unpacked(&layer.place, id, &found)?,
                 }
-                hash.update(&piece[..got]);
-                size += got as u64;
             }
-            self.check_size(&place, layer.size(), size)?;
-            self.check_digest(&place, layer.digest(), hash)?;
         }
         Ok(())
+    }
+
+    /// The digest of a blob, by the algorithm of another; `None` when the caller gave up.
+    fn digest_of(
+        &self,
+        place: &str,
+        blob: &Blob,
+        like: &BlobId,
+        given_up: &AtomicBool,
+    ) -> Result<Option<String>, SourceFault> {
+        let mut hash = Hash::of(like).ok_or_else(|| self.unknown_digest(place))?;
+        let (mut reader, mut piece) = (blob.reader(), vec![0; 1 << 20]);
+        loop {
+            let got = super::tar::read_full(&mut reader, &mut piece)
+                .map_err(|e| SourceFault::io("read layer", &blob.path, e))?;
+            if got == 0 {
+                return Ok(Some(hash.hex()));
+            }
+            if given_up.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            hash.update(&piece[..got]);
+        }
     }
 
     fn check_size(&self, place: &str, expected: u64, found: u64) -> Result<(), SourceFault> {
@@ -472,14 +669,24 @@ impl Layout<'_> {
         Err(self.fault(place, Rule::new(rule, INCOMPLETE)))
     }
 
-    fn check_digest(&self, place: &str, expected: &BlobId, hash: Hash) -> Result<(), SourceFault> {
-        let found = hash.hex();
+    fn check_digest(&self, place: &str, expected: &BlobId, found: &str) -> Result<(), SourceFault> {
         if found == expected.digest() {
             return Ok(());
         }
         let rule = format!(
             "its bytes have the digest {}:{found}: they are not what was signed for",
             expected.algorithm()
+        );
+        Err(self.fault(place, Rule::new(rule, INCOMPLETE)))
+    }
+
+    fn check_unpacked(&self, place: &str, expected: &BlobId, found: &str) -> Result<(), SourceFault> {
+        if found == expected.digest() {
+            return Ok(());
+        }
+        let algorithm = expected.algorithm();
+        let rule = format!(
+            "unpacked it has the digest {algorithm}:{found}, and the image's configuration lists {expected}"
         );
         Err(self.fault(place, Rule::new(rule, INCOMPLETE)))
     }
@@ -493,11 +700,11 @@ impl Layout<'_> {
 
     /// The bytes of a JSON document, verified.
     fn document(&self, place: &str, descriptor: &Descriptor) -> Result<Vec<u8>, SourceFault> {
-        let bytes = self.file_bytes(&self.blob_path(place, descriptor.digest())?)?;
+        let bytes = self.bytes_of(&self.blob(place, descriptor.digest())?)?;
         self.check_size(place, descriptor.size(), bytes.len() as u64)?;
         let mut hash = Hash::of(descriptor.digest()).ok_or_else(|| self.unknown_digest(place))?;
         hash.update(&bytes);
-        self.check_digest(place, descriptor.digest(), hash)?;
+        self.check_digest(place, descriptor.digest(), &hash.hex())?;
         Ok(bytes)
     }
 
@@ -506,63 +713,56 @@ impl Layout<'_> {
             .map_err(|e| self.fault(place, Rule::new(format!("the document is malformed ({e})"), INCOMPLETE)))
     }
 
-    /// `blobs/ALGORITHM/HEX`; only algorithms whose digests are plain hexadecimal, so no digest leads out of the layout.
-    fn blob_path(&self, place: &str, digest: &BlobId) -> Result<PathBuf, SourceFault> {
+    /// The blob of a digest; only algorithms whose digests are plain hexadecimal, so no digest leads out of the layout.
+    fn blob(&self, place: &str, digest: &BlobId) -> Result<Blob, SourceFault> {
         Hash::of(digest).ok_or_else(|| self.unknown_digest(place))?;
-        Ok(self.dir.join("blobs").join(digest.algorithm().as_ref()).join(digest.digest()))
+        let hex = digest.digest();
+        let names = match self.form {
+            Form::SkopeoDir => vec![hex.to_owned(), format!("{hex}.manifest.json"), format!("{hex}.tar")],
+            Form::Layout | Form::DockerSave => vec![format!("blobs/{}/{hex}", digest.algorithm().as_ref())],
+        };
+        for name in &names {
+            if let Some(blob) = self.store.find(name)? {
+                return Ok(blob);
+            }
+        }
+        Err(self.missing(place, &names[0]))
     }
 
-    fn file_bytes(&self, path: &Path) -> Result<Vec<u8>, SourceFault> {
-        let file = File::open(path).map_err(|e| SourceFault::io("open", path, e))?;
+    /// A file that should be there, and is not.
+    fn missing(&self, place: &str, name: &str) -> SourceFault {
+        let gone = std::io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error());
+        match self.store {
+            Store::Dir(_) if place.starts_with("layer") => {
+                SourceFault::io("open layer", self.store.path_of(name), gone)
+            }
+            Store::Dir(_) => SourceFault::io("open", self.store.path_of(name), gone),
+            Store::Archive { .. } => {
+                self.fault(place, Rule::new(format!("{name} is not in the archive"), INCOMPLETE))
+            }
+        }
+    }
+
+    fn file_bytes(&self, name: &str) -> Result<Vec<u8>, SourceFault> {
+        self.bytes_of(&self.store.find(name)?.ok_or_else(|| self.missing(name, name))?)
+    }
+
+    fn bytes_of(&self, blob: &Blob) -> Result<Vec<u8>, SourceFault> {
         let mut bytes = Vec::new();
-        file.take(DOCUMENT_BYTES_MAX + 1)
+        blob.reader()
+            .take(DOCUMENT_BYTES_MAX + 1)
             .read_to_end(&mut bytes)
-            .map_err(|e| SourceFault::io("read", path, e))?;
+            .map_err(|e| SourceFault::io("read", &blob.path, e))?;
         if bytes.len() as u64 > DOCUMENT_BYTES_MAX {
             let rule = format!("the document is larger than {DOCUMENT_BYTES_MAX} bytes");
-            return Err(self.fault(ShownPath::of(path).to_string(), Rule::new(rule, INCOMPLETE)));
+            return Err(self.fault(ShownPath::of(&blob.path).to_string(), Rule::new(rule, INCOMPLETE)));
         }
         Ok(bytes)
     }
 }
 
-/// A digest in the making.
-enum Hash {
-    Sha256(sha2::Sha256),
-    Sha384(sha2::Sha384),
-    Sha512(sha2::Sha512),
-}
-
-impl Hash {
-    fn of(digest: &BlobId) -> Option<Self> {
-        match digest.algorithm() {
-            DigestAlgorithm::Sha256 => Some(Self::Sha256(sha2::Sha256::new())),
-            DigestAlgorithm::Sha384 => Some(Self::Sha384(sha2::Sha384::new())),
-            DigestAlgorithm::Sha512 => Some(Self::Sha512(sha2::Sha512::new())),
-            _ => None,
-        }
-    }
-
-    fn update(&mut self, bytes: &[u8]) {
-        match self {
-            Self::Sha256(hash) => hash.update(bytes),
-            Self::Sha384(hash) => hash.update(bytes),
-            Self::Sha512(hash) => hash.update(bytes),
-        }
-    }
-
-    fn hex(self) -> String {
-        let bytes = match self {
-            Self::Sha256(hash) => hash.finalize().to_vec(),
-            Self::Sha384(hash) => hash.finalize().to_vec(),
-            Self::Sha512(hash) => hash.finalize().to_vec(),
-        };
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-}
-
-/// An entry with its whiteout name understood; `None` for AUFS's bookkeeping.
-fn translated(mut entry: Entry) -> Result<Option<Entry>, (Vec<u8>, Rule)> {
+/// An entry with its whiteout name understood; `None` for AUFS's bookkeeping. The path of one that hides no name is an error.
+fn translated(mut entry: Entry) -> Result<Option<Entry>, Vec<u8>> {
     const WHITEOUT: &[u8] = b".wh.";
     const AUFS: &[u8] = b".wh..wh.";
     const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -585,7 +785,7 @@ fn translated(mut entry: Entry) -> Result<Option<Entry>, (Vec<u8>, Rule)> {
         return Ok(None);
     }
     if matches!(hidden, b"" | b"." | b"..") {
-        return Err((entry.path, Rule::damaged("it is a whiteout of no name")));
+        return Err(entry.path);
     }
     entry.path = if parent.is_empty() { hidden.to_vec() } else { [parent, b"/", hidden].concat() };
     entry.kind = Kind::Whiteout;
@@ -614,7 +814,7 @@ mod tests {
     #[test]
     fn whiteout_names_become_what_they_mean() {
         let said = |path: &[u8]| match translated(entry(path)) {
-            Err(_) => "refused".into(),
+            Err(_) => "a word".into(),
             Ok(None) => "nothing".into(),
             Ok(Some(entry)) => format!("{:?} {}", entry.kind, ShownPath(&entry.path)),
         };
@@ -625,8 +825,8 @@ mod tests {
         assert_eq!(said(b".wh..wh.aufs"), "nothing");
         assert_eq!(said(b"a/.wh..wh.plnk"), "nothing");
         assert_eq!(said(b".wh..wh.plnk/17.5"), "nothing");
-        assert_eq!(said(b"a/.wh."), "refused");
-        assert_eq!(said(b"a/.wh..."), "refused");
+        assert_eq!(said(b"a/.wh."), "a word");
+        assert_eq!(said(b"a/.wh..."), "a word");
         assert_eq!(said(b"a/.wh/b"), "Fifo a/.wh/b");
         assert_eq!(said(b"a/.wh..hidden"), "Whiteout a/.hidden");
     }

@@ -40,11 +40,12 @@ use std::sync::Arc;
 
 use self::header::{BLOCK, Block, Dialect, Header};
 pub(super) use self::input::read_full;
-pub use self::input::{Compression, TarInput};
+pub use self::input::{Compression, TarInput, Unpacking};
 use self::input::{Input, InputFault, Stored};
 use super::acltext;
 use super::entry::{DataRun, Entry, Kind, Metadata, Payload, Xattr};
 use super::fault::{Rule, ShownPath, SourceFault, Warning};
+use super::oci::{Blob, Hash};
 use super::pax::{Attributes, Globals, LOCAL_BYTES_MAX, SPARSE_RUNS_MAX};
 use super::spool::Spool;
 
@@ -76,11 +77,12 @@ pub struct TarReport {
 /// A [`SourceFault`] of the archive or the spool; whatever `sink` returns, which ends the walk.
 pub fn read_tar<E: From<SourceFault>>(
     input: TarInput,
+    unpacking: Unpacking,
     spool: &mut Spool,
     sink: &mut dyn FnMut(Entry) -> Result<(), E>,
     warn: &mut dyn FnMut(Warning),
 ) -> Result<TarReport, E> {
-    let mut reader = TarReader::open(input)?;
+    let mut reader = TarReader::open(input, unpacking)?;
     while let Some(entry) = reader.next_entry(spool, warn)? {
         sink(entry)?;
     }
@@ -104,6 +106,7 @@ pub struct TarReader {
     ended: bool,
     warned_absolute: bool,
     warned_absolute_target: bool,
+    warned_prefix: bool,
 }
 
 /// What extended headers say about the member that follows them.
@@ -149,36 +152,61 @@ impl TarReader {
     ///
     /// # Errors
     /// The file cannot be opened or read; it is empty, a directory, or compressed in a way that is not supported.
-    pub fn open(input: TarInput) -> Result<Self, SourceFault> {
+    pub fn open(input: TarInput, unpacking: Unpacking) -> Result<Self, SourceFault> {
         match input {
             TarInput::Path(path) => {
                 let name = ShownPath::of(&path).to_string();
-                Self::open_named(name, path)
+                let file = File::open(&path).map_err(|e| SourceFault::io("open", &path, e))?;
+                Self::over_file(name, path, file, unpacking)
             }
             TarInput::Stdin => {
                 let path = PathBuf::from("standard input");
                 let handle = io::stdin().as_fd().try_clone_to_owned();
                 let file = handle.map(File::from).map_err(|e| SourceFault::io("open", &path, e))?;
-                Self::over_file("standard input".into(), path, file)
+                Self::over_file("standard input".into(), path, file, unpacking)
             }
-            TarInput::Reader { name, reader } => Self::over_stream(name, None, reader),
+            TarInput::Reader { name, reader } => Self::over_stream(name, None, reader, unpacking),
         }
     }
 
-    /// Opens a file under another name for messages.
-    pub(super) fn open_named(name: String, path: PathBuf) -> Result<Self, SourceFault> {
-        let file = File::open(&path).map_err(|e| SourceFault::io("open", &path, e))?;
-        Self::over_file(name, path, file)
+    /// Opens a part of a file under a name for messages; of what it unpacks to, a digest is made by `hash`.
+    pub(super) fn open_blob(
+        name: String,
+        blob: &Blob,
+        unpacking: Unpacking,
+        hash: Option<Hash>,
+    ) -> Result<Self, SourceFault> {
+        let unreadable = |e| SourceFault::io("read", &blob.path, e);
+        let mut reader = blob.reader();
+        let mut first = vec![0; BLOCK];
+        let got = read_full(&mut reader, &mut first).map_err(unreadable)?;
+        first.truncate(got);
+        let compression = recognised(&name, &first)?;
+        let input = match compression {
+            Compression::None => Input::file(Arc::clone(&blob.file), blob.start, blob.start + blob.len),
+            packed => Input::stream(first, Box::new(reader), packed, unpacking, hash).map_err(unreadable)?,
+        };
+        Ok(Self::over(input, name, Some(blob.path.clone()), compression))
     }
 
-    fn over_file(name: String, path: PathBuf, mut file: File) -> Result<Self, SourceFault> {
+    /// The digest of all that was unpacked, once the archive has ended.
+    pub(super) fn take_digest(&mut self) -> Option<String> {
+        self.input.take_digest()
+    }
+
+    fn over_file(
+        name: String,
+        path: PathBuf,
+        mut file: File,
+        unpacking: Unpacking,
+    ) -> Result<Self, SourceFault> {
         let unreadable = |e| SourceFault::io("read", &path, e);
         let metadata = file.metadata().map_err(unreadable)?;
         if metadata.is_dir() {
             return Err(unreadable(io::Error::from(io::ErrorKind::IsADirectory)));
         }
         if !metadata.is_file() {
-            return Self::over_stream(name, Some(path), Box::new(file));
+            return Self::over_stream(name, Some(path), Box::new(file), unpacking);
         }
         // Standard input may stand anywhere in its file.
         let start = file.stream_position().map_err(unreadable)?;
@@ -189,7 +217,8 @@ impl TarReader {
             let input = Input::file(Arc::new(file), start, metadata.len());
             return Ok(Self::over(input, name, Some(path), compression));
         }
-        let input = Input::stream(first[..got].to_vec(), Box::new(file), compression).map_err(unreadable)?;
+        let first = first[..got].to_vec();
+        let input = Input::stream(first, Box::new(file), compression, unpacking, None).map_err(unreadable)?;
         Ok(Self::over(input, name, Some(path), compression))
     }
 
@@ -197,13 +226,14 @@ impl TarReader {
         name: String,
         path: Option<PathBuf>,
         mut reader: Box<dyn Read + Send>,
+        unpacking: Unpacking,
     ) -> Result<Self, SourceFault> {
         let unreadable = |e| SourceFault::io("read", path.clone().unwrap_or_else(|| name.clone().into()), e);
         let mut first = vec![0; BLOCK];
         let got = read_full(&mut *reader, &mut first).map_err(unreadable)?;
         first.truncate(got);
         let compression = recognised(&name, &first)?;
-        let input = Input::stream(first, reader, compression).map_err(unreadable)?;
+        let input = Input::stream(first, reader, compression, unpacking, None).map_err(unreadable)?;
         Ok(Self::over(input, name, path, compression))
     }
 
@@ -224,6 +254,7 @@ impl TarReader {
             ended: false,
             warned_absolute: false,
             warned_absolute_target: false,
+            warned_prefix: false,
         }
     }
 
@@ -409,6 +440,12 @@ impl TarReader {
     ) -> Result<Entry, SourceFault> {
         let raw_path = std::mem::take(&mut member.raw_path);
         let (path, was_absolute) = normalised(&raw_path).map_err(|rule| self.fault(&raw_path, rule))?;
+        if member.header.has_docker_prefix() && !self.warned_prefix {
+            self.warned_prefix = true;
+            let text = "its name goes on where GNU tar has times, as Docker up to 17.05 wrote it; it is read as Docker reads it, \
+                        here and further on";
+            self.warn(warn, &raw_path, text);
+        }
         if was_absolute && !self.warned_absolute {
             self.warned_absolute = true;
             self.warn(warn, &raw_path, "the leading / of member names is removed, here and further on");
@@ -615,13 +652,15 @@ impl TarReader {
         Ok(block)
     }
 
-    /// A broken rule of the entry that was handed over last.
-    pub(super) fn fault_of_last(&self, path: &[u8], rule: Rule) -> SourceFault {
-        let mut fault = self.fault(path, rule);
-        if let SourceFault::Archive { entry_no, .. } = &mut fault {
-            *entry_no -= 1;
+    /// A warning of the entry that was handed over last.
+    pub(super) fn warning_of_last(&self, path: &[u8], text: &str) -> Warning {
+        Warning {
+            archive: self.archive.clone(),
+            entry_no: self.entry_no - 1,
+            offset: self.offset,
+            path: path.to_vec(),
+            text: text.to_owned(),
         }
-        fault
     }
 
     /// A broken rule, here.
@@ -643,6 +682,10 @@ impl TarReader {
             return SourceFault::io("read", file, fault);
         }
         let words = fault.to_string();
+        if fault.get_ref().is_some_and(|inner| inner.is::<input::TooMuch>()) {
+            let advice = "if it is meant to be so large, allow it by --max-size";
+            return self.fault(path, Rule::new(words, advice));
+        }
         let advice = match words.contains("memory") {
             // The decoders' limits: see `tar/input.rs`.
             true => "unpack it first and give the plain archive",

@@ -397,7 +397,7 @@ impl Tree {
     }
 
     /// The directory and last name of `path`, without making anything; `None` if a parent is not there.
-    fn find_parent(&self, path: &[u8]) -> Result<Option<(u32, Vec<u8>)>, InsertFault> {
+    pub(crate) fn find_parent(&self, path: &[u8]) -> Result<Option<(u32, Vec<u8>)>, InsertFault> {
         let (parents, name) = split_last(path);
         let mut walk = ParentWalk::new(parents);
         while let Some(part) = walk.next_part() {

@@ -81,9 +81,30 @@ impl<'a> Header<'a> {
         let prefix = match self.dialect {
             Dialect::Posix => self.text(345, 155),
             Dialect::Star => self.text(345, 131),
+            Dialect::Gnu if self.has_docker_prefix() => self.text(345, 155),
             Dialect::V7 | Dialect::Gnu => &[],
         };
         if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() }
+    }
+
+    /// Does a GNU header have a prefix of its name where GNU tar has times?
+    ///
+    /// Programs made by Go before 1.8 (Docker up to 17.05) wrote such. Go tells them by fields that are no times, and a prefix that
+    /// is ASCII; so it is done here, since what reads those layers is made by Go.
+    pub(super) fn has_docker_prefix(&self) -> bool {
+        let is_time = |at: usize| {
+            let field = &self.block[at..at + 12];
+            match field[0] {
+                0 => true,
+                0x80.. => numeric(field).is_some(),
+                _ => is_whole_octal(field),
+            }
+        };
+        let prefix = self.text(345, 155);
+        self.dialect == Dialect::Gnu
+            && !(is_time(345) && is_time(357))
+            && !prefix.is_empty()
+            && prefix.is_ascii()
     }
 
     /// The target of a hard or symbolic link.
@@ -122,6 +143,7 @@ impl<'a> Header<'a> {
     /// Other writers leave other things there, so what is no number is no time.
     pub(super) fn atime_and_ctime(&self) -> (Option<Time>, Option<Time>) {
         let (atime_at, ctime_at) = match self.dialect {
+            Dialect::Gnu if self.has_docker_prefix() => return (None, None),
             Dialect::Gnu => (345, 357),
             Dialect::Star => (476, 488),
             Dialect::V7 | Dialect::Posix => return (None, None),
@@ -212,6 +234,14 @@ fn octal(field: &[u8]) -> Option<u64> {
     })
 }
 
+/// Is there nothing but octal digits up to the first NUL, between blanks and NULs?
+fn is_whole_octal(field: &[u8]) -> bool {
+    let start = field.iter().position(|&b| b != b' ' && b != 0).unwrap_or(field.len());
+    let rest = &field[start..];
+    let text = &rest[..rest.iter().position(|&b| b == 0).unwrap_or(rest.len())];
+    text.trim_ascii_end().iter().all(|digit| matches!(digit, b'0'..=b'7'))
+}
+
 /// Two's complement, big-endian; the top bit of the first byte is the mark, the next one the sign.
 fn base256(first: u8, rest: &[u8]) -> Option<i64> {
     let negative = first & 0x40 != 0;
@@ -242,6 +272,31 @@ mod tests {
         ] {
             assert_eq!(octal(field), value, "{field:?}");
         }
+    }
+
+    /// moby issue 34092: archives of Docker up to 17.05 have GNU's magic, and the name's prefix where GNU tar has times. As with
+    /// Go, a prefix that could be a time is one.
+    #[test]
+    fn a_prefix_in_the_place_of_times_is_read_as_docker_reads_it() {
+        let path = |magic: &[u8], prefix: &[u8]| {
+            let mut block = [0u8; BLOCK];
+            block[..4].copy_from_slice(b"name");
+            block[257..257 + magic.len()].copy_from_slice(magic);
+            block[345..345 + prefix.len()].copy_from_slice(prefix);
+            let sum: u32 = block.iter().map(|&b| u32::from(b)).sum::<u32>() + 256;
+            block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+            let header = Header::verified(&block).unwrap();
+            let times = header.atime_and_ctime().0.is_some();
+            (String::from_utf8_lossy(&header.path()).into_owned(), times)
+        };
+        let gnu = b"ustar  \0";
+        assert_eq!(path(gnu, b"app/etc"), ("app/etc/name".into(), false));
+        assert_eq!(path(gnu, b"0123 x/y"), ("0123 x/y/name".into(), false));
+        assert_eq!(path(gnu, b"14524770400\014524770400\0"), ("name".into(), true));
+        assert_eq!(path(gnu, b"017"), ("name".into(), true));
+        assert_eq!(path(gnu, b""), ("name".into(), false));
+        assert_eq!(path(gnu, b"caf\xc3\xa9/x"), ("name".into(), false));
+        assert_eq!(path(b"ustar\x0000", b"app/etc"), ("app/etc/name".into(), false));
     }
 
     #[test]

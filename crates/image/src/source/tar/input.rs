@@ -17,10 +17,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::header::{BLOCK, Block, Header};
+use crate::source::oci::Hash;
 use crate::source::spool::{AppendFault, Spool};
 
 /// Bytes per `pread` of a regular file: enough for the headers of a few small files in a row, little enough that
@@ -61,6 +63,54 @@ impl std::fmt::Debug for TarInput {
     }
 }
 
+/// What an archive may unpack to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unpacking {
+    /// 1 GiB, or 200 times its packed size where that is more.
+    #[default]
+    ByRatio,
+    /// So many bytes.
+    AtMost(u64),
+}
+
+impl Unpacking {
+    /// Unpacked bytes that any archive may have, and how many times its packed ones.
+    const ALWAYS: u64 = 1 << 30;
+    const RATIO: u64 = 200;
+
+    fn check(self, packed: u64, unpacked: u64) -> io::Result<()> {
+        let (most, ratio) = match self {
+            Self::AtMost(most) => (most, None),
+            Self::ByRatio => {
+                (packed.saturating_mul(Self::RATIO).max(Self::ALWAYS), Some(unpacked / packed.max(1)))
+            }
+        };
+        if unpacked <= most {
+            return Ok(());
+        }
+        Err(io::Error::other(TooMuch { most, ratio }))
+    }
+}
+
+/// An archive unpacks to more than it may.
+#[derive(Debug, thiserror::Error)]
+pub(super) struct TooMuch {
+    most: u64,
+    ratio: Option<u64>,
+}
+
+impl std::fmt::Display for TooMuch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "it unpacks to more than {} bytes", self.most)?;
+        match self.ratio {
+            Some(ratio) => {
+                write!(f, ", {ratio} times what was read of it, as archives do that are made to fill disks")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 /// How an archive is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
@@ -87,7 +137,7 @@ impl Compression {
     }
 
     /// Recognises the first bytes of an archive. `Err` names a compression that is known and not supported.
-    pub(super) fn of(first: &[u8]) -> Result<Self, &'static str> {
+    pub(in crate::source) fn of(first: &[u8]) -> Result<Self, &'static str> {
         // A member's name may begin with any bytes: a right checksum says more than a magic number.
         if first.first_chunk::<BLOCK>().is_some_and(|block| Header::verified(block).is_some()) {
             return Ok(Self::None);
@@ -157,13 +207,18 @@ impl Input {
         first: Vec<u8>,
         rest: Box<dyn Read + Send>,
         compression: Compression,
+        unpacking: Unpacking,
+        hash: Option<Hash>,
     ) -> io::Result<Self> {
         let (to_here, chunks) = sync_channel(CHUNKS_AHEAD);
         let (give_back, empties) = sync_channel(CHUNKS_AHEAD + 2);
-        let raw = Cursor::new(first).chain(rest);
+        let packed = Arc::new(AtomicU64::new(0));
+        let raw = Counted { inner: Cursor::new(first).chain(rest), count: Arc::clone(&packed) };
+        let digest = Arc::new(Mutex::new(None));
+        let worker = Worker { compression, unpacking, packed, hash, digest: Arc::clone(&digest) };
         std::thread::Builder::new()
             .name("unpack".into())
-            .spawn(move || unpack(raw, compression, &to_here, &empties))?;
+            .spawn(move || worker.unpack(raw, &to_here, &empties))?;
         Ok(Self::Stream(StreamInput {
             chunks,
             give_back,
@@ -172,6 +227,7 @@ impl Input {
             at: 0,
             ended: false,
             compression,
+            digest,
         }))
     }
 
@@ -235,6 +291,14 @@ impl Input {
         match self {
             Self::File(input) => Ok(input.step(len)),
             Self::Stream(input) => Ok(io::copy(&mut input.take(len), &mut io::sink())? == len),
+        }
+    }
+
+    /// The digest of all that a stream unpacked to, once it has ended.
+    pub(super) fn take_digest(&mut self) -> Option<String> {
+        match self {
+            Self::File(_) => None,
+            Self::Stream(input) => input.digest.lock().unwrap_or_else(PoisonError::into_inner).take(),
         }
     }
 
@@ -312,6 +376,8 @@ pub(super) struct StreamInput {
     at: u64,
     ended: bool,
     compression: Compression,
+    /// Digest of everything, set by the worker before its last chunk.
+    digest: Arc<Mutex<Option<String>>>,
 }
 
 impl StreamInput {
@@ -372,38 +438,70 @@ pub(in crate::source) fn read_full(reader: &mut (impl Read + ?Sized), buf: &mut 
     outcome.map(|()| filled)
 }
 
-type Raw = Chain<Cursor<Vec<u8>>, Box<dyn Read + Send>>;
+type Raw = Counted<Chain<Cursor<Vec<u8>>, Box<dyn Read + Send>>>;
 
-/// The worker: unpacks until the end, a fault, or until nobody listens any more.
-fn unpack(
-    raw: Raw,
+/// Counts what is read.
+struct Counted<R> {
+    inner: R,
+    count: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.inner.read(buf)?;
+        self.count.fetch_add(got as u64, Ordering::Relaxed);
+        Ok(got)
+    }
+}
+
+/// The thread that reads and unpacks.
+struct Worker {
     compression: Compression,
-    to_here: &SyncSender<io::Result<Vec<u8>>>,
-    empties: &Receiver<Vec<u8>>,
-) {
-    let mut reader = match unpacker(raw, compression) {
-        Ok(reader) => reader,
-        Err(fault) => {
-            let _ = to_here.send(Err(fault));
-            return;
-        }
-    };
-    loop {
-        let mut chunk = empties.try_recv().unwrap_or_default();
-        chunk.resize(CHUNK_BYTES, 0);
-        let (filled, outcome) = fill(&mut reader, &mut chunk);
-        chunk.truncate(filled);
-        let is_last = filled == 0 && outcome.is_ok();
-        // What came before a fault goes ahead of it: messages then name the right entry.
-        if (filled > 0 || is_last) && to_here.send(Ok(chunk)).is_err() {
-            return;
-        }
-        if let Err(fault) = outcome {
-            let _ = to_here.send(Err(fault));
-            return;
-        }
-        if is_last {
-            return;
+    unpacking: Unpacking,
+    /// Packed bytes read so far.
+    packed: Arc<AtomicU64>,
+    hash: Option<Hash>,
+    digest: Arc<Mutex<Option<String>>>,
+}
+
+impl Worker {
+    /// Unpacks until the end, a fault, or until nothing is taken any more.
+    fn unpack(mut self, raw: Raw, to_here: &SyncSender<io::Result<Vec<u8>>>, empties: &Receiver<Vec<u8>>) {
+        let mut reader = match unpacker(raw, self.compression) {
+            Ok(reader) => reader,
+            Err(fault) => {
+                let _ = to_here.send(Err(fault));
+                return;
+            }
+        };
+        let mut unpacked = 0;
+        loop {
+            let mut chunk = empties.try_recv().unwrap_or_default();
+            chunk.resize(CHUNK_BYTES, 0);
+            let (filled, mut outcome) = fill(&mut reader, &mut chunk);
+            chunk.truncate(filled);
+            unpacked += filled as u64;
+            if self.compression != Compression::None && outcome.is_ok() {
+                outcome = self.unpacking.check(self.packed.load(Ordering::Relaxed), unpacked);
+            }
+            if let Some(hash) = &mut self.hash {
+                hash.update(&chunk);
+            }
+            let is_last = filled == 0 && outcome.is_ok();
+            if is_last {
+                *self.digest.lock().unwrap_or_else(PoisonError::into_inner) = self.hash.take().map(Hash::hex);
+            }
+            // What came before a fault goes ahead of it: messages then name the right entry.
+            if (filled > 0 || is_last) && to_here.send(Ok(chunk)).is_err() {
+                return;
+            }
+            if let Err(fault) = outcome {
+                let _ = to_here.send(Err(fault));
+                return;
+            }
+            if is_last {
+                return;
+            }
         }
     }
 }

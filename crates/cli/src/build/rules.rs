@@ -1,0 +1,172 @@
+//! Options of `extant build` that name paths of the image: `--device-table`, `--mtree`, `--mknod`, `--chown`, `--chmod`.
+//!
+//! Owns: their spelling, their order. Does **not** own: tables' formats and what rules do (see `image::rules`).
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::{ArgMatches, Args, FromArgMatches};
+use image::rules::{Make, Mode, Paths, Rule, parse_device_table, parse_mtree};
+
+use crate::edit::mode::ModeChange;
+use crate::exit;
+
+/// Rules of all kinds, in the order of the command line.
+#[derive(Debug)]
+pub(super) struct RuleArgs(Vec<(usize, RuleKind, OsString)>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RuleKind {
+    DeviceTable,
+    Mtree,
+    Mknod,
+    Chown,
+    Chmod,
+}
+
+const RULES: [(RuleKind, &str, &str, &str); 5] = [
+    (
+        RuleKind::DeviceTable,
+        "device-table",
+        "FILE",
+        "Make and change what the lines of a device table name (name type mode uid gid major minor start inc count), as genext2fs and makedevs do",
+    ),
+    (RuleKind::Mtree, "mtree", "FILE", "Make and change what an mtree(5) specification names"),
+    (
+        RuleKind::Mknod,
+        "mknod",
+        "PATH=TYPE",
+        "Make a device, pipe or socket: /dev/console=c:5:1, /run/fifo=p, /dev/sda=b:8:0,0660,0:6",
+    ),
+    (RuleKind::Chown, "chown", "PATH=UID:GID", "Give what has this path an owner; * and ** as for --exclude"),
+    (RuleKind::Chmod, "chmod", "PATH=MODE", "Give what has this path a mode, octal or as for chmod(1)"),
+];
+
+impl FromArgMatches for RuleArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut all = Vec::new();
+        for (kind, id, _, _) in RULES {
+            let values = matches.get_many::<OsString>(id).into_iter().flatten();
+            let places = matches.indices_of(id).into_iter().flatten();
+            all.extend(places.zip(values).map(|(place, value)| (place, kind, value.clone())));
+        }
+        all.sort_by_key(|&(place, _, _)| place);
+        Ok(Self(all))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for RuleArgs {
+    fn augment_args(mut command: clap::Command) -> clap::Command {
+        for (kind, id, value, help) in RULES {
+            let mut arg = clap::Arg::new(id)
+                .long(id)
+                .value_name(value)
+                .help(format!("{help}; may be given several times"))
+                .help_heading("Rules, applied in this order after the sources")
+                .action(clap::ArgAction::Append)
+                .value_parser(clap::value_parser!(OsString));
+            if kind == RuleKind::DeviceTable {
+                arg = arg.short('D');
+            }
+            command = command.arg(arg);
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl RuleArgs {
+    /// The rules, tables read.
+    pub(super) fn rules(&self) -> Result<Vec<Rule>, (u8, String)> {
+        let mut rules = Vec::new();
+        for (_, kind, value) in &self.0 {
+            let table = match kind {
+                RuleKind::DeviceTable => parse_device_table,
+                RuleKind::Mtree => parse_mtree,
+                RuleKind::Mknod | RuleKind::Chown | RuleKind::Chmod => {
+                    let rule = option(*kind, value.as_bytes());
+                    rules.push(rule.map_err(|why| (exit::USAGE_CODE, why))?);
+                    continue;
+                }
+            };
+            let path = std::path::Path::new(value);
+            let read = table(&path.display().to_string(), &super::read(path)?);
+            rules.extend(read.map_err(|fault| (exit::USAGE_CODE, fault.to_string()))?);
+        }
+        Ok(rules)
+    }
+}
+
+/// A rule of `--mknod`, `--chown` or `--chmod`.
+fn option(kind: RuleKind, text: &[u8]) -> Result<Rule, String> {
+    let name = RULES.iter().find(|rule| rule.0 == kind).map_or("", |rule| rule.1);
+    let place = format!("--{name} {}", String::from_utf8_lossy(text));
+    let wrong = |why: String| format!("{place}: {why}");
+    let at = text.iter().rposition(|&byte| byte == b'=');
+    // A mode like u=rwx has one itself: the first one counts there.
+    let at = if kind == RuleKind::Chmod { text.iter().position(|&byte| byte == b'=') } else { at };
+    let Some(at) = at.filter(|at| *at > 0) else { return Err(wrong("it is PATH=WHAT".to_owned())) };
+    let value = std::str::from_utf8(&text[at + 1..]).map_err(|_| wrong("it is no text".to_owned()))?;
+    let paths = Paths::parse(&text[..at]).map_err(|fault| wrong(fault.to_string()))?;
+    let mut rule = Rule::new(place.clone(), paths);
+    match kind {
+        RuleKind::Chown => (rule.uid, rule.gid) = owner(value).map_err(wrong)?,
+        RuleKind::Chmod => rule.mode = Some(mode(value).map_err(wrong)?),
+        _ => {
+            if matches!(rule.paths, Paths::Matching(_)) {
+                return Err(wrong("a name to be made has no patterns".to_owned()));
+            }
+            let mut words = value.splitn(3, ',');
+            rule.make = make(words.next().unwrap_or_default()).map_err(wrong)?;
+            rule.mode = words.next().map(mode).transpose().map_err(wrong)?;
+            if let Some(text) = words.next() {
+                (rule.uid, rule.gid) = owner(text).map_err(wrong)?;
+            }
+        }
+    }
+    Ok(rule)
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    let change: ModeChange = text.parse()?;
+    Ok(Mode::Change(Box::new(move |old, is_dir| change.apply(old, is_dir))))
+}
+
+/// `UID:GID`, `UID`, `:GID`.
+fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
+    let number = |word: &str| match word {
+        "" => Ok(None),
+        word => word.parse::<u32>().ok().filter(|id| *id != u32::MAX).map(Some).ok_or_else(|| {
+            format!("\"{word}\" is no id: names mean different ids on different hosts, so numbers are needed")
+        }),
+    };
+    let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
+    match (number(uid)?, number(gid)?) {
+        (None, None) => Err("an owner is UID:GID, UID or :GID".to_owned()),
+        ids => Ok(ids),
+    }
+}
+
+/// `c:5:1`, `b:8:0`, `p`, `s`.
+fn make(text: &str) -> Result<Make, String> {
+    let wrong = || format!("\"{text}\" is not c:MAJOR:MINOR, b:MAJOR:MINOR, p or s");
+    let words: Vec<&str> = text.split(':').collect();
+    Ok(match words[..] {
+        [kind @ ("c" | "u" | "b"), major, minor] => Make::Device {
+            block: kind == "b",
+            major: major.parse().map_err(|_| wrong())?,
+            minor: minor.parse().map_err(|_| wrong())?,
+        },
+        ["p"] => Make::Fifo,
+        ["s"] => Make::Socket,
+        _ => return Err(wrong()),
+    })
+}
