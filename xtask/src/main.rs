@@ -1,7 +1,7 @@
 //! The project's own chores, run as `cargo xtask COMMAND`.
 //!
 //! Owns: the order of the checks (`ci`), the order of the crates (`layers`), the rules for text (`tidy`), the soak that drives
-//! `fsx`.
+//! `fsx`, what is given out (`dist`).
 //!
 //! Does **not** own: the order itself (see `layers.toml`), the rules' numbers (see `xtask/tidy.toml`), the chores that need
 //! the house (`spec`, `maketree`, `fuzz`, `crash`, `sweep`), which are examples of its crates.
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod dist;
 mod fsx;
 mod layers;
 mod programs;
@@ -43,6 +44,9 @@ cargo xtask COMMAND
                               drive the crate `fsx` over a file of a mounted image of each kind, N operations each (default
                               20000; every 20000 are a run of their own, with the next seed), and have e2fsck judge the
                               image; no new kind is begun after N seconds
+  dist [--profile NAME] [--try DIR]
+                              make target/artifacts/: a Debian package and a static binary, both stripped. With --try: use both in
+                              the bare Debian in DIR, which debootstrap makes if there is none; as root
 ";
 
 fn main() -> ExitCode {
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
         ["crash", rest @ ..] => programs::crash(rest),
         ["sweep", rest @ ..] => programs::sweep(rest),
         ["fsx", rest @ ..] => fsx::run(rest),
+        ["dist", rest @ ..] => dist::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())
