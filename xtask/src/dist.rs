@@ -209,9 +209,9 @@ fn try_both(dir: &Path, package: &Path, binary: &Path) -> Result<(), String> {
     in_bare(dir, TRIED)?;
     println!("{}: works in {}", binary.display(), dir.display());
     fs::remove_file(&copied).map_err(|error| error.to_string())?;
-    fs::copy(package, dir.join("tmp/extant.deb")).map_err(|error| error.to_string())?;
+    fs::copy(package, dir.join("extant.deb")).map_err(|error| error.to_string())?;
     // A bare system has the C library alone, which is all that it depends on.
-    in_bare(dir, "dpkg -i /tmp/extant.deb >/dev/null")?;
+    in_bare(dir, "dpkg -i /extant.deb >/dev/null")?;
     in_bare(dir, &format!("{TRIED}{TRIED_PACKAGE}"))?;
     in_bare(
         dir,
