@@ -538,8 +538,11 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
+/// Offsets and lengths of a file's data; `None` when it has no holes.
+type DataRuns = Option<Vec<(u64, u64)>>;
+
 /// Where a file has data (`None` when everywhere), and whether it is a swap file with holes.
-fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<(Option<Vec<(u64, u64)>>, bool), Errno> {
+fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<(DataRuns, bool), Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
     let mut runs = Vec::new();

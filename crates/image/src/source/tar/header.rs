@@ -292,7 +292,7 @@ mod tests {
         let gnu = b"ustar  \0";
         assert_eq!(path(gnu, b"app/etc"), ("app/etc/name".into(), false));
         assert_eq!(path(gnu, b"0123 x/y"), ("0123 x/y/name".into(), false));
-        assert_eq!(path(gnu, b"14524770400\014524770400\0"), ("name".into(), true));
+        assert_eq!(path(gnu, b"14524770400\x0014524770400\x00"), ("name".into(), true));
         assert_eq!(path(gnu, b"017"), ("name".into(), true));
         assert_eq!(path(gnu, b""), ("name".into(), false));
         assert_eq!(path(gnu, b"caf\xc3\xa9/x"), ("name".into(), false));
