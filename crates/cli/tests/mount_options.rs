@@ -101,6 +101,25 @@ fn the_superblocks_options_are_the_defaults() {
     }
 }
 
+/// With the write-back cache the kernel makes times itself: in inodes of 128 bytes they have whole seconds there, too, so that stat(1)
+/// shows the same before and after.
+#[test]
+fn times_of_small_inodes_are_the_same_after_a_new_mount() {
+    if !has_fuse() {
+        return;
+    }
+    for options in ["rw", "rw,writeback_cache"] {
+        let (_dir, image) = empty_image(&["-I", "128"]);
+        let mount = mount_with(&image, options);
+        let before = runs(mount.path(), "echo a >f; stat -c '%y %z' f");
+        mount.unmount();
+        let mount = mount_with(&image, options);
+        assert_eq!(runs(mount.path(), "stat -c '%y %z' f"), before, "{options}");
+        mount.unmount();
+        e2fsck_clean(&image);
+    }
+}
+
 #[test]
 fn devices_and_set_id_bits_count_where_they_are_let() {
     if !has_fuse_and_root() {

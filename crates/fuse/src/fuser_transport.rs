@@ -288,6 +288,8 @@ impl<S: Serve> Filesystem for Transport<S> {
         }
         let _ = config.set_max_background(BACKGROUND);
         let _ = config.set_max_write(WRITE_MAX);
+        // With the write-back cache the kernel makes times itself, and shows what it made.
+        let _ = config.set_time_granularity(self.serve.time_granularity());
         self.kills_set_id = (wanted & offered).contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
         let may_spare = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.opens_by_itself = may_spare && !self.serve.asks_to_open();

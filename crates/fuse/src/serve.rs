@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use base::Ino;
 use volume::{Allocate, Cursor, FileType, New, Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs};
@@ -89,6 +90,11 @@ pub trait Serve: Send + Sync + 'static {
     /// # Errors
     /// No such inode, damage, or the device refused.
     fn stat(&self, ino: Ino) -> Result<Stat, Errno>;
+
+    /// The smallest difference of two times that is kept: a power of ten nanoseconds, a second at most.
+    fn time_granularity(&self) -> Duration {
+        Duration::from_nanos(1)
+    }
 
     /// Tells that these inodes (any order, any number) are going to be asked for.
     fn prefetch(&self, _inos: &[Ino]) {}

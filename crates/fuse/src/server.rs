@@ -250,6 +250,10 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 }
 
 impl Serve for Server {
+    fn time_granularity(&self) -> Duration {
+        self.ask(|volume| Ok(volume.time_granularity())).unwrap_or(Duration::from_nanos(1))
+    }
+
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Stat>, Errno> {
         self.ask(|volume| {
             let found = volume.inode(dir).and_then(|dir| Self::find(volume, &dir, name));

@@ -1,5 +1,7 @@
 //! Answers to stat and statfs.
 
+use std::time::Duration;
+
 use base::Ino;
 use inode::Inode;
 use ondisk::filetype::FileType;
@@ -68,6 +70,15 @@ pub struct StatFs {
 }
 
 impl Volume {
+    /// The smallest difference of two times that inodes can keep: a second with inodes of 128 bytes.
+    #[must_use]
+    pub fn time_granularity(&self) -> Duration {
+        match self.inodes.shared().geometry.inode_size > ondisk::inode::BASE_SIZE {
+            true => Duration::from_nanos(1),
+            false => Duration::from_secs(1),
+        }
+    }
+
     /// What stat(2) tells about an inode.
     #[must_use]
     pub fn stat(&self, inode: &Inode) -> Stat {
