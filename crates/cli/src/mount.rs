@@ -67,13 +67,16 @@ Options after -o, separated by commas. What is not given is as the superblock as
   errors=continue, errors=remount-ro, errors=panic
                         what to do when damage is met; what the superblock says, if nothing is said
   noauto_da_alloc       keep bytes that replace a file's in memory as long as others
-  track_opens           hear of opening and closing: errors of writing are told once to each open file, not to each process
+  notrack_opens         the server is not asked when files are opened: faster, but chattr +i and +a are enforced by each write, not
+                        by open, and errors of writing are reported once to each process, not to each open file
+  commit=SECONDS        longest time between two commits, and until bytes of files are written back; default: 5, and 30
   io=auto, io=calls, io=rings
                         how batches of reads and writes of the image are handed to the system: as was faster when measured,
                         by a call each, or together by io_uring, where the system has it
   image_direct          the image is read and written past the page cache (O_DIRECT), if what it lies on can do that
-  track_closes          hear of closing: bytes that replace a file's are written back then, not some seconds later
-  writeback_cache       the kernel keeps what is written: small writes cost less; that there is no space, fsync tells
+  track_closes          close waits until bytes that replace a file's are written back
+  writeback_cache       where space runs out, a write may succeed and the next write, fsync or close fail: the kernel keeps what is
+                        written, so small writes cost less
   flush=none, seed, merge, epoch, empty-txn
                         how threads that sync share flushes of the device: epoch, if nothing is said
   flush_delay=full, aged, none

@@ -310,9 +310,10 @@ fn ways_of_writing_leave_the_same() {
         "nobuffered_iomap",
         "nobuffered_iomap,data=writeback",
         "data=ordered",
-        "track_opens",
-        "track_closes",
+        "notrack_opens",
+        "notrack_opens,track_closes",
         "track_closes,noauto_da_alloc",
+        "commit=1",
         "noauto_da_alloc",
         "data=journal",
         "io=rings",
@@ -323,7 +324,7 @@ fn ways_of_writing_leave_the_same() {
         "nobarrier,orphans=none,max_batch_time=0,flush=none",
         "io=calls",
         "writeback_cache",
-        "writeback_cache,track_opens",
+        "writeback_cache,notrack_opens",
     ] {
         let (_dir, image) = empty_image(&["-O", "orphan_file"]);
         let mount = Mount::new(&image, &["-o", options]);
@@ -371,7 +372,7 @@ fn closing_writes_back_what_replaces_other_bytes() {
     if !has_fuse() {
         return;
     }
-    for options in ["track_closes", "track_opens"] {
+    for options in ["track_closes", "notrack_opens,track_closes", "track_opens"] {
         let (_dir, image) = empty_image(&[]);
         let mount = Mount::new(&image, &["-o", options]);
         runs(mount.path(), "echo old > file; sync file; echo new and longer > file");

@@ -1,11 +1,17 @@
-//! What the ioctls about inode flags answer and change: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_GETVERSION,
-//! FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR; and the one that shuts down: EXT4_IOC_SHUTDOWN.
+//! What ioctls ask for, and how they are answered.
 //!
-//! Source: kernel include/uapi/linux/fs.h (numbers, `struct fsxattr`); spec 07 (inode flags).
+//! Inode flags: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_GETVERSION, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR. The file system as a
+//! whole: FITRIM, FS_IOC_GETFSLABEL, FS_IOC_SETFSLABEL, FS_IOC_GETFSUUID, EXT4_IOC_GETFSUUID, FS_IOC_GETFSSYSFSPATH,
+//! EXT4_IOC_SHUTDOWN.
+//!
+//! Source: kernel include/uapi/linux/fs.h (numbers, `struct fsxattr`, `struct fstrim_range`, `struct fsuuid2`,
+//! `struct fs_sysfs_path`), include/uapi/linux/ext4.h (`struct fsuuid`); spec 07 (inode flags).
+
+use std::ops::Range;
 
 use ondisk::inode::flags;
 use rustix::ioctl::opcode;
-use volume::{SetAttr, Shutdown, Stat};
+use volume::{LABEL_MAX, SetAttr, Shutdown, Stat};
 
 use crate::Errno;
 
@@ -19,6 +25,18 @@ const SETVERSION: u32 = 0x7602;
 /// set such flags; and it passes them on by these numbers, also for 32-bit programs. Any other number comes as anybody gave it.
 const SETFLAGS: u32 = opcode::write::<std::ffi::c_long>(b'f', 2) as u32;
 const FSSETXATTR: u32 = opcode::write::<[u8; 28]>(b'X', 32) as u32;
+
+/// About the file system as a whole, by their whole numbers.
+const FITRIM: u32 = opcode::read_write::<[u64; 3]>(b'X', 121) as u32;
+const GETFSLABEL: u32 = opcode::read::<[u8; FS_LABEL_LEN]>(0x94, 49) as u32;
+const SETFSLABEL: u32 = opcode::write::<[u8; FS_LABEL_LEN]>(0x94, 50) as u32;
+const GETFSUUID: u32 = opcode::read::<[u8; 17]>(0x15, 0) as u32;
+const GETFSSYSFSPATH: u32 = opcode::read::<[u8; 129]>(0x15, 1) as u32;
+/// By its number it has an answer of 8 bytes and is given nothing: FUSE brings no UUID back, only how long it is.
+const EXT4_GETFSUUID: u32 = opcode::read::<[u32; 2]>(b'f', 44) as u32;
+/// Bytes of a label in the calls about it.
+const FS_LABEL_LEN: usize = 256;
+const UUID_LEN: u8 = 16;
 
 /// By its number EXT4_IOC_SHUTDOWN only has an answer, though it is given flags: FUSE does not pass them on. A number with the other
 /// direction has them: `_IOW('X', 125, __u32)`.
@@ -35,15 +53,54 @@ const USER_VISIBLE: u32 = 0x725B_DFFF;
 /// Of them those that are meant to be changed; the others that come along with a change are left as they are.
 const USER_MODIFIABLE: u32 = 0x624B_C0FF;
 
-/// An answer to an ioctl.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What an ioctl asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ioctl {
     /// These bytes, at most as many as were asked for.
-    Answer([u8; 28], usize),
+    Answer(Vec<u8>),
     /// This is to be changed.
     Change(SetAttr),
     /// The file system is to be shut down.
     Shutdown(Shutdown),
+    /// Free blocks in this range of bytes are to be discarded, in runs of at least so many bytes. The answer is a
+    /// [`trimmed`] range.
+    Trim(Range<u64>, u64),
+    /// The answer is a [`label_answer`].
+    GetLabel,
+    /// The file system is to have this label.
+    SetLabel(Vec<u8>),
+    /// The answer is a [`uuid_answer`].
+    GetUuid,
+    /// The answer is a [`sysfs_answer`].
+    GetSysfsPath,
+}
+
+/// The answer to FITRIM: the range that was asked for, with the number of bytes that were discarded in the place of its length.
+#[must_use]
+pub fn trimmed(range: &Range<u64>, min_bytes: u64, bytes: u64) -> Vec<u8> {
+    [range.start, bytes, min_bytes].iter().flat_map(|number| number.to_ne_bytes()).collect()
+}
+
+/// A label, with zeros behind it.
+#[must_use]
+pub fn label_answer(label: &[u8]) -> Vec<u8> {
+    let mut bytes = label.to_vec();
+    bytes.resize(FS_LABEL_LEN, 0);
+    bytes
+}
+
+/// A UUID behind its length.
+#[must_use]
+pub fn uuid_answer(uuid: &[u8; 16]) -> Vec<u8> {
+    [&[UUID_LEN][..], uuid].concat()
+}
+
+/// A path below /sys/fs behind its length, with zeros behind it.
+#[must_use]
+pub fn sysfs_answer(path: &str) -> Vec<u8> {
+    let mut bytes = [&[path.len() as u8][..], path.as_bytes()].concat();
+    bytes.resize(129, 0);
+    bytes
 }
 
 /// Answers an ioctl about an inode: `command` as ioctl(2) has it, `input` as the caller gave it.
@@ -52,7 +109,6 @@ pub enum Ioctl {
 /// [`Errno::NOTTY`] for those that are not known here, [`Errno::OPNOTSUPP`] for flags that nobody may set and for swapping blocks,
 /// [`Errno::INVAL`] if the input is too short.
 pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
-    let mut bytes = [0; 28];
     let word = |at: usize| {
         let four = input.get(at..at + 4).and_then(|four| four.try_into().ok());
         four.map(u32::from_ne_bytes).ok_or(Errno::INVAL)
@@ -69,33 +125,42 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
             };
         }
         FSSETXATTR => {
+            // The kernel has refused unknown flags; of the others ext4 leaves aside those that it has no place for.
             let (given, project) = (word(0)?, word(12)?);
-            let known = EXTENDED.iter().fold(0, |sum, (_, extended)| sum | extended);
-            if given & !known != 0 {
-                return Err(Errno::OPNOTSUPP);
-            }
-            let modifiable = inode_flags(known) & USER_MODIFIABLE;
+            let modifiable = inode_flags(u32::MAX) & USER_MODIFIABLE;
             let flags = Some(with_flags(inode_flags(given), modifiable));
             // Where there are no projects, none is what a file has.
             let project = (project != stat.project).then_some(project);
             return Ok(Ioctl::Change(SetAttr { flags, project, ..SetAttr::default() }));
         }
+        FITRIM => return trim_of(input),
+        GETFSLABEL => return Ok(Ioctl::GetLabel),
+        SETFSLABEL => {
+            let label = input.split(|byte| *byte == 0).next().unwrap_or_default();
+            return if label.len() > LABEL_MAX {
+                Err(Errno::INVAL)
+            } else {
+                Ok(Ioctl::SetLabel(label.to_vec()))
+            };
+        }
+        GETFSUUID => return Ok(Ioctl::GetUuid),
+        GETFSSYSFSPATH => return Ok(Ioctl::GetSysfsPath),
+        // fsu_len, fsu_flags
+        EXT4_GETFSUUID => {
+            let answer = [u32::from(UUID_LEN), 0];
+            return Ok(Ioctl::Answer(answer.iter().flat_map(|word| word.to_ne_bytes()).collect()));
+        }
         _ => {}
     }
     match command & 0xFFFF {
-        GETFLAGS => {
-            bytes[..4].copy_from_slice(&(stat.flags & USER_VISIBLE).to_ne_bytes());
-            Ok(Ioctl::Answer(bytes, 4))
-        }
-        GETVERSION => {
-            bytes[..4].copy_from_slice(&stat.generation.to_ne_bytes());
-            Ok(Ioctl::Answer(bytes, 4))
-        }
+        GETFLAGS => Ok(Ioctl::Answer((stat.flags & USER_VISIBLE).to_ne_bytes().to_vec())),
+        GETVERSION => Ok(Ioctl::Answer(stat.generation.to_ne_bytes().to_vec())),
         // fsx_xflags, fsx_extsize, fsx_nextents, fsx_projid, fsx_cowextsize, 8 bytes of padding.
         FSGETXATTR => {
+            let mut bytes = vec![0; 28];
             bytes[..4].copy_from_slice(&extended_flags(stat.flags).to_ne_bytes());
             bytes[12..16].copy_from_slice(&stat.project.to_ne_bytes());
-            Ok(Ioctl::Answer(bytes, 28))
+            Ok(Ioctl::Answer(bytes))
         }
         // Without flags the one that loses nothing.
         SHUTDOWN if input.is_empty() => Ok(Ioctl::Shutdown(Shutdown::Flush)),
@@ -109,6 +174,16 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
         SETVERSION => Err(Errno::OPNOTSUPP),
         MOVE_EXT | SWAP_BOOT => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::NOTTY),
+    }
+}
+
+/// `struct fstrim_range`: start, len, minlen.
+fn trim_of(input: &[u8]) -> Result<Ioctl, Errno> {
+    let numbers: Vec<u64> =
+        input.chunks_exact(8).map(|eight| u64::from_ne_bytes(eight.try_into().unwrap_or_default())).collect();
+    match numbers[..] {
+        [start, len, min_len] => Ok(Ioctl::Trim(start..start.saturating_add(len), min_len)),
+        _ => Err(Errno::INVAL),
     }
 }
 
@@ -166,7 +241,7 @@ mod tests {
 
     fn answer(command: u32) -> Vec<u8> {
         match ioctl(&stat(), command, &[]) {
-            Ok(Ioctl::Answer(bytes, len)) => bytes[..len].to_vec(),
+            Ok(Ioctl::Answer(bytes)) => bytes,
             other => panic!("{command:#x}: {other:?}"),
         }
     }
@@ -231,9 +306,28 @@ mod tests {
         // EXT4_IOC_MOVE_EXT with its `struct move_extent`, and EXT4_IOC_SWAP_BOOT.
         assert_eq!(ioctl(&stat(), 0xC028_660F, &[0; 40]), Err(Errno::OPNOTSUPP));
         assert_eq!(ioctl(&stat(), 0x6611, &[]), Err(Errno::OPNOTSUPP));
-        // FITRIM and a terminal's.
-        for unknown in [0xC018_5879, 0x5401] {
+        // FIFREEZE and a terminal's.
+        for unknown in [0xC004_5877, 0x5401] {
             assert_eq!(ioctl(&stat(), unknown, &[]), Err(Errno::NOTTY));
         }
+    }
+
+    #[test]
+    fn the_file_system_as_a_whole_has_calls_of_its_own() {
+        let numbers: Vec<u8> = [4096u64, u64::MAX, 512].iter().flat_map(|n| n.to_ne_bytes()).collect();
+        assert_eq!(ioctl(&stat(), 0xC018_5879, &numbers), Ok(Ioctl::Trim(4096..u64::MAX, 512)));
+        assert_eq!(ioctl(&stat(), 0xC018_5879, &numbers[..16]), Err(Errno::INVAL));
+        assert_eq!(ioctl(&stat(), 0x8100_9431, &[]), Ok(Ioctl::GetLabel));
+        let mut label = [0; 256];
+        label[..16].fill(b'x');
+        assert_eq!(ioctl(&stat(), 0x4100_9432, &label), Ok(Ioctl::SetLabel(vec![b'x'; 16])));
+        label[16] = b'x';
+        assert_eq!(ioctl(&stat(), 0x4100_9432, &label), Err(Errno::INVAL));
+        assert_eq!(ioctl(&stat(), 0x8011_1500, &[]), Ok(Ioctl::GetUuid));
+        assert_eq!(ioctl(&stat(), 0x8081_1501, &[]), Ok(Ioctl::GetSysfsPath));
+        assert_eq!(answer(0x8008_662C), [[16, 0, 0, 0], [0; 4]].concat());
+        assert_eq!(sysfs_answer("fuse/connections/41")[..5], [19, b'f', b'u', b's', b'e']);
+        assert_eq!((label_answer(b"ab").len(), uuid_answer(&[7; 16])[..2].to_vec()), (256, vec![16, 7]));
+        assert_eq!(trimmed(&(1..9), 3, 2)[8], 2);
     }
 }

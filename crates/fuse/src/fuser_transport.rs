@@ -15,14 +15,14 @@
 //!    (attributes of directories, of inodes that lost a name), or is told to drop before the answer. Only what could not be
 //!    read is asked for again. Listings it keeps where nothing changes at all.
 //! 2. The kernel's number of the root is 1, ext4's is 2; ext4's 1 is never told (see `convert`).
-//! 3. What lost its last name is let go when the kernel forgot it, not before (see `lookups`). So nothing is remembered about
-//!    open files, and most kernels never say that they open one.
+//! 3. What lost its last name is let go when the kernel forgot it, not before (see `lookups`). Where the server does not ask for it, nothing is
+//!    remembered about open files, and the kernel never reports that it opens one.
 //! 4. A read allocates nothing once its thread has answered one of the same size. A large one that lies in one piece of an open
 //!    file is not copied by us (see `spliced`). `fuser` is not told of its answer, and what would answer for it is forgotten:
 //!    the connection stays open until the process ends, so [`Mounted::serve`] takes care that nobody waits for it.
 //! 5. A write is answered when the server has the bytes: the kernel keeps none that the server was not told, but those of shared
 //!    mappings. Its pages of a file are as it wrote them, and what else changes them (sizes, holes) it has asked for itself. With
-//!    [`MountOptions::writeback_cache`] it keeps them, and then nobody is asked where data and holes are: the server knows less.
+//!    [`MountOptions::writeback_cache`] it keeps them (see `late`).
 //! 6. Set-id bits go when somebody writes who may not keep them. The kernel says who that is where it can, and else we look (see
 //!    `privileges`): so it need not ask for the attributes before it writes.
 //!
@@ -31,6 +31,8 @@
 mod changes;
 mod content;
 mod convert;
+mod drops;
+mod late;
 mod lookups;
 mod mounted;
 mod privileges;
@@ -48,20 +50,21 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use base::Ino;
+use drops::Drops;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
     ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use late::Late;
 use lookups::Lookups;
 pub use mounted::{Mounted, Threads};
-use volume::{Cursor, FileType, New, Seek, SetAttr, Stat};
+use volume::{Cursor, FileType, New, Permit, Seek, SetAttr, Stat};
 
-use crate::attributes::{self, Ioctl};
 use crate::listing::{Listings, Want};
 use crate::mounting::MountOptions;
-use crate::{Caller, Errno, Name, Opener, Serve};
+use crate::{Access, Caller, Errno, Name, Opener, Serve};
 
 /// How long the kernel may remember: as good as for ever, and short enough for any kernel's clock.
 const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -89,6 +92,10 @@ struct Transport<S> {
     listings: Listings,
     lookups: Lookups,
     notifier: Arc<OnceLock<Notifier>>,
+    /// Its number in /sys/fs/fuse/connections.
+    connection: Arc<OnceLock<u32>>,
+    drops: Drops,
+    late: Arc<Late>,
     /// The connection, for answers that are spliced.
     answers: OwnedFd,
     writable: bool,
@@ -123,13 +130,12 @@ enum Found {
 }
 
 impl<S: Serve> Transport<S> {
-    fn new(
-        serve: Arc<S>,
-        options: &MountOptions,
-        notifier: Arc<OnceLock<Notifier>>,
-        answers: OwnedFd,
-    ) -> Self {
+    fn new(serve: Arc<S>, options: &MountOptions, answers: OwnedFd) -> Self {
+        let notifier = Arc::<OnceLock<Notifier>>::default();
         Self {
+            connection: Arc::default(),
+            drops: Drops::new(Arc::clone(&notifier)),
+            late: Arc::default(),
             writable: serve.is_writable(),
             serve,
             listings: Listings::default(),
@@ -201,6 +207,23 @@ impl<S: Serve> Transport<S> {
         Ok(list)
     }
 
+    /// What one entry of readdirplus is told as, and how long that holds. What cannot be read is told with its name and type, to
+    /// be asked for at once by whoever wants more, who then gets the reason.
+    fn entry_of(&self, serve: &impl Serve, name: &Name<'_>) -> (fuser::FileAttr, Duration, u64) {
+        let is_dot = matches!(name.name, b"." | b"..");
+        let in_doubt = |ino: u64| {
+            let kind = convert::kind(name.kind.unwrap_or(FileType::Regular));
+            (convert::no_attributes(ino, kind), Duration::ZERO, 0)
+        };
+        if !is_dot && !convert::can_be_named(name.ino) {
+            return in_doubt(0);
+        }
+        match serve.stat(name.ino) {
+            Ok(stat) => (convert::attributes(&stat), self.attributes_live(&stat), stat.generation.into()),
+            Err(_) => in_doubt(name.ino.0.into()),
+        }
+    }
+
     /// Adds names to a reply until `add` says that it is full. An error after the first name waits for the next request.
     fn tell_names(
         &self,
@@ -235,23 +258,6 @@ fn reply_xattr(reply: ReplyXattr, size: u32, answer: Result<Vec<u8>, Errno>) {
     }
 }
 
-/// What one entry of readdirplus is told as, and how long that holds. What cannot be read is told with its name and type, to
-/// be asked for at once by whoever wants more, who then gets the reason.
-fn entry_of(serve: &impl Serve, name: &Name<'_>) -> (fuser::FileAttr, Duration, u64) {
-    let is_dot = matches!(name.name, b"." | b"..");
-    let in_doubt = |ino: u64| {
-        let kind = convert::kind(name.kind.unwrap_or(FileType::Regular));
-        (convert::no_attributes(ino, kind), Duration::ZERO, 0)
-    };
-    if !is_dot && !convert::can_be_named(name.ino) {
-        return in_doubt(0);
-    }
-    match serve.stat(name.ino) {
-        Ok(stat) => (convert::attributes(&stat), REMEMBER, stat.generation.into()),
-        Err(_) => in_doubt(name.ino.0.into()),
-    }
-}
-
 impl<S: Serve> Filesystem for Transport<S> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let offered = config.capabilities();
@@ -276,7 +282,8 @@ impl<S: Serve> Filesystem for Transport<S> {
             wanted |= InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         }
         if self.writes_back {
-            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+            // Where space is short files are written past the cache, and mapped all the same.
+            wanted |= InitFlags::FUSE_WRITEBACK_CACHE | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
         }
         // ACLs without any check would be a promise that nobody keeps, and asking for them turns checks on.
         if self.checks {
@@ -321,9 +328,14 @@ impl<S: Serve> Filesystem for Transport<S> {
         }
     }
 
-    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, _: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        let reply = match handle {
+            Some(handle) => self.tell_writer(node, handle, reply),
+            None => Some(reply),
+        };
+        let Some(reply) = reply else { return };
         match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
-            Ok(stat) => reply.attr(&REMEMBER, &convert::attributes(&stat)),
+            Ok(stat) => reply.attr(&self.attributes_live(&stat), &convert::attributes(&stat)),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -341,10 +353,12 @@ impl<S: Serve> Filesystem for Transport<S> {
         } else if self.opens_by_itself {
             reply.error(Errno::NOSYS.into());
         } else {
-            match convert::ino_of(node).and_then(|ino| self.serve.open(ino)) {
-                Ok(handle) => {
-                    reply
-                        .opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+            let access = convert::access(flags);
+            let open = |ino| Ok((ino, self.serve.open(ino, access)?));
+            match convert::ino_of(node).and_then(open) {
+                Ok((ino, opened)) => {
+                    let (handle, flags) = self.handle_of(ino, access, opened);
+                    reply.opened(handle, flags);
                 }
                 Err(errno) => reply.error(errno.into()),
             }
@@ -404,7 +418,8 @@ impl<S: Serve> Filesystem for Transport<S> {
         // Nobody waits for it.
         reply.ok();
         if let Ok(ino) = convert::ino_of(node) {
-            self.serve.closed(ino, handle.0);
+            self.note_closed(ino, handle);
+            self.serve.closed(ino, content::number_of(handle));
         }
     }
 
@@ -416,7 +431,12 @@ impl<S: Serve> Filesystem for Transport<S> {
         data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.tell_synced(node, Opener { handle: handle.0, thread: request.pid() }, data_only, reply);
+        self.tell_synced(
+            node,
+            Opener { handle: content::number_of(handle), thread: request.pid() },
+            data_only,
+            reply,
+        );
     }
 
     fn fsyncdir(&self, request: &Request, node: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
@@ -455,7 +475,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         mut reply: ReplyDirectoryPlus,
     ) {
         let told = self.tell_names(dir, offset, Want::Inodes, &mut |serve, name| {
-            let (attributes, remember, generation) = entry_of(serve, &name);
+            let (attributes, remember, generation) = self.entry_of(serve, &name);
             let text = OsStr::from_bytes(name.name);
             let generation = Generation(generation);
             let is_full = reply.add(attributes.ino, name.next.0, text, &remember, &attributes, generation);
@@ -511,42 +531,18 @@ impl<S: Serve> Filesystem for Transport<S> {
         out_size: u32,
         reply: ReplyIoctl,
     ) {
-        let answer = convert::ino_of(node).and_then(|ino| self.serve.stat(ino)).and_then(|stat| {
-            let answer = attributes::ioctl(&stat, command, input)?;
-            if let Ioctl::Change(set) = &answer {
-                self.serve.set_attr(stat.ino, set)?;
-                self.drop_attributes(node);
-            }
-            if let Ioctl::Shutdown(how) = &answer {
-                self.shut_down(Caller { uid: request.uid() }, *how)?;
-            }
-            Ok(answer)
-        });
-        match answer {
-            Ok(Ioctl::Answer(bytes, len)) => reply.ioctl(0, &bytes[..len.min(out_size as usize)]),
-            Ok(Ioctl::Change(_) | Ioctl::Shutdown(_)) => reply.ioctl(0, &[]),
+        match self.answer_ioctl(request, node, command, input) {
+            Ok(bytes) => reply.ioctl(0, &bytes[..bytes.len().min(out_size as usize)]),
             Err(errno) => reply.error(errno.into()),
         }
     }
 
     fn lseek(&self, _: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        // Of what the kernel keeps nobody knows here; it takes a file for data without a hole then.
-        if self.writes_back {
-            return reply.error(Errno::NOSYS.into());
-        }
-        let place = convert::ino_of(node).and_then(|ino| {
-            // SEEK_DATA and SEEK_HOLE; the kernel does the others by itself.
-            let what = match whence {
-                3 => Seek::Data,
-                4 => Seek::Hole,
-                _ => return Err(Errno::INVAL),
-            };
-            let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-            self.serve.seek(ino, offset, what)
-        });
-        match place.and_then(|place| i64::try_from(place).map_err(|_| Errno::INVAL)) {
-            Ok(place) => reply.offset(place),
-            Err(errno) => reply.error(errno.into()),
+        // SEEK_DATA and SEEK_HOLE; the kernel does the others by itself.
+        match whence {
+            3 => self.seek(node, offset, Seek::Data, reply),
+            4 => self.seek(node, offset, Seek::Hole, reply),
+            _ => reply.error(Errno::INVAL.into()),
         }
     }
 
@@ -581,6 +577,7 @@ impl<S: Serve> Filesystem for Transport<S> {
             atime: atime.map(convert::time_to_set),
             mtime: mtime.map(convert::time_to_set),
             ctime: ctime.map(convert::timestamp),
+            times_from: convert::times_from((atime, mtime), ctime, self.writes_back),
             ..SetAttr::default()
         };
         // Somebody gave the owner that it has: nothing to set, but a change.
@@ -588,13 +585,16 @@ impl<S: Serve> Filesystem for Transport<S> {
             set.ctime = Some(convert::time_to_set(TimeOrNow::Now));
         }
         let done = convert::ino_of(node).and_then(|ino| {
-            if set.size.is_some() && set.mode.is_none() {
-                set.mode = self.mode_after_write(ino, || privileges::may_keep_set_id(request.pid()))?;
+            if set.mode.is_none() && set.size.is_some() {
+                set.mode = self.mode_after_write(request, ino)?;
+            }
+            if set.mode.is_none() && (set.uid.is_some() || set.gid.is_some()) {
+                set.mode = self.mode_after_chown(request, ino)?;
             }
             self.with_reserve(request, || self.serve.set_attr(ino, &set))
         });
         match done {
-            Ok(stat) => reply.attr(&REMEMBER, &convert::attributes(&stat)),
+            Ok(stat) => reply.attr(&self.attributes_live(&stat), &convert::attributes(&stat)),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -651,13 +651,14 @@ impl<S: Serve> Filesystem for Transport<S> {
             return reply.error(Errno::NOSYS.into());
         }
         let made = self.make(request, parent, name, &changes::new(request, mode, umask));
-        let opened = made.and_then(|stat| self.serve.open(stat.ino).map(|handle| (stat, handle)));
-        match opened {
-            Ok((stat, handle)) => {
+        // A new file refuses no way of opening.
+        let open = |stat: Stat| self.serve.open(stat.ino, Access::default()).map(|opened| (stat, opened));
+        match made.and_then(open) {
+            Ok((stat, opened)) => {
                 self.lookups.told(stat.ino);
-                let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+                let (handle, flags) = self.handle_of(stat.ino, Access { write: true, append: false }, opened);
                 let generation = Generation(stat.generation.into());
-                reply.created(&REMEMBER, &convert::attributes(&stat), generation, FileHandle(handle), flags);
+                reply.created(&REMEMBER, &convert::attributes(&stat), generation, handle, flags);
             }
             Err(errno) => reply.error(errno.into()),
         }
@@ -668,11 +669,11 @@ impl<S: Serve> Filesystem for Transport<S> {
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        changes::done(self.take_name(parent, |dir| self.serve.unlink(dir, name.as_bytes())), reply);
+        changes::done(self.take_name(parent, name, |dir, name| self.serve.unlink(dir, name)), reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        changes::done(self.take_name(parent, |dir| self.serve.rmdir(dir, name.as_bytes())), reply);
+        changes::done(self.take_name(parent, name, |dir, name| self.serve.rmdir(dir, name)), reply);
     }
 
     fn rename(
@@ -711,25 +712,34 @@ impl<S: Serve> Filesystem for Transport<S> {
         &self,
         request: &Request,
         node: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         offset: u64,
         bytes: &[u8],
         flags: WriteFlags,
-        _: OpenFlags,
+        open_flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let written = convert::ino_of(node).and_then(|ino| {
             if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                self.drop_set_id(node, ino, || false)?;
+                self.drop_set_id(request, node, ino)?;
             }
             if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-                return self.serve.write(ino, offset, bytes);
+                return self.serve.write(Permit::Cache, ino, offset, bytes);
             }
-            self.with_reserve(request, || self.serve.write(ino, offset, bytes))
+            let permit = content::permit_of(handle);
+            self.with_reserve(request, || self.serve.write(permit, ino, offset, bytes))
         });
+        if let (true, Ok(ino)) = (flags.contains(WriteFlags::FUSE_WRITE_CACHE), convert::ino_of(node)) {
+            self.note_late_write(node, ino, written.is_err());
+        }
         match written {
             // A request is 16 MiB long at most.
+            Ok(len) if content::is_past_cache(handle, open_flags) && len > 0 => {
+                // The kernel drops nothing that it does not wait for.
+                let range = offset..offset + len as u64;
+                self.drops.after(node, range, move || reply.written(len as u32));
+            }
             Ok(len) => reply.written(len as u32),
             Err(errno) => reply.error(errno.into()),
         }
@@ -747,7 +757,7 @@ impl<S: Serve> Filesystem for Transport<S> {
     ) {
         let allocated = convert::ino_of(node).and_then(|ino| {
             let how = content::allocate_of(mode)?;
-            self.drop_set_id(node, ino, || privileges::may_keep_set_id(request.pid()))?;
+            self.drop_set_id(request, node, ino)?;
             self.with_reserve(request, || self.serve.allocate(ino, how, offset, len))
         });
         if allocated.is_err() {
@@ -764,7 +774,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         _: FileHandle,
         offset: u64,
         to_node: INodeNo,
-        _: FileHandle,
+        to_handle: FileHandle,
         to_offset: u64,
         len: u64,
         _: CopyFileRangeFlags,
@@ -772,8 +782,9 @@ impl<S: Serve> Filesystem for Transport<S> {
     ) {
         let copied = convert::ino_of(node).and_then(|from| {
             let to = convert::ino_of(to_node)?;
-            self.drop_set_id(to_node, to, || privileges::may_keep_set_id(request.pid()))?;
-            self.with_reserve(request, || self.copy((from, offset), (to, to_offset), len))
+            self.drop_set_id(request, to_node, to)?;
+            let permit = content::permit_of(to_handle);
+            self.with_reserve(request, || self.copy(permit, (from, offset), (to, to_offset), len))
         });
         match copied {
             Ok(len) => reply.written(len),

@@ -47,5 +47,5 @@ pub use fuser_transport::{
 pub use mounting::{MountFault, MountOptions, UnmountFault, unmount};
 pub use openers::Opener;
 pub use remounting::{Remount, RemountFault, remount};
-pub use serve::{Caller, Errno, Name, Serve};
+pub use serve::{Access, Caller, Errno, Name, Opened, Serve};
 pub use server::{Report, Server};

@@ -12,14 +12,16 @@
 //! Does **not** own: what a directory holds ([`Serve::list`] is asked).
 //!
 //! Invariants
-//! 1. What waits is what a fresh listing from the same position would tell: whoever changes a directory throws away what waits
-//!    of it ([`Listings::forget`]), while nobody lists it.
+//! 1. What waits is what a fresh listing from the same position would tell: a change of a directory throws away what waits of it
+//!    ([`Listings::forget`]), or takes the name that went out of it ([`Listings::forget_name`]), while nothing lists the directory.
+//!    The batch that is gathered after that is small: another change may come as soon.
 //! 2. At most [`WAITING_MAX`] batches wait, of at most [`BATCH_NAMES`] names each.
 //! 3. Every name has a position of its own (`dir` sees to that), so a listing can go on behind any.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use base::Ino;
 use volume::{Cursor, FileType};
@@ -28,6 +30,12 @@ use crate::{Errno, Name, Serve};
 
 /// Names after which a batch ends: with 255 bytes each, below 300 KB.
 const BATCH_NAMES: usize = 1024;
+/// The same after a change: as many as a transport asks for at a time, or a few times that.
+const BATCH_NAMES_CHANGED: usize = 128;
+/// Names that a transport gets at a time of a directory that changed less than [`CHANGED_FOR`] ago: the kernel lets no name be made or
+/// removed while it waits for an answer, and takes in what is in it.
+const PIECE_CHANGED: usize = 24;
+const CHANGED_FOR: Duration = Duration::from_secs(1);
 /// Batches that wait, the oldest thrown away: some megabytes at the very most.
 const WAITING_MAX: usize = 32;
 
@@ -60,18 +68,53 @@ impl Batch {
         });
     }
 
+    fn name(&self, number: usize) -> &[u8] {
+        let start = number.checked_sub(1).map_or(0, |before| self.slots[before].name_end as usize);
+        &self.names[start..self.slots[number].name_end as usize]
+    }
+
     fn current(&self) -> Option<Name<'_>> {
         let slot = self.slots.get(self.told)?;
-        let start = self.told.checked_sub(1).map_or(0, |before| self.slots[before].name_end as usize);
-        let name = &self.names[start..slot.name_end as usize];
-        Some(Name { ino: slot.ino, kind: slot.kind, name, next: slot.next })
+        Some(Name { ino: slot.ino, kind: slot.kind, name: self.name(self.told), next: slot.next })
+    }
+
+    /// Takes out a name that was not told yet.
+    fn remove(&mut self, name: &[u8]) {
+        let Some(number) = (self.told..self.slots.len()).find(|number| self.name(*number) == name) else {
+            return;
+        };
+        let len = name.len();
+        let end = self.slots[number].name_end as usize;
+        self.names.drain(end - len..end);
+        self.slots.remove(number);
+        for slot in &mut self.slots[number..] {
+            slot.name_end -= len as u32;
+        }
     }
 }
 
 /// Listings that are under way.
 #[derive(Default)]
 pub(crate) struct Listings {
-    waiting: Mutex<VecDeque<(Ino, Cursor, Batch)>>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    batches: VecDeque<(Ino, Cursor, Batch)>,
+    /// Directories of which a batch was thrown away, until the next one is gathered.
+    thrown: HashSet<Ino>,
+    /// Directories that changed while they were being listed, and when.
+    changed: HashMap<Ino, Instant>,
+}
+
+impl Waiting {
+    fn note_change(&mut self, dir: Ino) {
+        if self.changed.len() >= WAITING_MAX {
+            self.changed.clear();
+        }
+        self.changed.insert(dir, Instant::now());
+    }
 }
 
 /// Will the inodes behind the names be asked for?
@@ -82,7 +125,7 @@ pub(crate) enum Want {
 }
 
 impl Listings {
-    /// Tells names from `from` on until `each` breaks; that one counts as not told.
+    /// Tells names from `from` on until `each` breaks; that one counts as not told. Fewer of a directory that is changing.
     ///
     /// # Errors
     /// As [`Serve::list`].
@@ -95,50 +138,89 @@ impl Listings {
         each: &mut dyn FnMut(Name<'_>) -> ControlFlow<()>,
     ) -> Result<(), Errno> {
         let mut at = from;
+        let mut left = self.piece_max(dir);
         let mut batch = match self.take(dir, from) {
             Some(batch) => batch,
-            None => gather(serve, dir, from, want)?,
+            None => self.gather(serve, dir, from, want)?,
         };
         loop {
             while let Some(name) = batch.current() {
-                if each(name).is_break() {
+                if left == 0 || each(name).is_break() {
                     self.keep(dir, at, batch);
                     return Ok(());
                 }
                 at = name.next;
                 batch.told += 1;
+                left -= 1;
             }
             if batch.is_last {
                 return Ok(());
             }
-            batch = gather(serve, dir, at, want)?;
+            batch = self.gather(serve, dir, at, want)?;
         }
     }
 
     /// The names of this directory changed, or its number leads to another one.
     pub(crate) fn forget(&self, dir: Ino) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).retain(|(ino, _, _)| *ino != dir);
+        let mut waiting = self.waiting();
+        let before = waiting.batches.len();
+        waiting.batches.retain(|(ino, _, _)| *ino != dir);
+        if waiting.batches.len() < before {
+            if waiting.thrown.len() >= WAITING_MAX {
+                waiting.thrown.clear();
+            }
+            waiting.thrown.insert(dir);
+            waiting.note_change(dir);
+        }
+    }
+
+    /// A name went out of this directory, and nothing else changed in it.
+    pub(crate) fn forget_name(&self, dir: Ino, name: &[u8]) {
+        let mut waiting = self.waiting();
+        let mut is_listed = false;
+        for (_, _, batch) in waiting.batches.iter_mut().filter(|(ino, _, _)| *ino == dir) {
+            batch.remove(name);
+            is_listed = true;
+        }
+        if is_listed {
+            waiting.note_change(dir);
+        }
+    }
+
+    /// How many names are told at a time.
+    fn piece_max(&self, dir: Ino) -> usize {
+        let changed = self.waiting().changed.get(&dir).copied();
+        if changed.is_some_and(|at| at.elapsed() < CHANGED_FOR) { PIECE_CHANGED } else { usize::MAX }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, dir: Ino, at: Cursor) -> Option<Batch> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = waiting.iter().position(|(ino, cursor, _)| *ino == dir && *cursor == at)?;
-        waiting.remove(found).map(|(_, _, batch)| batch)
+        let batches = &mut self.waiting().batches;
+        let found = batches.iter().position(|(ino, cursor, _)| *ino == dir && *cursor == at)?;
+        batches.remove(found).map(|(_, _, batch)| batch)
     }
 
     fn keep(&self, dir: Ino, at: Cursor, batch: Batch) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() >= WAITING_MAX {
-            waiting.pop_front();
+        let batches = &mut self.waiting().batches;
+        if batches.len() >= WAITING_MAX {
+            batches.pop_front();
         }
-        waiting.push_back((dir, at, batch));
+        batches.push_back((dir, at, batch));
+    }
+
+    fn gather(&self, serve: &dyn Serve, dir: Ino, from: Cursor, want: Want) -> Result<Batch, Errno> {
+        let was_thrown = self.waiting().thrown.remove(&dir);
+        gather(serve, dir, from, want, if was_thrown { BATCH_NAMES_CHANGED } else { BATCH_NAMES })
     }
 }
 
-fn gather(serve: &dyn Serve, dir: Ino, from: Cursor, want: Want) -> Result<Batch, Errno> {
+fn gather(serve: &dyn Serve, dir: Ino, from: Cursor, want: Want, names_max: usize) -> Result<Batch, Errno> {
     let mut batch = Batch { is_last: true, ..Batch::default() };
     serve.list(dir, from, &mut |name| {
-        if batch.slots.len() >= BATCH_NAMES {
+        if batch.slots.len() >= names_max {
             batch.is_last = false;
             return ControlFlow::Break(());
         }
@@ -289,6 +371,54 @@ mod tests {
             });
             assert_eq!(told, Ok(()));
         }
-        assert_eq!(listings.waiting.lock().unwrap().len(), WAITING_MAX);
+        assert_eq!(listings.waiting().batches.len(), WAITING_MAX);
+    }
+
+    /// A listing beside which every name goes away, some before it comes to them: the directory is not listed again for each.
+    #[test]
+    fn names_that_go_are_not_told_and_others_once() {
+        let (serve, listings) = (Numbers::new(3000), Listings::default());
+        let (mut told, mut at) = (Vec::new(), Cursor::START);
+        loop {
+            let (before, from) = (told.len(), at);
+            let piece = &mut |name: Name<'_>| {
+                if told.len() == before + 20 {
+                    return ControlFlow::Break(());
+                }
+                told.push(String::from_utf8(name.name.to_vec()).unwrap());
+                at = name.next;
+                ControlFlow::Continue(())
+            };
+            listings.tell(&serve, Ino::ROOT, from, Want::Names, piece).unwrap();
+            if told.len() == before {
+                break;
+            }
+            // The last one told, the next one, and one in the middle of what waits.
+            let last: u64 = told.last().unwrap().parse().unwrap();
+            for gone in [last, last + 1, last + 300] {
+                listings.forget_name(Ino::ROOT, gone.to_string().as_bytes());
+                listings.forget_name(Ino(99), (last + 2).to_string().as_bytes());
+            }
+            assert!(!told.contains(&(last + 1).to_string()));
+        }
+        let numbers: Vec<u64> = told.iter().map(|name| name.parse().unwrap()).collect();
+        assert!(numbers.is_sorted() && numbers.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(serve.listings.load(Ordering::Relaxed) <= 4);
+        // Of 3000 names a twentieth was next when it went; those in the middle went from what waited, or were not gathered yet.
+        assert!((2700..2860).contains(&numbers.len()), "{}", numbers.len());
+        // A change of another kind has it listed again, for a small batch.
+        let (serve, listings) = (Numbers::new(3000), Listings::default());
+        let tell = |count: usize, at| {
+            let mut told = 0;
+            let piece = &mut |_: Name<'_>| {
+                told += 1;
+                if told > count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            listings.tell(&serve, Ino::ROOT, at, Want::Inodes, piece).unwrap();
+        };
+        tell(20, Cursor::START);
+        listings.forget(Ino::ROOT);
+        tell(20, Cursor(20));
+        assert_eq!(serve.prefetched.load(Ordering::Relaxed), BATCH_NAMES + BATCH_NAMES_CHANGED);
     }
 }

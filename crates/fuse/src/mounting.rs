@@ -48,8 +48,8 @@ pub struct MountOptions {
     pub sync: bool,
     /// Symbolic links are not followed.
     pub no_symfollow: bool,
-    /// The kernel keeps what is written until it pleases to tell it, with sizes and times of its own: small writes cost less, and
-    /// that there is no space for them is told by fsync.
+    /// The kernel keeps what is written, with sizes and times of its own, and passes it on later: small writes cost less, and that there
+    /// is no space for them may be reported by the next write, fsync or close only.
     pub writeback_cache: bool,
 }
 

@@ -1,12 +1,14 @@
 //! The seam between a volume and whoever carries requests to it: questions in, values out, no word of any protocol.
 
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use base::Ino;
-use volume::{Allocate, Cursor, FileType, New, Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs};
+use volume::{
+    Allocate, Cursor, FileType, New, Permit, Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs,
+};
 
 use crate::Opener;
 
@@ -71,6 +73,24 @@ pub struct Caller {
     pub uid: u32,
 }
 
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access {
+    /// Bytes are going to be written.
+    pub write: bool,
+    /// Each write goes to the end (O_APPEND).
+    pub append: bool,
+}
+
+/// A file that was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Opened {
+    /// For [`Serve::closed`]; other than 0 if it counts.
+    pub handle: u64,
+    /// The file may only be appended to, and is open for that: no page of it may be mapped for writing.
+    pub appends_only: bool,
+}
+
 /// Everything that can be asked of a file system. Inode numbers are ext4's: the root is 2.
 ///
 /// Implementations answer many threads at the same time, and remember nothing from one question to the next that an
@@ -105,13 +125,13 @@ pub trait Serve: Send + Sync + 'static {
     /// Not a symbolic link; as [`stat`](Self::stat).
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, Errno>;
 
-    /// Opens a file, if it may be opened; a number for [`closed`](Self::closed), other than 0. Asked only if
-    /// [`asks_to_open`](Self::asks_to_open).
+    /// Opens a file, if it may be opened so. Asked only if [`asks_to_open`](Self::asks_to_open).
     ///
     /// # Errors
-    /// No key for encrypted content; as [`stat`](Self::stat).
-    fn open(&self, _ino: Ino) -> Result<u64, Errno> {
-        Ok(0)
+    /// No key for encrypted content; [`Errno::PERM`] for writing to what is immutable, or elsewhere than to the end of what is
+    /// append-only; as [`stat`](Self::stat).
+    fn open(&self, _ino: Ino, _access: Access) -> Result<Opened, Errno> {
+        Ok(Opened::default())
     }
 
     /// Who had opened a file has it open no more.
@@ -220,7 +240,7 @@ pub trait Serve: Send + Sync + 'static {
     ///
     /// # Errors
     /// No space, too large, immutable, no key for encrypted content; as [`stat`](Self::stat).
-    fn write(&self, _ino: Ino, _offset: u64, _bytes: &[u8]) -> Result<usize, Errno> {
+    fn write(&self, _permit: Permit, _ino: Ino, _offset: u64, _bytes: &[u8]) -> Result<usize, Errno> {
         Err(Errno::ROFS)
     }
 
@@ -229,7 +249,7 @@ pub trait Serve: Send + Sync + 'static {
     ///
     /// # Errors
     /// Ranges that overlap; as [`read`](Self::read) and [`write`](Self::write).
-    fn copy(&self, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<u64, Errno> {
+    fn copy(&self, _permit: Permit, _from: (Ino, u64), _to: (Ino, u64), _len: u64) -> Result<u64, Errno> {
         Err(Errno::ROFS)
     }
 
@@ -327,8 +347,40 @@ pub trait Serve: Send + Sync + 'static {
         false
     }
 
-    /// May whoever has this user id shut it down?
-    fn may_shut_down(&self, caller: Caller) -> bool {
+    /// The label.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    fn label(&self) -> Result<Vec<u8>, Errno> {
+        Err(Errno::NOTTY)
+    }
+
+    /// The UUID.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    fn uuid(&self) -> Result<[u8; 16], Errno> {
+        Err(Errno::NOTTY)
+    }
+
+    /// Changes the label; it is durable then.
+    ///
+    /// # Errors
+    /// Too long; the device refused.
+    fn set_label(&self, _label: &[u8]) -> Result<(), Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// Reports to the device which blocks in a range of its bytes are free, in runs of at least `min_bytes`: how many bytes that were.
+    ///
+    /// # Errors
+    /// [`Errno::INVAL`] for a range past the end, or shorter than a block; [`Errno::OPNOTSUPP`] where the device has no use for it.
+    fn trim(&self, _range: Range<u64>, _min_bytes: u64) -> Result<u64, Errno> {
+        Err(Errno::ROFS)
+    }
+
+    /// May this user shut it down, trim it and change its label?
+    fn may_administer(&self, caller: Caller) -> bool {
         caller.uid == 0
     }
 }

@@ -12,7 +12,7 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,12 +24,12 @@ use extant::spelled::{self, Meaning};
 use ondisk::Features;
 use ondisk::inode::flags;
 use volume::{
-    Allocate, Cursor, Fault, FileType, Inode, InodeRef, New, Refusal, Rename, Seek, SetAttr, SetXattr,
-    Shutdown, Stat, StatFs, Volume,
+    Allocate, Cursor, Fault, FileType, Inode, InodeRef, New, Permit, Refusal, Rename, Seek, SetAttr,
+    SetXattr, Shutdown, Stat, StatFs, Volume,
 };
 
 use crate::openers::Openers;
-use crate::{Caller, Errno, Name, Opener, Serve};
+use crate::{Access, Caller, Errno, Name, Opened, Opener, Serve};
 
 /// Is told, in words, what is damaged; called from any thread.
 pub type Report = Box<dyn Fn(&str) + Send + Sync>;
@@ -287,15 +287,17 @@ impl Serve for Server {
         self.ask(|volume| volume.read_link(&*volume.inode(ino)?))
     }
 
-    fn open(&self, ino: Ino) -> Result<u64, Errno> {
+    fn open(&self, ino: Ino, access: Access) -> Result<Opened, Errno> {
         self.ask(|volume| {
             let file = volume.inode(ino)?;
+            volume.check_open(ino, access.write, access.append)?;
             if file.kind() == FileType::Regular {
                 // Reading nothing is refused for the reasons for which reading something is.
                 volume.read(&file, 0, &mut [])?;
             }
             volume.opened(ino)?;
-            Ok(self.openers.open(volume.errors_told(ino)?))
+            let handle = self.openers.open(volume.errors_told(ino)?);
+            Ok(Opened { handle, appends_only: access.write && file.has_flag(flags::APPEND) })
         })
     }
 
@@ -384,12 +386,12 @@ impl Serve for Server {
         })
     }
 
-    fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-        self.ask_for_room(|volume| volume.write_at(ino, offset, bytes))
+    fn write(&self, permit: Permit, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.ask_for_room(|volume| volume.write_at_by(permit, ino, offset, bytes))
     }
 
-    fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Errno> {
-        self.ask_for_room(|volume| volume.copy_range(from, to, len))
+    fn copy(&self, permit: Permit, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Errno> {
+        self.ask_for_room(|volume| volume.copy_range_by(permit, from, to, len))
     }
 
     fn allocate(&self, ino: Ino, how: Allocate, offset: u64, len: u64) -> Result<(), Errno> {
@@ -474,7 +476,32 @@ impl Serve for Server {
         self.ask(|volume| Ok(volume.is_shut_down())) == Ok(true)
     }
 
-    fn may_shut_down(&self, caller: Caller) -> bool {
+    fn label(&self) -> Result<Vec<u8>, Errno> {
+        self.ask(|volume| Ok(volume.label()))
+    }
+
+    fn uuid(&self) -> Result<[u8; 16], Errno> {
+        self.ask(|volume| Ok(volume.superblock().uuid))
+    }
+
+    fn set_label(&self, label: &[u8]) -> Result<(), Errno> {
+        self.ask(|volume| volume.set_label(label))
+    }
+
+    fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64, Errno> {
+        self.ask(|volume| {
+            let geometry = volume.geometry();
+            let bs = geometry.block_size;
+            let (len, end) = (range.end - range.start, geometry.blocks << bs.log2());
+            let group = u64::from(geometry.blocks_per_group) << bs.log2();
+            if len < bs.bytes() || range.start >= end || min_bytes > group {
+                return Err(Refusal::Invalid.into());
+            }
+            volume.trim_range(range.clone(), min_bytes)?.ok_or_else(|| Refusal::NotSupported.into())
+        })
+    }
+
+    fn may_administer(&self, caller: Caller) -> bool {
         caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw()
     }
 }

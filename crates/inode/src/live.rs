@@ -547,7 +547,10 @@ fn trimmed(body: &[u8]) -> Vec<u8> {
 }
 
 /// Flags that a new inode takes from its directory.
-pub const INHERITED: u32 = flags::SYNC
+pub const INHERITED: u32 = flags::SECRM
+    | flags::UNRM
+    | flags::COMPR
+    | flags::SYNC
     | flags::NODUMP
     | flags::NOATIME
     | flags::JOURNAL_DATA

@@ -22,6 +22,12 @@ pub const EXTRA_SIZE: usize = 32;
 
 /// Inode flags (`i_flags`).
 pub mod flags {
+    /// To be deleted securely: kept for users, without effect.
+    pub const SECRM: u32 = 0x1;
+    /// To be undeletable: kept for users, without effect.
+    pub const UNRM: u32 = 0x2;
+    /// To be compressed: kept for users, without effect.
+    pub const COMPR: u32 = 0x4;
     /// Writes are synchronous.
     pub const SYNC: u32 = 0x8;
     /// May not be changed.
@@ -54,6 +60,8 @@ pub mod flags {
     pub const VERITY: u32 = 0x10_0000;
     /// Holds the value of a large extended attribute.
     pub const EA_INODE: u32 = 0x20_0000;
+    /// Blocks past the end, of kernels before 3.17: kept for users, without effect.
+    pub const EOFBLOCKS: u32 = 0x40_0000;
     /// Direct access.
     pub const DAX: u32 = 0x200_0000;
     /// Data lives in the inode.
@@ -65,6 +73,9 @@ pub mod flags {
 
     /// Names of the flags, as `lsattr -l` and debugfs people know them.
     pub const NAMES: &[(u32, &str)] = &[
+        (SECRM, "secrm"),
+        (UNRM, "unrm"),
+        (COMPR, "compr"),
         (SYNC, "sync"),
         (IMMUTABLE, "immutable"),
         (APPEND, "append"),
@@ -81,6 +92,7 @@ pub mod flags {
         (EXTENTS, "extents"),
         (VERITY, "verity"),
         (EA_INODE, "ea_inode"),
+        (EOFBLOCKS, "eofblocks"),
         (DAX, "dax"),
         (INLINE_DATA, "inline_data"),
         (PROJINHERIT, "projinherit"),

@@ -50,8 +50,8 @@ pub use ops::{Follow, Seek};
 pub use space::Stats as AllocStats;
 pub use stat::{Stat, StatFs};
 pub use write::{
-    Acting, Allocate, DefaultOptions, DiscardStats, ErrorsTold, NAMES_AHEAD, New, OnError, PAGE_BYTES,
-    Rename, SetAttr, SetXattr, Shutdown, WriteOptions, unprivileged,
+    Acting, Allocate, DefaultOptions, DiscardStats, ErrorsTold, LABEL_MAX, NAMES_AHEAD, New, OnError,
+    PAGE_BYTES, Permit, Rename, SetAttr, SetXattr, Shutdown, TimesFrom, WriteOptions, unprivileged,
 };
 pub use xattr::Attribute;
 

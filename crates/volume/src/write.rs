@@ -29,6 +29,7 @@ mod fallocate;
 mod fast_commits;
 mod fsync;
 mod known;
+mod label;
 mod lost;
 mod names;
 mod new;
@@ -60,14 +61,15 @@ use space::Alloc;
 
 use crate::{Fault, Refusal, Volume};
 
-pub use attributes::SetAttr;
-pub use data::unprivileged;
+pub use attributes::{SetAttr, TimesFrom};
+pub use data::{Permit, unprivileged};
 pub use defaults::DefaultOptions;
 pub use direct::PAGE_BYTES;
 pub use discard::DiscardStats;
 pub use errors::OnError;
 pub use fallocate::Allocate;
 pub use fsync::ErrorsTold;
+pub use label::LABEL_MAX;
 pub use names::NAMES_AHEAD;
 pub use new::New;
 pub use rename::Rename;
@@ -83,7 +85,7 @@ const NAME_CREDITS: u32 = 60;
 const SETGID: u16 = 0o2000;
 /// Flags of directories whose names are not in blocks, or not as they are.
 const SPECIAL: u32 = flags::INLINE_DATA | flags::ENCRYPT | flags::CASEFOLD;
-/// How often a transaction is committed though nobody asks: what a crash may lose.
+/// How often a transaction is committed though nothing asks for it, by default: what a crash may lose.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Counters of inodes' generations: about as many as threads that make inodes at the same moment.
 const GENERATIONS: usize = 16;
@@ -195,6 +197,7 @@ pub(crate) struct Writer {
     dir_groups: bool,
     /// What replaces bytes is not written back before others.
     no_auto_da_alloc: bool,
+    label: label::NewLabel,
     /// A mistake on purpose, for the crash lab.
     reuse_freed: bool,
     /// As above.

@@ -34,7 +34,7 @@ pub(super) struct MountFlags {
     pub(super) data: Option<DataPath>,
     pub(super) no_auto_da_alloc: Option<bool>,
     pub(super) dir_groups: Option<bool>,
-    pub(super) track_opens: bool,
+    pub(super) no_track_opens: bool,
     pub(super) track_closes: bool,
     pub(super) writeback_cache: bool,
     pub(super) discard: Option<bool>,
@@ -42,6 +42,7 @@ pub(super) struct MountFlags {
     pub(super) image_direct: bool,
     pub(super) no_barriers: Option<bool>,
     pub(super) flush: FlushSettings,
+    pub(super) commit: Option<Duration>,
     pub(super) batching: Batching,
     pub(super) extents: ExtentPolicy,
     pub(super) orphans: OrphanMode,
@@ -156,7 +157,8 @@ impl MountFlags {
             (b"auto_da_alloc", None) => self.no_auto_da_alloc = Some(false),
             (b"noauto_da_alloc", None) => self.no_auto_da_alloc = Some(true),
             (b"writeback_cache", None) => self.writeback_cache = true,
-            (b"track_opens", None) => self.track_opens = true,
+            (b"track_opens", None) => self.no_track_opens = false,
+            (b"notrack_opens", None) => self.no_track_opens = true,
             (b"track_closes", None) => self.track_closes = true,
             (b"noload" | b"norecovery", None) => self.no_recovery = true,
             (b"buffered_iomap" | b"delalloc", None) => self.block_by_block = Some(false),
@@ -188,6 +190,11 @@ impl MountFlags {
             }
             (b"min_batch_time", Some(value)) => self.batching.min = micros(key, value)?,
             (b"max_batch_time", Some(value)) => self.batching.max = micros(key, value)?,
+            // 0 stands for the default, as with the kernel.
+            (b"commit", Some(value)) => {
+                let seconds = seconds(key, value)?;
+                self.commit = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
+            }
             (b"es_policy", Some(value)) => {
                 self.extents = named(key, value, ExtentPolicy::ALL.map(|policy| (policy.name(), policy)))?;
             }
@@ -293,7 +300,8 @@ const OURS: [&str; 37] = [
 ];
 
 /// Words that stand before "=".
-const WITH_VALUE: [&[u8]; 14] = [
+const WITH_VALUE: [&[u8]; 15] = [
+    b"commit",
     b"log",
     b"fsname",
     b"subtype",
@@ -318,6 +326,13 @@ fn named<T, const N: usize>(key: &[u8], value: &OsStr, ways: [(&str, T); N]) -> 
         let (last, others) = names.split_last().expect("there is a choice");
         format!("-o {}=: {} or {last}", String::from_utf8_lossy(key), others.join(", "))
     })
+}
+
+/// A number of seconds; a day at most.
+fn seconds(key: &[u8], value: &OsStr) -> Result<u32, String> {
+    let number =
+        value.to_str().and_then(|text| text.parse::<u32>().ok()).filter(|seconds| *seconds <= 86_400);
+    number.ok_or_else(|| format!("-o {}=: seconds up to 86400, as 5", String::from_utf8_lossy(key)))
 }
 
 /// A time in microseconds, as the kernel's options give it: a second at most.
@@ -372,11 +387,15 @@ mod tests {
         let without = words.map(|text| parse(text).unwrap().no_barriers);
         assert_eq!(without, [Some(true), Some(false), Some(true), Some(false)]);
         let alloc =
-            ["noauto_da_alloc,track_opens", "noauto_da_alloc,auto_da_alloc"].map(|text| parse(text).unwrap());
+            ["noauto_da_alloc,notrack_opens", "noauto_da_alloc,auto_da_alloc,notrack_opens,track_opens"]
+                .map(|text| parse(text).unwrap());
         assert_eq!(
-            alloc.map(|flags| (flags.no_auto_da_alloc, flags.track_opens)),
+            alloc.map(|flags| (flags.no_auto_da_alloc, flags.no_track_opens)),
             [(Some(true), true), (Some(false), false)]
         );
+        let commit =
+            ["", "commit=1", "commit=0", "commit=60,commit=7"].map(|text| parse(text).unwrap().commit);
+        assert_eq!(commit.map(|time| time.map(|time| time.as_secs())), [None, Some(1), None, Some(7)]);
         assert!(both.noexec && both.subtype.as_deref() == Some("x"));
     }
 
@@ -435,6 +454,8 @@ mod tests {
             )
         );
         assert!(parse("max_batch_time=1s").unwrap_err().contains("microseconds"));
+        assert!(parse("commit").unwrap_err().contains("commit=..."));
+        assert!(parse("commit=-1").unwrap_err().contains("seconds") && parse("commit=1s").is_err());
         assert!(parse("min_batch_time=2000000").is_err() && parse("min_batch_time=16000").is_err());
         assert!(parse("min_batch_time=16000,max_batch_time=20000").is_ok() && parse("barrier=2").is_err());
         assert!(parse("orphans").is_err() && parse("nobarrier=1").unwrap_err().contains("--help"));

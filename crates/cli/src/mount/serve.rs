@@ -45,7 +45,9 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     tell_recovery(args, &volume, &log);
     let reporter = Arc::clone(&log);
     let server = Server::new(volume, Box::new(move |damage| reporter.damage(damage)));
-    let server = if flags.track_opens { server.with_opens() } else { server };
+    // What the kernel keeps is counted by who has files open.
+    let tracks_opens = flags.read_write && (!flags.no_track_opens || flags.writeback_cache);
+    let server = if tracks_opens { server.with_opens() } else { server };
     let server = Arc::new(if flags.track_closes { server.with_closes() } else { server });
     let served = serve(args, flags, is_daemon, signals, (&server, &log));
     // Whatever happened: what was changed is written.
@@ -204,6 +206,7 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, 
             keeps_times: flags.writeback_cache,
             keep_reserve: true,
             flush: flags.flush,
+            commit_interval: flags.commit,
             batching: flags.batching,
             extents: flags.extents,
             orphans: flags.orphans,

@@ -7,9 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use base::Ino;
 use fuser::{Generation, INodeNo, RenameFlags, ReplyEmpty, ReplyEntry, Request};
+use ondisk::inode::flags;
 use volume::{New, Rename, SetXattr, Shutdown, Stat};
 
-use super::{REMEMBER, Transport, convert};
+use super::{REMEMBER, Transport, convert, privileges};
+use crate::attributes::{self, Ioctl};
 use crate::{Caller, Errno, Opener, Serve};
 
 /// XATTR_CREATE and XATTR_REPLACE of setxattr(2).
@@ -40,7 +42,8 @@ impl<S: Serve> Transport<S> {
         if self.writable {
             self.lookups.told(stat.ino);
         }
-        reply.entry(&REMEMBER, &convert::attributes(stat), Generation(stat.generation.into()));
+        let (lives, generation) = (self.attributes_live(stat), Generation(stat.generation.into()));
+        reply.entry_with_ttls(&lives, &REMEMBER, &convert::attributes(stat), generation);
     }
 
     pub(super) fn tell_made(&self, made: &Result<Stat, Errno>, reply: ReplyEntry) {
@@ -87,11 +90,16 @@ impl<S: Serve> Transport<S> {
     pub(super) fn take_name(
         &self,
         parent: INodeNo,
-        take: impl FnOnce(Ino) -> Result<Option<Ino>, Errno>,
+        name: &OsStr,
+        take: impl FnOnce(Ino, &[u8]) -> Result<Option<Ino>, Errno>,
     ) -> Result<(), Errno> {
-        let dir = convert::ino_of(parent)?;
-        let taken = take(dir);
-        self.listings.forget(dir);
+        let (dir, name) = (convert::ino_of(parent)?, name.as_bytes());
+        let taken = take(dir, name);
+        // The kernel lists no directory while a name goes out of it.
+        match taken {
+            Ok(_) => self.listings.forget_name(dir, name),
+            Err(_) => self.listings.forget(dir),
+        }
         self.keep(taken?);
         Ok(())
     }
@@ -103,7 +111,7 @@ impl<S: Serve> Transport<S> {
         flags: RenameFlags,
     ) -> Result<(), Errno> {
         let how = match flags {
-            flags if flags.is_empty() => Rename::Replace,
+            none if none.is_empty() => Rename::Replace,
             RenameFlags::RENAME_NOREPLACE => Rename::NoReplace,
             RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
             RenameFlags::RENAME_WHITEOUT => Rename::Whiteout,
@@ -160,9 +168,7 @@ impl<S: Serve> Transport<S> {
 
     /// Ends everything; then the kernel forgets what it has of files, so that who reads hears of it.
     pub(super) fn shut_down(&self, caller: Caller, how: Shutdown) -> Result<(), Errno> {
-        if !self.serve.may_shut_down(caller) {
-            return Err(Errno::PERM);
-        }
+        self.check_administrator(caller)?;
         let done = self.serve.shut_down(how);
         let (notifier, known) = (self.notifier.get().cloned(), self.lookups.known());
         // It waits for pages that others are reading, who may wait for this very thread.
@@ -174,6 +180,51 @@ impl<S: Serve> Transport<S> {
         };
         let _ = std::thread::Builder::new().name("forget".to_owned()).spawn(forget);
         done
+    }
+
+    /// May the caller do what concerns the file system as a whole?
+    fn check_administrator(&self, caller: Caller) -> Result<(), Errno> {
+        if self.serve.may_administer(caller) { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// Does what an ioctl asks for; its answer.
+    pub(super) fn answer_ioctl(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        command: u32,
+        input: &[u8],
+    ) -> Result<Vec<u8>, Errno> {
+        let stat = self.serve.stat(convert::ino_of(node)?)?;
+        let caller = Caller { uid: request.uid() };
+        match attributes::ioctl(&stat, command, input)? {
+            Ioctl::Answer(bytes) => return Ok(bytes),
+            Ioctl::GetLabel => return Ok(attributes::label_answer(&self.serve.label()?)),
+            Ioctl::GetUuid => return Ok(attributes::uuid_answer(&self.serve.uuid()?)),
+            Ioctl::GetSysfsPath => {
+                let connection = self.connection.get().ok_or(Errno::NOTTY)?;
+                return Ok(attributes::sysfs_answer(&format!("fuse/connections/{connection}")));
+            }
+            Ioctl::Trim(range, min_bytes) => {
+                self.check_administrator(caller)?;
+                let bytes = self.serve.trim(range.clone(), min_bytes)?;
+                return Ok(attributes::trimmed(&range, min_bytes, bytes));
+            }
+            Ioctl::SetLabel(label) => {
+                self.check_administrator(caller)?;
+                self.serve.set_label(&label)?;
+            }
+            Ioctl::Shutdown(how) => self.shut_down(caller, how)?,
+            Ioctl::Change(set) => {
+                let changed = set.flags.map_or(0, |flags| flags ^ stat.flags);
+                if changed & flags::JOURNAL_DATA != 0 && !privileges::may_journal(request.pid()) {
+                    return Err(Errno::PERM);
+                }
+                self.serve.set_attr(stat.ino, &set)?;
+                self.drop_attributes(node);
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// Has the kernel ask for the attributes again.

@@ -8,7 +8,9 @@
 //! Source: fallocate(2), copy_file_range(2).
 
 use base::Ino;
-use volume::Allocate;
+use fuser::{FileHandle, OpenFlags};
+use rustix::fs::OFlags;
+use volume::{Allocate, Permit};
 
 use super::Transport;
 use crate::{Errno, Serve};
@@ -47,10 +49,46 @@ pub(super) fn allocate_of(mode: i32) -> Result<Allocate, Errno> {
     }
 }
 
+/// The kernel keeps no pages for this opener: the file may only be appended to, so none may be mapped for writing, or space is short.
+const PAST_CACHE: u64 = 1 << 63;
+/// The opener writes to pages that the kernel passes on later.
+const LATE: u64 = 1 << 62;
+
+/// The handle that the kernel gets of an open file, from the server's number.
+pub(super) fn handle(number: u64, is_past_cache: bool, is_late: bool) -> FileHandle {
+    FileHandle(number | if is_past_cache { PAST_CACHE } else { 0 } | if is_late { LATE } else { 0 })
+}
+
+/// The number that the server gave.
+pub(super) fn number_of(handle: FileHandle) -> u64 {
+    handle.0 & !(PAST_CACHE | LATE)
+}
+
+/// Does the opener write to pages that the kernel passes on later?
+pub(super) fn is_late(handle: FileHandle) -> bool {
+    handle.0 & LATE != 0
+}
+
+/// Does a write through this handle leave what the kernel has of the file as it is?
+pub(super) fn is_past_cache(handle: FileHandle, flags: OpenFlags) -> bool {
+    handle.0 & PAST_CACHE != 0 || flags.0 as u32 & OFlags::DIRECT.bits() != 0
+}
+
+/// What permits a write through this handle: who was asked when the file was opened, is not asked again.
+pub(super) fn permit_of(handle: FileHandle) -> Permit {
+    if number_of(handle) == 0 { Permit::Flags } else { Permit::Opened }
+}
+
 impl<S: Serve> Transport<S> {
     /// Copies bytes from one file to another, or inside of one; how many. Fewer than asked for also of more than one request takes.
-    pub(super) fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u32, Errno> {
-        let copied = self.serve.copy(from, to, len.min(COPY_MAX))?;
+    pub(super) fn copy(
+        &self,
+        permit: Permit,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len: u64,
+    ) -> Result<u32, Errno> {
+        let copied = self.serve.copy(permit, from, to, len.min(COPY_MAX))?;
         u32::try_from(copied).map_err(|_| Errno::INVAL)
     }
 }

@@ -3,11 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use base::Ino;
-use fuser::{FileAttr, INodeNo, TimeOrNow};
+use fuser::{FileAttr, INodeNo, OpenAccMode, OpenFlags, TimeOrNow};
 use ondisk::time::Timestamp;
-use volume::{FileType, Stat};
+use rustix::fs::OFlags;
+use volume::{FileType, Stat, TimesFrom};
 
-use crate::Errno;
+use crate::{Access, Errno};
 
 /// The protocol's number of the root; ext4's is 2, and its number 1, the list of bad blocks, is never shown.
 const ROOT_NODE: INodeNo = INodeNo(1);
@@ -126,6 +127,30 @@ pub(super) fn kind_of_mode(mode: u32) -> Result<FileType, Errno> {
 /// Major and minor number from the kernel's 32-bit form.
 pub(super) fn device_parts(device: u32) -> (u32, u32) {
     (device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xF_FF00)
+}
+
+/// Where the times that are to be set come from. `writes_back`: the kernel keeps what is written, and the times of that.
+///
+/// It reports the latter by a change of mtime and ctime, as nothing else does; and then tells only of atime that it is to be now.
+pub(super) fn times_from(
+    (atime, mtime): (Option<TimeOrNow>, Option<TimeOrNow>),
+    ctime: Option<SystemTime>,
+    writes_back: bool,
+) -> TimesFrom {
+    match (atime, mtime, ctime) {
+        (Some(TimeOrNow::Now), Some(TimeOrNow::Now), _) => TimesFrom::Touch,
+        (Some(TimeOrNow::Now), Some(TimeOrNow::SpecificTime(mtime)), Some(ctime)) if mtime == ctime => {
+            TimesFrom::Touch
+        }
+        (None, Some(_), Some(_)) if writes_back => TimesFrom::Cache,
+        _ => TimesFrom::Caller,
+    }
+}
+
+/// How the kernel asks to open a file.
+pub(super) fn access(flags: OpenFlags) -> Access {
+    let append = flags.0 as u32 & OFlags::APPEND.bits() != 0;
+    Access { write: flags.acc_mode() != OpenAccMode::O_RDONLY, append }
 }
 
 /// A time to be set.

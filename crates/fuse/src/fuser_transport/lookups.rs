@@ -18,6 +18,9 @@ use base::Ino;
 /// Parts that are locked apart, since every answer with an inode in it comes by.
 const SHARDS: usize = 16;
 
+/// Entries that a part keeps room for.
+const CAPACITY_KEPT: usize = 1024;
+
 #[derive(Debug, Default, Clone, Copy)]
 struct Known {
     count: u64,
@@ -68,6 +71,11 @@ impl Lookups {
         }
         let was_kept = known.is_kept;
         shard.remove(&ino.0);
+        // What many inodes took is given back when the kernel dropped them.
+        if shard.capacity() > CAPACITY_KEPT && shard.len() < shard.capacity() / 4 {
+            let len = shard.len();
+            shard.shrink_to((2 * len).max(CAPACITY_KEPT / 2));
+        }
         was_kept
     }
 }
@@ -75,6 +83,23 @@ impl Lookups {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As `echo 2 >/proc/sys/vm/drop_caches` does.
+    #[test]
+    fn what_many_inodes_took_is_given_back_when_they_were_forgotten() {
+        let lookups = Lookups::default();
+        let capacity = || lookups.shards.iter().map(|shard| shard.lock().unwrap().capacity()).sum::<usize>();
+        for ino in 12..100_000 {
+            lookups.told(Ino(ino));
+            lookups.told(Ino(ino));
+        }
+        assert!(capacity() >= 99_988);
+        for ino in 12..99_000 {
+            assert!(!lookups.forgotten(Ino(ino), 2));
+        }
+        assert_eq!(lookups.known().len(), 1000);
+        assert!(capacity() <= SHARDS * 2 * CAPACITY_KEPT, "{}", capacity());
+    }
 
     #[test]
     fn what_lost_its_name_is_let_go_when_it_was_forgotten_as_often_as_told() {

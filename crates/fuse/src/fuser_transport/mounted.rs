@@ -4,7 +4,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use device::mount_table::mounted_at;
 
@@ -56,14 +56,21 @@ impl<S: Serve> Mounted<S> {
         config.n_threads = Some(threads.count.max(1));
         // The kernel itself keeps out whom the options keep out.
         let acl = fuser::SessionACL::All;
-        let notifier = Arc::new(OnceLock::new());
         // Who takes a request from a connection must answer through it: all threads share one, that answers can be spliced.
         let answers = connection.try_clone().map_err(MountFault::Connection)?;
-        let transport = Transport::new(serve, options, Arc::clone(&notifier), answers);
+        let transport = Transport::new(serve, options, answers);
+        let (notifier, number) = (Arc::clone(&transport.notifier), Arc::clone(&transport.connection));
+        let late = transport.writes_back.then(|| Arc::clone(&transport.late));
         match fuser::Session::from_fd(transport, connection, acl, config) {
             Ok(session) => {
                 // Nothing is asked before `serve`.
                 let _ = notifier.set(session.notifier());
+                if let Ok(Some(entry)) = mounted_at(&dir) {
+                    let _ = number.set(entry.device.1);
+                    if let Some(late) = late {
+                        late.bound(entry.device);
+                    }
+                }
                 read_further_ahead(&dir);
                 Ok(Self { session, dir })
             }

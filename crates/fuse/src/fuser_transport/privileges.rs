@@ -1,4 +1,5 @@
-//! What somebody's writing takes off a file: set-user-id, and set-group-id where the group may execute it, unless he has CAP_FSETID.
+//! What writing takes off a file, unless the writer has CAP_FSETID: set-user-id, and set-group-id where the group may execute the
+//! file or the writer is not in its group.
 //!
 //! The kernel says so with a write. With other requests that change bytes it does not, or `fuser` does not pass it on: then we look
 //! at the one who asks, but only of files that have such bits, which are few. The attribute `security.capability` the kernel
@@ -8,19 +9,27 @@
 
 use base::Ino;
 use fuser::{INodeNo, Request};
-use volume::{FileType, SetAttr, unprivileged};
+use volume::{FileType, SetAttr, Stat, unprivileged};
 
 use super::Transport;
 use crate::{Errno, Serve};
 
 /// Bit of CAP_FSETID in a set of capabilities.
 const FSETID: u64 = 1 << 4;
+/// Bit of CAP_SYS_RESOURCE in a set of capabilities.
+pub(super) const SYS_RESOURCE: u64 = 1 << 24;
 
+const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 
 /// Has the thread CAP_FSETID? Whom we know nothing about has not.
 pub(super) fn may_keep_set_id(thread: u32) -> bool {
     has_capability(thread, &status(thread), FSETID)
+}
+
+/// May the thread say which files have their bytes in the journal? That takes space which others need: CAP_SYS_RESOURCE.
+pub(super) fn may_journal(thread: u32) -> bool {
+    has_capability(thread, &status(thread), SYS_RESOURCE)
 }
 
 /// What the system tells of a thread; nothing of one that is not there, or not to be seen from here.
@@ -48,32 +57,50 @@ pub(super) fn has_group(status: &str, group: u32) -> bool {
     told.is_some_and(|text| text.split_whitespace().any(|word| word.parse() == Ok(group)))
 }
 
+/// Has the file no set-group-id, or is the caller in its group, or allowed to set it for others?
+fn keeps_set_gid(request: &Request, stat: &Stat) -> bool {
+    if stat.mode & SETGID == 0 || request.gid() == stat.gid {
+        return true;
+    }
+    let status = status(request.pid());
+    has_group(&status, stat.gid) || has_capability(request.pid(), &status, FSETID)
+}
+
 impl<S: Serve> Transport<S> {
-    /// The permissions that a file gets because of a write; `None` if they stay. `may_keep`: asked only if it matters.
-    pub(super) fn mode_after_write(
-        &self,
-        ino: Ino,
-        may_keep: impl FnOnce() -> bool,
-    ) -> Result<Option<u16>, Errno> {
+    /// The permissions that a file gets because of a write; `None` if they stay.
+    pub(super) fn mode_after_write(&self, request: &Request, ino: Ino) -> Result<Option<u16>, Errno> {
         if !self.kills_set_id {
             return Ok(None);
         }
         let stat = self.serve.stat(ino)?;
         let before = stat.mode & 0o7777;
+        if stat.kind != FileType::Regular || before & (SETUID | SETGID) == 0 {
+            return Ok(None);
+        }
         let after = unprivileged(before);
-        let stays = stat.kind != FileType::Regular || after == before || may_keep();
-        Ok((!stays).then_some(after))
+        if after != before && may_keep_set_id(request.pid()) {
+            return Ok(None);
+        }
+        let after = if keeps_set_gid(request, &stat) { after } else { after & !SETGID };
+        Ok((after != before).then_some(after))
     }
 
-    /// Takes set-group-id off a file whose ACL was set by somebody who is not in its group, as chmod does, where the kernel that asks
+    /// The permissions that a new owner or group leaves, where they are fewer than those that every such change leaves.
+    pub(super) fn mode_after_chown(&self, request: &Request, ino: Ino) -> Result<Option<u16>, Errno> {
+        if !self.kills_set_id {
+            return Ok(None);
+        }
+        let stat = self.serve.stat(ino)?;
+        let after = unprivileged(stat.mode & 0o7777);
+        let stays = stat.kind == FileType::Directory || keeps_set_gid(request, &stat);
+        Ok((!stays).then_some(after & !SETGID))
+    }
+
+    /// Takes set-group-id off a file whose ACL was set by a caller who is not in its group, as chmod does, where the kernel that asks
     /// leaves it to us. Was it there?
     pub(super) fn drop_set_gid(&self, request: &Request, ino: Ino) -> Result<bool, Errno> {
         let stat = self.serve.stat(ino)?;
-        if stat.mode & SETGID == 0 || request.gid() == stat.gid {
-            return Ok(false);
-        }
-        let status = status(request.pid());
-        if has_group(&status, stat.gid) || has_capability(request.pid(), &status, FSETID) {
+        if keeps_set_gid(request, &stat) {
             return Ok(false);
         }
         let mode = Some(stat.mode & 0o7777 & !SETGID);
@@ -82,13 +109,8 @@ impl<S: Serve> Transport<S> {
     }
 
     /// Takes off what goes because of a write that is about to happen, and has the kernel ask for the mode again.
-    pub(super) fn drop_set_id(
-        &self,
-        node: INodeNo,
-        ino: Ino,
-        may_keep: impl FnOnce() -> bool,
-    ) -> Result<(), Errno> {
-        if let Some(mode) = self.mode_after_write(ino, may_keep)? {
+    pub(super) fn drop_set_id(&self, request: &Request, node: INodeNo, ino: Ino) -> Result<(), Errno> {
+        if let Some(mode) = self.mode_after_write(request, ino)? {
             self.serve.set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })?;
             self.drop_attributes(node);
         }

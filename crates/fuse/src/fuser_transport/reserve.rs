@@ -11,9 +11,6 @@ use volume::Acting;
 use super::{Transport, privileges};
 use crate::{Errno, Serve};
 
-/// Bit of CAP_SYS_RESOURCE in a set of capabilities.
-const SYS_RESOURCE: u64 = 1 << 24;
-
 impl<S: Serve> Transport<S> {
     /// Does what may take space, by the reserve if whoever asks may use it. What is refused for want of space has changed nothing.
     pub(super) fn with_reserve<R>(
@@ -41,7 +38,7 @@ impl<S: Serve> Transport<S> {
 
     fn is_let_in(&self, uid: u32, thread: u32) -> bool {
         let status = privileges::status(thread);
-        privileges::has_capability(thread, &status, SYS_RESOURCE)
+        privileges::has_capability(thread, &status, privileges::SYS_RESOURCE)
             || self.serve.may_use_reserve(uid, &|group| privileges::has_group(&status, group))
     }
 }

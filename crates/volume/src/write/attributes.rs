@@ -35,18 +35,44 @@ pub struct SetAttr {
     pub flags: Option<u32>,
     /// Project id: needs the feature `project`, and room for it in the inode.
     pub project: Option<u32>,
+    /// Where the times that are set come from.
+    pub times_from: TimesFrom,
 }
 
-/// Flags that users may change.
-const SETTABLE: u32 = flags::SYNC
+/// Where times that are set come from. Inodes that are append-only or immutable do not take all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TimesFrom {
+    /// The caller chose them: refused where content may not be replaced.
+    #[default]
+    Caller,
+    /// The clock, both of them, as touch(1) without a time sets them: an append-only inode takes that.
+    Touch,
+    /// A cache above, which took bytes before: the inode may have become append-only or immutable since.
+    Cache,
+}
+
+/// Flags that users may change. The kernel's ext4 lets them change EXTENTS as well.
+const SETTABLE: u32 = flags::SECRM
+    | flags::UNRM
+    | flags::COMPR
+    | flags::SYNC
     | flags::IMMUTABLE
     | flags::APPEND
     | flags::NODUMP
     | flags::NOATIME
+    | flags::NOTAIL
     | flags::DIRSYNC
     | flags::TOPDIR
-    | flags::NOTAIL
+    | flags::EOFBLOCKS
+    | flags::DAX
     | flags::PROJINHERIT;
+
+/// Settable flags that only directories have.
+const OF_DIRECTORIES: u32 = flags::DIRSYNC | flags::TOPDIR | flags::PROJINHERIT;
+/// Settable flags of what is neither a regular file nor a directory.
+const OF_OTHERS: u32 = flags::NODUMP | flags::NOATIME;
+/// Where these are, DAX cannot be set.
+const NOT_WITH_DAX: u32 = flags::VERITY | flags::ENCRYPT | flags::JOURNAL_DATA | flags::INLINE_DATA;
 
 impl Volume {
     /// Changes an inode's attributes.
@@ -67,7 +93,7 @@ impl Volume {
         let node = writer.node(ino)?;
         let _operation = writer.lock_node(&node)?;
         writer.check_settable(&node, set)?;
-        let others = SetAttr { size: None, ..*set };
+        let others = SetAttr { size: None, times_from: TimesFrom::default(), ..*set };
         let has_others = others != SetAttr::default();
         if has_others {
             writer.admit(|| writer.owners_after(&node, &others))?;
@@ -116,8 +142,9 @@ impl Writer {
         if set.mode.is_some() && values.kind() == FileType::Symlink {
             return Err(Refusal::NotSupported.into());
         }
-        let only_flags = SetAttr { flags: set.flags, project: set.project, ..SetAttr::default() } == *set;
-        if values.has_flag(flags::IMMUTABLE | flags::APPEND) && !only_flags {
+        if values.has_flag(flags::IMMUTABLE | flags::APPEND)
+            && !is_let(set, values.has_flag(flags::IMMUTABLE))
+        {
             return Err(Refusal::NotPermitted.into());
         }
         let shared = self.shared();
@@ -126,8 +153,15 @@ impl Writer {
         if set.project.is_some_and(|project| project != values.fields.projid) && !has_project {
             return Err(Refusal::NotSupported.into());
         }
-        if set.flags.is_some_and(|new| (new ^ values.fields.flags) & !SETTABLE != 0) {
-            return Err(Refusal::NotSupported.into());
+        if let Some(new) = set.flags {
+            check_flags(values.kind(), (values.fields.flags, new))?;
+            let new_project = set.project.is_some_and(|project| project != values.fields.projid);
+            // What stays immutable changes in nothing else.
+            if values.fields.flags & new & flags::IMMUTABLE != 0
+                && (new != values.fields.flags || new_project)
+            {
+                return Err(Refusal::NotPermitted.into());
+            }
         }
         let Some(size) = set.size else { return Ok(()) };
         match values.kind() {
@@ -176,6 +210,36 @@ impl Writer {
             quota.touch([fields.uid, fields.gid, fields.projid]);
         }
     }
+}
+
+/// Does an inode that is append-only, or immutable, let this be set?
+fn is_let(set: &SetAttr, is_immutable: bool) -> bool {
+    let only_flags = SetAttr { flags: set.flags, project: set.project, ..SetAttr::default() };
+    let SetAttr { atime, mtime, ctime, times_from, .. } = *set;
+    let only_times = SetAttr { atime, mtime, ctime, times_from, ..SetAttr::default() };
+    match times_from {
+        TimesFrom::Caller => *set == only_flags,
+        TimesFrom::Touch => *set == only_times && !is_immutable,
+        TimesFrom::Cache => *set == only_times,
+    }
+}
+
+/// Can an inode of this type with the first flags have the second?
+fn check_flags(kind: FileType, (old, new): (u32, u32)) -> Result<(), Fault> {
+    let not_of_kind = match kind {
+        FileType::Directory => 0,
+        FileType::Regular => OF_DIRECTORIES,
+        _ => !OF_OTHERS,
+    };
+    let not_with_dax = match kind {
+        FileType::Directory => NOT_WITH_DAX & !flags::INLINE_DATA,
+        _ => NOT_WITH_DAX,
+    };
+    let is_dax_refused = new & flags::DAX != 0 && old & not_with_dax != 0;
+    if (new ^ old) & !SETTABLE != 0 || new & SETTABLE & not_of_kind != 0 || is_dax_refused {
+        return Err(Refusal::NotSupported.into());
+    }
+    Ok(())
 }
 
 /// The nearest time that an inode can hold; at the ends of what it can, whole seconds, as the kernel makes it.

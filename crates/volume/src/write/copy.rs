@@ -25,7 +25,7 @@ use inode::Node;
 use ondisk::filetype::FileType;
 use ondisk::inode::flags;
 
-use super::Writer;
+use super::{Permit, Writer};
 use crate::{Fault, Refusal, Seek, Volume};
 
 /// Bytes that are copied under the locks at a time.
@@ -38,6 +38,7 @@ struct Copy<'a> {
     from: u64,
     to: u64,
     left: u64,
+    permit: Permit,
 }
 
 impl Volume {
@@ -49,8 +50,22 @@ impl Volume {
     /// [`Refusal::Invalid`] for two ranges of one file that overlap; as [`write_at`](Self::write_at) of the target and
     /// [`read_at`](Self::read_at) of the source.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Fault> {
+        self.copy_range_by(Permit::Flags, from, to, len)
+    }
+
+    /// As [`copy_range`](Self::copy_range), for a caller that was permitted to write to the target before.
+    ///
+    /// # Errors
+    /// As [`copy_range`](Self::copy_range).
+    pub fn copy_range_by(
+        &self,
+        permit: Permit,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len: u64,
+    ) -> Result<u64, Fault> {
         let writer = self.writer()?;
-        let (done, is_sync) = self.noted(writer.copy_range(from, to, len))?;
+        let (done, is_sync) = self.noted(writer.copy_range(permit, from, to, len))?;
         if is_sync {
             self.fsync_range(to.0, to.1..to.1 + done, None, false)?;
         }
@@ -62,6 +77,7 @@ impl Writer {
     /// Copies: how many bytes, and are they to be durable at once (`chattr +S`)?
     fn copy_range(
         &self,
+        permit: Permit,
         (from_ino, from): (Ino, u64),
         (to_ino, to): (Ino, u64),
         len: u64,
@@ -73,15 +89,16 @@ impl Writer {
             return Err(Refusal::NeedsKey.into());
         }
         let len = len.min(source.values().size().saturating_sub(from));
-        let fits = self.check_writable(&target, to, usize::try_from(len).unwrap_or(usize::MAX))? as u64;
+        let fits = usize::try_from(len).unwrap_or(usize::MAX);
+        let fits = self.check_writable(permit, &target, to, fits)? as u64;
         if from_ino == to_ino && from < to.saturating_add(len) && to < from + len {
             return Err(Refusal::Invalid.into());
         }
         let (len, mut done) = (len.min(fits), 0);
         let mut buffer = Vec::new();
         while done < len {
-            let copy =
-                Copy { source: &source, target: &target, from: from + done, to: to + done, left: len - done };
+            let (from, to) = (from + done, to + done);
+            let copy = Copy { source: &source, target: &target, from, to, left: len - done, permit };
             self.flusher.throttle();
             match self.copy_piece(&copy, &mut buffer) {
                 Ok(0) => break,
@@ -97,7 +114,7 @@ impl Writer {
 
     /// Copies a piece: how many bytes; 0 at the end of the source.
     fn copy_piece(&self, copy: &Copy<'_>, buffer: &mut Vec<u8>) -> Result<u64, Fault> {
-        let Copy { source, target, from, to, .. } = *copy;
+        let Copy { source, target, from, to, permit, .. } = *copy;
         // By number; one lock where both are the same.
         let before = (source.ino() < target.ino()).then(|| source.operation.read());
         let _target = self.lock_node(target)?;
@@ -117,17 +134,17 @@ impl Writer {
                     buffer.clear();
                     let end = self.data_run(target, to..to + end.min(PIECE))?;
                     buffer.resize(end as usize, 0);
-                    Ok(self.write_locked(target, to, buffer)? as u64)
+                    Ok(self.write_locked(permit, target, to, buffer)? as u64)
                 }
                 skipped => {
-                    self.check_writable(target, to, skipped as usize)?;
+                    self.check_writable(permit, target, to, skipped as usize)?;
                     self.note_write(target)?;
                     Ok(skipped)
                 }
             };
         }
         if hole == left {
-            self.check_writable(target, to, hole as usize)?;
+            self.check_writable(permit, target, to, hole as usize)?;
             self.note_write(target)?;
             self.set_size(target, to + hole)?;
             return Ok(hole);
@@ -138,7 +155,7 @@ impl Writer {
         let end = if may_skip { self.data_run(source, from..from + end)? } else { end };
         buffer.resize(end as usize, 0);
         let got = self.read_locked(source, from, buffer)?;
-        let written = self.write_locked(target, to, &buffer[..got])? as u64;
+        let written = self.write_locked(permit, target, to, &buffer[..got])? as u64;
         Ok(hole + written)
     }
 

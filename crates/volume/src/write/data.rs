@@ -31,7 +31,45 @@ use crate::{Fault, Refusal, Seek, Volume};
 const SETUID: u16 = 0o4000;
 const GROUP_EXEC: u16 = 0o0010;
 
+/// What permits a write to a file that is append-only or immutable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permit {
+    /// The flags of the moment: nothing is written to what is immutable, nothing replaced in what is append-only.
+    Flags,
+    /// The file was opened for writing, [as its flags let it](Volume::check_open) at that time: append-only is a matter of opening.
+    Opened,
+    /// A cache above took the bytes when it might, and writes them back now.
+    Cache,
+}
+
+impl Permit {
+    /// Does it let a file with these flags be written to, at its end or elsewhere?
+    fn lets(self, of_file: u32, is_at_end: bool) -> bool {
+        let immutable = of_file & flags::IMMUTABLE != 0;
+        match self {
+            Self::Flags => !immutable && (of_file & flags::APPEND == 0 || is_at_end),
+            Self::Opened => !immutable,
+            Self::Cache => true,
+        }
+    }
+}
+
 impl Volume {
+    /// May a regular file be opened so? `append`: every write goes to its end (O_APPEND).
+    ///
+    /// # Errors
+    /// [`Refusal::NotPermitted`] for writing to what is immutable, or elsewhere than to the end of what is append-only; no such inode.
+    pub fn check_open(&self, ino: Ino, write: bool, append: bool) -> Result<(), Fault> {
+        match &self.writer {
+            Some(writer) if write => {
+                let of_file = writer.node(ino)?.values().fields.flags;
+                let may = Permit::Flags.lets(of_file, append);
+                if may { Ok(()) } else { Err(Refusal::NotPermitted.into()) }
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Writes `bytes` into a regular file from byte `pos` on, which may lie behind its end; how many bytes: fewer only when there is
     /// no space for more. They are in memory then; [`fsync`](Self::fsync) makes them durable.
     ///
@@ -39,9 +77,17 @@ impl Volume {
     /// [`Refusal::NoSpace`], [`Refusal::TooLarge`], [`Refusal::NotPermitted`], [`Refusal::WrongType`] or
     /// [`Refusal::IsDirectory`] for what is no regular file; the map is corrupt; the device refused.
     pub fn write_at(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        self.write_at_by(Permit::Flags, ino, pos, bytes)
+    }
+
+    /// As [`write_at`](Self::write_at), for a caller that was permitted to write before.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    pub fn write_at_by(&self, permit: Permit, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let writer = self.writer()?;
         writer.flusher.throttle();
-        let (done, is_sync) = self.noted(writer.write(ino, pos, bytes))?;
+        let (done, is_sync) = self.noted(writer.write(permit, ino, pos, bytes))?;
         if is_sync {
             self.fsync_range(ino, pos..pos + done as u64, None, false)?;
         }
@@ -76,17 +122,29 @@ impl Volume {
 
 impl Writer {
     /// Writes: how many bytes, and are they to be durable at once (`chattr +S`)?
-    pub(super) fn write(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<(usize, bool), Fault> {
+    pub(super) fn write(
+        &self,
+        permit: Permit,
+        ino: Ino,
+        pos: u64,
+        bytes: &[u8],
+    ) -> Result<(usize, bool), Fault> {
         let node = self.node(ino)?;
         let _operation = self.lock_node(&node)?;
-        let done = self.write_locked(&node, pos, bytes)?;
+        let done = self.write_locked(permit, &node, pos, bytes)?;
         let is_sync = node.values().has_flag(flags::SYNC);
         Ok((done, is_sync))
     }
 
     /// Writes. The caller holds the operation lock alone.
-    pub(super) fn write_locked(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
-        let len = self.check_writable(node, pos, bytes.len())?;
+    pub(super) fn write_locked(
+        &self,
+        permit: Permit,
+        node: &Arc<Node>,
+        pos: u64,
+        bytes: &[u8],
+    ) -> Result<usize, Fault> {
+        let len = self.check_writable(permit, node, pos, bytes.len())?;
         if len == 0 {
             return Ok(0);
         }
@@ -120,7 +178,13 @@ impl Writer {
     }
 
     /// Bytes of a write that the file may take.
-    pub(super) fn check_writable(&self, node: &Node, pos: u64, len: usize) -> Result<usize, Fault> {
+    pub(super) fn check_writable(
+        &self,
+        permit: Permit,
+        node: &Node,
+        pos: u64,
+        len: usize,
+    ) -> Result<usize, Fault> {
         let values = node.values();
         match values.kind() {
             FileType::Regular => {}
@@ -130,9 +194,8 @@ impl Writer {
         if values.has_flag(flags::ENCRYPT) {
             return Err(Refusal::NeedsKey.into());
         }
-        if values.has_flag(flags::IMMUTABLE | flags::VERITY)
-            || values.has_flag(flags::APPEND) && pos != values.size()
-        {
+        let is_let = permit.lets(values.fields.flags, pos == values.size());
+        if values.has_flag(flags::VERITY) || !is_let {
             return Err(Refusal::NotPermitted.into());
         }
         let max = self.size_max(values.has_flag(flags::EXTENTS) || self.becomes_extents(values.fields.flags));

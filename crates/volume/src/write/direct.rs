@@ -20,7 +20,7 @@ use inode::{FileData, Node};
 use ondisk::filetype::FileType;
 use ondisk::inode::flags;
 
-use super::Writer;
+use super::{Permit, Writer};
 use crate::{Fault, Refusal, Volume};
 
 /// Bytes of a page, for [`Volume::read_page`] and [`Volume::make_writable`].
@@ -117,7 +117,7 @@ impl Writer {
         if done == bytes.len() {
             return Ok(done);
         }
-        let written = self.write(ino, pos + done as u64, &bytes[done..]);
+        let written = self.write(Permit::Flags, ino, pos + done as u64, &bytes[done..]);
         let written = match written {
             Err(_) if done > 0 => return Ok(done),
             written => written?.0,
@@ -137,7 +137,7 @@ impl Writer {
     /// Writes to blocks that are written, as far as they go, in front of the end of the file: how many bytes.
     fn write_in_place(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let _operation = self.lock_node(node)?;
-        let len = self.check_writable(node, pos, bytes.len())? as u64;
+        let len = self.check_writable(Permit::Flags, node, pos, bytes.len())? as u64;
         let bs = self.shared().geometry.block_size;
         let data = self.live().data(node);
         let end = (pos + len).min(data.size() & !(bs.bytes() - 1));
@@ -187,7 +187,7 @@ impl Writer {
         }
         let mut bytes = vec![0; (size - pos).min(PAGE_BYTES as u64) as usize];
         self.read_locked(&node, pos, &mut bytes)?;
-        let written = self.write_locked(&node, pos, &bytes)?;
+        let written = self.write_locked(Permit::Flags, &node, pos, &bytes)?;
         if written == bytes.len() { Ok(()) } else { Err(Refusal::NoSpace.into()) }
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! A discard is not waited for by anybody's flush, and one that fails is no error: the blocks are free all the same.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::Pblk;
@@ -86,17 +87,29 @@ impl Volume {
     /// # Errors
     /// It is open for reading; as [`sync`](Self::sync); a group's bitmap cannot be read.
     pub fn trim(&self, min_bytes: u64) -> Result<Option<u64>, Fault> {
+        self.trim_range(0..u64::MAX, min_bytes)
+    }
+
+    /// As [`trim`](Self::trim), of free blocks that lie in this range of the device's bytes.
+    ///
+    /// # Errors
+    /// As [`trim`](Self::trim).
+    pub fn trim_range(&self, range: Range<u64>, min_bytes: u64) -> Result<Option<u64>, Fault> {
         let writer = self.writer()?;
         self.sync()?;
         let keeper = &writer.keeper;
         let shared = keeper.shared();
-        let min_blocks = shared.geometry.block_size.blocks_for(min_bytes);
+        let bs = shared.geometry.block_size;
+        let min_blocks = bs.blocks_for(min_bytes);
+        let (from, to) = (bs.blocks_for(range.start), range.end >> bs.log2());
         let (mut bytes, mut can) = (0, true);
         for group in 0..shared.geometry.groups {
             let done = keeper.alloc.each_free(group, min_blocks, |first, blocks| -> Result<(), Fault> {
-                if can {
-                    can = keeper.discards.discard(shared, first, blocks);
-                    bytes += u64::from(blocks) * shared.geometry.block_size.bytes();
+                let (start, end) = (first.0.max(from), (first.0 + u64::from(blocks)).min(to));
+                let blocks = end.saturating_sub(start);
+                if can && blocks >= min_blocks.max(1) {
+                    can = keeper.discards.discard(shared, Pblk(start), blocks as u32);
+                    bytes += blocks * bs.bytes();
                 }
                 Ok(())
             });

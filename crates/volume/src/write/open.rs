@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use base::sync::Apart;
 use base::{Ino, Lblk, Pblk};
@@ -32,7 +32,7 @@ use space::Alloc;
 use super::delete::Orphaned;
 use super::discard::Discards;
 use super::errors::Errors;
-use super::writeback::Flusher;
+use super::writeback::{EXPIRE_MS, Flusher};
 use super::xattrs::SharedXattrs;
 use super::{COMMIT_INTERVAL, Keeper, OnError, Writer};
 use crate::fast_commit::{self, NameChanges};
@@ -59,6 +59,8 @@ pub struct WriteOptions {
     pub flush: flush::Settings,
     /// How long who changes what must be durable at once waits for others, to share a commit.
     pub batching: journal::Batching,
+    /// The longest time between two commits, and until bytes of files are written back; `None`: 5 and 30 seconds.
+    pub commit_interval: Option<Duration>,
     /// How what is known of files' blocks is forgotten when memory is short.
     pub extents: extent_status::Policy,
     /// Commit when somebody asks or a transaction is full, by the thread that does; write back when somebody asks or much is dirty,
@@ -134,7 +136,10 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
         writer.guard = Some(guard);
     }
     if !options.write.no_committer {
-        *writer.committer.lock() = Some(spawn_committer(Arc::clone(&writer.journal)));
+        *writer.committer.lock() = Some(spawn_committer(
+            Arc::clone(&writer.journal),
+            options.write.commit_interval.unwrap_or(COMMIT_INTERVAL),
+        ));
         *writer.writeback.lock() = Some(super::writeback::spawn(&writer.flusher));
     }
     let has_errors = sb.state & STATE_ERRORS != 0;
@@ -289,6 +294,9 @@ fn engine(
         has_external_log,
         no_barriers: options.write.no_barriers,
         has_thread: !options.write.no_committer,
+        expire_ms: options.write.commit_interval.map_or(EXPIRE_MS, |interval| {
+            u64::try_from(interval.as_millis()).map_or(EXPIRE_MS, |ms| ms.min(EXPIRE_MS))
+        }),
         is_closing: AtomicBool::new(false),
         begun: Instant::now(),
         sabotage: options.write.sabotage,
@@ -310,6 +318,7 @@ fn engine(
         keeps_times: options.write.keeps_times,
         dir_groups: options.write.dir_groups,
         no_auto_da_alloc: options.write.no_auto_da_alloc,
+        label: super::label::NewLabel::default(),
         reuse_freed: options.write.sabotage.reuse_freed,
         discard_early: options.write.sabotage.discard_early,
         guard: None,
@@ -528,9 +537,9 @@ fn load_orphan_file(inodes: &Inodes) -> Result<OrphanFile, OpenFault> {
     Ok(OrphanFile::new(ino, seed, blocks))
 }
 
-fn spawn_committer(journal: Arc<Journal>) -> std::thread::JoinHandle<()> {
+fn spawn_committer(journal: Arc<Journal>, interval: Duration) -> std::thread::JoinHandle<()> {
     let commits = move || {
-        while let Some(work) = journal.wait_for_work(COMMIT_INTERVAL) {
+        while let Some(work) = journal.wait_for_work(interval) {
             let done = match work {
                 Work::Commit(transaction) => journal.commit(transaction),
                 Work::CommitAll => journal.commit_all(),

@@ -50,7 +50,7 @@ const RUN_BYTES_MAX: u64 = 8 << 20;
 /// Blocks written back at a time where it goes block by block.
 const RUN_BLOCKS_MAX: u64 = 2048;
 /// Bytes are dirty so long at most before they are written back, as with the kernel.
-const EXPIRE_MS: u64 = 30_000;
+pub(super) const EXPIRE_MS: u64 = 30_000;
 /// How often somebody looks for those.
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -65,6 +65,8 @@ pub(crate) struct Flusher {
     pub(super) has_external_log: bool,
     pub(super) no_barriers: bool,
     pub(super) has_thread: bool,
+    /// Milliseconds that bytes of files stay dirty at most.
+    pub(super) expire_ms: u64,
     pub(super) is_closing: AtomicBool,
     pub(super) begun: Instant,
     /// For the crash lab.
@@ -113,7 +115,8 @@ impl Flusher {
     /// The thread's life.
     pub(super) fn run(&self) {
         while !self.is_closing.load(Ordering::Acquire) {
-            let is_much = self.files().pages.wait_for_work(INTERVAL);
+            let is_much =
+                self.files().pages.wait_for_work(INTERVAL.min(Duration::from_millis(self.expire_ms)));
             if self.is_closing.load(Ordering::Acquire) {
                 return;
             }
@@ -125,7 +128,7 @@ impl Flusher {
             if self.files().take_rewritten() {
                 self.files().dirty_nodes().iter().for_each(|node| self.flush_rewritten(node, false));
             }
-            let until = self.now_ms().saturating_sub(EXPIRE_MS);
+            let until = self.now_ms().saturating_sub(self.expire_ms);
             let mut is_more = until > 0;
             while is_more && !self.is_closing.load(Ordering::Acquire) {
                 is_more = self.write_some(until, RUN_BYTES_MAX);
