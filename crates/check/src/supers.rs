@@ -15,7 +15,7 @@ mod resize;
 use std::sync::atomic::AtomicU64;
 
 use base::{BlockSize, Group, Malformed, Pblk};
-use device::Device;
+use device::{Device, foreign};
 use ondisk::features::{TABLE, Word};
 use ondisk::{Features, Geometry, Superblock};
 use ondisk::{mmp, superblock};
@@ -81,7 +81,11 @@ pub(crate) fn open<'d>(
     findings: &Findings,
 ) -> Result<Option<Image<'d>>, CheckFault> {
     let mut bytes = [0; superblock::SIZE];
-    device.read_at(superblock::OFFSET, &mut bytes)?;
+    if let Err(fault) = device.read_at(superblock::OFFSET, &mut bytes) {
+        let Some(found) = foreign::identify(device) else { return Err(fault.into()) };
+        findings.broken(&rules::UNREADABLE, Place::default(), found.to_string());
+        return Ok(None);
+    }
     let Some((sb, geometry)) = choose(device, &bytes, findings) else { return Ok(None) };
     let Some((sb, geometry)) = usable(device, sb, geometry, findings) else { return Ok(None) };
     let replay = replay::scan(device, journal, &sb, &geometry, findings);
@@ -203,7 +207,11 @@ fn choose(device: &dyn Device, primary: &[u8], findings: &Findings) -> Option<(S
             Err(fault) => findings.broken(&rules::GEOMETRY, Place::default(), fault.to_string()),
         }
     } else {
-        findings.broken(&rules::UNREADABLE, Place::default(), format!("{fault}, and there is no backup"));
+        let says = match foreign::identify(device) {
+            Some(found) => found.to_string(),
+            None => format!("{fault}, and there is no backup"),
+        };
+        findings.broken(&rules::UNREADABLE, Place::default(), says);
     }
     None
 }
@@ -233,17 +241,14 @@ fn usable(
     let needed = geometry.blocks.saturating_mul(geometry.block_size.bytes());
     if device.size_bytes() < needed {
         findings.differs(&rules::DEVICE, Place::default(), "the device's size", device.size_bytes(), needed);
-        // A small part of the end may be missing; with less than half, the number of blocks is to blame.
-        if device.size_bytes() < needed / 2 {
-            return None;
-        }
     }
-    // The device holds at least half of the blocks.
-    let groups_max = geometry.blocks / GROUP_BLOCKS_MIN + SMALL_GROUPS_MAX;
+    // The end of the image may be missing, so its own size bounds what is kept in memory.
+    let blocks = geometry.blocks.min(device.size_bytes() / geometry.block_size.bytes());
+    let groups_max = blocks / GROUP_BLOCKS_MIN + SMALL_GROUPS_MAX;
     if u64::from(geometry.groups) > groups_max {
         let says = format!(
-            "{} groups of {} blocks; at most {groups_max} groups can be checked with {} blocks",
-            geometry.groups, sb.blocks_per_group, geometry.blocks
+            "{} groups of {} blocks; at most {groups_max} groups can be checked with {blocks} blocks",
+            geometry.groups, sb.blocks_per_group
         );
         findings.broken(&rules::GEOMETRY, Place::default(), says);
         return None;

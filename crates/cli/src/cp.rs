@@ -168,6 +168,11 @@ fn into_image(args: &CpArgs, sources: &[OsString]) -> ExitCode {
         );
         return session.finish(Ok(()));
     }
+    if args.open.has_backup() {
+        session
+            .problem(exit::USAGE_CODE, "--backup is for reading: writing needs a sound primary superblock");
+        return session.finish(Ok(()));
+    }
     if let Some(other) = sources.iter().find(|source| is_in_image(source)) {
         let why = "is in an image as well; copy it out first, and then in";
         session.problem(exit::USAGE_CODE, format_args!("{}: {why}", escape(other.as_bytes())));

@@ -6,6 +6,7 @@
 //! IMG#N           partition N of its table (GPT or MBR), as Linux numbers it
 //! mem:SIZE        an empty device in memory
 //! ...:PATH        a path inside: disk.img#2:/etc/fstab; its first / may be left out
+//! ...:<N>, <N>/PATH   inode N, and a path from there on
 //! ```
 //! Names may hold `@`, `#` and `:` themselves. What exists decides: the whole text if a file is called so, then the text
 //! up to the first `:` with which a file is found. A file called `mem:64M` is reached as `./mem:64M`.
@@ -41,7 +42,7 @@ pub(crate) struct ImageArg {
     pub(crate) path: PathBuf,
     /// Which of its bytes.
     pub(crate) at: Place,
-    /// The path inside, beginning with `/`; `None` if there was no `:`.
+    /// The path inside, beginning with `/` or the number of an inode (see [`by_number`]); `None` if there was no `:`.
     pub(crate) inner_path: Option<PathBuf>,
 }
 
@@ -155,6 +156,9 @@ impl ImageArg {
             Some((path, mark, text)) if suffix(mark, text).is_some() => path,
             _ => image,
         };
+        if std::fs::metadata(OsStr::from_bytes(image)).is_ok_and(|metadata| metadata.is_dir()) {
+            return Err(ArgError::Unreadable(is_directory(Path::new(OsStr::from_bytes(image)))));
+        }
         Err(ArgError::Unreadable(format!("{}: there is no such file", shown(image))))
     }
 
@@ -362,10 +366,24 @@ fn colons(bytes: &[u8]) -> impl Iterator<Item = usize> {
     bytes.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b':').map(|(at, _)| at)
 }
 
-/// A path inside, always from the root.
+/// A path inside: always from the root, or from an inode that is named by its number.
 fn inner_path(bytes: &[u8]) -> PathBuf {
+    if by_number(bytes).is_some() {
+        return PathBuf::from(OsStr::from_bytes(bytes));
+    }
     let slash: &[u8] = if bytes.starts_with(b"/") { b"" } else { b"/" };
     PathBuf::from(OsStr::from_bytes(&[slash, bytes].concat()))
+}
+
+/// A path that begins at an inode: its number, and what follows from there on. A file that is called so is reached as `/<13>`.
+pub(crate) fn by_number(path: &[u8]) -> Option<(u32, &[u8])> {
+    let rest = path.strip_prefix(b"<")?;
+    let end = rest.iter().position(|byte| *byte == b'>')?;
+    let (number, rest) = (&rest[..end], &rest[end + 1..]);
+    let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
+    let is_path = rest.is_empty() || rest.starts_with(b"/");
+    let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+    (is_number && is_path).then_some((number, rest))
 }
 
 /// What may be there for a text to be a file's name.
@@ -469,8 +487,18 @@ fn listed(disk: &dyn Device, table: &Table) -> String {
     }
 }
 
+fn is_directory(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "{path}: is a directory, and an image file or block device is wanted (`extant build --from {path} -o IMG` makes one)"
+    )
+}
+
 /// The system's reason, and for block devices what usually helps.
 fn refusal(path: &Path, error: &io::Error) -> String {
+    if path.is_dir() {
+        return is_directory(path);
+    }
     let advice = match error.kind() {
         io::ErrorKind::PermissionDenied if path.starts_with("/dev") => {
             "; using a disk takes root, or membership in the group that owns it"

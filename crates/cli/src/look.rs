@@ -29,15 +29,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use base::Ino;
 use extant::walk::{Order, Problem, WalkFault};
 use extant::{
-    DefaultOptions, Device, Fault, Features, FileSystem, FileType, Follow, InodeRef, MountGuard, OpenFault,
+    BySuperblock, DefaultOptions, Device, Fault, Features, FileSystem, FileType, Follow, InodeRef, MountGuard, OpenFault,
     OpenOptions, Refusal, WriteOptions,
 };
 
 use crate::edit::staged::{Hold, Staged};
 use crate::exit;
-use crate::imagearg::{ArgError, ImageArg, LockError};
+use crate::imagearg::{ArgError, ImageArg, LockError, by_number};
 use crate::inspect::format::{count, escape};
 use crate::usage;
 use crate::voice::{self, say};
@@ -52,9 +53,29 @@ pub(crate) struct OpenArgs {
     /// The external journal, written as an image is (see below), for images that have one.
     #[arg(long, value_name = "FILE", help_heading = "Image")]
     journal: Option<PathBuf>,
+    /// Read by a backup superblock: of block N, as mke2fs prints it and e2fsck -b takes it, or the first that is found. Without this
+    /// a backup is used only where the primary is damaged.
+    #[arg(long, value_name = "N|auto", help_heading = "Image", value_parser = backup)]
+    backup: Option<BySuperblock>,
+}
+
+/// `--backup` as it is written: a block number, or `auto`.
+pub(crate) fn backup(text: &str) -> Result<BySuperblock, String> {
+    match text {
+        "auto" => Ok(BySuperblock::AnyBackup),
+        number => number
+            .parse()
+            .map(BySuperblock::Backup)
+            .map_err(|_| "a block number is wanted, like 32768, or `auto`".to_owned()),
+    }
 }
 
 impl OpenArgs {
+    /// Is a backup superblock asked for? That is for reading only.
+    pub(crate) fn has_backup(&self) -> bool {
+        self.backup.is_some()
+    }
+
     /// Is the journal to be left alone?
     pub(crate) fn is_without_recovery(&self) -> bool {
         self.no_recovery
@@ -62,14 +83,14 @@ impl OpenArgs {
 
     /// With the journal replayed, which may be elsewhere.
     pub(crate) fn with_journal(journal: Option<PathBuf>) -> Self {
-        Self { no_recovery: false, journal }
+        Self { no_recovery: false, journal, backup: None }
     }
 }
 
 /// What is said of images and paths in every help.
 pub(crate) const IMAGES_HELP: &str = "\
 Images: IMG is a file or block device, IMG@OFFSET a file system inside of one, IMG#N its partition N.
-Paths: behind a colon, from the root of the image. Patterns: * ? [a-z] {a,b}, and ** for any number of directories; \
+Paths: behind a colon, from the root of the image; <13> is inode 13, <13>/PATH a path from there. Patterns: * ? [a-z] {a,b}, and ** for any number of directories; \
 quote them for the shell. A path that exists as it is written is no pattern.";
 
 /// One run of a command.
@@ -133,8 +154,13 @@ impl Target {
         shown(&self.image, &self.path)
     }
 
-    /// The path's last part; empty for the root.
+    /// The path's last part; empty for the root. An inode that is named by its number is called so, and a directory has no name
+    /// then, like the root.
     pub(crate) fn name(&self) -> &[u8] {
+        if by_number(&self.path).is_some_and(|(_, rest)| rest.is_empty()) {
+            let is_dir = self.inode.kind() == FileType::Directory;
+            return if is_dir { b"" } else { &self.path[1..self.path.len() - 1] };
+        }
         self.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }
 }
@@ -280,6 +306,7 @@ impl Session {
         };
         if let Some(fs) = &fs {
             self.tell_recovery(&name, fs);
+            self.tell_damage(&name, fs.volume().damage());
         }
         self.open.push(Open { name, fs: fs.clone(), staged, guard });
         fs
@@ -345,8 +372,12 @@ impl Session {
                 Some(opened.map_err(told).map_err(journal)?)
             }
         };
-        let options =
-            OpenOptions { no_recovery: self.args.no_recovery, journal_device, ..OpenOptions::default() };
+        let options = OpenOptions {
+            no_recovery: self.args.no_recovery,
+            journal_device,
+            superblock: self.args.backup.unwrap_or_default(),
+            ..OpenOptions::default()
+        };
         FileSystem::from_device(device, &options).map_err(|why| match why {
             OpenFault::Journal(why) => unreadable(&format_args!(
                 "{why}; --journal FILE names a journal elsewhere, --no-recovery shows what stands in place"
@@ -355,9 +386,17 @@ impl Session {
         })
     }
 
+    /// Tells what was damaged of an image as a whole, and got over.
+    fn tell_damage(&mut self, name: &str, lines: &[String]) {
+        for line in lines {
+            self.problem(exit::DAMAGED, format_args!("{}: note: {line}", escape(name.as_bytes())));
+        }
+    }
+
     fn tell_recovery(&mut self, name: &str, fs: &FileSystem) {
         let recovery = fs.volume().recovery();
         let mut lines = Vec::new();
+        lines.extend(fs.volume().note().map(str::to_owned));
         let waits = fs.volume().superblock().features.has_incompat(Features::RECOVER);
         if self.hold.is_some() {
             if recovery.needed {
@@ -443,6 +482,15 @@ impl Session {
         let given = image.inner_path.as_deref().map_or(&b"/"[..], |path| path.as_os_str().as_bytes());
         // As for system calls, a slash at the end asks for the directory behind a link.
         let follow = if given.ends_with(b"/") { Follow::Links } else { follow };
+        if let Some((number, rest)) = by_number(given).filter(|_| self.hold.is_none()) {
+            let volume = fs.volume();
+            let found = volume.inode(Ino(number)).and_then(|from| volume.resolve_at(from, rest, follow));
+            match found {
+                Ok(inode) => targets.push(Target { image: name, path: given.to_vec(), inode, fs }),
+                Err(fault) => self.fault(shown(&name, given), &fault),
+            }
+            return;
+        }
         let path = normal(given);
         let (fault, pattern) = match fs.resolve(OsStr::from_bytes(&path), follow) {
             Ok(inode) => return targets.push(Target { image: name, fs, path, inode }),
@@ -533,7 +581,7 @@ impl Session {
 
     /// Writes what was changed: one commit of each image. Nothing of an image in which nothing was changed is written.
     pub(crate) fn commit(&mut self) {
-        for Open { name, fs, staged, guard } in std::mem::take(&mut self.open) {
+        for Open { name, fs, staged, guard, .. } in std::mem::take(&mut self.open) {
             let Some(fs) = fs else { continue };
             let recovery = fs.volume().recovery();
             let is_changed = recovery.needed || recovery.deleted_orphans > 0 || self.changed.contains(&name);
@@ -585,6 +633,11 @@ impl Session {
     pub(crate) fn finish(mut self, printed: io::Result<()>) -> ExitCode {
         if self.hold.is_some() {
             self.commit();
+        }
+        self.context.clear();
+        for Open { name, fs, .. } in std::mem::take(&mut self.open) {
+            let salvaged = fs.map(|fs| fs.volume().salvaged());
+            self.tell_damage(&name, &salvaged.unwrap_or_default());
         }
         if let Some(code) = voice::output_code(printed) {
             self.remember(code);

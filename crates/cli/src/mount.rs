@@ -56,6 +56,7 @@ Options after -o, separated by commas. What is not given is as the superblock as
   subtype=NAME          what it shows behind `fuse.`; extant otherwise
   discard               blocks that are freed become holes of the image file, or are discarded on a device
   noload, norecovery    do not replay the journal: show what stands in place (not with rw)
+  backup=N, backup=auto read by the backup superblock in block N, or by the first that is found (not with rw)
   journal_dev=PATH      the external journal, a device or image
   nobuffered_iomap      write bytes block by block, in small pages, instead of by ranges
   delalloc, nodelalloc  the same as buffered_iomap, nobuffered_iomap

@@ -35,6 +35,7 @@ mod compose;
 mod direct;
 mod file;
 mod flush;
+pub mod foreign;
 mod in_use;
 mod ioctl;
 mod memory;

@@ -17,7 +17,7 @@ use ondisk::filetype::FileType;
 use ondisk::hash::{HashVersion, NameHash};
 use ondisk::htree::{DxEntries, DxRoot};
 
-use crate::list::Telling;
+use crate::list::{Run, Telling};
 use crate::order::{Hasher, Item, Source, tell_in_order};
 use crate::{Dir, DirBlocks, Format};
 
@@ -230,7 +230,8 @@ impl Listing<'_, '_> {
                 let mut fault = |fact| self.telling.fault(self.dir.corrupt(&block, lblk, fact));
                 let place = |hash| range.place(hash);
                 let source = Source::Block(block.clone());
-                self.dir.collect(&self.entries, &self.hasher, &source, &place, &mut items, &mut fault);
+                let run = (Run::Later, &source);
+                self.dir.collect(&self.entries, &self.hasher, run, &place, &mut items, &mut fault);
             }
             Err(fault) => self.telling.fault(self.dir.placed(fault, lblk)),
         }

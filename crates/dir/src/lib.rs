@@ -8,7 +8,8 @@
 //! 2. Walks are bounded by the directory's size; for a lookup an index that breaks a rule is an error with metadata_csum,
 //!    and a reason to search linearly without. A listing reads what can be read, and tells what cannot.
 //! 3. Positions rise: a listing that goes on from an entry's [`next`](DirEntry::next) never comes back to it.
-//! 4. Names with a slash or NUL are not told (but for ciphertext, which may hold any byte).
+//! 4. Names with a slash or NUL are not told (but for ciphertext, which may hold any byte), nor are further "." and "..".
+//!    Whatever is left out is told as damage; so is a name that comes twice, where names are told by hash.
 //!
 //! Two kinds of directories are searched block by block though they have an index: those that are encrypted and casefolded
 //! (their hashes are made with a key), and casefolded ones when the folded name's hash does not lead to the name.
@@ -202,7 +203,7 @@ impl Dir<'_> {
             return Ok(());
         }
         let entries = self.entries_format(format);
-        let mut telling = Telling::new(from, each, damage);
+        let mut telling = Telling::new(from, self.ino, each, damage);
         let small = self.small_hasher(format);
         let _ = match (&self.kept, small) {
             (Kept::Inline(inline), Some(hasher)) => {

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use base::{Ino, Lblk, Malformed, Place};
 use buffer::ReadFault;
-use ondisk::dirent::{DirFormat, min_rec_len};
+use ondisk::dirent::{DirFormat, Entry, min_rec_len};
 use ondisk::filetype::FileType;
 use ondisk::inline_data::InlineDir;
 
@@ -16,6 +16,8 @@ use crate::{Cursor, Dir, DirBlocks, DirEntry};
 /// Whom a listing talks to, and from where on.
 pub(crate) struct Telling<'a> {
     pub(crate) from: Cursor,
+    /// The directory.
+    ino: Ino,
     each: &'a mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     damage: &'a mut dyn FnMut(ReadFault),
     /// The first fault waits until something could be read: if nothing can, it is the answer.
@@ -26,11 +28,12 @@ pub(crate) struct Telling<'a> {
 impl<'a> Telling<'a> {
     pub(crate) fn new(
         from: Cursor,
+        ino: Ino,
         each: &'a mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
         damage: &'a mut dyn FnMut(ReadFault),
     ) -> Self {
         // A listing that goes on read something when it began.
-        Self { from, each, damage, first_fault: None, is_readable: from != Cursor::START }
+        Self { from, ino, each, damage, first_fault: None, is_readable: from != Cursor::START }
     }
 
     /// Tells the entry at position `at`, unless that is before the listing's start.
@@ -57,6 +60,15 @@ impl<'a> Telling<'a> {
         }
     }
 
+    /// The entry at position `at` has the name of another: both are told, but a copy can hold only one.
+    pub(crate) fn twice(&mut self, at: u64, ino: Ino) {
+        if at >= self.from.0 {
+            let rule = "no other entry has the same name (the entry's inode)";
+            let fact = Malformed::new("directory entry", rule, ino.0);
+            self.fault(ReadFault::corrupt(Place::ino(self.ino), fact));
+        }
+    }
+
     pub(crate) fn readable(&mut self) {
         self.is_readable = true;
         if let Some(fault) = self.first_fault.take() {
@@ -70,8 +82,34 @@ impl<'a> Telling<'a> {
 }
 
 /// That a name is not one of a path: told as damage, and the name is left out.
-pub(crate) fn not_plain() -> Malformed {
+fn not_plain() -> Malformed {
     Malformed::new("directory entry", "name has no slash and no NUL", 0u8)
+}
+
+/// Which entries a run holds: "." and ".." are entries of the first two of a directory's first block, and of nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Run {
+    /// Those of block 0.
+    First,
+    /// Those of a leaf, of any other block, of an inline region.
+    Later,
+}
+
+impl Run {
+    /// That the entry is no entry to tell: no path leads to a name like this, and "." is not another file's. Told as damage, so
+    /// that nothing is left out in silence.
+    pub(crate) fn judge(self, index: usize, entry: &Entry<'_>, is_plain: bool) -> Result<(), Malformed> {
+        if !is_plain {
+            return Err(not_plain());
+        }
+        let in_place = match (self, index) {
+            (Self::First, 0) => entry.name == b".",
+            (Self::First, 1) => entry.name == b"..",
+            _ => false,
+        };
+        let rule = "\".\" and \"..\" are the first two entries and no others (the entry's inode)";
+        Malformed::unless(!entry.is_dot_or_dotdot() || in_place, "directory entry", rule, entry.ino.0)
+    }
 }
 
 impl Dir<'_> {
@@ -108,7 +146,8 @@ impl Dir<'_> {
             };
             telling.readable();
             let start = u64::from(lblk.0) << log2;
-            self.tell_run(format, &block, start, telling, &|fact| self.corrupt(&block, lblk, fact))?;
+            let run = if lblk.0 == 0 { Run::First } else { Run::Later };
+            self.tell_run(format, (run, &block), start, telling, &|fact| self.corrupt(&block, lblk, fact))?;
         }
         ControlFlow::Continue(())
     }
@@ -131,7 +170,7 @@ impl Dir<'_> {
         for (at, region) in inline.regions() {
             let start = entries_at + (at - first_at) as u64;
             let placed = |fact| ReadFault::corrupt(Place::ino(self.ino), fact);
-            self.tell_run(format, region, start, telling, &placed)?;
+            self.tell_run(format, (Run::Later, region), start, telling, &placed)?;
         }
         ControlFlow::Continue(())
     }
@@ -140,20 +179,22 @@ impl Dir<'_> {
     fn tell_run(
         &self,
         format: &DirFormat,
-        run: &[u8],
+        (run, bytes): (Run, &[u8]),
         start: u64,
         telling: &mut Telling<'_>,
         placed: &dyn Fn(Malformed) -> ReadFault,
     ) -> ControlFlow<()> {
-        for entry in format.entries(run) {
+        for (index, entry) in format.entries(bytes).enumerate() {
             match entry {
                 Ok(entry) if !entry.is_used() => {}
-                Ok(entry) if !self.may_tell(&entry) => telling.fault(placed(not_plain())),
-                Ok(entry) => {
-                    let at = start + entry.offset as u64;
-                    let next = at + entry.rec_len as u64;
-                    telling.entry(at, next, entry.ino, entry.file_type, entry.name)?;
-                }
+                Ok(entry) => match run.judge(index, &entry, self.may_tell(&entry)) {
+                    Ok(()) => {
+                        let at = start + entry.offset as u64;
+                        let next = at + entry.rec_len as u64;
+                        telling.entry(at, next, entry.ino, entry.file_type, entry.name)?;
+                    }
+                    Err(fact) => telling.fault(placed(fact)),
+                },
                 Err(fact) => telling.fault(placed(fact)),
             }
         }

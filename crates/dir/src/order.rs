@@ -11,6 +11,7 @@
 //! Names of equal hash are ordered by their minor hash. Names that are equal in both (the legacy hash has no minor one)
 //! take the positions that follow, so that each has its own and a listing can go on between them.
 
+use std::collections::HashSet;
 use std::ops::{ControlFlow, Deref};
 
 use base::{Ino, Lblk, Malformed, Place};
@@ -21,7 +22,7 @@ use ondisk::hash::{HashVersion, NameHash, dirhash};
 use ondisk::inline_data::InlineDir;
 
 use crate::fold::fold;
-use crate::list::{Telling, not_plain};
+use crate::list::{Run, Telling};
 use crate::{Dir, DirBlocks, Format};
 
 /// Makes the hashes of one directory's names.
@@ -77,6 +78,10 @@ pub(crate) struct Item<'a> {
 }
 
 impl Item<'_> {
+    fn name(&self) -> &[u8] {
+        &self.source[self.name_at..self.name_at + self.name_len]
+    }
+
     fn key(&self) -> (u32, u32) {
         (self.hash.hash, self.hash.minor)
     }
@@ -90,15 +95,26 @@ pub(crate) fn tell_in_order(mut items: Vec<Item<'_>>, telling: &mut Telling<'_>)
         equal[1..].reverse();
     }
     let mut before: Option<NameHash> = None;
-    for item in &items {
+    // Names of the hash at hand, where several have it: equal names have equal hashes.
+    let mut alike: HashSet<&[u8]> = HashSet::new();
+    for (index, item) in items.iter().enumerate() {
         let NameHash { hash, minor } = item.hash;
+        let is_like_next = items.get(index + 1).is_some_and(|next| next.key() == item.key());
         let minor = match before {
             Some(before) if before.hash == hash => minor.max(before.minor.saturating_add(1)),
             _ => minor,
         };
         before = Some(NameHash { hash, minor });
         let at = u64::from(hash >> 1) << 32 | u64::from(minor);
-        let name = &item.source[item.name_at..item.name_at + item.name_len];
+        let name = item.name();
+        if !alike.is_empty() && alike.contains(name) {
+            telling.twice(at, item.ino);
+        }
+        if is_like_next {
+            alike.insert(name);
+        } else {
+            alike.clear();
+        }
         telling.entry(at, at + 1, item.ino, item.kind, name)?;
     }
     ControlFlow::Continue(())
@@ -122,15 +138,18 @@ impl Dir<'_> {
         &self,
         format: &DirFormat,
         hasher: &Hasher,
-        source: &Source<'s>,
+        (run, source): (Run, &Source<'s>),
         place: &dyn Fn(NameHash) -> NameHash,
         items: &mut Vec<Item<'s>>,
         fault: &mut dyn FnMut(Malformed),
     ) {
-        for entry in format.entries(source) {
+        for (index, entry) in format.entries(source).enumerate() {
+            let entry = match entry {
+                Ok(entry) if !entry.is_used() => continue,
+                Ok(entry) => run.judge(index, &entry, self.may_tell(&entry)).map(|()| entry),
+                Err(fact) => Err(fact),
+            };
             match entry {
-                Ok(entry) if !entry.is_used() => {}
-                Ok(entry) if !self.may_tell(&entry) => fault(not_plain()),
                 Ok(entry) => items.push(Item {
                     hash: place(hasher.hash(entry.name)),
                     ino: entry.ino,
@@ -167,7 +186,7 @@ impl Dir<'_> {
         let mut items = Vec::new();
         let mut fault = |fact| telling.fault(self.corrupt(&block, Lblk(0), fact));
         let source = Source::Block(block.clone());
-        self.collect(format, hasher, &source, &|hash| hash, &mut items, &mut fault);
+        self.collect(format, hasher, (Run::First, &source), &|hash| hash, &mut items, &mut fault);
         tell_in_order(items, telling)
     }
 
@@ -192,7 +211,8 @@ impl Dir<'_> {
         let mut items = vec![dot(b".", self.ino), dot(b"..", inline.parent)];
         let mut fault = |fact| telling.fault(ReadFault::corrupt(Place::ino(self.ino), fact));
         for (_, region) in inline.regions() {
-            self.collect(format, hasher, &Source::Bytes(region), &|hash| hash, &mut items, &mut fault);
+            let source = Source::Bytes(region);
+            self.collect(format, hasher, (Run::Later, &source), &|hash| hash, &mut items, &mut fault);
         }
         tell_in_order(items, telling)
     }

@@ -614,3 +614,39 @@ proptest! {
         }
     }
 }
+
+/// A damaged directory with files called "." and "..", and with one name twice. Readers leave the first two out and can make
+/// only one of the last: each is told as damage, linear, by hash and inline.
+#[test]
+fn names_that_cannot_be_told_are_damage() {
+    let names = |names: &[&str]| numbered(names.iter().map(|name| (*name).to_owned()));
+    let later = names(&["a", ".", "..", "a"]);
+    for dir_index in [false, true] {
+        let mut format = format(false);
+        format.features.compat = if dir_index { Features::DIR_INDEX } else { 0 };
+        let one = Toy::new(&[block(false, true, &later)], false);
+        let two = Toy::new(&[block(false, true, &[]), block(false, false, &later)], false);
+        for (toy, dots) in [(&one, 2), (&two, 2)] {
+            let (told, faults) = listed(&dir(Kept::Linear(toy)), &format, usize::MAX);
+            assert_eq!(names_of(&told).iter().filter(|name| name.starts_with('.')).count(), dots);
+            assert_eq!(names_of(&told).iter().filter(|name| **name == "a").count(), 2);
+            let by_hash = dir_index && toy.len == 1;
+            assert_eq!(faults.len(), 2 + usize::from(by_hash), "{faults:?}");
+            assert!(faults[0].contains("first two entries"), "{faults:?}");
+        }
+        let mut region = [0; 56];
+        region.copy_from_slice(&block(false, false, &names(&[".", "x"]))[..56]);
+        region[16 - 4..][4..6].copy_from_slice(&44u16.to_le_bytes());
+        let inline = InlineDir { parent: PARENT, first: &region, second: &[] };
+        let (told, faults) = listed(&dir(Kept::Inline(&inline)), &format, usize::MAX);
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert_eq!(faults.len(), 1, "{faults:?}");
+    }
+    let format = format(false);
+    let version = HashVersion::HalfMd4;
+    let blocks = indexed(false, version, &names(&["a", "b", "..", "c", "b"]), 2);
+    let toy = Toy::new(&blocks, false);
+    let (told, faults) = listed(&dir(Kept::Indexed(&toy)), &format, usize::MAX);
+    assert_eq!(names_of(&told).iter().filter(|name| **name == "..").count(), 1);
+    assert_eq!(faults.len(), 2, "{faults:?}");
+}

@@ -219,7 +219,7 @@ pub use fs::{DirEntry, FileSystem, ReadDir};
 pub use ondisk::time::Timestamp;
 pub use ondisk::{Features, Superblock};
 pub use volume::{
-    Acting, AllocStats, Allocate, Attribute, Batching, Cursor, DataPath, DefaultOptions, ErrorsTold, Extent,
+    Acting, AllocStats, Allocate, Attribute, Batching, BySuperblock, Cursor, DataPath, DefaultOptions, ErrorsTold, Extent,
     ExtentPolicy, ExtentStats, Fault, FileType, FlushDelay, FlushMode, FlushSettings, Follow, Inode,
     InodeRef, MountGuard, New, OnError, OpenFault, OpenOptions, OrphanMode, Recovery, Refusal, Rename, Seek,
     SetAttr, SetXattr, Shutdown, Stat, StatFs, TellWaiting, Volume, Waiting, WriteOptions,

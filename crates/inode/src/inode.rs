@@ -4,6 +4,7 @@ use base::{Ino, Malformed};
 use mapping::{FileMap, Mapped};
 use ondisk::Features;
 use ondisk::filetype::FileType;
+use ondisk::indirect;
 use ondisk::inode::{self, flags};
 
 use crate::{Fault, Override, Shared};
@@ -85,14 +86,20 @@ impl Inode {
             let bs = shared.geometry.block_size.bytes();
             rule(size.is_multiple_of(bs), "a directory's size is a multiple of the block size", size)?;
             rule(size / bs <= u64::from(u32::MAX), "a directory has fewer than 2^32 blocks", size)?;
-            // What bounds every walk of a directory.
-            let blocks = shared.geometry.blocks;
-            rule(size / bs <= blocks, "a directory has no more blocks than the file system", size)?;
+            // What bounds every walk of a directory. An image that was cut off has fewer blocks than it says.
+            let blocks = shared.geometry.blocks.min(shared.device.size_bytes() / bs);
+            rule(size / bs <= blocks, "a directory has no more blocks than the image", size)?;
         }
         if kind == FileType::Symlink {
             rule(size <= shared.geometry.block_size.bytes(), "a symbolic link fits one block", size)?;
         }
         let extents = fields.has_flag(flags::EXTENTS);
+        if kind == FileType::Regular {
+            let bs = shared.geometry.block_size;
+            // Sparse files may be this long, and inline ones: what their data does not reach reads as zeros.
+            let blocks_max = if extents { u64::from(u32::MAX) } else { indirect::max_blocks(bs) };
+            rule(size <= blocks_max << bs.log2(), "a file is no longer than its map can reach", size)?;
+        }
         let map = FileMap { ino, i_block: fields.block, extents, seed };
         Ok(Self { ino, kind, size, fields, body, map, map_override: None, promised: 0 })
     }

@@ -33,6 +33,7 @@ mod live;
 mod orphans;
 mod overrides;
 mod quota;
+mod salvage;
 mod shared;
 mod unconverted;
 
@@ -47,5 +48,6 @@ pub use live::{Editing, INHERITED, Live, Node, OrphanState, Values};
 pub use orphans::{LockStats, OrphanFile, OrphanMode, Orphans, Slot};
 pub use overrides::{Override, Overrides};
 pub use quota::{Owners, Quota, ValuesInInodes};
+pub use salvage::Salvage;
 pub use shared::Shared;
 pub use unconverted::{Noted, Stopped, Unconverted};

@@ -10,6 +10,9 @@ use memory::Budget;
 use ondisk::group_desc::{ChecksumRule, GroupDesc};
 use ondisk::{Features, Geometry, Superblock};
 
+use crate::Salvage;
+use crate::salvage::Way;
+
 /// The volume as its inodes see it.
 pub struct Shared {
     /// The device, with the journal's replay laid over it.
@@ -26,6 +29,8 @@ pub struct Shared {
     pub journals_data: bool,
     /// Memory for caches.
     pub budget: Arc<Budget>,
+    /// How damaged descriptors are got over; `None` when writing, where damage must stop everything.
+    pub salvage: Option<Salvage>,
     rule: ChecksumRule,
     /// Where groups' inode tables begin, as far as a descriptor was read; 0 for not yet.
     tables: Box<[AtomicU64]>,
@@ -42,15 +47,59 @@ impl Shared {
         let fs_seed = sb.features.metadata_csum().then(|| sb.fs_seed());
         let rule = ChecksumRule::of(&sb);
         let tables = (0..geometry.groups.min(TABLES_MAX)).map(|_| AtomicU64::new(0)).collect();
-        Self { device, buffers, sb, geometry, fs_seed, journals_data: false, budget, rule, tables }
+        Self {
+            device,
+            buffers,
+            sb,
+            geometry,
+            fs_seed,
+            journals_data: false,
+            budget,
+            salvage: None,
+            rule,
+            tables,
+        }
     }
 
-    /// The descriptor of a group that exists, verified. Descriptors are read when they are needed: opening reads none.
+    /// The descriptor of a group that exists, verified. Descriptors are read when they are needed: opening reads none. With
+    /// [`salvage`](Self::salvage) a damaged one is replaced by a backup, and where there is none with a right checksum, used as
+    /// it is: the inodes have checksums of their own.
     ///
     /// # Errors
     /// It cannot be read, its checksum is wrong, or its tables lie outside the file system.
     pub fn descriptor(&self, group: Group) -> Result<GroupDesc, ReadFault> {
-        let (block, at) = self.geometry.descriptor_place(group);
+        let (primary, at) = self.geometry.descriptor_place(group);
+        let Some(salvage) = &self.salvage else { return self.descriptor_at(group, primary, at, true) };
+        let index = group.0 / self.geometry.descs_per_block();
+        let preferred = salvage.preferred.and_then(|(start, first, len)| {
+            let at = index.checked_sub(first).filter(|at| *at < len)?;
+            Some(Pblk(start.0 + u64::from(at)))
+        });
+        let fault = match self.descriptor_at(group, preferred.unwrap_or(primary), at, true) {
+            Ok(desc) => return Ok(desc),
+            Err(fault) => fault,
+        };
+        let copies: Vec<Pblk> =
+            [primary].into_iter().chain(self.geometry.descriptor_backups(group)).collect();
+        for (verified, way) in [(true, Way::Backup), (false, Way::Unverified)] {
+            for block in &copies {
+                if let Ok(desc) = self.descriptor_at(group, *block, at, verified) {
+                    salvage.note(group, way);
+                    return Ok(desc);
+                }
+            }
+        }
+        Err(fault)
+    }
+
+    /// The descriptor of a group at this place, which may be that of a backup.
+    fn descriptor_at(
+        &self,
+        group: Group,
+        block: Pblk,
+        at: usize,
+        verified: bool,
+    ) -> Result<GroupDesc, ReadFault> {
         let buffer = self.buffers.get(block, Owner { kind: Kind::Descriptors, ino: 0 }, |_| Ok(()))?;
         let corrupt = |fact| ReadFault::Corrupt(Corrupt::at(Place::block(block), fact));
         let bytes = buffer.get(at..at + self.geometry.desc_size).unwrap_or_default();
@@ -59,7 +108,7 @@ impl Shared {
             Malformed::unless(holds, "group descriptor", rule, found).map_err(corrupt)
         };
         rule(
-            self.rule.verify(group.0, bytes),
+            !verified || self.rule.verify(group.0, bytes),
             "its checksum is right (number of the group)",
             group.0.into(),
         )?;

@@ -287,6 +287,30 @@ impl Geometry {
         }
     }
 
+    /// Blocks of the first few backups of a group's descriptor; the byte offset is that of the primary.
+    #[must_use]
+    pub fn descriptor_backups(&self, group: Group) -> Vec<Pblk> {
+        let per_block = self.descs_per_block();
+        let index = group.0 / per_block;
+        let groups: Vec<u32> = if index >= self.classic_desc_blocks() {
+            let first = index * per_block;
+            vec![first.saturating_add(1), first.saturating_add(per_block - 1)]
+        } else {
+            match self.backups {
+                Backups::Named(groups) => groups.to_vec(),
+                // Of all groups those with a backup are found among the first 50.
+                _ => (1..self.groups.min(50)).filter(|group| self.has_super(Group(*group))).take(8).collect(),
+            }
+        };
+        let inside = groups.into_iter().filter(|backup| *backup > 0 && *backup < self.groups);
+        let place = |backup| {
+            let head = self.group_head(Group(backup));
+            let at = index.checked_sub(head.first_descriptor_block).filter(|at| *at < head.descriptors.1)?;
+            Some(Pblk(head.descriptors.0.0 + u64::from(at)))
+        };
+        inside.filter_map(place).collect()
+    }
+
     /// Groups per flex group; 1 without flex_bg.
     #[must_use]
     pub fn groups_per_flex(&self) -> u32 {

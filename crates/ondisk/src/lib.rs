@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acl;
+pub mod backup;
 pub mod bitmap;
 pub mod dirent;
 pub mod errors;

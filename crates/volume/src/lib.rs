@@ -47,6 +47,7 @@ pub use mmp::{MountGuard, TellWaiting, Waiting};
 pub use ondisk::filetype::FileType;
 pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
+pub use probe::BySuperblock;
 pub use space::Stats as AllocStats;
 pub use stat::{Stat, StatFs};
 pub use write::{
@@ -64,6 +65,10 @@ pub struct Volume {
     dir_format: dir::Format,
     name_changes: fast_commit::NameChanges,
     recovery: Recovery,
+    /// That it is read by a backup superblock, where that was asked for.
+    note: Option<String>,
+    /// What was damaged of the whole volume when it was opened for reading, in words.
+    damage: Vec<String>,
     statfs: OnceLock<StatFs>,
     /// When open for writing.
     writer: Option<write::Writer>,
@@ -94,6 +99,25 @@ impl Volume {
     #[must_use]
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
+    }
+
+    /// By which backup superblock it is read, in words, where that was asked for.
+    #[must_use]
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// What was found damaged, a line each, when it was opened for reading, and got over: a lost superblock, an image that ends
+    /// early. Opening for writing refuses instead.
+    #[must_use]
+    pub fn damage(&self) -> &[String] {
+        &self.damage
+    }
+
+    /// The same of what is found while reading: group descriptors that were replaced so far.
+    #[must_use]
+    pub fn salvaged(&self) -> Vec<String> {
+        self.inodes.shared().salvage.as_ref().map_or_else(Vec::new, inode::Salvage::lines)
     }
 
     /// An inode by number.

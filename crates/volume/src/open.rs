@@ -6,16 +6,16 @@
 
 use std::sync::{Arc, OnceLock};
 
-use base::{Ino, Lblk};
+use base::{Group, Ino, Lblk};
 use device::{Device, DeviceFault};
-use inode::{Inodes, Overrides, Shared};
+use inode::{Inodes, Overrides, Salvage, Shared};
 use journal::{FastCommitPlan, Log, LogMap, LogRun, Overlay, ReplayPlan, Target};
 use mapping::Holds;
 use memory::Budget;
 use ondisk::{Features, Geometry, Superblock};
 
 use crate::fast_commit::{self, NameChanges};
-use crate::probe::{Probed, probe, probe_for_log};
+use crate::probe::{BySuperblock, Probed, Readable, probe_to_read};
 use crate::problems::Problems;
 use crate::{Volume, orphans};
 
@@ -31,6 +31,8 @@ pub(crate) const PIECES_MAX: usize = 1 << 22;
 pub struct OpenOptions {
     /// Do not look at the journal: show what stands in place, as the kernel's noload.
     pub no_recovery: bool,
+    /// Which superblock to read by; for reading only.
+    pub superblock: BySuperblock,
     /// The external journal's device, for file systems that have one.
     pub journal_device: Option<Arc<dyn Device>>,
     /// Bytes of memory for caches; 0 for the default of 64 MiB.
@@ -95,19 +97,39 @@ struct Replayed {
 
 /// Opens for reading; see [`Volume::open_read_only`].
 pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {
-    let probed = if options.no_recovery { probe(&*device)? } else { probe_for_log(&*device)? };
+    let found = probe_to_read(&*device, options.superblock, !options.no_recovery)?;
+    let Readable { probed, backup, is_cut_off, note, mut damage } = found;
     let budget = budget_of(options);
-    let needs_recovery = probed.sb.features.has_incompat(Features::RECOVER) && !options.no_recovery;
-    let mut replayed = match needs_recovery {
-        true => replay(device, &probed, options, &budget)?,
-        false => Replayed { device, fast_commits: None, recovery: Recovery::default() },
-    };
+    // Backups are not told that the log waits: it is asked itself.
+    let may_wait = probed.sb.features.has_incompat(Features::RECOVER)
+        || backup.is_some() && probed.sb.features.has_compat(Features::HAS_JOURNAL);
+    let mut replayed = Replayed::nothing(Arc::clone(&device));
+    if may_wait && !options.no_recovery {
+        match replay(device, (&probed, backup), options, &budget) {
+            Ok(done) => replayed = done,
+            // What is left of a damaged image is shown without the log, if need be.
+            Err(OpenFault::Journal(why)) if is_cut_off || backup.is_some() => {
+                damage.push(format!("{why}; shown without the journal's replay"));
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
     // The log may hold a newer superblock.
-    let Probed { sb, geometry } = if needs_recovery { probe(&*replayed.device)? } else { probed };
+    let (Probed { sb, geometry }, backup) = match may_wait && !options.no_recovery {
+        true => {
+            let again = probe_to_read(&*replayed.device, options.superblock, false)?;
+            let known = std::mem::take(&mut damage);
+            damage = again.damage.into_iter().filter(|line| !known.contains(line)).collect();
+            damage.splice(0..0, known);
+            (again.probed, again.backup)
+        }
+        false => (probed, backup),
+    };
     let dir_format = dir::Format::of(&sb, &geometry);
     let open = |overrides: Overrides| {
-        let shared =
+        let mut shared =
             Shared::new(Arc::clone(&replayed.device), sb.clone(), geometry.clone(), Arc::clone(&budget));
+        shared.salvage = Some(Salvage::beside(&geometry, backup));
         Inodes::new(shared, overrides)
     };
     let mut inodes = open(Overrides::new());
@@ -133,9 +155,18 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
         dir_format,
         name_changes,
         recovery,
+        note,
+        damage,
         statfs: OnceLock::new(),
         writer: None,
     })
+}
+
+impl Replayed {
+    /// Nothing was replayed.
+    fn nothing(device: Arc<dyn Device>) -> Self {
+        Self { device, fast_commits: None, recovery: Recovery::default() }
+    }
 }
 
 pub(crate) fn budget_of(options: &OpenOptions) -> Arc<Budget> {
@@ -145,14 +176,15 @@ pub(crate) fn budget_of(options: &OpenOptions) -> Arc<Budget> {
 /// Scans the log and lays what it holds over the device.
 fn replay(
     device: Arc<dyn Device>,
-    probed: &Probed,
+    (probed, backup): (&Probed, Option<Group>),
     options: &OpenOptions,
     budget: &Arc<Budget>,
 ) -> Result<Replayed, OpenFault> {
     let (sb, geometry) = (&probed.sb, &probed.geometry);
     let block_size = geometry.block_size;
     let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
-    let log = log_of(&device, sb, geometry, options, budget)?;
+    let salvage = Some(Salvage::beside(geometry, backup));
+    let log = log_of(&device, sb, geometry, options, budget, salvage)?;
     let target = Target {
         fs_blocks: device_blocks(&*device, geometry),
         block_size,
@@ -182,6 +214,7 @@ pub(crate) fn log_of(
     geometry: &Geometry,
     options: &OpenOptions,
     budget: &Arc<Budget>,
+    salvage: Option<Salvage>,
 ) -> Result<Log, OpenFault> {
     let refuse = |why: String| Err(OpenFault::Journal(why));
     let bs = geometry.block_size;
@@ -195,7 +228,8 @@ pub(crate) fn log_of(
         let blocks = u32::try_from(external.size_bytes() / bs.bytes()).unwrap_or(u32::MAX);
         return Ok(Log::new(Arc::clone(external), LogMap::external(blocks, bs), bs));
     }
-    let shared = Shared::new(Arc::clone(device), sb.clone(), geometry.clone(), Arc::clone(budget));
+    let mut shared = Shared::new(Arc::clone(device), sb.clone(), geometry.clone(), Arc::clone(budget));
+    shared.salvage = salvage;
     let inodes = Inodes::new(shared, Overrides::new());
     let ino = Ino(sb.journal_inum);
     let inode = match inodes.get(ino) {

@@ -1,8 +1,9 @@
 //! From a device to a superblock that can be worked with.
 
-use device::Device;
+use base::Group;
+use device::{Device, DeviceFault, foreign};
 use ondisk::superblock::{self, STATE_CLEAN, Superblock};
-use ondisk::{Features, Geometry};
+use ondisk::{Features, Geometry, backup};
 
 use crate::{OpenFault, policy};
 
@@ -12,63 +13,201 @@ pub(crate) struct Probed {
     pub(crate) geometry: Geometry,
 }
 
+/// Which superblock to read a volume by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BySuperblock {
+    /// The primary; a backup if the primary is lost or damaged and the device begins like nothing else.
+    #[default]
+    Primary,
+    /// The first sound backup that is found.
+    AnyBackup,
+    /// The backup in this block, as `mke2fs` prints it and `e2fsck -b` takes it, whatever the block size is.
+    Backup(u64),
+}
+
+/// A superblock to read by, with what is wrong with the image.
+pub(crate) struct Readable {
+    pub(crate) probed: Probed,
+    /// The group of the backup in use.
+    pub(crate) backup: Option<Group>,
+    /// The image ends before the file system does.
+    pub(crate) is_cut_off: bool,
+    /// That a backup is used, as was asked for.
+    pub(crate) note: Option<String>,
+    pub(crate) damage: Vec<String>,
+}
+
 /// Reads and judges the superblock.
 pub(crate) fn probe(device: &dyn Device) -> Result<Probed, OpenFault> {
-    probe_with(device, false)
+    whole(device, primary(device, false)?)
 }
 
 /// As [`probe`], but takes a superblock whose checksum is wrong for what it looks like, if there is a journal: it may hold the
 /// whole one, which was being written home when power failed. Only to find the journal: probe again after its replay.
 pub(crate) fn probe_for_log(device: &dyn Device) -> Result<Probed, OpenFault> {
-    probe_with(device, true)
+    whole(device, primary(device, true)?)
 }
 
-fn probe_with(device: &dyn Device, for_log: bool) -> Result<Probed, OpenFault> {
+/// Finds the superblock to read by: damaged volumes are read as far as they go. `for_log` as for [`probe_for_log`].
+pub(crate) fn probe_to_read(
+    device: &dyn Device,
+    by: BySuperblock,
+    for_log: bool,
+) -> Result<Readable, OpenFault> {
+    let mut note = None;
+    let mut damage = Vec::new();
+    let (probed, backup) = match by {
+        BySuperblock::Primary => match primary(device, for_log) {
+            Ok(probed) => (probed, None),
+            Err(fault) => {
+                damage.push(format!("the primary superblock cannot be used: {fault}"));
+                let (probed, group, line) = by_backup_after(device, fault)?;
+                damage.push(line);
+                (probed, Some(group))
+            }
+        },
+        BySuperblock::AnyBackup => {
+            let found = find_backup(device, &backup::offsets(device.size_bytes()));
+            let (probed, group, line) = found
+                .ok_or_else(|| OpenFault::NotExt4("no backup superblock in the usual places".to_owned()))?;
+            note = Some(line);
+            (probed, Some(group))
+        }
+        BySuperblock::Backup(block) => {
+            let found = find_backup(device, &backup::offsets_of_block(block));
+            let (probed, group, line) = found.ok_or_else(|| {
+                OpenFault::NotExt4(format!(
+                    "block {block} holds no sound backup superblock, whatever the block size"
+                ))
+            })?;
+            note = Some(line);
+            (probed, Some(group))
+        }
+    };
+    let have = device.size_bytes() / probed.geometry.block_size.bytes();
+    let is_cut_off = probed.geometry.blocks > have;
+    if is_cut_off {
+        damage.push(format!("{}; what lies beyond cannot be read", cut_off(have, &probed.geometry)));
+    }
+    Ok(Readable { probed, backup, is_cut_off, note, damage })
+}
+
+/// A backup in place of a primary that was refused, unless it is refused for what it says, or the device holds something else.
+fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<(Probed, Group, String), OpenFault> {
+    let is_lost = match &fault {
+        OpenFault::NotExt4(_) | OpenFault::Damaged(_) => true,
+        OpenFault::Device(fault) => !matches!(fault, DeviceFault::OutOfRange { .. }),
+        _ => false,
+    };
+    if !is_lost || is_journal_device(device) {
+        return Err(fault);
+    }
+    let found = find_backup(device, &backup::offsets(device.size_bytes()));
+    match (found, foreign::identify(device)) {
+        (None, _) => Err(fault),
+        // Whoever made it wrote over an old file system; its backups stay for long.
+        (Some(_), Some(_)) => Err(OpenFault::NotExt4(format!(
+            "{}; a backup superblock of an ext file system is left (`--backup auto` reads by it)",
+            match fault {
+                OpenFault::NotExt4(why) => why,
+                other => other.to_string(),
+            }
+        ))),
+        (Some(found), None) => Ok(found),
+    }
+}
+
+/// The first of these places that holds a sound backup whose file system can be read, and the words for it.
+fn find_backup(device: &dyn Device, offsets: &[u64]) -> Option<(Probed, Group, String)> {
+    offsets.iter().find_map(|&offset| {
+        let mut bytes = [0; superblock::SIZE];
+        device.read_at(offset, &mut bytes).ok()?;
+        let sb = Superblock::decode(&bytes).ok()?;
+        let group = backup::group_at(&sb, offset)?;
+        let probed = judge(sb, false).ok()?;
+        let block = offset / probed.geometry.block_size.bytes();
+        let line =
+            format!("read by the backup superblock in block {block} (group {group}), which may be older");
+        Some((probed, group, line))
+    })
+}
+
+fn is_journal_device(device: &dyn Device) -> bool {
+    let mut bytes = [0; superblock::SIZE];
+    device.read_at(superblock::OFFSET, &mut bytes).is_ok()
+        && Superblock::decode(&bytes).is_ok_and(|sb| sb.features.has_incompat(Features::JOURNAL_DEV))
+}
+
+fn cut_off(have: u64, geometry: &Geometry) -> String {
+    format!("the image ends after {have} of the file system's {} blocks", geometry.blocks)
+}
+
+/// Refuses an image that ends before its file system does.
+fn whole(device: &dyn Device, probed: Probed) -> Result<Probed, OpenFault> {
+    let have = device.size_bytes() / probed.geometry.block_size.bytes();
+    if probed.geometry.blocks > have {
+        return Err(OpenFault::Damaged(cut_off(have, &probed.geometry)));
+    }
+    Ok(probed)
+}
+
+/// The primary superblock, judged; the device may be shorter than its file system.
+fn primary(device: &dyn Device, for_log: bool) -> Result<Probed, OpenFault> {
+    let not_ext4 = |why: String| match foreign::identify(device) {
+        Some(found) => OpenFault::NotExt4(found.to_string()),
+        None => OpenFault::NotExt4(why),
+    };
     if device.size_bytes() < superblock::OFFSET + superblock::SIZE as u64 {
-        return Err(OpenFault::NotExt4(format!("the image has only {} bytes", device.size_bytes())));
+        return Err(not_ext4(format!("the image has only {} bytes", device.size_bytes())));
     }
     let mut bytes = [0; superblock::SIZE];
     device.read_at(superblock::OFFSET, &mut bytes)?;
-    let mut sb = Superblock::decode(&bytes).map_err(|fact| OpenFault::NotExt4(fact.to_string()))?;
-    let unreadable = policy::unreadable(&sb.features);
+    let sb = Superblock::decode(&bytes).map_err(|fact| {
+        not_ext4(format!(
+            "the superblock's magic is {:#06x}, expected {:#06X}",
+            fact.found,
+            superblock::MAGIC
+        ))
+    })?;
+    judge(sb, for_log)
+}
+
+/// Can a file system be read by this superblock?
+fn judge(mut sb: Superblock, for_log: bool) -> Result<Probed, OpenFault> {
     if sb.features.has_incompat(Features::JOURNAL_DEV) {
         let why = "this is an external journal: open the file system that it belongs to".to_owned();
         return Err(OpenFault::NotExt4(why));
     }
+    let damaged = |why: &str| Err(OpenFault::Damaged(format!("superblock: {why}")));
+    // First the checksum: features of a superblock that is damaged say nothing.
+    let is_known_kind = sb.checksum_type == 1;
+    if sb.features.metadata_csum() && is_known_kind && !sb.verify() {
+        let may_be_logged = for_log && sb.features.has_incompat(Features::RECOVER);
+        match whole_before(&sb) {
+            // The log decides what happened last; it may be asked in either case.
+            Some(before) => {
+                sb.features.incompat |= before.features.incompat & Features::RECOVER;
+                sb.features.ro_compat |= before.features.ro_compat & Features::ORPHAN_PRESENT;
+            }
+            None if may_be_logged => {}
+            None => {
+                return damaged(
+                    "its checksum is wrong (`extant inspect IMG super` shows it, and its backups may be whole)",
+                );
+            }
+        }
+    }
+    let unreadable = policy::unreadable(&sb.features);
     if !unreadable.is_empty() {
         return Err(OpenFault::Unsupported(unreadable.join(", ")));
     }
-    if sb.features.metadata_csum() {
-        let damaged = |why: &str| Err(OpenFault::Damaged(format!("superblock: {why}")));
-        if sb.checksum_type != 1 {
-            return damaged("checksum_type is 1 (crc32c)");
-        }
-        let may_be_logged = for_log && sb.features.has_incompat(Features::RECOVER);
-        if !sb.verify() {
-            match whole_before(&sb) {
-                // The log decides what happened last; it may be asked in either case.
-                Some(before) => {
-                    sb.features.incompat |= before.features.incompat & Features::RECOVER;
-                    sb.features.ro_compat |= before.features.ro_compat & Features::ORPHAN_PRESENT;
-                }
-                None if may_be_logged => {}
-                None => {
-                    return damaged(
-                        "its checksum is wrong (`extant inspect IMG super` shows it, and its backups may be whole)",
-                    );
-                }
-            }
-        }
+    if sb.features.metadata_csum() && !is_known_kind {
+        return damaged("checksum_type is 1 (crc32c)");
     }
     if let Some(why) = policy::contradiction(&sb.features) {
         return Err(OpenFault::Damaged(format!("superblock: {why}")));
     }
     let geometry = Geometry::new(&sb).map_err(|fact| OpenFault::Damaged(fact.to_string()))?;
-    let have = device.size_bytes() / geometry.block_size.bytes();
-    if geometry.blocks > have {
-        let why = format!("the image ends after {have} of the file system's {} blocks", geometry.blocks);
-        return Err(OpenFault::Damaged(why));
-    }
     let inodes = u64::from(geometry.groups) * u64::from(geometry.inodes_per_group);
     if inodes != u64::from(sb.inodes_count) {
         let why = format!("superblock: inodes_count is {}, but the groups have {inodes}", sb.inodes_count);

@@ -17,9 +17,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fmt;
 
-use base::{BlockSize, Group, Malformed};
-use device::{Device, DeviceFault};
-use ondisk::{Features, Geometry, Superblock, superblock};
+use base::Malformed;
+use device::{Device, DeviceFault, foreign};
+use ondisk::{Features, Geometry, Superblock, backup, superblock};
 
 use super::InspectError;
 use super::format::Checksum;
@@ -112,9 +112,10 @@ impl<'d> Probe<'d> {
             Ok(bytes) => Superblock::decode(&bytes).map_err(|fault| broken_rule(&fault)),
             // A device that ends before the superblock is no file system; one that fails to read may have backups.
             Err(fault @ DeviceFault::OutOfRange { .. }) => {
-                return Err(InspectError::Unreadable(format!(
-                    "too small to be an ext4 file system: {fault}"
-                )));
+                return Err(InspectError::Unreadable(match foreign::identify(&*device) {
+                    Some(found) => found.to_string(),
+                    None => format!("too small to be an ext4 file system: {fault}"),
+                }));
             }
             Err(fault) => Err(fault.to_string()),
         };
@@ -135,9 +136,13 @@ impl<'d> Probe<'d> {
             }
             (Ok(primary), None) => (primary, Origin::Primary),
             (Err(reason), None) => {
-                return Err(InspectError::Unreadable(format!(
-                    "no ext4 file system: the superblock {reason}; no backup superblock in the usual places"
-                )));
+                let why = match foreign::identify(&*device) {
+                    Some(found) => found.to_string(),
+                    None => {
+                        format!("the superblock {reason}; no backup superblock in the usual places")
+                    }
+                };
+                return Err(InspectError::Unreadable(format!("no ext4 file system: {why}")));
             }
         };
         damage.note(match origin {
@@ -208,37 +213,13 @@ fn same_layout(primary: &Superblock, backup: &Superblock) -> bool {
         && primary.fs_seed() == backup.fs_seed()
 }
 
-/// The first sound backup in the places where mke2fs puts them, tried for every block size and cluster size.
+/// The first sound backup in the places where mke2fs puts them.
 fn find_backup(device: &dyn Device) -> Option<(Superblock, u64)> {
-    let mut tried = HashSet::new();
-    for cluster_log in 0..=16 {
-        for group in [1u64, 3, 5, 7, 9, 25, 27, 49] {
-            for log in 0..=6 {
-                let bs = BlockSize::from_log(log)?.bytes();
-                let first_data_block = u64::from(log == 0 && cluster_log == 0);
-                let blocks_per_group = (8 * bs) << cluster_log;
-                let offset = (first_data_block + group * blocks_per_group) * bs; // below 2^48
-                if offset < device.size_bytes() && tried.insert(offset) {
-                    let bytes = read_super(device, offset).ok();
-                    let sb = bytes.and_then(|bytes| Superblock::decode(&bytes).ok());
-                    if let Some(sb) = sb.filter(|sb| stands_at(sb, offset)) {
-                        return Some((sb, offset));
-                    }
-                }
-            }
-        }
-    }
-    None
-}
-
-/// Is this a sound backup of the group that begins at this byte? A copy inside a file's data is none.
-fn stands_at(sb: &Superblock, offset: u64) -> bool {
-    let Ok(geometry) = Geometry::new(sb) else { return false };
-    let group = Group(u32::from(sb.block_group_nr));
-    suspicion(sb).is_none()
-        && group.0 > 0
-        && group.0 < geometry.groups
-        && geometry.block_size.offset_of(geometry.group_start(group)) == Some(offset)
+    backup::offsets(device.size_bytes()).into_iter().find_map(|offset| {
+        let sb = Superblock::decode(&read_super(device, offset).ok()?).ok()?;
+        backup::group_at(&sb, offset)?;
+        Some((sb, offset))
+    })
 }
 
 fn read_super(device: &dyn Device, offset: u64) -> Result<[u8; superblock::SIZE], DeviceFault> {

@@ -11,9 +11,11 @@ use device::Io;
 pub(super) use foreign::{Foreign, foreign};
 use fuse::mounting::is_plain_word;
 use volume::{
-    Batching, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings, OnError,
+    Batching, BySuperblock, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings, OnError,
     OrphanMode, WriteOptions,
 };
+
+use crate::look::backup;
 
 /// What the options say, as given; nothing is decided yet.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,7 @@ pub(super) struct MountFlags {
     pub(super) fs_name: Option<OsString>,
     pub(super) subtype: Option<String>,
     pub(super) no_recovery: bool,
+    pub(super) backup: BySuperblock,
     pub(super) journal_device: Option<PathBuf>,
     pub(super) dev: bool,
     pub(super) suid: bool,
@@ -93,6 +96,11 @@ impl MountFlags {
         if flags.batching.min > flags.batching.max && !flags.batching.max.is_zero() {
             return Err(
                 "-o min_batch_time= is more than max_batch_time=, 15000 if nothing is said".to_owned()
+            );
+        }
+        if flags.read_write && flags.backup != BySuperblock::Primary {
+            return Err(
+                "-o rw,backup=: writing needs a sound primary superblock; leave one of them out".to_owned()
             );
         }
         if flags.read_write && flags.no_recovery {
@@ -174,6 +182,9 @@ impl MountFlags {
             (b"io", Some(value)) => {
                 let ways = [("auto", Io::Auto), ("calls", Io::Calls), ("rings", Io::Rings)];
                 self.io = named(key, value, ways)?;
+            }
+            (b"backup", Some(value)) => {
+                self.backup = backup(&value.to_string_lossy()).map_err(|why| format!("-o backup=: {why}"))?;
             }
             (b"image_direct", None) => self.image_direct = true,
             (b"noimage_direct", None) => self.image_direct = false,
@@ -300,9 +311,10 @@ const OURS: [&str; 37] = [
 ];
 
 /// Words that stand before "=".
-const WITH_VALUE: [&[u8]; 15] = [
+const WITH_VALUE: [&[u8]; 16] = [
     b"commit",
     b"log",
+    b"backup",
     b"fsname",
     b"subtype",
     b"journal_dev",
@@ -442,6 +454,9 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_with_what_to_do() {
         assert!(parse("rw,noload").unwrap_err().contains("journal"));
+        assert!(parse("rw,backup=auto").unwrap_err().contains("primary"));
+        assert_eq!(parse("backup=32768").unwrap().backup, BySuperblock::Backup(32768));
+        assert!(parse("backup=first").is_err() && parse("backup").is_err());
         assert!(parse("rw=1").is_err());
         assert!(parse("ro,what").unwrap_err().contains("--help"));
         assert!(parse("ro=1").is_err());

@@ -198,6 +198,7 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, 
     let mut options = OpenOptions {
         waiting: Some(Arc::new(crate::waiting::say(image.to_string()))),
         no_recovery: flags.no_recovery,
+        superblock: flags.backup,
         // 0 would stand for the default.
         cache_bytes: usize::try_from(cache).unwrap_or(usize::MAX).max(CACHE_MIN),
         write: WriteOptions {
@@ -270,6 +271,9 @@ fn tell_recovery(args: &MountArgs, volume: &Volume, log: &Log) {
         );
         say!("note: {image} {says}");
         log.record(Level::Warning, &says);
+    }
+    for line in volume.note().into_iter().chain(volume.damage().iter().map(String::as_str)) {
+        eprintln!("extant: note: {image}: {line}");
     }
     for problem in &recovery.problems {
         say!("note: {image}: journal: {problem}");

@@ -94,10 +94,18 @@ impl Volume {
     /// # Errors
     /// As [`lookup`](Self::lookup), and [`Refusal::TooManyLinks`].
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<InodeRef, Fault> {
+        self.resolve_at(self.root()?, path, follow)
+    }
+
+    /// As [`resolve`](Self::resolve), from an inode: a path that begins with a slash too. The root is needed for absolute links only.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    pub fn resolve_at(&self, from: InodeRef, path: &[u8], follow: Follow) -> Result<InodeRef, Fault> {
         if path.len() > PATH_MAX {
             return Err(Refusal::NameTooLong.into());
         }
-        let mut here = self.root()?;
+        let mut here = from;
         let mut links = 0;
         // What is left of the path, last part first.
         let mut left: Vec<Vec<u8>> = parts(path).map(<[u8]>::to_vec).rev().collect();

@@ -122,7 +122,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     // The log may have brought another superblock.
     refuse_unwritable(&sb)?;
     let has_log = sb.features.has_compat(Features::HAS_JOURNAL) && !options.write.no_journal;
-    let log = has_log.then(|| log_of(&device, &sb, &geometry, options, &budget)).transpose()?;
+    let log = has_log.then(|| log_of(&device, &sb, &geometry, options, &budget, None)).transpose()?;
     if let Some(log) = log.as_ref().filter(|_| !recovery.needed) {
         forget_old_log(log, &sb, &geometry)?;
     }
@@ -181,6 +181,8 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
         inodes,
         name_changes: NameChanges::default(),
         recovery,
+        note: None,
+        damage: Vec::new(),
         statfs: OnceLock::new(),
         writer: Some(writer),
     })
@@ -347,7 +349,7 @@ fn replay_home(
         return Ok((probed, Recovery::default()));
     }
     let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
-    let log = log_of(device, sb, geometry, options, budget)?;
+    let log = log_of(device, sb, geometry, options, budget, None)?;
     let target = Target {
         fs_blocks: device_blocks(&**device, geometry),
         block_size: geometry.block_size,
