@@ -26,6 +26,7 @@ mod orphans;
 pub mod policy;
 mod probe;
 mod problems;
+mod rebuild;
 mod stat;
 mod write;
 

@@ -98,17 +98,17 @@ struct Replayed {
 /// Opens for reading; see [`Volume::open_read_only`].
 pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {
     let found = probe_to_read(&*device, options.superblock, !options.no_recovery)?;
-    let Readable { probed, backup, is_cut_off, note, mut damage } = found;
+    let Readable { probed, backup, is_substitute, is_cut_off, note, mut damage } = found;
     let budget = budget_of(options);
     // Backups are not told that the log waits: it is asked itself.
     let may_wait = probed.sb.features.has_incompat(Features::RECOVER)
-        || backup.is_some() && probed.sb.features.has_compat(Features::HAS_JOURNAL);
+        || is_substitute && probed.sb.features.has_compat(Features::HAS_JOURNAL);
     let mut replayed = Replayed::nothing(Arc::clone(&device));
     if may_wait && !options.no_recovery {
         match replay(device, (&probed, backup), options, &budget) {
             Ok(done) => replayed = done,
             // What is left of a damaged image is shown without the log, if need be.
-            Err(OpenFault::Journal(why)) if is_cut_off || backup.is_some() => {
+            Err(OpenFault::Journal(why)) if is_cut_off || is_substitute => {
                 damage.push(format!("{why}; shown without the journal's replay"));
             }
             Err(fault) => return Err(fault),

@@ -30,6 +30,8 @@ pub(crate) struct Readable {
     pub(crate) probed: Probed,
     /// The group of the backup in use.
     pub(crate) backup: Option<Group>,
+    /// It is read by another superblock than the primary.
+    pub(crate) is_substitute: bool,
     /// The image ends before the file system does.
     pub(crate) is_cut_off: bool,
     /// That a backup is used, as was asked for.
@@ -63,15 +65,16 @@ pub(crate) fn probe_to_read(
                 damage.push(format!("the primary superblock cannot be used: {fault}"));
                 let (probed, group, line) = by_backup_after(device, fault)?;
                 damage.push(line);
-                (probed, Some(group))
+                (probed, group)
             }
         },
         BySuperblock::AnyBackup => {
             let found = find_backup(device, &backup::offsets(device.size_bytes()));
             let (probed, group, line) = found
+                .or_else(|| rebuilt(device))
                 .ok_or_else(|| OpenFault::NotExt4("no backup superblock in the usual places".to_owned()))?;
             note = Some(line);
-            (probed, Some(group))
+            (probed, group)
         }
         BySuperblock::Backup(block) => {
             let found = find_backup(device, &backup::offsets_of_block(block));
@@ -81,19 +84,23 @@ pub(crate) fn probe_to_read(
                 ))
             })?;
             note = Some(line);
-            (probed, Some(group))
+            (probed, group)
         }
     };
     let have = device.size_bytes() / probed.geometry.block_size.bytes();
     let is_cut_off = probed.geometry.blocks > have;
+    let is_substitute = backup.is_some() || note.is_some() || !damage.is_empty();
     if is_cut_off {
         damage.push(format!("{}; what lies beyond cannot be read", cut_off(have, &probed.geometry)));
     }
-    Ok(Readable { probed, backup, is_cut_off, note, damage })
+    Ok(Readable { probed, backup, is_substitute, is_cut_off, note, damage })
 }
 
+/// A superblock in place of the primary, the group that it is of, and the words for it.
+type Substitute = (Probed, Option<Group>, String);
+
 /// A backup in place of a primary that was refused, unless it is refused for what it says, or the device holds something else.
-fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<(Probed, Group, String), OpenFault> {
+fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<Substitute, OpenFault> {
     let is_lost = match &fault {
         OpenFault::NotExt4(_) | OpenFault::Damaged(_) => true,
         OpenFault::Device(fault) => !matches!(fault, DeviceFault::OutOfRange { .. }),
@@ -104,7 +111,8 @@ fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<(Probed, Gro
     }
     let found = find_backup(device, &backup::offsets(device.size_bytes()));
     match (found, foreign::identify(device)) {
-        (None, _) => Err(fault),
+        (None, None) => rebuilt(device).ok_or(fault),
+        (None, Some(_)) => Err(fault),
         // Whoever made it wrote over an old file system; its backups stay for long.
         (Some(_), Some(_)) => Err(OpenFault::NotExt4(format!(
             "{}; a backup superblock of an ext file system is left (`--backup auto` reads by it)",
@@ -118,7 +126,7 @@ fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<(Probed, Gro
 }
 
 /// The first of these places that holds a sound backup whose file system can be read, and the words for it.
-fn find_backup(device: &dyn Device, offsets: &[u64]) -> Option<(Probed, Group, String)> {
+fn find_backup(device: &dyn Device, offsets: &[u64]) -> Option<Substitute> {
     offsets.iter().find_map(|&offset| {
         let mut bytes = [0; superblock::SIZE];
         device.read_at(offset, &mut bytes).ok()?;
@@ -128,8 +136,15 @@ fn find_backup(device: &dyn Device, offsets: &[u64]) -> Option<(Probed, Group, S
         let block = offset / probed.geometry.block_size.bytes();
         let line =
             format!("read by the backup superblock in block {block} (group {group}), which may be older");
-        Some((probed, group, line))
+        Some((probed, Some(group), line))
     })
+}
+
+/// As [`find_backup`], where no copy is left.
+fn rebuilt(device: &dyn Device) -> Option<Substitute> {
+    let probed = crate::rebuild::rebuild(device)?;
+    let line = "there is no backup superblock; read by the group descriptors and the root directory, without checksums";
+    Some((probed, None, line.to_owned()))
 }
 
 fn is_journal_device(device: &dyn Device) -> bool {

@@ -197,3 +197,31 @@ fn paths_begin_at_any_inode() {
     assert_eq!(inner.size(), 5);
     assert!(volume.inode(Ino(5000)).unwrap_err().is(Refusal::Stale));
 }
+
+/// A file system of one group has no backup: its superblock is made again from the descriptors and the root directory, for
+/// extents, block maps and inline data, and any size of blocks and inodes.
+#[test]
+fn a_superblock_without_a_backup_is_made_from_what_is_left() {
+    for options in [
+        &["-b", "4096"][..],
+        &["-b", "1024", "-I", "128", "-t", "ext2"],
+        &["-b", "2048", "-O", "^64bit,^metadata_csum", "-t", "ext4"],
+        &["-b", "4096", "-O", "inline_data", "-I", "512", "-t", "ext4"],
+        &["-b", "65536", "-t", "ext4"],
+        &["-b", "4096", "-O", "^extents,^64bit", "-N", "64", "-t", "ext4"],
+    ] {
+        let scratch = testkit::scratch();
+        let hello = scratch.path().join("hello");
+        std::fs::write(&hello, "hello").unwrap();
+        let path = scratch.path().join("image");
+        let args = ["-q", "-F", "-E", "lazy_itable_init=0"];
+        testkit::run("mke2fs", args.iter().chain(options).copied().chain([path.to_str().unwrap(), "8M"]));
+        edit(&path, "mkdir d");
+        edit(&path, &format!("write {} d/hello", hello.display()));
+        write_at(&path, 1024, &[0; 1024]);
+        let volume = open(&path);
+        assert!(volume.damage()[1].contains("no backup superblock"), "{:?}", volume.damage());
+        assert_eq!(read(&volume, "/d/hello").unwrap(), b"hello", "{options:?}");
+        open_by(&path, BySuperblock::AnyBackup).unwrap();
+    }
+}
