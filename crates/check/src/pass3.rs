@@ -28,6 +28,13 @@ fn is_directory(note: &InodeNote) -> bool {
 
 pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
     let geometry = &state.image.geometry;
+    if let Some(root) = state.inodes.get(Ino::ROOT)
+        && !is_directory(root)
+        && !root.bad
+    {
+        let says = "there is no root directory: the inode is not in use";
+        state.findings.broken(&crate::rules::inode::ROOT, Place::ino(Ino::ROOT), says);
+    }
     parallel(threads, geometry.groups, || (), |(), group| count_links(state, Group(group), meter), drop);
     find_loops(state);
 }

@@ -32,8 +32,8 @@ use std::sync::Arc;
 use base::Ino;
 use extant::walk::{Order, Problem, WalkFault};
 use extant::{
-    BySuperblock, DefaultOptions, Device, Fault, Features, FileSystem, FileType, Follow, InodeRef, MountGuard, OpenFault,
-    OpenOptions, Refusal, WriteOptions,
+    BySuperblock, DefaultOptions, Device, Fault, Features, FileSystem, FileType, Follow, InodeRef,
+    MountGuard, OpenFault, OpenOptions, Refusal, WriteOptions,
 };
 
 use crate::edit::staged::{Hold, Staged};

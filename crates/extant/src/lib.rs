@@ -219,10 +219,10 @@ pub use fs::{DirEntry, FileSystem, ReadDir};
 pub use ondisk::time::Timestamp;
 pub use ondisk::{Features, Superblock};
 pub use volume::{
-    Acting, AllocStats, Allocate, Attribute, Batching, BySuperblock, Cursor, DataPath, DefaultOptions, ErrorsTold, Extent,
-    ExtentPolicy, ExtentStats, Fault, FileType, FlushDelay, FlushMode, FlushSettings, Follow, Inode,
-    InodeRef, MountGuard, New, OnError, OpenFault, OpenOptions, OrphanMode, Recovery, Refusal, Rename, Seek,
-    SetAttr, SetXattr, Shutdown, Stat, StatFs, TellWaiting, Volume, Waiting, WriteOptions,
+    Acting, AllocStats, Allocate, Attribute, Batching, BySuperblock, Cursor, DataPath, DefaultOptions,
+    ErrorsTold, Extent, ExtentPolicy, ExtentStats, Fault, FileType, FlushDelay, FlushMode, FlushSettings,
+    Follow, Inode, InodeRef, MountGuard, New, OnError, OpenFault, OpenOptions, OrphanMode, Recovery, Refusal,
+    Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs, TellWaiting, Volume, Waiting, WriteOptions,
 };
 pub use walk::Walk;
 

@@ -43,9 +43,9 @@ impl Subject<'_, '_> {
         self.inode.has_flag(flags::INLINE_DATA) && self.features().has_incompat(Features::INLINE_DATA)
     }
 
-    /// Is a symbolic link's text in `i_block`?
+    /// Is a symbolic link's text in `i_block`? A short one always is: nothing makes a block for it.
     pub(super) fn is_fast_symlink(&self) -> bool {
-        self.inode.size < 60 && !self.inode.has_flag(flags::EXTENTS)
+        self.inode.size < 60
     }
 
     /// Flags and small fields.

@@ -134,7 +134,7 @@ fn group_owners(state: &State<'_>, group: Group, owners: &Mutex<Owners>, budget:
             walk.claim(Pblk(inode.file_acl), 1);
         }
         let mapped = matches!(inode.mode & 0xF000, 0x8000 | 0x4000)
-            || (inode.mode & 0xF000 == 0xA000 && (inode.size >= 60 || inode.has_flag(flags::EXTENTS)));
+            || (inode.mode & 0xF000 == 0xA000 && inode.size >= 60);
         if !mapped || inode.has_flag(flags::INLINE_DATA) || ino == Ino::RESIZE {
             continue;
         }

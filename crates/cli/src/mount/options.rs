@@ -11,8 +11,8 @@ use device::Io;
 pub(super) use foreign::{Foreign, foreign};
 use fuse::mounting::is_plain_word;
 use volume::{
-    Batching, BySuperblock, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings, OnError,
-    OrphanMode, WriteOptions,
+    Batching, BySuperblock, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings,
+    OnError, OrphanMode, WriteOptions,
 };
 
 use crate::look::backup;

@@ -273,7 +273,7 @@ fn tell_recovery(args: &MountArgs, volume: &Volume, log: &Log) {
         log.record(Level::Warning, &says);
     }
     for line in volume.note().into_iter().chain(volume.damage().iter().map(String::as_str)) {
-        eprintln!("extant: note: {image}: {line}");
+        say!("note: {image}: {line}");
     }
     for problem in &recovery.problems {
         say!("note: {image}: journal: {problem}");

@@ -1,0 +1,121 @@
+//! Odd images, and what e2fsck says of them: blocks that files share on purpose, no root directory, short links in a block, sizes that
+//! no map has, an image that ends early, and formats that are no ext4 at all.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use check::{Options, Report};
+use device::{Device, FileDevice, MemDevice};
+
+fn image(scratch: &Path, options: &[&str]) -> PathBuf {
+    let path = scratch.join("image");
+    let args = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0"];
+    testkit::run("mke2fs", args.iter().chain(options).copied().chain([path.to_str().unwrap(), "8M"]));
+    path
+}
+
+fn edit(path: &Path, request: &str) {
+    testkit::run("debugfs", ["-w", "-R", request, path.to_str().unwrap()]);
+}
+
+fn check(path: &Path) -> Report {
+    check::check(&FileDevice::open_read_only(path).unwrap(), &Options::default()).unwrap()
+}
+
+/// Is the image sound? e2fsck and the check agree.
+#[track_caller]
+fn verdict(path: &Path) -> bool {
+    let judged = testkit::command("e2fsck").arg("-fn").arg(path).output().unwrap();
+    let report = check(path);
+    assert_eq!(report.clean(), judged.status.success(), "{:?}\n{judged:?}", report.findings);
+    report.clean()
+}
+
+/// System images of Android 10 and later: blocks of equal content are kept once, and the feature says so.
+#[test]
+fn blocks_may_be_shared_with_the_feature() {
+    let scratch = testkit::scratch();
+    let path = image(scratch.path(), &["-O", "^has_journal"]);
+    let content = scratch.path().join("content");
+    std::fs::write(&content, vec![7; 40960]).unwrap();
+    for name in ["a", "b"] {
+        edit(&path, &format!("write {} {name}", content.display()));
+    }
+    edit(&path, "copy_inode a b");
+    assert!(!verdict(&path));
+    edit(&path, "feature shared_blocks");
+    let _ = testkit::command("e2fsck").arg("-fy").arg(&path).output().unwrap(); // frees the blocks that b had
+    assert!(verdict(&path));
+}
+
+#[test]
+fn a_missing_root_directory_is_named() {
+    let scratch = testkit::scratch();
+    let path = image(scratch.path(), &[]);
+    edit(&path, "clri <2>");
+    assert!(!verdict(&path));
+    let report = check(&path);
+    assert!(report.findings.iter().any(|found| found.rule.code == "IN016"), "{:?}", report.findings);
+}
+
+/// A text of less than 60 bytes is in the inode, with the flag of extents too.
+#[test]
+fn a_short_link_in_a_block_is_damage() {
+    let scratch = testkit::scratch();
+    let path = image(scratch.path(), &["-b", "1024"]);
+    edit(&path, &format!("symlink link {}", "y".repeat(200)));
+    assert!(verdict(&path));
+    let block: u64 = testkit::debugfs(&path, "bmap link 0").trim().parse().unwrap();
+    edit(&path, "set_inode_field link size 30");
+    OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[0; 200], block * 1024 + 30).unwrap();
+    assert!(!verdict(&path));
+}
+
+/// Inline data reaches as far as a map of blocks could: mke2fs keeps files so that are one hole.
+#[test]
+fn sizes_beyond_the_map_are_damage() {
+    let indirect = (12 + 256 + 256 * 256 + 256 * 256 * 256) * 1024u64;
+    for (options, size, is_sound) in [
+        (&["-b", "1024"][..], u64::from(u32::MAX) << 10, true),
+        (&["-b", "1024"], (u64::from(u32::MAX) + 1) << 10, false),
+        (&["-b", "1024", "-O", "^extent,^64bit"], indirect, true),
+        (&["-b", "1024", "-O", "^extent,^64bit"], indirect + 1, false),
+        (&["-b", "1024", "-O", "inline_data"], indirect, true),
+        (&["-b", "1024", "-O", "inline_data"], indirect + 1, false),
+        (&["-b", "1024", "-O", "inline_data"], 944_892_805_123, false),
+    ] {
+        let scratch = testkit::scratch();
+        let path = image(scratch.path(), options);
+        let hello = scratch.path().join("hello");
+        std::fs::write(&hello, "hello").unwrap();
+        edit(&path, &format!("write {} hello", hello.display()));
+        edit(&path, &format!("set_inode_field hello size {size}"));
+        assert_eq!(verdict(&path), is_sound, "{options:?} {size}");
+    }
+}
+
+/// What lies before the end is checked, however early it comes.
+#[test]
+fn an_image_that_ends_early_is_checked_as_far_as_it_goes() {
+    let scratch = testkit::scratch();
+    let path = image(scratch.path(), &["-b", "1024"]);
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(3 << 20).unwrap();
+    let report = check(&path);
+    assert!(report.opened);
+    assert_eq!(report.exit_code(), 4);
+    assert!(report.findings.iter().any(|found| found.says.contains("the device's size is 3145728")));
+}
+
+#[test]
+fn what_is_another_format_is_named() {
+    for (magic, name) in [(&b"QFI\xfb"[..], "qcow2"), (b"XFSB", "XFS"), (b"\x1f\x8b\x08", "gzip")] {
+        for size in [64, 1 << 20] {
+            let device = MemDevice::new(size);
+            device.write_at(0, magic).unwrap();
+            let report = check::check(&device, &Options::default()).unwrap();
+            assert_eq!(report.exit_code(), 8);
+            assert!(report.findings[0].says.contains(name), "{:?}", report.findings);
+        }
+    }
+}
