@@ -1,5 +1,6 @@
 //! `extant export`: a tree out of an image with all its metadata, as a tar archive or into a directory.
 
+mod compress;
 mod tar;
 
 use std::ffi::OsString;
@@ -12,6 +13,7 @@ use image::source::pretend::pretender;
 
 use crate::exit;
 use crate::look::host::{Choices, Host, Place, open_named_dir};
+use crate::look::leave_out::LeaveOut;
 use crate::look::progress::Progress;
 use crate::look::{IMAGES_HELP, OpenArgs, Session, Target};
 
@@ -25,19 +27,20 @@ Into a directory everything goes that this user may set: owners and devices need
 
 Examples:
   extant export root.img --tar root.tar
-  extant export root.img --tar - | zstd > root.tar.zst
+  extant export root.img --tar root.tar.zst
+  extant export stranger.img --tar out.tar --no-devices --no-setid --no-xattrs='security.*'
   extant export 'disk.img#2:/var/log' --tar - | ssh host tar -x -C logs
   sudo extant export root.img --dir rootfs/";
 
 /// Write a tree of an image into a tar archive or a directory, metadata whole.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{IMAGES_HELP}\n\n{EXAMPLES}"))]
-#[command(group(clap::ArgGroup::new("to").required(true).args(["tar", "dir"])))]
+#[command(group(clap::ArgGroup::new("to").required(true).args(["tar", "dir", "output"])))]
 pub(crate) struct ExportArgs {
     /// What to export; everything without a path.
     #[arg(value_name = "IMG[:PATH]")]
     source: OsString,
-    /// Write an archive; - for standard output.
+    /// Write an archive; - for standard output. Compressed as its name says: .gz, .zst, .xz.
     #[arg(long, value_name = "FILE")]
     tar: Option<PathBuf>,
     /// Fill a directory, which is made if it does not exist, and otherwise must be empty.
@@ -54,11 +57,23 @@ pub(crate) struct ExportArgs {
     #[arg(long)]
     no_sparse: bool,
     #[command(flatten)]
+    leave_out: LeaveOut,
+    /// What other programs call the output.
+    #[arg(short, long = "output", value_name = "FILE", hide = true)]
+    output: Option<PathBuf>,
+    #[command(flatten)]
     open: OpenArgs,
 }
 
 pub(crate) fn run(args: &ExportArgs) -> ExitCode {
     let mut session = Session::new(&args.open);
+    if let Some(output) = &args.output {
+        let output = output.display();
+        let why =
+            format!("there is no -o: --tar {output} writes an archive, --dir {output} fills a directory");
+        session.problem(exit::USAGE_CODE, why);
+        return session.finish(Ok(()));
+    }
     let targets = session.targets(std::slice::from_ref(&args.source), Follow::NotTheLast);
     let [target] = &targets[..] else {
         if targets.len() > 1 {
@@ -106,7 +121,7 @@ fn to_dir(args: &ExportArgs, session: &mut Session, target: &Target, dir: &Path)
         Err(error) => return refused(session, error),
     };
     let choices = Choices { metadata: true, sparse: !args.no_sparse, replace: args.force };
-    let host = Host::new(choices, Progress::new("exporting"));
+    let host = Host::new(choices, Progress::new("exporting")).leaving_out(&args.leave_out);
     let place = match target.inode.kind() {
         FileType::Directory => Place::Into(fd),
         _ => Place::Name(fd, target.name().to_vec()),

@@ -17,6 +17,7 @@
 
 mod glob;
 pub(crate) mod host;
+pub(crate) mod leave_out;
 pub(crate) mod outside;
 pub(crate) mod print;
 pub(crate) mod progress;

@@ -351,3 +351,69 @@ fn names_of_encrypted_directories_are_spelled() {
     testkit::run("tar", args!["-xf", &archive, "-C", &unpacked]);
     assert_eq!(unpacked.join("enc/a1fifo").symlink_metadata().unwrap().nlink(), 2);
 }
+
+/// A stranger's image as root: what would be real on this machine can be left out, by name, of archives and directories.
+#[test]
+fn devices_set_id_bits_and_attributes_can_be_left_out() {
+    let scratch = scratch();
+    let dir = scratch.path();
+    let image = dir.join("a.img");
+    testkit::run("mke2fs", args!["-q", "-F", "-t", "ext4", &image, "8M"]);
+    let file = dir.join("file");
+    std::fs::write(&file, "x").unwrap();
+    for request in [
+        &format!("write {} su", file.display()),
+        "set_inode_field su mode 0106755",
+        "ea_set su security.capability 0123456789012345678901",
+        "ea_set su user.kept yes",
+        "mknod disk b 8 0",
+    ] {
+        testkit::run("debugfs", args!["-w", "-R", request, &image]);
+    }
+    let listed = |options: &[&str]| {
+        let tar = dir.join("t.tar");
+        let mut command = common::extant();
+        command.args(["export", "--force", "--tar"]).arg(&tar).arg(&image).args(options);
+        common::outcome(&mut command).code(0);
+        let list = testkit::command("tar").args(["--xattrs", "-tvvf"]).arg(&tar).output().unwrap();
+        String::from_utf8(list.stdout).unwrap()
+    };
+    let all = listed(&[]);
+    assert!(
+        all.contains("-rwsr-sr-x") && all.contains("8,0") && all.contains("security.capability"),
+        "{all}"
+    );
+    let some = listed(&["--no-devices", "--no-setid"]);
+    assert!(some.contains("-rwxr-xr-x") && !some.contains("8,0") && !some.contains("capability"), "{some}");
+    assert!(some.contains("user.kept"), "{some}");
+    assert!(!listed(&["--no-xattrs=security.*"]).contains("security."));
+    assert!(!listed(&["--no-xattrs"]).contains("user.kept"));
+    let out = dir.join("out");
+    let mut command = common::extant();
+    command.args(["export", "--no-devices", "--no-setid", "--dir"]).arg(&out).arg(&image);
+    common::outcome(&mut command).code(0);
+    assert!(!out.join("disk").exists());
+    use std::os::unix::fs::PermissionsExt;
+    assert_eq!(std::fs::metadata(out.join("su")).unwrap().permissions().mode() & 0o7777, 0o755);
+}
+
+/// The name of an archive says how it is compressed; what is not written here is refused, and so is -o, with what to do.
+#[test]
+fn an_archive_is_compressed_as_its_name_says() {
+    let scratch = scratch();
+    let dir = scratch.path();
+    let image = dir.join("a.img");
+    testkit::run("mke2fs", args!["-q", "-F", "-t", "ext4", &image, "8M"]);
+    let plain = dir.join("a.tar");
+    common::run(args!["export", &image, "--tar", &plain]).code(0);
+    for (name, program) in [("a.tar.gz", "gzip"), ("a.tgz", "gzip"), ("a.tar.zst", "zstd"), ("a.txz", "xz")] {
+        let packed = dir.join(name);
+        common::run(args!["export", &image, "--tar", &packed]).code(0);
+        let unpacked = testkit::run(program, args!["-dc", &packed]).stdout;
+        assert_eq!(unpacked, std::fs::read(&plain).unwrap(), "{name}");
+    }
+    let refused = common::run(args!["export", &image, "--tar", dir.join("a.tar.bz2")]);
+    assert!(refused.code(common::USAGE).contains("| bzip2 >"), "{}", refused.stderr);
+    let refused = common::run(args!["export", &image, "-o", "x.tar"]);
+    assert!(refused.code(common::USAGE).contains("--tar x.tar"), "{}", refused.stderr);
+}

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::mpsc;
 
@@ -20,6 +20,7 @@ use extant::{Attribute, Fault, FileSystem, FileType, InodeRef, Timestamp};
 use tarout::{Begun, Entry, Kind, Run, TarFault, TarWriter, Time, Xattr};
 
 use super::ExportArgs;
+use super::compress::{self, Compression, Output};
 use crate::exit;
 use crate::look::host::data_runs;
 use crate::look::outside::Outside;
@@ -49,11 +50,24 @@ pub(super) fn export(
         }
         // Fewer and larger portions for who reads; where the output is no pipe, nothing happens.
         let _ = rustix::pipe::fcntl_setpipe_size(&out, 1 << 20);
-        return write(args, session, target, File::from(rustix::io::dup(&out)?)).map(drop);
+        let out = Output::new(File::from(rustix::io::dup(&out)?), Compression::None)?;
+        return write(args, session, target, out).map(drop);
     }
     if is_special(file) {
-        return write(args, session, target, File::options().write(true).open(file)?).map(drop);
+        let out = Output::new(File::options().write(true).open(file)?, Compression::None)?;
+        return write(args, session, target, out).map(drop);
     }
+    let compression = match compress::by_name(file) {
+        Ok(compression) => compression,
+        Err(program) => {
+            let file = file.display();
+            let why = format!(
+                "{file}: this compression is not written here; --tar - | {program} > {file} makes it"
+            );
+            session.problem(exit::USAGE_CODE, why);
+            return Ok(());
+        }
+    };
     if !args.force && file.symlink_metadata().is_ok() {
         session.problem(
             exit::EXISTS,
@@ -70,7 +84,7 @@ pub(super) fn export(
         session.problem(code, format_args!("cannot write {}: {error}", file.display()));
     };
     let written = NewFile::create(file).and_then(|new| {
-        let copy = new.file().try_clone()?;
+        let copy = Output::new(new.file().try_clone()?, compression)?;
         if write(args, session, target, copy)? { new.publish(args.force, false) } else { Ok(()) }
     });
     if let Err(error) = written {
@@ -80,7 +94,7 @@ pub(super) fn export(
 }
 
 /// Writes everything; false when the archive is not to be kept.
-fn write(args: &ExportArgs, session: &mut Session, target: &Target, out: File) -> io::Result<bool> {
+fn write(args: &ExportArgs, session: &mut Session, target: &Target, out: Output) -> io::Result<bool> {
     let mut archive = Archive {
         args,
         session,
@@ -94,7 +108,11 @@ fn write(args: &ExportArgs, session: &mut Session, target: &Target, out: File) -
     };
     for loaded in target.fs.walk_inode(target.inode.clone()).contents() {
         match loaded {
-            Ok(loaded) => archive.add(loaded)?,
+            Ok(mut loaded) => {
+                if args.leave_out.apply(&mut loaded) {
+                    archive.add(loaded)?;
+                }
+            }
             Err(fault) => archive.session.walk_fault(target, &fault),
         }
     }
@@ -107,7 +125,7 @@ fn write(args: &ExportArgs, session: &mut Session, target: &Target, out: File) -
         progress.line(&line);
     }
     match tar.finish() {
-        Ok(mut out) => out.flush().map(|()| true),
+        Ok(out) => out.finish().map(|()| true),
         Err(TarFault::Io(error)) => Err(error),
         Err(other) => {
             session.problem(exit::TARGET, other);
@@ -120,7 +138,7 @@ struct Archive<'a> {
     args: &'a ExportArgs,
     session: &'a mut Session,
     target: &'a Target,
-    tar: TarWriter<File>,
+    tar: TarWriter<Output>,
     progress: Progress,
     /// A buffer for files that are read here.
     large: Vec<u8>,

@@ -248,6 +248,20 @@ fn next_unit(bytes: &[u8]) -> Option<(u32, &[u8])> {
     }
 }
 
+/// A pattern of one name, without a path: of an attribute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamePattern(Vec<Token>);
+
+impl NamePattern {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        tokens(text.as_bytes()).map(Self).map_err(str::to_owned)
+    }
+
+    pub(crate) fn matches(&self, name: &[u8]) -> bool {
+        name_matches(&self.0, name)
+    }
+}
+
 /// The name that a pattern without wildcards stands for.
 fn literal(tokens: &[Token]) -> Option<Vec<u8>> {
     let mut name = Vec::new();

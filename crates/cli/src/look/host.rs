@@ -32,6 +32,7 @@ use extant::{Attribute, Fault, FileSystem, FileType, Stat, Timestamp};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use super::leave_out::LeaveOut;
 use super::outside::Outside;
 use super::progress::Progress;
 use super::{Session, Target, below, code_of, shown};
@@ -65,6 +66,7 @@ pub(crate) enum Place {
 /// A copy to the host; several trees may go through one.
 pub(crate) struct Host {
     shared: Arc<Shared>,
+    leave_out: LeaveOut,
 }
 
 /// What the threads of a copy share.
@@ -170,7 +172,12 @@ impl Host {
             stop: AtomicBool::new(false),
             told: Mutex::default(),
         };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), leave_out: LeaveOut::default() }
+    }
+
+    /// Leaves out of all copies what the options say.
+    pub(crate) fn leaving_out(self, leave_out: &LeaveOut) -> Self {
+        Self { leave_out: leave_out.clone(), ..self }
     }
 
     /// Copies everything below a target. What goes wrong is told, and remembered for [`finish`](Self::finish).
@@ -222,6 +229,9 @@ impl Host {
                     continue;
                 }
             };
+            if !self.leave_out.apply(&mut loaded) {
+                continue;
+            }
             let depth = loaded.entry.depth();
             let path = below(&target.path, loaded.entry.path());
             let shown = shown(&target.image, &path);
@@ -269,7 +279,7 @@ impl Host {
                 Some(first) => Link::Further(Arc::clone(first)),
                 None if loaded.stat.links < 2 => Link::Only,
                 None => {
-                    Self::make_first(target, &mut loaded);
+                    self.make_first(target, &mut loaded);
                     let first = FirstName::new(path.path);
                     links.insert(loaded.stat.ino, Arc::clone(&first));
                     Link::First(first)
@@ -282,11 +292,12 @@ impl Host {
     }
 
     /// Gives a further name what it takes to make the file, as its first name has no place on the host.
-    fn make_first(target: &Target, loaded: &mut Loaded) {
+    fn make_first(&self, target: &Target, loaded: &mut Loaded) {
         if loaded.link_of.take().is_none() {
             return;
         }
         loaded.xattrs = target.fs.volume().xattrs(&loaded.inode);
+        self.leave_out.apply(loaded);
         if loaded.stat.kind == FileType::Regular {
             loaded.data = Data::Large;
         }
