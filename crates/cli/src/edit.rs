@@ -241,7 +241,8 @@ mod tests {
         assert!(matches!(parse_line(b"xattr set user.a -1 /a"), Ok(Some(Step::Change(Change::Xattr(_))))));
         assert_eq!(
             parse_line(b"mount /a").unwrap_err(),
-            "there is no command \"mount\"; there are: mkdir rm mv ln chmod chown project xattr put truncate fallocate touch cp"
+            "there is no command \"mount\"; there are: mkdir mknod mkfifo rm mv ln chmod chown project xattr put \
+             truncate fallocate touch cp"
         );
         assert!(parse_line(b"mkdir 'a").unwrap_err().contains("not closed"));
         let missing = parse_line(b"mkdir").unwrap_err();

@@ -35,7 +35,7 @@ Examples:
 /// Write a tree of an image into a tar archive or a directory, metadata whole.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{IMAGES_HELP}\n\n{EXAMPLES}"))]
-#[command(group(clap::ArgGroup::new("to").required(true).args(["tar", "dir", "output"])))]
+#[command(group(clap::ArgGroup::new("to").required(true).args(["tar", "dir"])))]
 pub(crate) struct ExportArgs {
     /// What to export; everything without a path.
     #[arg(value_name = "IMG[:PATH]")]
@@ -58,22 +58,12 @@ pub(crate) struct ExportArgs {
     no_sparse: bool,
     #[command(flatten)]
     leave_out: LeaveOut,
-    /// What other programs call the output.
-    #[arg(short, long = "output", value_name = "FILE", hide = true)]
-    output: Option<PathBuf>,
     #[command(flatten)]
     open: OpenArgs,
 }
 
 pub(crate) fn run(args: &ExportArgs) -> ExitCode {
     let mut session = Session::new(&args.open);
-    if let Some(output) = &args.output {
-        let output = output.display();
-        let why =
-            format!("there is no -o: --tar {output} writes an archive, --dir {output} fills a directory");
-        session.problem(exit::USAGE_CODE, why);
-        return session.finish(Ok(()));
-    }
     let targets = session.targets(std::slice::from_ref(&args.source), Follow::NotTheLast);
     let [target] = &targets[..] else {
         if targets.len() > 1 {

@@ -646,7 +646,7 @@ mod tests {
             assert!(error.contains(says), "{arg}: {error}");
         }
         let error = parse(&dir, "").unwrap().open_read_only().unwrap_err().to_string();
-        assert!(error.ends_with("is a directory, no image"), "{error}");
+        assert!(error.contains("is a directory, and an image file or block device is wanted"), "{error}");
     }
 
     #[test]

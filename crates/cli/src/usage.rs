@@ -185,7 +185,7 @@ fn remedy(error: &Error, asked: &Asked) -> Option<String> {
         }
         ErrorKind::InvalidSubcommand => {
             let names: Vec<&str> = asked.command.get_subcommands().map(clap::Command::get_name).collect();
-            (names.len() < 15).then(|| format!("there are: {}", names.join(" ")))
+            (names.len() < 20).then(|| format!("there are: {}", names.join(" ")))
         }
         _ => None,
     }

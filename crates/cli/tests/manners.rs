@@ -304,6 +304,8 @@ const RIGHT: &[&str] = &[
     "$truncate -s 1K r.img:/a/moved",
     "$fallocate r.img:/a/moved 0 8K",
     "$touch r.img:/a/touched",
+    "$mkfifo r.img:/a/fifo",
+    "$mknod r.img:/a/null c 1 3",
     "$rm r.img:/a/touched",
     "$edit r.img script",
     "export r.img --tar -",

@@ -139,6 +139,10 @@ impl Kernel {
         }
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&dir, at.name(), flags, Mode::empty())?;
+        // Past what the C library's type can carry; the kernel calls a negative size invalid.
+        if size > i64::MAX as u64 {
+            return Err(Refused::INVAL);
+        }
         rustix::fs::ftruncate(&file, size)
     }
 

@@ -27,17 +27,22 @@ pub struct Opener {
 #[derive(Default)]
 pub(crate) struct Openers {
     last: AtomicU64,
-    files: Mutex<HashMap<u64, Arc<ErrorsTold>>>,
+    files: Mutex<HashMap<u64, (Ino, Arc<ErrorsTold>)>>,
     /// Of inodes only that had errors.
     processes: Mutex<HashMap<(Ino, u32), Arc<ErrorsTold>>>,
 }
 
 impl Openers {
     /// Somebody opens a file: its handle.
-    pub(crate) fn open(&self, told: ErrorsTold) -> u64 {
+    pub(crate) fn open(&self, ino: Ino, told: ErrorsTold) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        locked(&self.files).insert(handle, Arc::new(told));
+        locked(&self.files).insert(handle, (ino, Arc::new(told)));
         handle
+    }
+
+    /// Closes all that is open: their inodes, each as often as it was open.
+    pub(crate) fn close_all(&self) -> Vec<Ino> {
+        locked(&self.files).drain().map(|(_, (ino, _))| ino).collect()
     }
 
     /// Closes it; was it open?
@@ -53,7 +58,7 @@ impl Openers {
         data_only: bool,
     ) -> Result<(), Fault> {
         let open = locked(&self.files).get(&opener.handle).cloned();
-        if let Some(told) = open {
+        if let Some((_, told)) = open {
             return volume.fsync_as(ino, &told, data_only);
         }
         let key = || (ino, process_of(opener.thread));
@@ -102,9 +107,10 @@ mod tests {
     #[test]
     fn handles_are_never_given_twice() {
         let openers = Openers::default();
-        let (one, two) = (openers.open(ErrorsTold::default()), openers.open(ErrorsTold::default()));
+        let (one, two) =
+            (openers.open(Ino(12), ErrorsTold::default()), openers.open(Ino(12), ErrorsTold::default()));
         assert!(one != 0 && one != two);
         assert!(openers.close(one) && !openers.close(one) && !openers.close(0));
-        assert!(openers.open(ErrorsTold::default()) != one);
+        assert!(openers.open(Ino(12), ErrorsTold::default()) != one);
     }
 }

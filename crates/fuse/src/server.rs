@@ -111,7 +111,8 @@ impl Server {
             }
         };
         let kept = std::mem::take(&mut *self.kept());
-        for ino in kept {
+        // What is open without a name goes as well: a mount that ends by a signal has users left.
+        for ino in kept.into_iter().chain(self.openers.close_all()) {
             if let Err(fault) = volume.released(ino) {
                 (self.report)(&fault.to_string());
             }
@@ -296,7 +297,7 @@ impl Serve for Server {
                 volume.read(&file, 0, &mut [])?;
             }
             volume.opened(ino)?;
-            let handle = self.openers.open(volume.errors_told(ino)?);
+            let handle = self.openers.open(ino, volume.errors_told(ino)?);
             Ok(Opened { handle, appends_only: access.write && file.has_flag(flags::APPEND) })
         })
     }

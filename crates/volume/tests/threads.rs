@@ -30,6 +30,7 @@ const EXPECTED: &[Refusal] = &[
     Refusal::Stale,
     Refusal::NoAttribute,
     Refusal::NoSpace,
+    Refusal::NoInodes,
     Refusal::WrongType,
     Refusal::Busy,
     Refusal::NotSupported,

@@ -47,8 +47,8 @@ impl LeaveOut {
     pub(crate) fn retain(&self, attributes: &mut Vec<Attribute>) {
         attributes.retain(|attribute| {
             let is_capability = attribute.name == b"security.capability";
-            !(self.no_setid && is_capability)
-                && !self.no_xattrs.iter().any(|pattern| pattern.matches(&attribute.name))
+            let is_excluded = self.no_xattrs.iter().any(|pattern| pattern.matches(&attribute.name));
+            !is_excluded && !(self.no_setid && is_capability)
         });
     }
 }
