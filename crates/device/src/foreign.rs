@@ -6,7 +6,7 @@
 //! superblock asks here after finding none.
 //!
 //! Invariants
-//! 1. Bounded: at most one short read for each row of [`TABLE`]; bytes past the end of the device match nothing.
+//! 1. Bounded: at most one short read for each row of the table; bytes past the end of the device match nothing.
 //! 2. The first row that matches is the answer, so containers stand before what may lie inside them.
 //!
 //! ```

@@ -48,7 +48,7 @@ impl LeaveOut {
         attributes.retain(|attribute| {
             let is_capability = attribute.name == b"security.capability";
             let is_excluded = self.no_xattrs.iter().any(|pattern| pattern.matches(&attribute.name));
-            !is_excluded && !(self.no_setid && is_capability)
+            !(is_excluded || self.no_setid && is_capability)
         });
     }
 }

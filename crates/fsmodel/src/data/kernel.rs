@@ -107,7 +107,7 @@ impl Kernel {
                 return Ok(Answer::Bytes(bytes));
             }
             // Past what the C library's type can carry; the kernel calls a negative size invalid.
-            Op::Truncate { size, .. } if size > i64::MAX as u64 => return Err(Refused::INVAL.into()),
+            Op::Truncate { size, .. } if size > i64::MAX as u64 => return Err(Refused::INVAL),
             Op::Truncate { file, size } => rustix::fs::ftruncate(self.opened(file)?, size)?,
             Op::Fallocate { file, mode, pos, len } => {
                 let leaves_inode = self.leaves_inode;
