@@ -462,6 +462,13 @@ impl Serve for Server {
         });
     }
 
+    fn forgotten(&self, ino: Ino) {
+        let _ = self.ask(|volume| {
+            volume.forgotten(ino);
+            Ok(())
+        });
+    }
+
     fn sync(&self, ino: Ino, opener: Opener, data_only: bool) -> Result<(), Errno> {
         self.ask(|volume| match ino {
             Ino::ROOT => volume.sync(),

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use base::Lblk;
 use extent_status::{Answer, Entry, Keep, Settled, Source, Status};
 use mapping::{FileMap, Holds, Mapped};
+use memory::Budget;
 use ondisk::inode::flags;
 use page_cache::{Backing, Order, PageCache};
 use parking_lot::{Mutex, RwLock};
@@ -61,6 +62,10 @@ pub enum DataPath {
 
 /// Bytes of memory per entry of what is known of files' blocks: of it there is a share of the budget at most, and less when that is spent.
 const ENTRY_BYTES: u64 = 24;
+
+/// Memory that a file with bytes in memory takes besides these and its inode: this structure, and its places in the cache of bytes (a
+/// file with a chunk and a folio) and in what is known of blocks.
+pub(crate) const FILE_BYTES: usize = size_of::<FileData>() + 2048;
 
 /// What all files' data of a volume share.
 pub struct FileCaches {
@@ -125,6 +130,7 @@ impl FileCaches {
         let pages = self.pages.file_of(key, block_bytes, order_max).open();
         pages.raise_end(size);
         FileData {
+            budget: Arc::clone(&shared.budget),
             path,
             pages,
             unconverted: Unconverted::default(),
@@ -217,6 +223,8 @@ impl FileCaches {
 
 /// What a file has in memory besides its inode. See the module's first page.
 pub struct FileData {
+    /// Pays [`FILE_BYTES`] for it.
+    budget: Arc<Budget>,
     path: DataPath,
     /// Its bytes.
     pub pages: page_cache::Handle,
@@ -237,7 +245,24 @@ pub struct FileData {
     has_lost: AtomicBool,
 }
 
+impl Drop for FileData {
+    fn drop(&mut self) {
+        self.budget.release(FILE_BYTES);
+    }
+}
+
 impl FileData {
+    /// Accounts for it, once; with no lock held that a shrinker takes.
+    pub(crate) fn charge(&self) {
+        self.budget.charge(FILE_BYTES);
+    }
+
+    /// Could it be made again of the inode, whose size is this? Nothing is dirty, promised, or to be told.
+    pub(crate) fn is_idle(&self, on_disk: u64) -> bool {
+        let is_settled = !self.is_listed.load(Ordering::Acquire) && self.pages.is_clean();
+        is_settled && self.promised() == 0 && self.size() == on_disk && !self.pages.had_errors()
+    }
+
     /// How its bytes get to the device.
     #[must_use]
     pub fn path(&self) -> DataPath {

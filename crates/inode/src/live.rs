@@ -295,6 +295,19 @@ impl Node {
         values.fields.links == 0 && self.opens.load(Ordering::Relaxed) == 0
     }
 
+    /// Lets what is in memory of its bytes go, if they are on the device and nobody has them. Did it?
+    fn let_data_go(&self) -> bool {
+        let Some(mut values) = self.values.try_lock() else { return false };
+        let on_disk = values.fields.size;
+        let is_idle = |data: &mut Arc<FileData>| Arc::get_mut(data).is_some_and(|data| data.is_idle(on_disk));
+        if !values.data.as_mut().is_some_and(is_idle) {
+            return false;
+        }
+        let data = values.data.take();
+        drop(values);
+        data.is_some()
+    }
+
     /// Its values, if nobody else has them now.
     pub(crate) fn try_values(&self) -> Option<MutexGuard<'_, Values>> {
         self.values.try_lock()
@@ -372,7 +385,14 @@ impl Live {
         }
         let data = Arc::new(self.files.file(&self.shared, node.ino, &values));
         values.data = Some(Arc::clone(&data));
+        drop(values);
+        data.charge();
         data
+    }
+
+    /// Whoever asked for this inode does not know it any more: it leaves memory if nobody needs it.
+    pub fn forgotten(&self, ino: Ino) {
+        self.table.forgotten(ino);
     }
 
     pub(crate) fn dirs(&self) -> &Arc<DirMemory> {

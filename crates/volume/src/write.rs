@@ -383,6 +383,13 @@ impl Volume {
         }
     }
 
+    /// Whoever asks for this inode by its number will not do so soon: it need not stay in memory.
+    pub fn forgotten(&self, ino: Ino) {
+        if let Some(writer) = &self.writer {
+            writer.live().forgotten(ino);
+        }
+    }
+
     /// Is anything done at [`closing`](Self::closing)?
     #[must_use]
     pub fn asks_for_closing(&self) -> bool {

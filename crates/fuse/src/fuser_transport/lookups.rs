@@ -18,14 +18,24 @@ use base::Ino;
 /// Parts that are locked apart, since every answer with an inode in it comes by.
 const SHARDS: usize = 16;
 
-/// Entries that a part keeps room for.
+/// Entries that a shard keeps room for when the kernel forgets inodes.
 const CAPACITY_KEPT: usize = 1024;
 
+/// The lookup count of one inode; the highest bit says that the inode has no name any more. One word, because millions of
+/// these may be in memory.
 #[derive(Debug, Default, Clone, Copy)]
-struct Known {
-    count: u64,
-    /// It has no name any more.
-    is_kept: bool,
+struct Known(u64);
+
+impl Known {
+    const KEPT: u64 = 1 << 63;
+
+    fn count(self) -> u64 {
+        self.0 & !Self::KEPT
+    }
+
+    fn is_kept(self) -> bool {
+        self.0 & Self::KEPT != 0
+    }
 }
 
 /// Counts per inode.
@@ -41,7 +51,7 @@ impl Lookups {
 
     /// The kernel is going to be told of the inode.
     pub(super) fn told(&self, ino: Ino) {
-        self.shard(ino).entry(ino.0).or_default().count += 1;
+        self.shard(ino).entry(ino.0).or_default().0 += 1;
     }
 
     /// All inodes that the kernel knows.
@@ -54,29 +64,29 @@ impl Lookups {
     pub(super) fn keep(&self, ino: Ino) -> bool {
         match self.shard(ino).get_mut(&ino.0) {
             Some(known) => {
-                known.is_kept = true;
+                known.0 |= Known::KEPT;
                 true
             }
             None => false,
         }
     }
 
-    /// The kernel forgot `count` tellings. `true`: nobody knows it any more and it has no name, it is to be let go.
-    pub(super) fn forgotten(&self, ino: Ino, count: u64) -> bool {
+    /// The kernel dropped `count` lookups of the inode. `None`: others remain. `Some(has_no_name)`: these were the last; an
+    /// inode without a name is to be released then.
+    pub(super) fn forgotten(&self, ino: Ino, count: u64) -> Option<bool> {
         let mut shard = self.shard(ino);
-        let Some(known) = shard.get_mut(&ino.0) else { return false };
-        known.count = known.count.saturating_sub(count);
-        if known.count > 0 {
-            return false;
+        let known = shard.get_mut(&ino.0)?;
+        known.0 -= count.min(known.count());
+        if known.count() > 0 {
+            return None;
         }
-        let was_kept = known.is_kept;
+        let was_kept = known.is_kept();
         shard.remove(&ino.0);
-        // What many inodes took is given back when the kernel dropped them.
         if shard.capacity() > CAPACITY_KEPT && shard.len() < shard.capacity() / 4 {
             let len = shard.len();
             shard.shrink_to((2 * len).max(CAPACITY_KEPT / 2));
         }
-        was_kept
+        Some(was_kept)
     }
 }
 
@@ -95,7 +105,7 @@ mod tests {
         }
         assert!(capacity() >= 99_988);
         for ino in 12..99_000 {
-            assert!(!lookups.forgotten(Ino(ino), 2));
+            assert_eq!(lookups.forgotten(Ino(ino), 2), Some(false));
         }
         assert_eq!(lookups.known().len(), 1000);
         assert!(capacity() <= SHARDS * 2 * CAPACITY_KEPT, "{}", capacity());
@@ -109,10 +119,10 @@ mod tests {
             lookups.told(ino);
         }
         assert!(lookups.keep(ino));
-        assert!(!lookups.forgotten(ino, 2));
-        assert!(lookups.forgotten(ino, 1));
-        assert!(!lookups.forgotten(ino, 1), "once only");
+        assert_eq!(lookups.forgotten(ino, 2), None);
+        assert_eq!(lookups.forgotten(ino, 1), Some(true));
+        assert_eq!(lookups.forgotten(ino, 1), None, "once only");
         lookups.told(ino);
-        assert!(!lookups.forgotten(ino, 1), "another inode of the same number, with a name");
+        assert_eq!(lookups.forgotten(ino, 1), Some(false), "another inode of the same number, with a name");
     }
 }

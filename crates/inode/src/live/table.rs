@@ -21,6 +21,7 @@ use memory::{Budget, Shrinker};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Node, OrphanState};
+use crate::data::FILE_BYTES;
 
 const SHARDS: usize = 64;
 /// Threads that have their last inode at hand.
@@ -152,6 +153,24 @@ impl Table {
         }
     }
 
+    fn release(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.budget.release(bytes);
+    }
+
+    /// Lets one inode go, if it is idle. Its row stays where it is in the order.
+    pub(super) fn forgotten(&self, ino: Ino) {
+        let written = self.written.load(Ordering::Acquire);
+        let mut gone = Gone::default();
+        {
+            let mut shard = self.shard(ino);
+            let Rows { rows, uncharged, departed, .. } = &mut *shard;
+            let Some(row) = rows.get_mut(&(ino.0 / ROW)) else { return };
+            gone.add(&mut row[(ino.0 % ROW) as usize], written, (uncharged, departed));
+        }
+        self.release(gone.inodes);
+    }
+
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Rows> {
         // Spread: threads that make inodes at the same pace, each in a group of its own, would be in the same shard all the time. Many rows
         // together: who goes from one inode to the next finds the shard in his processor's cache.
@@ -175,36 +194,64 @@ impl Rows {
         &mut row[(ino.0 % ROW) as usize]
     }
 
-    /// Lets the idle inodes of the next row go: how many bytes they had charged, and are there others that are not written yet? `None`: there
-    /// are no rows.
-    fn let_go(&mut self, written: u64) -> Option<(usize, bool)> {
+    /// Lets the idle inodes of the next row go, and what others have in memory of their bytes if that is on the device. `None`: there are
+    /// no rows.
+    fn let_go(&mut self, written: u64) -> Option<Gone> {
         let number = self.order.pop_front()?;
         let Self { rows, order, uncharged, departed } = self;
         let row = rows.get_mut(&number)?;
-        let (mut freed, mut are_unwritten) = (0, false);
+        let mut gone = Gone::default();
         // Nobody was here for long: the processor fetches all of them together.
         row.iter().flatten().for_each(|node| buffer::ask_for_whole(&**node));
         for place in row.iter_mut() {
-            match place.as_ref().map(|node| Use::of(node, written)) {
-                None | Some(Use::Held) => {}
-                Some(Use::Unwritten) => are_unwritten = true,
-                Some(Use::Idle) => {
-                    *place = None;
-                    *departed += 1;
-                    // Those that were not charged for give nothing back.
-                    match uncharged.checked_sub(1) {
-                        Some(fewer) => *uncharged = fewer,
-                        None => freed += NODE_BYTES,
-                    }
-                }
-            }
+            gone.add(place, written, (uncharged, departed));
         }
         match row.iter().any(Option::is_some) {
             true => order.push_back(number),
             false => drop(rows.remove(&number)),
         }
         debug_assert_eq!(order.len(), rows.len(), "each row stands once in the order");
-        Some((freed, are_unwritten))
+        Some(gone)
+    }
+}
+
+/// What was let go.
+#[derive(Default)]
+struct Gone {
+    /// Bytes that inodes had charged.
+    inodes: usize,
+    /// Bytes that files gave back, by themselves.
+    files: usize,
+    /// There are inodes that are not written yet.
+    are_unwritten: bool,
+}
+
+impl Gone {
+    /// Lets the inode in this place go, if it is idle.
+    fn add(
+        &mut self,
+        place: &mut Option<Arc<Node>>,
+        written: u64,
+        (uncharged, departed): (&mut usize, &mut u64),
+    ) {
+        let Some(node) = place else { return };
+        let needed = Use::of(node, written);
+        if !matches!(needed, Use::Held) && node.let_data_go() {
+            self.files += FILE_BYTES;
+        }
+        match needed {
+            Use::Held => {}
+            Use::Unwritten => self.are_unwritten = true,
+            Use::Idle => {
+                *place = None;
+                *departed += 1;
+                // Those that were not charged for give nothing back.
+                match uncharged.checked_sub(1) {
+                    Some(fewer) => *uncharged = fewer,
+                    None => self.inodes += NODE_BYTES,
+                }
+            }
+        }
     }
 }
 
@@ -248,7 +295,7 @@ impl Shrinker for Table {
     }
 
     fn shrink(&self, bytes: usize) -> usize {
-        let (mut freed, mut scanned) = (0, 0);
+        let (mut freed, mut inodes, mut scanned) = (0, 0, 0);
         let written = self.written.load(Ordering::Acquire);
         let first = self.turn.load(Ordering::Relaxed);
         for at in (first..first + SHARDS).map(|at| at % SHARDS) {
@@ -263,13 +310,13 @@ impl Shrinker for Table {
                 if freed >= bytes || scanned >= SCAN_MAX || unwritten >= UNWRITTEN_MAX {
                     break;
                 }
-                let Some((more, are_unwritten)) = shard.let_go(written) else { break };
-                (freed, scanned) = (freed + more, scanned + 1);
-                unwritten = if are_unwritten { unwritten + 1 } else { 0 };
+                let Some(gone) = shard.let_go(written) else { break };
+                (freed, scanned) = (freed + gone.inodes + gone.files, scanned + 1);
+                inodes += gone.inodes;
+                unwritten = if gone.are_unwritten { unwritten + 1 } else { 0 };
             }
         }
-        self.bytes.fetch_sub(freed, Ordering::Relaxed);
-        self.budget.release(freed);
+        self.release(inodes);
         freed
     }
 }

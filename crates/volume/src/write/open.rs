@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base::sync::Apart;
-use base::{Ino, Lblk, Pblk};
+use base::{BlockSize, Ino, Lblk, Pblk};
 use buffer::{Kind, Owner, Seal};
 use device::Device;
 use flush::Coordinator;
@@ -51,7 +51,7 @@ pub struct WriteOptions {
     pub track_all_orphans: bool,
     /// Do not flush at commits: for measurements, and devices whose writes are durable.
     pub no_barriers: bool,
-    /// Blocks of a transaction at most; 0 for what the log allows.
+    /// Blocks of a transaction at most; 0 for what the log allows, and an eighth of the memory for caches.
     pub transaction_max: u32,
     /// How bytes of files get from memory to the device.
     pub data: DataPath,
@@ -101,6 +101,10 @@ const ORPHANS_MAX: usize = 1 << 20;
 
 /// Blocks that wait to be written home take at most this part of the memory for caches.
 const PINNED_PART: usize = 4;
+/// So do the blocks of one transaction: they stay until it is in the log, and what it has changed again since is there twice.
+const TRANSACTION_PART: usize = 8;
+/// But so many are allowed in any case: what the smallest log has room for.
+const TRANSACTION_MIN: usize = 512;
 
 /// Opens for writing; see [`Volume::open`].
 pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Volume, OpenFault> {
@@ -219,11 +223,18 @@ struct Engine {
 }
 
 fn in_journal(sb: &Superblock, options: &OpenOptions, budget: &Budget) -> journal::Options {
+    let block_size = sb.block_size().unwrap_or(BlockSize::MIN);
+    let by_memory = (budget.limit() / TRANSACTION_PART / block_size.len()).max(TRANSACTION_MIN);
+    let by_memory = u32::try_from(by_memory).unwrap_or(u32::MAX);
+    let transaction_max = match options.write.transaction_max {
+        0 => by_memory,
+        asked => asked,
+    };
     journal::Options {
         is_wide: sb.features.has_incompat(Features::BIT64),
         has_checksums: sb.features.metadata_csum(),
         no_barriers: options.write.no_barriers,
-        transaction_max: options.write.transaction_max,
+        transaction_max,
         has_committer: !options.write.no_committer,
         // Without a committer nothing goes by the clock.
         batching: (!options.write.no_committer).then_some(options.write.batching),
