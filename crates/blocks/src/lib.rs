@@ -18,7 +18,8 @@
 //! 1. A block's count is how many hold it, 1 at least; bytes are changed only by who holds it alone, and has it `&mut`.
 //! 2. A block that nobody holds is in its pool's list of free blocks, or in the magazine of one thread; or its region has no memory.
 //! 3. Nobody sees what was in a block before: it is filled whole when it is made.
-//! 4. A region whose blocks are all free gives its memory back to the system, but for a few. Its addresses stay.
+//! 4. A region whose blocks are all free returns its memory to the system, except for a few regions. Its addresses stay reserved.
+//!    With [`purge_free_blocks`] each block does so when it is freed.
 //!
 //! Locks: one per size of blocks, held for the moves of a batch.
 //!
@@ -43,6 +44,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::region::Class;
+pub use crate::region::purge_free_blocks;
 
 /// Copies of blocks for who does not look at them: they do not go through the processor's caches, where that is known to be less work,
 /// and are waited for together.

@@ -8,7 +8,7 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
@@ -27,8 +27,22 @@ const SMALL_PAGES: usize = 4;
 /// Regions that are looked at together.
 const REGIONS_AHEAD: usize = 12;
 /// Regions that stay when they are empty, at least; and the part of all regions of a pool.
-const EMPTY_MIN: usize = 8;
+const EMPTY_MIN: usize = 1;
 const EMPTY_PART: usize = 8;
+
+/// The system's smallest page.
+const PAGE: usize = 4096;
+
+/// Whether the memory of each free block goes back to the system, not only that of empty regions.
+static PURGES_FREE: AtomicBool = AtomicBool::new(false);
+
+/// Returns the memory of each block that is freed from now on to the system, or keeps it for the next block (the default).
+///
+/// For processes with a small memory budget: there the free blocks of regions in use can be more than the budget. It costs a
+/// system call per freed block, and a page fault when the block is used again.
+pub fn purge_free_blocks(on: bool) {
+    PURGES_FREE.store(on, Ordering::Relaxed);
+}
 
 /// Asks the system for huge pages for memory that nothing is in yet.
 pub(crate) fn in_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
@@ -183,6 +197,17 @@ impl Arena {
         let _ = unsafe { madvise(self.region(number).as_ptr().cast(), REGION, Advice::LinuxDontNeed) };
     }
 
+    /// Gives a block's memory back. The block stays free for the next use, with zeros.
+    ///
+    /// # Safety
+    /// The block is of `class` and nobody holds it.
+    unsafe fn purge(class: Class, block: NonNull<u8>) {
+        if class.len().is_multiple_of(PAGE) {
+            // SAFETY: whole pages of a free block. If the system does not take them they stay.
+            let _ = unsafe { madvise(block.as_ptr().cast(), class.len(), Advice::LinuxDontNeed) };
+        }
+    }
+
     /// Where a region begins.
     fn region(self, number: usize) -> NonNull<u8> {
         debug_assert!(number < REGIONS, "an arena has {REGIONS} regions");
@@ -328,6 +353,10 @@ impl Pool {
             self.available.push((arena, number));
         }
         if region.free < class.blocks() {
+            if PURGES_FREE.load(Ordering::Relaxed) {
+                // SAFETY: the block was just put among the free ones, under the lock.
+                unsafe { Arena::purge(class, block) };
+            }
             return;
         }
         self.empty += 1;

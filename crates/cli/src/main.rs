@@ -3,10 +3,11 @@
 //! Owns the command line: parsing, messages, progress, exit codes. Does **not** own any work on images (see the crates
 //! `image` and below).
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 // They end the program where standard output or standard error is gone; see `voice`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod allocator;
 mod build;
 mod cat;
 mod check;
@@ -34,10 +35,6 @@ mod waiting;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-
-/// Several threads make and drop blocks and inodes by the million.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const AFTER_HELP: &str = "\
 Exit codes:

@@ -450,3 +450,25 @@ fn handles_of_files_outlive_the_mount() {
     mount.unmount();
     e2fsck_clean(&image);
 }
+
+/// Caches, allocator and kernel together: what a user sees of `--cache`. `bench/memory.py` is the large version.
+#[test]
+fn a_mount_takes_little_more_memory_than_its_cache() {
+    if !has_fuse() {
+        return;
+    }
+    let (_dir, image) = empty_image(&["-N", "20000"]);
+    let mount = Mount::new(&image, &["-o", "rw", "--cache", "8M"]);
+    runs(
+        mount.path(),
+        "for d in $(seq 60); do mkdir $d; for f in $(seq 100); do echo content > $d/$f; done; done
+         dd if=/dev/zero of=large bs=1M count=24 status=none; find . -ls > /dev/null; cat large > /dev/null",
+    );
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", mount.server().as_raw_nonzero())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib < (8 + 48) << 10, "{kib} KiB");
+    mount.unmount();
+    e2fsck_clean(&image);
+}

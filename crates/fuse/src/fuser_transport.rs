@@ -322,11 +322,11 @@ impl<S: Serve> Filesystem for Transport<S> {
 
     fn forget(&self, _: &Request, node: INodeNo, count: u64) {
         if let (true, Ok(ino)) = (self.writable, convert::ino_of(node))
-            && let Some(is_nameless) = self.lookups.forgotten(ino, count)
+            && let Some(is_nameless) = self.lookups.forget(ino, count)
         {
             match is_nameless {
                 true => self.serve.let_go(ino),
-                false => self.serve.forgotten(ino),
+                false => self.serve.evict(ino),
             }
         }
     }

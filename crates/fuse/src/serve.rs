@@ -320,8 +320,8 @@ pub trait Serve: Send + Sync + 'static {
     /// Nobody uses this inode any more, whose last name was taken.
     fn let_go(&self, _ino: Ino) {}
 
-    /// The kernel does not know this inode any more: what is in memory of it is not needed soon.
-    fn forgotten(&self, _ino: Ino) {}
+    /// The kernel dropped its last lookup of this inode: what is cached of it is unlikely to be needed soon.
+    fn evict(&self, _ino: Ino) {}
 
     /// Makes what was done to an inode durable; for the root, all that was done. `data_only`: of the inode itself only what it
     /// takes to read its bytes.

@@ -11,6 +11,7 @@
 
 use std::any::Any;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::{ControlFlow, Range};
 use std::os::fd::BorrowedFd;
@@ -52,6 +53,14 @@ pub struct Server {
     tells_closes: bool,
     openers: Openers,
     report: Report,
+    collect: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// Inodes that a thread evicts on requests of the kernel from one call of [`Server::with_collect`]'s function to the next.
+const EVICTIONS_PER_COLLECT: u32 = 4096;
+
+thread_local! {
+    static EVICTED: Cell<u32> = const { Cell::new(0) };
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one, and it is open nearly always")]
@@ -74,7 +83,15 @@ impl Server {
             tells_opens: false,
             openers: Openers::default(),
             report,
+            collect: None,
         }
+    }
+
+    /// Calls `collect` in threads that handle requests, each time that the kernel forgot thousands of inodes: for allocators that
+    /// return memory when they are asked.
+    #[must_use]
+    pub fn with_collect(self, collect: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { collect: Some(Box::new(collect)), ..self }
     }
 
     /// Has itself told of each opening and closing of a file, at the cost of two requests: errors of writing back are told once to
@@ -462,11 +479,18 @@ impl Serve for Server {
         });
     }
 
-    fn forgotten(&self, ino: Ino) {
+    fn evict(&self, ino: Ino) {
         let _ = self.ask(|volume| {
-            volume.forgotten(ino);
+            volume.evict(ino);
             Ok(())
         });
+        let evicted = EVICTED.get() + 1;
+        EVICTED.set(evicted % EVICTIONS_PER_COLLECT);
+        if evicted == EVICTIONS_PER_COLLECT
+            && let Some(collect) = &self.collect
+        {
+            collect();
+        }
     }
 
     fn sync(&self, ino: Ino, opener: Opener, data_only: bool) -> Result<(), Errno> {

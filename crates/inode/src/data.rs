@@ -63,8 +63,8 @@ pub enum DataPath {
 /// Bytes of memory per entry of what is known of files' blocks: of it there is a share of the budget at most, and less when that is spent.
 const ENTRY_BYTES: u64 = 24;
 
-/// Memory that a file with bytes in memory takes besides these and its inode: this structure, and its places in the cache of bytes (a
-/// file with a chunk and a folio) and in what is known of blocks.
+/// Memory that a file with cached data takes besides that data and its inode: this structure, and its entries in the page cache (one
+/// chunk and one folio) and in the extent-status cache.
 pub(crate) const FILE_BYTES: usize = size_of::<FileData>() + 2048;
 
 /// What all files' data of a volume share.
@@ -223,7 +223,7 @@ impl FileCaches {
 
 /// What a file has in memory besides its inode. See the module's first page.
 pub struct FileData {
-    /// Pays [`FILE_BYTES`] for it.
+    /// Charged with [`FILE_BYTES`] while this lives.
     budget: Arc<Budget>,
     path: DataPath,
     /// Its bytes.
@@ -252,12 +252,13 @@ impl Drop for FileData {
 }
 
 impl FileData {
-    /// Accounts for it, once; with no lock held that a shrinker takes.
+    /// Charges the budget for it. Call it once, with no lock held that a shrinker takes.
     pub(crate) fn charge(&self) {
         self.budget.charge(FILE_BYTES);
     }
 
-    /// Could it be made again of the inode, whose size is this? Nothing is dirty, promised, or to be told.
+    /// Whether it can be evicted and read again from the device, where the inode's size is `on_disk`: it has no dirty data, no delayed
+    /// allocation and no error to report.
     pub(crate) fn is_idle(&self, on_disk: u64) -> bool {
         let is_settled = !self.is_listed.load(Ordering::Acquire) && self.pages.is_clean();
         is_settled && self.promised() == 0 && self.size() == on_disk && !self.pages.had_errors()

@@ -88,6 +88,7 @@ pub struct Values {
     pub changed_in: u64,
     /// The transaction on whose list it is, to be written by its commit; 0 for none.
     listed_in: u64,
+    /// The last one made, for the next reader. The table charges for it with the node.
     snapshot: Option<Arc<Inode>>,
     /// Its bytes in memory, of a regular file that was written or read through them.
     data: Option<Arc<FileData>>,
@@ -295,8 +296,8 @@ impl Node {
         values.fields.links == 0 && self.opens.load(Ordering::Relaxed) == 0
     }
 
-    /// Lets what is in memory of its bytes go, if they are on the device and nobody has them. Did it?
-    fn let_data_go(&self) -> bool {
+    /// Evicts the file data, if all of it is on the device and nothing else holds it. Returns whether it did.
+    fn evict_data(&self) -> bool {
         let Some(mut values) = self.values.try_lock() else { return false };
         let on_disk = values.fields.size;
         let is_idle = |data: &mut Arc<FileData>| Arc::get_mut(data).is_some_and(|data| data.is_idle(on_disk));
@@ -390,9 +391,9 @@ impl Live {
         data
     }
 
-    /// Whoever asked for this inode does not know it any more: it leaves memory if nobody needs it.
-    pub fn forgotten(&self, ino: Ino) {
-        self.table.forgotten(ino);
+    /// Evicts this inode if nothing uses it and it has no unwritten changes.
+    pub fn evict(&self, ino: Ino) {
+        self.table.evict(ino);
     }
 
     pub(crate) fn dirs(&self) -> &Arc<DirMemory> {

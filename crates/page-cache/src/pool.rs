@@ -7,20 +7,53 @@
 //! Invariants
 //! 1. `held` is what the system gave: in use and waiting. All of it is charged to the budget.
 //! 2. What comes from here has any content. Nobody may read a byte of it that was not filled since.
-//! 3. [`Memory`] comes back by itself, when the last who holds it lets go.
+//! 3. [`Memory`] comes back by itself, when its last holder drops it.
+//! 4. With a small budget each folio is a mapping of its own, so that what [`Pool::trim`] frees goes back to the system at once.
+//!    A general allocator packs folios with other blocks of their size, which live longer: one metadata block in use keeps
+//!    16 freed folios, and no budget counts them. Large budgets use the allocator: there huge pages count more.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use memmap2::MmapMut;
 use memory::Budget;
 use parking_lot::Mutex;
 
 use crate::Order;
 
+/// Budgets of this size and more use the allocator.
+const MAPPED_BUDGET_MAX: usize = 256 << 20;
+/// How many mappings folios may take: half of what Linux allows a process by default (`vm.max_map_count`).
+const MAPPINGS_MAX: usize = 32_768;
+
+/// Zeroed memory from the system.
+enum Bytes {
+    Heap(Box<[u8]>),
+    Mapped(MmapMut),
+}
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Self::Heap(Box::default())
+    }
+}
+
+impl Bytes {
+    fn new(order: Order, is_mapped: bool) -> Self {
+        let len = order.bytes() as usize;
+        // The heap serves when the process has as many mappings as the system allows.
+        match is_mapped.then(|| MmapMut::map_anon(len)) {
+            Some(Ok(mapping)) => Self::Mapped(mapping),
+            // The allocator hands out large blocks as zeros that take no memory until they are touched.
+            Some(Err(_)) | None => Self::Heap(vec![0; len].into_boxed_slice()),
+        }
+    }
+}
+
 /// Bytes of a folio, or of a copy made for writing back.
 pub(crate) struct Memory {
-    bytes: Box<[u8]>,
+    bytes: Bytes,
     order: Order,
     pool: Arc<Pool>,
 }
@@ -29,13 +62,19 @@ impl Deref for Memory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        match &self.bytes {
+            Bytes::Heap(bytes) => bytes,
+            Bytes::Mapped(bytes) => bytes,
+        }
     }
 }
 
 impl DerefMut for Memory {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        match &mut self.bytes {
+            Bytes::Heap(bytes) => bytes,
+            Bytes::Mapped(bytes) => bytes,
+        }
     }
 }
 
@@ -49,7 +88,7 @@ impl Drop for Memory {
 pub(crate) struct Pool {
     bytes_max: u64,
     budget: Arc<Budget>,
-    waiting: [Mutex<Vec<Box<[u8]>>>; Order::COUNT],
+    waiting: [Mutex<Vec<Bytes>>; Order::COUNT],
     waiting_bytes: AtomicU64,
     held_bytes: AtomicU64,
 }
@@ -91,8 +130,9 @@ impl Pool {
     pub(crate) fn fresh(self: &Arc<Self>, order: Order) -> Memory {
         self.held_bytes.fetch_add(order.bytes(), Ordering::Relaxed);
         self.budget.charge(order.bytes() as usize);
-        // Large ones come from the system as zeros, untouched.
-        let bytes = vec![0; order.bytes() as usize].into_boxed_slice();
+        let limit = self.budget.limit();
+        let is_mapped = limit < MAPPED_BUDGET_MAX && limit / order.bytes() as usize <= MAPPINGS_MAX;
+        let bytes = Bytes::new(order, is_mapped);
         Memory { bytes, order, pool: self.clone() }
     }
 
@@ -114,7 +154,7 @@ impl Pool {
         freed
     }
 
-    fn put(&self, bytes: Box<[u8]>, order: Order) {
+    fn put(&self, bytes: Bytes, order: Order) {
         if self.held_bytes() > self.bytes_max {
             self.held_bytes.fetch_sub(order.bytes(), Ordering::Relaxed);
             self.budget.release(order.bytes() as usize);
@@ -137,8 +177,13 @@ mod tests {
 
     #[test]
     fn memory_is_recycled_within_its_order_and_charged_while_it_waits() {
-        let budget = Budget::new(64 << 20);
-        let pool = Pool::new(4 << 20, budget.clone());
+        for limit in [64 << 20, MAPPED_BUDGET_MAX] {
+            recycles(&Budget::new(limit));
+        }
+    }
+
+    fn recycles(budget: &Arc<Budget>) {
+        let pool = Pool::new(4 << 20, Arc::clone(budget));
         drop(pool.fresh(Order::MAX));
         assert_eq!((pool.held_bytes(), pool.waiting_bytes(), budget.used()), (2 << 20, 2 << 20, 2 << 20));
         assert!(pool.recycled(Order::MIN).is_none());
@@ -156,5 +201,26 @@ mod tests {
         drop(again);
         drop(pool);
         assert_eq!(budget.used(), 0);
+    }
+
+    /// A folio of a small budget takes whole pages that nothing else is in; a large budget leaves that to the allocator.
+    #[test]
+    fn folios_of_small_budgets_are_mappings() {
+        let is_mapped = |limit, order| {
+            let pool = Pool::new(u64::MAX, Budget::new(limit));
+            let mut memory = pool.fresh(order);
+            assert!(memory.len() as u64 == order.bytes() && memory.iter().all(|byte| *byte == 0));
+            memory.fill(7);
+            matches!(memory.bytes, Bytes::Mapped(_))
+        };
+        for order in (0..Order::COUNT as u8).map(Order::new) {
+            assert!(is_mapped(8 << 20, order) && is_mapped(128 << 20, order));
+            assert_eq!(
+                is_mapped(MAPPED_BUDGET_MAX - 1, order),
+                order > Order::MIN,
+                "at most {MAPPINGS_MAX} mappings"
+            );
+            assert!(!is_mapped(MAPPED_BUDGET_MAX, order));
+        }
     }
 }

@@ -383,10 +383,11 @@ impl Volume {
         }
     }
 
-    /// Whoever asks for this inode by its number will not do so soon: it need not stay in memory.
-    pub fn forgotten(&self, ino: Ino) {
+    /// Evicts this inode from memory, if nothing uses it and it has no changes that are not on the device. For callers that do not
+    /// expect to use it soon.
+    pub fn evict(&self, ino: Ino) {
         if let Some(writer) = &self.writer {
-            writer.live().forgotten(ino);
+            writer.live().evict(ino);
         }
     }
 

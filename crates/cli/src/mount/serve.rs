@@ -21,9 +21,6 @@ use crate::imagearg::{ArgError, ImageArg, LockError, Transfers};
 use crate::sizes::parse_size;
 use crate::voice::say;
 
-/// Caches of this size and more use huge pages, which make them faster. In smaller caches a few objects in each huge page
-/// would take memory that the budget does not count.
-const HUGE_PAGES_MIN: u64 = 256 << 20;
 /// Less memory than this would be no cache.
 const CACHE_MIN: usize = 1 << 20;
 /// The image is no file system that can be read; the same code as `inspect`'s.
@@ -47,7 +44,8 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let volume = open(args, flags, &log)?;
     tell_recovery(args, &volume, &log);
     let reporter = Arc::clone(&log);
-    let server = Server::new(volume, Box::new(move |damage| reporter.damage(damage)));
+    let server = Server::new(volume, Box::new(move |damage| reporter.damage(damage)))
+        .with_collect(crate::allocator::collect);
     // What the kernel keeps is counted by who has files open.
     let tracks_opens = flags.read_write && (!flags.no_track_opens || flags.writeback_cache);
     let server = if tracks_opens { server.with_opens() } else { server };
@@ -198,10 +196,7 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, 
     }
     let cache = parse_size(&args.cache)
         .map_err(|text| MountError::new(exit::USAGE_CODE, format!("--cache: {text}")))?;
-    if cache < HUGE_PAGES_MIN {
-        // A system that has none needs no asking.
-        let _ = rustix::thread::disable_transparent_huge_pages(true);
-    }
+    crate::allocator::prepare(cache);
     let mut options = OpenOptions {
         waiting: Some(Arc::new(crate::waiting::say(image.to_string()))),
         no_recovery: flags.no_recovery,

@@ -21,7 +21,7 @@ const SHARDS: usize = 16;
 /// Entries that a shard keeps room for when the kernel forgets inodes.
 const CAPACITY_KEPT: usize = 1024;
 
-/// The lookup count of one inode; the highest bit says that the inode has no name any more. One word, because millions of
+/// The lookup count of one inode. The highest bit is set when the inode has lost its last name. One word, because millions of
 /// these may be in memory.
 #[derive(Debug, Default, Clone, Copy)]
 struct Known(u64);
@@ -71,9 +71,9 @@ impl Lookups {
         }
     }
 
-    /// The kernel dropped `count` lookups of the inode. `None`: others remain. `Some(has_no_name)`: these were the last; an
-    /// inode without a name is to be released then.
-    pub(super) fn forgotten(&self, ino: Ino, count: u64) -> Option<bool> {
+    /// Takes off the lookups that the kernel dropped. Returns `None` while others remain, and `Some(has_no_name)` when these were
+    /// the last: an inode without a name is to be released then.
+    pub(super) fn forget(&self, ino: Ino, count: u64) -> Option<bool> {
         let mut shard = self.shard(ino);
         let known = shard.get_mut(&ino.0)?;
         known.0 -= count.min(known.count());
@@ -96,7 +96,7 @@ mod tests {
 
     /// As `echo 2 >/proc/sys/vm/drop_caches` does.
     #[test]
-    fn what_many_inodes_took_is_given_back_when_they_were_forgotten() {
+    fn what_many_inodes_took_is_given_back_when_they_were_forget() {
         let lookups = Lookups::default();
         let capacity = || lookups.shards.iter().map(|shard| shard.lock().unwrap().capacity()).sum::<usize>();
         for ino in 12..100_000 {
@@ -105,7 +105,7 @@ mod tests {
         }
         assert!(capacity() >= 99_988);
         for ino in 12..99_000 {
-            assert_eq!(lookups.forgotten(Ino(ino), 2), Some(false));
+            assert_eq!(lookups.forget(Ino(ino), 2), Some(false));
         }
         assert_eq!(lookups.known().len(), 1000);
         assert!(capacity() <= SHARDS * 2 * CAPACITY_KEPT, "{}", capacity());
@@ -119,10 +119,10 @@ mod tests {
             lookups.told(ino);
         }
         assert!(lookups.keep(ino));
-        assert_eq!(lookups.forgotten(ino, 2), None);
-        assert_eq!(lookups.forgotten(ino, 1), Some(true));
-        assert_eq!(lookups.forgotten(ino, 1), None, "once only");
+        assert_eq!(lookups.forget(ino, 2), None);
+        assert_eq!(lookups.forget(ino, 1), Some(true));
+        assert_eq!(lookups.forget(ino, 1), None, "once only");
         lookups.told(ino);
-        assert_eq!(lookups.forgotten(ino, 1), Some(false), "another inode of the same number, with a name");
+        assert_eq!(lookups.forget(ino, 1), Some(false), "another inode of the same number, with a name");
     }
 }

@@ -21,6 +21,7 @@ use memory::{Budget, Shrinker};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Node, OrphanState};
+use crate::Inode;
 use crate::data::FILE_BYTES;
 
 const SHARDS: usize = 64;
@@ -37,8 +38,8 @@ const SCAN_MAX: usize = 1 << 10;
 const UNWRITTEN_MAX: usize = 4;
 /// Inodes that a shard charges for together.
 const CHARGED: usize = 16;
-/// Memory that an inode takes, roughly: values, body, place in the table.
-const NODE_BYTES: usize = size_of::<Node>() + 64;
+/// Memory that an inode takes, roughly: values, body, its place in the table, and the snapshot that nearly each has.
+const NODE_BYTES: usize = size_of::<Node>() + 64 + size_of::<Inode>() + 112;
 
 type Row = [Option<Arc<Node>>; ROW as usize];
 
@@ -158,17 +159,17 @@ impl Table {
         self.budget.release(bytes);
     }
 
-    /// Lets one inode go, if it is idle. Its row stays where it is in the order.
-    pub(super) fn forgotten(&self, ino: Ino) {
+    /// Evicts one inode, if it is idle. Its row keeps its place in the order.
+    pub(super) fn evict(&self, ino: Ino) {
         let written = self.written.load(Ordering::Acquire);
-        let mut gone = Gone::default();
+        let mut evicted = Evicted::default();
         {
             let mut shard = self.shard(ino);
             let Rows { rows, uncharged, departed, .. } = &mut *shard;
             let Some(row) = rows.get_mut(&(ino.0 / ROW)) else { return };
-            gone.add(&mut row[(ino.0 % ROW) as usize], written, (uncharged, departed));
+            evicted.add(&mut row[(ino.0 % ROW) as usize], written, (uncharged, departed));
         }
-        self.release(gone.inodes);
+        self.release(evicted.inodes);
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Rows> {
@@ -194,40 +195,39 @@ impl Rows {
         &mut row[(ino.0 % ROW) as usize]
     }
 
-    /// Lets the idle inodes of the next row go, and what others have in memory of their bytes if that is on the device. `None`: there are
-    /// no rows.
-    fn let_go(&mut self, written: u64) -> Option<Gone> {
+    /// Evicts the idle inodes of the next row, and the file data of others. `None`: there are no rows.
+    fn evict_row(&mut self, written: u64) -> Option<Evicted> {
         let number = self.order.pop_front()?;
         let Self { rows, order, uncharged, departed } = self;
         let row = rows.get_mut(&number)?;
-        let mut gone = Gone::default();
+        let mut evicted = Evicted::default();
         // Nobody was here for long: the processor fetches all of them together.
         row.iter().flatten().for_each(|node| buffer::ask_for_whole(&**node));
         for place in row.iter_mut() {
-            gone.add(place, written, (uncharged, departed));
+            evicted.add(place, written, (uncharged, departed));
         }
         match row.iter().any(Option::is_some) {
             true => order.push_back(number),
             false => drop(rows.remove(&number)),
         }
         debug_assert_eq!(order.len(), rows.len(), "each row stands once in the order");
-        Some(gone)
+        Some(evicted)
     }
 }
 
-/// What was let go.
+/// What was evicted.
 #[derive(Default)]
-struct Gone {
+struct Evicted {
     /// Bytes that inodes had charged.
     inodes: usize,
-    /// Bytes that files gave back, by themselves.
+    /// Bytes of file data, which releases its own charge.
     files: usize,
     /// There are inodes that are not written yet.
     are_unwritten: bool,
 }
 
-impl Gone {
-    /// Lets the inode in this place go, if it is idle.
+impl Evicted {
+    /// Evicts the inode in this place if it is idle, else its file data.
     fn add(
         &mut self,
         place: &mut Option<Arc<Node>>,
@@ -236,8 +236,8 @@ impl Gone {
     ) {
         let Some(node) = place else { return };
         let needed = Use::of(node, written);
-        if !matches!(needed, Use::Held) && node.let_data_go() {
-            self.files += FILE_BYTES;
+        if !matches!(needed, Use::Held) {
+            self.files += if node.evict_data() { FILE_BYTES } else { 0 };
         }
         match needed {
             Use::Held => {}
@@ -310,10 +310,10 @@ impl Shrinker for Table {
                 if freed >= bytes || scanned >= SCAN_MAX || unwritten >= UNWRITTEN_MAX {
                     break;
                 }
-                let Some(gone) = shard.let_go(written) else { break };
-                (freed, scanned) = (freed + gone.inodes + gone.files, scanned + 1);
-                inodes += gone.inodes;
-                unwritten = if gone.are_unwritten { unwritten + 1 } else { 0 };
+                let Some(evicted) = shard.evict_row(written) else { break };
+                (freed, scanned) = (freed + evicted.inodes + evicted.files, scanned + 1);
+                inodes += evicted.inodes;
+                unwritten = if evicted.are_unwritten { unwritten + 1 } else { 0 };
             }
         }
         self.release(inodes);

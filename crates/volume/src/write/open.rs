@@ -51,7 +51,7 @@ pub struct WriteOptions {
     pub track_all_orphans: bool,
     /// Do not flush at commits: for measurements, and devices whose writes are durable.
     pub no_barriers: bool,
-    /// Blocks of a transaction at most; 0 for what the log allows, and an eighth of the memory for caches.
+    /// Limit of blocks in a transaction. 0 stands for the smaller of what the log allows and an eighth of the budget.
     pub transaction_max: u32,
     /// How bytes of files get from memory to the device.
     pub data: DataPath,
@@ -101,9 +101,10 @@ const ORPHANS_MAX: usize = 1 << 20;
 
 /// Blocks that wait to be written home take at most this part of the memory for caches.
 const PINNED_PART: usize = 4;
-/// So do the blocks of one transaction: they stay until it is in the log, and what it has changed again since is there twice.
+/// A transaction takes at most this part of the budget: its blocks stay in memory until they are in the log, and blocks that the next
+/// transaction changes are there twice.
 const TRANSACTION_PART: usize = 8;
-/// But so many are allowed in any case: what the smallest log has room for.
+/// A transaction may always have this many blocks: what the smallest log has room for.
 const TRANSACTION_MIN: usize = 512;
 
 /// Opens for writing; see [`Volume::open`].

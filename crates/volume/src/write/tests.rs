@@ -97,6 +97,39 @@ fn directories_give_memory_back() {
     testkit::e2fsck_clean(&path);
 }
 
+/// Reading inodes of a writable volume charges the budget for all that stays in memory of them; eviction returns the charge.
+#[test]
+fn snapshots_are_charged_and_evicted() {
+    let scratch = testkit::scratch();
+    let path = scratch.path().join("image");
+    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-N", "30000", path.to_str().unwrap(), "64M"]);
+    let volume =
+        Volume::open(Arc::new(FileDevice::open(&path, true).unwrap()), &OpenOptions::default()).unwrap();
+    let made: Vec<Ino> = (0..2000)
+        .map(|number| {
+            volume.create(Ino::ROOT, format!("f{number}").as_bytes(), &New::file(0o644)).unwrap().ino()
+        })
+        .collect();
+    volume.sync().unwrap();
+    let budget = &volume.inodes.shared().budget;
+    let read_all = || {
+        let before = budget.used();
+        made.iter().for_each(|ino| assert_eq!(volume.inode(*ino).unwrap().ino(), *ino));
+        budget.used() - before
+    };
+    assert_eq!(read_all(), 0, "creating them left snapshots");
+    let before = budget.used();
+    made.iter().for_each(|ino| volume.evict(*ino));
+    let evicted = before - budget.used();
+    let per_inode = evicted / made.len();
+    assert!(per_inode > size_of::<inode::Inode>(), "{per_inode} bytes of each inode");
+    let again = read_all();
+    assert!(again.abs_diff(evicted) < 4096, "reading them takes what eviction returned: {again} {evicted}");
+    assert_eq!(read_all(), 0);
+    assert_eq!(volume.inode(made[7]).unwrap().ino(), made[7]);
+    volume.close().unwrap();
+}
+
 /// While memory is short the directory that is worked on keeps what it knows: what goes is what nobody uses. And of more directories
 /// than there is memory for, each keeps a part.
 #[test]
