@@ -47,56 +47,73 @@ const READY: &str = "ready";
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const MOUNT_HELP: &str = "\
-Options after -o, separated by commas. What is not given is as the superblock asks for (tune2fs -o, -e, -E mount_opts=).
-  ro                    read-only; so it is if nothing else is said
-  rw                    names, content, owners, modes, times and attributes can be changed
-  allow_other           let other users look, too
-  default_permissions   modes, owners and ACLs are checked (always with root and with allow_other)
-  fsname=NAME           what the table of mounts shows as the source; the image otherwise
-  subtype=NAME          what it shows behind `fuse.`; extant otherwise
-  discard               blocks that are freed become holes of the image file, or are discarded on a device
-  noload, norecovery    do not replay the journal: show what stands in place (not with rw)
-  backup=N, backup=auto read by the backup superblock in block N, or by the first that is found (not with rw)
-  journal_dev=PATH      the external journal, a device or image
-  nobuffered_iomap      write bytes block by block, in small pages, instead of by ranges
-  delalloc, nodelalloc  the same as buffered_iomap, nobuffered_iomap
-  grpid, nogrpid        new files get their directory's group, or the process's; also bsdgroups, sysvgroups
-  data=ordered, data=writeback
-                        block by block only: after a crash a file shows what was written to it (so it is if nothing else is
-                        said), or maybe what stood on the disk before
-  data=journal          write bytes through the journal
-  errors=continue, errors=remount-ro, errors=panic
-                        what to do when damage is met; what the superblock says, if nothing is said
-  noauto_da_alloc       keep bytes that replace a file's in memory as long as others
-  notrack_opens         the server is not asked when files are opened: faster, but chattr +i and +a are enforced by each write, not
-                        by open, and errors of writing are reported once to each process, not to each open file
-  commit=SECONDS        longest time between two commits, and until bytes of files are written back; default: 5, and 30
-  io=auto, io=calls, io=rings
-                        how batches of reads and writes of the image are handed to the system: as was faster when measured,
-                        by a call each, or together by io_uring, where the system has it
-  image_direct          the image is read and written past the page cache (O_DIRECT), if what it lies on can do that
-  track_closes          close waits until bytes that replace a file's are written back
-  writeback_cache       where space runs out, a write may succeed and the next write, fsync or close fail: the kernel keeps what is
-                        written, so small writes cost less
-  flush=none, seed, merge, epoch, empty-txn
-                        how threads that sync share flushes of the device: epoch, if nothing is said
-  flush_delay=full, aged, none
-                        how long flush=seed waits for others; aged, if nothing is said
-  min_batch_time=US, max_batch_time=US
-                        how long who needs a commit at once waits for others, in microseconds: 0 and 15000
-  nobarrier             neither commits nor fsync flush: a power cut may destroy the file system; for measuring
-  es_policy=NAME        what is known of files' blocks is forgotten by this policy: es-chunk, or one of `lab shrinker`
-  orphans=file, list-v3, list-v0, none
-                        how inodes without names are tracked; with none a crash loses their blocks until e2fsck: for measuring
-  log=FILE, syslog, none
-                        where damage and errors are reported when there is no terminal any more: a file, the system's log
-                        (journald, else syslog; so it is in the background if nothing else is said), or nowhere
-  sync                  each write is durable when it returns
+Options after -o, separated by commas. Defaults come from the superblock (tune2fs -o, -e,
+-E mount_opts=), then from the list below.
+
+Common:
+  ro                    read-only (default); no byte of the image changes
+  rw                    read-write
+  allow_other           let other users access the mount; ordinary users need user_allow_other in
+                        /etc/fuse.conf
+  default_permissions   the kernel checks modes, owners and ACLs (always on for root and with
+                        allow_other)
+  dev, suid, noexec     allow device nodes; honour set-id bits; run no programs. The defaults are
+                        nodev, nosuid, exec
   nosymfollow           do not follow symbolic links
-  dev, suid, noexec     open device nodes; honour set-id bits; start no programs
-  remount               change ro, rw, dev, suid, noexec of the mount on DIR; what was mounted read-only becomes read-write
-                        if nothing uses it
-Options of ext4(5) and mount(8) that change nothing here are taken, with a note where something else would be expected.
+  grpid, nogrpid        new files get the group of their directory, or of the process (default);
+                        also bsdgroups, sysvgroups
+  fsname=NAME           source in the mount table; default: the image
+  subtype=NAME          type in the mount table after `fuse.`; default: extant
+  log=FILE|syslog|none  where damage and errors are reported; default: standard error, in the
+                        background journald or syslog
+  remount               change ro, rw, dev, suid, noexec of the mount on DIR
+
+Durability and damage:
+  commit=SECONDS        longest time between commits, and until dirty data is written back;
+                        default: 5, and 30 for data
+  sync                  each write is durable when it returns
+  data=ordered          per-block path only: a commit waits for the data of its files (default)
+  data=writeback        per-block path only: a commit does not wait; after a crash files may show
+                        stale blocks
+  data=journal          write data through the journal
+  noauto_da_alloc       do not write back files early that replace others by rename or truncate
+  errors=continue, errors=remount-ro, errors=panic
+                        what to do when damage is found; default: as the superblock says
+  noload, norecovery    ignore the journal (not with rw)
+  backup=N, backup=auto
+                        use the backup superblock in block N, or the first that is found (not with
+                        rw)
+  journal_dev=PATH      the external journal: a device or image
+
+Performance:
+  writeback_cache       the kernel buffers writes, so small writes cost less. When space runs out
+                        a write may succeed and the next write, fsync or close fail
+  notrack_opens         the kernel does not ask the server at open: faster. chattr +i and +a are
+                        then enforced by write, and write-back errors are reported once per
+                        process, not per open file
+  track_closes          close waits until data that replaces a file's is written back
+  discard               freed blocks become holes of the image file, or are discarded on a device
+  image_direct          access the image with O_DIRECT, where it can be
+  io=auto, io=calls, io=rings
+                        submit batches by one call each or by io_uring; default: the faster one,
+                        as measured
+
+For measuring:
+  nobuffered_iomap      write data block by block in 4 KiB pages, not by extents in large folios;
+                        also nodelalloc
+  flush=MODE            how threads that sync share flushes of the device: epoch (default), merge,
+                        seed, empty-txn, none
+  flush_delay=MODE      how long flush=seed waits for others: aged (default), full, none
+  min_batch_time=US, max_batch_time=US
+                        bounds of the time that a synchronous commit waits for others; default: 0
+                        and 15000
+  nobarrier             neither commits nor fsync flush: a power cut may destroy the file system
+  es_policy=NAME        reclaim policy of the extent-status cache: es-chunk (default), or one of
+                        `extant lab shrinker`
+  orphans=MODE          how inodes without names are tracked: file (default), list-v3, list-v0;
+                        none leaks their blocks in a crash until e2fsck
+
+Other options of ext4(5) and mount(8) are accepted. A note says which of them have no effect.
 
 Examples:
   extant mount root.img /mnt && ls /mnt; extant umount /mnt
@@ -104,35 +121,35 @@ Examples:
   extant mount root.img /mnt -o rw && cp -a site/. /mnt/srv; extant umount /mnt
   sudo extant mount root.img /mnt -o allow_other
 
-Exit codes: 0 the mount answers (with -f: it was unmounted); 1 it cannot be mounted (with -f also: changes \
-could not be written); 2 usage; 8 the image cannot be read; 10 another program writes to it, or has it mounted.";
+Exit codes: 0 the mount answers (with -f: it was unmounted); 1 it cannot be mounted, or (with -f) \
+changes could not be written; 2 usage; 8 the image cannot be read; 10 the image is in use.";
 
 /// Mount an image through FUSE; no root is needed. Read-only, or with -o rw.
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_HELP)]
 pub(crate) struct MountArgs {
-    /// The image: a file or block device, IMG#N for its partition N, IMG@OFFSET for a place in it.
+    /// The image: a file or block device, IMG#N for its partition N, IMG@OFFSET for a file system at OFFSET.
     #[arg(value_name = "IMG[#N|@OFFSET]")]
     image: std::ffi::OsString,
     /// The directory.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Options, see below.
+    /// Mount options, listed below.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<std::ffi::OsString>,
-    /// Mount for reading and writing, as -o rw.
+    /// Mount read-write, as -o rw.
     #[arg(long)]
     rw: bool,
-    /// Leave out options that are not known, with a note.
+    /// Ignore unknown options, with a note.
     #[arg(short, long)]
     sloppy: bool,
     /// Stay in the foreground; end with Ctrl-C.
     #[arg(short, long)]
     foreground: bool,
-    /// How many threads answer; one per core, from 2 to 8, if not given.
+    /// Server threads; default: one per core, from 2 to 8.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
-    /// Memory for caches, next to what the kernel keeps.
+    /// Memory for the mount's own caches; the kernel's page cache is not counted.
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     cache: String,
 }

@@ -1,5 +1,5 @@
-//! README's console blocks, pasted in their order in an empty directory: each command exits with 0, or prints what is wrong and
-//! is followed by `echo $?`; and what it prints is what README shows.
+//! The console blocks of README and of the tour, pasted in order in an empty directory. Each command exits with 0, or is followed by
+//! `echo $?`, and prints what the page shows.
 //!
 //! Numbers of two and more digits, times and UUIDs count as equal to others of their kind, and runs of blanks as one. A line
 //! `...` stands for any lines. What differs by machine is left out by name: the block of the mount, where there is no FUSE.
@@ -12,7 +12,7 @@ use testkit::{command, scratch};
 /// Ends what a command printed; its exit code follows.
 const MARK: &str = "\u{1}end ";
 
-/// A command, the line in README where it stands, and what it prints there.
+/// A command, the line of the page where it stands, and what the page shows of its output.
 struct Step {
     line: usize,
     command: String,
@@ -37,7 +37,7 @@ fn blocks(text: &str) -> Vec<Vec<Step>> {
                         steps.push(Step { line: number, command: command.to_owned(), shown: Vec::new() });
                     }
                     (None, Some(step)) => step.shown.push(line.to_owned()),
-                    (None, None) => panic!("README.md:{number}: a block begins with a command"),
+                    (None, None) => panic!("line {number}: a block begins with a command"),
                 }
             }
             _ => {}
@@ -142,12 +142,20 @@ fn run(dir: &Path, steps: &[Step]) -> Vec<(Vec<String>, i32)> {
 }
 
 #[test]
-fn every_block_does_what_it_shows() {
-    let readme = include_str!("../../../README.md");
+fn every_block_of_readme_does_what_it_shows() {
+    assert_blocks_do("README.md", include_str!("../../../README.md"), 4);
+}
+
+#[test]
+fn every_block_of_the_tour_does_what_it_shows() {
+    assert_blocks_do("docs/tour.md", include_str!("../../../docs/tour.md"), 10);
+}
+
+fn assert_blocks_do(page: &str, text: &str, blocks_min: usize) {
     let dir = scratch();
     let mut faults = Vec::new();
-    let blocks = blocks(readme);
-    assert!(blocks.len() > 10, "{} blocks", blocks.len());
+    let blocks = blocks(text);
+    assert!(blocks.len() >= blocks_min, "{} blocks", blocks.len());
     for steps in &blocks {
         if steps.iter().any(|step| step.command.starts_with("extant mount"))
             && !Path::new("/dev/fuse").exists()
@@ -156,13 +164,13 @@ fn every_block_does_what_it_shows() {
             continue;
         }
         let results = run(dir.path(), steps);
-        assert_eq!(results.len(), steps.len(), "README.md:{}: a command swallowed the rest", steps[0].line);
+        assert_eq!(results.len(), steps.len(), "{page}:{}: a command swallowed the rest", steps[0].line);
         for (at, (step, (lines, code))) in steps.iter().zip(&results).enumerate() {
             let printed: Vec<&str> = lines.iter().map(String::as_str).collect();
             let is_told = steps.get(at + 1).is_some_and(|next| next.command == "echo $?");
             if !is_as_shown(&step.shown, &printed) || (*code != 0 && !is_told) {
                 faults.push(format!(
-                    "README.md:{}: $ {}\n(exit code {code}) printed:\n{}\nand README shows:\n{}",
+                    "{page}:{}: $ {}\n(exit code {code}) printed:\n{}\nand the page shows:\n{}",
                     step.line,
                     step.command,
                     printed.join("\n"),
