@@ -450,7 +450,7 @@ fn the_reserve_is_for_those_whom_the_kernel_lets_in() {
     ];
     let (_dir, image) = empty_image(&["-m", "5"]);
     testkit::run("tune2fs", ["-u", "7", "-g", "1234", image.to_str().unwrap()]);
-    let is_kernel_there = testkit::kernel_can_mount(&image);
+    let is_kernel_there = testkit::kernel_mounts_kind_of(&image);
     let fill = |dir: &Path, who: &str| {
         let script =
             format!("{who} dd if=/dev/zero of=d/f bs=64k 2>/dev/null || sync d/f; stat -f -c '%f %a' .");

@@ -157,8 +157,6 @@ pub struct Stats {
     pub pinned_blocks: u64,
     /// The most that there ever were.
     pub pinned_blocks_max: u64,
-    /// Times that a handle waited for a block that was being committed: always 0, by design; the kernel's "sleep on shadow".
-    pub shadow_waits: u64,
     /// Times that a handle waited because the running transaction was full or being sealed.
     pub start_waits: u64,
     /// Nanoseconds in which no handle could start, since a transaction was being sealed.

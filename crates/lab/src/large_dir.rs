@@ -110,8 +110,6 @@ pub struct OfHash {
     pub commits: u64,
     /// Blocks that it logged.
     pub logged_blocks: u64,
-    /// Times that a change waited for a block that was being committed.
-    pub shadow_waits: u64,
     /// Errors that the check found; `None` when there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check_errors: Option<u64>,
@@ -270,7 +268,6 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
         leaves_touched: stats.leaves_in_last_window,
         commits: journal.commits,
         logged_blocks: journal.logged_blocks,
-        shadow_waits: journal.shadow_waits,
         check_errors,
         failed: made.failed,
     })
@@ -379,7 +376,6 @@ impl fmt::Display for Report {
             ("leaves touched by 10,000 names", |of| of.leaves_touched.to_string()),
             ("commits", |of| of.commits.to_string()),
             ("blocks logged", |of| of.logged_blocks.to_string()),
-            ("waits for a block in a commit", |of| of.shadow_waits.to_string()),
             ("check", |of| match of.check_errors {
                 None => "-".to_owned(),
                 Some(0) => "clean".to_owned(),
@@ -449,7 +445,7 @@ mod tests {
             assert_eq!(of.points.len(), 4);
             assert_eq!(of.points[3].names, 70_000);
             assert!(of.last_to_first.is_some_and(|ratio| ratio > 0.0), "{report}");
-            assert!(of.splits > 1000 && of.levels >= 2 && of.shadow_waits == 0, "{report}");
+            assert!(of.splits > 1000 && of.levels >= 2, "{report}");
             assert!(of.fill > 0.5 && of.fill < 1.0, "{report}");
             assert!(of.runs.runs == 2 && of.runs.min <= of.per_s && of.per_s <= of.runs.max, "{report}");
             assert!(

@@ -153,13 +153,42 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Can this process have the kernel mount `image` read-only?
+/// Features that say what happened to an image, or that mke2fs does not make, or that make a mount wait.
+const NOT_PROBED: [&str; 5] = ["needs_recovery", "orphan_present", "shared_blocks", "snapshot_bitmap", "mmp"];
+
+/// Whether this process can have the kernel mount file systems with the features and the block size of `image`. It tries one that
+/// `mke2fs` makes, so the answer is about the machine: if it is yes, `image` must mount. Prints the reason if it is no.
 ///
-/// Do not use it to skip a test: an image that is wrong cannot be mounted either. Ask
-/// [`kernel_mounts_block_size`] instead, which judges the machine and not the image.
+/// # Panics
+/// When `mke2fs`, `dumpe2fs` or a temporary directory is missing, or `image` has no superblock.
 #[must_use]
-pub fn kernel_can_mount(image: &Path) -> bool {
-    LoopMount::read_only(image).is_ok()
+pub fn kernel_mounts_kind_of(image: &Path) -> bool {
+    if !is_root() {
+        println!("skipped: no root");
+        return false;
+    }
+    let head = run("dumpe2fs", [OsStr::new("-h"), image.as_os_str()]).stdout;
+    let head = String::from_utf8_lossy(&head);
+    let field = |name: &str| {
+        let value =
+            head.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}"));
+        value.trim().to_owned()
+    };
+    let wanted = field("Filesystem features:");
+    let features = wanted.split_whitespace().filter(|feature| !NOT_PROBED.contains(feature));
+    let features = std::iter::once("none").chain(features).collect::<Vec<_>>().join(",");
+    let block_size = field("Block size:");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let probe = dir.path().join("probe.img");
+    let size = format!("{}K", block_size.parse::<u64>().expect("a number") * 4);
+    let inode_size = field("Inode size:");
+    let fixed = ["-q", "-F", "-b", &block_size, "-I", &inode_size, "-O", &features].map(OsStr::new);
+    run("mke2fs", fixed.into_iter().chain([probe.as_os_str(), OsStr::new(&size)]));
+    let can = LoopMount::read_only(&probe).is_ok();
+    if !can {
+        println!("skipped: this kernel does not mount block size {block_size} with {wanted}");
+    }
+    can
 }
 
 /// Can this process have the kernel mount an ext4 of this block size (bytes)? Tried on one made by `mke2fs`.
@@ -177,5 +206,5 @@ pub fn kernel_mounts_block_size(block_size: u64) -> bool {
     let block_size = block_size.to_string();
     let fixed = ["-q", "-F", "-t", "ext4", "-O", "^has_journal", "-b", block_size.as_str()];
     run("mke2fs", fixed.into_iter().map(OsStr::new).chain([image.as_os_str(), OsStr::new(&size)]));
-    kernel_can_mount(&image)
+    LoopMount::read_only(&image).is_ok()
 }

@@ -206,7 +206,7 @@ fn random_bytes(options: &[&str], how: How) {
     compare(&volume, &inos, &model, "at the end");
     volume.close().unwrap();
     testkit::e2fsck_clean(&path);
-    if testkit::kernel_can_mount(&path) {
+    if testkit::kernel_mounts_kind_of(&path) {
         let mount = testkit::LoopMount::read_only(&path).unwrap();
         for (file, expected) in model.iter().enumerate() {
             let found = std::fs::read(mount.path().join(((b'a' + file as u8) as char).to_string())).unwrap();
