@@ -86,7 +86,7 @@ impl Made<'_> {
         }
         done(&mut command)?;
         let dir = if self.profile == "dev" { "debug" } else { self.profile };
-        Ok(workspace::root().join("target").join(target.unwrap_or_default()).join(dir).join("extant"))
+        Ok(workspace::target_dir().join(target.unwrap_or_default()).join(dir).join("extant"))
     }
 
     /// Linked to nothing, by the C library's static half.

@@ -124,7 +124,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
 
 /// The program, built from the registry once.
 fn installed() -> Result<PathBuf, String> {
-    let root = target_dir().join("tools");
+    let root = workspace::target_dir().join("tools");
     let program = root.join("bin/fsx");
     if !program.exists() {
         let mut command = workspace::cargo();
@@ -140,12 +140,7 @@ fn installed() -> Result<PathBuf, String> {
 /// Ours.
 fn built() -> Result<PathBuf, String> {
     done(workspace::cargo().args(["build", "--quiet", "--profile", "ci", "-p", "extant-cli"]))?;
-    Ok(target_dir().join("ci/extant"))
-}
-
-fn target_dir() -> PathBuf {
-    let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    workspace::root().join(dir)
+    Ok(workspace::target_dir().join("ci/extant"))
 }
 
 /// A new directory, in memory where there is one for that. It stays if what happens in it fails.
