@@ -350,7 +350,7 @@ impl fmt::Display for Report {
         self.hashes.iter().try_for_each(|of| write!(f, " {:>14}", of.hash))?;
         writeln!(f)?;
         type Cell = fn(&OfHash) -> String;
-        let rows: [(&str, Cell); 25] = [
+        let rows: [(&str, Cell); 24] = [
             ("names", |of| of.done.to_string()),
             ("runs", |of| of.runs.runs.to_string()),
             ("names per second: Min", |of| format!("{:.0}", of.runs.min)),
