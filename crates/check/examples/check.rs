@@ -1,4 +1,4 @@
-//! Checks an image and prints what was found, for experiments and timing:
+//! Checks images and prints findings and timing:
 //! `cargo run --release -p extant-check --example check -- [-q] [-j THREADS] IMAGE...`
 
 use std::path::Path;

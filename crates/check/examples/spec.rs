@@ -1,4 +1,4 @@
-//! Prints the table of rules that `extant check` holds file systems to: `cargo xtask spec`.
+//! Prints the rules of `extant check` as a table: `cargo xtask spec`.
 
 use std::io::Write;
 

@@ -1,9 +1,9 @@
-//! Who has taken which cluster: one bit per cluster, and one more where it was taken twice.
+//! Claimed clusters: one bit per cluster, and a second bit where a cluster was claimed twice.
 //!
-//! Does **not** own: by whom (see [`crate::pass1::shared`]), whether a claim is right (see [`crate::pass1`]).
-//!
+//! Does **not** own: the owners of a cluster (see [`crate::pass1::shared`]), the validity of a claim (see
+//! [`crate::pass1`]).
 //! Invariants
-//! 1. Memory is taken per group, at the first claim in it.
+//! 1. Memory is allocated per group, at the first claim in it.
 //! 2. The final bits do not depend on the order of claims.
 
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ use ondisk::Geometry;
 
 type Words = Box<[AtomicU64]>;
 
-/// One bit per cluster, in memory only for groups that were touched.
+/// One bit per cluster, allocated per group at the first access.
 #[derive(Debug)]
 struct Bits {
     groups: Vec<OnceLock<Words>>,
@@ -39,7 +39,7 @@ pub(crate) struct Claims {
     any_twice: AtomicBool,
 }
 
-/// A claim met an earlier one.
+/// The claim overlaps an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taken;
 
@@ -58,7 +58,7 @@ impl Claims {
         }
     }
 
-    /// The cluster that a block of the file system is in, counted from the first group's.
+    /// The cluster of a block, counted from the first cluster of the first group.
     pub(crate) fn cluster_of(&self, block: Pblk) -> u64 {
         block.0.saturating_sub(self.first_data_block) >> self.cluster_log
     }
@@ -85,7 +85,7 @@ impl Claims {
         result
     }
 
-    /// Claims clusters for metadata that has a fixed place, parts of which may share a cluster.
+    /// Claims the clusters of fixed metadata; different structures may share a cluster.
     pub(crate) fn claim_fixed(&self, first: u64, last: u64) {
         self.each_word(first, last, |group, word, mask| {
             if let Some(words) = self.once.group(group, self.words) {
@@ -123,7 +123,7 @@ impl Claims {
         }
     }
 
-    /// The claims of a group in words of 64 clusters, lowest bit first; `None` when there are none.
+    /// The claims of a group, 64 clusters per word, lowest bit first; `None` if there are none.
     pub(crate) fn group(&self, group: Group) -> Option<&[AtomicU64]> {
         self.once.groups.get(group.0 as usize)?.get().map(AsRef::as_ref)
     }

@@ -1,4 +1,4 @@
-//! A broken rule at a place, and the collection of all of them.
+//! A finding, and the collection of all findings.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use base::{Group, Ino, Lblk, Pblk};
 
 use crate::Rule;
 
-/// Where a rule is broken; what is not known is `None`.
+/// The place of a finding; unknown parts are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Block group.
@@ -43,28 +43,28 @@ impl Place {
         Self { block: Some(block), ..Self::default() }
     }
 
-    /// The same place, in this block.
+    /// Adds the block.
     #[must_use]
     pub fn in_block(mut self, block: Pblk) -> Self {
         self.block = Some(block);
         self
     }
 
-    /// The same place, at this logical block.
+    /// Adds the logical block.
     #[must_use]
     pub fn at_lblk(mut self, lblk: Lblk) -> Self {
         self.lblk = Some(lblk);
         self
     }
 
-    /// The same place, at this byte offset.
+    /// Adds the byte offset.
     #[must_use]
     pub fn at_offset(mut self, offset: u32) -> Self {
         self.offset = Some(offset);
         self
     }
 
-    /// The same place, at this name.
+    /// Adds the name.
     #[must_use]
     pub fn named(mut self, name: &[u8]) -> Self {
         self.name = Some(name.to_vec());
@@ -72,22 +72,22 @@ impl Place {
     }
 }
 
-/// A broken rule.
+/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The rule.
     pub rule: &'static Rule,
-    /// Where.
+    /// The place.
     pub place: Place,
     /// One sentence with the numbers: "links_count is 3, but 2 names lead here".
     pub says: String,
-    /// The value as stored, where the rule compares numbers: what a repair replaces.
+    /// The stored value, if the rule compares numbers: a repair replaces it.
     pub stored: Option<u64>,
-    /// The value that would be right.
+    /// The correct value.
     pub expected: Option<u64>,
 }
 
-/// Findings kept of each rule; further ones are counted.
+/// Findings kept per rule; further ones are only counted.
 const KEPT_PER_RULE: usize = 1000;
 
 /// All findings of a check, in a stable order, bounded.
@@ -99,12 +99,12 @@ pub struct Findings {
 #[derive(Debug, Default)]
 struct Kept {
     count: u64,
-    /// The smallest places, so that the choice does not depend on threads.
+    /// The smallest places are kept, so that the choice does not depend on thread scheduling.
     found: BTreeMap<(Place, String), Finding>,
 }
 
 impl Findings {
-    /// Notes a finding. Cheap enough, since sound images have none.
+    /// Adds a finding. Takes a lock; valid images have no findings.
     pub fn add(&self, finding: Finding) {
         let mut by_rule = self.by_rule.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let kept = by_rule.entry(finding.rule.code).or_default();
@@ -115,18 +115,18 @@ impl Findings {
         }
     }
 
-    /// Notes that `rule` is broken at `place`, with one sentence.
+    /// Reports that `rule` is broken at `place`; `says` is one sentence.
     pub fn broken(&self, rule: &'static Rule, place: Place, says: impl Into<String>) {
         self.add(Finding { rule, place, says: says.into(), stored: None, expected: None });
     }
 
-    /// Notes that a number is not what it should be.
+    /// Reports that a number differs from its correct value.
     pub fn differs(&self, rule: &'static Rule, place: Place, what: &str, stored: u64, expected: u64) {
         let says = format!("{what} is {stored}, should be {expected}");
         self.add(Finding { rule, place, says, stored: Some(stored), expected: Some(expected) });
     }
 
-    /// All findings by code and place, and how many there were of each code.
+    /// All findings by code and place, and the number per code.
     #[must_use]
     pub fn into_sorted(self) -> (Vec<Finding>, BTreeMap<&'static str, u64>) {
         let by_rule = self.by_rule.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);

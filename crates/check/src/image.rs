@@ -1,10 +1,11 @@
-//! The image under check: device with its journal's replay laid over it, superblock, geometry, descriptors.
+//! The image under check: the device overlaid with its journal's replay, superblock, geometry, descriptors.
 //!
-//! Does **not** own: judging what it holds (see [`crate::supers`]), what the journal says (see [`crate::replay`]).
+//! Does **not** own: the validation of their content (see [`crate::supers`]), the log (see
+//! [`crate::replay`]).
 //!
 //! Invariants
-//! 1. Every read is inside the file system and the device, or an error; nothing is written.
-//! 2. `zones` are sorted, apart, and cover all metadata that has a fixed place.
+//! 1. Every read is inside the file system and the device, or returns an error. Nothing is written.
+//! 2. `zones` are sorted, disjoint, and cover all metadata at fixed addresses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,20 +22,20 @@ pub(crate) struct Image<'d> {
     pub(crate) sb: Superblock,
     pub(crate) geometry: Geometry,
     pub(crate) fs_seed: u32,
-    /// By group. Descriptors that cannot be used are replaced by their backup's, with a finding.
+    /// By group. An unusable descriptor is replaced by its backup and reported as a finding.
     pub(crate) descs: Vec<GroupDesc>,
-    /// What the journal will change, laid over the device.
+    /// Blocks that the journal's replay changes.
     pub(crate) replay: Option<Replay<'d>>,
     /// Blocks of superblocks, descriptors, bitmaps and inode tables.
     pub(crate) zones: Zones,
-    /// Groups whose inode table or bitmaps lie where they cannot be: not read.
+    /// Groups whose inode table or bitmaps have addresses out of range; not read.
     pub(crate) unusable: Vec<u32>,
     /// Bytes read so far, for the report.
     pub(crate) bytes_read: AtomicU64,
 }
 
 impl Image<'_> {
-    /// Fills `buf` with whole blocks from `block` on, as they are after the journal's replay.
+    /// Fills `buf` with whole blocks from `block` on, as of after the journal's replay.
     pub(crate) fn read_blocks(&self, block: Pblk, buf: &mut [u8]) -> Result<(), DeviceFault> {
         let len = buf.len() as u64;
         let size = self.geometry.blocks.saturating_mul(self.geometry.block_size.bytes());
@@ -45,7 +46,7 @@ impl Image<'_> {
         self.read_bytes(offset, buf)
     }
 
-    /// Fills `buf` from a byte offset on.
+    /// Fills `buf` from a byte offset on, as of after the journal's replay.
     pub(crate) fn read_bytes(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
         self.bytes_read.fetch_add(buf.len() as u64, Ordering::Relaxed);
         match &self.replay {
@@ -54,14 +55,14 @@ impl Image<'_> {
         }
     }
 
-    /// One block.
+    /// Reads one block.
     pub(crate) fn read_block(&self, block: Pblk) -> Result<Vec<u8>, DeviceFault> {
         let mut bytes = vec![0; self.geometry.block_size.len()];
         self.read_blocks(block, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// The raw `inode_size` bytes of an inode that exists.
+    /// Reads the raw `inode_size` bytes of an existing inode.
     pub(crate) fn read_inode(&self, ino: Ino) -> Result<Vec<u8>, DeviceFault> {
         let mut bytes = vec![0; self.geometry.inode_size];
         let none =
@@ -74,7 +75,7 @@ impl Image<'_> {
         Ok(bytes)
     }
 
-    /// Is this a block of the file system that a file may use: inside it, and no superblock, descriptor, bitmap or
+    /// May a file use this block: is it inside the file system, and not a superblock, descriptor, bitmap or
     /// inode table?
     pub(crate) fn is_data_block(&self, block: Pblk) -> bool {
         self.is_inside(block, 1) && !self.zones.overlap(block, 1)
@@ -96,25 +97,25 @@ impl Image<'_> {
         self.unusable.binary_search(&group.0).is_err()
     }
 
-    /// metadata_csum?
+    /// Is metadata_csum set?
     pub(crate) fn has_csum(&self) -> bool {
         self.sb.features.metadata_csum()
     }
 
-    /// Do descriptors have checksums, and so flags of what was never initialised?
+    /// Do descriptors have checksums, and with them uninit flags?
     pub(crate) fn has_group_csum(&self) -> bool {
         self.has_csum() || self.sb.features.has_ro_compat(Features::GDT_CSUM)
     }
 }
 
-/// Ranges of blocks, sorted and apart.
+/// Ranges of blocks, sorted and disjoint.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Zones {
     ranges: Vec<(u64, u64)>,
 }
 
 impl Zones {
-    /// From ranges (first block, one behind the last) in any order; those that touch become one.
+    /// Builds from half-open ranges in any order; adjacent ones are merged.
     pub(crate) fn new(mut ranges: Vec<(u64, u64)>) -> Self {
         ranges.retain(|(start, end)| start < end);
         ranges.sort_unstable();
@@ -128,7 +129,7 @@ impl Zones {
         Self { ranges: merged }
     }
 
-    /// Is any of `len` blocks from `block` on in one of the ranges?
+    /// Does any of the `len` blocks from `block` on lie in a range?
     pub(crate) fn overlap(&self, block: Pblk, len: u64) -> bool {
         let behind = self.ranges.partition_point(|(_, end)| *end <= block.0);
         self.ranges.get(behind).is_some_and(|(start, _)| *start < block.0.saturating_add(len))

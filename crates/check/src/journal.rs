@@ -1,11 +1,12 @@
-//! The internal journal at rest: where it is, and what its superblock says.
+//! The internal journal at rest: its location, and the fields of its superblock.
 //!
-//! Does **not** own: the log's content (see [`crate::replay`]), the fields of the journal's inode (pass 1).
+//! Does **not** own: the content of the log (see [`crate::replay`]), the fields of the journal inode (pass
+//! 1).
 //!
-//! e2fsck 1.47 does not look at most fields of the journal superblock while the log is empty; where it does not, a broken
-//! rule is a note, though the kernel may refuse to mount.
+//! While the log is empty, e2fsck 1.47 ignores most fields of the journal superblock. A rule about such a
+//! field is a note, although the kernel may refuse to mount.
 //!
-//! Source: spec 06 sections 1 and 2.
+//! Source: docs/format/jbd2.md, Location, Blocks.
 
 use base::Ino;
 use jbd2_format::{Features as LogFeatures, Superblock as LogSuper};
@@ -20,7 +21,7 @@ pub(crate) fn run(state: &State<'_>) {
     let (image, findings) = (&state.image, &state.findings);
     let sb = &image.sb;
     if !sb.features.has_compat(Features::HAS_JOURNAL) {
-        // A journal inode that is still named counts for e2fsck as one that waits.
+        // e2fsck does not report needs_recovery while the superblock still names a journal inode.
         if sb.features.has_incompat(Features::RECOVER) && sb.journal_inum == 0 {
             let says = "the feature needs_recovery is set, the feature has_journal is not";
             findings.broken(&rules::NO_JOURNAL, Place::default(), says);

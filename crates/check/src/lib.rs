@@ -1,29 +1,31 @@
-//! Verifies ext4 file systems on every core: the second witness of the format.
+//! Checks ext4 file systems on all cores: a second, independent implementation of the format.
 //!
-//! Owns: the passes, the rules, the findings. Does **not** own: layouts of bytes (`ondisk`, `jbd2-format`), devices, how a
-//! report is printed, repair (which will act on findings). Shares no code with the engine, so that neither can hide the
-//! other's mistakes.
+//! Owns: the passes, the rules, the findings. Does **not** own: byte layouts (`ondisk`, `jbd2-format`),
+//! devices, the printing of reports, repair. Shares no code with the engine, so that a mistake in one is
+//! visible in the other.
 //!
 //! ```text
-//!  open      superblock -> geometry -> journal scanned, its replay laid over the device -> descriptors; backups of both
-//!  pass 1    every inode: fields, checksum, map, attributes; who claims which cluster        parallel over groups
+//!  open      superblock -> geometry -> journal scan, replay overlaid on the device -> descriptors;
+//!            backups of superblock and descriptors
+//!  pass 1    inodes: fields, checksums, maps, attributes; claims of clusters          parallel over groups
 //!            reference counts of attribute blocks and values
-//!  pass 1b   clusters claimed twice: by whom                                                 only when there are any
-//!  orphans   the list and the file: which inodes may be without a name
-//!  pass 2    every directory: blocks, names, types, index                                    parallel over directories
-//!  pass 3    every directory hangs from the root
-//!  pass 4    link counts                                                                     parallel over groups
-//!  pass 5    bitmaps, counts, descriptors                                                    parallel over groups
-//!  then      quota, the journal at rest
+//!  pass 1b   owners of clusters claimed twice                                         only if there are any
+//!  orphans   the orphan list and the orphan file
+//!  pass 2    directories: blocks, names, types, indexes                               parallel over dirs
+//!  pass 3    connectivity: every directory can be reached from the root
+//!  pass 4    link counts                                                              parallel over groups
+//!  pass 5    bitmaps, counts, descriptors                                             parallel over groups
+//!  last      quota, the journal at rest
 //! ```
 //!
 //! Invariants
-//! 1. Nothing is ever written.
-//! 2. No bytes make a check panic, loop or take memory beyond a few bytes per inode, one bit per cluster of touched
-//!    groups, and a bounded number of findings.
-//! 3. The same image gives the same report, whatever the number of threads.
-//! 4. A pass reads what earlier passes noted (`state`) and never the other way round.
-//! 5. Every finding names a [`Rule`] of [`rules`] by its permanent code, a place, and the values needed to act on it.
+//! 1. Nothing is written.
+//! 2. No image makes a check panic or loop. Memory is bounded by a few bytes per inode, one bit per cluster
+//!    of used groups, and a bounded number of findings.
+//! 3. The report does not depend on the number of threads.
+//! 4. A pass reads the notes of earlier passes (`state`), never of later ones.
+//! 5. Every finding has a [`Rule`] of [`rules`] with its permanent code, a place, and the values needed to
+//!    repair it.
 //!
 //! ```
 //! use device::{Device, MemDevice};
@@ -69,30 +71,30 @@ pub use rule::{Area, Rule, Severity};
 use progress::Meter;
 use state::State;
 
-/// How to check.
+/// Options of a check.
 #[derive(Clone, Copy, Default)]
 pub struct Options<'o> {
-    /// Threads; `None` is one per processor.
+    /// Number of threads; `None` is one per core.
     pub threads: Option<NonZero<usize>>,
-    /// Who wants to know how far the check is.
+    /// Receives progress reports.
     pub progress: Option<&'o dyn Progress>,
-    /// The device of the external journal, if the file system has one: its log is replayed as one inside would be.
-    /// Without it, a journal elsewhere is only noted.
+    /// The device of the external journal, if the file system has one: its log is replayed as an internal one
+    /// would be. Without it, the check only notes that the journal is external.
     pub journal: Option<&'o dyn Device>,
 }
 
-/// Why there is no report at all.
+/// Why a check gives no report.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckFault {
-    /// The superblock's place cannot be read.
+    /// The first 2 KiB of the device cannot be read.
     #[error("the superblock cannot be read: {0}; check that the device is there and large enough")]
     Device(#[from] device::DeviceFault),
 }
 
-/// Checks the file system on `device`, as it is after its journal's replay. Writes nothing.
+/// Checks the file system on `device` in its state after the journal's replay. Writes nothing.
 ///
 /// # Errors
-/// When the device refuses to give its first 2 KiB. All else that cannot be read is a finding.
+/// Fails if the first 2 KiB of the device cannot be read. Other unreadable blocks are findings.
 pub fn check(device: &dyn Device, options: &Options<'_>) -> Result<Report, CheckFault> {
     let begun = Instant::now();
     let threads = options
@@ -121,7 +123,7 @@ pub fn check(device: &dyn Device, options: &Options<'_>) -> Result<Report, Check
         pass1::run(&state, threads, &meter);
         meter.finish();
     });
-    // With shared_blocks, files may have blocks together; such an image is never written.
+    // With shared_blocks, files may share blocks; the kernel mounts such an image read-only.
     let may_share = state.image.sb.features.has_ro_compat(ondisk::Features::SHARED_BLOCKS);
     if state.claims.any_twice() && !may_share {
         timed("pass 1b: clusters claimed twice", &mut || pass1::shared::run(&state, threads));
@@ -160,8 +162,8 @@ pub fn check(device: &dyn Device, options: &Options<'_>) -> Result<Report, Check
     Ok(Report::new(state.findings, stats, true))
 }
 
-/// Runs `work(i)` for every `i` below `count` on several threads; each has a value of its own, made by `start` and
-/// given to `end`.
+/// Runs `work(i)` for every `i` below `count` on several threads. `start` makes a value per thread, which
+/// `end` consumes.
 fn parallel<W>(
     threads: usize,
     count: u32,
@@ -174,7 +176,7 @@ fn parallel<W>(
         let mut own = start();
         loop {
             let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            // The counter cannot wrap: there are fewer threads than numbers between the limit on groups and 2^32.
+            // The counter cannot wrap: there are fewer threads than numbers between the group limit and 2^32.
             if i >= count {
                 break;
             }

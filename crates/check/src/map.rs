@@ -1,11 +1,11 @@
-//! Where a file's blocks are: extent trees and indirect maps, walked as far as they make sense.
+//! Block maps of files: extent trees and indirect maps, walked as far as they are valid.
 //!
-//! Owns the two walks and the rules that a map can be judged by on its own. Does **not** own: who else claims a block,
-//! the file's size and block count (see [`crate::pass1`]).
+//! Owns: the two walks, and the rules about a map by itself. Does **not** own: other claims of a block, the
+//! file's size and block count (see [`crate::pass1`]).
 //!
 //! Invariants
-//! 1. A walk enters a block of a map once only, so it ends, whatever the pointers say.
-//! 2. What a walk reports lies inside the file system.
+//! 1. A walk enters each block of a map once, so it ends whatever the pointers say.
+//! 2. Every reported run lies inside the file system.
 
 mod extents;
 mod indirect;
@@ -29,7 +29,7 @@ pub(crate) struct MapRoot {
     pub(crate) seed: u32,
 }
 
-/// Blocks next to each other in the file and on the device.
+/// A run of blocks contiguous in the file and on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) lblk: Lblk,
@@ -38,22 +38,22 @@ pub(crate) struct Run {
     pub(crate) unwritten: bool,
 }
 
-/// A rule that a map breaks.
+/// A violation of a rule by a map.
 #[derive(Debug)]
 pub(crate) struct MapFault {
     pub(crate) rule: &'static Rule,
-    /// The inode, the logical block, and the block of the map or the one pointed to.
+    /// The inode, the logical block, and the block of the map or the target block.
     pub(crate) place: Place,
     pub(crate) says: String,
 }
 
-/// Looks at a map while it is walked.
+/// Receives the parts of a map during a walk.
 pub(crate) trait Visit {
-    /// A block of the map itself. `false`: do not enter it.
+    /// A block of the map itself. Returns `false` to skip it.
     fn node(&mut self, block: Pblk) -> bool;
     /// Data, in order of logical blocks.
     fn run(&mut self, run: Run) -> ControlFlow<()>;
-    /// A broken rule; the walk goes on as well as it can.
+    /// A broken rule; the walk continues where it can.
     fn broken(&mut self, fault: MapFault);
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn walk(image: &Image<'_>, root: &MapRoot, visitor: &mut dyn Visit) {
     };
 }
 
-/// The blocks of a map that a walk has entered.
+/// The map blocks that a walk has entered.
 #[derive(Debug, Default)]
 struct Entered {
     few: Vec<u64>,
@@ -75,7 +75,7 @@ struct Entered {
 }
 
 impl Entered {
-    /// `false`: it was entered before.
+    /// Returns `false` if the block was entered before.
     fn enter(&mut self, block: Pblk) -> bool {
         const FEW: usize = 16;
         if self.few.contains(&block.0) {
@@ -89,13 +89,13 @@ impl Entered {
     }
 }
 
-/// The data of a file in order of logical blocks, without findings: pass 1 has made them. Damaged subtrees are skipped;
-/// runs outside the device are left out. `None` from `each` ends the walk.
+/// The data runs of a file in logical order, without findings, which pass 1 made. Damaged subtrees and runs
+/// outside the device are skipped. `None` from `each` ends the walk.
 pub(crate) fn data_runs(image: &Image<'_>, root: &MapRoot, each: &mut dyn FnMut(Run) -> Option<()>) {
     data_runs_where(image, root, &|_| true, each);
 }
 
-/// As [`data_runs`], without those below blocks of the map that `may_enter` refuses.
+/// As [`data_runs`], without the subtrees whose map block `may_enter` refuses.
 pub(crate) fn data_runs_where(
     image: &Image<'_>,
     root: &MapRoot,

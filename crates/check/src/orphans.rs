@@ -1,13 +1,14 @@
-//! Orphans: inodes that a crash left half deleted or half truncated, on the list or in the orphan file.
+//! Orphans: inodes that a crash left partly deleted or partly truncated, on the orphan list or in the orphan
+//! file.
 //!
-//! Owns: which inodes they are ([`State::orphans`]), and the rules of both places. Does **not** own: what is wrong with an
-//! inode without links that is in neither (pass 1).
+//! Owns: the set of orphans ([`State::orphans`]), and the rules of the list and of the file. Does **not**
+//! own: inodes without links that are in neither (pass 1).
 //!
 //! Invariants
-//! 1. The list is followed for no more steps than there are inodes, and never twice through one.
-//! 2. Of the orphan file no more than 512 blocks are read.
+//! 1. The walk of the list takes at most as many steps as there are inodes, and visits an inode once.
+//! 2. At most 512 blocks of the orphan file are read.
 //!
-//! Source: spec 03 sections 2, 4 and 6.
+//! Source: docs/format/orphans.md, Linked list on disk, Orphan file, Recovery.
 
 use std::collections::HashSet;
 
@@ -32,7 +33,7 @@ pub(crate) fn run(state: &State<'_>) {
             format!("{list} inodes on the orphan list and {file} in the orphan file wait for the next mount");
         state.findings.broken(&rules::PENDING, Place::default(), says);
     }
-    // This runs once; were it called again, the first answer would stay.
+    // `set` fails only if `run` was called before; the first result stays.
     let _ = state.orphans.set(orphans);
 }
 
@@ -42,7 +43,7 @@ fn is_possible(state: &State<'_>, ino: u32) -> bool {
     (first..=state.image.geometry.inodes()).contains(&ino)
 }
 
-/// Walks the list; the number of its members.
+/// Walks the list; returns the number of its members.
 fn follow_list(state: &State<'_>, orphans: &mut HashSet<u32>) -> usize {
     let mut next = state.image.sb.last_orphan;
     let mut from = Place::default();
@@ -72,7 +73,7 @@ fn follow_list(state: &State<'_>, orphans: &mut HashSet<u32>) -> usize {
     orphans.len()
 }
 
-/// Reads the orphan file; the number of orphans in it.
+/// Reads the orphan file; returns the number of orphans in it.
 fn read_file(state: &State<'_>, orphans: &mut HashSet<u32>) -> usize {
     let (sb, findings) = (&state.image.sb, &state.findings);
     let ino = Ino(sb.orphan_file_inum);
@@ -107,7 +108,8 @@ fn read_file(state: &State<'_>, orphans: &mut HashSet<u32>) -> usize {
         let says = format!("{count} inodes are in the orphan file, the feature orphan_present is not set");
         findings.broken(&rules::FILE_NOT_EMPTY, Place::ino(ino), says);
     }
-    // A mount sets the feature at once, for orphans that may come.
+    // A mount sets the feature before it has orphans, so an empty file is correct while the journal needs
+    // recovery.
     if present && count == 0 && !sb.features.has_incompat(Features::RECOVER) {
         let says = "the orphan file is empty, the feature orphan_present is set";
         findings.broken(&rules::FILE_EMPTY, Place::ino(ino), says);

@@ -1,10 +1,10 @@
-//! Pass 1: every inode, its map and its attributes; who claims which cluster.
+//! Pass 1: inodes, their block maps and attributes; claims of clusters.
 //!
-//! Owns: reading inode tables, the notes of inodes and directories, claims. Does **not** own: the names of directories,
-//! bitmaps (only whether an inode is marked), orphans.
+//! Owns: reading inode tables, the notes on inodes and directories, claims. Does **not** own: directory
+//! entries, bitmaps (pass 1 reads only whether an inode is marked), orphans.
 //!
-//! Threads take groups in turn; a group's table is read in pieces of up to 1 MiB that stay in the processor's cache.
-//! Inodes that were never used cost a look at their first bytes.
+//! Each thread takes one group at a time, and reads its table in pieces of up to 1 MiB, which fit the CPU
+//! cache. Of an inode that was never used, only the first bytes are read.
 
 mod blocks;
 mod fields;
@@ -43,7 +43,7 @@ pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
     xattrs::finish(state);
 }
 
-/// Claims all metadata with a fixed place.
+/// Claims all metadata at fixed addresses.
 fn claim_fixed(state: &State<'_>) {
     let claims = &state.claims;
     for (start, end) in state.image.zones.ranges() {
@@ -56,7 +56,7 @@ fn claim_fixed(state: &State<'_>) {
     }
 }
 
-/// What orphans explain; to be called once they are known.
+/// Reports the suspects that are not orphans. Requires `State::orphans`.
 pub(crate) fn judge_suspects(state: &State<'_>) {
     let mut suspects = std::mem::take(&mut *state.suspects.lock().unwrap_or_else(PoisonError::into_inner));
     suspects.sort_unstable_by_key(|suspect| suspect.ino);
@@ -87,7 +87,7 @@ pub(crate) fn judge_suspects(state: &State<'_>) {
     }
 }
 
-/// A thread's own things.
+/// Per-thread state.
 struct Worker<'s, 'd> {
     state: &'s State<'d>,
     piece: Vec<u8>,
@@ -223,19 +223,19 @@ impl<'s, 'd> Worker<'s, 'd> {
         let inode = match Inode::decode(bytes) {
             Ok(inode) => inode,
             Err(_) => {
-                // Only extra_isize can make decoding fail; without it the old part still tells all that matters.
+                // Decoding fails only because of extra_isize; the first 128 bytes are still valid.
                 let mut old = bytes.to_vec();
                 old[0x80..0x84].fill(0);
                 Inode { extra_isize: u16_at(bytes, 0x80), ..Inode::decode(&old).unwrap_or_default() }
             }
         };
-        // As e2fsck: the Hurd has other things in some of the bytes.
+        // The Hurd uses some of these bytes for other fields; e2fsck treats them alike.
         let inode = if sb.is_hurd() { inode.of_hurd() } else { inode };
         self.used(ino, &inode, bytes, seed, &mut note);
         note
     }
 
-    /// An inode in use, an orphan, or a reserved one.
+    /// Checks an inode that is in use, an orphan, or reserved.
     fn used(&mut self, ino: Ino, inode: &Inode, bytes: &[u8], seed: u32, note: &mut InodeNote) {
         let state = self.state;
         let subject = fields::Subject { state, ino, inode, bytes, seed };

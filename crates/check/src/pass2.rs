@@ -1,20 +1,20 @@
-//! Pass 2: every directory: its blocks, its names, its index, and where its names lead.
+//! Pass 2: directories: blocks, entries, indexes, and the inodes that entries name.
 //!
 //! ```text
 //! plan     directories in order; those above 1 MiB are large
-//! walk     tasks in parallel: pieces of large directories first, then batches of small ones
-//! large    each large directory's index, and names in two of its blocks
-//! links    directories with more than one name, if there are any
+//! walk     parallel tasks: pieces of large directories first, then batches of small ones
+//! large    per large directory: its index, and duplicate names in different blocks
+//! links    directories with more than one name, if any
 //! ```
 //!
-//! Owns: [`Tree`], which says what names lead to each directory. Does **not** own: whether a directory's size fits its
-//! map (pass 1), whether directories hang from the root (pass 3), link counts (pass 4).
+//! Owns: [`Tree`], the parent of each directory. Does **not** own: whether a directory's size matches its map
+//! (pass 1), whether directories are connected to the root (pass 3), link counts (pass 4).
 //!
 //! Invariants
-//! 1. Nothing is allocated for a name, unless something is wrong with it.
-//! 2. Each block is read once, index blocks twice; all directories together are cut at a few times the file system's
-//!    blocks, so maps that lead to the same block again and again do not make the walk long.
-//! 3. What is kept to compare names is kept of one large directory for each thread, and one more at most.
+//! 1. A valid name costs no allocation.
+//! 2. Each block is read once, index blocks twice. The total of directory blocks is limited to a few times
+//!    the blocks of the file system, so maps that share blocks cannot prolong the walk.
+//! 3. The tables for comparing names exist for at most one large directory per thread, plus one.
 
 mod block;
 mod entries;
@@ -42,21 +42,21 @@ use index::RootInfo;
 use names::Key;
 use source::{InMemory, Layout, READ_LEN, Reread};
 
-/// Bytes of directories that make a task.
+/// Bytes of directory blocks per task.
 const BATCH_LEN: u64 = READ_LEN as u64;
-/// Most blocks of a directory whose index is checked, and most names whose keys are kept without an index: above, the
-/// memory for it would be out of proportion.
+/// The largest directory, in blocks, whose index is checked, and the most names whose keys are kept without
+/// an index. This bounds memory.
 const INDEX_BLOCKS_MAX: u64 = 1 << 24;
 const KEYS_MAX: usize = 1 << 26;
 
-/// What names lead to directories.
+/// The parent of each directory.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    /// By directory: the directory that holds its name; 0 is none.
+    /// By directory: the directory that holds its name; 0 if none is known.
     parents: PerGroup<AtomicU32>,
-    /// By directory: what its ".." says; 0 is unknown.
+    /// By directory: the inode that its ".." names; 0 if unknown.
     dotdots: PerGroup<AtomicU32>,
-    /// Directories with a second name: the directory, and a directory that names it.
+    /// Directories with a second name: the directory, and the directory that holds that name.
     again: Mutex<Vec<(u32, u32)>>,
 }
 
@@ -84,7 +84,7 @@ impl Tree {
         }
     }
 
-    /// The directory that holds the name of `dir`; the root's is itself.
+    /// The directory that holds the name of `dir`; the root is its own parent.
     pub(crate) fn parent(&self, dir: Ino) -> Option<Ino> {
         if dir == Ino::ROOT {
             return Some(dir);
@@ -93,7 +93,7 @@ impl Tree {
         (parent != 0).then_some(Ino(parent))
     }
 
-    /// What ".." of `dir` says.
+    /// The inode that ".." of `dir` names.
     pub(crate) fn dotdot(&self, dir: Ino) -> Option<Ino> {
         let parent = self.dotdots.get(dir)?.load(Ordering::Relaxed);
         (parent != 0).then_some(Ino(parent))
@@ -109,7 +109,7 @@ pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
         Task::Piece { large, from, to } => {
             let large = &plan.large[*large];
             large.walk(*from..*to, worker);
-            // At once: what it takes to compare names is there of few directories at a time.
+            // Finished here, not later, so that the tables of few directories exist at a time.
             if large.pieces_left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 large.finish();
             }
@@ -135,13 +135,13 @@ fn is_large(dir: &Dir<'_>) -> bool {
 }
 
 enum Task {
-    /// Of a large directory, counted by mapped blocks.
+    /// A range of mapped blocks of a large directory.
     Piece { large: usize, from: u64, to: u64 },
-    /// Small directories, by their place in the list; large ones among them are left out.
+    /// Small directories, as a range of the list; large ones in the range are skipped.
     Batch(std::ops::Range<usize>),
 }
 
-/// Who does what.
+/// The tasks of the walk.
 struct Plan<'a> {
     state: &'a State<'a>,
     key: Key,
@@ -202,11 +202,11 @@ impl<'a> Plan<'a> {
 struct Large<'a> {
     dir: Dir<'a>,
     layout: Layout,
-    /// Pieces that nobody has walked to their end.
+    /// Pieces not completely walked.
     pieces_left: AtomicUsize,
     /// Is its index checked?
     has_seen: bool,
-    /// By logical block, from the first piece to the end; empty where the index is not checked.
+    /// By logical block, from the first block to the end; empty if the index is not checked.
     seen: Mutex<Vec<Seen>>,
     keys: Mutex<Vec<u64>>,
     too_many_keys: AtomicBool,
@@ -221,7 +221,7 @@ impl<'a> Large<'a> {
             let image = &dir.state.image;
             let root = layout.find(0).and_then(|pblk| image.read_block(pblk).ok());
             dir.hash = root.and_then(|root| RootInfo::decode(&dir, &root)?.hash(&dir));
-            // Were it all holes, it would not be worth the memory.
+            // A directory that is mostly holes would waste the memory.
             let blocks = u64::from(dir.blocks);
             has_seen = blocks <= INDEX_BLOCKS_MAX && blocks <= 2 * layout.mapped + 1024;
         }
@@ -276,7 +276,7 @@ impl<'a> Large<'a> {
         }
     }
 
-    /// What can be said when all pieces were walked.
+    /// Runs the checks that need all pieces.
     fn finish(&self) {
         let mut source = Reread::new(&self.dir.state.image, &self.layout);
         let mut seen = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
@@ -300,7 +300,7 @@ impl<'a> Large<'a> {
     }
 }
 
-/// Reads a run, all at once if the device can. Adds to `bad` the blocks that cannot be read.
+/// Reads a run, in one request if the device can. Adds blocks that cannot be read to `bad`.
 fn fill(dir: &Dir<'_>, run: Run, bytes: &mut [u8], bad: &mut Vec<Lblk>) {
     let image = &dir.state.image;
     if image.read_blocks(run.pblk, bytes).is_ok() {
@@ -315,7 +315,7 @@ fn fill(dir: &Dir<'_>, run: Run, bytes: &mut [u8], bad: &mut Vec<Lblk>) {
     }
 }
 
-/// Where each block of a run is.
+/// The location of each block of a run.
 fn places(run: Run) -> impl Iterator<Item = Where> {
     (0..run.len).map(move |i| Where {
         lblk: Lblk(run.lblk.0 + i),
@@ -324,7 +324,7 @@ fn places(run: Run) -> impl Iterator<Item = Where> {
     })
 }
 
-/// A thread's own memory.
+/// Per-thread buffers.
 struct Worker {
     scratch: Scratch,
     bytes: Vec<u8>,
@@ -338,7 +338,7 @@ impl Worker {
         Self { scratch, bytes: Vec::new(), layout: Layout::default(), seen: Vec::new() }
     }
 
-    /// A directory that fits in memory.
+    /// Checks a directory that fits in memory.
     fn small(&mut self, mut dir: Dir<'_>) {
         let Self { scratch, bytes, layout, seen } = self;
         scratch.collect = false;

@@ -1,13 +1,13 @@
-//! Pass 3: every directory hangs from the root.
+//! Pass 3: every directory is connected to the root.
 //!
 //! ```text
 //! parent(d)   the directory that holds the name of d, from pass 2
-//! climb       from each directory up, until the root, or a directory whose way is known already
+//! climb       from each directory upwards, to the root or to a directory that an earlier climb passed
 //! ```
 //!
-//! Each directory is passed once, so the time is linear, loops or not. Here the links of directories are counted: a name
-//! in the parent, "." in itself, and ".." in each subdirectory, by what they should say: an entry that says otherwise is
-//! its own finding, not also a wrong link count elsewhere.
+//! Each directory is passed once, so the time is linear even with loops. The pass also counts the links of
+//! directories: the name in the parent, "." in itself, and ".." in each subdirectory, as they should be. A
+//! wrong entry is a finding of its own, and does not cause a second finding about a link count.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -84,7 +84,7 @@ fn count_links(state: &State<'_>, group: Group, meter: &Meter<'_>) {
     meter.add(passed);
 }
 
-/// Walks up from every directory; a walk that meets itself has found a loop.
+/// Climbs from every directory; a climb that meets its own path has found a loop.
 fn find_loops(state: &State<'_>) {
     // By directory: the number of the walk that passed it.
     let passed: PerGroup<AtomicU32> = PerGroup::new(&state.image.geometry);
@@ -112,7 +112,7 @@ fn find_loops(state: &State<'_>) {
     }
 }
 
-/// A loop goes through `start`; it is named by its lowest inode.
+/// Reports the loop through `start`, at its lowest inode.
 fn say_loop(state: &State<'_>, start: Ino) {
     let (mut lowest, mut len, mut at) = (start, 0u64, start);
     while let Some(parent) = state.tree.parent(at) {

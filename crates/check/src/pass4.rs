@@ -1,6 +1,6 @@
-//! Pass 4: the link count of every inode in use is the number of names that lead to it.
+//! Pass 4: the link count of every inode in use equals the number of entries that name it.
 //!
-//! Does **not** own: inodes without links that are marked in use, and are no orphans (pass 1 and 5).
+//! Does **not** own: inodes without links that are marked in use and are not orphans (passes 1 and 5).
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::rules::directory as rules;
 use crate::state::{InodeNote, State};
 use crate::{Place, parallel};
 
-/// Above so many links a directory's count sticks at 1 (feature dir_nlink).
+/// With more links than this, a directory's link count is 1 (feature dir_nlink).
 const LINKS_MAX: u32 = 65_000;
 
 pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
@@ -34,7 +34,7 @@ fn check_group(state: &State<'_>, group: Group) {
         }
         let Ok(ino) = u32::try_from(first + i as u64) else { return };
         let counted = counts.get(i).map_or(0, |count| count.load(Ordering::Relaxed));
-        // Files of the file system itself have a link and no name.
+        // Inodes of the file system itself have one link and no name.
         if note.hidden && Ino(ino) != Ino::ROOT {
             continue;
         }
@@ -49,7 +49,7 @@ fn check_inode(state: &State<'_>, ino: Ino, note: &InodeNote, counted: u32) {
     let place = Place::ino(ino);
     let directory = note.kind == FileType::Directory.dirent_code();
     if counted == 0 {
-        // Pass 3 has said it of directories.
+        // Pass 3 reports directories without a name.
         if !directory && !state.is_orphan(ino) {
             let says = format!("no name leads to this inode, its link count is {}", note.links);
             state.findings.broken(&rules::UNATTACHED, place, says);
@@ -72,7 +72,7 @@ fn check_inode(state: &State<'_>, ino: Ino, note: &InodeNote, counted: u32) {
     state.findings.differs(&rules::LINKS, place, "the link count", note.links.into(), expected.into());
 }
 
-/// Only indexed directories ever grow so large that their count sticks.
+/// Does the inode have an index? Only indexed directories exceed the limit on links.
 fn is_indexed(state: &State<'_>, ino: Ino) -> bool {
     let dirs = state.dirs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let found = dirs.binary_search_by_key(&ino, |dir| dir.ino);

@@ -1,6 +1,6 @@
 //! Pass 5: bitmaps, counts, descriptors.
 //!
-//! Holds what pass 1 found in use against the bitmaps, in words of 64 bits, and the counts against the bitmaps.
+//! Compares the block and inode bitmaps with pass 1's, 64 bits at a time, and the counts with the bitmaps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,7 +51,7 @@ fn check_group(state: &State<'_>, group: Group, totals: &Totals) {
     totals.free_inodes.fetch_add(free, Ordering::Relaxed);
 }
 
-/// A bitmap on disk and the one that follows from pass 1.
+/// A bitmap on disk and the one computed by pass 1.
 struct Pair<'s, 'd> {
     state: &'s State<'d>,
     group: Group,
@@ -70,7 +70,7 @@ impl Pair<'_, '_> {
         self.stored.as_chunks::<8>().0.get(index).map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Reports runs of bits that are used and not marked, and the other way round.
+    /// Reports runs of used but unmarked bits, and of marked but unused bits.
     fn compare(&self, unmarked: &'static Rule, leaked: &'static Rule, what: &dyn Fn(u32) -> String) {
         let mut runs = [(unmarked, None::<(u32, u32)>), (leaked, None)];
         let close = |rule: &'static Rule, run: &mut Option<(u32, u32)>| {
@@ -111,7 +111,7 @@ impl Pair<'_, '_> {
         }
     }
 
-    /// Clear bits among those that mean something.
+    /// The number of clear bits, padding excluded.
     fn free(&self) -> u64 {
         let used: u64 = (0..(self.bits as usize).div_ceil(64))
             .map(|index| {
@@ -145,7 +145,7 @@ fn read(state: &State<'_>, group: Group, block: Pblk) -> Option<Vec<u8>> {
     }
 }
 
-/// The block bitmap; returns the free clusters.
+/// Checks the block bitmap; returns the number of free clusters.
 fn blocks(state: &State<'_>, group: Group, desc: &GroupDesc) -> u64 {
     let (image, geometry) = (&state.image, &state.image.geometry);
     let bits = geometry.group_clusters(group);
@@ -200,14 +200,14 @@ fn blocks(state: &State<'_>, group: Group, desc: &GroupDesc) -> u64 {
 }
 
 fn checksum(pair: &Pair<'_, '_>, rule: &'static Rule, stored: u32, computed: u32) {
-    // Small descriptors keep the low half.
+    // 32-byte descriptors store the low 16 bits only.
     let computed = if pair.state.image.geometry.desc_size >= 64 { computed } else { computed & 0xFFFF };
     if stored != computed {
         pair.state.findings.differs(rule, pair.place(), "the checksum", stored.into(), computed.into());
     }
 }
 
-/// The block bitmap that an uninitialised group has: only metadata with a fixed place is in use.
+/// The block bitmap of an uninitialised group: only its fixed metadata is marked.
 fn uninit_bitmap(state: &State<'_>, group: Group, len: usize) -> Vec<u8> {
     let geometry = &state.image.geometry;
     let mut bitmap = vec![0; len];
@@ -225,7 +225,7 @@ fn uninit_bitmap(state: &State<'_>, group: Group, len: usize) -> Vec<u8> {
     bitmap
 }
 
-/// The inode bitmap; returns the free inodes.
+/// Checks the inode bitmap; returns the number of free inodes.
 fn inodes(state: &State<'_>, group: Group, desc: &GroupDesc) -> u64 {
     let (image, geometry) = (&state.image, &state.image.geometry);
     let bits = geometry.inodes_per_group;
@@ -237,7 +237,7 @@ fn inodes(state: &State<'_>, group: Group, desc: &GroupDesc) -> u64 {
             dirs += u64::from(note.used && note.kind == 2);
         }
     }
-    // Groups of few inodes have the reserved ones in more than the first.
+    // With few inodes per group, reserved inodes extend past the first group.
     let before = group.0.saturating_mul(geometry.inodes_per_group);
     let first_ino = if image.sb.rev_level == 0 { 11 } else { image.sb.first_ino };
     let reserved = first_ino.saturating_sub(1).saturating_sub(before).min(bits);

@@ -1,13 +1,13 @@
-//! Telling somebody how far a check is, without slowing it down.
+//! Progress reports of a running check.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Wants to know how far a check is.
+/// Receives progress reports of a check.
 pub trait Progress: Sync {
-    /// `done` of `total` steps of `pass` are over. Called from any thread, a few times a second at most, and once at
-    /// the end of each pass with `done == total`.
+    /// `done` of `total` steps of `pass` are complete. Called from any thread, at most a few times a second,
+    /// and once at the end of each pass with `done == total`.
     fn step(&self, pass: &'static str, done: u64, total: u64);
 }
 
@@ -23,16 +23,16 @@ pub(crate) struct Meter<'p> {
 }
 
 impl<'p> Meter<'p> {
-    /// A pass of `total` steps begins.
+    /// Begins a pass of `total` steps.
     pub(crate) fn new(to: Option<&'p dyn Progress>, pass: &'static str, total: u64) -> Self {
         Self { to, pass, total, done: AtomicU64::new(0), last: Mutex::new(Instant::now()) }
     }
 
-    /// `steps` more are over.
+    /// Adds `steps` completed steps.
     pub(crate) fn add(&self, steps: u64) {
         let Some(to) = self.to else { return };
         let done = self.done.fetch_add(steps, Ordering::Relaxed) + steps;
-        // Whoever finds the clock taken leaves the telling to its holder.
+        // If another thread holds the clock, that thread reports.
         let Ok(mut last) = self.last.try_lock() else { return };
         if last.elapsed() >= PAUSE {
             *last = Instant::now();
@@ -40,7 +40,7 @@ impl<'p> Meter<'p> {
         }
     }
 
-    /// The pass is over.
+    /// Ends the pass.
     pub(crate) fn finish(&self) {
         if let Some(to) = self.to {
             to.step(self.pass, self.total, self.total);

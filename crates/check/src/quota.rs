@@ -1,8 +1,9 @@
-//! Quota files against the usage that pass 1 counted.
+//! Compares quota files with the usage that pass 1 counted.
 //!
-//! Does **not** own: limits and grace times, which are the administrator's; the shape of the quota inodes (pass 1).
+//! Does **not** own: limits and grace times, which the administrator sets; the form of the quota inodes (pass
+//! 1).
 //!
-//! Source: spec 07 section 11.
+//! Source: docs/format/ondisk.md, Others.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +19,7 @@ use crate::map::{MapRoot, data_runs};
 use crate::rules::quota as rules;
 use crate::state::{State, Used};
 
-/// A larger quota file is not read: it would hold more than 7,000,000 ids.
+/// Larger quota files are not read: this size holds more than 7,000,000 ids.
 const LEN_MAX: u64 = 512 << 20;
 
 /// Checks each quota file that the superblock names.
@@ -75,7 +76,7 @@ fn check(state: &State<'_>, kind: QuotaKind, ino: u32, counted: &Mutex<HashMap<u
     }
 }
 
-/// The header's numbers of blocks, which decoding does not need but a writer would follow.
+/// Checks the block numbers in the header; only writers use them.
 fn check_header(bytes: &[u8]) -> Result<(), String> {
     let word = |at: usize| bytes.get(at..at + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     let blocks = word(20);
@@ -87,7 +88,7 @@ fn check_header(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The whole file.
+/// Reads the whole file.
 fn read(state: &State<'_>, ino: Ino) -> Result<Vec<u8>, String> {
     let image = &state.image;
     let raw = image.read_inode(ino).map_err(|_| format!("inode {ino} does not exist"))?;
@@ -98,7 +99,7 @@ fn read(state: &State<'_>, ino: Ino) -> Result<Vec<u8>, String> {
     let block_size = image.geometry.block_size;
     let seed = inode_seed(image.fs_seed, ino, inode.generation);
     let root = MapRoot { ino, i_block: inode.block, extents: inode.has_flag(flags::EXTENTS), seed };
-    // What is mapped bounds the memory, whatever the size says.
+    // The mapped blocks bound the allocation, not the size in the inode.
     let mut mapped = 0u64;
     let mut end = 0u64;
     data_runs(image, &root, &mut |run| {

@@ -1,21 +1,22 @@
-//! The journal's replay, laid over the device: what a mount would see, without a byte written.
+//! The journal's replay as an overlay: the state after a mount, without a write to the device.
 //!
 //! ```text
-//! scan     descriptor, revoke and commit blocks in order, until a block that belongs to no further transaction
-//! judge    of each logged block: revoked later? inside the file system? its checksum?
-//! overlay  home block -> its newest copy in the log; read() lays these over what the device gives
+//! scan     descriptor, revoke and commit blocks in order, until a block does not continue the log
+//! filter   each logged block: revoked later? inside the file system? checksum valid?
+//! overlay  home block -> its newest copy in the log; read() puts these over the device's bytes
 //! ```
 //!
-//! The log lies inside the file system, or on a device of its own.
+//! The log is in the file system or on a device of its own.
 //!
-//! Owns its own reading of the log: it shares nothing with the engine's recovery but the layouts of `jbd2-format`. Does
-//! **not** own: fast commits, which are only noticed; the rules of a journal at rest (see [`crate::journal`]).
+//! Owns: its own reader of the log; of the engine's recovery it shares only the layouts in `jbd2-format`.
+//! Does **not** own: fast commits, which are only detected; the rules about a journal at rest (see
+//! [`crate::journal`]).
 //!
 //! Invariants
-//! 1. Memory is a few words per logged block; blocks stay in the log until they are read.
-//! 2. The scan takes each block of the log at most once.
+//! 1. Memory is a few words per logged block; the data stays in the log until it is read.
+//! 2. The scan reads each block of the log at most once.
 //!
-//! Source: spec 06 sections 5, 7 and 8.
+//! Source: docs/format/jbd2.md, Revoke, Recovery, Fast commit area.
 
 pub(crate) mod locate;
 
@@ -33,7 +34,7 @@ use crate::rules::journal as rules;
 use crate::{Findings, Place};
 use locate::Journal;
 
-/// What the journal will change.
+/// The blocks that the replay changes.
 pub(crate) struct Replay<'d> {
     block_size: BlockSize,
     /// The device of an external journal.
@@ -46,14 +47,14 @@ pub(crate) struct Replay<'d> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Copy {
     home: u64,
-    /// Where on its device the log holds it.
+    /// The block of the log device that holds the copy.
     at: Pblk,
-    /// Its first word is the journal's magic, and zero in the log.
+    /// The home block begins with the journal's magic; the log has zeros there.
     escaped: bool,
 }
 
 impl Replay<'_> {
-    /// Fills `buf` from byte `offset` on, as it is after the replay.
+    /// Fills `buf` from byte `offset` on, in the state after the replay.
     pub(crate) fn read(&self, device: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), DeviceFault> {
         device.read_at(offset, buf)?;
         let log2 = self.block_size.log2();
@@ -75,7 +76,7 @@ impl Replay<'_> {
     }
 }
 
-/// Scans the journal; `None` when there is nothing to replay.
+/// Scans the journal; `None` if there is nothing to replay.
 pub(crate) fn scan<'d>(
     device: &dyn Device,
     journal: Option<&'d dyn Device>,
@@ -91,7 +92,7 @@ pub(crate) fn scan<'d>(
         let says = format!("the log begins with transaction {}", log.sequence);
         findings.broken(&rules::PENDING, journal_place(sb), says);
     };
-    // Of the device, not of the file system: the log may have a superblock that tells of more.
+    // The device's size, not the file system's: the logged superblock may be of a grown file system.
     let blocks = device.size_bytes() >> geometry.block_size.log2();
     if let (true, Some(device)) = (locate::is_external(sb), journal) {
         let (at, journal) = locate::external(device, sb, geometry).map_err(unreadable).ok()?;
@@ -120,7 +121,7 @@ fn journal_place(sb: &Superblock) -> Place {
     if sb.journal_inum == 0 { Place::default() } else { Place::ino(Ino(sb.journal_inum)) }
 }
 
-/// A log to be replayed.
+/// A log that needs replay.
 struct Log<'d> {
     device: &'d dyn Device,
     journal: Journal,
@@ -133,21 +134,21 @@ struct Log<'d> {
     fast_commits: Option<std::ops::Range<u32>>,
 }
 
-/// What the log says, transaction by transaction.
+/// The content of the log, transaction by transaction.
 #[derive(Default)]
 struct Found {
-    /// In order; the block of the log that holds each.
+    /// In log order, with the log block of each copy.
     tags: Vec<(Tid, u32, Tag)>,
-    /// Of blocks that have copies: the youngest transaction that revokes one.
+    /// Per home block with copies: the newest transaction that revokes it.
     revoked: HashMap<u64, Tid>,
     /// The first transaction that is not committed.
     end: Tid,
-    /// What is wrong: block of the log, in words.
+    /// Damage: block of the log, and the finding's text.
     damage: Vec<(u32, String)>,
 }
 
 impl<'d> Log<'d> {
-    /// The log whose journal superblock is in the journal's block `at`. `None`: the log is empty.
+    /// Opens the log whose journal superblock is block `at` of the journal. `None` if the log is empty.
     fn open(
         device: &'d dyn Device,
         journal: Journal,
@@ -188,7 +189,7 @@ impl<'d> Log<'d> {
         }))
     }
 
-    /// What it holds for the first `blocks` blocks of the file system's device.
+    /// Builds the overlay for the first `blocks` blocks of the file system's device.
     fn replay(
         &self,
         sb: &Superblock,
@@ -251,13 +252,13 @@ impl<'d> Log<'d> {
         let mut logged = block.clone();
         let (mut at, mut tid) = (self.start, self.sequence);
         let mut left = self.end - self.first;
-        // Of the transaction that is being read.
+        // Tags and revoke blocks of the transaction being read.
         let (mut open_tags, mut open_revokes) = (Vec::new(), Vec::new());
         let mut committed_revokes = Vec::new();
-        let mut suspect = None; // a block whose checksum is wrong
+        let mut suspect = None; // the first block with a wrong checksum
         let mut crc = !0;
         let mut last_time = (0, 0);
-        // With asynchronous commits, a bad one at the very end is normal: its transaction did not reach the disk.
+        // With asynchronous commits, a bad last commit is normal: its transaction did not reach the disk.
         let mut failed: Option<(u32, Tid)> = None;
         loop {
             if left == 0 {
@@ -294,7 +295,7 @@ impl<'d> Log<'d> {
                     }
                 }
                 BlockType::Revoke => match revokes(self.format, &block) {
-                    // Its records are read again once it is known of which blocks there are copies: they are many.
+                    // Revoke records are numerous; they are read again once the blocks with copies are known.
                     Ok(_) if self.format.verify_tail(&block) => open_revokes.push((tid, here)),
                     _ => suspect = Some(here),
                 },
@@ -302,7 +303,8 @@ impl<'d> Log<'d> {
                     let Ok(commit) = CommitBlock::decode(&block) else { break };
                     let time = (commit.seconds, commit.nanoseconds);
                     if let Some(bad) = suspect {
-                        // Older than what was read last: the remains of an earlier round of the log.
+                        // Older than the last commit read: left over from an earlier pass over the circular
+                        // log.
                         if time >= last_time {
                             let says = format!(
                                 "transaction {tid} is committed, this block of it does not match its checksum"
@@ -355,7 +357,7 @@ impl<'d> Log<'d> {
         found
     }
 
-    /// Notes what revoke blocks say of those that have copies.
+    /// Applies revoke blocks to the home blocks that have copies.
     fn revoke(&self, found: &mut Found, revoke_blocks: &[(Tid, u32)]) {
         let homes: HashSet<u64> = match revoke_blocks.is_empty() {
             true => HashSet::new(),

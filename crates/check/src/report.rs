@@ -1,4 +1,4 @@
-//! What a check found, and what it cost.
+//! The report of a check: findings and statistics.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -7,23 +7,23 @@ use std::time::Duration;
 use crate::state::State;
 use crate::{Finding, Findings, Severity};
 
-/// How long a pass took.
+/// The duration of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PassTime {
     /// Its name.
     pub pass: &'static str,
-    /// Wall time.
+    /// Wall-clock time.
     pub elapsed: Duration,
 }
 
-/// Numbers of the file system and of the check.
+/// Statistics of the file system and of the check.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     /// Inodes in use.
     pub inodes: u64,
     /// Directories among them.
     pub dirs: u64,
-    /// Inodes that there could be.
+    /// The number of inodes the file system has room for.
     pub inodes_total: u64,
     /// Blocks of the file system.
     pub blocks: u64,
@@ -31,13 +31,13 @@ pub struct Stats {
     pub blocks_used: u64,
     /// Bytes in a block.
     pub block_size: u64,
-    /// Was a journal's replay laid over the device?
+    /// The journal's replay was overlaid on the device.
     pub replayed: bool,
     /// Bytes read from the device, all passes together.
     pub read_bytes: u64,
-    /// Wall time of each pass.
+    /// Wall-clock time of each pass.
     pub passes: Vec<PassTime>,
-    /// Wall time of all.
+    /// Wall-clock time of the whole check.
     pub elapsed: Duration,
 }
 
@@ -55,16 +55,16 @@ impl Stats {
     }
 }
 
-/// What a check found.
+/// The report of a check.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// By code and place; at most 1000 of each code.
+    /// Sorted by code and place; at most 1000 per code.
     pub findings: Vec<Finding>,
-    /// How many there were of each code.
+    /// The number of findings per code.
     pub counts: BTreeMap<&'static str, u64>,
-    /// Numbers of the file system and of the check.
+    /// Statistics.
     pub stats: Stats,
-    /// Could the superblock be used? Else nothing behind it was looked at.
+    /// A usable superblock was found. If not, nothing else was checked.
     pub opened: bool,
 }
 
@@ -74,14 +74,14 @@ impl Report {
         Self { findings, counts, stats, opened }
     }
 
-    /// Nothing worse than a [`Severity::Note`]?
+    /// Is there no finding above [`Severity::Note`]?
     #[must_use]
     pub fn clean(&self) -> bool {
         self.findings.iter().all(|finding| finding.rule.severity == Severity::Note)
     }
 
-    /// The exit code that e2fsck would give to a check that repairs nothing: 0 clean, 4 errors left, 8 when the
-    /// superblock could not be used.
+    /// The exit code of an e2fsck that repairs nothing: 0 clean, 4 errors left uncorrected, 8 no usable
+    /// superblock.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match (self.opened, self.clean()) {

@@ -1,18 +1,18 @@
-//! What a rule is: a sentence about sound file systems, with a permanent code.
+//! A rule: a statement that holds for every valid file system, with a permanent code.
 
-/// How much a broken rule matters.
+/// The severity of a broken rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing; the file system is sound (e2fsck would not count it as an error either).
+    /// Information; the file system is valid (e2fsck does not count it as an error either).
     Note,
-    /// The file system is damaged: e2fsck would want to repair it.
+    /// The file system is damaged; e2fsck would repair it.
     Error,
-    /// So damaged that parts could not be checked.
+    /// The damage prevents parts of the check.
     Fatal,
 }
 
-/// The part of the format that a rule speaks of; rules of an area share the prefix of their codes.
+/// The part of the format that a rule belongs to; the rules of an area share a code prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Area {
@@ -28,7 +28,7 @@ pub enum Area {
     Xattr,
     /// `DI...`: directories, their index, connectivity and link counts.
     Directory,
-    /// `BM...`: bitmaps and counts of free things.
+    /// `BM...`: bitmaps and free counts.
     Bitmap,
     /// `QU...`: quota.
     Quota,
@@ -41,17 +41,17 @@ pub enum Area {
 /// A rule of the format.
 #[derive(Debug, serde::Serialize)]
 pub struct Rule {
-    /// Permanent code: two letters of the area and three digits, "IN007". Never given to another rule.
+    /// Permanent code, never reused: two letters of the area and three digits, "IN007".
     pub code: &'static str,
     /// The part of the format.
     pub area: Area,
-    /// What breaking it means.
+    /// The severity of a violation.
     pub severity: Severity,
-    /// The rule in one sentence, as it holds on a sound file system.
+    /// The rule in one sentence, as it holds for a valid file system.
     pub says: &'static str,
-    /// What may have broken it, what it endangers (for `--explain`).
+    /// Likely causes and consequences of a violation (for `--explain`).
     pub why: &'static str,
-    /// What a repair would do (for `--explain`).
+    /// The repair (for `--explain`).
     pub repair: &'static str,
 }
 

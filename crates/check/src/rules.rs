@@ -1,4 +1,4 @@
-//! The table of all rules, an area a file.
+//! The table of all rules, one file per area.
 
 pub mod bitmap;
 pub mod directory;
@@ -32,7 +32,7 @@ pub fn all() -> impl Iterator<Item = &'static Rule> {
     .copied()
 }
 
-/// The rule with a code, in any case of letters.
+/// The rule with a code; letter case is ignored.
 #[must_use]
 pub fn by_code(code: &str) -> Option<&'static Rule> {
     all().find(|rule| rule.code.eq_ignore_ascii_case(code))

@@ -1,8 +1,8 @@
-//! What the passes tell each other: a few bytes per inode, one bit per cluster, lists of directories.
+//! State shared by the passes: a few bytes per inode, one bit per cluster, the list of directories.
 //!
 //! Invariants
-//! 1. Memory is taken per group, when a pass touches it: a large empty file system costs nothing.
-//! 2. Pass 1 sets notes; later passes only read them. Counters are atomics, so that threads need no lock.
+//! 1. Memory is allocated per group, at the first access: a large empty file system needs almost none.
+//! 2. Pass 1 writes notes; later passes only read them. Counters are atomic, so that threads need no lock.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::image::Image;
 use crate::map::MapRoot;
 use crate::xattrs::Attrs;
 
-/// What pass 1 found out about an inode.
+/// Pass 1's note on an inode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct InodeNote {
     /// `FileType::dirent_code()` of its mode; 0 with `used` for an impossible mode.
@@ -28,13 +28,13 @@ pub(crate) struct InodeNote {
     pub(crate) marked: bool,
     /// Reserved, journal, quota, orphan file, EA inode...: no directory entry may lead here (root excepted).
     pub(crate) hidden: bool,
-    /// So damaged that its contents were not looked at.
+    /// Too damaged for its content to be checked.
     pub(crate) bad: bool,
     /// links_count as stored.
     pub(crate) links: u16,
 }
 
-/// A directory, for pass 2.
+/// A directory, as pass 2 needs it.
 #[derive(Debug, Clone)]
 pub(crate) struct DirNote {
     pub(crate) ino: Ino,
@@ -42,39 +42,39 @@ pub(crate) struct DirNote {
     pub(crate) flags: u32,
     /// Seed of its blocks' checksums.
     pub(crate) seed: u32,
-    /// Where its blocks are; for inline data i_block holds the beginning.
+    /// Its block map; with inline data, i_block holds the beginning of the directory.
     pub(crate) root: MapRoot,
 }
 
-/// Everything that is shared between passes and threads.
+/// State shared by passes and threads.
 pub(crate) struct State<'d> {
     pub(crate) image: Image<'d>,
     pub(crate) findings: Findings,
     pub(crate) inodes: PerGroup<InodeNote>,
-    /// What names lead to directories; from pass 2.
+    /// The parents of directories; filled by pass 2.
     pub(crate) tree: crate::pass2::Tree,
     /// Directory entries that lead to each inode, "." and ".." included as ext4 counts links.
     pub(crate) refs: PerGroup<AtomicU32>,
-    /// All directories that can be walked, sorted by inode number once pass 1 is done.
+    /// All directories that can be walked, sorted by inode number after pass 1.
     pub(crate) dirs: Mutex<Vec<DirNote>>,
-    /// Inodes on the orphan list or in the orphan file: set between pass 1 and pass 2. No field of [`InodeNote`], since
-    /// notes are set once.
+    /// Inodes on the orphan list or in the orphan file: set between pass 1 and pass 2. Not a field of
+    /// [`InodeNote`], since notes are written once.
     pub(crate) orphans: OnceLock<HashSet<u32>>,
     /// Which clusters are in use, and which are claimed twice.
     pub(crate) claims: Claims,
-    /// What each user, group and project uses; only with the quota feature.
+    /// Usage per user, group and project; counted only with the quota feature.
     pub(crate) usage: Usage,
     /// Attribute blocks and EA inodes, and who refers to them.
     pub(crate) attrs: Attrs,
-    /// Inodes that only the orphan list can excuse: without links but marked in use, or with a deletion time that
-    /// looks like a link of that list.
+    /// Inodes that are errors unless they are orphans: without links but marked in use, or with a deletion
+    /// time that could be a link of the orphan list.
     pub(crate) suspects: Mutex<Vec<Suspect>>,
     /// Numbers for the report.
     pub(crate) tally: Tally,
 }
 
 impl<'d> State<'d> {
-    /// Nothing is known yet.
+    /// The state before pass 1.
     pub(crate) fn new(image: Image<'d>, findings: Findings) -> Self {
         let geometry = &image.geometry;
         Self {
@@ -93,8 +93,8 @@ impl<'d> State<'d> {
         }
     }
 
-    /// May a walk enter this block of a map? Blocks that several maps lead through are entered a bounded number of
-    /// times in all, since a small image can hold a thousand maps that share all their blocks.
+    /// May a walk enter this block of a map, which another map uses too? The number of such entries is
+    /// bounded, since a small image can hold a thousand maps that share all their blocks.
     pub(crate) fn may_enter_shared(&self, block: Pblk) -> bool {
         const SHARED_ENTRIES_MAX: u64 = 1 << 16;
         let cluster = self.claims.cluster_of(block);
@@ -111,30 +111,30 @@ impl<'d> State<'d> {
         entries < SHARED_ENTRIES_MAX
     }
 
-    /// Notes what only an orphan may be like: who is one is known later.
+    /// Records an inode that is valid only as an orphan. Orphans are found later.
     pub(crate) fn suspect(&self, ino: Ino, why: Why) {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).push(Suspect { ino, why });
     }
 
-    /// Is this inode on the orphan list or in the orphan file? Known from pass 2 on.
+    /// Is this inode on the orphan list or in the orphan file? Valid from pass 2 on.
     pub(crate) fn is_orphan(&self, ino: Ino) -> bool {
         self.orphans.get().is_some_and(|orphans| orphans.contains(&ino.0))
     }
 }
 
-/// An inode that is sound only as an orphan.
+/// An inode that is valid only as an orphan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Suspect {
     pub(crate) ino: Ino,
     pub(crate) why: Why,
 }
 
-/// What an orphan may be like, and nobody else.
+/// Why an inode is valid only as an orphan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Its links, its deletion time; is it marked as in use without links?
+    /// Its link count and deletion time; `marked` if the inode bitmap marks it although it has no links.
     Deleted { links: u16, dtime: u32, marked: bool },
-    /// Bytes of the file, and up to where it has blocks.
+    /// Its size in bytes, and the end of its last block in bytes.
     Cut { size: u64, mapped: u64 },
 }
 
@@ -144,18 +144,18 @@ pub(crate) struct Tally {
     pub(crate) inodes: AtomicU64,
     pub(crate) dirs: AtomicU64,
     pub(crate) clusters_used: AtomicU64,
-    /// Walks into blocks of maps that other maps use too.
+    /// Entries into map blocks that other maps use too.
     pub(crate) shared_nodes: AtomicU64,
 }
 
-/// Space and inodes that belong to one id.
+/// Space and inodes charged to one id.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) bytes: u64,
     pub(crate) inodes: u64,
 }
 
-/// Usage by id: of users, groups, projects.
+/// Usage by id, for users, groups and projects.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) user: Mutex<HashMap<u32, Used>>,
@@ -163,7 +163,7 @@ pub(crate) struct Usage {
     pub(crate) project: Mutex<HashMap<u32, Used>>,
 }
 
-/// A value for each inode, in memory only for groups that were touched.
+/// A value per inode, allocated per group at the first access.
 #[derive(Debug)]
 pub(crate) struct PerGroup<T> {
     inodes_per_group: u32,
@@ -183,18 +183,18 @@ impl<T: Default> PerGroup<T> {
         }
     }
 
-    /// The values of a group that was touched.
+    /// The values of a group, if it was accessed before.
     pub(crate) fn group(&self, group: Group) -> Option<&[T]> {
         self.groups.get(group.0 as usize)?.get().map(AsRef::as_ref)
     }
 
-    /// The value of an inode, `None` if its group was never touched or it does not exist.
+    /// The value of an inode; `None` if its group was never accessed or the inode does not exist.
     pub(crate) fn get(&self, ino: Ino) -> Option<&T> {
         let index = ino.0.checked_sub(1)?;
         self.group(Group(index / self.inodes_per_group))?.get((index % self.inodes_per_group) as usize)
     }
 
-    /// The value of an inode; touches its group.
+    /// The value of an inode; allocates its group.
     pub(crate) fn touch(&self, ino: Ino) -> Option<&T> {
         let index = ino.0.checked_sub(1)?;
         let slot = self.groups.get((index / self.inodes_per_group) as usize)?;
@@ -204,7 +204,7 @@ impl<T: Default> PerGroup<T> {
 }
 
 impl PerGroup<AtomicU32> {
-    /// Counts one more.
+    /// Adds one to the inode's value.
     pub(crate) fn add(&self, ino: Ino) {
         if let Some(count) = self.touch(ino) {
             count.fetch_add(1, Ordering::Relaxed);

@@ -1,12 +1,12 @@
 //! Superblock, features, descriptors, and the backups of both.
 //!
-//! Owns: the choice of the superblock, the image that all passes stand on, the rules of the areas `SB` and `GD` that
-//! need no pass. Does **not** own: counts of free things (see [`crate::pass5`]).
+//! Owns: the choice of the superblock, the image that all passes read, the rules of the areas `SB` and `GD`
+//! that need no pass. Does **not** own: free counts (see [`crate::pass5`]).
 //!
 //! ```text
-//!  byte 1024 ── sound? ── yes ──────────────── geometry ── replay ── superblock once more ── descriptors
-//!                 no ─── a sound backup? ─ yes ─┘  (SB002)
-//!                             no: SB001, nothing else can be looked at
+//!  byte 1024 ── valid? ── yes ──────────────── geometry ── replay ── superblock again ── descriptors
+//!                 no ─── valid backup? ── yes ─┘  (SB002)
+//!                             no: SB001, the check ends
 //! ```
 
 mod descs;
@@ -25,15 +25,15 @@ use crate::rules::superblock as rules;
 use crate::state::State;
 use crate::{CheckFault, Findings, Place, replay};
 
-/// Groups that a check will keep notes of: 2^52 bytes in groups of 128 MiB are fewer.
+/// The most groups a check accepts: 2^52 bytes in groups of 128 MiB are fewer.
 const GROUPS_MAX: u32 = 1 << 25;
-/// Blocks per group that mke2fs makes at least. Where there are many groups, they must have so many on average: notes
-/// of groups take memory, and a sparse file would otherwise name millions of groups for nothing.
+/// The fewest blocks per group that mke2fs makes. A file system with many groups must have at least this
+/// average: notes need memory per group, and a sparse file could name millions of groups.
 const GROUP_BLOCKS_MIN: u64 = 256;
-/// Groups that may be smaller.
+/// Below this number of groups, groups may be smaller.
 const SMALL_GROUPS_MAX: u64 = 1 << 16;
 
-/// Features whose every effect is known here.
+/// Features that the check knows completely.
 const KNOWN: Features = Features {
     compat: Features::DIR_PREALLOC
         | Features::IMAGIC
@@ -74,7 +74,7 @@ const KNOWN: Features = Features {
         | Features::ORPHAN_PRESENT,
 };
 
-/// Opens the image; `None` when nothing behind the superblock can be looked at, with a finding that says why.
+/// Opens the image. `None` if the check cannot go past the superblock; a finding gives the reason.
 pub(crate) fn open<'d>(
     device: &'d dyn Device,
     journal: Option<&'d dyn Device>,
@@ -91,7 +91,7 @@ pub(crate) fn open<'d>(
     let replay = replay::scan(device, journal, &sb, &geometry, findings);
     let (sb, geometry) = match &replay {
         Some(replay) => {
-            // The superblock is journaled like all else; its geometry only changes when the file system grows.
+            // The superblock is journaled too; its geometry changes only when the file system grows.
             let read = replay.read(device, superblock::OFFSET, &mut bytes).map_err(|fault| fault.to_string());
             let again = read.and_then(|()| judge(&bytes).map_err(|fault| fault.to_string()));
             match again {
@@ -122,7 +122,7 @@ pub(crate) fn open<'d>(
     Ok(Some(image))
 }
 
-/// The superblock in these bytes and its geometry, if it can be trusted.
+/// Decodes and validates a superblock and its geometry.
 fn judge(bytes: &[u8]) -> Result<(Superblock, Geometry), Malformed> {
     let mut sb = Superblock::decode(bytes)?;
     let checksum_type_known = sb.checksum_type == 1;
@@ -132,7 +132,7 @@ fn judge(bytes: &[u8]) -> Result<(Superblock, Geometry), Malformed> {
     Ok((sb, geometry))
 }
 
-/// Without 64bit, e2fsprogs takes the low halves only; [`check`] tells of others.
+/// Without 64bit, e2fsprogs reads the low halves only; [`check`] reports high halves that are set.
 fn drop_high(sb: &mut Superblock) {
     if !sb.features.has_incompat(Features::BIT64) {
         for count in [&mut sb.blocks_count, &mut sb.reserved_blocks_count, &mut sb.free_blocks_count] {
@@ -141,7 +141,7 @@ fn drop_high(sb: &mut Superblock) {
     }
 }
 
-/// The geometry, and what e2fsprogs' libraries ask of it beyond.
+/// The geometry, with the further requirements of libext2fs.
 fn geometry(sb: &Superblock) -> Result<Geometry, Malformed> {
     let geometry = Geometry::new(sb)?;
     let rule = |holds, rule, found: u64| Malformed::unless(holds, "superblock", rule, found);
@@ -172,7 +172,7 @@ fn geometry(sb: &Superblock) -> Result<Geometry, Malformed> {
     Ok(geometry)
 }
 
-/// The primary superblock, or a backup with a finding, or `None` with a finding.
+/// Returns the primary superblock, or a backup with a finding, or `None` with a finding.
 fn choose(device: &dyn Device, primary: &[u8], findings: &Findings) -> Option<(Superblock, Geometry)> {
     let fault = match judge(primary) {
         Ok(sound) => return Some(sound),
@@ -192,7 +192,7 @@ fn choose(device: &dyn Device, primary: &[u8], findings: &Findings) -> Option<(S
             return Some((sb, geometry));
         }
     }
-    // No backup: a primary whose checksum alone is wrong is still good enough to look at the rest.
+    // Without a backup, a primary with only a wrong checksum is used.
     if let Ok(mut sb) = Superblock::decode(primary) {
         drop_high(&mut sb);
         match geometry(&sb) {
@@ -216,7 +216,7 @@ fn choose(device: &dyn Device, primary: &[u8], findings: &Findings) -> Option<(S
     None
 }
 
-/// Can the image be looked at with this superblock?
+/// Can the check go on with this superblock?
 fn usable(
     device: &dyn Device,
     sb: Superblock,
@@ -242,7 +242,7 @@ fn usable(
     if device.size_bytes() < needed {
         findings.differs(&rules::DEVICE, Place::default(), "the device's size", device.size_bytes(), needed);
     }
-    // The end of the image may be missing, so its own size bounds what is kept in memory.
+    // The image may be truncated, so the device's size bounds memory.
     let blocks = geometry.blocks.min(device.size_bytes() / geometry.block_size.bytes());
     let groups_max = blocks / GROUP_BLOCKS_MIN + SMALL_GROUPS_MAX;
     if u64::from(geometry.groups) > groups_max {
@@ -256,7 +256,7 @@ fn usable(
     Some((sb, geometry))
 }
 
-/// The rules that need nothing but the superblock, the descriptors and their backups.
+/// Checks the rules that need only the superblock, the descriptors and their backups.
 pub(crate) fn check(state: &State<'_>) {
     let (sb, geometry) = (&state.image.sb, &state.image.geometry);
     let findings = &state.findings;
@@ -397,7 +397,7 @@ fn mmp_rules(state: &State<'_>) {
     }
 }
 
-/// Backup superblocks against the primary: only what does not change in use.
+/// Compares backup superblocks with the primary, in fields that do not change in use.
 fn check_backups(state: &State<'_>) {
     let (image, geometry) = (&state.image, &state.image.geometry);
     for group in (1..geometry.groups).map(Group).filter(|group| geometry.has_super(*group)) {

@@ -2,8 +2,8 @@
 //!
 //! Owns: the rules of the area `XA`. Does **not** own: what a value means.
 //!
-//! A block is read and claimed when the first inode names it; further ones only count. What needs all inodes (reference
-//! counts, values in EA inodes) is judged by [`finish`].
+//! A block is read and claimed when the first inode names it; later references are only counted. [`finish`]
+//! checks what depends on all inodes: reference counts, and values in EA inodes.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ use crate::state::State;
 
 const SHARDS: usize = 64;
 
-/// Attribute blocks and EA inodes, and who refers to them.
+/// Attribute blocks and EA inodes, with their references.
 #[derive(Debug)]
 pub(crate) struct Attrs {
     blocks: Box<[Mutex<HashMap<u64, Block>>]>,
@@ -39,13 +39,13 @@ impl Default for Attrs {
 /// An attribute block.
 #[derive(Debug, Clone, Default)]
 struct Block {
-    /// Inodes that name it.
+    /// Inodes that refer to it.
     users: u32,
-    /// As its header says; `None`: it makes no sense.
+    /// The count in its header; `None` if the header is invalid.
     refcount: Option<u32>,
-    /// It holds the context of encrypted inodes.
+    /// It holds an encryption context.
     encryption: bool,
-    /// What its values in EA inodes count for each user's quota.
+    /// Bytes of its values in EA inodes, charged to the quota of each user of the block.
     ea_bytes: u64,
     ea_inodes: u64,
 }
@@ -60,23 +60,23 @@ struct EaRef {
     hash: u32,
 }
 
-/// Attributes that the rest of pass 1 asks for.
+/// Attributes that other checks of pass 1 need.
 #[derive(Debug, Default)]
 pub(crate) struct InodeAttrs {
-    /// There is an attribute block.
+    /// The inode has an attribute block.
     pub(crate) block: bool,
-    /// There is system.data.
+    /// The inode has system.data.
     pub(crate) inline: bool,
-    /// Its value.
+    /// The value of system.data.
     pub(crate) inline_tail: Vec<u8>,
-    /// There is an encryption context.
+    /// The inode has an encryption context.
     pub(crate) encryption: bool,
-    /// Values in EA inodes, which count for the owner's quota.
+    /// Bytes of values in EA inodes, charged to the owner's quota.
     pub(crate) ea_bytes: u64,
     pub(crate) ea_inodes: u64,
 }
 
-/// The area behind the fixed fields of an inode.
+/// Checks the attribute area after the fixed fields of an inode.
 pub(crate) fn in_inode(state: &State<'_>, ino: Ino, area: &[u8], attrs: &mut InodeAttrs) {
     match area.first_chunk() {
         Some(magic) if u32::from_le_bytes(*magic) == xattr::MAGIC => {}
@@ -89,7 +89,7 @@ pub(crate) fn in_inode(state: &State<'_>, ino: Ino, area: &[u8], attrs: &mut Ino
                 one(state, &place, (ino.0, 0), entry, area, attrs);
             }
         }
-        // e2fsck and the kernel bear these two.
+        // e2fsck and the kernel accept these two faults.
         Err(fault) if ["name has no NUL", "value is aligned"].contains(&fault.rule) && values_fit(area) => {
             state.findings.broken(&rules::ODD_ENTRY, place, fault.to_string());
         }
@@ -97,7 +97,7 @@ pub(crate) fn in_inode(state: &State<'_>, ino: Ino, area: &[u8], attrs: &mut Ino
     }
 }
 
-/// Do all entries and values lie inside an inode's area, whatever their names and alignment?
+/// Do all entries and values lie inside the inode's attribute area? Names and alignment are not checked.
 fn values_fit(area: &[u8]) -> bool {
     let Some(base) = area.get(xattr::IBODY_HEADER_LEN..) else { return false };
     let mut at = 0;
@@ -115,7 +115,7 @@ fn values_fit(area: &[u8]) -> bool {
     base.get(at..at + 4).is_some_and(|end| end == [0; 4])
 }
 
-/// One entry of an inode or a block.
+/// Checks one entry of an inode or of a block.
 fn one(
     state: &State<'_>,
     place: &Place,
@@ -164,8 +164,8 @@ fn one(
     }
 }
 
-/// Does the hash fit the value with the bytes that follow it up to a multiple of 4? Drivers take whole words, and the
-/// padding need not be zero.
+/// Does the hash match the value with the bytes that pad it to a multiple of 4? Drivers hash whole 32-bit
+/// words, and the padding need not be zero.
 fn padded_hash_matches(entry: &StoredAttr<'_>, area: &[u8]) -> bool {
     let AttrValue::Bytes(value) = entry.attr.value else { return false };
     let start = (value.as_ptr() as usize).wrapping_sub(area.as_ptr() as usize);
@@ -175,7 +175,7 @@ fn padded_hash_matches(entry: &StoredAttr<'_>, area: &[u8]) -> bool {
     [false, true].into_iter().any(|signed| xattr::entry_hash(&attr, signed) == entry.hash)
 }
 
-/// The attribute block that an inode names; it lies where a file may have blocks.
+/// Checks the attribute block at `at`, an address where a file may have blocks.
 pub(crate) fn block(state: &State<'_>, at: Pblk, attrs: &mut InodeAttrs) {
     let shard = &state.attrs.blocks[at.0 as usize % SHARDS];
     let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +227,7 @@ fn read_block(state: &State<'_>, at: Pblk) -> Block {
     Block { users: 0, refcount: Some(header.refcount), encryption: attrs.encryption, ea_bytes, ea_inodes }
 }
 
-/// What can be judged only when all inodes were seen.
+/// Runs the checks that need all inodes.
 pub(crate) fn finish(state: &State<'_>) {
     for shard in &state.attrs.blocks {
         let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -249,7 +249,7 @@ pub(crate) fn finish(state: &State<'_>) {
     let references = std::mem::take(&mut *state.attrs.ea.lock().unwrap_or_else(PoisonError::into_inner));
     let mut references: Vec<_> = references.into_iter().collect();
     references.sort_unstable();
-    // Sound values have blocks of their own, so that all of them together are smaller than the file system.
+    // Valid values do not share blocks, so their sum is less than the size of the file system.
     let geometry = &state.image.geometry;
     let mut budget = geometry.blocks.saturating_mul(geometry.block_size.bytes()).saturating_mul(4);
     for (ino, mut references) in references {
@@ -263,7 +263,8 @@ pub(crate) fn finish(state: &State<'_>) {
     }
 }
 
-/// An inode that attributes name as the home of their value; `budget` are the bytes that may still be read.
+/// Checks an EA inode and the attributes that refer to it; `budget` is the number of bytes that may still be
+/// read.
 fn ea_inode(state: &State<'_>, ino: Ino, references: &[EaRef], budget: &mut u64) -> ControlFlow<()> {
     let from = |reference: &EaRef| {
         let place = if reference.from.0 != 0 {
@@ -321,15 +322,15 @@ struct Value {
     crc: u32,
     stored_crc: u32,
     refcount: u64,
-    /// Made by Lustre: it names its owner instead of counting.
+    /// Written by Lustre: the inode names its owner and has no reference count.
     legacy: bool,
 }
 
-/// Why there is no value.
+/// Why a value cannot be read.
 enum ValueFault {
-    /// The inode holds none, in words.
+    /// The inode holds no valid value; the text says why.
     Broken(String),
-    /// Too many bytes were read already.
+    /// The byte budget is spent.
     OverBudget,
 }
 
@@ -342,11 +343,11 @@ impl From<String> for ValueFault {
 /// The runs that hold the first `blocks` blocks of a value.
 struct ValueRuns<'b> {
     blocks: u64,
-    /// The first block that no run was found for.
+    /// The next block to be found.
     next: u64,
     runs: Vec<Run>,
     block_bytes: u64,
-    /// Bytes that may still be read, of maps and values.
+    /// Bytes of maps and values that may still be read.
     budget: &'b mut u64,
     over_budget: bool,
 }
@@ -423,7 +424,8 @@ fn read_value(state: &State<'_>, ino: Ino, budget: &mut u64) -> Result<Value, Va
     let crc = crc32c(image.fs_seed, &value[..size]);
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let (stored_crc, refcount) = (word(0x08), u64::from(word(0x0C)) << 32 | u64::from(word(0x24)));
-    // Lustre's keep the owner's number in mtime and its generation in their own; count and checksum are zero then.
+    // Lustre stores the owner's inode number in mtime and its generation in i_generation; count and checksum
+    // are zero.
     let legacy = stored_crc != crc && refcount == 0;
     Ok(Value { inode, crc, stored_crc, refcount, legacy })
 }

@@ -1,4 +1,4 @@
-//! Small images that ask for much memory or time: what is told when a limit is met.
+//! Small images that demand much memory or time: the findings when a limit is reached.
 
 mod lab;
 
@@ -65,7 +65,7 @@ fn a_value_with_a_hole_is_told() {
         &["-O", "ea_inode,^extent,^64bit,^metadata_csum,^has_journal,^orphan_file"],
         &["mkdir d", &format!("ea_set -f {} d user.v", value.display())],
     );
-    // debugfs forgets to count the value's blocks.
+    // debugfs does not count the value's blocks in i_blocks.
     let _ = testkit::command("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
     image.assert_clean();
     image.write(&["sif <13> block[0] 0"]);

@@ -1,4 +1,4 @@
-//! Sound file systems of every kind that real tools and the real kernel make: no findings.
+//! Valid file systems of every kind, made by real tools and the real kernel: no findings.
 
 use std::path::Path;
 
@@ -14,14 +14,15 @@ fn check(image: &Path) -> Report {
 
 /// The findings as text, a line each.
 fn told(report: &Report, least: Severity) -> String {
-    // JO017: resize2fs, tune2fs and e2fsck itself move or grow the journal without renewing the superblock's copy.
+    // JO017: resize2fs, tune2fs and e2fsck move or grow the journal without updating the superblock's copy of
+    // its map.
     let findings =
         report.findings.iter().filter(|found| found.rule.severity >= least && found.rule.code != "JO017");
     findings.map(|f| format!("  {} {:?} {}\n", f.rule.code, f.place, f.says)).collect()
 }
 
-/// Every image of the matrix. Those that a crash left behind are checked as their journal's replay makes them; what
-/// the kernel would still do at a mount (orphans) is no damage.
+/// Every image of the matrix. Images that a crash left are checked in the state after their journal's replay;
+/// orphans, which the kernel processes at mount, are not damage.
 #[test]
 fn images_of_mke2fs_and_the_kernel_have_no_findings() {
     let dir = testkit::scratch();
@@ -42,7 +43,7 @@ fn images_of_mke2fs_and_the_kernel_have_no_findings() {
         };
         let report = check(&built.image);
         checked += 1;
-        // Counts in the superblock are brought up to date by an unmount only.
+        // Only an unmount updates the counts in the superblock.
         let least = if recipe.is_dirty() { Severity::Error } else { Severity::Note };
         let findings = told(&report, least);
         if !findings.is_empty() {

@@ -1,4 +1,4 @@
-//! Directories: every rule with an image that breaks it, and e2fsck's verdict beside ours.
+//! Directories: for every rule an image that breaks it, judged by e2fsck and by the check.
 
 mod lab;
 

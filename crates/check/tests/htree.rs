@@ -1,4 +1,4 @@
-//! Indexed directories: every rule with an image that breaks it, and e2fsck's verdict beside ours.
+//! Indexed directories: for every rule an image that breaks it, judged by e2fsck and by the check.
 
 mod lab;
 
@@ -84,7 +84,7 @@ fn every_hash_and_signedness_is_clean() {
     for version in ["legacy", "half_md4", "tea"] {
         for flags in ["1", "2"] {
             let image = Image::from_tree(&["-E", "hash_seed=aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"], |_| {});
-            // e2fsck builds the index of what debugfs made, under the hash that the superblock now names.
+            // e2fsck builds the index for debugfs's directory, with the hash that the superblock now names.
             let mut commands = vec![format!("ssv def_hash_version {version}"), format!("ssv flags {flags}")];
             commands.extend(["mkdir d".to_owned(), "cd d".to_owned(), "write /etc/passwd f".to_owned()]);
             commands.extend((0..600).map(|i| format!("ln f naïve-{i}-é")));
@@ -97,7 +97,7 @@ fn every_hash_and_signedness_is_clean() {
     }
 }
 
-/// Above 1 MiB a directory is walked in pieces, by several threads.
+/// Directories above 1 MiB are walked in pieces, by several threads.
 #[test]
 fn large_directories() {
     let image = Image::from_tree(&["-O", "^metadata_csum,^has_journal,^orphan_file"], |tree| {
@@ -124,7 +124,7 @@ fn large_directories() {
     cases.poke("a node's block", "DI036", node + 0x2C, &7u32.to_le_bytes());
     cases.poke("no node", "DI032", node + 4, &512u16.to_le_bytes());
     cases.debugfs("a hole in the middle", "DI005", &["punch h 700 700"]);
-    // Without its index; e2fsck compares the names of one block only.
+    // Without the index; e2fsck compares only the names within a block.
     let name = image.read(leaves[3] * BS + 8, 246);
     cases.judge("twice, far apart", "DI016", Judges::WeAlone, |copy| {
         copy.write(&["sif h flags 0x80000"]);
@@ -139,7 +139,7 @@ fn casefolded_directories_are_hashed_by_their_folded_names() {
     commands.extend((0..600).map(|i| format!("ln f File-{i}-{}-X", if i % 7 == 0 { "ÀÉ" } else { "Ab" })));
     commands.push("sif f links_count 601".to_owned());
     commands.extend((0..40).map(|_| "expand /d".to_owned()));
-    // Room for the names has to be there before debugfs links them.
+    // The directory needs its blocks before debugfs links the names.
     commands.rotate_right(40);
     let (head, tail) = commands.split_at(40);
     let commands: Vec<&str> = tail[..4].iter().chain(head).chain(&tail[4..]).map(String::as_str).collect();
@@ -152,7 +152,7 @@ fn casefolded_directories_are_hashed_by_their_folded_names() {
     let first_len = usize::from(leaf[6]);
     let at = blocks[1] * BS;
     cases.poke("another name", "DI038", at + 8, b"zzz");
-    // Names of equal length within the leaf: the second becomes the first in other letters.
+    // Two names of equal length in the leaf: the second becomes the first with other case.
     let mut offset = usize::from(u16::from_le_bytes([leaf[4], leaf[5]]));
     while usize::from(leaf[offset + 6]) != first_len {
         offset += usize::from(u16::from_le_bytes([leaf[offset + 4], leaf[offset + 5]]));
@@ -180,7 +180,7 @@ fn encrypted_directories() {
     }
     std::os::unix::fs::symlink("target", dir.join("link")).unwrap();
     drop(mount);
-    // Its name is a cipher text: the directory is the one entry of the root that is not lost+found.
+    // Its name is encrypted: the directory is the only entry of the root that is not lost+found.
     let root = image.block(image.blocks("/")[0]);
     let mut at = 0;
     let ino = loop {

@@ -1,5 +1,5 @@
-//! File systems of the GNU Hurd: a translator's block is the inode's, and what else stands where Linux has something else is left
-//! alone. Judged by e2fsck beside.
+//! GNU Hurd file systems: the translator block belongs to the inode, and fields that the Hurd uses
+//! differently are ignored. Compared with e2fsck.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -14,7 +14,8 @@ fn errors(image: &Path) -> Vec<String> {
     errors.map(|found| format!("{} {}", found.rule.code, found.says)).collect()
 }
 
-/// A translator in the middle of the inode table, outside of the file system, in the directory's own block, in a free block, and none.
+/// A translator in the inode table, outside the file system, in the directory's own block, in a free block,
+/// and none.
 #[test]
 fn a_translators_block_belongs_to_its_inode() {
     for translator in ["3", "99999999", "own", "9000", "0"] {
@@ -27,7 +28,7 @@ fn a_translators_block_belongs_to_its_inode() {
         let own = testkit::debugfs(&path, "bmap dir 0");
         let block = if translator == "own" { own.trim() } else { translator };
         write(&format!("sif dir translator {block}"));
-        // What the Hurd counts in i_blocks nobody else knows.
+        // The value of i_blocks is defined by the Hurd alone.
         write("sif dir blocks 6");
         let says = testkit::command("e2fsck").args(["-fn", place]).output().unwrap();
         let found = errors(&path);
@@ -36,7 +37,7 @@ fn a_translators_block_belongs_to_its_inode() {
     }
 }
 
-/// The author stands where Linux has a checksum, high mode bits where it has half of a block number.
+/// The Hurd's author field is Linux's checksum, its high mode bits are half of a Linux block number.
 #[test]
 fn the_hurds_fields_are_no_damage() {
     let scratch = testkit::scratch();

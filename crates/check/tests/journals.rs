@@ -1,4 +1,4 @@
-//! Journal, orphans and quota: every rule with an image that breaks it, and e2fsck's verdict beside ours.
+//! Journal, orphans and quota: for every rule an image that breaks it, judged by e2fsck and by the check.
 
 mod lab;
 
@@ -91,7 +91,7 @@ fn orphans_that_wait_are_no_damage() {
     );
     let block = image.blocks("<12>")[0] * BS;
     let mut cases = Cases::on(&image);
-    // e2fsck deletes and truncates them when it may write; with -n it counts them as damage.
+    // e2fsck deletes and truncates orphans when it may write; with -n it reports them as damage.
     cases.judge("truncate in the file", "OR003", Judges::E2fsckAlone, |copy| {
         copy.write(&["feature orphan_present"]);
         copy.poke(block, &le32(14));
@@ -100,7 +100,7 @@ fn orphans_that_wait_are_no_damage() {
         copy.write(&["sif u links_count 0", "unlink u", "ssv last_orphan 14"]);
     });
     cases.debugfs("truncate on the list", "OR003", &["ssv last_orphan 14"]);
-    // With blocks behind its end, which is what a truncation that a crash cut short leaves.
+    // With blocks past its end, as a truncation interrupted by a crash leaves it.
     cases.judge("cut on the list", "OR003", Judges::E2fsckAlone, |copy| {
         copy.write(&["sif l size 1024", "ssv last_orphan 15"]);
     });
@@ -135,6 +135,6 @@ fn quota() {
     cases.poke("a limit", "", leaf + 16 + 8, &le32(77));
     cases.debugfs("cleared", "QU001", &["clri <3>"]);
     cases.debugfs("past the end", "QU001", &["ssv grp_quota_inum 1000000"]);
-    // e2fsck takes a file with another magic for none, and says nothing.
+    // e2fsck treats a file with another magic as no quota file, and reports nothing.
     cases.judge("magic", "QU003", Judges::WeAlone, |copy| copy.poke(header, &le32(1)));
 }

@@ -1,5 +1,5 @@
-//! Odd images, and what e2fsck says of them: blocks that files share on purpose, no root directory, short links in a block, sizes that
-//! no map has, an image that ends early, and formats that are no ext4 at all.
+//! Unusual images, compared with e2fsck: blocks that files share on purpose, no root directory, short
+//! symbolic links in a block, sizes beyond any map, a truncated image, and formats other than ext4.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ fn check(path: &Path) -> Report {
     check::check(&FileDevice::open_read_only(path).unwrap(), &Options::default()).unwrap()
 }
 
-/// Is the image sound? e2fsck and the check agree.
+/// Is the image clean? Requires that e2fsck and the check agree.
 #[track_caller]
 fn verdict(path: &Path) -> bool {
     let judged = testkit::command("e2fsck").arg("-fn").arg(path).output().unwrap();
@@ -32,7 +32,8 @@ fn verdict(path: &Path) -> bool {
     report.clean()
 }
 
-/// System images of Android 10 and later: blocks of equal content are kept once, and the feature says so.
+/// System images of Android 10 and later store blocks of equal content once, and set the feature
+/// shared_blocks.
 #[test]
 fn blocks_may_be_shared_with_the_feature() {
     let scratch = testkit::scratch();
@@ -59,7 +60,7 @@ fn a_missing_root_directory_is_named() {
     assert!(report.findings.iter().any(|found| found.rule.code == "IN016"), "{:?}", report.findings);
 }
 
-/// A text of less than 60 bytes is in the inode, with the flag of extents too.
+/// A target of less than 60 bytes is stored in the inode, even with the EXTENTS flag.
 #[test]
 fn a_short_link_in_a_block_is_damage() {
     let scratch = testkit::scratch();
@@ -72,7 +73,7 @@ fn a_short_link_in_a_block_is_damage() {
     assert!(!verdict(&path));
 }
 
-/// Inline data reaches as far as a map of blocks could: mke2fs keeps files so that are one hole.
+/// Inline files may be as large as a block map allows: mke2fs stores a file that is one hole inline.
 #[test]
 fn sizes_beyond_the_map_are_damage() {
     let indirect = (12 + 256 + 256 * 256 + 256 * 256 * 256) * 1024u64;
@@ -95,7 +96,7 @@ fn sizes_beyond_the_map_are_damage() {
     }
 }
 
-/// What lies before the end is checked, however early it comes.
+/// In a truncated image, everything before the end is checked.
 #[test]
 fn an_image_that_ends_early_is_checked_as_far_as_it_goes() {
     let scratch = testkit::scratch();

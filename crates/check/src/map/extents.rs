@@ -33,11 +33,11 @@ struct Tree<'w, 'i> {
     root: &'w MapRoot,
     visitor: &'w mut dyn Visit,
     entered: &'w mut Entered,
-    /// The first logical block that no extent has passed yet.
+    /// The end of the last extent: the first logical block not yet passed.
     next_lblk: u64,
 }
 
-/// What must hold of a node's header; `depth` is what its parent promises.
+/// Verifies a node's header; `depth` is the depth that its parent implies.
 fn header_rules(bytes: &[u8], depth: Option<u16>) -> Result<(), String> {
     let (magic, count, max, own_depth) =
         (u16_at(bytes, 0), u16_at(bytes, 2), u16_at(bytes, 4), u16_at(bytes, 6));
@@ -45,7 +45,7 @@ fn header_rules(bytes: &[u8], depth: Option<u16>) -> Result<(), String> {
     if magic != extent::MAGIC {
         return Err(format!("an extent node's magic is {magic:#06x}, should be {:#06x}", extent::MAGIC));
     }
-    // Room for two entries may be kept back, for a checksum.
+    // A node may leave room for up to two entries unused, for a checksum.
     if max > room || max + 2 < room {
         return Err(format!(
             "an extent node says that it has room for {max} entries, there is room for {room}"
@@ -72,7 +72,8 @@ impl Tree<'_, '_> {
         self.visitor.broken(MapFault { rule, place, says });
     }
 
-    /// The entries of a node whose header is sound; `end` is the logical block behind the last it may map.
+    /// Walks the entries of a node with a valid header; `end` is the end of the logical range that it may
+    /// map.
     fn entries(&mut self, bytes: &[u8], at: Option<Pblk>, depth: u16, end: u64) -> ControlFlow<()> {
         let count = usize::from(u16_at(bytes, 2));
         if depth > 0 && count == 0 {

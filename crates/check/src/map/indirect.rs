@@ -36,7 +36,7 @@ struct Map<'w, 'i> {
     ino: Ino,
     visitor: &'w mut dyn Visit,
     entered: &'w mut Entered,
-    /// Data that may still grow by the next entry.
+    /// The run that the next entry may extend.
     open: Option<Run>,
 }
 

@@ -1,4 +1,4 @@
-//! What an inode's map takes: claims, counts, and the sizes that follow.
+//! The blocks of an inode: claims, the block count, and the size.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ use crate::state::{InodeNote, State, Why};
 use crate::xattrs::InodeAttrs;
 
 impl Subject<'_, '_> {
-    /// Walks the map, and holds size and block count against it; returns the bytes that the inode takes.
+    /// Walks the map, checks size and block count against it, and returns the bytes allocated to the inode.
     pub(super) fn blocks(&self, role: Role, kind: FileType, attrs: &InodeAttrs, note: &mut InodeNote) -> u64 {
         let mut walk = Walk::new(self, kind, role);
         walk.clusters = attrs.block.into();
@@ -37,10 +37,10 @@ impl Subject<'_, '_> {
         let damaged = walk.damaged;
         let (clusters, first, last, last_written) = (walk.clusters, walk.first, walk.last, walk.last_written);
         let geometry = &self.state.image.geometry;
-        // Values in inodes of their own count for everybody who refers to them.
+        // A value in an EA inode counts for every inode that refers to it.
         let bytes = clusters << (geometry.block_size.log2() + geometry.cluster_log);
         let bytes = bytes.saturating_add(attrs.ea_bytes);
-        // A map that could not be followed says nothing about the numbers.
+        // A damaged map gives no reliable counts.
         if damaged || note.bad {
             note.bad |= damaged && kind != FileType::Directory && kind != FileType::Regular;
             return bytes;
@@ -66,7 +66,7 @@ impl Subject<'_, '_> {
         bytes
     }
 
-    /// Does `i_block` hold a map that must make sense?
+    /// Does `i_block` hold a map that must be valid?
     fn has_map(&self, kind: FileType, role: Role) -> bool {
         if self.is_inline() || role == Role::Idle {
             return false;
@@ -83,14 +83,15 @@ impl Subject<'_, '_> {
 
     fn block_count(&self, role: Role, bytes: u64) {
         let (sb, inode) = (&self.state.image.sb, self.inode);
-        // As e2fsck: what the Hurd counts is its own.
+        // On a Hurd file system i_blocks has no defined value; e2fsck ignores it.
         if sb.is_hurd() {
             return;
         }
         let huge = sb.features.has_ro_compat(Features::HUGE_FILE);
         let in_blocks = huge && inode.has_flag(flags::HUGE_FILE);
         let unit = if in_blocks { self.state.image.geometry.block_size.log2() } else { 9 };
-        // The high half means nothing without huge_file, and names lead where that matters.
+        // Without huge_file the high half has no meaning, and is an error only on inodes that entries may
+        // name.
         let stored = if huge || !role.hides() { inode.blocks } else { inode.blocks & 0xFFFF_FFFF };
         let expected = bytes >> unit;
         if stored != expected {
@@ -106,7 +107,7 @@ impl Subject<'_, '_> {
             return;
         };
         let expected = (last + 1).saturating_mul(bs.bytes());
-        // Blocks may have been reserved behind the end, as the superblock allows.
+        // s_prealloc_dir_blocks allows a directory to have blocks past its end.
         let spare = u64::from(self.state.image.sb.prealloc_dir_blocks);
         let fits = size <= expected && size.is_multiple_of(bs.bytes()) && size / bs.bytes() + spare > last;
         if !fits {
@@ -123,15 +124,17 @@ impl Subject<'_, '_> {
         } else {
             indirect::max_blocks(bs) << bs.log2()
         };
-        // A map in i_block alone may hold one written block behind the size, a file with a verity tree keeps that there.
+        // A map in i_block alone may have one written block past the size; a verity file keeps its Merkle
+        // tree there.
         let slack = u64::from(!inode.has_flag(flags::EXTENTS) || inode.block[6..8] == [0; 2]);
         let end = last_written.map_or(0, |last| (last + 1).saturating_sub(slack));
         let covered = bs.blocks_for(inode.size) >= end || inode.has_flag(flags::VERITY);
-        // Of an inline file the map says nothing: mke2fs keeps files so that are one hole, however long.
+        // The map does not bound inline files: mke2fs stores a file that is one hole inline, whatever its
+        // length.
         if (!covered && !inline) || inode.size > max {
             let expected = last_written.map_or(0, |last| (last + 1).saturating_mul(bs.bytes()));
             if inode.size <= max {
-                // Or it is being cut.
+                // The inode may be an orphan whose truncation is incomplete.
                 self.state.suspect(self.ino, Why::Cut { size: inode.size, mapped: expected });
                 return;
             }
@@ -139,7 +142,7 @@ impl Subject<'_, '_> {
         }
     }
 
-    /// A symbolic link's text.
+    /// Checks the target of a symbolic link.
     fn symlink(&self, attrs: &InodeAttrs, first: Option<Run>) {
         let inode = self.inode;
         let broken = |says: String| self.state.findings.broken(&rules::SYMLINK, Place::ino(self.ino), says);
@@ -179,21 +182,21 @@ impl Subject<'_, '_> {
     }
 }
 
-/// The block of an inode's translator, on file systems of the GNU Hurd.
+/// The block of the inode's translator, on GNU Hurd file systems.
 pub(super) fn translator(sb: &Superblock, inode: &Inode) -> Option<Pblk> {
     let block = u64::from(inode.version as u32);
     (sb.is_hurd() && block != 0).then_some(Pblk(block))
 }
 
-/// The walk of one inode's map.
+/// The walk of one inode's block map.
 struct Walk<'s, 'd> {
     state: &'s State<'d>,
     ino: Ino,
     is_dir: bool,
     bad_blocks: bool,
-    /// Clusters that the inode takes.
+    /// Clusters allocated to the inode.
     clusters: u64,
-    /// The last cluster claimed for data: on the device, in the file.
+    /// The last cluster claimed for data: its number on the device, and in the file.
     previous: Option<(u64, u64)>,
     first: Option<Run>,
     last: Option<u64>,
@@ -217,7 +220,8 @@ impl<'s, 'd> Walk<'s, 'd> {
         }
     }
 
-    /// The resize inode, whose shape [`crate::supers`] has checked: its reserved blocks are claimed already.
+    /// Checks the resize inode. [`crate::supers`] has checked its map; its reserved blocks are claimed
+    /// already.
     fn resize(&mut self, subject: &Subject<'_, '_>) {
         if subject.inode.has_flag(flags::EXTENTS) {
             let says = "the resize inode has the flag extents".into();
@@ -240,7 +244,8 @@ impl<'s, 'd> Walk<'s, 'd> {
             (0..geometry.groups).filter(|group| geometry.has_super(base::Group(*group))).count() as u64;
         let reserved = u64::from(self.state.image.sb.reserved_gdt_blocks);
         self.clusters += 1 + copies * reserved;
-        // Row by row of the double indirect block: the last row, or the last of all when they wrap around.
+        // One row of the double indirect block at a time; with wraparound the last row may not be the
+        // highest.
         let per_block = geometry.block_size.bytes() / 4;
         let first_row = u64::from(geometry.desc_blocks) % per_block;
         let last_row = (first_row + reserved).saturating_sub(1).min(per_block - 1);
@@ -249,7 +254,7 @@ impl<'s, 'd> Walk<'s, 'd> {
         }
     }
 
-    /// The block of a translator, which inodes of the GNU Hurd have where others have a change counter.
+    /// Claims the translator block, which Hurd inodes have in the place of the change counter.
     fn translator(&mut self, subject: &Subject<'_, '_>) {
         let Some(block) = translator(&self.state.image.sb, subject.inode) else { return };
         if self.state.image.is_data_block(block) {
@@ -265,7 +270,7 @@ impl<'s, 'd> Walk<'s, 'd> {
         }
     }
 
-    /// Is all of this run in reserved descriptor blocks, which may be bad without harm?
+    /// Are all blocks of this run reserved descriptor blocks? A bad block there is harmless.
     fn is_reserved(&self, run: Run) -> bool {
         let geometry = &self.state.image.geometry;
         let Some(group) = geometry.group_of(run.pblk) else { return false };
@@ -301,7 +306,7 @@ impl<'s, 'd> Walk<'s, 'd> {
                 );
                 self.state.findings.broken(&map_rules::CLUSTER, place, says);
             }
-            // Extents that share a cluster at the same place in the file claim it once.
+            // Extents at the same cluster of the file share one cluster of the device; it is claimed once.
             if self.previous == Some((first, lblk >> log)) {
                 first += 1;
             }

@@ -1,4 +1,4 @@
-//! The fields of an inode that can be judged by themselves.
+//! Fields of an inode that can be checked in isolation.
 
 use base::{Ino, Pblk};
 use ondisk::filetype::FileType;
@@ -16,7 +16,7 @@ pub(super) fn first_ino(sb: &Superblock) -> u32 {
     if sb.rev_level == 0 { Ino::FIRST.0 } else { sb.first_ino.max(Ino::FIRST.0) }
 }
 
-/// An inode in use, and all that is needed to judge it.
+/// An inode in use, with the context that its checks need.
 pub(super) struct Subject<'s, 'd> {
     pub(super) state: &'s State<'d>,
     pub(super) ino: Ino,
@@ -30,7 +30,7 @@ impl Subject<'_, '_> {
         self.state.findings.broken(rule, Place::ino(self.ino), says);
     }
 
-    /// Breaks the rule if names lead to this inode; of others nobody reads such fields.
+    /// Reports the rule only for an inode that entries may name; no reader uses these fields of other inodes.
     fn broken_if_seen(&self, role: Role, rule: &'static crate::Rule, says: impl Into<String>) {
         self.broken(if role.hides() { &rules::HIDDEN_FIELDS } else { rule }, says);
     }
@@ -43,12 +43,12 @@ impl Subject<'_, '_> {
         self.inode.has_flag(flags::INLINE_DATA) && self.features().has_incompat(Features::INLINE_DATA)
     }
 
-    /// Is a symbolic link's text in `i_block`? A short one always is: nothing makes a block for it.
+    /// Is the target of this symbolic link in `i_block`? Short targets always are.
     pub(super) fn is_fast_symlink(&self) -> bool {
         self.inode.size < 60
     }
 
-    /// Flags and small fields.
+    /// Checks flags and small fields.
     pub(super) fn fields(&self, role: Role) {
         let inode = self.inode;
         let f = self.features();
@@ -96,7 +96,7 @@ impl Subject<'_, '_> {
         }
     }
 
-    /// The type, with the rules of those that have no map.
+    /// Returns the file type, after checking the rules of types that have no map.
     pub(super) fn kind(&self, role: Role) -> FileType {
         let inode = self.inode;
         if role.is_unread() {
@@ -122,7 +122,7 @@ impl Subject<'_, '_> {
         kind
     }
 
-    /// The attributes in the inode and in its block.
+    /// Checks the attributes in the inode and in its attribute block.
     pub(super) fn attributes(&self, role: Role) -> InodeAttrs {
         let inode = self.inode;
         let image = &self.state.image;
@@ -180,7 +180,7 @@ impl Subject<'_, '_> {
         if !attrs.inline {
             self.broken(&rules::INLINE, "there is no attribute system.data");
         } else if FileType::from_mode(inode.mode) == FileType::Directory && inode.size != whole {
-            // A file may be larger: mke2fs keeps files that are one hole so.
+            // The size may be larger: mke2fs stores a file that is one hole inline.
             self.state.findings.differs(&rules::INLINE, Place::ino(self.ino), "the size", inode.size, whole);
         }
     }

@@ -1,8 +1,8 @@
-//! Pass 1b: clusters that were claimed twice, and by whom.
+//! Pass 1b: the owners of clusters that were claimed twice.
 //!
-//! Walks all maps once more, which only happens on damaged file systems. A small image can hold thousands of maps that
-//! all lead to the same blocks, so the walk has a budget; when it is spent, clusters are reported without their owners,
-//! which does not depend on the order of threads.
+//! Walks all maps again; this happens only on damaged file systems. In a small image, thousands of maps can
+//! lead to the same blocks, so the walk has a budget. When the budget is spent, clusters are reported without
+//! owners; the result does not depend on thread scheduling.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -17,29 +17,29 @@ use crate::rules::map as rules;
 use crate::state::State;
 use crate::{Place, parallel};
 
-/// Clusters whose owners are kept; more are only counted by the bitmaps.
+/// Clusters for which owners are recorded; the bitmaps count the others.
 const KEPT: usize = 1 << 16;
-/// Owners kept of one cluster.
+/// Owners recorded per cluster.
 const OWNERS: usize = 8;
 
-/// Owner number of superblocks, descriptors, bitmaps and inode tables.
+/// Owner number of fixed metadata: superblocks, descriptors, bitmaps, inode tables.
 const METADATA: u32 = 0;
 
 type Owners = BTreeMap<u64, BTreeSet<u32>>;
 
-/// Steps that all walks may take together: pieces of maps, words of bitmaps, clusters claimed twice.
+/// The step budget of all walks together: map blocks, bitmap words, doubly claimed clusters.
 struct Budget {
     spent: AtomicU64,
     steps_max: u64,
 }
 
 impl Budget {
-    /// Every block four times, which is more than files that share some of their blocks need.
+    /// Four steps per block, more than partly shared files need.
     fn new(blocks: u64) -> Self {
         Self { spent: AtomicU64::new(0), steps_max: blocks.saturating_mul(4).saturating_add(1 << 16) }
     }
 
-    /// `false`: all is spent.
+    /// Takes `steps` from the budget; returns `false` if too few are left.
     fn spend(&self, steps: u64) -> bool {
         self.spent.fetch_add(steps, Ordering::Relaxed).saturating_add(steps) <= self.steps_max
     }
@@ -73,9 +73,9 @@ pub(crate) fn run(state: &State<'_>, threads: usize) {
     }
 }
 
-/// The clusters claimed twice, when it would take too long to find out by whom.
+/// Reports doubly claimed clusters without owners, after the budget is spent.
 fn without_owners(state: &State<'_>, steps: u64) {
-    let says = format!("who shares which blocks was not clear after {steps} steps");
+    let says = format!("the owners of shared blocks were not found within {steps} steps");
     state.findings.broken(&rules::ABANDONED, Place::default(), says);
     let report = |first: u64, last: u64| {
         let (start, end) = (state.claims.block_of(first), state.claims.block_of(last + 1).0 - 1);
@@ -152,7 +152,7 @@ struct Claims<'s, 'd> {
     ino: u32,
     owners: &'s Mutex<Owners>,
     budget: &'s Budget,
-    /// Blocks that this file may still have: a map that leads to more has blocks twice.
+    /// Blocks that this file may still have; a map with more blocks contains some twice.
     left: u64,
 }
 
@@ -175,7 +175,7 @@ impl Claims<'_, '_> {
                 .overlap(claims.block_of(cluster), 1 << self.state.image.geometry.cluster_log);
             let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
             if owners.len() >= KEPT && !owners.contains_key(&cluster) {
-                // The lowest clusters are kept, so that the report does not depend on the order of threads.
+                // The lowest clusters are recorded, so that the report does not depend on thread scheduling.
                 match owners.last_key_value() {
                     Some((last, _)) if *last > cluster => owners.pop_last(),
                     _ => return,

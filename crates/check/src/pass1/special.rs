@@ -1,4 +1,4 @@
-//! Inodes with a use of their own: bad blocks, root, quota, boot loader, resize, journal, orphan file.
+//! Inodes with a fixed role: bad blocks, root, quota, boot loader, resize, journal, orphan file.
 
 use base::Ino;
 use ondisk::Features;
@@ -9,38 +9,38 @@ use crate::Place;
 use crate::pass1::fields::{Subject, first_ino};
 use crate::rules::inode as rules;
 
-/// What an inode is there for.
+/// The role of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// A file that names lead to.
+    /// An ordinary file, which directory entries may name.
     File,
     /// The root directory.
     Root,
     /// The list of bad blocks.
     BadBlocks,
-    /// The boot loader's, which may hold a file.
+    /// The boot loader inode, which may hold a file.
     Boot,
-    /// The reserved descriptor blocks, with the feature.
+    /// The resize inode, with the feature resize_inode.
     Resize,
-    /// The journal that the superblock names.
+    /// The journal inode that the superblock names.
     Journal,
-    /// A quota file, with the feature.
+    /// A quota file, with the feature quota.
     Quota,
-    /// The orphan file, with the feature.
+    /// The orphan file, with the feature orphan_file.
     OrphanFile,
-    /// A number kept for one of these, without the feature.
+    /// An inode number of one of these roles, while its feature is off.
     Idle,
-    /// Reserved, without a use.
+    /// Reserved, without a role.
     Reserved,
 }
 
 impl Role {
-    /// Does nobody read its mode and its attributes?
+    /// Do neither the kernel nor e2fsck read its mode and attributes?
     pub(super) fn is_unread(self) -> bool {
         matches!(self, Self::BadBlocks | Self::Idle)
     }
 
-    /// Must no name lead here?
+    /// Is a directory entry that names this inode an error?
     pub(super) fn hides(self) -> bool {
         !matches!(self, Self::File | Self::Root)
     }
@@ -55,7 +55,8 @@ pub(super) fn role(sb: &Superblock, ino: Ino) -> Role {
     } else if ino == Ino::BAD_BLOCKS {
         Role::BadBlocks
     } else if sb.journal_inum != 0 && is(sb.journal_inum) {
-        // Even without the feature: whoever cleared it left the journal, and the kernel finds it again.
+        // Even without has_journal: the feature may have been cleared while the journal stayed, and the
+        // kernel finds it.
         Role::Journal
     } else if quota && (is(sb.usr_quota_inum) || is(sb.grp_quota_inum) || is(sb.prj_quota_inum)) {
         Role::Quota
@@ -75,7 +76,7 @@ pub(super) fn role(sb: &Superblock, ino: Ino) -> Role {
     }
 }
 
-/// Holds the inode against its role; `false`: its content is not worth looking at.
+/// Checks the inode against its role; returns `false` if its content must not be checked.
 pub(super) fn check(subject: &Subject<'_, '_>, role: Role) -> bool {
     let inode = subject.inode;
     let broken = |rule, says: String| {

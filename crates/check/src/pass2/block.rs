@@ -1,6 +1,7 @@
-//! One block of a directory: its checksum, its chain, and what each entry may say.
+//! One directory block: its checksum, its chain of entries, and the content of each entry.
 //!
-//! Does **not** own: the index (see [`super::index`]), names that occur in two blocks (see [`super::twice`]).
+//! Does **not** own: the index (see [`super::index`]), duplicate names in different blocks (see
+//! [`super::twice`]).
 
 use base::{BlockSize, Ino, Lblk, Pblk};
 use ondisk::dirent::{TAIL_LEN, decode_rec_len, tail_checksum, verify_tail};
@@ -15,7 +16,7 @@ use crate::rules::directory as rules;
 use crate::state::{DirNote, State};
 use crate::{Place, Rule};
 
-/// The shortest name that a cipher makes.
+/// The length of the shortest encrypted name.
 const ENCRYPTED_NAME_MIN: usize = 16;
 
 /// A directory under check.
@@ -24,15 +25,15 @@ pub(super) struct Dir<'a> {
     pub(super) tree: &'a Tree,
     pub(super) note: &'a DirNote,
     pub(super) block_size: BlockSize,
-    /// Blocks that its size promises.
+    /// Blocks according to its size.
     pub(super) blocks: u32,
-    /// INDEX flag.
+    /// The INDEX flag is set.
     pub(super) indexed: bool,
-    /// Encrypted and casefolded: the entries keep their hash.
+    /// Encrypted and casefolded: entries store their hash.
     pub(super) hashed: bool,
     pub(super) encrypted: bool,
     pub(super) casefold: bool,
-    /// The hash of its index; `None` where there is none, or it cannot be computed here.
+    /// The hash of its index; `None` without an index, or if the hash cannot be computed here.
     pub(super) hash: Option<HashVersion>,
     filetype: bool,
     csum: bool,
@@ -42,34 +43,35 @@ pub(super) struct Dir<'a> {
     key: Key,
 }
 
-/// Where a block, or a part of an inline directory, is.
+/// The location of a block, or of one part of an inline directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Where {
     pub(super) lblk: Lblk,
-    /// `None`: in the inode.
+    /// `None`: inline, in the inode.
     pub(super) pblk: Option<Pblk>,
-    /// What to add to offsets within the area.
+    /// The offset of the area within the block or the directory.
     pub(super) offset: usize,
 }
 
-/// What the index needs to know of a block.
+/// What the check of the index needs to know about a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Seen {
-    /// Not there, or not read.
+    /// A hole, or unreadable.
     #[default]
     Nothing,
-    /// It looks like an index block.
+    /// It has the form of an index block.
     Node,
-    /// It holds names, or could: the smallest and largest hash. Without any (known) hash, `min` is above `max`.
+    /// It may hold names: the smallest and largest hash. `min` is above `max` if it holds no name with a
+    /// known hash.
     Leaf { min: u32, max: u32 },
 }
 
-/// Memory that is used again for block after block.
+/// Buffers reused for every block.
 pub(super) struct Scratch {
     table: Table,
-    /// Keys of the names of a directory whose names may meet across blocks.
+    /// Keys of names, for a directory whose duplicate names may lie in different blocks.
     pub(super) keys: Vec<u64>,
-    /// Are keys wanted?
+    /// Collect keys?
     pub(super) collect: bool,
 }
 
@@ -84,7 +86,7 @@ impl<'a> Dir<'a> {
         let (sb, geometry) = (&state.image.sb, &state.image.geometry);
         let has = |flag| note.flags & flag != 0;
         let (encrypted, casefold) = (has(flags::ENCRYPT), has(flags::CASEFOLD));
-        // The upper half of a directory's size means something only with large_dir.
+        // Only with large_dir is the high half of the size valid for directories.
         let size =
             if sb.features.has_incompat(Features::LARGEDIR) { note.size } else { note.size & 0xFFFF_FFFF };
         Self {
@@ -124,11 +126,11 @@ impl<'a> Dir<'a> {
         self.place(at).at_offset((at.offset + raw.offset) as u32).named(raw.name)
     }
 
-    /// Does this block, not the first, look like an index block?
+    /// Does this block, not the first of the directory, have the form of an index block?
     pub(super) fn looks_like_node(&self, block: &[u8]) -> bool {
         let Some(&[i0, i1, i2, i3, r0, r1, name_len, _, l0, l1]) = block.first_chunk() else { return false };
         let rec_len = decode_rec_len(u16::from_le_bytes([r0, r1]), self.block_size);
-        // An empty leaf without a checksum tail begins in the same way; the limit tells them apart.
+        // An empty leaf without a checksum tail begins with the same bytes; the limit distinguishes them.
         let limit = (self.block_size.len() - 8 - if self.csum { 8 } else { 0 }) / 8;
         [i0, i1, i2, i3, name_len] == [0; 5]
             && rec_len == self.block_size.len()
@@ -153,7 +155,7 @@ impl<'a> Dir<'a> {
     fn check_tail(&self, at: Where, block: &[u8], end: &mut usize) {
         if tail_checksum(block).is_none() {
             self.broken(&rules::TAIL_MISSING, self.place(at), "the block does not end in a checksum tail");
-            // Entries may reach up to the end: then there never was a tail.
+            // If the entries reach the end of the block, it never had a tail.
             let reaches_tail = entries(&block[..*end], self.block_size, self.hashed).all(|raw| raw.is_ok());
             if !reaches_tail {
                 *end = block.len();
@@ -164,7 +166,8 @@ impl<'a> Dir<'a> {
         }
     }
 
-    /// Checks a chain of entries; `dots`: it begins with "." and "..". The smallest and largest hash of its names.
+    /// Checks a chain of entries, which begins with "." and ".." if `dots`. Returns the smallest and largest
+    /// hash.
     pub(super) fn check_area(&self, at: Where, area: &[u8], dots: bool, scratch: &mut Scratch) -> (u32, u32) {
         let (mut min, mut max) = (u32::MAX, 0);
         let mut position = 0u32;
@@ -204,7 +207,7 @@ impl<'a> Dir<'a> {
         (min, max)
     }
 
-    /// The index key of a name in use, where it can be computed.
+    /// The hash of a name in use, if it can be computed.
     pub(super) fn hash_of(&self, raw: &Raw<'_>) -> Option<u32> {
         let version = self.hash?;
         if version == HashVersion::SipHash {
@@ -228,7 +231,7 @@ impl<'a> Dir<'a> {
         a == b || (self.casefold && !self.encrypted && a.is_ascii() && a.eq_ignore_ascii_case(b))
     }
 
-    /// The key under which [`same_name`](Self::same_name)s meet.
+    /// The key of a name; equal for names that are the [`same_name`](Self::same_name).
     pub(super) fn key_of(&self, name: &[u8]) -> u64 {
         if self.casefold && !self.encrypted { self.key.of_folded(name) } else { self.key.of(name) }
     }
@@ -240,7 +243,7 @@ impl<'a> Dir<'a> {
         self.broken(&rules::ENTRY_CHAIN, place, says);
     }
 
-    /// The first entry. `true`: it is an ordinary name that took the place of ".".
+    /// Checks the first entry. Returns `true` if it is an ordinary name instead of ".".
     fn check_dot(&self, at: Where, raw: &Raw<'_>) -> bool {
         let own = self.note.ino.0;
         if raw.name == b"." && raw.ino == own && raw.after_name == Some(0) {
@@ -261,7 +264,7 @@ impl<'a> Dir<'a> {
         raw.ino != own && !raw.name.contains(&b'.')
     }
 
-    /// The second entry. `true`: it is an ordinary name that took the place of "..".
+    /// Checks the second entry. Returns `true` if it is an ordinary name instead of "..".
     fn check_dotdot(&self, at: Where, raw: &Raw<'_>) -> bool {
         if raw.name == b".." && raw.ino != 0 {
             self.tree.set_dotdot(self.note.ino, raw.ino);
@@ -289,7 +292,7 @@ impl<'a> Dir<'a> {
         }
     }
 
-    /// `false`: the name cannot be looked at further.
+    /// Returns `false` if the name needs no further checks.
     #[inline]
     fn check_name(&self, at: Where, raw: &Raw<'_>) -> bool {
         if raw.name.is_empty() {
@@ -298,7 +301,8 @@ impl<'a> Dir<'a> {
             return false;
         }
         if raw.is_dots() {
-            let says = format!("{:?} stands among the names", String::from_utf8_lossy(raw.name));
+            let says =
+                format!("{:?} is not at the beginning of the directory", String::from_utf8_lossy(raw.name));
             self.broken(&rules::SECOND_DOT, self.entry_place(at, raw), says);
             return false;
         }
@@ -337,7 +341,7 @@ impl<'a> Dir<'a> {
         self.broken(&rules::DUPLICATE, self.entry_place(at, raw), says);
     }
 
-    /// The inode that a name leads to.
+    /// Checks the inode that the entry names.
     #[inline]
     fn check_target(&self, at: Where, raw: &Raw<'_>) {
         let ino = Ino(raw.ino);
@@ -372,13 +376,14 @@ impl<'a> Dir<'a> {
         }
     }
 
-    /// What an encrypted directory holds is encrypted too, where it has any content.
+    /// Checks that files of an encrypted directory are encrypted, if their type has content.
     fn check_encrypted(&self, at: Where, raw: &Raw<'_>, kind: u8) {
         let with_content = [FileType::Regular, FileType::Directory, FileType::Symlink];
         if !with_content.iter().any(|with| with.dirent_code() == kind) {
             return;
         }
-        // Few directories are encrypted: reading four bytes for each of their names is cheaper than a note of all inodes.
+        // Encrypted directories are rare: reading the flags of each inode costs less than a note for all
+        // inodes.
         let flags = self.flags_of(Ino(raw.ino));
         if flags.is_some_and(|flags| flags & flags::ENCRYPT == 0) {
             let says = format!("the name leads to inode {}, which is not encrypted", raw.ino);
@@ -410,7 +415,7 @@ impl<'a> Dir<'a> {
         let words =
             |code| FileType::from_dirent_code(code).map_or("impossible".to_owned(), |t| t.to_string());
         if raw.kind == 0 {
-            let says = format!("the type is not said, the inode is of type {}", words(right));
+            let says = format!("the entry has no type, the inode is of type {}", words(right));
             return self.broken(&rules::FILE_TYPE_UNSET, place, says);
         }
         let says = format!("the type is {} ({}), the inode's is {}", raw.kind, words(raw.kind), words(right));

@@ -1,15 +1,16 @@
-//! The chain of entries in one area of a directory: a block without its tail, or a part of an inline directory.
+//! The chain of entries in one area of a directory: a block without its tail, or one part of an inline
+//! directory.
 //!
-//! Does **not** own: what an entry may say (see [`super::block`]). Unlike `ondisk::dirent`, it walks on behind entries
-//! that say something impossible, as long as they say where the next one begins.
+//! Does **not** own: the content of an entry (see [`super::block`]). Unlike `ondisk::dirent`, the iterator
+//! continues past invalid entries as long as their rec_len is usable.
 //!
-//! Source: spec 04 section 1.
+//! Source: docs/format/htree.md, Directory entry.
 
 use base::BlockSize;
 use ondisk::dirent::{HEADER_LEN, decode_rec_len, min_rec_len};
 use ondisk::hash::NameHash;
 
-/// The fewest bytes that an entry takes.
+/// The smallest rec_len.
 const REC_LEN_MIN: usize = 12;
 
 /// One entry, in use or not.
@@ -20,12 +21,12 @@ pub(super) struct Raw<'a> {
     /// 0: not in use.
     pub(super) ino: u32,
     pub(super) rec_len: usize,
-    /// The type byte as it stands.
+    /// The type byte as stored.
     pub(super) kind: u8,
     pub(super) name: &'a [u8],
-    /// What follows the name, for "." and "..": must begin with NUL.
+    /// The byte after the name, which must be NUL for "." and "..".
     pub(super) after_name: Option<u8>,
-    /// The hash behind the name, where the directory keeps it there.
+    /// The hash stored after the name, in directories that store it.
     pub(super) hash: Option<NameHash>,
 }
 
@@ -35,7 +36,7 @@ impl Raw<'_> {
     }
 }
 
-/// Why a chain ends too early.
+/// Why a chain ends before the end of its area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Broken {
     /// Byte offset of the entry within the area.
@@ -44,7 +45,8 @@ pub(super) struct Broken {
     pub(super) why: &'static str,
 }
 
-/// The chain of `area`. `hashed`: entries keep their hash behind the name (encrypted and casefolded directories).
+/// Iterates over the entries of `area`. With `hashed`, entries store their hash after the name (encrypted and
+/// casefolded directories).
 pub(super) fn entries(area: &[u8], block_size: BlockSize, hashed: bool) -> Entries<'_> {
     Entries { area, at: 0, block_size, hashed }
 }
@@ -75,7 +77,7 @@ impl<'a> Iterator for Entries<'a> {
         let (ino, name_len) = (u32::from_le_bytes([i0, i1, i2, i3]), usize::from(name_len));
         let rec_len = decode_rec_len(u16::from_le_bytes([r0, r1]), self.block_size);
         if rec_len > rest.len() {
-            return Some(Err(self.broken(offset, rec_len, "the entry ends behind the block")));
+            return Some(Err(self.broken(offset, rec_len, "the entry ends past the block")));
         }
         if rec_len < REC_LEN_MIN || !rec_len.is_multiple_of(4) {
             return Some(Err(self.broken(offset, rec_len, "no entry has this length")));
@@ -143,7 +145,7 @@ mod tests {
             (entry(12, 14, b"b"), "length"),
             (entry(12, 12, b"bcdef"), "longer"),
             (vec![1, 2, 3, 4], "holds no entry"),
-            ([entry(12, 16, b"b"), vec![]].concat()[..12].to_vec(), "behind the block"),
+            ([entry(12, 16, b"b"), vec![]].concat()[..12].to_vec(), "past the block"),
         ] {
             let area = [good.clone(), bad].concat();
             let last = entries(&area, BlockSize::MIN, false).last().unwrap().unwrap_err();

@@ -1,9 +1,9 @@
-//! The hash index of a directory, against what its blocks hold.
+//! The hash index of a directory, compared with its blocks.
 //!
-//! Every block is visited once, and looked at by what the first walk noted of it ([`Seen`]); only index blocks are read
-//! again. So the walk ends, whatever the entries say, and costs little even for millions of names.
+//! Each block is visited once, by the note that the first walk made ([`Seen`]); only index blocks are read
+//! again. So the walk ends whatever the entries say, and is fast even with millions of names.
 //!
-//! Source: spec 04 sections 2, 3 and 9.
+//! Source: docs/format/htree.md, htree layout, Hashes, Checks.
 
 use base::{Lblk, Pblk};
 use ondisk::Features;
@@ -16,12 +16,12 @@ use super::source::{Layout, Source};
 use crate::Rule;
 use crate::rules::directory as rules;
 
-/// The bits of a child's number that upstream keeps for hints.
+/// The block number in an index entry; the kernel reserves the other bits.
 const CHILD_MASK: u32 = 0x0FFF_FFFF;
 const ROOT_ENTRIES_AT: usize = 0x20;
 const NODE_ENTRIES_AT: usize = 8;
 
-/// The fields of a root that say how to read the rest.
+/// The fields of the index root that control decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RootInfo {
     pub(super) hash_code: u8,
@@ -33,7 +33,7 @@ pub(super) struct RootInfo {
 }
 
 impl RootInfo {
-    /// From block 0; `None` if it is too short.
+    /// Decodes block 0; `None` if it is too short.
     pub(super) fn decode(dir: &Dir<'_>, block: &[u8]) -> Option<Self> {
         let head: &[u8; ROOT_ENTRIES_AT] = block.first_chunk()?;
         Some(Self {
@@ -46,17 +46,17 @@ impl RootInfo {
         })
     }
 
-    /// The hash of the directory's names, if the directory can have it.
+    /// The hash version of the index, if it is valid for the directory.
     pub(super) fn hash(&self, dir: &Dir<'_>) -> Option<HashVersion> {
         let version = HashVersion::from_code(self.hash_code, dir.state.image.sb.unsigned_hash())?;
         ((version == HashVersion::SipHash) == dir.hashed).then_some(version)
     }
 }
 
-/// Leaves in the order of the index, with the lowest hash that each may hold: for names that two leaves share.
+/// Leaves in index order, with the lowest hash of each: for duplicate names in adjacent leaves.
 pub(super) type Order = Vec<(u32, u32)>;
 
-/// Holds the index of `dir` against its blocks. `None`: the index is damaged, and the order of leaves means nothing.
+/// Checks the index of `dir` against its blocks. `None` if the index is damaged; leaves then have no order.
 pub(super) fn check(dir: &Dir<'_>, layout: &Layout, seen: &[Seen], source: &mut dyn Source) -> Option<Order> {
     let image = &dir.state.image;
     let mut walk = Walk {
@@ -81,7 +81,7 @@ pub(super) fn check(dir: &Dir<'_>, layout: &Layout, seen: &[Seen], source: &mut 
     let root = walk.source.block(0).filter(|_| readable).map(<[u8]>::to_vec);
     let info = root.as_deref().and_then(|block| RootInfo::decode(dir, block));
     let (Some(root), Some(info)) = (root, info) else {
-        // A hole at the beginning, or it cannot be read: said already.
+        // Block 0 is a hole or unreadable, which is reported already.
         return None;
     };
     if !walk.check_root(&info) {
@@ -118,7 +118,7 @@ impl Walk<'_, '_> {
         self.dir.broken(rule, self.dir.place(at), says);
     }
 
-    /// `false`: the rest cannot be read.
+    /// Returns `false` if the levels below cannot be read.
     fn check_root(&mut self, info: &RootInfo) -> bool {
         if info.dotdot_len != self.dir.block_size.len() - 12 {
             let says = format!("\"..\" has {} bytes and does not hide the index", info.dotdot_len);
@@ -150,8 +150,8 @@ impl Walk<'_, '_> {
         !deep && info.info_len == 8
     }
 
-    /// One index block, `level` levels below the root. Its names' hashes are from `range.0` to below `range.1`, or equal
-    /// to it where its lowest bit is set.
+    /// Checks one index block, `level` levels below the root. Its names must have hashes from `range.0` to
+    /// below `range.1`, or equal to `range.1` if its lowest bit is set.
     fn node(&mut self, lblk: u32, block: &[u8], level: u32, range: (u32, u32)) {
         let (kind, at) =
             if level == 0 { (DxKind::Root, ROOT_ENTRIES_AT) } else { (DxKind::Node, NODE_ENTRIES_AT) };

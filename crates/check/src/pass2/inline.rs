@@ -1,4 +1,4 @@
-//! Directories that live inside their inode.
+//! Directories stored inline in their inode.
 
 use base::Lblk;
 use ondisk::inline_data::IN_BLOCK;
@@ -23,7 +23,7 @@ pub(super) fn check(dir: &Dir<'_>, scratch: &mut Scratch) {
     });
 }
 
-/// The areas of entries, with their offset in the directory's content.
+/// Calls `each` with each area of entries and its offset within the directory.
 pub(super) fn each_area(dir: &Dir<'_>, each: &mut dyn FnMut(Where, &[u8])) {
     let at = |offset| Where { lblk: Lblk(0), pblk: None, offset };
     each(at(4), &dir.note.root.i_block[4..]);
@@ -32,7 +32,7 @@ pub(super) fn each_area(dir: &Dir<'_>, each: &mut dyn FnMut(Where, &[u8])) {
     }
 }
 
-/// The value of system.data, cut at the directory's size. That it is there and as long is for pass 1 to say.
+/// The value of system.data, cut at the directory's size. Pass 1 checks its presence and length.
 fn second_part(dir: &Dir<'_>) -> Option<Vec<u8>> {
     let bytes = dir.state.image.read_inode(dir.note.ino).ok()?;
     let inode = Inode::decode(&bytes).ok()?;

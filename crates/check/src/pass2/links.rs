@@ -1,8 +1,8 @@
 //! Directories with more than one name.
 //!
-//! Threads meet names in any order, so they only note which directories have several and who names them. Here these few
-//! are looked at again, and one name is chosen to be the right one: in the directory that ".." says, else in the one
-//! with the lowest number, and there the first.
+//! Threads see names in any order, so the walk records only which directories have several names and which
+//! directories hold them. Here these few are read again and one name is chosen as the valid one: the first
+//! name in the directory that ".." names, else the first name in the directory with the lowest inode number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
@@ -49,7 +49,7 @@ pub(super) fn judge(state: &State<'_>, notes: &[DirNote], key: Key) {
                 if !named_by.get(&raw.ino).is_some_and(|by| by.contains(&parent)) {
                     continue;
                 }
-                // The first name in the right parent is the right one.
+                // The first name in the chosen parent is the valid one.
                 if right.get(&raw.ino) == Some(&parent) {
                     right.insert(raw.ino, 0);
                     continue;

@@ -1,12 +1,12 @@
-//! Names that occur twice in a directory, found without allocating for each name.
+//! Detection of duplicate names in a directory, without an allocation per name.
 //!
-//! Owns: a fast keyed hash of names, and a table of the names of one block. The key is drawn anew for each check, so
-//! that no image can be made whose names all meet in one slot; what is found does not depend on it, since names are
-//! compared whenever keys agree.
+//! Owns: a fast keyed hash of names, and a hash table for one block. Each check draws a new key, so that no
+//! image can be crafted whose names all collide. Results do not depend on the key: names with equal keys are
+//! compared by bytes.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Hashes names under a secret of its own.
+/// Hashes names under a random key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key(u64, u64);
 
@@ -26,12 +26,12 @@ impl Key {
         }
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        // The length comes last: mixed in first, it could be made up for by the first bytes.
+        // The length is mixed in last: mixed in first, the first bytes of a name could cancel it.
         mix(mix(state ^ u64::from_le_bytes(last), self.1) ^ name.len() as u64, self.0 | 1)
     }
 
-    /// The hash of a name in a directory that ignores case. Only ASCII letters are folded: names that differ in other
-    /// letters count as different.
+    /// The hash of a name in a casefolded directory. Only ASCII letters are folded; names that differ in the
+    /// case of other letters count as different.
     pub(super) fn of_folded(self, name: &[u8]) -> u64 {
         let mut folded = [0; 256];
         let folded = &mut folded[..name.len()];
@@ -41,7 +41,7 @@ impl Key {
     }
 }
 
-/// Multiplies to twice the width and folds.
+/// Multiplies into 128 bits and folds the halves together.
 #[inline]
 fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -51,26 +51,26 @@ fn mix(a: u64, b: u64) -> u64 {
 /// The names of one block.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Upper half of the key, and offset in the block plus 1; 0 for an empty slot.
+    /// The upper half of the key, and the offset in the block plus 1; 0 marks an empty slot.
     slots: Vec<(u32, u32)>,
     mask: usize,
 }
 
 impl Table {
-    /// For blocks of `len` bytes.
+    /// A table for blocks of `len` bytes.
     pub(super) fn new(len: usize) -> Self {
-        // Entries have at least 12 bytes: with a slot for each 8, a third stays empty.
+        // Entries take at least 12 bytes: with a slot per 8 bytes, a third of the slots stays empty.
         let slots = (len / 8).next_power_of_two();
         Self { slots: vec![(0, 0); slots], mask: slots - 1 }
     }
 
-    /// Forgets all names.
+    /// Removes all names.
     pub(super) fn clear(&mut self) {
         self.slots.fill((0, 0));
     }
 
-    /// Adds the name at `offset`, unless `same` says that one of the offsets it is asked for holds the same name: then
-    /// that one.
+    /// Adds the name at `offset`, unless the block has the same name already: then returns the offset of that
+    /// one. `same` compares with the name at an offset.
     #[inline]
     pub(super) fn insert(
         &mut self,
@@ -80,7 +80,7 @@ impl Table {
     ) -> Option<usize> {
         let tag = (key >> 32) as u32;
         let mut at = key as usize & self.mask;
-        // There are fewer entries in a block than slots, so an empty one comes.
+        // A block has fewer entries than the table has slots, so the loop finds an empty one.
         loop {
             match self.slots[at] {
                 (_, 0) => break,

@@ -1,4 +1,4 @@
-//! A directory's blocks, from the device or from memory.
+//! Access to the blocks of a directory, from the device or from memory.
 
 use base::{Lblk, Pblk};
 
@@ -7,20 +7,20 @@ use crate::map::{Run, data_runs_where};
 use crate::rules::directory as rules;
 use crate::{Place, image::Image};
 
-/// Most bytes that are read at once.
+/// The largest read, in bytes.
 pub(super) const READ_LEN: usize = 1 << 20;
 
-/// Where the blocks of a directory are that its size promises.
+/// The mapped blocks of a directory, up to its size.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
-    /// In order, apart, cut at the directory's size.
+    /// Sorted and disjoint, cut at the directory's size.
     pub(super) runs: Vec<Run>,
-    /// Blocks in all runs.
+    /// Total blocks of all runs.
     pub(super) mapped: u64,
 }
 
 impl Layout {
-    /// Finds the blocks of `dir`, no more than the file system has, and says what is missing.
+    /// Maps the blocks of `dir`, at most as many as the file system has, and reports holes.
     pub(super) fn read(&mut self, dir: &Dir<'_>) {
         if self.find_runs(dir).is_none() {
             let most = dir.state.image.geometry.blocks;
@@ -31,7 +31,7 @@ impl Layout {
         self.check_holes(dir);
     }
 
-    /// Finds the blocks of `dir`. `None`: there are more than the file system has, they were cut there.
+    /// Maps the blocks of `dir`. `None` if there were more than the file system has; the runs end there.
     pub(super) fn find_runs(&mut self, dir: &Dir<'_>) -> Option<()> {
         self.runs.clear();
         self.mapped = 0;
@@ -64,7 +64,7 @@ impl Layout {
         let ends =
             self.runs.iter().map(|run| (run.lblk.0, run.lblk.0 + run.len)).chain([(dir.blocks, dir.blocks)]);
         for (start, end) in ends {
-            // At the end it is the size that is wrong, which pass 1 has found.
+            // A hole at the end is a wrong size, which pass 1 reports.
             if start > next && start < dir.blocks {
                 let says = format!("the {} blocks from block {next} on are not mapped", start - next);
                 dir.broken(&rules::HOLE, Place::ino(dir.note.ino).at_lblk(Lblk(next)), says);
@@ -73,14 +73,14 @@ impl Layout {
         }
     }
 
-    /// Where a logical block is.
+    /// The address of a logical block.
     pub(super) fn find(&self, lblk: u32) -> Option<Pblk> {
         let at = self.runs.partition_point(|run| run.lblk.0 + run.len <= lblk);
         let run = self.runs.get(at).filter(|run| run.lblk.0 <= lblk)?;
         Some(Pblk(run.pblk.0 + u64::from(lblk - run.lblk.0)))
     }
 
-    /// The blocks of `range` (counted by what is mapped, not by number) in pieces that can be read at once.
+    /// Splits `range`, which counts mapped blocks, into pieces for one read each.
     pub(super) fn pieces(
         &self,
         range: std::ops::Range<u64>,
@@ -111,13 +111,13 @@ impl Layout {
     }
 }
 
-/// Blocks of a directory by their logical number, for a second look.
+/// Gives blocks of a directory by logical number, for a second pass over them.
 pub(super) trait Source {
-    /// One block; `None` where there is none, or it cannot be read.
+    /// One block; `None` if it is a hole or cannot be read.
     fn block(&mut self, lblk: u32) -> Option<&[u8]>;
 }
 
-/// Blocks that are read when they are asked for.
+/// Reads blocks from the device on demand.
 pub(super) struct Reread<'a> {
     image: &'a Image<'a>,
     layout: &'a Layout,
@@ -137,7 +137,7 @@ impl Source for Reread<'_> {
     }
 }
 
-/// Blocks that are all in memory, one after the other from the first.
+/// All blocks in memory, in logical order from the first.
 pub(super) struct InMemory<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) block_len: usize,

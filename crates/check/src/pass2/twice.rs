@@ -1,7 +1,7 @@
-//! Names that two blocks of a directory share.
+//! Duplicate names in different blocks of a directory.
 //!
-//! With a sound index, equal names have equal hashes and so lie in one leaf, or in leaves that follow each other and
-//! share that hash: only these few are looked at again. Without an index, the keys of all names are sorted.
+//! With a valid index, equal names have equal hashes, so they lie in one leaf or in adjacent leaves that
+//! share the hash: only these leaves are read again. Without an index, the keys of all names are sorted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use super::entries::{Raw, entries};
 use super::index::Order;
 use super::source::{Layout, Source};
 
-/// Looks at leaves next to each other in the index that share a hash.
+/// Compares names in adjacent leaves that share a hash.
 pub(super) fn across_leaves(
     dir: &Dir<'_>,
     layout: &Layout,
@@ -24,7 +24,7 @@ pub(super) fn across_leaves(
         Some(Seen::Leaf { min, max }) if min <= max => Some((*min, *max)),
         _ => None,
     };
-    // The hash that a run of leaves shares, and the names with it so far.
+    // The hash that a series of leaves shares, and the names with this hash so far.
     let mut shared: Option<(u32, HashSet<Vec<u8>>)> = None;
     let mut before: Option<(u32, u32)> = None; // the last leaf with names, and its largest hash
     for &(lblk, _) in order {
@@ -63,7 +63,7 @@ fn add_names(
         if dir.hash_of(&raw) == Some(hash) {
             let name = folded(dir, raw.name);
             if say && names.contains(&name) {
-                dir.duplicate(at, &raw, "in the leaf before");
+                dir.duplicate(at, &raw, "in the previous leaf");
             }
             of_block.push(name);
         }
@@ -71,7 +71,7 @@ fn add_names(
     names.extend(of_block);
 }
 
-/// Finds equal keys among those of a whole directory, and says which names they are. `keys` is sorted here.
+/// Finds equal keys in a whole directory, and reports the names. Sorts `keys`.
 pub(super) fn among_all(dir: &Dir<'_>, layout: &Layout, keys: &mut [u64], source: &mut dyn Source) {
     keys.sort_unstable();
     let twice: HashSet<u64> = keys.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
@@ -97,20 +97,20 @@ pub(super) fn among_all(dir: &Dir<'_>, layout: &Layout, keys: &mut [u64], source
     }
 }
 
-/// The names in use of a block, as long as its chain holds; "." and ".." are left out.
+/// The names in use of a block, up to the end of its valid chain, without "." and "..".
 pub(super) fn names_of<'b>(
     dir: &Dir<'_>,
     area: &'b [u8],
     first: bool,
 ) -> impl Iterator<Item = Raw<'b>> + use<'b> {
-    // With metadata_csum the tail is an unused entry, or the end of a chain that was judged before.
+    // With metadata_csum, the tail is an unused entry, or the end of a chain already reported.
     entries(area, dir.block_size, dir.hashed)
         .map_while(Result::ok)
         .skip(if first { 2 } else { 0 })
         .filter(|raw| raw.ino != 0 && !raw.name.is_empty() && !raw.is_dots())
 }
 
-/// The name, or what stands for all spellings of it where case does not matter.
+/// The name, casefolded if the directory ignores case.
 fn folded(dir: &Dir<'_>, name: &[u8]) -> Vec<u8> {
     let mut name = name.to_vec();
     if dir.casefold && !dir.encrypted && name.is_ascii() {

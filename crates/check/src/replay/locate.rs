@@ -1,6 +1,6 @@
-//! Where the journal is, found before anything else of the file system is known to be sound.
+//! Finds the journal, before any other structure of the file system is verified.
 //!
-//! Source: spec 06 section 1.
+//! Source: docs/format/jbd2.md, Location.
 
 use base::{BlockSize, Ino, Lblk, Pblk};
 use device::{Device, DeviceFault};
@@ -14,9 +14,9 @@ use ondisk::{Features, Geometry, Superblock, superblock};
 /// Reads bytes of the device.
 pub(crate) type Read<'r> = &'r dyn Fn(u64, &mut [u8]) -> Result<(), DeviceFault>;
 
-/// The fewest blocks of a journal.
+/// The smallest journal, in blocks.
 const BLOCKS_MIN: u64 = 1024;
-/// Most blocks of the journal's map that are read: even with one extent a block, no journal needs more.
+/// The most map blocks read: no journal needs more, even with one extent per map block.
 const MAP_BLOCKS_MAX: u32 = 1 << 17;
 
 /// The journal's blocks, all of them mapped.
@@ -30,19 +30,19 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Where a block of the journal is.
+    /// The address of a block of the journal.
     pub(crate) fn find(&self, lblk: u32) -> Option<Pblk> {
         let at = self.runs.partition_point(|(start, _, len)| start + len <= lblk);
         let (start, pblk, _) = self.runs.get(at)?;
         Some(Pblk(pblk + u64::from(lblk - start)))
     }
 
-    /// The journal that fills a device of its own: its blocks are numbered from the device's first.
+    /// A journal that fills a device of its own: journal block N is device block N.
     pub(crate) fn on_device(blocks: u32) -> Self {
         Self { blocks, runs: vec![(0, 0, blocks)], by_pblk: Vec::new() }
     }
 
-    /// Is this one of the file system's blocks, and the journal's?
+    /// Does this block of the file system belong to the journal?
     pub(crate) fn holds(&self, block: Pblk) -> bool {
         let behind = self.by_pblk.partition_point(|(start, _)| *start <= block.0);
         behind.checked_sub(1).is_some_and(|at| block.0 - self.by_pblk[at].0 < u64::from(self.by_pblk[at].1))
@@ -54,7 +54,8 @@ pub(crate) fn is_external(sb: &Superblock) -> bool {
     sb.journal_inum == 0 && sb.journal_uuid != [0; 16]
 }
 
-/// Checks that the file system's journal is on `device`; the block of its journal superblock, and all its blocks.
+/// Verifies that `device` holds the file system's journal; returns the block of its journal superblock, and
+/// its blocks.
 pub(crate) fn external(
     device: &dyn Device,
     sb: &Superblock,
@@ -82,7 +83,7 @@ fn hex(uuid: &[u8; 16]) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The journal as its inode says.
+/// Maps the journal by its inode.
 pub(crate) fn from_inode(read: Read<'_>, sb: &Superblock, geometry: &Geometry) -> Result<Journal, String> {
     let ino = Ino(sb.journal_inum);
     let inode = read_inode(read, ino, geometry)?;
@@ -95,7 +96,7 @@ pub(crate) fn from_inode(read: Read<'_>, sb: &Superblock, geometry: &Geometry) -
     from_map(read, &inode.block, inode.has_flag(flags::EXTENTS), inode.size, geometry)
 }
 
-/// The journal as the superblock's backup says.
+/// Maps the journal by the backup in the superblock.
 pub(crate) fn from_backup(read: Read<'_>, sb: &Superblock, geometry: &Geometry) -> Result<Journal, String> {
     if sb.jnl_backup_type != 1 {
         return Err("the superblock has no backup of the journal's map".to_owned());
@@ -105,7 +106,7 @@ pub(crate) fn from_backup(read: Read<'_>, sb: &Superblock, geometry: &Geometry) 
     from_map(read, &i_block, extents, size, geometry)
 }
 
-/// `i_block` and size in the superblock's backup.
+/// `i_block` and size in the superblock's backup of the journal inode.
 pub(crate) fn backup(sb: &Superblock) -> ([u8; 60], u64) {
     let mut i_block = [0; 60];
     for (bytes, word) in i_block.chunks_exact_mut(4).zip(sb.jnl_blocks) {
@@ -114,7 +115,7 @@ pub(crate) fn backup(sb: &Superblock) -> ([u8; 60], u64) {
     (i_block, u64::from(sb.jnl_blocks[15]) << 32 | u64::from(sb.jnl_blocks[16]))
 }
 
-/// An inode, found through the primary descriptor of its group.
+/// Reads an inode through the primary descriptor of its group.
 pub(crate) fn read_inode(read: Read<'_>, ino: Ino, geometry: &Geometry) -> Result<Inode, String> {
     let (group, index) = geometry.inode_place(ino).ok_or_else(|| format!("inode {ino} does not exist"))?;
     let (desc_block, at) = geometry.descriptor_place(group);
@@ -172,7 +173,7 @@ struct Map<'r> {
     fs_blocks: u64,
     blocks: u32,
     next: u32,
-    /// Blocks of the map that may still be read.
+    /// Map blocks that may still be read.
     left: u32,
     runs: Vec<(u32, u64, u32)>,
 }
@@ -186,7 +187,7 @@ impl Map<'_> {
         Ok(bytes)
     }
 
-    /// The next blocks; `false`: there are all.
+    /// Adds the next blocks; returns `false` when the journal is complete.
     fn add(&mut self, lblk: u32, pblk: u64, len: u32) -> Result<bool, String> {
         if lblk != self.next {
             return Err(format!("block {} of the journal is not mapped", self.next));
@@ -239,7 +240,7 @@ impl Map<'_> {
                         break;
                     }
                     indirect::Step::NeedBlock { block, then } => {
-                        // The lowest level is asked for again and again.
+                        // Consecutive lookups use the same lowest-level block, so it is kept.
                         let bytes = match last.take() {
                             Some((at, bytes)) if at == block => bytes,
                             _ => self.block(block)?,

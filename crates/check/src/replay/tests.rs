@@ -1,4 +1,4 @@
-//! Logs that debugfs writes, against what e2fsck makes of them.
+//! Logs written by debugfs; the result of the replay is compared with e2fsck's.
 
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ impl Lab {
         self.dir.path().join(name)
     }
 
-    /// A file of blocks, each filled with one byte; "M" begins with the journal's magic.
+    /// A file of blocks, each filled with one byte; a block of "M" begins with the journal's magic.
     fn blocks(&self, name: &str, fill: &[u8]) -> String {
         let mut bytes = Vec::new();
         for byte in fill {
@@ -78,7 +78,7 @@ impl Lab {
     }
 }
 
-/// Every block but the superblock and the journal's first, where a real replay leaves its mark.
+/// Every block but the superblock and the journal's first, which a real replay changes.
 #[track_caller]
 fn assert_same(lab: &Lab, replay: &Replay, device: &FileDevice) {
     let expected = lab.replayed();

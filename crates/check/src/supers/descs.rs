@@ -1,4 +1,4 @@
-//! Group descriptors: read, judged, replaced by their backups where they cannot be right.
+//! Group descriptors: reading, validation, and replacement of invalid ones by their backups.
 
 use base::{Group, Pblk};
 use ondisk::group_desc::{BLOCK_UNINIT, ChecksumRule, GroupDesc, INODE_UNINIT};
@@ -9,7 +9,7 @@ use crate::rules::group as rules;
 use crate::state::State;
 use crate::{Findings, Place};
 
-/// Reads all descriptors into the image, with their zones.
+/// Reads all descriptors into the image, and lists the zones they describe.
 pub(super) fn load(image: &mut Image<'_>, findings: &Findings) {
     let raw = read_table(image, findings, &|geometry, index| primary_place(geometry, index));
     let rule = ChecksumRule::of(&image.sb);
@@ -21,7 +21,7 @@ pub(super) fn load(image: &mut Image<'_>, findings: &Findings) {
             let says =
                 format!("checksum is {:#06x}, should be {:#06x}", desc.checksum, rule.compute(group, bytes));
             findings.broken(&rules::CHECKSUM, Place::group(Group(group)), says);
-            // What the flags promise cannot be trusted.
+            // With a wrong checksum the uninit flags cannot be trusted.
             desc.flags &= !(INODE_UNINIT | BLOCK_UNINIT);
             desc.itable_unused = 0;
         } else if !image.has_group_csum() && desc.flags & (INODE_UNINIT | BLOCK_UNINIT) != 0 {
@@ -41,12 +41,12 @@ pub(super) fn load(image: &mut Image<'_>, findings: &Findings) {
     find_zones(image, findings);
 }
 
-/// Block of the primary copy of the table's block `index`.
+/// The block that holds block `index` of the primary descriptor table.
 fn primary_place(geometry: &Geometry, index: u32) -> Pblk {
     geometry.descriptor_place(Group(index.saturating_mul(geometry.descs_per_block()))).0
 }
 
-/// Block of the first backup of the table's block `index`, if there is any.
+/// The block that holds block `index` of the first backup table, if there is a backup.
 fn backup_place(geometry: &Geometry, index: u32) -> Option<Pblk> {
     if index < geometry.classic_desc_blocks() {
         let group = (1..geometry.groups).map(Group).find(|group| geometry.has_super(*group))?;
@@ -59,14 +59,14 @@ fn backup_place(geometry: &Geometry, index: u32) -> Option<Pblk> {
     }
 }
 
-/// The whole table; what cannot be read is zeros.
+/// Reads the whole table; blocks that cannot be read are zeros.
 fn read_table(image: &Image<'_>, findings: &Findings, place: &dyn Fn(&Geometry, u32) -> Pblk) -> Vec<u8> {
     let geometry = &image.geometry;
     let bs = geometry.block_size.len();
     let mut raw = vec![0; geometry.desc_blocks as usize * bs];
     let mut index = 0;
     while index < geometry.desc_blocks {
-        // As many blocks at once as lie next to each other.
+        // Reads adjacent blocks in one request.
         let first = place(geometry, index);
         let mut count = 1;
         while index + count < geometry.desc_blocks
@@ -85,7 +85,7 @@ fn read_table(image: &Image<'_>, findings: &Findings, place: &dyn Fn(&Geometry, 
     raw
 }
 
-/// The three places of a group: block bitmap, inode bitmap, inode table with its length.
+/// Block bitmap, inode bitmap and inode table of a group: name, first block, length in blocks.
 fn places(geometry: &Geometry, desc: &GroupDesc) -> [(&'static str, Pblk, u64); 3] {
     [
         ("block bitmap", Pblk(desc.block_bitmap), 1),
@@ -94,7 +94,7 @@ fn places(geometry: &Geometry, desc: &GroupDesc) -> [(&'static str, Pblk, u64); 
     ]
 }
 
-/// The first of a group's places that cannot be.
+/// The first of these that is out of range.
 fn misplaced(image: &Image<'_>, group: Group, desc: &GroupDesc) -> Option<(&'static str, Pblk)> {
     let geometry = &image.geometry;
     let flex = image.sb.features.has_incompat(Features::FLEX_BG);
@@ -107,7 +107,7 @@ fn misplaced(image: &Image<'_>, group: Group, desc: &GroupDesc) -> Option<(&'sta
     })
 }
 
-/// Replaces descriptors whose places cannot be by their backups.
+/// Replaces descriptors with block addresses out of range by their backups.
 fn repair_places(image: &mut Image<'_>, descs: &mut [GroupDesc], findings: &Findings) {
     let mut backup: Option<Vec<u8>> = None;
     for (group, desc) in descs.iter_mut().enumerate() {
@@ -132,7 +132,7 @@ fn repair_places(image: &mut Image<'_>, descs: &mut [GroupDesc], findings: &Find
     }
 }
 
-/// Lists what metadata lies where, and holds it against overlaps.
+/// Lists the ranges of fixed metadata, and reports overlaps.
 fn find_zones(image: &mut Image<'_>, findings: &Findings) {
     let geometry = &image.geometry;
     let mut owned: Vec<(u64, u64, u32)> = Vec::with_capacity(image.descs.len() * 4);
@@ -165,7 +165,7 @@ fn find_zones(image: &mut Image<'_>, findings: &Findings) {
     image.unusable.dedup();
 }
 
-/// Superblock, descriptors and reserved descriptor blocks of a group: first block and length.
+/// Superblock, descriptors and reserved descriptor blocks of a group: first block and length of each.
 fn head_ranges(geometry: &Geometry, group: Group) -> [(u64, u64); 3] {
     let head = geometry.group_head(group);
     let sb = head.superblock.map_or((0, 0), |block| (block.0, 1));
@@ -173,7 +173,7 @@ fn head_ranges(geometry: &Geometry, group: Group) -> [(u64, u64); 3] {
     [sb, (descs.0.0, descs.1.into()), (reserved.0.0, reserved.1.into())]
 }
 
-/// Backup descriptors against the primary ones: only the places.
+/// Compares backup descriptors with the primary ones: block addresses only.
 pub(super) fn check_backups(state: &State<'_>) {
     let (image, geometry) = (&state.image, &state.image.geometry);
     if geometry.groups < 2 || backup_place(geometry, 0).is_none() {

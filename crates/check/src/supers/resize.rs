@@ -1,7 +1,7 @@
-//! The resize inode: its double indirect block lists the reserved descriptor blocks of the first group, and each of
-//! these, as an indirect block, the same block of every backup.
+//! The resize inode. Its double indirect block lists the reserved descriptor blocks of the first group; each
+//! of these serves as an indirect block that lists the same descriptor block of every backup.
 //!
-//! Source: spec 07 section 11.
+//! Source: docs/format/ondisk.md, Others.
 
 use base::{Group, Ino, Pblk};
 use ondisk::Features;
@@ -19,7 +19,7 @@ pub(super) fn check(state: &State<'_>) {
         return;
     }
     let broken = |says: String| state.findings.broken(&rules::RESIZE_INODE, place.clone(), says);
-    // The old part tells all; newer fields may be broken.
+    // The first 128 bytes suffice; newer fields may be damaged.
     let inode = image.read_inode(Ino::RESIZE).ok();
     let Some(inode) = inode.and_then(|bytes| Inode::decode(&bytes[..128]).ok()) else {
         broken("the resize inode cannot be read".into());
@@ -56,7 +56,7 @@ pub(super) fn check(state: &State<'_>) {
     };
     let per_block = geometry.block_size.bytes() / 4;
     let head = geometry.group_head(Group(0)).reserved;
-    // Slots count descriptor blocks from the start of the table, and wrap around.
+    // Slots are numbered by descriptor block from the start of the table, modulo the entries of a block.
     let first_slot = u64::from(geometry.desc_blocks) % per_block;
     let entries = bytes.as_chunks::<4>().0;
     for (slot, entry) in entries.iter().enumerate() {
@@ -73,7 +73,7 @@ pub(super) fn check(state: &State<'_>) {
     }
 }
 
-/// A reserved block of the first group lists the same one of all backups.
+/// Checks that a reserved block of the first group lists the same block of all backups.
 fn check_row(state: &State<'_>, row: Pblk, broken: &dyn Fn(String)) -> bool {
     let geometry = &state.image.geometry;
     let Ok(bytes) = state.image.read_block(row) else {
@@ -83,8 +83,8 @@ fn check_row(state: &State<'_>, row: Pblk, broken: &dyn Fn(String)) -> bool {
     let mut backups = (1..geometry.groups).map(Group).filter(|group| geometry.has_super(*group));
     for (slot, entry) in bytes.as_chunks::<4>().0.iter().enumerate() {
         let found = u64::from(u32::from_le_bytes(*entry));
-        // Counted from the primary, even where the primary lies a block further on than its backups (1 KiB blocks in
-        // larger clusters).
+        // Offsets count from the primary, even where the primary is one block later in its group than the
+        // backups (1 KiB blocks in larger clusters).
         let expected = backups
             .next()
             .map_or(0, |group| row.0 + u64::from(group.0) * u64::from(geometry.blocks_per_group));

@@ -1,4 +1,4 @@
-//! Images made by mke2fs and debugfs, damaged one field at a time, and both verdicts on each.
+//! Images made by mke2fs and debugfs, with one damaged field each; the verdicts of e2fsck and of the check.
 #![allow(dead_code, reason = "each test uses its part of the lab")]
 
 use std::io::Write;
@@ -10,10 +10,10 @@ use check::{Finding, Severity};
 use device::FileDevice;
 use tempfile::TempDir;
 
-/// Block size of every image here.
+/// Block size of all images here.
 pub(crate) const BS: u64 = 1024;
 
-/// The same hashes in every run; a later `-E` replaces it.
+/// A fixed hash seed; a later `-E` replaces it.
 const SEED: &[&str] = &["-E", "hash_seed=01234567-89ab-cdef-0123-456789abcdef"];
 
 /// An image in a directory of its own.
@@ -23,7 +23,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// By mke2fs with these options, 32 MiB in blocks of 1 KiB, then debugfs with these commands.
+    /// Made by mke2fs with these options, 32 MiB in blocks of 1 KiB, then changed by these debugfs commands.
     pub(crate) fn new(options: &[&str], commands: &[&str]) -> Self {
         let dir = testkit::scratch();
         let path = dir.path().join("image");
@@ -35,7 +35,7 @@ impl Image {
         image
     }
 
-    /// By mke2fs from a directory tree that `fill` makes, its directories then packed by e2fsck.
+    /// Made by mke2fs from a directory tree that `fill` creates; e2fsck then packs its directories.
     pub(crate) fn from_tree(options: &[&str], fill: impl FnOnce(&Path)) -> Self {
         let dir = testkit::scratch();
         let (tree, path) = (dir.path().join("tree"), dir.path().join("image"));
@@ -65,7 +65,7 @@ impl Image {
         assert!(debugfs.wait().unwrap().success());
     }
 
-    /// The blocks of a file, as debugfs says.
+    /// The blocks of a file, according to debugfs.
     pub(crate) fn blocks(&self, file: &str) -> Vec<u64> {
         let text = testkit::debugfs(&self.path, &format!("blocks {file}"));
         text.split_whitespace().map(|number| number.parse().unwrap()).collect()
@@ -149,7 +149,8 @@ pub(crate) enum Judges {
     E2fsckAlone,
 }
 
-/// One damage after the other, each on a copy of `image`: the codes that must be among ours, and both verdicts.
+/// One damage after the other, each on a copy of `image`: the codes that must be among ours, and both
+/// verdicts.
 pub(crate) struct Cases<'i> {
     image: &'i Image,
     failed: Vec<String>,
