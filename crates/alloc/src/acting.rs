@@ -6,7 +6,7 @@
 //!
 //! Does **not** own: who may use the reserve (a superblock names a user and a group; see `volume`).
 //!
-//! Source: spec 08 section 7.
+//! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 
 use std::cell::Cell;
 use std::marker::PhantomData;

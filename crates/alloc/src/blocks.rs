@@ -3,7 +3,7 @@
 //! Choosing inside a group is [`crate::search`]'s. A group that somebody has locked is passed over while there may be
 //! others, and waited for in the end.
 //!
-//! Source: spec 08 sections 1, 4 and 5.
+//! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 
 use std::ops::{BitOr, Range};
 use std::sync::atomic::Ordering;

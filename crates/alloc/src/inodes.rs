@@ -10,7 +10,7 @@
 //! one look each. A thread that finds a group locked, or takes turns at it with another at a pace, takes the next one of the flex
 //! group, and stays there: threads that create at the same time come to work in groups of their own.
 //!
-//! Source: spec 08 section 6; kernel Documentation/filesystems/ext4/allocators.rst.
+//! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

@@ -12,7 +12,7 @@
 //! Maps of blocks need room that no claim counts. The kernel keeps a pool for maps of extents only: a file of a file system without
 //! them that takes the last block may lose what was delayed. Here all file systems have the pool.
 //!
-//! Source: spec 08 section 7.
+//! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 

@@ -6,7 +6,7 @@
 //! While the log is empty, e2fsck 1.47 ignores most fields of the journal superblock. A rule about such a
 //! field is a note, although the kernel may refuse to mount.
 //!
-//! Source: docs/format/jbd2.md, Location, Blocks.
+//! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
 use base::Ino;
 use jbd2_format::{Features as LogFeatures, Superblock as LogSuper};

@@ -8,7 +8,7 @@
 //! 1. The walk of the list takes at most as many steps as there are inodes, and visits an inode once.
 //! 2. At most 512 blocks of the orphan file are read.
 //!
-//! Source: docs/format/orphans.md, Linked list on disk, Orphan file, Recovery.
+//! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
 use std::collections::HashSet;
 

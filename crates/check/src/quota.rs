@@ -3,7 +3,7 @@
 //! Does **not** own: limits and grace times, which the administrator sets; the form of the quota inodes (pass
 //! 1).
 //!
-//! Source: docs/format/ondisk.md, Others.
+//! Source: kernel Documentation/filesystems/ext4/special_inodes.rst.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -16,7 +16,7 @@
 //! 1. Memory is a few words per logged block; the data stays in the log until it is read.
 //! 2. The scan reads each block of the log at most once.
 //!
-//! Source: docs/format/jbd2.md, Revoke, Recovery, Fast commit area.
+//! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
 pub(crate) mod locate;
 

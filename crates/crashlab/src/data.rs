@@ -25,7 +25,8 @@
 //! Where space is [short](Space::Short), steps are refused or done in part: what was done is what the file held after the step, and
 //! it must be no other than the step would have done. Bytes that a write took are never lost for want of space.
 //!
-//! Source: spec 02 section 8, spec 05 section 8.
+//! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024; the linux-ext4
+//! series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 
 mod image;
 mod judge;

@@ -1,4 +1,4 @@
-//! How long flushes take: measured where a flush is made, asked for from above (spec 05 §4).
+//! How long flushes take: measured where a flush is made, asked for from above.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Mutex, PoisonError};

@@ -16,7 +16,7 @@
 //!    are under way together, in as many lanes as there are.
 //! 4. With [`Clock::Virtual`] nothing sleeps: [`elapsed`](Modelled::elapsed) tells what would have passed.
 //!
-//! Source: spec 05 section 4 ("engine equivalents").
+//! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};

@@ -27,7 +27,7 @@
 //!
 //! Encrypted and casefolded directories are read only.
 //!
-//! Source: spec 04 sections 1, 5, 7 and 9.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 mod ahead;
 mod cache;

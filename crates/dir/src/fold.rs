@@ -4,7 +4,7 @@
 //! (common and full). The tables here may be newer than those of the image (12.1): a name that folds otherwise there is
 //! not found by its hash, and then by comparing all names.
 //!
-//! Source: spec 04 section 3.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 use std::borrow::Cow;
 

@@ -14,7 +14,7 @@
 //! Two kinds of directories are searched block by block though they have an index: those that are encrypted and casefolded
 //! (their hashes are made with a key), and casefolded ones when the folded name's hash does not lead to the name.
 //!
-//! Source: spec 04 sections 1, 4 and 6.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 #![forbid(unsafe_code)]
 

@@ -36,7 +36,8 @@
 //! Locks, in order: the caller's mapping lock, an inode's state, the ring. The ring's lock is held while an inode's state is *tried*;
 //! only the LRU policies wait for an inode with it, and they never take it under an inode's lock.
 //!
-//! Source: spec 01; the series "ext4: extents status tree shrinker improvement" v3, 2014, and what became of it.
+//! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
+//! merged later.
 //!
 //! ```
 //! use base::{Ino, Lblk};

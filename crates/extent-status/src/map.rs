@@ -14,7 +14,7 @@
 //! Does **not** own: the mapping lock. `map` wants it shared or better, `delay` exclusively, from before the call until the
 //! answer was used.
 //!
-//! Source: spec 01 section 5; patch 3 of the series.
+//! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, patch 3.
 
 use base::Lblk;
 

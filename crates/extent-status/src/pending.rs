@@ -10,7 +10,7 @@
 //! Invariant: a pending cluster has a delayed block and a block on disk. That the last block on disk went is known to the
 //! caller only: see [`Inode::promise_again`](crate::Inode::promise_again).
 //!
-//! Source: spec 01 sections 4.4 and 11.
+//! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014.
 
 use std::collections::BTreeSet;
 

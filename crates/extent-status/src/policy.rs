@@ -17,7 +17,8 @@
 //! Rules that the six share: inodes that were precached are left out in the first round, and taken only if it gave nothing and
 //! something was left out; so are inodes whose lock is taken, and the caller's own. If all gave nothing, the caller's own gives.
 //!
-//! Source: spec 01 section 8; the series "extents status tree shrinker improvement" v3 (2014) and what was taken instead.
+//! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
+//! merged later.
 
 mod chunks;
 mod lru;

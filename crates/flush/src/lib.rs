@@ -20,7 +20,7 @@
 //! 3. A leader flushes, whatever happens to those who joined; it sleeps without a lock.
 //! 4. A flush that failed covers nothing, and after it none succeeds: what was lost then, nobody brings back.
 //!
-//! Source: spec 05 sections 3 to 5.
+//! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 //!
 //! ```
 //! use device::{Device, MemDevice};

@@ -7,15 +7,15 @@ use std::time::Duration;
 pub enum Mode {
     /// Not at all: each makes its own.
     None,
-    /// Rounds, whose leader waits a little for others (spec 05 section 3).
+    /// Rounds, whose leader waits a little for others.
     Seed,
-    /// Rounds without delay: who comes while one is in flight shares the next (spec 05 section 5.1).
+    /// Rounds without delay: callers while one is in flight share the next.
     Merge,
-    /// As merge, and nothing is flushed for what a flush has covered already (spec 05 section 5.2).
+    /// As merge, and nothing is flushed for what a flush has covered already.
     #[default]
     Epoch,
-    /// By a commit of the file system's journal, even of an empty one: the first design of 2010, which was given up (spec 05
-    /// section 5). Only who has a journal can do that; here it is as [`None`](Self::None).
+    /// By a commit of the journal, even of an empty one: the first design of the linux-ext4 series of 2010. It needs a
+    /// journal; here it is as [`None`](Self::None).
     EmptyTxn,
 }
 

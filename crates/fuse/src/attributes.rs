@@ -5,7 +5,8 @@
 //! EXT4_IOC_SHUTDOWN.
 //!
 //! Source: kernel include/uapi/linux/fs.h (numbers, `struct fsxattr`, `struct fstrim_range`, `struct fsuuid2`,
-//! `struct fs_sysfs_path`), include/uapi/linux/ext4.h (`struct fsuuid`); spec 07 (inode flags).
+//! `struct fs_sysfs_path`), include/uapi/linux/ext4.h (`struct fsuuid`); kernel
+//! Documentation/filesystems/ext4/inodes.rst (inode flags).
 
 use std::ops::Range;
 

@@ -7,7 +7,7 @@
 //! 1. Everything placed here is taken in [`Layout::space`], and nothing is taken twice.
 //! 2. The layout depends on the geometry alone.
 //!
-//! Source: spec 07 sections 5 and 6.
+//! Source: kernel Documentation/filesystems/ext4/group_descr.rst, blockgroup.rst.
 
 use base::{BlockSize, Group};
 use ondisk::Geometry;

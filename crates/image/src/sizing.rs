@@ -1,6 +1,6 @@
 //! From choices to numbers: the superblock's geometry fields for a device of so many blocks.
 //!
-//! Follows the rules of libext2fs (spec 07 section 6), so that dumpe2fs shows the same numbers for the same choices. Does
+//! Follows the rules of libext2fs (mke2fs(8)), so that dumpe2fs shows the same numbers for the same choices. Does
 //! **not** choose where anything lies (see [`crate::layout`]).
 
 use base::{BlockSize, Group};

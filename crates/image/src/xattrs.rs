@@ -9,7 +9,7 @@
 //! 3. Equal large values share one EA inode.
 //! 4. ACLs without entries, and access ACLs that say no more than the mode, are not stored.
 //!
-//! Source: spec 07 section 10.
+//! Source: kernel Documentation/filesystems/ext4/attributes.rst.
 
 use std::collections::HashMap;
 

@@ -6,7 +6,7 @@
 //!                                  -- shift_left / shift_right -> blocks moved to other places of the file, likewise
 //! ```
 //!
-//! Source: spec 07 sections 7 and 8; i_blocks counts whole clusters.
+//! Source: kernel Documentation/filesystems/ext4/inodes.rst, ifork.rst; i_blocks counts whole clusters.
 
 mod blocks;
 mod ranges;

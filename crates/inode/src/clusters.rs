@@ -9,7 +9,8 @@
 //!
 //! Does **not** own: the map, which was changed before; the bitmaps.
 //!
-//! Source: spec 08, clusters: a logical cluster has one physical cluster, with blocks at the same places in both.
+//! Source: kernel Documentation/filesystems/ext4/bigalloc.rst: a logical cluster has one physical cluster,
+//! with blocks at the same places in both.
 
 use std::ops::Range;
 

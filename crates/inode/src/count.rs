@@ -11,7 +11,7 @@
 //!
 //! As the kernel writes it: the flag only where 48 bits of 512 bytes do not suffice, taken off again where they do.
 //!
-//! Source: spec 07, inodes; kernel Documentation/filesystems/ext4/inodes.rst.
+//! Source: kernel Documentation/filesystems/ext4/inodes.rst.
 
 use ondisk::Features;
 use ondisk::filetype::FileType;

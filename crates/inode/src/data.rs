@@ -17,7 +17,7 @@
 //! 4. The map changes under `mapping`, held exclusively, and the inode's values; who reads the map holds one of them (the operation
 //!    lock does not keep writing back away). Locks, in order: operation lock, handle, folio, `mapping`, values.
 //!
-//! Source: spec 02 sections 1 to 6.
+//! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;

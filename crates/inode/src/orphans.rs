@@ -22,7 +22,8 @@
 //!    the kernel: an inode without a name was found in use).
 //! 4. Locks: the list's, then inodes' values. Callers hold no inode's values.
 //!
-//! Source: spec 03; seed 2; kernel Documentation/filesystems/ext4/orphan.rst.
+//! Source: the linux-ext4 series "Improve orphan list scaling" v3, 2014; kernel
+//! Documentation/filesystems/ext4/orphan.rst.
 
 mod file;
 mod list;

@@ -20,7 +20,8 @@
 //! 3. The files' places of entries never move.
 //! 4. Locks: a handle, then a file's `places`, then inodes' values, then `due`.
 //!
-//! Source: spec 07 section 11; e2fsck's and the kernel's counts of the same images.
+//! Source: kernel Documentation/filesystems/ext4/special_inodes.rst; e2fsck's and the kernel's counts of the
+//! same images.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -16,7 +16,7 @@
 //! Does **not** own: what a record does to the file system (replay), which blocks of the journal are the area (see
 //! [`Superblock::fast_commit_range`](crate::Superblock::fast_commit_range)).
 //!
-//! Source: spec 06 section 8; kernel Documentation/filesystems/ext4/journal.rst, "Fast commits".
+//! Source: kernel Documentation/filesystems/ext4/journal.rst, "Fast commits".
 
 use base::{BlockSize, Ino, Lblk, Malformed, Pblk, checksum::crc32c};
 

@@ -2,7 +2,7 @@
 //!
 //! What a record does is for a higher floor: it changes files and names, not blocks.
 //!
-//! Source: spec 06 section 8.
+//! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
 use std::fmt;
 use std::ops::Range;

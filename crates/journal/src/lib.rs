@@ -30,7 +30,7 @@
 //! Words: a *log block* is a number within the log, counted from the log's first block; a *home* is the block of the
 //! target where a logged block belongs; a *copy* is a logged block.
 //!
-//! Source: spec 06 sections 1, 2, 7 and 8; kernel Documentation/filesystems/ext4/journal.rst.
+//! Source: kernel Documentation/filesystems/ext4/journal.rst.
 //!
 //! ```
 //! use std::sync::Arc;

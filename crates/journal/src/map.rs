@@ -5,7 +5,8 @@
 //! device of its own       log block n = block n of the device; the superblock in block 1 (2 if blocks have 1 KiB)
 //! ```
 //!
-//! Source: spec 06 section 1. That an external log counts its blocks from the start of the device, not from its
+//! Source: kernel Documentation/filesystems/ext4/journal.rst. That an external log counts its blocks from the
+//! start of the device, not from its
 //! superblock, is what mke2fs and the kernel do: `s_first` is 2 (3) there, and `s_maxlen` the size of the device.
 
 use base::{BlockSize, Pblk};

@@ -3,7 +3,7 @@
 //! A cut at any moment does no harm: the log still asks for the same replay until it is marked clean, which is the last thing
 //! written.
 //!
-//! Source: spec 06 section 7.2.
+//! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
 use base::Pblk;
 use device::{Device, DeviceFault};

@@ -18,7 +18,7 @@
 //! block, and what is behind the end falls away. Then revoke blocks of committed transactions are read once more, now
 //! that the homes are known: only records that name one of them are kept, so that no log can make the table large.
 //!
-//! Source: spec 06 section 7.
+//! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
 use std::collections::HashMap;
 

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Paths are compared side by side: within a round each has its turn, so that what else the machine does meets all of them.
-//! A first round is not counted. Sequential, one thread. Source: spec 02 section 10.
+//! A first round is not counted. Sequential, one thread. Source: the linux-ext4 series "ext4: use iomap for
+//! regular file's buffered I/O", 2024.
 
 use std::fmt;
 use std::fs::File;

@@ -2,7 +2,7 @@
 //!
 //! Links are made to few inodes, so that nothing but the directory grows: names are hashed, leaves found, split, and the index
 //! gets its levels. Per so many names the rate is noted: it shows where caches become too small (the knee), and what a hash
-//! does that puts neighbouring names together (tea is said to, and was refuted: see spec 04 section 3).
+//! does that puts neighbouring names together (tea is said to, and does not).
 
 use std::fmt;
 use std::sync::Mutex;

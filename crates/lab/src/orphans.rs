@@ -9,7 +9,7 @@
 //! a slot of the orphan file.
 //!
 //! Modes are compared side by side: within a run each mode has its turn on a fresh file system, so that what else the machine
-//! does meets all of them. Source: spec 03 sections 7 and 8.
+//! does meets all of them. Source: the linux-ext4 series "Improve orphan list scaling" v3, 2014.
 
 use std::fmt;
 use std::sync::Barrier;

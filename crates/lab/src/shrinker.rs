@@ -20,7 +20,7 @@
 //!
 //! Does **not** own: any policy (see `extent_status::Policy`).
 //!
-//! Source: spec 01 section 12; the series "extents status tree shrinker improvement" v3.
+//! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014.
 
 mod report;
 mod sim;

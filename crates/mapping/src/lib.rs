@@ -18,7 +18,7 @@
 //!    node's key in its parent is the first one of its own. No node is empty but the root.
 //! 7. A block of the tree that is not needed any more is given back once, after nothing refers to it.
 //!
-//! Source: spec 07 section 8; kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
+//! Source: kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
 
 #![forbid(unsafe_code)]
 

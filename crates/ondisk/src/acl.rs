@@ -12,7 +12,7 @@
 //! 1. Both forms hold the same value: `from_disk(to_disk(acl)) == acl`, `from_xattr(to_xattr(acl)) == acl`.
 //! 2. Decoding accepts any list of known tags; [`Acl::validate`] says whether the kernel would take it.
 //!
-//! Source: spec 07 section 10; kernel Documentation/filesystems/ext4/attributes.rst; acl(5).
+//! Source: kernel Documentation/filesystems/ext4/attributes.rst; acl(5).
 
 use base::Malformed;
 

@@ -2,7 +2,7 @@
 //!
 //! Does **not** own: reading, and the decision to use a backup.
 //!
-//! Source: spec 07 sections 1 and 2.
+//! Source: kernel Documentation/filesystems/ext4/blockgroup.rst, super.rst.
 
 use std::collections::HashSet;
 

@@ -11,7 +11,7 @@
 //! 1. Ranges are filled and searched by whole bytes and 64-bit words, never bit by bit.
 //! 2. Bits from [`len`](GroupBitmap::len) to the end of the block are never changed by a range and never found free.
 //!
-//! Source: spec 07 sections 4 and 5; kernel Documentation/filesystems/ext4/bitmaps.rst, checksums.rst (which claims a
+//! Source: kernel Documentation/filesystems/ext4/bitmaps.rst, checksums.rst (which claims a
 //! group number in the checksum: there is none).
 
 use std::ops::Range;

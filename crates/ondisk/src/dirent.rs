@@ -16,7 +16,7 @@
 //!    itself as an unused entry of type 0xDE.
 //! 3. An entry whose inode is 0 is free space.
 //!
-//! Source: spec 04 section 1; kernel Documentation/filesystems/ext4/directory.rst.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 use base::checksum::crc32c;
 use base::{BlockSize, Ino, Malformed};

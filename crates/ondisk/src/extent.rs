@@ -3,7 +3,7 @@
 //! Owns nodes as bytes, whole ([`Node`]) and in place ([`NodeView`], [`splice`]), their checksum, the shape of a packed
 //! tree, and a walker that does no I/O. Does **not** own insertion into or removal from a living tree (see `mapping`).
 //!
-//! Source: spec 07 sections 4 and 8; kernel Documentation/filesystems/ext4/ifork.rst.
+//! Source: kernel Documentation/filesystems/ext4/ifork.rst.
 
 use base::checksum::crc32c;
 use base::{BlockSize, Malformed, Pblk};

@@ -1,6 +1,6 @@
 //! The three feature words of the superblock, with the names that e2fsprogs uses.
 //!
-//! Source: spec 07 section 3; kernel Documentation/filesystems/ext4/super.rst.
+//! Source: kernel Documentation/filesystems/ext4/super.rst.
 
 use std::fmt;
 

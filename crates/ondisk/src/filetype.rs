@@ -6,7 +6,7 @@
 //! Invariant: [`FileType::from_dirent_code`] undoes [`FileType::dirent_code`], and [`FileType::from_mode`] undoes
 //! [`FileType::mode_bits`].
 //!
-//! Source: spec 04 section 1; kernel Documentation/filesystems/ext4/directory.rst and inodes.rst.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst and inodes.rst.
 //!
 //! | type | entry byte | mode bits |
 //! |---|---|---|

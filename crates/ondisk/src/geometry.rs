@@ -7,7 +7,7 @@
 //! 1. A `Geometry` made by [`Geometry::new`] has numbers that cannot overflow or divide by zero below.
 //! 2. `groups * blocks_per_group` covers all blocks from `first_data_block` on; only the last group may be short.
 //!
-//! Source: spec 07 sections 1, 5, 12; kernel Documentation/filesystems/ext4/blockgroup.rst.
+//! Source: kernel Documentation/filesystems/ext4/blockgroup.rst.
 
 use base::{BlockSize, Group, Ino, Malformed, Pblk};
 
@@ -70,7 +70,7 @@ impl Geometry {
     /// The geometry of a superblock.
     ///
     /// # Errors
-    /// Names the first number that breaks a rule of spec 07 section 12.
+    /// Names the first number that breaks a rule of the format.
     pub fn new(sb: &Superblock) -> Result<Self, Malformed> {
         let rule =
             |holds: bool, rule: &'static str, found: u64| Malformed::unless(holds, "superblock", rule, found);

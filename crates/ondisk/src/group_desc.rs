@@ -3,7 +3,7 @@
 //! Says where a group's bitmaps and inode table are, how much of the group is free, and whether its bitmaps were ever
 //! written. Where the descriptors themselves lie is [`crate::geometry`]'s to say.
 //!
-//! Source: spec 07 sections 4 and 5; kernel Documentation/filesystems/ext4/group_descr.rst.
+//! Source: kernel Documentation/filesystems/ext4/group_descr.rst.
 
 use base::Malformed;
 use base::checksum::{crc16, crc32c};

@@ -9,7 +9,7 @@
 //! 2. A hash is never [`EOF_HASH`]: readdir uses that value as "end of directory".
 //! 3. Nothing here allocates: a builder hashes every name of an image once or twice.
 //!
-//! Source: spec 04 section 3.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 /// The hash that no name has, because readdir positions use it for the end of the directory.
 pub const EOF_HASH: u32 = 0x7FFF_FFFF << 1;

@@ -22,7 +22,7 @@
 //! 4. A hash's lowest bit is the continuation flag: the last name of the child before has the same hash.
 //! 5. Child blocks are logical blocks of the directory; their top four bits are reserved and masked away.
 //!
-//! Source: spec 04 section 2; kernel Documentation/filesystems/ext4/directory.rst. The checksum's span is a fact of
+//! Source: kernel Documentation/filesystems/ext4/directory.rst. The checksum's span is a fact of
 //! images that mke2fs and the kernel write.
 
 mod change;

@@ -15,7 +15,7 @@
 //! 2. Indirect blocks take their places in the order of a walk from the front of the file, parents before children: a
 //!    writer that hands out rising numbers puts the double block right before its first single block.
 //!
-//! Source: spec 07 section 8; kernel Documentation/filesystems/ext4/blockmap.rst.
+//! Source: kernel Documentation/filesystems/ext4/blockmap.rst.
 
 use std::fmt;
 

@@ -10,7 +10,7 @@
 //!
 //! Each part of a directory is a run of entries of its own, as a block would be, without `.`, `..` or checksum.
 //!
-//! Source: spec 07 section 9; kernel Documentation/filesystems/ext4/inlinedata.rst.
+//! Source: kernel Documentation/filesystems/ext4/inlinedata.rst.
 
 use base::{Ino, Malformed};
 

@@ -5,7 +5,7 @@
 //!
 //! A field beyond byte 128 exists only where it lies wholly below `128 + extra_isize`; others read as zero.
 //!
-//! Source: spec 07 sections 4 and 7; kernel Documentation/filesystems/ext4/inodes.rst.
+//! Source: kernel Documentation/filesystems/ext4/inodes.rst.
 
 use base::checksum::crc32c;
 use base::{Ino, Malformed};

@@ -11,7 +11,7 @@
 //! Owns the bytes. Does **not** own the protocol (wait, re-read, claim), nor finding the block: the superblock's
 //! `s_mmp_block` names it. It must be read past every cache, since another machine may be writing it.
 //!
-//! Source: spec 07 section 11; kernel Documentation/filesystems/ext4/mmp.rst.
+//! Source: kernel Documentation/filesystems/ext4/mmp.rst.
 
 use base::{Malformed, checksum::crc32c};
 use zerocopy::{

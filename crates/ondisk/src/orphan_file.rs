@@ -7,7 +7,7 @@
 //! Owns the bytes of its blocks and its default size. Does **not** own: which slot an inode takes, recovery, the
 //! feature bits ORPHAN_FILE and ORPHAN_PRESENT.
 //!
-//! Source: spec 03 section 4; kernel Documentation/filesystems/ext4/orphan.rst.
+//! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
 use base::{BlockSize, Ino, Malformed, Pblk, checksum::crc32c};
 

@@ -13,7 +13,7 @@
 //! Owns the whole file as bytes; [`tree`] changes it in place, entry by entry. Does **not** own: where the file lives (inode 3,
 //! inode 4 or the superblock's `s_prj_quota_inum`), counting usage.
 //!
-//! Source: spec 07 section 11; kernel Documentation/filesystems/quota.rst; block numbering from files of e2fsprogs.
+//! Source: kernel Documentation/filesystems/quota.rst; block numbering from files of e2fsprogs.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@
 //!
 //! The value keeps every field, so any 1024 bytes with the right magic survive a round trip.
 //!
-//! Source: spec 07 section 2; kernel Documentation/filesystems/ext4/super.rst.
+//! Source: kernel Documentation/filesystems/ext4/super.rst.
 
 use base::checksum::crc32c;
 use base::{BlockSize, Malformed};

@@ -1,7 +1,7 @@
 //! Inode timestamps: a signed 32-bit word of seconds, and an extra word with 2 more bits of seconds and 30 of
 //! nanoseconds. Together they reach from 1901-12-13 to 2446-05-10.
 //!
-//! Source: spec 07 section 7; kernel Documentation/filesystems/ext4/inodes.rst, "Inode Timestamps".
+//! Source: kernel Documentation/filesystems/ext4/inodes.rst, "Inode Timestamps".
 
 /// A point in time as an inode stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -20,7 +20,7 @@
 //! 4. Entry hashes are written over unsigned bytes; machines with signed characters once wrote them differently, and
 //!    both are accepted. In the inode the hash of a value that lies there is 0, as the kernel writes it.
 //!
-//! Source: spec 07 sections 4 and 10; kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
+//! Source: kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
 
 mod edit;
 

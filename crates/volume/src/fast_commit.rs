@@ -13,7 +13,7 @@
 //! 1. A record that makes no sense is noted and left out; the others are applied.
 //! 2. Applying twice gives the same: records tell outcomes.
 //!
-//! Source: spec 06 section 8, "Replay rules".
+//! Source: kernel Documentation/filesystems/ext4/journal.rst, "Fast commits".
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -15,7 +15,7 @@
 //! 1. The block is read past the memory of this machine, where the device can ([`Device::forget_cached`]), and written durably.
 //! 2. Who has lost the file system writes its block no more.
 //!
-//! Source: spec 07 section 11; kernel Documentation/filesystems/ext4/mmp.rst.
+//! Source: kernel Documentation/filesystems/ext4/mmp.rst.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -2,7 +2,7 @@
 //!
 //! Deleted files on the orphan list have no name: nothing of them shows, and nothing is done about them.
 //!
-//! Source: spec 03 section 6.
+//! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
 use std::collections::HashSet;
 

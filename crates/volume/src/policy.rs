@@ -6,7 +6,7 @@
 //! | every ro_compat bit: reading needs none of them to be kept up | - |
 //! | incompat bits of [`READABLE`] | compression, dirdata, journal_dev, every bit without a name |
 //!
-//! Source: spec 07 section 3.
+//! Source: kernel Documentation/filesystems/ext4/super.rst.
 
 use ondisk::features::Word;
 use ondisk::{Features, Superblock};

@@ -14,7 +14,7 @@
 //!    not name stay in the body or the block where they are.
 //! 5. Blocks that several inodes share are never changed but for their count: a change makes a copy, or finds another block.
 //!
-//! Source: spec 07 section 10; kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
+//! Source: kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@
 //! Does **not** own: the content of an entry (see [`super::block`]). Unlike `ondisk::dirent`, the iterator
 //! continues past invalid entries as long as their rec_len is usable.
 //!
-//! Source: docs/format/htree.md, Directory entry.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 use base::BlockSize;
 use ondisk::dirent::{HEADER_LEN, decode_rec_len, min_rec_len};

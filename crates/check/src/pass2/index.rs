@@ -3,7 +3,7 @@
 //! Each block is visited once, by the note that the first walk made ([`Seen`]); only index blocks are read
 //! again. So the walk ends whatever the entries say, and is fast even with millions of names.
 //!
-//! Source: docs/format/htree.md, htree layout, Hashes, Checks.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 use base::{Lblk, Pblk};
 use ondisk::Features;

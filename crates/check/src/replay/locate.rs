@@ -1,6 +1,6 @@
 //! Finds the journal, before any other structure of the file system is verified.
 //!
-//! Source: docs/format/jbd2.md, Location.
+//! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
 use base::{BlockSize, Ino, Lblk, Pblk};
 use device::{Device, DeviceFault};

@@ -1,7 +1,7 @@
 //! The resize inode. Its double indirect block lists the reserved descriptor blocks of the first group; each
 //! of these serves as an indirect block that lists the same descriptor block of every backup.
 //!
-//! Source: docs/format/ondisk.md, Others.
+//! Source: kernel Documentation/filesystems/ext4/special_inodes.rst.
 
 use base::{Group, Ino, Pblk};
 use ondisk::Features;

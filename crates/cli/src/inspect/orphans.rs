@@ -1,6 +1,6 @@
 //! `inspect … orphans`: inodes that must be deleted or truncated at the next mount, on the list and in the file.
 //!
-//! Source: spec 03 sections 1, 2 and 4.
+//! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
 use std::collections::HashSet;
 

@@ -11,7 +11,7 @@
 //! Owns: the search for backups without knowing the block size, and the list of damage. Does **not** own: anything
 //! behind the superblock (see [`super::reader`]).
 //!
-//! Source: spec 07 sections 1 and 2.
+//! Source: kernel Documentation/filesystems/ext4/blockgroup.rst, super.rst.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

@@ -1,7 +1,8 @@
 //! Inodes and blocks outside of the tree: resize inode, MMP block, journal, quota files, orphan file, large attribute
 //! values.
 //!
-//! Source: spec 07 sections 6, 10 and 11; spec 06 section 1; spec 03 section 4.
+//! Source: kernel Documentation/filesystems/ext4/blockgroup.rst, attributes.rst, special_inodes.rst,
+//! journal.rst, orphan.rst.
 
 use std::collections::BTreeMap;
 

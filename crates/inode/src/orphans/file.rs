@@ -18,7 +18,7 @@
 //! 4. A lane ([`Edit::lane`]) keeps one slot at most, which only who is in it looks at: no atomic operation but stores. In a block it is
 //!    a free one. To others it is taken: when all others are in use they go to the list.
 //!
-//! Source: spec 03 section 4; kernel Documentation/filesystems/ext4/orphan.rst.
+//! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
 use base::sync::Apart;
 use base::sync::atomic::{AtomicBool, AtomicU32, Ordering};

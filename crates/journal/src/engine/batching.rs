@@ -5,7 +5,7 @@
 //! after the other, so for them there is nobody to wait for. (Threads do not tell who asks: where they serve many, a single one is
 //! served by all of them.)
 //!
-//! Source: spec 05 section 5, jbd2's batching of synchronous handles.
+//! Source: min_batch_time and max_batch_time in kernel Documentation/admin-guide/ext4.rst.
 
 use std::time::Duration;
 

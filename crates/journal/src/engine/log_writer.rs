@@ -5,7 +5,7 @@
 //!                          ^ start, sequence                ^ next transaction
 //! ```
 //!
-//! Source: spec 06 sections 2 and 4.
+//! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
 use std::sync::OnceLock;
 

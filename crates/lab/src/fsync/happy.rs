@@ -10,7 +10,8 @@
 //! ```
 //! There are more files than the caches hold, so that most of what is read comes from the device.
 //!
-//! Source: spec 05 section 7, the profile `fsync_happy`.
+//! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010: its ffsb
+//! profile `fsync_happy`.
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

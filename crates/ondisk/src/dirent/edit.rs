@@ -14,7 +14,7 @@
 //! 2. Bytes of a removed name are zeroed: they do not outlive it.
 //! 3. Offsets that do not fit the bytes are refused (`None`), and nothing was changed then.
 //!
-//! Source: spec 04 section 1.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 use base::{Ino, Malformed};
 

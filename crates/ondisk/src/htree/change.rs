@@ -1,6 +1,6 @@
 //! Changing an index block in place.
 //!
-//! Source: spec 04 section 2.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 use super::{DxEntry, DxFormat, DxKind, ENTRY_LEN, RawRoot, entries_at};
 

@@ -15,7 +15,7 @@
 //! 2. The plan fits: depth within the features, block numbers within the 28 bits of an index entry, and without
 //!    large_dir the directory's size within 31 bits.
 //!
-//! Source: spec 04 sections 2 and 5.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 use std::fmt;
 

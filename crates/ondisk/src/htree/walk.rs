@@ -15,7 +15,7 @@
 //! 2. No more leaves are visited than the directory has blocks. So every walk ends, whatever the bytes.
 //! 3. The walk holds a few numbers, not blocks: to go on to the next leaf it asks for the parent's block again.
 //!
-//! Source: spec 04 section 4.
+//! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
 use base::{Lblk, Malformed};
 

@@ -14,7 +14,7 @@
 //! 1. Every number from the file is held against its count of blocks; a way down has four steps.
 //! 2. An insertion takes at most four blocks, and changes at most [`CHANGED_MAX`].
 //!
-//! Source: spec 07 section 11; kernel Documentation/filesystems/quota.rst; files of e2fsprogs and the kernel.
+//! Source: kernel Documentation/filesystems/quota.rst; files of e2fsprogs and the kernel.
 
 use std::collections::BTreeMap;
 

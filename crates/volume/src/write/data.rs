@@ -12,7 +12,7 @@
 //! 3. Before the size grows past an end that lies inside a block, what is behind that end in its block is zeros, in memory and to
 //!    be written: bytes that stand there on disk are nobody's.
 //!
-//! Source: spec 02 section 4.
+//! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@
 //! A file whose bytes go through the journal has nothing in memory but its blocks: what is zeroed there is a change of them, and what
 //! has to be on the device first for others is in the same log for it.
 //!
-//! Source: spec 02 section 7; fallocate(2).
+//! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024; fallocate(2).
 
 mod target;
 

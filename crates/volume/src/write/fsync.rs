@@ -12,7 +12,7 @@
 //! 3. A flush that was issued before the file's bytes were on the device counts for nothing: a commit that was under way already
 //!    may have flushed before.
 //!
-//! Source: spec 05 section 2.
+//! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;

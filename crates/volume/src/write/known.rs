@@ -1,6 +1,6 @@
 //! What is known in memory of files' blocks: looked at, learnt, forgotten.
 //!
-//! Source: spec 01 section 11; the kernel's ioctls EXT4_IOC_PRECACHE_EXTENTS, EXT4_IOC_CLEAR_ES_CACHE, EXT4_IOC_GET_ES_CACHE.
+//! Source: the kernel's ioctls EXT4_IOC_PRECACHE_EXTENTS, EXT4_IOC_CLEAR_ES_CACHE, EXT4_IOC_GET_ES_CACHE.
 
 use std::sync::Arc;
 

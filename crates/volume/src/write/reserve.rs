@@ -8,7 +8,7 @@
 //!
 //! Does **not** own: how much there is, and the taking (see the allocator). What was promised to a write is its own, whoever places it.
 //!
-//! Source: spec 08 section 7; s_def_resuid and s_def_resgid of spec 07.
+//! Source: kernel Documentation/filesystems/ext4/allocators.rst; s_def_resuid and s_def_resgid in super.rst.
 
 use space::Privilege;
 

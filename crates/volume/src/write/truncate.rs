@@ -14,7 +14,8 @@
 //! 2. What goes through the journal is zeroed there.
 //! 3. After an abort nothing is written.
 //!
-//! Source: spec 02 section 6, spec 03 section 6; sizes: spec 07 section 1.
+//! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024; kernel
+//! Documentation/filesystems/ext4/orphan.rst; sizes: kernel Documentation/filesystems/ext4/blockgroup.rst.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -18,7 +18,7 @@
 //!    none but the one that has the end on disk, in front of it.
 //! 4. After an abort nothing is written.
 //!
-//! Source: spec 02 sections 5 and 8.
+//! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! A value that has an inode of its own is kept as metadata: its blocks go through the journal. How many entries name such an
 //! inode stands in its ctime (high half) and version (low half), its checksum in its atime.
 //!
-//! Source: spec 07, attributes; kernel Documentation/filesystems/ext4/attributes.rst.
+//! Source: kernel Documentation/filesystems/ext4/attributes.rst.
 
 use std::collections::HashMap;
 use std::sync::Arc;
