@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
-use crate::region::{Class, Pool};
+use crate::region::{self, Class, Pool};
 
 /// Blocks that a thread has at hand at most: twice what it moves at a time.
 const BLOCKS_MAX: usize = 128;
@@ -29,15 +29,17 @@ impl Drop for Magazines {
     fn drop(&mut self) {
         for len in (0..usize::BITS).map(|log| 1 << log) {
             if let Some(class) = Class::of(len) {
-                give_back(class, std::mem::take(&mut self.0[class.index()]).into_iter());
+                give_back(class, &std::mem::take(&mut self.0[class.index()]));
             }
         }
     }
 }
 
-fn give_back(class: Class, blocks: impl Iterator<Item = NonNull<u8>>) {
+fn give_back(class: Class, blocks: &[NonNull<u8>]) {
+    // SAFETY: they are free, and this thread alone has them. System calls are made before the lock is taken.
+    unsafe { region::purge(class, blocks) };
     let mut pool = Pool::of(class);
-    blocks.for_each(|block| pool.put(class, block));
+    blocks.iter().for_each(|block| pool.put(class, *block));
 }
 
 /// A block that nobody has.
@@ -85,11 +87,13 @@ pub(crate) fn put(class: Class, block: NonNull<u8>) {
         let blocks = &mut at_hand.borrow_mut().0[class.index()];
         if blocks.len() >= at_hand_max(class) {
             // The oldest go: what was used last is still in the processor's cache.
-            give_back(class, blocks.drain(..at_hand_max(class) / 2));
+            let oldest = at_hand_max(class) / 2;
+            give_back(class, &blocks[..oldest]);
+            blocks.drain(..oldest);
         }
         blocks.push(block);
     });
     if kept.is_err() {
-        give_back(class, std::iter::once(block));
+        give_back(class, &[block]);
     }
 }

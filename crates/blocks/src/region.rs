@@ -27,7 +27,7 @@ const SMALL_PAGES: usize = 4;
 /// Regions that are looked at together.
 const REGIONS_AHEAD: usize = 12;
 /// Regions that stay when they are empty, at least; and the part of all regions of a pool.
-const EMPTY_MIN: usize = 1;
+const EMPTY_MIN: usize = 8;
 const EMPTY_PART: usize = 8;
 
 /// The system's smallest page.
@@ -42,6 +42,19 @@ static PURGES_FREE: AtomicBool = AtomicBool::new(false);
 /// system call per freed block, and a page fault when the block is used again.
 pub fn purge_free_blocks(on: bool) {
     PURGES_FREE.store(on, Ordering::Relaxed);
+}
+
+/// Returns the memory of these blocks to the system, if the process asked for that. They read as zeros afterwards.
+///
+/// # Safety
+/// The blocks are of `class`, and free: no [`Block`](crate::Block) refers to them and they are in no list.
+pub(crate) unsafe fn purge(class: Class, blocks: &[NonNull<u8>]) {
+    if PURGES_FREE.load(Ordering::Relaxed) && class.len().is_multiple_of(PAGE) {
+        for block in blocks {
+            // SAFETY: whole pages of a free block. If the system does not take them they stay.
+            let _ = unsafe { madvise(block.as_ptr().cast(), class.len(), Advice::LinuxDontNeed) };
+        }
+    }
 }
 
 /// Asks the system for huge pages for memory that nothing is in yet.
@@ -197,17 +210,6 @@ impl Arena {
         let _ = unsafe { madvise(self.region(number).as_ptr().cast(), REGION, Advice::LinuxDontNeed) };
     }
 
-    /// Gives a block's memory back. The block stays free for the next use, with zeros.
-    ///
-    /// # Safety
-    /// The block is of `class` and nobody holds it.
-    unsafe fn purge(class: Class, block: NonNull<u8>) {
-        if class.len().is_multiple_of(PAGE) {
-            // SAFETY: whole pages of a free block. If the system does not take them they stay.
-            let _ = unsafe { madvise(block.as_ptr().cast(), class.len(), Advice::LinuxDontNeed) };
-        }
-    }
-
     /// Where a region begins.
     fn region(self, number: usize) -> NonNull<u8> {
         debug_assert!(number < REGIONS, "an arena has {REGIONS} regions");
@@ -353,10 +355,6 @@ impl Pool {
             self.available.push((arena, number));
         }
         if region.free < class.blocks() {
-            if PURGES_FREE.load(Ordering::Relaxed) {
-                // SAFETY: the block was just put among the free ones, under the lock.
-                unsafe { Arena::purge(class, block) };
-            }
             return;
         }
         self.empty += 1;

@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Caches of this size and more use huge pages and keep freed memory for reuse, which makes them faster.
-const LARGE_CACHE: u64 = 256 << 20;
-/// Settings for small caches. `libmimalloc_sys` has no names for them.
+/// Settings for small caches. `libmimalloc_sys` has no names for them, so its version is fixed, and a test holds the numbers.
 const SMALL: [(libmimalloc_sys::mi_option_t, std::ffi::c_long); 2] = [
     // `mi_option_purge_delay`: milliseconds from a free to the return of its memory.
     (15, 0),
@@ -23,10 +21,10 @@ const SMALL: [(libmimalloc_sys::mi_option_t, std::ffi::c_long); 2] = [
 /// Whether [`collect`] does anything.
 static COLLECTS: AtomicBool = AtomicBool::new(false);
 
-/// Prepares for caches of `cache_bytes`. Below [`LARGE_CACHE`] freed memory is returned at once, and there are no huge pages,
+/// Prepares for caches of `cache_bytes`. Below [`memory::SMALL_MAX`] freed memory is returned at once, and there are no huge pages,
 /// of which one object in use keeps all.
 pub(crate) fn prepare(cache_bytes: u64) {
-    if cache_bytes >= LARGE_CACHE {
+    if cache_bytes >= memory::SMALL_MAX as u64 {
         return;
     }
     // Without support for huge pages there is nothing to disable.
@@ -51,5 +49,19 @@ pub(crate) fn collect() {
         unsafe {
             libmimalloc_sys::mi_collect(true);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The defaults of the two options differ from those of all others: 1000 ms, and the largest object, 2 GiB.
+    #[test]
+    fn the_numbers_are_those_of_the_options() {
+        #[expect(unsafe_code, reason = "mimalloc's options have no safe interface")]
+        // SAFETY: this reads a number.
+        let defaults = SMALL.map(|(option, _)| unsafe { libmimalloc_sys::mi_option_get(option) });
+        assert_eq!(defaults, [1000, 2 << 20]);
     }
 }

@@ -62,6 +62,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 /// The least that a shrinker is asked for at a time, in bytes: enough to make a call worth its cost.
 pub const STEP_MIN: usize = 256 * 1024;
 
+/// Budgets below this are small: freed memory goes back to the system at once, one object at a time, since what an allocator
+/// retains can be as much as the limit. Larger ones use huge pages and retain freed memory, which is faster.
+pub const SMALL_MAX: usize = 256 << 20;
+
 /// Counters that threads spread over; more than the threads that usually charge at the same moment.
 const SHARDS: usize = 16;
 
@@ -152,6 +156,12 @@ impl Budget {
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit
+    }
+
+    /// Whether the limit is below [`SMALL_MAX`].
+    #[must_use]
+    pub fn is_small(&self) -> bool {
+        self.limit < SMALL_MAX
     }
 
     /// Adds a cache to those that are asked when memory runs short. It is forgotten when it is dropped.

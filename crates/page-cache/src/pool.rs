@@ -22,8 +22,6 @@ use parking_lot::Mutex;
 
 use crate::Order;
 
-/// Budgets of this size and more use the allocator.
-const MAPPED_BUDGET_MAX: usize = 256 << 20;
 /// How many mappings folios may take: half of what Linux allows a process by default (`vm.max_map_count`).
 const MAPPINGS_MAX: usize = 32_768;
 
@@ -130,8 +128,8 @@ impl Pool {
     pub(crate) fn fresh(self: &Arc<Self>, order: Order) -> Memory {
         self.held_bytes.fetch_add(order.bytes(), Ordering::Relaxed);
         self.budget.charge(order.bytes() as usize);
-        let limit = self.budget.limit();
-        let is_mapped = limit < MAPPED_BUDGET_MAX && limit / order.bytes() as usize <= MAPPINGS_MAX;
+        let has_mappings = self.budget.limit() / order.bytes() as usize <= MAPPINGS_MAX;
+        let is_mapped = self.budget.is_small() && has_mappings;
         let bytes = Bytes::new(order, is_mapped);
         Memory { bytes, order, pool: self.clone() }
     }
@@ -177,7 +175,7 @@ mod tests {
 
     #[test]
     fn memory_is_recycled_within_its_order_and_charged_while_it_waits() {
-        for limit in [64 << 20, MAPPED_BUDGET_MAX] {
+        for limit in [64 << 20, memory::SMALL_MAX] {
             recycles(&Budget::new(limit));
         }
     }
@@ -216,11 +214,11 @@ mod tests {
         for order in (0..Order::COUNT as u8).map(Order::new) {
             assert!(is_mapped(8 << 20, order) && is_mapped(128 << 20, order));
             assert_eq!(
-                is_mapped(MAPPED_BUDGET_MAX - 1, order),
+                is_mapped(memory::SMALL_MAX - 1, order),
                 order > Order::MIN,
                 "at most {MAPPINGS_MAX} mappings"
             );
-            assert!(!is_mapped(MAPPED_BUDGET_MAX, order));
+            assert!(!is_mapped(memory::SMALL_MAX, order));
         }
     }
 }

@@ -178,13 +178,8 @@ pub fn kernel_mounts_kind_of(image: &Path) -> bool {
     let features = wanted.split_whitespace().filter(|feature| !NOT_PROBED.contains(feature));
     let features = std::iter::once("none").chain(features).collect::<Vec<_>>().join(",");
     let block_size = field("Block size:");
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let probe = dir.path().join("probe.img");
-    let size = format!("{}K", block_size.parse::<u64>().expect("a number") * 4);
-    let inode_size = field("Inode size:");
-    let fixed = ["-q", "-F", "-b", &block_size, "-I", &inode_size, "-O", &features].map(OsStr::new);
-    run("mke2fs", fixed.into_iter().chain([probe.as_os_str(), OsStr::new(&size)]));
-    let can = LoopMount::read_only(&probe).is_ok();
+    let kib = block_size.parse::<u64>().expect("a number") * 4;
+    let can = kernel_mounts(kib, &["-b", &block_size, "-I", &field("Inode size:"), "-O", &features]);
     if !can {
         println!("skipped: this kernel does not mount block size {block_size} with {wanted}");
     }
@@ -200,11 +195,16 @@ pub fn kernel_mounts_block_size(block_size: u64) -> bool {
     if !is_root() {
         return false;
     }
+    let kib = (block_size * 1024).max(8 << 20) / 1024;
+    kernel_mounts(kib, &["-t", "ext4", "-O", "^has_journal", "-b", &block_size.to_string()])
+}
+
+/// Whether the kernel mounts what `mke2fs` makes with these options, of this size.
+fn kernel_mounts(kib: u64, options: &[&str]) -> bool {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let image = dir.path().join("probe.img");
-    let size = format!("{}K", (block_size * 1024).max(8 << 20) / 1024);
-    let block_size = block_size.to_string();
-    let fixed = ["-q", "-F", "-t", "ext4", "-O", "^has_journal", "-b", block_size.as_str()];
-    run("mke2fs", fixed.into_iter().map(OsStr::new).chain([image.as_os_str(), OsStr::new(&size)]));
+    let size = format!("{kib}K");
+    let args = ["-q", "-F"].iter().chain(options).map(OsStr::new);
+    run("mke2fs", args.chain([image.as_os_str(), OsStr::new(&size)]));
     LoopMount::read_only(&image).is_ok()
 }

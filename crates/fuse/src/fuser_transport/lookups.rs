@@ -96,7 +96,7 @@ mod tests {
 
     /// As `echo 2 >/proc/sys/vm/drop_caches` does.
     #[test]
-    fn what_many_inodes_took_is_given_back_when_they_were_forget() {
+    fn memory_of_forgotten_inodes_is_returned() {
         let lookups = Lookups::default();
         let capacity = || lookups.shards.iter().map(|shard| shard.lock().unwrap().capacity()).sum::<usize>();
         for ino in 12..100_000 {

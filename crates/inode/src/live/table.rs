@@ -227,7 +227,7 @@ struct Evicted {
 }
 
 impl Evicted {
-    /// Evicts the inode in this place if it is idle, else its file data.
+    /// Evicts the file data of the inode in this slot unless it is in use, and the inode too if it is idle.
     fn add(
         &mut self,
         place: &mut Option<Arc<Node>>,
