@@ -13,7 +13,6 @@ use crate::{Fault, Override, Shared};
 pub struct Inode {
     ino: Ino,
     kind: FileType,
-    size: u64,
     fields: inode::Inode,
     /// The bytes behind the fixed fields, where small attributes are.
     body: Box<[u8]>,
@@ -62,7 +61,7 @@ impl Inode {
     pub(crate) fn of_parts(
         shared: &Shared,
         ino: Ino,
-        fields: inode::Inode,
+        mut fields: inode::Inode,
         body: Box<[u8]>,
     ) -> Result<Self, Fault> {
         if fields.mode == 0 {
@@ -71,6 +70,8 @@ impl Inode {
         let seed = shared.inode_seed(ino, fields.generation);
         let kind = FileType::from_mode(fields.mode);
         let size = content_size(&fields, kind, shared);
+        // Changes go by the fields, and what walks a directory would walk as far as a high half without meaning says.
+        fields.size = size;
         let rule = |holds, rule, found: u64| {
             Malformed::unless(holds, "inode", rule, found).map_err(|fact| Fault::corrupt(ino, fact))
         };
@@ -101,13 +102,13 @@ impl Inode {
             rule(size <= blocks_max << bs.log2(), "a file is no longer than its map can reach", size)?;
         }
         let map = FileMap { ino, i_block: fields.block, extents, seed };
-        Ok(Self { ino, kind, size, fields, body, map, map_override: None, promised: 0 })
+        Ok(Self { ino, kind, fields, body, map, map_override: None, promised: 0 })
     }
 
     /// Does it tell a file that has this size, and so many clusters promised?
     pub(crate) fn is_at(&self, size: u64, promised: u64) -> bool {
         // What is no regular file has none of both to come.
-        (self.size == size || self.kind != FileType::Regular) && self.promised == promised
+        (self.fields.size == size || self.kind != FileType::Regular) && self.promised == promised
     }
 
     pub(crate) fn with_promised(self, promised: u64) -> Self {
@@ -140,7 +141,7 @@ impl Inode {
     /// Size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.size
+        self.fields.size
     }
 
     /// Its fixed fields.
@@ -164,7 +165,7 @@ impl Inode {
     /// Does `i_block` hold the target of this symbolic link?
     #[must_use]
     pub fn is_fast_link(&self, shared: &Shared) -> bool {
-        shared.is_fast_link(&self.fields, self.size)
+        shared.is_fast_link(&self.fields, self.fields.size)
     }
 
     /// Where its attributes are.
@@ -213,6 +214,10 @@ fn content_size(fields: &inode::Inode, kind: FileType, shared: &Shared) -> u64 {
 
 impl std::fmt::Debug for Inode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "inode {} ({}, {} bytes, links {})", self.ino, self.kind, self.size, self.fields.links)
+        write!(
+            f,
+            "inode {} ({}, {} bytes, links {})",
+            self.ino, self.kind, self.fields.size, self.fields.links
+        )
     }
 }

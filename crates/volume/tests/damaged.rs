@@ -10,7 +10,7 @@ use std::sync::Arc;
 use base::Ino;
 use common::small::edit;
 use device::FileDevice;
-use volume::{BySuperblock, Fault, Follow, OpenFault, OpenOptions, Refusal, Volume};
+use volume::{BySuperblock, Fault, Follow, New, OpenFault, OpenOptions, Refusal, Volume};
 
 fn open_by(path: &Path, superblock: BySuperblock) -> Result<Volume, OpenFault> {
     let device = Arc::new(FileDevice::open_read_only(path).unwrap());
@@ -223,5 +223,33 @@ fn a_superblock_without_a_backup_is_made_from_what_is_left() {
         assert!(volume.damage()[1].contains("no backup superblock"), "{:?}", volume.damage());
         assert_eq!(read(&volume, "/d/hello").unwrap(), b"hello", "{options:?}");
         open_by(&path, BySuperblock::AnyBackup).unwrap();
+    }
+}
+
+/// Without large_dir the high half of a directory's size has no meaning: changes take the same size as lookups, and write the half as 0.
+#[test]
+fn the_high_half_of_a_directorys_size_has_no_meaning() {
+    for is_map_broken in [false, true] {
+        let scratch = testkit::scratch();
+        let path = image(scratch.path(), &["-O", "^dir_index"]);
+        edit(&path, "mkdir d");
+        edit(&path, "set_inode_field d size_hi 46");
+        if is_map_broken {
+            // No magic number of a node: each block of the directory is a fault.
+            edit(&path, "set_inode_field d block[0] 0x200");
+        }
+        let device = Arc::new(FileDevice::open(&path, true).unwrap());
+        let volume = Volume::open(device, &OpenOptions::default()).unwrap();
+        let dir = volume.resolve(b"/d", Follow::Links).unwrap();
+        assert_eq!(dir.size(), 1024);
+        let start = std::time::Instant::now();
+        let made = volume.create(dir.ino(), b"name", &New::file(0o644));
+        let missing = volume.unlink(dir.ino(), b"missing");
+        assert!(start.elapsed().as_secs() < 10, "a walk of 200 million blocks");
+        assert_eq!((made.is_ok(), missing.is_err()), (!is_map_broken, true));
+        let _ = volume.close();
+        if !is_map_broken {
+            testkit::e2fsck_clean(&path);
+        }
     }
 }
