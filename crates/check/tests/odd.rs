@@ -73,6 +73,44 @@ fn a_short_link_in_a_block_is_damage() {
     assert!(!verdict(&path));
 }
 
+/// The kernel grows a file system online past its reserved descriptors by turning resize_inode into meta_bg: the first
+/// descriptor blocks stay where they are (s_first_meta_bg), and inode 7 keeps its mode, size and link count.
+#[test]
+fn a_file_system_that_outgrew_its_descriptors_is_sound() {
+    let scratch = testkit::scratch();
+    let path = image(scratch.path(), &["-b", "1024", "-O", "^resize_inode"]);
+    edit(&path, "ssv first_meta_bg 1");
+    edit(&path, "feature meta_bg");
+    for field in ["mode 0100600", "links_count 1", "size 4299210752"] {
+        edit(&path, &format!("set_inode_field <7> {field}"));
+    }
+    assert!(verdict(&path));
+    edit(&path, "set_inode_field <7> blocks 2");
+    assert!(!check(&path).clean());
+}
+
+/// Strict encoding: names of casefolded directories are valid UTF-8. Without the flag they may be any bytes.
+#[test]
+fn strict_casefolded_names_are_valid_utf8() {
+    let scratch = testkit::scratch();
+    for (flags, is_sound) in [("encoding_flags=strict", false), ("encoding=utf8", true)] {
+        let options = ["-b", "1024", "-O", "casefold,^metadata_csum", "-E", flags];
+        let path = image(scratch.path(), &options);
+        edit(&path, "mkdir d");
+        edit(&path, "set_inode_field d flags 0x40080000");
+        edit(&path, "mkdir d/abc");
+        let block: u64 = testkit::debugfs(&path, "bmap d 0").trim().parse().unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut bytes = [0; 1024];
+        file.read_exact_at(&mut bytes, block * 1024).unwrap();
+        let at = bytes.windows(3).position(|name| name == b"abc").unwrap();
+        file.write_all_at(b"a\xFFc", block * 1024 + at as u64).unwrap();
+        assert_eq!(verdict(&path), is_sound);
+        let named = check(&path).findings.iter().any(|found| found.rule.code == "DI023");
+        assert_eq!(named, !is_sound);
+    }
+}
+
 /// Inline files may be as large as a block map allows: mke2fs stores a file that is one hole inline.
 #[test]
 fn sizes_beyond_the_map_are_damage() {

@@ -18,6 +18,8 @@ use crate::{Place, Rule};
 
 /// The length of the shortest encrypted name.
 const ENCRYPTED_NAME_MIN: usize = 16;
+/// `s_encoding_flags`: names that are not valid in the encoding are refused.
+const STRICT_ENCODING: u16 = 1;
 
 /// A directory under check.
 pub(super) struct Dir<'a> {
@@ -33,6 +35,8 @@ pub(super) struct Dir<'a> {
     pub(super) hashed: bool,
     pub(super) encrypted: bool,
     pub(super) casefold: bool,
+    /// Casefolded, and the superblock demands valid names (`s_encoding_flags`, strict mode).
+    strict: bool,
     /// The hash of its index; `None` without an index, or if the hash cannot be computed here.
     pub(super) hash: Option<HashVersion>,
     filetype: bool,
@@ -99,6 +103,7 @@ impl<'a> Dir<'a> {
             hashed: encrypted && casefold,
             encrypted,
             casefold,
+            strict: casefold && sb.encoding_flags & STRICT_ENCODING != 0,
             hash: None,
             filetype: sb.features.has_incompat(Features::FILETYPE),
             csum: sb.features.metadata_csum(),
@@ -314,6 +319,9 @@ impl<'a> Dir<'a> {
         } else if raw.name.iter().any(|&byte| byte == b'/' || byte == 0) {
             let says = format!("the name {:?} holds \"/\" or NUL", String::from_utf8_lossy(raw.name));
             self.broken(&rules::NAME_BYTES, self.entry_place(at, raw), says);
+        } else if self.strict && std::str::from_utf8(raw.name).is_err() {
+            let says = format!("the name {:?} is not valid UTF-8", String::from_utf8_lossy(raw.name));
+            self.broken(&rules::ENCODED_NAME, self.entry_place(at, raw), says);
         }
         true
     }

@@ -85,6 +85,10 @@ crate::rule::rules! { Directory;
         "All directories together have no more blocks than the file system."
         "Maps that lead to the same blocks again and again are made by damage or on purpose; not all of them were followed."
         "Repair the maps first.";
+    DI023 ENCODED_NAME Error
+        "A name in a casefolded directory is valid UTF-8 where the superblock demands strict encoding."
+        "The kernel refuses to look up or create such a name, so the file cannot be opened by it."
+        "Rename the file, or clear the strict flag of the superblock.";
     DI030 INDEX_ROOT Error
         "The root of a directory's index has known fields only."
         "The kernel does not use an index with such a root; with metadata_csum it refuses the directory."
