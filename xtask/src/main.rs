@@ -1,12 +1,10 @@
-//! The project's own chores, run as `cargo xtask COMMAND`.
+//! The project's development commands, run as `cargo xtask COMMAND`.
 //!
-//! Owns: the order of the checks (`ci`), the order of the crates (`layers`), the rules for text (`tidy`), the soak that drives
-//! `fsx`, what is given out (`dist`).
+//! The checks (`ci`) and their long form (`nightly`), the order of the crates (`layers`, declared in `layers.toml`), the rules for
+//! text (`tidy`, declared in `xtask/tidy.toml`), the driver of `fsx`, and the release files (`dist`). Commands that need the
+//! project's crates (`spec`, `maketree`, `fuzz`, `crash`, `sweep`) are examples of those crates.
 //!
-//! Does **not** own: the order itself (see `layers.toml`), the rules' numbers (see `xtask/tidy.toml`), the chores that need
-//! the house (`spec`, `maketree`, `fuzz`, `crash`, `sweep`), which are examples of its crates.
-//!
-//! Invariant: it depends on no crate of the house, so that it is built in seconds.
+//! xtask depends on no other crate of the project, so it builds in seconds.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +12,7 @@ mod ci;
 mod dist;
 mod fsx;
 mod layers;
+mod nightly;
 mod programs;
 mod run_tests;
 mod tidy;
@@ -24,29 +23,34 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  ci [STAGE...] [-- ARGS...]  run the checks: fmt layers tidy clippy doc test schedules (all, or those named, in this order);
+  ci [STAGE...] [-- ARGS...]  run the checks: fmt layers tidy clippy doc test schedules (all by default, always in this order);
                               ARGS go to `cargo test`
-  layers                      hold layers.toml against the crates' dependencies
-  tidy                        text rules: file lengths, white space, links, scripts, forbidden words
+  nightly [--seed S] [--seconds N]
+                              run what is too long for `ci`: heavy tests, fuzz, crash, fsx, in N seconds (default 3600) plus
+                              the time of the builds
+  layers                      compare the crates' dependencies with layers.toml
+  tidy                        check text: lengths, links, private words, invariants, claims, exported names
   maketree DIR N [SEED]       make DIR with N small files, the same for the same SEED (default 1)
-  spec                        print the rules that `extant check` holds file systems to
-  fuzz [--seed S] [--rounds N] [--seconds N] [--threads N]
-                              damage images and drive the readers and the checker over them, for N seconds (default 60)
+  spec                        print the rules of `extant check`
+  fuzz [--changes] [--seed S] [--rounds N] [--seconds N] [--threads N]
+                              damage images, then run the readers and the checker on them (with --changes: change them as
+                              well), for N seconds (default 60)
   crash [--data [--full]] [--seed S] [--cuts M] [--judged N] [--plants]
-                              cut the power M times (default 20000) while the engine works, recover, and judge; N of the cuts by
-                              e2fsck and by the kernel too. With --data: of the bytes of files, else of names and attributes; a third
-                              of those images are nearly full, with --full all. With --plants: plant mistakes, and find them
+                              cut the power M times (default 20000) during a load, recover, and compare with the model;
+                              e2fsck and the kernel judge N of the cuts. The load changes names and attributes, with --data
+                              file contents; a third of those images are nearly full, with --full all. --plants plants bugs
+                              in the engine and finds them
   sweep [--world NAME] [--one-in K] [--seed S] [--case C] [--failing F] [--number N]
-                              fail the n-th read, write or flush of every operation, for every n, and judge what memory and the disk
-                              show; of all pairs of a case and a failure one in K (default 1: all). The last three options, with
-                              --world, repeat one run, as a violation names it
+                              fail the n-th read, write or flush of every operation, for every n, and compare memory, disk
+                              and model; of all pairs of a case and a failure one in K (default 1: all). The last three
+                              options, with --world, repeat the run that a violation names
   fsx [--seed S] [--ops N] [--kinds LIST] [--seconds N]
-                              drive the crate `fsx` over a file of a mounted image of each kind, N operations each (default
-                              20000; every 20000 are a run of their own, with the next seed), and have e2fsck judge the
-                              image; no new kind is begun after N seconds
+                              run the crate `fsx` on a file of a mounted image of each kind, N operations each (default
+                              20000; every 20000 are a run with the next seed), then e2fsck; no new kind begins after N
+                              seconds
   dist [--profile NAME] [--try DIR]
-                              make target/artifacts/: a Debian package and a static binary, both stripped. With --try: use both in
-                              the bare Debian in DIR, which debootstrap makes if there is none; as root
+                              make target/artifacts/: a Debian package and a static binary, both stripped. --try installs and
+                              runs both in the bare Debian in DIR (made by debootstrap if missing; needs root)
 ";
 
 fn main() -> ExitCode {
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         ["crash", rest @ ..] => programs::crash(rest),
         ["sweep", rest @ ..] => programs::sweep(rest),
         ["fsx", rest @ ..] => fsx::run(rest),
+        ["nightly", rest @ ..] => nightly::run(rest),
         ["dist", rest @ ..] => dist::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

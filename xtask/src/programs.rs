@@ -1,5 +1,5 @@
-//! Chores that need the house itself, each an example of the crate that knows how: built when they are asked for, so that
-//! `ci`, `tidy` and `layers` are there at once.
+//! Commands that need the project's crates. Each is an example of one crate and is built when it is called, so that `ci`, `tidy` and
+//! `layers` start without building the crates.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ pub(crate) fn spec(args: &[&str]) -> Result<(), String> {
 
 /// `cargo xtask maketree DIR N [SEED]`
 pub(crate) fn maketree(args: &[&str]) -> Result<(), String> {
-    // DIR is one of the directory that this was called in, which `cargo run` does not leave.
+    // DIR is relative to the caller's working directory.
     let here = std::env::current_dir().map_err(|error| error.to_string())?;
     done("maketree", example("release", "extant-testkit", "maketree").args(args).current_dir(here))
 }

@@ -1,10 +1,16 @@
-//! Runs every test binary of the workspace, several at the same time.
+//! Runs every test binary of the workspace, several at the same time, and counts the tests that skip their work.
 //!
-//! `cargo test` runs one binary after the other, and most of them end with a test that leaves the other cores idle, or wait for a mount or
-//! a timer. Here as many binaries run as the machine has cores, each in its package's directory as with cargo; a binary prints one line,
-//! and its whole output if it failed. Does **not** own: building (cargo), documentation tests (cargo again).
+//! `cargo test` runs one binary after the other. Most of them end with one long test that leaves the other cores idle, or
+//! wait for a mount or a timer. This module runs as many binaries as the machine has cores, each in its package's directory
+//! as cargo does. A binary prints one line, and its whole output if it failed.
+//!
+//! A test that cannot work on this machine prints `skipped: REASON` and returns, which libtest counts as passed. The
+//! summary lists these skips by reason. A reason that `xtask/skips.toml` does not list fails the run, so that a test
+//! cannot stop working unnoticed.
+//!
+//! Cargo builds the binaries and runs the documentation tests.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,10 +21,18 @@ use serde::Deserialize;
 
 use crate::workspace;
 
-/// A binary that takes longer hangs: many times what the longest one takes on two cores.
+/// A binary that takes longer hangs: the slowest takes a small part of this on two cores.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// What cargo says of a file that it made; other messages have none of these fields.
+/// `xtask/skips.toml`: the reasons for which a test may skip its work.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Allowed {
+    /// A reason is allowed if it begins with one of these.
+    reasons: Vec<String>,
+}
+
+/// Cargo's message about an artifact; other messages lack these fields.
 #[derive(Deserialize)]
 struct Message {
     reason: String,
@@ -44,11 +58,13 @@ struct Binary {
     dir: PathBuf,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Counts {
     passed: u64,
     failed: u64,
     ignored: u64,
+    /// Tests per reason for which they skipped their work. They count as passed as well.
+    skipped: BTreeMap<String, Vec<String>>,
 }
 
 impl Counts {
@@ -56,11 +72,30 @@ impl Counts {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
+        for (reason, tests) in other.skipped {
+            self.skipped.entry(reason).or_default().extend(tests);
+        }
+    }
+
+    /// The table at the end of a run. Returns the reasons that are not allowed.
+    fn report(&self, allowed: &[String]) -> Vec<String> {
+        let skipped: usize = self.skipped.values().map(Vec::len).sum();
+        println!("\n{:>6}  run\n{:>6}  failed", self.passed + self.failed, self.failed);
+        println!("{:>6}  not run (#[ignore])\n{skipped:>6}  skipped their work:", self.ignored);
+        let mut unknown = Vec::new();
+        for (reason, tests) in &self.skipped {
+            println!("{:>14}  {reason}", tests.len());
+            if !allowed.iter().any(|prefix| reason.starts_with(prefix.as_str())) {
+                unknown.push(format!("{reason}: {}", tests.join(", ")));
+            }
+        }
+        unknown
     }
 }
 
 /// Builds and runs all tests, documentation tests last; `cargo` are the arguments of every cargo command that builds.
 pub(crate) fn run(cargo: &[&str]) -> Result<(), String> {
+    let allowed: Allowed = workspace::read_toml("xtask/skips.toml")?;
     let binaries = build(cargo)?;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let queue = Mutex::new(VecDeque::from(binaries));
@@ -107,11 +142,18 @@ pub(crate) fn run(cargo: &[&str]) -> Result<(), String> {
             counts.failed += 1;
         }
     }
-    println!("{} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.ignored);
-    if failed.is_empty() { Ok(()) } else { Err(format!("tests failed in {}", failed.join(", "))) }
+    let unknown = counts.report(&allowed.reasons);
+    if !failed.is_empty() {
+        return Err(format!("tests failed in {}", failed.join(", ")));
+    }
+    if !unknown.is_empty() {
+        let list = unknown.join("\n  ");
+        return Err(format!("tests skipped for reasons that xtask/skips.toml does not list:\n  {list}"));
+    }
+    Ok(())
 }
 
-/// The test binaries, in the order in which cargo finished them: the largest programs last, so that they are run first.
+/// The test binaries, the last that cargo built first: the largest programs take longest to build and to run.
 fn build(cargo: &[&str]) -> Result<Vec<Binary>, String> {
     let mut command = workspace::cargo();
     command.arg("test").args(cargo).args([
@@ -139,13 +181,14 @@ fn binary(line: &str) -> Option<Binary> {
     message.executable.filter(|_| is_test).map(|executable| Binary { name, executable, dir })
 }
 
-/// Runs a binary as cargo does. Its whole output comes back where it failed.
+/// Runs a binary as cargo does. Returns its whole output if it failed.
 fn run_one(binary: &Binary) -> Result<Counts, (Counts, String)> {
     let failed =
         |error: std::io::Error| (Counts::default(), format!("{}: {error}", binary.executable.display()));
     let log = binary.executable.with_extension("log");
     let file = File::create(&log).map_err(failed)?;
     let mut child = Command::new(&binary.executable)
+        .arg("--show-output")
         .current_dir(&binary.dir)
         .env("CARGO_MANIFEST_DIR", &binary.dir)
         .stdin(Stdio::null())
@@ -158,7 +201,7 @@ fn run_one(binary: &Binary) -> Result<Counts, (Counts, String)> {
         match child.try_wait().map_err(failed)? {
             Some(status) => break Some(status),
             None if begun.elapsed() > LIMIT => {
-                // Best effort: that it hung is what counts.
+                // Errors here do not matter: the hang is reported.
                 let _ = child.kill();
                 let _ = child.wait();
                 break None;
@@ -167,7 +210,7 @@ fn run_one(binary: &Binary) -> Result<Counts, (Counts, String)> {
         }
     };
     let output = read(&log);
-    let counts = counts(&output);
+    let counts = counts(&output, &binary.name);
     match status {
         Some(status) if status.success() => Ok(counts),
         Some(status) => Err((counts, format!("{output}\nended with {status}"))),
@@ -181,7 +224,7 @@ fn documentation(cargo: &[&str]) -> Result<Counts, String> {
     let output =
         command.stderr(Stdio::inherit()).output().map_err(|error| format!("{command:?}: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() { Ok(counts(&text)) } else { Err(text) }
+    if output.status.success() { Ok(counts(&text, "documentation")) } else { Err(text) }
 }
 
 fn read(log: &Path) -> String {
@@ -189,15 +232,28 @@ fn read(log: &Path) -> String {
         .map_or_else(|error| error.to_string(), |text| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The sums of libtest's last lines: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
-fn counts(output: &str) -> Counts {
+/// Sums libtest's result lines (`test result: ok. 3 passed; 0 failed; 1 ignored; ...`) and collects the skips: with
+/// `--show-output` each test's output follows the line `---- NAME stdout ----`.
+fn counts(output: &str, binary: &str) -> Counts {
     let mut counts = Counts::default();
-    for line in output.lines().filter_map(|line| line.strip_prefix("test result: ")) {
-        let number = |what: &str| -> u64 {
-            let part = line.split([';', '.']).find_map(|part| part.trim().strip_suffix(what));
-            part.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
-        };
-        counts.add(Counts { passed: number("passed"), failed: number("failed"), ignored: number("ignored") });
+    let mut test = binary.to_owned();
+    for line in output.lines() {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            test = format!("{binary}::{name}");
+        } else if let Some(reason) = line.strip_prefix("skipped: ") {
+            let tests = counts.skipped.entry(reason.to_owned()).or_default();
+            if !tests.contains(&test) {
+                tests.push(test.clone());
+            }
+        } else if let Some(line) = line.strip_prefix("test result: ") {
+            let number = |what: &str| -> u64 {
+                let part = line.split([';', '.']).find_map(|part| part.trim().strip_suffix(what));
+                part.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+            };
+            counts.passed += number("passed");
+            counts.failed += number("failed");
+            counts.ignored += number("ignored");
+        }
     }
     counts
 }
@@ -207,10 +263,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_libtest_counts_is_read() {
-        let text = "running 2 tests\ntest result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out\n\
+    fn results_and_skips_are_counted() {
+        let text = "running 2 tests\n---- a::b stdout ----\nskipped: not root\nskipped: not root\n\n\
+            ---- c stdout ----\nskipped: not root\n\
+            test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out\n\
             x\ntest result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
-        assert_eq!(counts(text), Counts { passed: 13, failed: 2, ignored: 3 });
+        let counts = counts(text, "dir::names");
+        assert_eq!((counts.passed, counts.failed, counts.ignored), (13, 2, 3));
+        assert_eq!(counts.skipped["not root"], ["dir::names::a::b", "dir::names::c"]);
+        assert!(counts.report(&["not ".to_owned()]).is_empty());
+        assert_eq!(counts.report(&[]), ["not root: dir::names::a::b, dir::names::c"]);
     }
 
     #[test]

@@ -3,8 +3,11 @@
 //! Reads every file that git knows or would add, once; all faults are listed, none stops the others. The rules'
 //! numbers and words are in `xtask/tidy.toml`.
 
+mod exports;
 mod markdown;
+mod references;
 mod rules;
+mod words;
 
 use std::io::IsTerminal;
 use std::os::unix::fs::PermissionsExt;
@@ -20,6 +23,9 @@ pub(crate) fn run() -> Result<(), String> {
     let mut rules: Rules = workspace::read_toml("xtask/tidy.toml")?;
     rules.text.forbidden_words.extend(local_words(&root));
     let mut findings = Findings::default();
+    let mut words = words::Counts::default();
+    let mut references = references::References::default();
+    let mut exports = exports::Exports::default();
     let paths = files(&root)?;
     for path in &paths {
         let full = root.join(path);
@@ -41,7 +47,13 @@ pub(crate) fn run() -> Result<(), String> {
         };
         rules.check(&file, &mut findings);
         markdown::check(&root, &file, &mut findings);
+        rules.prose.count(&file, &mut words);
+        references.collect(&file);
+        exports.collect(&file);
     }
+    rules.prose.judge(&words, &mut findings);
+    references.judge(&rules.claims, &mut findings);
+    exports.judge(&rules.exports, &mut findings);
     let (bold, plain) = if std::io::stderr().is_terminal() { ("\x1B[1m", "\x1B[0m") } else { ("", "") };
     for warning in &findings.warnings {
         eprintln!("{bold}warning{plain}: {warning}");

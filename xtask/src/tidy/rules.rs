@@ -9,6 +9,9 @@ pub(crate) struct Rules {
     pub(crate) rust: RustRules,
     pub(crate) text: TextRules,
     pub(crate) shell: ShellRules,
+    pub(crate) prose: super::words::Prose,
+    pub(crate) claims: super::references::Claims,
+    pub(crate) exports: super::exports::Terms,
 }
 
 #[derive(Debug, Deserialize)]
@@ -162,6 +165,16 @@ mod tests {
             [shell]
             first_line = "#!/usr/bin/env bash"
             must_contain = "set -e"
+            [prose]
+            private_words = []
+            columns_max = 110
+            exempt = []
+            words_left = {}
+            long_lines_left = {}
+            [claims]
+            pages = []
+            [exports]
+            field = []
             "##,
         )
         .unwrap()

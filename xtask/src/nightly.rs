@@ -1,0 +1,99 @@
+//! `cargo xtask nightly`: what is too long for `./test`, within a budget of time.
+//!
+//! The seed is printed first, so a failure is repeated by the command in its output. A part that fails does not stop the others.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::{fsx, programs, workspace};
+
+/// `cargo xtask nightly [--seed S] [--seconds N]`
+pub(crate) fn run(args: &[&str]) -> Result<(), String> {
+    let mut seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_secs() / 86400);
+    let mut seconds = 3600;
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        let value = rest.next().and_then(|value| value.parse::<u64>().ok());
+        match (*arg, value) {
+            ("--seed", Some(value)) => seed = value,
+            ("--seconds", Some(value)) => seconds = value,
+            _ => return Err(format!("nightly: {arg}: expected --seed S or --seconds N")),
+        }
+    }
+    println!("nightly: seed {seed}, {seconds} seconds");
+    let (seed, share) = (seed.to_string(), (seconds / 5).to_string());
+    // Runs that count instead of looking at the clock are called with the next seeds until their share is over.
+    let until_over = |part: fn(&[&str]) -> Result<(), String>, args: &[&str]| {
+        let begun = Instant::now();
+        let mut number: u64 = seed.parse().unwrap_or(1);
+        while begun.elapsed() < Duration::from_secs(seconds / 5) {
+            let text = number.to_string();
+            part(&[args, &["--seed", &text]].concat())?;
+            number += 1;
+        }
+        Ok(())
+    };
+    let parts: [(&str, &dyn Fn() -> Result<(), String>); 8] = [
+        ("licenses and sources of dependencies", &deny),
+        ("the oldest Rust", &oldest_rust),
+        ("heavy tests", &heavy_tests),
+        ("fuzz", &|| programs::fuzz(&["--seed", &seed, "--seconds", &share])),
+        ("fuzz --changes", &|| programs::fuzz(&["--changes", "--seed", &seed, "--seconds", &share])),
+        ("crash", &|| until_over(programs::crash, &["--cuts", "5000"])),
+        ("crash --data", &|| until_over(programs::crash, &["--data", "--cuts", "2000"])),
+        ("fsx", &|| fsx::run(&["--seed", &seed, "--seconds", &share])),
+    ];
+    let mut failed = Vec::new();
+    for (name, part) in parts {
+        println!("nightly: {name} ...");
+        let begun = Instant::now();
+        match part() {
+            Ok(()) => println!("nightly: {name} passed in {:.0} s", begun.elapsed().as_secs_f64()),
+            Err(error) => {
+                println!("nightly: {name} FAILED: {error}");
+                failed.push(name);
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("nightly: failed: {}", failed.join(", "))) }
+}
+
+/// The tests that `./test` does not run.
+fn heavy_tests() -> Result<(), String> {
+    let mut command = workspace::cargo();
+    command.args(["test", "--profile", "ci", "--workspace", "--tests", "--no-fail-fast", "--", "--ignored"]);
+    succeed(&mut command)
+}
+
+/// Builds with the oldest Rust that Cargo.toml declares, where rustup has it.
+fn oldest_rust() -> Result<(), String> {
+    let text =
+        std::fs::read_to_string(workspace::root().join("Cargo.toml")).map_err(|error| error.to_string())?;
+    let version = text.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
+    let version = version.ok_or("Cargo.toml has no rust-version")?;
+    if !works(Command::new("rustup").args(["run", version, "cargo", "--version"])) {
+        println!("skipped: Rust {version} is not installed (rustup toolchain install {version})");
+        return Ok(());
+    }
+    let mut command = Command::new("rustup");
+    command.args(["run", version, "cargo", "check", "--workspace", "--all-targets", "--locked"]);
+    succeed(command.current_dir(workspace::root()).env("CARGO_TARGET_DIR", "target/oldest"))
+}
+
+fn deny() -> Result<(), String> {
+    if !works(Command::new("cargo").args(["deny", "--version"])) {
+        println!("skipped: cargo-deny is not installed (cargo install cargo-deny --locked)");
+        return Ok(());
+    }
+    let mut command = workspace::cargo();
+    succeed(command.args(["deny", "check", "licenses", "bans", "sources"]))
+}
+
+fn works(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+}

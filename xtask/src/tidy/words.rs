@@ -1,0 +1,189 @@
+//! Private words and long lines, counted per folder against a limit that only goes down.
+//!
+//! Prose is what this module counts in: comments and string literals of Rust, all of Markdown but its code blocks, comments of
+//! shell and Python. A folder without a limit has the limit 0. A folder that holds less than its limit is a fault as well: the limit
+//! in `xtask/tidy.toml` is to be lowered with the change that made it too high.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::rules::{File, Findings};
+
+/// `[prose]` of `xtask/tidy.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Prose {
+    /// Words in lower case that the project does not use, alone or in a phrase.
+    private_words: Vec<String>,
+    /// Columns of a line of Rust or Markdown.
+    columns_max: usize,
+    /// Files that may hold such words: the list itself, texts of others.
+    exempt: Vec<String>,
+    /// Private words that a folder may still hold.
+    words_left: BTreeMap<String, usize>,
+    /// Lines over the limit that a folder may still hold.
+    long_lines_left: BTreeMap<String, usize>,
+}
+
+/// What the files so far hold, by folder.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    words: BTreeMap<String, Vec<String>>,
+    lines: BTreeMap<String, Vec<String>>,
+}
+
+impl Prose {
+    /// Counts one file.
+    pub(crate) fn count(&self, file: &File<'_>, counts: &mut Counts) {
+        if self.exempt.iter().any(|path| path == file.path) {
+            return;
+        }
+        let folder = folder(file.path);
+        for (number, text) in prose(file) {
+            let text = text.to_lowercase();
+            for word in self.private_words.iter().filter(|word| has_phrase(&text, word)) {
+                let found = format!("{}:{number}: private word {word:?}", file.path);
+                counts.words.entry(folder.clone()).or_default().push(found);
+            }
+        }
+        if file.path.ends_with(".rs") || file.path.ends_with(".md") {
+            for (number, line) in (1..).zip(file.text.lines()) {
+                let columns = line.chars().count();
+                // Tables and links cannot be wrapped.
+                let is_whole = file.path.ends_with(".md") && (line.starts_with('|') || line.contains("]("));
+                if columns > self.columns_max && !is_whole && !line.contains("://") {
+                    let found = format!("{}:{number}: {columns} columns", file.path);
+                    counts.lines.entry(folder.clone()).or_default().push(found);
+                }
+            }
+        }
+    }
+
+    /// Compares the counts with the limits.
+    pub(crate) fn judge(&self, counts: &Counts, findings: &mut Findings) {
+        judge(&counts.words, &self.words_left, "words_left", findings);
+        judge(&counts.lines, &self.long_lines_left, "long_lines_left", findings);
+    }
+}
+
+fn judge(
+    found: &BTreeMap<String, Vec<String>>,
+    left: &BTreeMap<String, usize>,
+    table: &str,
+    findings: &mut Findings,
+) {
+    let none = Vec::new();
+    let mut folders: Vec<&String> = found.keys().chain(left.keys()).collect();
+    folders.sort();
+    folders.dedup();
+    for folder in folders {
+        let found = found.get(folder).unwrap_or(&none);
+        let limit = left.get(folder).copied().unwrap_or(0);
+        if found.len() > limit {
+            // The limit says how many there were, not which: all are listed where few are allowed.
+            findings.faults.extend(found.iter().take(found.len().min(40)).cloned());
+            findings.faults.push(format!(
+                "{folder}: {} found, {limit} allowed ({table} in xtask/tidy.toml)",
+                found.len()
+            ));
+        } else if found.len() < limit {
+            let now = found.len();
+            findings
+                .faults
+                .push(format!("{folder}: lower its {table} in xtask/tidy.toml from {limit} to {now}"));
+        }
+    }
+}
+
+/// `crates/NAME`, or the first part of the path.
+fn folder(path: &str) -> String {
+    let mut parts = path.split('/');
+    let first = parts.next().unwrap_or_default();
+    match (first, parts.next()) {
+        ("crates", Some(name)) => format!("crates/{name}"),
+        _ => first.to_owned(),
+    }
+}
+
+/// The prose of a file by line number.
+fn prose<'a>(file: &File<'a>) -> Vec<(usize, &'a str)> {
+    let lines = (1..).zip(file.text.lines());
+    if file.path.ends_with(".rs") {
+        lines.flat_map(|(number, line)| of_rust(line).map(move |part| (number, part))).collect()
+    } else if file.path.ends_with(".md") {
+        let mut in_code = false;
+        lines
+            .filter(|(_, line)| {
+                let is_fence = line.trim_start().starts_with("```");
+                in_code ^= is_fence;
+                !in_code && !is_fence
+            })
+            .flat_map(|(number, line)| line.split('`').step_by(2).map(move |part| (number, part)))
+            .collect()
+    } else if [".sh", ".py", ".toml"].iter().any(|end| file.path.ends_with(end)) {
+        lines.filter_map(|(number, line)| line.split_once("# ").map(|(_, text)| (number, text))).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+/// The comment and the string literals of a line, without code in backquotes. Literals over several lines are not followed.
+fn of_rust(line: &str) -> impl Iterator<Item = &str> {
+    let (code, comment) = line.split_once("//").unwrap_or((line, ""));
+    let literals = code.split('"').skip(1).step_by(2);
+    comment.split('`').step_by(2).chain(literals)
+}
+
+/// Is the phrase in the text, as whole words?
+fn has_phrase(text: &str, phrase: &str) -> bool {
+    text.match_indices(phrase).any(|(at, _)| {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        !text[..at].ends_with(is_word) && !text[at + phrase.len()..].starts_with(is_word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(path: &str, text: &str, limits: &str) -> Vec<String> {
+        let prose: Prose = toml::from_str(&format!(
+            "private_words = [\"nobody\", \"by the wall\"]\ncolumns_max = 40\nexempt = [\"list.md\"]\n{limits}"
+        ))
+        .unwrap();
+        let mut counts = Counts::default();
+        prose.count(&File { path, text, is_executable: false }, &mut counts);
+        let mut findings = Findings::default();
+        prose.judge(&counts, &mut findings);
+        findings.faults
+    }
+
+    const NONE: &str = "[words_left]\n[long_lines_left]\n";
+
+    #[test]
+    fn private_words_are_found_in_prose_only() {
+        let path = "crates/dir/src/lib.rs";
+        assert_eq!(faults(path, "// Nobody waits.\n", NONE).len(), 2);
+        assert_eq!(faults(path, "let x = \"time by the wall\";\n", NONE).len(), 2);
+        assert_eq!(faults(path, "fn nobody() {} // `nobody` returns\n", NONE), [""; 0]);
+        assert_eq!(faults("docs/a.md", "```\nnobody\n```\n`nobody`, nobodys\n", NONE), [""; 0]);
+        assert_eq!(faults("list.md", "nobody\n", NONE), [""; 0]);
+    }
+
+    #[test]
+    fn limits_only_go_down() {
+        let limits = "[words_left]\n\"crates/dir\" = 1\n[long_lines_left]\n";
+        let path = "crates/dir/src/lib.rs";
+        assert_eq!(faults(path, "// nobody\n", limits), [""; 0]);
+        let lower = ["crates/dir: lower its words_left in xtask/tidy.toml from 1 to 0"];
+        assert_eq!(faults(path, "\n", limits), lower);
+    }
+
+    #[test]
+    fn long_lines_are_found_but_not_in_tables() {
+        let long = "x".repeat(41);
+        assert_eq!(faults("docs/a.md", &format!("{long}\n"), NONE).len(), 2);
+        assert_eq!(faults("docs/a.md", &format!("| {long} |\n"), NONE), [""; 0]);
+    }
+}
