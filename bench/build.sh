@@ -42,7 +42,7 @@ trap 'exit 130' INT TERM HUP
 
 # --- Running one side ----------------------------------------------------------------------------------------------
 
-# timed SIDE COMMAND...: runs it, appends its seconds to the array SIDE_s; a failure is told and leaves no number.
+# timed SIDE COMMAND...: runs it, appends its seconds to the array SIDE_s; a failure is printed and adds no number.
 timed() {
     local -n into="$1_s"
     local side="$1" start end

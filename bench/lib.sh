@@ -44,9 +44,9 @@ json_string() {
     printf '"%s"' "${text//\"/\\\"}"
 }
 
-# warm [MB]: touches memory in $work, WARM_MB of it (if that is not set, MB; at most 60 % of what is free): what a hypervisor took back
-# from a machine comes at a price that has nothing to do with file systems. A machine gives back what it freed a few seconds after,
-# which takes processor time: SETTLE seconds (4) pass before, so that it is not done while something is measured.
+# warm [MB]: touches WARM_MB of memory in $work (default MB; at most 60 % of the available memory), so that page faults to the
+# hypervisor are not measured. It waits SETTLE seconds (4) first, in which the machine returns freed memory to the hypervisor: that
+# takes CPU time.
 warm() {
     local most mb
     most="$(awk '/^MemAvailable:/ { print int($2 / 1024 * 0.6) }' /proc/meminfo)"
@@ -57,7 +57,7 @@ warm() {
     rm -- "$work/warm"
 }
 
-# stolen_since TICKS: hundredths of seconds that a hypervisor gave to others since `stolen_since 0` told TICKS.
+# stolen_since TICKS: hundredths of seconds stolen by the hypervisor since `stolen_since 0` printed TICKS.
 stolen_since() {
     awk -v since="$1" '/^cpu / { print int($9) - since; exit }' /proc/stat
 }

@@ -7,26 +7,26 @@
 # ours    the engine in process, on a device in memory: checksums, journal, barriers, committer, all as by default
 # kernel  the system's ext4 with the same features, mounted from a loop device in memory; the same loop through system calls
 #
-# Rates are medians of the rounds, in operations per second. *_cpu is the rate per second of the worker's processor time, which
-# says more when others use the machine; commits run in threads of their own and are in neither side's. A side that could
-# not run is null. two_threads: mknod by two workers, each in its own directory; its ratio is ours to the kernel's. `scaling` is
-# ours to ours with one worker: short turns of one and of two, to and fro in one process, and the median of the ratios of neighbours
-# (see docs/lab.md). `apart_scaling` is that of two workers that have nothing in common, not even the file system: what the machine
-# gives. `kernel_scaling` is the kernel's. The kernel's side needs root.
+# Rates are medians of the rounds, in operations per second. *_cpu is the rate per second of the worker's CPU time, which is
+# steadier on a busy machine; commits run in threads of their own and count on neither side. A side that could not run is null.
+# two_threads: mknod by two workers, each in its own directory; its ratio is extant's rate to the kernel's. `scaling` compares two
+# workers of extant with one: short turns of each in one process, and the median of the ratios of neighbours (see docs/lab.md).
+# `apart_scaling` is that of two workers on two file systems: the machine's limit. `kernel_scaling` is the kernel's. The kernel's side
+# needs root.
 #
 #   ROUNDS=5          rounds
 #   NAMES=1000000     names of mknod, unlink and link
 #   TURNS=15          turns of one and of two workers in a round of two_threads, of a tenth of a second each; the kernel has a third of
-#                     them, of a second each, since its commits are further apart
+#                     them, of a second each, since it commits less often
 #   DIRS=200000       directories
 #   LOOPS=50          loops of truncate, 4096 operations each
-#   CACHE=4G          memory for our caches: the kernel's may have all that there is
-#   LIMIT=600         seconds after which one command is given up
-#   TRIES=3           runs of a measurement at most: it is run again, on both sides, where a hypervisor gave others more than 5 % of a
-#                     processor's time
-#   WARM_MB=4096      memory that is touched before each measurement, on both sides: what a hypervisor took back from a machine
-#                     comes at a price that has nothing to do with file systems (0: none)
-#   SETTLE=4          seconds that pass before that, in which a machine gives back what the run before freed
+#   CACHE=4G          memory for extant's caches; the kernel's have no limit
+#   LIMIT=600         seconds after which a command is killed
+#   TRIES=3           runs of a measurement at most: it is repeated, on both sides, if the hypervisor stole more than 5 % of a
+#                     CPU's time
+#   WARM_MB=4096      memory that is touched before each measurement, on both sides, so that page faults to the hypervisor
+#                     are not measured (0: none)
+#   SETTLE=4          seconds before that, in which the machine returns freed memory
 #   WORK=/dev/shm     where the kernel's image goes: in memory, so that no disk is measured
 #   EXTANT=PATH       the binary; else it is built
 set -euo pipefail
@@ -96,8 +96,8 @@ side() {
     fi
 }
 
-# undisturbed PREPARE COMMAND...: what it prints, of the first of TRIES runs in which others took less than 5 % of a processor's time,
-# or of the last.
+# undisturbed PREPARE COMMAND...: prints the output of the first of TRIES runs in which less than 5 % of a CPU's time was stolen, or of
+# the last run.
 undisturbed() {
     local prepare="$1" output stolen start try
     shift

@@ -82,7 +82,7 @@ mounted() {
 }
 
 # rate SIDE AMOUNT COMMAND...: amount per second of a command over a fresh mount with an empty page cache, appended to
-# the array SIDE_rate; a failure is told and leaves no number.
+# the array SIDE_rate; a failure is printed and adds no number.
 rate() {
     local -n into="$1_rate"
     local side="$1" amount="$2" start end

@@ -104,7 +104,7 @@ fn cargo(args: &[&str]) -> Result<(), String> {
 /// A command that takes longer hangs: three times what the longest one takes on two cores.
 const LIMIT: Duration = Duration::from_secs(4200);
 
-/// Runs a command to its end. One that hangs is ended, and what was running is told, which who looks at a log finds out in no other way.
+/// Runs a command to its end. Kills one that hangs, and prints the running processes first, which a log would not show otherwise.
 fn succeed(mut command: Command) -> Result<(), String> {
     let failed = |error: std::io::Error, command: &Command| format!("{command:?}: {error}");
     let mut child = command.spawn().map_err(|error| failed(error, &command))?;
@@ -113,11 +113,11 @@ fn succeed(mut command: Command) -> Result<(), String> {
         match child.try_wait().map_err(|error| failed(error, &command))? {
             Some(status) => break status,
             None if begun.elapsed() > LIMIT => {
-                // Best effort: the message below is what matters.
+                // Errors here do not matter: the message below reports the hang.
                 let _ = Command::new("ps")
                     .args(["-eo", "pid,ppid,stat,etimes,wchan:20,args", "--forest"])
                     .status();
-                // The tests' process too: it would keep the log open for ever.
+                // The tests' process too: it would keep the log open.
                 let _ = Command::new("pkill").args(["-KILL", "-P", &child.id().to_string()]).status();
                 let _ = child.kill();
                 return Err(format!(

@@ -191,7 +191,7 @@ fn put(path: &Path, bytes: &[u8]) -> Result<(), String> {
     fs::write(path, bytes).map_err(fail)
 }
 
-/// A copy without symbols, which anybody may run.
+/// A copy without symbols, executable for all users.
 fn stripped(from: &Path, to: &Path) -> Result<(), String> {
     done(Command::new("strip").arg("-o").arg(to).arg(from))?;
     fs::set_permissions(to, PermissionsExt::from_mode(0o755))

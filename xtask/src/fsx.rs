@@ -166,7 +166,7 @@ fn done(command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
 }
 
-/// The last operation that a run tells of, refused: posix_fallocate of 0 bytes, which fsx makes of some seeds and no file system takes.
+/// The last operation of a refused run: posix_fallocate of 0 bytes, which some seeds of fsx contain and every file system refuses.
 fn is_its_own(last: &str) -> bool {
     last.contains("POSIX_FALLOCATE")
         && last.split('(').nth(1).is_some_and(|len| len.trim_start().starts_with("0x0 "))

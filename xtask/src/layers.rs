@@ -5,7 +5,7 @@
 //! 2. A crate of the house imports crates of lower floors only; also for its tests and build scripts.
 //! 3. A crate named in `[only]` imports no crate of the house but those listed.
 //! 4. Crates in `outside.tests` are imported in `[dev-dependencies]` and by tools only, and import no crate of the
-//!    house. Crates in `outside.tools` are imported by nobody.
+//!    project. Crates in `outside.tools` are imported by none.
 //! 5. Every library and binary root says `#![forbid(unsafe_code)]`, but those of `unsafe-code.crates`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -111,7 +111,7 @@ fn order_faults(layers: &Layers, packages: &[Package]) -> Vec<String> {
 /// Why a crate here must not import one there; `None` when it may.
 fn refusal(here: Place<'_>, there: Place<'_>, is_dev: bool) -> Option<String> {
     match (here, there) {
-        (_, Place::Tool) => Some("nobody imports a tool".to_owned()),
+        (_, Place::Tool) => Some("no crate imports a tool".to_owned()),
         (Place::Floor(..), Place::Tests) if !is_dev => {
             Some("it is for tests: move it to [dev-dependencies]".to_owned())
         }
@@ -211,7 +211,7 @@ mod tests {
             ("top", "right", "top imports right: [only] allows base, left"),
             ("left", "kit", "left imports kit: it is for tests: move it to [dev-dependencies]"),
             ("kit", "base", "kit imports base: a judge must not stand on what it judges"),
-            ("top", "tool", "top imports tool: nobody imports a tool"),
+            ("top", "tool", "top imports tool: no crate imports a tool"),
             ("new", "base", "new is not named in layers.toml: give it a floor"),
         ];
         for (name, import, fault) in cases {

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use device::{Device, MemDevice};
 use hostile::Mutator;
 
-/// The damaged image that `data` tells of.
+/// The damaged image that `data` describes.
 pub fn damaged(data: &[u8]) -> Arc<MemDevice> {
     static IMAGES: OnceLock<Vec<(String, Mutator)>> = OnceLock::new();
     let images = IMAGES.get_or_init(images::all);
