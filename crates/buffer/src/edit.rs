@@ -20,9 +20,9 @@ pub struct Seal {
     pub seed: Option<u32>,
 }
 
-/// A change of few bytes of a block that ends in a checksum, by who knows what is there without a look at it. It is made when somebody
-/// looks at the block, or when a commit takes it: then in a copy, which is all that happens to the block, and the checksum is kept right
-/// with it.
+/// A small change of a block that ends in a checksum, made without reading the block. It is applied by the
+/// next reader, or by the commit that takes the block: then in a copy, which becomes the block, with the
+/// checksum updated.
 ///
 /// The checksum is the CRC-32C by value of the block's first bytes; it is the last four bytes, little-endian.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +36,8 @@ pub struct Patch<'a> {
     pub pieces: &'a [(usize, &'a [u8])],
 }
 
-/// All bytes of a block, with what the log wants to know of them: by who made them, and has them in his processor's cache.
+/// All bytes of a block, with the checksum that the log needs, from the thread that made them and has them in
+/// its CPU cache.
 pub struct Filled {
     bytes: Bytes,
     start: [u8; 4],
@@ -45,7 +46,7 @@ pub struct Filled {
 }
 
 impl Filled {
-    /// These bytes, which nobody else has.
+    /// These bytes, which are not shared.
     #[must_use]
     pub fn new(bytes: Bytes) -> Self {
         let start = bytes.first_chunk().copied().unwrap_or_default();
@@ -53,13 +54,13 @@ impl Filled {
         Self { bytes, start, sum }
     }
 
-    /// The first of them, which nobody has to fetch for that.
+    /// The first of them, which need not be fetched for that.
     #[must_use]
     pub fn start(&self) -> [u8; 4] {
         self.start
     }
 
-    /// The same, for who will not have these very bytes in the log.
+    /// The same, for bytes that the log does not take as they are.
     #[must_use]
     pub fn without_sum(self) -> Self {
         Self { sum: None, ..self }
@@ -80,38 +81,40 @@ pub struct Snapshot {
     pub owner: Option<Owner>,
     /// It ends in the right checksum: see [`Patch`].
     pub has_sum: bool,
-    /// What [`take`](Buffers::take) was told of a block whose [changes waited](Patch): no copy of it is needed.
+    /// The result of [`take`](Buffers::take) for a block with [pending changes](Patch): no copy of it is
+    /// needed.
     pub told: Option<u32>,
-    /// The CRC-32C by value, from 0, of all its bytes, if it is as somebody [put](Buffers::put) it who told that.
+    /// The CRC-32C by value, from 0, of all its bytes, if the block is still as a caller [put](Buffers::put)
+    /// it with its checksum.
     pub whole_sum: Option<u32>,
 }
 
 fn not_as_noted(block: Pblk) -> ReadFault {
     let fact =
-        Malformed::new("block with changes that wait", "it is as whoever left them had noted", block.0);
+        Malformed::new("block with changes that wait", "its bytes are as noted with the change", block.0);
     ReadFault::corrupt(Place::block(block), fact)
 }
 
 /// Blocks that memory is asked for at a time.
 const AHEAD: usize = 16;
 
-/// Somebody who may change blocks: in the engine a journal's handle, in tests [`Direct`].
+/// The right to change blocks: in the engine a journal's handle, in tests [`Direct`].
 ///
-/// Who calls has verified the block ([`Buffers::get`]) before he changes it, and has room for it reserved: changes are not
-/// refused half-way.
+/// The caller has verified the block ([`Buffers::get`]) before it changes it, and has reserved room for it:
+/// changes are not refused half-way.
 pub trait Edit {
-    /// The transaction that the changes belong to; never 0. Who asks is about to change a value that gets into a block later: it
-    /// counts as a change.
+    /// The transaction that the changes belong to; never 0. A caller asks before it changes a value that
+    /// enters a block later, so this counts as a change.
     fn transaction(&self) -> u64;
 
-    /// A small number that no other editor has while this one is open, if it has one: what belongs to the number needs no lock, and
-    /// goes from one who had it to the next with all that he wrote.
+    /// A small number that no other open editor has, if there is one. Data that belongs to the number needs
+    /// no lock: the next owner of the number sees all writes of the previous one.
     #[inline]
     fn lane(&self) -> Option<usize> {
         None
     }
 
-    /// Changes so far that are part of something unfinished. Who does not care what a failure leaves need not count.
+    /// Changes so far that belong to something unfinished. An editor without rollback need not count.
     fn changes(&self) -> u64 {
         0
     }
@@ -126,7 +129,7 @@ pub trait Edit {
     /// The block had to be read again, and cannot be. Nothing was changed then.
     fn change(&self, block: Pblk, seal: Seal, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
 
-    /// As [`change`](Self::change), for who knows where the block was in the cache.
+    /// As [`change`](Self::change), for a caller with a hint of the block's slot in the cache.
     ///
     /// # Errors
     /// As [`change`](Self::change).
@@ -140,8 +143,8 @@ pub trait Edit {
         self.change(block, seal, change)
     }
 
-    /// As [`change_at`](Self::change_at), for a block that is expected to be in memory, verified as the owner's. `false`: it is not,
-    /// or nobody knows; nothing was changed.
+    /// As [`change_at`](Self::change_at), for a block that is expected to be in memory and verified for the
+    /// owner. `false`: it is not, or that is unknown; nothing was changed.
     fn change_trusted_at(
         &self,
         _block: Pblk,
@@ -152,7 +155,7 @@ pub trait Edit {
         false
     }
 
-    /// As [`change_trusted_at`](Self::change_trusted_at), for who need not look at the block.
+    /// As [`change_trusted_at`](Self::change_trusted_at), without reading the block.
     fn patch_at(&self, _block: Pblk, _hint: &mut Hint, _seal: Seal, _patch: &Patch<'_>) -> bool {
         false
     }
@@ -185,7 +188,7 @@ impl Buffers {
         self.change_at(block, &mut hint, owner, transaction, change)
     }
 
-    /// As [`change`](Self::change), for who knows where the block was.
+    /// As [`change`](Self::change), with a hint of the block's slot.
     ///
     /// # Errors
     /// As [`change`](Self::change).
@@ -248,7 +251,8 @@ impl Buffers {
         if let Some(is_first) = refilled {
             return is_first;
         }
-        // Filled before anybody sees it, and zeroed only once: that is most of what a new directory costs.
+        // Filled before it becomes visible, and zeroed only once: that is most of the cost of a new
+        // directory.
         let mut bytes = Bytes::zeroed(self.block_size().len());
         fill(unshared(&mut bytes));
         self.put_summed(block, owner, transaction, (bytes, None))
@@ -294,8 +298,8 @@ impl Buffers {
         Ok((Buffer { block, bytes, hint }, Owner::from_word(owner)))
     }
 
-    /// This transaction changes no block any more, and the next one may begin to: what the first one left is kept until
-    /// [`end_taking`](Self::end_taking), so that nobody waits while its blocks are taken.
+    /// This transaction changes no block any more, and the next one may start: changed blocks are saved until
+    /// [`end_taking`](Self::end_taking), so that no operation waits while they are taken.
     pub fn begin_taking(&self, transaction: u64) {
         self.shards.iter().for_each(|shard| shard.lock().begin_taking(transaction));
     }
@@ -305,10 +309,11 @@ impl Buffers {
         self.shards.iter().for_each(|shard| shard.lock().end_taking());
     }
 
-    /// Blocks as this transaction left them, which changed each and is the last one that did, or whose blocks are [being
-    /// taken](Self::begin_taking): to `each`, in any order, with what was given with them. Waits for memory together: of many blocks
-    /// most are in no cache of the processor. `tell` is asked about blocks whose [changes waited](Patch), when they are in one. Both
-    /// ask nothing of the cache.
+    /// Passes blocks as this transaction left them to `each`, in any order, with the data given with them.
+    /// The transaction changed each of them and is the last that did, or its blocks are [being
+    /// taken](Self::begin_taking). Overlaps cache misses: most of many blocks are in no CPU cache. `tell` is
+    /// asked about blocks with [pending changes](Patch) that are part of one. Neither callback may call the
+    /// cache.
     ///
     /// # Errors
     /// As [`change`](Self::change): for a block that is none of these, and not in memory.

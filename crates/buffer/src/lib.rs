@@ -1,24 +1,27 @@
-//! Metadata blocks in memory: read once, verified when they enter, shared by everybody.
+//! Metadata blocks in memory: read once, verified when they enter, shared by all users.
 //!
 //! Owns: the cache of blocks, its budget, what each block was verified as, changes in memory ([`Edit`]). Does **not** own:
 //! what a block means (callers bring the verification), file data, when a changed block goes to the device (see `journal`).
 //!
 //! Invariants
-//! 1. A block is handed out for an [`Owner`] only after that owner's verification passed on these bytes. A copy in memory
-//!    remembers the last owner that passed, so it runs once for a block that has one owner.
-//!    A block that was changed here is whose change that was, whoever reads it as something else: it gets that one's checksum.
+//! 1. A block is returned for an [`Owner`] only after that owner's verification passed on these bytes
+//!    (INV-M3). A block in memory records the last owner that passed, so the verification runs once for a
+//!    block with one owner. A block that was changed here belongs to the owner of the change, even if it is
+//!    read as something else: it gets that owner's checksum.
 //! 2. Bytes handed out never change: a [`Buffer`] keeps its copy alive, and a change then goes to a copy of its own.
-//! 3. Memory is charged to the budget; the cache gives the oldest untouched blocks back when asked. Blocks that somebody
-//!    holds are not given back: that would free nothing. A device in memory that keeps the blocks themselves does not count.
+//! 3. Memory is charged to the budget; on request the cache evicts the oldest untouched blocks. Blocks with
+//!    other holders stay: evicting them would free nothing. A device in memory that keeps the blocks
+//!    themselves does not count as a holder.
 //! 4. No lock is held across device I/O, a verification or a charge.
 //! 5. What is kept of a block is never older than what was here before: bytes that were read from the device while a change came,
 //!    was written home and left are not kept.
-//! 6. A changed block stays until it is told that the device has what its transaction changed ([`Buffers::set_clean_through`]).
+//! 6. A changed block stays until the device has what its transaction changed
+//!    ([`Buffers::set_clean_through`]).
 //! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make blocks: what is taken is as
 //!    the first one left it.
 //! 8. A block that is said to end in its checksum does: see [`Patch`]. One that came with the checksum of all its bytes ([`Filled`]) has
 //!    them as long as that is known.
-//! 9. Changes that [wait](Patch) beside a block are made before anybody sees its bytes.
+//! 9. [Pending changes](Patch) of a block are applied before its bytes are read.
 //!
 //! Locks: one per shard; no two are ever held together.
 //!
@@ -66,8 +69,8 @@ use crate::shard::{Shard, Slot};
 const SHARDS: usize = 256;
 const _: () = assert!(SHARDS.is_power_of_two() && SHARDS <= 1 << u8::BITS, "a shard's number is one byte");
 
-/// Blocks in a row, which are all in one shard, at most: two threads in two directories, which lie apart, share few shards then, and a
-/// lock stays with the processor that had it last.
+/// The most consecutive blocks that are in one shard. Two threads in two directories, which are far apart,
+/// share few shards then, and a lock stays with the CPU that had it last.
 const ROW_MAX: usize = 64;
 
 /// Rows in a shard of a full cache, at least: with fewer shards would be of very different sizes, and give up what is in use.
@@ -190,8 +193,8 @@ impl Kind {
     ];
 }
 
-/// Where a block was in the cache, so that it is found there again without a search: for who asks for the same block again and
-/// again. One that is wrong, or another block's, costs the search and is right then.
+/// Where a block was in the cache, so that the same user finds it again without a search. A wrong hint, or
+/// one of another block, costs the search and is corrected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hint(u32);
 
@@ -237,9 +240,9 @@ pub struct Buffers {
     blocks: u64,
     budget: Arc<Budget>,
     shards: Box<[Apart<Mutex<Shard>>]>,
-    /// Where each shard's slots lie, for who asks the processor for one: he needs no lock.
+    /// Where each shard's slots are, for prefetching one without a lock.
     slots_at: [AtomicUsize; SHARDS],
-    /// Makes the spread of blocks over shards and buckets unknown to whoever made the image.
+    /// Makes the spread of blocks over shards and buckets unpredictable for the author of an image.
     salt: u64,
     /// Binary logarithm of the blocks in a row.
     row_log: u32,
@@ -308,7 +311,7 @@ impl Buffers {
         self.get_at(block, &mut hint, owner, verify)
     }
 
-    /// As [`get`](Self::get), for who knows where the block was.
+    /// As [`get`](Self::get), with a hint of the block's slot.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -333,8 +336,9 @@ impl Buffers {
         Ok(Buffer { block, bytes, hint: *hint })
     }
 
-    /// Shows the block's bytes, verified as `owner`'s, to who looks at few of them: nobody's count of holders changes, which
-    /// is more than half of what [`get_at`](Self::get_at) costs when the block was not touched lately.
+    /// Passes the block's bytes, verified for `owner`, to a reader of few of them. It does not count as a
+    /// holder, which is more than half of the cost of [`get_at`](Self::get_at) for a block that was not used
+    /// lately.
     ///
     /// `look` runs under a lock of the cache: it is short, and asks nothing of the cache.
     ///
@@ -354,8 +358,9 @@ impl Buffers {
         Ok(())
     }
 
-    /// Verifies a block that is changed next by who knows what is in it without looking: what was read again since then may have been
-    /// damaged meanwhile, and the change would give it a checksum that is right. Costs little where the block stayed here.
+    /// Verifies a block that the caller will change without reading it: if it was read again meanwhile, it
+    /// may have been damaged, and the change would give it a valid checksum. Costs little if the block stayed
+    /// in memory.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -372,8 +377,8 @@ impl Buffers {
         self.get_at(block, hint, owner, verify).map(drop)
     }
 
-    /// Asks the processor for the place of a block that is changed or read in a moment, where that is known: the block is not waited
-    /// for.
+    /// Prefetches the slot of a block that is changed or read next, if its hint is known; does not wait for
+    /// the block.
     pub fn ask_for_slot(&self, block: Pblk, hint: Hint) {
         let slots_at = self.slots_at[self.shard_of(block)].load(Ordering::Relaxed);
         device::ask_for_place(slots_at.wrapping_add((hint.0 as usize).wrapping_mul(size_of::<Slot>())));
@@ -591,7 +596,7 @@ fn of_owner(fault: ReadFault, owner: Owner) -> ReadFault {
     if owner.ino == 0 { fault } else { fault.of_ino(Ino(owner.ino)) }
 }
 
-/// The bytes of a block that nobody else has seen yet.
+/// The bytes of a block that no other thread has seen yet.
 fn unshared(bytes: &mut Bytes) -> &mut [u8] {
     bytes.get_mut().expect("just made, not shared")
 }

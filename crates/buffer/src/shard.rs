@@ -6,7 +6,7 @@
 //!                ^ hand            it passes: touched -> untouched, untouched -> gone
 //! ```
 //!
-//! Who asks again and again remembers the slot ([`Hint`]), and finds the block without a search.
+//! Frequent users keep the slot ([`Hint`]) and find the block without a search.
 //!
 //! Invariant: each slot's block has its place in the table, and nothing else has one.
 
@@ -40,7 +40,7 @@ pub(crate) struct Shard {
     waiting: [Waiting; 2],
     /// Bytes of them at most.
     waiting_max: usize,
-    /// A block that was not as whoever left a change had noted.
+    /// A block that differs from the bytes noted with a pending change.
     damaged: Option<Pblk>,
 }
 
@@ -56,11 +56,11 @@ pub(crate) struct Taken {
     pub(crate) whole_sum: Option<u32>,
 }
 
-#[repr(align(64))] // Whoever looks at one waits for one line of memory.
+#[repr(align(64))] // Each access waits for one cache line.
 pub(crate) struct Slot {
     block: u64,
     bytes: Bytes,
-    /// The owner that the bytes were verified as; 0 for nobody yet.
+    /// The owner that the bytes were verified for; 0 for none yet.
     verified: u64,
     touched: bool,
     /// The transaction that changed the bytes last since the block came in; 0 for none. See [`Shard::clean_through`].
@@ -83,7 +83,7 @@ impl Slot {
         Taken { bytes: self.bytes.clone(), owner, has_sum, whole_sum }
     }
 
-    /// Nothing is known any more of bytes that somebody changes.
+    /// A change invalidates all notes on the bytes.
     #[inline]
     fn forget_bytes(&mut self) {
         (self.has_sum, self.zeros, self.whole_sum) = (false, Zeros::default(), None);
@@ -127,7 +127,7 @@ impl Shard {
         self.slots.len()
     }
 
-    /// To be asked before a block is read from the device, and told to [`insert`](Self::insert).
+    /// Taken before a block is read from the device, and passed to [`insert`](Self::insert).
     pub(crate) fn departed(&self) -> u64 {
         self.departed
     }
@@ -147,7 +147,7 @@ impl Shard {
         Some(hint.0 as usize)
     }
 
-    /// Makes the changes of a block that is here, before somebody looks at it.
+    /// Applies the pending changes of a cached block before it is read.
     #[inline]
     fn make_whole(&mut self, at: usize) {
         if !self.slots[at].waiting.is_empty() {
@@ -213,8 +213,9 @@ impl Shard {
         true
     }
 
-    /// Asks the processor for what blocks that are soon asked for have here, all together: the count of a block's holders can be
-    /// changed only when it is there, and whoever changes one waits for it before he looks at the next.
+    /// Prefetches the entries of blocks that are used soon, all together: a block's count of holders can be
+    /// changed only when it is in the CPU cache, and each miss would be waited for before the next one
+    /// starts.
     pub(crate) fn look_ahead<T>(&self, blocks: &[(Pblk, Hint, T)]) {
         let there = blocks.iter().filter_map(|(block, hint, _)| {
             self.slots.get(hint.0 as usize).filter(|slot| slot.block == block.0)
@@ -229,23 +230,24 @@ impl Shard {
         std::hint::black_box(holders.sum::<usize>());
     }
 
-    /// Is the block here, and did its bytes pass verification as this owner's, or were they changed by somebody who had them verified?
+    /// Is the block cached, and were its bytes verified for this owner, or changed by a user that had
+    /// verified them?
     #[inline]
     pub(crate) fn is_trusted(&self, block: Pblk, hint: &mut Hint, owner: u64) -> bool {
         self.place(block, hint).is_some_and(|at| self.slots[at].verified == owner)
     }
 
-    /// Asks the processor for the slot of a block whose place is known.
+    /// Prefetches the slot of a block with a known hint.
     pub(crate) fn ask_for_slot(&self, hint: Hint) {
         self.slots.get(hint.0 as usize).into_iter().for_each(device::ask_for_start);
     }
 
-    /// Asks the processor for the changes of this transaction that wait: they were left over some time.
+    /// Prefetches the pending changes of this transaction: they were left some time ago.
     pub(crate) fn ask_for_waiting(&self, transaction: u64) {
         self.waiting[(transaction % 2) as usize].ask_for(transaction);
     }
 
-    /// Where the slots lie: good for asking the processor for one, and for nothing else.
+    /// Where the slots are: for prefetching one only.
     pub(crate) fn slots_at(&self) -> usize {
         self.slots.as_ptr().addr()
     }
@@ -308,8 +310,8 @@ impl Shard {
         }
     }
 
-    /// Changes the bytes of a block that is here, in place or, when somebody holds them, in a copy. Is this the transaction's
-    /// first change of it? `None`: not here.
+    /// Changes the bytes of a cached block, in place or, if they have other holders, in a copy. Is this the
+    /// transaction's first change of it? `None`: not cached.
     #[inline]
     pub(crate) fn edit(
         &mut self,
@@ -344,8 +346,8 @@ impl Shard {
         self.edit(block, hint, owner, transaction, change)
     }
 
-    /// As [`edit_trusted`](Self::edit_trusted), but nobody looks at the bytes: the change waits. `None` also if there is no room for
-    /// more of them.
+    /// As [`edit_trusted`](Self::edit_trusted), without reading the bytes: the change stays pending. `None`
+    /// also if there is no room for more of them.
     #[inline]
     pub(crate) fn patch(
         &mut self,
@@ -411,7 +413,7 @@ impl Shard {
         }
     }
 
-    /// Puts a copy where its block was, if that is as it was. What was told of it then.
+    /// Replaces the block by its copy, if it is unchanged. Returns the notes on it.
     pub(crate) fn end_making(&mut self, making: &mut Making, transaction: u64, hint: Hint) -> Option<u32> {
         let slot = self.slot_at(making.block, hint)?;
         let is_same =
@@ -432,7 +434,7 @@ impl Shard {
             self.make_whole(at);
             return Some(self.slots[at].take());
         }
-        // Kept: who is given one block twice finds it twice.
+        // Kept: a caller that passes one block twice finds it twice.
         if self.taking == transaction { self.early.get(&block.0).cloned() } else { None }
     }
 
@@ -450,8 +452,9 @@ impl Shard {
         true
     }
 
-    /// Moves the hand over at most `looks` blocks and takes out those untouched since it last came by, `wanted` at most,
-    /// but none that somebody holds besides the device. (Of bytes that the device does not have but may have, one or two holders are not seen.)
+    /// Moves the clock hand over at most `looks` blocks and evicts those untouched since its last visit, at
+    /// most `wanted`, but none with holders other than the device. (For bytes that the device may have but
+    /// does not, one or two holders are missed.)
     pub(crate) fn evict(&mut self, wanted: usize, looks: usize) -> Vec<Bytes> {
         let mut evicted = Vec::with_capacity(wanted);
         for _ in 0..looks.min(2 * self.slots.len()) {

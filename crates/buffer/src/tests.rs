@@ -179,7 +179,7 @@ fn the_budget_is_kept_and_what_is_held_stays() {
         assert_eq!((buffer[0], buffer.block()), (block as u8, Pblk(block)));
         buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap();
     }
-    assert_eq!(device.reads(), reads, "blocks that somebody holds were kept");
+    assert_eq!(device.reads(), reads, "blocks with holders were kept");
     assert!(device.reads() < 20_010, "the touched block 200 was kept nearly always: {}", device.reads());
     assert!(buffers.stats().evicted > 18_000);
 }
@@ -319,7 +319,7 @@ fn all_taken(
     all.into_iter().map(Option::unwrap).collect()
 }
 
-/// Many blocks are taken and told clean as one is, wherever they were.
+/// Many blocks are taken and marked clean like one, wherever they were.
 #[test]
 fn many_blocks_are_taken_at_once() {
     let device = Arc::new(MemDevice::new(1 << 20));
@@ -401,7 +401,7 @@ impl Device for Slow {
     }
 }
 
-/// While a block is read, it is made anew, written home and let go: nobody may see what was read.
+/// While a block is read, it is made anew, written home and evicted: the read bytes must not be returned.
 #[test]
 fn a_read_that_was_overtaken_is_not_kept() {
     let read: [fn(&Buffers); 3] = [
@@ -431,7 +431,8 @@ fn a_read_that_was_overtaken_is_not_kept() {
     }
 }
 
-/// Whoever has the number of a block that is another's by now reads it as what it was to him: that is his mistake alone.
+/// A caller that uses the number of a block with a new owner reads it as its old type: that affects this
+/// caller only.
 #[test]
 fn a_reader_does_not_take_a_changed_block_away_from_its_owner() {
     let device = Arc::new(MemDevice::new(64 << 10));
@@ -454,15 +455,15 @@ fn a_reader_does_not_take_a_changed_block_away_from_its_owner() {
     buffers.set_clean_through(1, false);
     buffers.get(Pblk(3), other, |_| Ok(())).unwrap();
     assert_eq!(owner_at_the_commit(), Some(leaf));
-    // Read again, it is who asks whose it is.
+    // Read again, its owner is that of the reader.
     buffers.forget(Pblk(3));
     buffers.get(Pblk(3), other, |_| Ok(())).unwrap();
     buffers.get(Pblk(3), leaf, is_sealed).unwrap();
     assert!(buffers.get(Pblk(4), leaf, is_sealed).is_err());
 }
 
-/// Who changes a block without a look at it has it verified when it was read again: what was damaged meanwhile would get a right
-/// checksum otherwise.
+/// A block that is changed without being read is verified after it was read again: otherwise damage would get
+/// a valid checksum.
 #[test]
 fn what_came_back_from_the_device_is_verified_before_it_is_changed() {
     let device = Arc::new(MemDevice::new(64 << 10));
@@ -493,7 +494,7 @@ fn what_came_back_from_the_device_is_verified_before_it_is_changed() {
     assert_eq!(runs, 2);
 }
 
-/// Changes that wait are seen by whoever looks, in their order; a commit gets them in a copy that ends in the right checksum.
+/// Readers see pending changes, in their order; a commit gets them in a copy with the right checksum.
 #[test]
 fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
@@ -536,7 +537,7 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     let first = check(take(1));
     assert_eq!((&first[..4], &first[900..904]), (&b"acd\0"[..], &b"long"[..]));
     assert!(take(1).1.is_none(), "nothing waits any more");
-    // Held by who took it: the next change is made in a copy, which is the cache's then.
+    // The taker holds it: the next change is made in a copy, which the cache then has.
     assert_eq!(patch(owner, 2, &[(3, b"e")]), Some(true), "the first change of another transaction");
     buffers.begin_taking(2);
     let second = check(take(2));
@@ -551,7 +552,7 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     buffers.end_taking();
     assert_eq!(buffers.snapshot(Pblk(5)).unwrap().0[..6], *b"acdefg");
     buffers.change(Pblk(5), owner, 4, &mut |bytes| bytes[3] = 9).unwrap();
-    assert!(!take(4).0.has_sum, "who looks need not say what he changes");
+    assert!(!take(4).0.has_sum, "readers need not say what they change");
     assert_eq!(patch(owner, 5, &[(6, b"h")]), Some(true));
     check(take(5));
     assert_eq!(patch(owner, 6, &[(7, b"i")]), Some(true));
@@ -560,7 +561,7 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
     assert_eq!(buffers.snapshot(Pblk(5)).unwrap().0[..10], [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
-/// What was told of a block's bytes when it was put is told when it is taken, unless somebody changed them.
+/// Notes on a block's bytes that were put with it are returned when it is taken, unless the block changed.
 #[test]
 fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
@@ -624,7 +625,8 @@ fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
     }
 }
 
-/// The next transaction changes, drops and makes blocks before those of the one before were taken, who gets them as he left them.
+/// The next transaction changes, drops and makes blocks before those of the previous one were taken, which
+/// still gets them as it left them.
 #[test]
 fn blocks_are_taken_as_their_transaction_left_them() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
@@ -659,7 +661,8 @@ fn blocks_are_taken_as_their_transaction_left_them() {
     }
 }
 
-/// A change of a block that is not as it was said to be is not made, and its transaction is told so; whoever looks at it first.
+/// A pending change of a block that is not as noted is not applied, and its transaction is notified,
+/// whichever read applies it first.
 #[test]
 fn a_block_that_is_not_as_it_was_said_to_be_is_not_committed() {
     for looked_at in [false, true] {

@@ -1,4 +1,4 @@
-//! Changes that wait beside their block until somebody looks at it, or it leaves for the device.
+//! Changes that stay pending beside their block until it is read, or leaves for the device.
 //!
 //! ```text
 //! slot:     | block | bytes, older | first, last |
@@ -7,19 +7,21 @@
 //! bytes:                    at, len, bytes | at, len, bytes | ...
 //! ```
 //!
-//! Whoever puts a name into a leaf that he knows without a look at it changes some 30 bytes of a block that is in no cache of the
-//! processor, and that the commit copies soon after. So he leaves these bytes here, and the commit puts them into its copy, which
-//! takes the place of the block: each block is fetched once, with many others, and memory has it once.
+//! An insertion into a leaf whose layout is known changes about 30 bytes of a block that is in no CPU cache
+//! and that the commit copies soon. So these bytes are left here, and the commit puts them into its copy,
+//! which replaces the block: each block is fetched once, with many others, and memory has it once.
 //!
-//! A commit takes sixteen blocks, gives back the shard's lock, makes their copies, and puts each where its block was, unless somebody
-//! looked at that or changed it meanwhile: he made the changes then.
+//! A commit takes sixteen blocks, releases the shard's lock, makes their copies, and replaces each block by
+//! its copy, unless the block was read or changed meanwhile: the changes were applied then.
 //!
 //! Invariants
 //! 1. A slot that has changes waiting was changed last by the transaction that they belong to.
-//! 2. Those of a transaction and of the next one are apart. When that one's successor has its first, the older ones were all made, or
-//!    nobody makes them: their block was freed in the same transaction before, and is somebody's still, on a damaged file system.
-//! 3. Who leaves a change says what is there before, which is compared when it is made: on a file system whose map leads to one block as
-//!    two leaves of a directory, a change would hit the other leaf's names. Its transaction is not committed then.
+//! 2. Changes of a transaction and of the next one are kept separately. When the transaction after these has
+//!    its first, all older ones have been applied or never will be: their block was freed in the same
+//!    transaction, and is still in use by another owner only on a damaged file system.
+//! 3. A pending change notes the bytes in its place, which are compared when it is applied: if a damaged map
+//!    leads to one block as two leaves of a directory, a change could overwrite the other leaf's names. Its
+//!    transaction is not committed then.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -33,7 +35,8 @@ use crate::{Bytes, Patch};
 /// No change.
 const NONE: u32 = u32::MAX;
 
-/// Bytes that wait in one shard at most, for one transaction, in a cache of so many bytes: who has more makes his changes at once.
+/// The most pending bytes of one shard and transaction, in a cache of this size: further changes are made at
+/// once.
 pub(crate) fn bytes_max(cache: usize) -> usize {
     (cache / (16 * crate::SHARDS)).clamp(1 << 10, 32 << 10)
 }
@@ -142,14 +145,14 @@ impl Waiting {
         true
     }
 
-    /// Asks the processor for where the next change goes: who makes the commit had it last, and until a shard has its next change many
-    /// others have theirs.
+    /// Prefetches the slot of the next change: the committing thread used it last, and many other shards get
+    /// changes before this one does.
     fn ask_for_next(&self) {
         device::ask_to_write_behind(&self.bytes, 2 * LINE);
         device::ask_to_write_behind(&self.changes, size_of::<Change>());
     }
 
-    /// Asks the processor for all of them, if they are this transaction's.
+    /// Prefetches all of them, if they are this transaction's.
     pub(crate) fn ask_for(&self, transaction: u64) {
         if self.is_of(transaction) {
             self.changes.chunks(2).for_each(|changes| device::ask_for_start(&changes[0]));
@@ -245,7 +248,7 @@ pub(crate) struct Batch {
 
 /// One of them, in three steps: taken, made, and put back.
 pub(crate) struct Making {
-    /// Its place among those who are wanted.
+    /// Its index among the requested blocks.
     pub(crate) number: usize,
     pub(crate) block: Pblk,
     /// The changes that it gets.
@@ -269,8 +272,8 @@ pub(crate) struct Making {
     pub(crate) copy: Bytes,
 }
 
-/// Bytes of a block that are known to be zeros: nobody looks at them to copy them. As numbers of words, from the first one to the one behind
-/// the last.
+/// Bytes of a block that are known to be zeros and are copied without reading them. As word numbers, from the
+/// first to one past the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Zeros(u16, u16);
 
@@ -350,7 +353,7 @@ impl Batch {
         }
         let mut rest = &mut blocks[..];
         while let [making, behind @ ..] = rest {
-            // Where the processor does not see yet what comes.
+            // Where the hardware prefetcher does not see the next address.
             if let Some(next) = behind.first() {
                 device::ask_for(&next.older[..next.older.len().min(NEXT)]);
             }
@@ -431,8 +434,8 @@ impl Making {
         Made { block_len: older.len(), start, end: self.end, summed: *summed }
     }
 
-    /// Copies the block, with these lines. It is gone over once, from its beginning to its end: the processor sees that, and asks for what
-    /// comes. What is known to be zeros is not looked at.
+    /// Copies the block, with these lines. It reads from the beginning to the end, so that the hardware
+    /// prefetcher works. Known zeros are not read.
     fn copy(&self, windows: &[u8], copies: &mut Copies) {
         let Self { older, window, zeros, .. } = self;
         let end_at = older.len() - LINE;

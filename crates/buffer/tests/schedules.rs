@@ -123,8 +123,8 @@ fn what_is_seen_of_a_block_only_goes_forward() {
     });
 }
 
-/// A commit takes a block's bytes and seals them while others go on changing it: the commit's bytes are those of one moment, the
-/// sealed copy is nobody else's, and a block that changed again is not clean.
+/// A commit takes a block's bytes and seals them while other threads keep changing it: the commit's bytes are
+/// those of one moment, the sealed copy is not shared, and a block that changed again is not clean.
 #[test]
 fn a_seal_never_hides_a_newer_change() {
     schedules("cache: seals and changes", 3000, || {
@@ -156,8 +156,8 @@ fn a_seal_never_hides_a_newer_change() {
     });
 }
 
-/// Changes that wait are taken with their transaction's block while the next transaction's come and others look: the commit gets those of
-/// its own, all of them and no others, and so does whoever looks.
+/// Pending changes are taken with their transaction's block while the next transaction adds its own and other
+/// threads read: the commit gets exactly its own, and so does every reader.
 #[test]
 fn what_waits_is_in_the_commit_of_its_transaction() {
     schedules("cache: changes that wait", 3000, || {

@@ -1,4 +1,5 @@
-//! Flushes of a device's cache that threads share: who asks while others ask too, waits for one flush instead of making one.
+//! Flushes of a device's cache that threads share: concurrent requests wait for one flush instead of issuing
+//! their own.
 //!
 //! ```text
 //!             a thread asks                  the leader comes first         the flush is over
@@ -7,8 +8,8 @@
 //!                               one flush for all                      waits until this one is over
 //! ```
 //!
-//! A [`Coordinator`] is the device itself with this added: writes go through it, so it knows what was written; and so do flushes of
-//! those who do not ask for company, a journal's commits, so it knows what they covered.
+//! A [`Coordinator`] wraps the device: all writes go through it, so it knows what was written. Flushes that
+//! do not ask for sharing, a journal's commits, go through it too, so it knows what they covered.
 //!
 //! Owns: rounds, delays, counts, and which writes a flush covers. Does **not** own: the device's time of a flush (it measures that
 //! itself, see `device`), commits, what is to be flushed for.
@@ -16,9 +17,10 @@
 //! Invariants
 //! 1. A flush covers the writes that had completed before it was **issued**. So a round can be joined until it is issued, never
 //!    while it is in flight: what was written since then may still be in the cache when it ends.
-//! 2. At most one round is in flight, and one collects. Everybody is released by exactly one round, with its result.
-//! 3. A leader flushes, whatever happens to those who joined; it sleeps without a lock.
-//! 4. A flush that failed covers nothing, and after it none succeeds: what was lost then, nobody brings back.
+//! 2. At most one round is in flight, and one collects. Every member is released by exactly one round, with
+//!    its result.
+//! 3. A leader flushes, whatever happens to the members; it sleeps without a lock.
+//! 4. A failed flush covers nothing, and no later flush succeeds: the lost writes cannot be recovered.
 //!
 //! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 //!
@@ -70,7 +72,7 @@ pub enum How {
     Covered,
 }
 
-/// The device refused to flush; everybody in the round is told the same.
+/// The device failed to flush; every member of the round gets the same error.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]
 pub struct Failed(Arc<DeviceFault>);
@@ -82,7 +84,7 @@ impl Failed {
         &self.0
     }
 
-    /// The same, for somebody else.
+    /// The same, for another thread.
     fn again(&self) -> DeviceFault {
         let fault = &*self.0;
         match fault {
@@ -143,7 +145,7 @@ struct Rounds {
     in_flight: bool,
     /// The round that collects.
     next: Option<Arc<Round>>,
-    /// Who led the last one, and whether others joined it or came meanwhile.
+    /// The stream that led the last round, and whether others joined it or arrived meanwhile.
     last: Option<(Stream, bool)>,
     /// When the last one ended.
     ended: Option<Instant>,
@@ -181,7 +183,7 @@ impl<D: Device> Coordinator<D> {
         Self {
             device,
             settings,
-            // Who knows what was written before.
+            // Knows what was written before.
             written: AtomicU64::new(1),
             flushed: AtomicU64::new(0),
             failed: OnceLock::new(),
@@ -230,14 +232,14 @@ impl<D: Device> Coordinator<D> {
         self.flush_since(self.mark(), stream)
     }
 
-    /// What has been written up to now, for who asks later whether it was covered.
+    /// What has been written up to now, for a later check whether it was covered.
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark(self.written.load(Ordering::Acquire))
     }
 
-    /// Makes durable what had been written when `mark` was taken; for `stream`. In the mode `epoch` that costs nothing where a flush
-    /// was issued since: somebody else's, or a commit's.
+    /// Makes durable what had been written when `mark` was taken, for `stream`. In the mode `epoch` this
+    /// costs nothing if another thread or a commit has issued a flush since.
     ///
     /// # Errors
     /// As [`flush_for`](Self::flush_for).
@@ -301,13 +303,13 @@ impl<D: Device> Coordinator<D> {
             add(&self.counts.delay_nanos, delay.as_nanos() as u64);
             rounds = self.rounds();
         }
-        // From here on nobody joins: who comes now may have written after the flush was issued.
+        // From here on the round is closed: a new request may have written after the flush was issued.
         if !self.settings.join_in_flight {
             rounds.next = None;
         }
         rounds.in_flight = true;
         drop(rounds);
-        // The others of the round wait for its result: a panic must leave one, or they wait for ever.
+        // The members of the round wait for its result: a panic must leave one, or they wait forever.
         let flushed = catch_unwind(AssertUnwindSafe(|| self.make()));
         let made = flushed.as_ref().map_or_else(|_| self.settle(Err(panicked())), Clone::clone);
         let mut rounds = self.rounds();
@@ -363,8 +365,9 @@ impl<D: Device> Coordinator<D> {
         self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
     }
 
-    /// How something that was to be made durable ended: also what failed before, or meanwhile for somebody else. The system tells one,
-    /// drops what it could not write, and the next flush succeeds.
+    /// The result of a request for durability, including earlier failures and concurrent ones of other
+    /// threads. The system reports an error once, drops what it could not write, and lets the next flush
+    /// succeed.
     fn settle(&self, made: Result<(), DeviceFault>) -> Result<(), Failed> {
         match made {
             Ok(()) => self.check(),
@@ -386,7 +389,7 @@ fn panicked() -> DeviceFault {
 }
 
 fn result(round: &Round) -> Result<(), Failed> {
-    // Set before anybody is told that the round is over.
+    // Set before the members are notified that the round is over.
     round.result.get().cloned().unwrap_or(Ok(()))
 }
 
@@ -455,7 +458,7 @@ impl<D: Device> Device for Coordinator<D> {
         self.device.discard_at(offset, len)
     }
 
-    /// A flush of one's own, for whom nobody asked.
+    /// A flush outside of any round.
     fn flush(&self) -> Result<(), DeviceFault> {
         add(&self.counts.others, 1);
         self.flush_covering().map_err(|failed| failed.again())

@@ -88,7 +88,7 @@ pub struct Settings {
     pub delay_min: Duration,
     /// Waits are at most this long.
     pub delay_max: Duration,
-    /// A device that flushes faster on average is flushed by everybody for himself ([`Mode::Seed`]).
+    /// If the device flushes faster than this on average, every thread flushes by itself ([`Mode::Seed`]).
     pub bypass_below: Duration,
     /// A mistake on purpose, for the crash lab: rounds are joined while their flush is in flight, too.
     pub join_in_flight: bool,

@@ -1,4 +1,5 @@
-//! A device that knows which writes a flush made durable judges every answer: who is told "durable" finds its record so.
+//! A device that knows which writes a flush made durable judges every answer: a record reported as durable is
+//! on the device.
 
 use std::collections::HashSet;
 use std::io;
@@ -27,7 +28,7 @@ impl Device for Cached {
     }
 
     fn read_at(&self, _: u64, _: &mut [u8]) -> Result<(), DeviceFault> {
-        unreachable!("nobody reads")
+        unreachable!("no thread reads")
     }
 
     fn write_at(&self, offset: u64, _: &[u8]) -> Result<(), DeviceFault> {
@@ -36,7 +37,7 @@ impl Device for Cached {
     }
 
     fn zero_at(&self, _: u64, _: u64) -> Result<(), DeviceFault> {
-        unreachable!("nobody zeroes")
+        unreachable!("no thread zeroes")
     }
 
     fn flush(&self) -> Result<(), DeviceFault> {
@@ -63,7 +64,7 @@ fn of(mode: Mode, delay: Delay, flush: Duration) -> Coordinator<Cached> {
     Coordinator::new(Cached { flush, ..Cached::default() }, settings)
 }
 
-/// `threads` write and flush `rounds` records each; all that are told to be durable are.
+/// `threads` write and flush `rounds` records each; every record reported as durable is durable.
 fn run(coordinator: &Coordinator<Cached>, threads: u64, rounds: u64) {
     let begin = Barrier::new(threads as usize);
     std::thread::scope(|scope| {
@@ -125,7 +126,7 @@ fn sixteen_threads_share_flushes_of_a_slow_disk() {
     }
 }
 
-/// Those who joined its round wait for its result, and the next leader for its end.
+/// The members of its round wait for its result, and the next leader for its end.
 #[test]
 fn a_flush_that_panics_ends_its_round_and_is_reported_to_all() {
     let coordinator = of(Mode::Merge, Delay::None, Duration::from_millis(20));

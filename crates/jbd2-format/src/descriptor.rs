@@ -215,8 +215,8 @@ impl DescriptorWriter {
 }
 
 impl Tag {
-    /// Checks that the tag's home is a block of the file system: below `fs_blocks`. That it is no block of the
-    /// journal itself is for the caller, who knows where the journal lives.
+    /// Checks that the tag's home is a block of the file system: below `fs_blocks`. The caller, which knows
+    /// where the journal is, checks that it is not a block of the journal itself.
     ///
     /// # Errors
     /// The block is past the end.

@@ -9,18 +9,19 @@
 //!                                                    '--> the next one RUNS
 //! ```
 //!
-//! Nobody waits for a block that is being committed, nor while the blocks are taken: the next transaction runs as soon as the values
-//! of the last one are with its blocks (the cache keeps blocks that it changes before they were taken). Taking them takes shared
-//! bytes, and a change while they are shared goes to a copy.
-//! Soon they are not: what gets a checksum is copied for the log by who commits. But a block whose changes waited is copied when it is
-//! taken, and the copy is the cache's too.
+//! No operation waits for a block that is being committed, nor while the blocks are taken: the next
+//! transaction starts as soon as the inodes of the sealed one are encoded into its blocks (the cache saves
+//! blocks that it changes before they were taken). Taking a block takes a reference to its bytes, and a
+//! change of referenced bytes makes a copy. The reference is short: the committer copies blocks with
+//! checksums for the log. A block with pending changes is copied when it is taken, and that copy replaces it
+//! in the cache.
 //!
 //! Invariants
 //! 1. A home is written only with bytes of a committed transaction (C1).
 //! 2. A block of the log is used again only after all blocks of its transaction, or newer committed ones in their place, were
 //!    written home, or are in the log behind it, that device was flushed, and the log's superblock says so durably (C3).
-//! 3. A transaction's log blocks are durable before its commit block is written; the commit block is durable before
-//!    [`Journal::committed`] tells (barriers on).
+//! 3. A transaction's log blocks are durable before its commit block is written; the commit block is durable
+//!    before [`Journal::committed`] reports the transaction (barriers on).
 //! 4. After the first failure nothing more is written but a note of it: [`Aborted`] is latched with its cause.
 //! 5. A thread holds at most one handle, and commits while it holds none.
 //!
@@ -65,7 +66,7 @@ use self::transaction::Transaction;
 /// What the committer's thread is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// [`Journal::commit`] this transaction: somebody wants it, or it is full.
+    /// [`Journal::commit`] this transaction: a caller requested it, or it is full.
     Commit(u64),
     /// [`Journal::commit_all`]: it is time.
     CommitAll,
@@ -73,7 +74,7 @@ pub enum Work {
     Checkpoint,
 }
 
-/// Who keeps a file system's values in memory, and knows how its blocks get their checksums.
+/// The owner of a file system's values in memory, which knows how its blocks get their checksums.
 pub trait Client: Send + Sync {
     /// Draws the line below what belongs to this transaction. No handle is open, and none will be until this returns: what is
     /// kept as values and is little (group descriptors) is written into blocks here.
@@ -161,7 +162,7 @@ pub struct Stats {
     pub start_waits: u64,
     /// Nanoseconds in which no handle could start, since a transaction was being sealed.
     pub sealing_nanos: u64,
-    /// Times that who asked for a commit waited a little, so that others' changes got into it: see [`Batching`].
+    /// Commits whose caller waited briefly, so that changes of other threads joined: see [`Batching`].
     pub batch_waits: u64,
 }
 
@@ -208,7 +209,8 @@ struct Writer {
     started: Started,
 }
 
-/// Blocks that are taken sooner than the cache is told that they will be. In schedules so few that both ways are taken.
+/// Up to this many blocks are taken without preparing the cache for it. In schedules the number is small, so
+/// that both paths run.
 #[cfg(not(feature = "shuttle"))]
 const FEW: u32 = 64;
 #[cfg(feature = "shuttle")]
@@ -281,7 +283,7 @@ impl Journal {
         })
     }
 
-    /// Tells who keeps the values. Once, before the first handle.
+    /// Sets the client. Once, before the first handle.
     pub fn set_client(&self, client: Arc<dyn Client>) {
         let was_unset = self.client.set(client).is_ok();
         debug_assert!(was_unset, "a journal has one client");
@@ -335,8 +337,8 @@ impl Journal {
         if credits > self.credits_max() {
             return Err(StartFault::TooLarge { wanted: credits, max: self.credits_max() });
         }
-        // As late as can be: a block that many operations change is logged once for all of them. Not at the last moment: whoever
-        // comes while the rest fills up need not wait.
+        // As late as possible: a block that many operations change is logged once for all of them. But not at
+        // the last moment, so that new handles need not wait.
         let soon = self.transaction_max - self.transaction_max / 8;
         let has_much_room = |number: u64, in_lanes: u32| {
             // May miss what others joined just now: there is an eighth left for that.
@@ -351,7 +353,7 @@ impl Journal {
         }
         let mut running = self.running.lock();
         if running.is_locked {
-            // Who seals may have seen us in the lane for a moment.
+            // The committer may have seen this handle in the lane for a moment.
             self.changed.notify_all();
         }
         let blocks = loop {
@@ -364,7 +366,8 @@ impl Journal {
                 continue;
             }
             let to_come = self.client().blocks_to_come();
-            // Given first: who is in a lane by then is seen here, and who comes sees what is given.
+            // The error is stored first: a handle that is in a lane by then is counted here, and a later one
+            // sees the error.
             self.lanes.give(credits);
             let reserved = self.lanes.reserved();
             let blocks = running.transaction.len() + reserved + to_come;
@@ -414,9 +417,9 @@ impl Journal {
         committed.map_err(|cause| self.give_up(&mut writer, cause))
     }
 
-    /// As [`commit`](Self::commit), for who made something that is to be durable when he returns, and may wait a little so that
-    /// others who do the same share the commit. `what` tells apart what was changed: where it is the same as the last time, nobody
-    /// else is coming.
+    /// As [`commit`](Self::commit), for a caller that needs its change to be durable on return. It may wait
+    /// briefly, so that other threads share the commit. `what` identifies the changed object: if it is the
+    /// same as at the last call, no other thread is expected and the caller does not wait.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -502,7 +505,8 @@ impl Journal {
                 return None;
             }
             if self.aborted.get().is_none() {
-                // Before a commit that is wanted: that may have to wait for room otherwise, with everybody waiting for it.
+                // Before a requested commit, which might otherwise wait for room in the log with all
+                // operations waiting for it.
                 if self.is_checkpoint_due.load(Ordering::Acquire) {
                     return Some(Work::Checkpoint);
                 }
@@ -531,7 +535,7 @@ impl Journal {
     }
 
     fn client(&self) -> &dyn Client {
-        &**self.client.get().expect("a journal's client is told before the first handle")
+        &**self.client.get().expect("the client is set before the first handle")
     }
 
     fn check(&self) -> Result<(), Aborted> {
@@ -540,7 +544,7 @@ impl Journal {
 
     fn give_up(&self, writer: &mut Writer, cause: Failure) -> Aborted {
         let aborted = self.aborted.get_or_init(|| Aborted { cause: cause.to_string() }).clone();
-        // Who aborted it before decides what is left on the device.
+        // The first abort decides what is left on the device.
         if let (Some(log), false) = (&mut writer.log, matches!(cause, Failure::Aborted(_))) {
             log.note_abort();
         }
@@ -556,8 +560,8 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    /// Lets nothing more be committed: for failures that are not the journal's own, or when the file system is somebody else's now.
-    /// The first cause stays.
+    /// Refuses all further commits: for failures outside of the journal, or when another machine owns the
+    /// file system now. The first cause stays.
     pub fn abort(&self, cause: String) {
         let _ = self.aborted.set(Aborted { cause });
         let _running = self.running.lock();
@@ -570,8 +574,9 @@ impl Journal {
         drop(self.writer.lock());
     }
 
-    /// After an abort: waits for what is being written, and lets `with` leave a note: nobody else writes any more. Where it says that it
-    /// did, one is left in the log, too, for who opens it next. The caller has no handle.
+    /// After an abort: waits for writes in flight, then lets `with` leave a note, the only write after the
+    /// abort. If it returns that it did, a note is left in the log too, for the next opening. The caller has
+    /// no handle.
     pub fn after_abort(&self, with: impl FnOnce() -> bool) {
         let mut writer = self.writer.lock();
         debug_assert!(self.aborted.get().is_some(), "the journal is not aborted");
@@ -589,7 +594,7 @@ impl Journal {
         if sabotage.late_homes {
             late.extend(images.iter().map(|image| (image.block, image.seal)));
         }
-        // Who makes changes goes on, and has a processor of his own for that if there are so many.
+        // Threads that make changes continue, each on a CPU of its own if there are enough.
         let busy = self.lanes.busy(&mut writer.started);
         make_ready(self.client(), &mut images, checksums, &self.reseeds, busy);
         let n_images = images.len() as u64;
@@ -632,7 +637,7 @@ impl Journal {
             stats.pinned_blocks = writer.checkpoint.len() as u64;
             stats.pinned_blocks_max = stats.pinned_blocks_max.max(stats.pinned_blocks);
         }
-        // First what waits for it: who sees that it is committed finds freed space usable.
+        // Pending actions first: a thread that sees the commit must find the freed space usable.
         self.client().committed(transaction.number);
         self.committed.store(transaction.number, Ordering::Release);
         let is_due = self.is_due(writer);
@@ -690,7 +695,7 @@ impl Journal {
         drop(running);
         let handle = Handle::sealing(self, Arc::clone(&transaction));
         self.client().before_commit(&handle)?;
-        // Nobody waits until many blocks were taken: what is changed before is kept as it was.
+        // Operations do not wait while many blocks are taken: blocks that change before are saved first.
         let few = if transaction.len() <= FEW { Some(self.take(&transaction, log)?) } else { None };
         if few.is_none() {
             self.buffers.begin_taking(transaction.number);

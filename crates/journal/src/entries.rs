@@ -23,7 +23,8 @@ pub enum Entry {
     Revoke(Pblk),
 }
 
-/// Tells all that a transaction of `plan`, finished or not, holds, in the order of the log.
+/// Passes everything that a transaction of `plan` holds, finished or not, to the caller, in the order of the
+/// log.
 ///
 /// # Errors
 /// A descriptor or revoke block cannot be read.
@@ -48,7 +49,7 @@ pub fn each_entry(
                     (at, left) = (after(at), left - 1);
                 }
             }
-            // A count that cannot be was told by the scan.
+            // The scan has reported an impossible count.
             BlockType::Revoke => revokes(format, &block).into_iter().flatten().for_each(|record| {
                 each(Entry::Revoke(record));
             }),

@@ -1,4 +1,4 @@
-//! The fast commits that wait on top of the last transaction: kept as bytes, told as records.
+//! The fast commits that follow the last transaction: kept as bytes, returned as records.
 //!
 //! What a record does is for a higher floor: it changes files and names, not blocks.
 //!

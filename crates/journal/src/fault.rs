@@ -67,7 +67,7 @@ pub enum JournalFault {
         /// The UUID that the target wants.
         wanted: [u8; 16],
     },
-    /// A log on a device of its own is shared, or used by nobody.
+    /// A log on a device of its own is shared by several file systems, or used by none.
     #[error("journal: the journal device has {users} users; exactly one is supported")]
     Shared {
         /// The number in the log's superblock.

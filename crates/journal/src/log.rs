@@ -150,7 +150,7 @@ impl<'a> Sequential<'a> {
         self.first = log;
         let mut result = self.log.read(log, offset, &mut self.window);
         if result.is_err() && count > 1 {
-            // A block further on may be the bad one, which nobody may ask for.
+            // A later block may be the bad one, and may not be needed.
             self.window.truncate(len);
             result = self.log.read(log, offset, &mut self.window);
         }

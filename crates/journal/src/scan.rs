@@ -112,8 +112,8 @@ pub struct Examined {
     pub fault: Option<JournalFault>,
 }
 
-/// As [`scan`], for looking into damaged logs: goes on from a superblock that the caller chose to believe, and tells
-/// what stands in front of a fault as well.
+/// As [`scan`], for damaged logs: continues from a superblock that the caller chose to trust, and returns
+/// what precedes a fault as well.
 ///
 /// # Errors
 /// The superblock breaks a rule of its own, so that the layout of the log is unknown.
@@ -376,7 +376,7 @@ impl<'a> Walk<'a> {
         let tid = self.current.tid;
         let older = commit.seconds < self.last_commit_seconds;
         if let Some(block) = self.suspicious {
-            // Nobody commits before a transaction that he committed already: these blocks are from another time.
+            // Transactions are committed in order: these blocks are from an earlier round of the log.
             return if older {
                 Ok(Step::End(EndReason::Stale))
             } else {

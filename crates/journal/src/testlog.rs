@@ -26,7 +26,7 @@ pub(crate) fn old(block: u64) -> Vec<u8> {
     (block as u32).to_le_bytes().repeat(BLOCK / 4)
 }
 
-/// Some content that is easy to tell from others.
+/// Content that is easy to recognise.
 pub(crate) fn filled(byte: u8) -> Vec<u8> {
     vec![byte; BLOCK]
 }

@@ -73,8 +73,8 @@ fn work(root: &Path, round: u32) {
     }
 }
 
-/// Copies an image in use. Once more from the start if something else on the machine was at it (a sync of all file systems, say):
-/// what has been removed is then held for a moment, and who replays the log deletes it; or the log is emptied.
+/// Copies an image in use. Starts again if another program synced meanwhile (a sync of all file systems,
+/// say): removed entries then stay for a moment until the replay deletes them, or the log is empty.
 fn capture(recipe: &Recipe, rounds: u32) -> Captured {
     for _ in 0..20 {
         let captured = capture_once(recipe, rounds);
@@ -137,7 +137,7 @@ impl Captured {
         scan(self.log().view(), &Target::new(self.blocks(), self.block_size)).unwrap()
     }
 
-    /// Why whoever replays its log would do more than that, or nothing.
+    /// Why a replay of its log would do more, or nothing.
     fn fault(&self) -> Option<String> {
         if !self.still {
             return Some("it was written to meanwhile".to_owned());
@@ -246,7 +246,7 @@ fn fast_commits_of_the_kernel_are_found() {
     mkfs(&recipe, &live);
     let mounted = LoopMount::new(&live, recipe.mount).unwrap();
     work(mounted.path(), 0);
-    // A full commit, and then only what a fast commit can tell.
+    // A full commit, and then only changes that a fast commit can express.
     run("sync", ["-f".as_ref(), mounted.path().as_os_str()]);
     for n in 0..20 {
         let path = mounted.path().join(format!("fast {n}"));
@@ -349,7 +349,7 @@ impl Rng {
     }
 }
 
-/// Where two versions of a block differ, to tell what changed it.
+/// Where two versions of a block differ, to find the change.
 fn difference(block: u64, ours: &[u8], theirs: &[u8]) -> String {
     let differing: Vec<usize> = (0..ours.len()).filter(|&at| ours[at] != theirs[at]).collect();
     let some: Vec<String> =

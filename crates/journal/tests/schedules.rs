@@ -1,4 +1,5 @@
-//! Handles, commits and aborts under all schedules: `cargo xtask ci schedules`. That nobody waits for ever, shuttle itself sees.
+//! Handles, commits and aborts under all schedules: `cargo xtask ci schedules`. shuttle itself detects
+//! deadlocks.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex as Plain};
@@ -27,7 +28,7 @@ const PAIRS: u64 = 1100;
 struct Watch {
     open: AtomicU32,
     committed: AtomicU64,
-    /// Transactions that were sealed: nobody changes anything in them any more.
+    /// Sealed transactions, which must not change any more.
     sealed: Plain<HashSet<u64>>,
 }
 
@@ -92,7 +93,7 @@ impl World {
     /// One operation: both blocks of a pair get the value. `false`: the journal was aborted.
     fn set(&self, pair: u64, value: u8) -> bool {
         let Ok(handle) = self.journal.start(2) else { return false };
-        // Between the start and this nobody can seal: the handle is open. The other way round as well.
+        // The transaction cannot be sealed between the start and here: the handle is open. And the reverse.
         self.watch.open.fetch_add(1, Ordering::SeqCst);
         let number = handle.transaction();
         for block in [PAIRS + 2 * pair, PAIRS + 2 * pair + 1] {
@@ -203,7 +204,8 @@ fn handles_in_lanes_and_commits() {
     });
 }
 
-/// A thread aborts in the middle of a change: everybody ends, nothing of that transaction or a later one is durable.
+/// A thread aborts in the middle of a change: all threads end, and nothing of that transaction or a later one
+/// is durable.
 #[test]
 fn an_abort_ends_everybody() {
     for has_committer in [false, true] {

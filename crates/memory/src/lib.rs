@@ -20,8 +20,8 @@
 //!    After a round that freed next to nothing there is no other until the sum has grown by a 32nd of the limit: what is left
 //!    is in use.
 //! 4. A cache that is gone is forgotten: the registry holds weak references.
-//! 5. [`Budget::used`] is exact when nobody is charging; the hot path's own view of it is off by less than 1/16 of the
-//!    limit (each shard keeps back less than a small batch).
+//! 5. [`Budget::used`] is exact while no charge is in progress; the hot path's own view of it is off by less
+//!    than 1/16 of the limit (each shard holds back less than a small batch).
 //!
 //! Locks, in order: the turn (tried, never waited for), then the registry, which is let go before a shrinker runs.
 //!
@@ -74,7 +74,7 @@ const BATCH_MAX: usize = 64 * 1024;
 
 /// A cache that can give memory back.
 ///
-/// Called from inside somebody's [`Budget::charge`], on any thread.
+/// Called inside of another caller's [`Budget::charge`], on any thread.
 pub trait Shrinker: Send + Sync {
     /// What it caches, for reports: "metadata blocks".
     fn name(&self) -> &'static str;
@@ -95,13 +95,13 @@ pub struct Budget {
     sum: AtomicIsize,
     shards: [Shard; SHARDS],
     registry: Mutex<Vec<Weak<dyn Shrinker>>>,
-    /// Who is asked first next time. Held for the length of a round: this is invariant 2.
+    /// The cache to ask first next time. Held for the length of a round: this is invariant 2.
     turn: Mutex<usize>,
     /// After a round that freed next to nothing: the sum below which there is no other.
     patience: AtomicIsize,
 }
 
-/// A counter on a cache line of its own (two, for processors that fetch lines in pairs).
+/// A counter on a cache line of its own (two, for CPUs that fetch lines in pairs).
 #[repr(align(128))]
 #[derive(Default)]
 struct Shard(AtomicIsize);
@@ -185,7 +185,7 @@ impl Budget {
         }
     }
 
-    /// By how many bytes the sum, as far as the shards have told it, exceeds the limit.
+    /// By how many bytes the sum reported by the shards exceeds the limit.
     fn over(&self) -> usize {
         usize::try_from(self.sum.load(Ordering::Relaxed)).unwrap_or(0).saturating_sub(self.limit)
     }

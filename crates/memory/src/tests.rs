@@ -164,7 +164,7 @@ fn threads_together_keep_the_sum() {
         }
     });
     assert_eq!(budget.used(), toy.cached_bytes());
-    // One more charge, alone: nobody else holds the turn now.
+    // One more charge, alone: no other thread holds the turn now.
     while toy.put(1) > 0 {}
     assert!(budget.used() <= (4 << 20) + (4 << 20) / 16, "{}", budget.used());
 }

@@ -1,9 +1,9 @@
-//! Waiting a little before a commit that somebody asks for, so that the changes of others get into it.
+//! A short wait before a requested commit, so that changes of other threads join it.
 //!
-//! Whoever makes something that must be durable when he returns waits as long as a commit takes on average, if the running
-//! transaction is younger than that, and if it was asked for something else the last time: names of one directory are changed by one
-//! after the other, so for them there is nobody to wait for. (Threads do not tell who asks: where they serve many, a single one is
-//! served by all of them.)
+//! A caller that needs durability waits as long as a commit takes on average, if the running transaction is
+//! younger than that and the last request was for another object. Names of one directory are changed by one
+//! thread after the other, so for these no other thread is worth waiting for. (Requests carry no thread
+//! identity: a server thread may serve many clients, and one client may be served by all threads.)
 //!
 //! Source: min_batch_time and max_batch_time in kernel Documentation/admin-guide/ext4.rst.
 
@@ -14,12 +14,13 @@ use base::sync::atomic::{AtomicU64, Ordering};
 /// A shorter sleep takes longer to begin and to end than it lasts.
 const WORTH_A_SLEEP: Duration = Duration::from_micros(200);
 
-/// How long who asks for a commit waits for others: the kernel's options `min_batch_time` and `max_batch_time`.
+/// How long a request for a commit waits for other threads: the kernel's options `min_batch_time` and
+/// `max_batch_time`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batching {
     /// At least so long.
     pub min: Duration,
-    /// At most so long; with zero nobody waits.
+    /// The longest wait; zero disables waiting.
     pub max: Duration,
 }
 
@@ -29,7 +30,7 @@ impl Default for Batching {
     }
 }
 
-/// What is known of commits and of those who ask for them.
+/// Statistics of commits and of the requests for them.
 pub(super) struct Batcher {
     batching: Option<Batching>,
     /// The mean of commits' times, where the last one weighs a quarter.
@@ -52,11 +53,11 @@ impl Batcher {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / 4);
         let before = self.commit_nanos.load(Ordering::Relaxed);
         let mean = if before == 0 { took } else { (took + 3 * before) / 4 };
-        // One commit at a time: nobody else writes it.
+        // There is one commit at a time, so there is no other writer.
         self.commit_nanos.store(mean, Ordering::Relaxed);
     }
 
-    /// How long who asks for `what` waits before he has a transaction of this age committed; `None`: not at all.
+    /// How long a request for `what` waits before it commits a transaction of this age; `None`: not at all.
     pub(super) fn wait(&self, what: u64, age: impl FnOnce() -> Option<Duration>) -> Option<Duration> {
         let Batching { min, max } = self.batching?;
         if self.last.swap(what, Ordering::Relaxed) == what {
@@ -82,7 +83,7 @@ mod tests {
         batcher.note(ms(4));
         let young = || Some(ms(1));
         assert_eq!(batcher.wait(1, young), Some(ms(7)), "(4 + 3 * 8) / 4");
-        assert_eq!(batcher.wait(1, young), None, "nobody else asks");
+        assert_eq!(batcher.wait(1, young), None, "no other thread requests");
         assert_eq!(batcher.wait(2, young), Some(ms(7)));
         assert_eq!(batcher.wait(1, || Some(ms(7))), None, "it waited long enough for others");
         assert_eq!(batcher.wait(2, || None), None, "it does not run any more");

@@ -102,8 +102,8 @@ impl Checkpoint {
         forget(&mut self.last);
     }
 
-    /// Writes blocks home, in the order of their places, neighbours together. How many. Their bytes are the device's then; after a
-    /// failure nobody asks for them.
+    /// Writes blocks home, sorted by block number, neighbours in one write. Returns how many. The device then
+    /// owns their bytes; after a failure they are not used.
     pub(super) fn write_home(
         &mut self,
         extent: Extent,

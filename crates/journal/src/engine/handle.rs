@@ -94,8 +94,8 @@ impl<'j> Handle<'j> {
         true
     }
 
-    /// Is there room for `credits` more blocks, in this handle and, with what the client adds at the commit, in the
-    /// transaction? For who must do all within one transaction, and asks before each step.
+    /// Is there room for `credits` more blocks, in this handle and, with what the client adds at the commit,
+    /// in the transaction? For operations that must fit one transaction and ask before each step.
     #[must_use]
     pub fn has_room(&self, credits: u32) -> bool {
         let blocks = self.transaction().len() + self.journal.client().blocks_to_come();

@@ -4,8 +4,8 @@
 //! cache: | bytes, the old checksum |  --read once-->  both checksums  --copied-->  | bytes, checksum |  log, and later home
 //! ```
 //!
-//! A block that has a checksum leaves as a copy: the cache's bytes stay the cache's, and who changes them next need not copy them. But one
-//! whose changes waited is a copy already, which is the cache's too.
+//! A block with a checksum goes to the log as a copy, so the cache keeps its bytes unshared and the next
+//! change need not copy them. A block with pending changes is a copy already, which the cache shares.
 
 use base::Pblk;
 use buffer::{Bytes, Copies, Seal, Snapshot};
@@ -43,7 +43,8 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// A block as it was. What was told of it is the checksum of what is logged: then it is as it leaves.
+    /// A block without a later change. The noted checksum is that of the logged bytes, so it goes out as it
+    /// is.
     pub(super) fn new(snapshot: Snapshot, seal: Seal, has_log: bool) -> Self {
         let Snapshot { buffer, owner, has_sum, told, .. } = snapshot;
         // A leaf of a directory may have become an index node since it joined.
@@ -81,7 +82,7 @@ pub(super) fn in_order(mut parts: [Vec<Image>; 2]) -> Vec<Image> {
     sorted
 }
 
-/// Images that the processor is asked for while others are moved.
+/// Images that are prefetched while others are copied.
 const SOON: usize = 8;
 
 /// Blocks that are copied together.
@@ -103,7 +104,7 @@ pub(super) fn make_ready(
             if waiting.is_empty() {
                 return;
             }
-            // Most are in no cache of the processor any more.
+            // Most are in no CPU cache any more.
             waiting.iter().for_each(|image: &&mut Image| buffer::ask_for_ends(&image.bytes));
             waiting.retain_mut(|image| {
                 image.is_ready = true;
@@ -122,8 +123,7 @@ pub(super) fn make_ready(
                     return true;
                 }
                 if is_copy {
-                    // Who changes the block next need not copy it then: he has no time for that, and it is in the processor's
-                    // cache here.
+                    // The next writer need not copy the block then: here it is in the CPU cache already.
                     image.bytes = Bytes::copy_of(&image.bytes);
                     client.seal(image.block, image.seal, image.bytes.make_mut());
                 }

@@ -6,15 +6,18 @@
 //! seal    shuts it; does any lane count one?                      yes -> waits
 //! ```
 //!
-//! Who starts is counted before he looks whether the transaction is shut, and who seals shuts it before he looks for who is counted:
-//! one of the two sees the other. So does he who asks for room under the lock: he takes it before he looks at the lanes, and they
-//! look after they are counted. All of these are sequentially consistent for that.
+//! A starting handle is counted before it checks whether the transaction is closed, and the committer closes
+//! it before it reads the counts: one of the two sees the other. The same holds for a request for room under
+//! the lock: it takes the lock before it reads the lanes, and the lanes check it after they are counted. All
+//! of these accesses are sequentially consistent for that reason.
 //!
 //! Invariants
-//! 1. A lane has one handle at most, with at most [`CREDITS`]; so all lanes together have no more than that for each that was ever
-//!    used. A lane is noted as used before it looks for room, so who looks last knows of all that are open.
+//! 1. A lane has at most one handle, with at most [`CREDITS`]; so all lanes together have at most that much
+//!    for each lane ever used. A lane is marked as used before it checks for room, so the last reader knows
+//!    of all open lanes.
 //! 2. While a lane counts a handle that was started, the running transaction is the same.
-//! 3. Who enters a lane sees all that those wrote who left it: what others keep for each lane (`buffer::Edit::lane`) needs no lock.
+//! 3. A thread that enters a lane sees all writes of the threads that left it: per-lane data elsewhere
+//!    (`buffer::Edit::lane`) needs no lock.
 
 use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use base::sync::{Apart, thread_number};
@@ -39,7 +42,7 @@ const ENTER: u64 = OPEN + 2;
 #[derive(Default)]
 pub(super) struct Started([u64; LANES]);
 
-/// Who is in the running transaction.
+/// The handles of the running transaction.
 pub(super) struct Lanes {
     lanes: [Apart<AtomicU64>; LANES],
     /// A bit for each lane that was ever used.
@@ -63,8 +66,9 @@ impl Lanes {
         }
     }
 
-    /// Starts a handle in this thread's lane, if that is free, nothing is being sealed, and `has_room` says so, of a transaction and
-    /// what handles in lanes may join it with: the lane and the transaction. `None`: to be started under the lock, and who seals may have to be woken.
+    /// Starts a handle in this thread's lane, if the lane is free, the transaction is not being sealed, and
+    /// `has_room` accepts a transaction and the credits of handles in lanes that may join it. Returns the
+    /// lane and the transaction. `None`: start under the lock; the committer may have to be woken.
     pub(super) fn enter(&self, has_room: impl FnOnce(u64, u32) -> bool) -> Option<(usize, u64)> {
         let lane = thread_number() % LANES;
         let before = self.lanes[lane].fetch_add(ENTER, Ordering::SeqCst);
@@ -89,7 +93,7 @@ impl Lanes {
         used.count_ones()
     }
 
-    /// Ends a handle of this lane. Does who seals have to be woken?
+    /// Ends a handle of this lane. Must the committer be woken?
     pub(super) fn leave(&self, lane: usize) -> bool {
         self.lanes[lane].fetch_sub(1, Ordering::SeqCst);
         self.is_shut.load(Ordering::SeqCst)

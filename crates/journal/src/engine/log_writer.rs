@@ -90,7 +90,8 @@ impl LogChecksums {
         crc32c(crc32c(before, &block[sum.len..end_at]), &sum.value.to_le_bytes())
     }
 
-    /// As [`of_summed`](Self::of_summed), of a block that nobody looks at again. `None`: somebody has to.
+    /// As [`of_summed`](Self::of_summed), for a block whose bytes are not read again. `None`: they have to
+    /// be.
     pub(super) fn of_made(&self, made: &Made, reseeds: &Reseeds) -> Option<u32> {
         let Made { block_len, start, end, summed: Summed { seed: from, len: of } } = made;
         let Some(seed) = self.format.tag_seed(self.tid) else { return (!needs_escape(start)).then_some(0) };
@@ -321,12 +322,12 @@ impl LogWriter {
     pub(super) fn mark_clean(&mut self) -> Result<(), Failure> {
         self.sb.head = self.head;
         self.sb.start = 0;
-        // Who opens it counts on from here.
+        // The next opening continues from here.
         self.sb.sequence = self.tid;
         self.write_superblock()
     }
 
-    /// Leaves a note for whoever opens the journal next. Best effort: the device may be what failed.
+    /// Leaves a note for the next opening of the journal. Errors are ignored: the device may be the cause.
     pub(super) fn note_abort(&mut self) {
         self.sb.errno = ABORT_ERRNO;
         let _ = self.write_superblock();
@@ -411,7 +412,7 @@ mod tests {
             let mut made =
                 Made { block_len: 4096, start: [7; 4], end, summed: Summed { seed: 0x1234_5678, len } };
             let expected = (len == 4084).then(|| log.of(&block).1);
-            assert_eq!(log.of_made(&made, &reseeds), expected, "of others somebody has to look at all of it");
+            assert_eq!(log.of_made(&made, &reseeds), expected, "other blocks have to be read");
             made.start = 0xC03B_3998u32.to_be_bytes();
             assert_eq!(log.of_made(&made, &reseeds), None, "it needs an escape");
         }

@@ -1,4 +1,4 @@
-//! How a journal is to work, told when it is opened.
+//! Options of a journal, set when it is opened.
 
 use super::Batching;
 #[cfg(doc)]
@@ -19,13 +19,16 @@ pub struct Sabotage {
     pub late_homes: bool,
     /// What the running transaction changed counts as written, once what was committed before is.
     pub clean_early: bool,
-    /// What was freed is used again before the commit. (By who uses the journal.)
+    /// Planted bug: freed blocks are used again before the commit. (Read by the journal's client.)
     pub reuse_freed: bool,
-    /// What was freed is discarded when the operation ends, before the commit. (By who uses the journal.)
+    /// Planted bug: freed blocks are discarded at the end of the operation, before the commit. (Read by the
+    /// journal's client.)
     pub discard_early: bool,
-    /// Inodes without links are not written with the transaction that makes them orphans. (By who uses the journal.)
+    /// Planted bug: inodes without links are not written with the transaction that makes them orphans. (Read
+    /// by the journal's client.)
     pub forget_orphans: bool,
-    /// Blocks count as written before their bytes are on the device. (By who uses the journal, as all that follow.)
+    /// Planted bug: blocks count as written before their bytes are on the device. (Read by the journal's
+    /// client, like all that follow.)
     pub convert_early: bool,
     /// The size on disk is that of the file in memory as soon as blocks are allocated.
     pub size_early: bool,
@@ -47,8 +50,8 @@ pub struct Options {
     /// Bytes of committed blocks that may wait in memory to be written home, before a checkpoint is due; 0 for as many as the
     /// log holds.
     pub pinned_bytes_max: usize,
-    /// Somebody calls [`Journal::commit`] when [`Journal::wait_for_work`] says so; else who finds a transaction full commits
-    /// it himself.
+    /// A thread calls [`Journal::commit`] when [`Journal::wait_for_work`] returns; without one, the operation
+    /// that fills a transaction commits it.
     pub has_committer: bool,
     /// Whether, and how long, [`Journal::commit_with_others`] waits for them.
     pub batching: Option<Batching>,

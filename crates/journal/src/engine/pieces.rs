@@ -8,9 +8,9 @@ const PIECE: usize = 256;
 /// Threads at most, the caller's too.
 const THREADS_MAX: usize = 4;
 
-/// Has `each` go over all, piece by piece. The caller's thread works too, and does it all while his is the only processor that is free:
-/// whoever comes takes the next piece. `busy`: threads besides the caller's that have work of their own. They keep their processors, unless
-/// they have all of them.
+/// Calls `each` for all, piece by piece. Idle threads take the next piece; the caller's thread works too, and
+/// does everything if no other CPU is idle. `busy`: the number of other threads with work of their own. They
+/// keep their CPUs, unless they occupy all of them.
 pub(super) fn each<T: Send>(all: &mut [T], busy: usize, each: impl Fn(&mut [T]) + Sync) {
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
     // Where none is free each gives a part: a system leaves the caller on one, whose own thread would fall behind the others.

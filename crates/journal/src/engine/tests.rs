@@ -1,4 +1,4 @@
-//! A journal over memory: blocks that tell which transaction wrote them.
+//! A journal in memory, whose blocks contain the number of the transaction that wrote them.
 
 use std::sync::atomic::AtomicU64;
 
@@ -347,7 +347,7 @@ fn a_failing_device_aborts_and_nothing_is_promised_after_it() {
     assert_eq!(home(&device, 5000), [0; 1024]);
 }
 
-/// Whoever comes after a checkpoint that did not end must not take its blocks for written.
+/// The operation after an unfinished checkpoint must not treat its blocks as written.
 #[test]
 fn a_checkpoint_that_panics_ends_the_journal_and_the_log_still_has_all() {
     let device = device();
@@ -394,7 +394,7 @@ fn an_operation_that_panics_ends_the_journal() {
     assert_eq!(home(&replayed(&device), 5000)[0], 3);
 }
 
-/// Writes fail, or panic, when told so.
+/// A device whose writes fail or panic on request.
 struct Failing {
     device: Arc<MemDevice>,
     fails: AtomicBool,
@@ -449,7 +449,7 @@ fn threads_change_blocks_while_a_committer_commits() {
                 scope.spawn(move || {
                     for round in 0..3000u64 {
                         let handle = journal.start(3).unwrap();
-                        // Three blocks of one operation always tell the same.
+                        // Three blocks of one operation always agree.
                         for part in 0..3 {
                             let block = Pblk(3000 + worker * 120 + round % 40 * 3 + part);
                             let write =
@@ -462,7 +462,7 @@ fn threads_change_blocks_while_a_committer_commits() {
             .collect();
         let mut looks = 0;
         while workers.iter().any(|worker| !worker.is_finished()) {
-            // A copy taken while it is written may be torn anywhere; the log's checksums tell.
+            // A copy taken during a write may be torn anywhere; the log's checksums detect that.
             looks += 1;
             std::thread::sleep(std::time::Duration::from_millis(5));
         }

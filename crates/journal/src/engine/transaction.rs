@@ -13,7 +13,8 @@ use buffer::{Hint, Seal};
 pub(super) struct Transaction {
     /// Counted from 1; never wraps, unlike the ids in the log.
     pub(super) number: u64,
-    /// Blocks and, as one for some of them, revoke records: also told to those who do not have the transaction in hand.
+    /// Blocks and, for some of them, one block of revoke records: also readable without holding the
+    /// transaction.
     len: Arc<Apart<AtomicU32>>,
     /// When its first block joined.
     begun: OnceLock<Instant>,
@@ -28,7 +29,7 @@ struct Changes {
 }
 
 impl Transaction {
-    /// `len`: nobody else's any more. `expected`: there is room for so many blocks from the start.
+    /// `len`: the number of blocks. `expected`: their capacity from the start.
     pub(super) fn new(number: u64, len: &Arc<Apart<AtomicU32>>, expected: u32) -> Self {
         len.store(0, Ordering::Relaxed);
         let changes = Changes { blocks: Vec::with_capacity(expected as usize), ..Changes::default() };
@@ -40,7 +41,7 @@ impl Transaction {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Has nobody changed anything, and nobody room for it?
+    /// Is there no change, and no reservation for one?
     pub(super) fn is_untouched(&self, reserved: u32) -> bool {
         self.len() == 0 && reserved == 0
     }

@@ -180,7 +180,7 @@ fn a_damaged_descriptor_or_revoke_block_of_a_committed_transaction_is_a_fault() 
                 matches!(fault, JournalFault::Corrupt { tid: Tid(2), block } if block == places[which]),
                 "{fault}"
             );
-            // Who only looks sees what stands in front of it.
+            // A tolerant scan returns what precedes the fault.
             let target = Target::new(FS_BLOCKS, BlockSize::MIN);
             let examined = examine(log.log().view(), &target, log.sb.clone()).unwrap();
             assert_eq!((examined.plan.transactions.len(), examined.plan.homes.len()), (1, 1));
@@ -219,7 +219,7 @@ fn a_damaged_copy_is_left_out_and_an_older_one_stands() {
         assert_eq!(loss(&log), [Problem::CopyChecksum { tid: Tid(2), log_block: descriptor + 1, home }]);
         assert_eq!(log.after(10), filled(1));
         assert!(!log.scan().unwrap().is_sound());
-        // Nobody minds a damaged copy that is not replayed anyway.
+        // A damaged copy that is not replayed is ignored.
         log.revoke(&[10]);
         log.commit();
         assert_eq!(loss(&log), []);
@@ -555,7 +555,7 @@ fn write(log: &mut TestLog, steps: &[Step]) {
     }
 }
 
-/// What is to stand in the target, told in the other direction: each transaction in its turn undoes what it revokes.
+/// The expected target, computed in the other direction: each transaction undoes what it revokes.
 fn model(steps: &[Step]) -> BTreeMap<u64, u8> {
     let commits: Vec<&[Step]> = steps.split(|step| matches!(step, Step::Commit)).collect();
     let mut result = BTreeMap::new();
