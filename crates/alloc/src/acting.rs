@@ -1,10 +1,11 @@
 //! On whose behalf a thread takes space: may it go into root's reserve?
 //!
-//! Whoever asks for an operation is known at the door, and space is taken floors below, in the same thread: as the kernel looks at the
-//! task that runs, so the allocator looks at what its thread was told. Threads that nobody told anything (those that write back,
-//! those that commit) have the allocator's own [`Options::privilege`](crate::Options::privilege); what they place was promised before.
+//! The door knows the caller of an operation, and space is allocated several layers below, in the same
+//! thread. As the kernel looks at the current task, the allocator looks at a thread-local setting. Threads
+//! without one (write-back, commits) have the allocator's own
+//! [`Options::privilege`](crate::Options::privilege); what they place was reserved before.
 //!
-//! Does **not** own: who may use the reserve (a superblock names a user and a group; see `volume`).
+//! Does **not** own: which users may use the reserve (a superblock names a user and a group; see `volume`).
 //!
 //! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 

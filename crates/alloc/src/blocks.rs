@@ -1,7 +1,7 @@
 //! Allocating blocks: the goal, then groups by criteria, each weaker than the one before.
 //!
-//! Choosing inside a group is [`crate::search`]'s. A group that somebody has locked is passed over while there may be
-//! others, and waited for in the end.
+//! Choosing inside a group is [`crate::search`]'s. A locked group is skipped while others may have space, and
+//! waited for at the end.
 //!
 //! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 
@@ -61,7 +61,7 @@ impl BitOr for Flags {
     }
 }
 
-/// Blocks that somebody wants.
+/// A request for blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Where they are wanted; a block outside the file system is taken for its first.
@@ -329,7 +329,7 @@ struct Search<'a> {
     group: u32,
     /// Groups that may be used.
     groups: u32,
-    /// The first group's trouble: told when no other has room.
+    /// The first group's problem: returned when no other group has space.
     fault: Option<ReadFault>,
 }
 

@@ -1,6 +1,6 @@
 //! Taking exactly these blocks, exactly this inode: what fast commits say is in use, though no bitmap says so yet.
 //!
-//! Nothing is chosen here, and nobody else allocates meanwhile: this is for recovery.
+//! Nothing is chosen here, and no other thread allocates meanwhile: this is for recovery.
 
 use base::{Group, Ino, Malformed, Pblk, Place};
 use buffer::{Edit, ReadFault};

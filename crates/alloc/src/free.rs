@@ -10,8 +10,8 @@ use crate::group::{Cell, DIRTY_BLOCKS, Pending, State};
 use crate::{Alloc, BLOCK_BITMAP, bits, len};
 
 impl Alloc {
-    /// Frees blocks: whole clusters that are in use. They may be reused once [`committed`](Self::committed) is told of the
-    /// transaction. Metadata is revoked, block by block.
+    /// Frees blocks: whole clusters in use. They may be reused after [`committed`](Self::committed) was
+    /// called with the transaction. Metadata is revoked, block by block.
     ///
     /// Changes the bitmap of each group touched: one, for what was allocated in one piece.
     ///
@@ -171,9 +171,9 @@ impl Alloc {
         self.pending_clusters.load(Ordering::Relaxed) << self.geometry.cluster_log
     }
 
-    /// What was freed by transactions up to this one, and waits to be [`committed`](Self::committed): first blocks and lengths, in
-    /// order, what adjoins in a group as one. Nothing is given out there before that is told: who wants to say to the device that
-    /// nobody needs these blocks does so when the transaction is durable, and tells then.
+    /// Blocks freed by transactions up to this one that are not [`committed`](Self::committed) yet: first
+    /// blocks and lengths, in order, adjacent ones of a group merged. They are not allocated before that
+    /// call, so a caller that discards them does so after the transaction is durable, and calls it then.
     #[must_use]
     pub fn freed_until(&self, transaction: u64) -> Vec<(Pblk, u32)> {
         let mut groups: Vec<u32> =

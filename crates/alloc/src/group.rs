@@ -80,7 +80,7 @@ pub(crate) struct Pending {
     pub(crate) len: u32,
 }
 
-/// A range that is kept for somebody; a window of no length is free for reuse.
+/// A range that is reserved for one user; a window of no length is free for reuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) id: u64,
@@ -99,11 +99,11 @@ pub(crate) struct Counts {
 
 /// Do threads take turns at a group?
 ///
-/// Two that work at the same pace may never find it locked, and yet all that they touch of it goes to and fro between their
-/// processors. Those whose turns come one by one, as requests to a server do, may stay together.
+/// Two threads in lockstep may never find it locked, and yet everything they touch moves between their CPU
+/// caches. Threads that take turns, like requests to a server, may stay together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Comings {
-    /// Who came last, counted from 1.
+    /// The last user, counted from 1.
     thread: usize,
     at: Option<Instant>,
     /// Turns in a row that came soon after the one before.
@@ -172,7 +172,7 @@ impl Cell {
         cell
     }
 
-    /// Tells those without the lock.
+    /// Publishes the numbers for readers without the lock.
     #[inline]
     pub(crate) fn publish(&self, state: &State) {
         let usable = |bad: &Option<Malformed>, count: u32| if bad.is_some() { 0 } else { count };
@@ -260,7 +260,7 @@ impl State {
         if self.full.contains(&bit) { self.full.end } else { bit }
     }
 
-    /// Tells the index where the group stands now.
+    /// Updates the group's position in the index.
     #[inline]
     pub(crate) fn reindex(&mut self, group: u32, index: &Index) {
         let usable = self.bad.is_none() && self.free > 0;
@@ -300,7 +300,7 @@ impl State {
         self.pending.is_empty() && self.windows.iter().all(|window| window.len == 0)
     }
 
-    /// Every invariant that can be told from the state alone.
+    /// Every invariant that can be checked from the state alone.
     #[cfg(test)]
     pub(crate) fn assert_whole(&self, group: u32, index: &Index) {
         let Some(map) = self.map.as_deref() else { return };

@@ -177,8 +177,8 @@ impl Alloc {
         self.has_group_flags && desc.has_flag(INODE_UNINIT)
     }
 
-    /// The group behind its lock, its map in memory; or `None` when it is set aside, or, unless `wait`, when somebody has
-    /// the lock.
+    /// The group behind its lock, its map in memory; or `None` if it is set aside, or, unless `wait`, if it
+    /// is locked.
     #[inline]
     pub(crate) fn lock_blocks<'a>(
         &self,
@@ -380,7 +380,7 @@ impl Alloc {
     }
 }
 
-/// Maps that nobody used since the last time go; groups that somebody has locked are passed over.
+/// Evicts maps that were not used since the last call; locked groups are skipped.
 impl Shrinker for Alloc {
     fn name(&self) -> &'static str {
         "group maps"

@@ -66,7 +66,7 @@ impl Index {
 
     /// Moves a group from one order to another; `None` is not there.
     pub(crate) fn move_group(&self, by: By, group: u32, from: Option<u8>, to: Option<u8>) {
-        // In before out: nobody may miss it.
+        // Insert before remove: a reader must not miss it.
         if let Some(set) = to.and_then(|order| self.sets(by).get(usize::from(order))) {
             let mut groups = set.groups.lock();
             groups.insert(group);

@@ -26,7 +26,7 @@ use crate::{Alloc, Fault, INODE_BITMAP, NoSpace, bits};
 /// Flex groups that are compared for a top directory before the best of them is taken.
 const COMPARED_MAX: u32 = 64;
 
-/// An inode that somebody wants.
+/// A request for an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InodeRequest {
     /// The directory that it will be in.
@@ -65,8 +65,8 @@ impl Alloc {
     /// Allocates an inode: its bit is set, and the counts of its group follow. In a group that was never used both bitmaps are
     /// made: reserve credits for two blocks, and two for what [`seal`](Self::seal) writes.
     ///
-    /// A number may come back in the transaction that freed it: the log replays both in order. So whoever keeps inodes
-    /// in memory forgets the old one before he frees its number.
+    /// A number may be reused in the transaction that freed it: the log replays both in order. So a cache of
+    /// inodes drops the old one before it frees its number.
     ///
     /// # Errors
     /// [`NoSpace`]; or a bitmap cannot be read, and no other group had one.
@@ -307,10 +307,10 @@ impl Alloc {
 struct Search<'a> {
     alloc: &'a Alloc,
     edit: &'a dyn Edit,
-    /// A group was passed over because somebody had it locked, or took turns at it.
+    /// A group was skipped because it was locked, or alternated between threads.
     busy: bool,
-    /// Where the thread went on, and met somebody: a moment later that group is free again, and the two would meet there for
-    /// as long as it has inodes.
+    /// The thread continued here and met another one: a moment later that group is free again, and the two
+    /// would meet there as long as it has inodes.
     met: Option<u32>,
     fault: Option<ReadFault>,
 }
@@ -381,7 +381,7 @@ impl Search<'_> {
         self.first_of(self.alloc.flex_groups(flex), is_dir)
     }
 
-    /// The first of these groups that has one, and that nobody has locked; else one that has to be waited for.
+    /// The first of these groups that has one and is not locked; otherwise one that has to be waited for.
     fn first_of(
         &mut self,
         groups: impl Iterator<Item = u32> + Clone,

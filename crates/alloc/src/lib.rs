@@ -1,8 +1,9 @@
 //! Where there is room: allocation of blocks and inodes, their bitmaps and group descriptors.
 //!
-//! Owns: the bitmaps of all groups, the descriptors' counts and flags, what is free, promised and kept back; which blocks
-//! and inodes are chosen. Does **not** own: the log (a transaction is a number here, and the owner tells when it is
-//! [`committed`](Alloc::committed)), what a block is used for, the inode's own fields, the superblock's bytes.
+//! Owns: the bitmaps of all groups, the descriptors' counts and flags, what is free, reserved and kept back;
+//! which blocks and inodes are chosen. Does **not** own: the log (a transaction is a number here, and the
+//! owner calls [`committed`](Alloc::committed)), the use of a block, the inode's own fields, the superblock's
+//! bytes.
 //!
 //! A unit of allocation is a cluster: a block, or with bigalloc a power of two of them. Calls speak of blocks, and give
 //! and take whole clusters.
@@ -25,13 +26,13 @@
 //! 3. A refusal changes nothing.
 //! 4. A group whose bitmap or descriptor breaks a rule is set aside with the reason ([`problems`](Alloc::problems)):
 //!    nothing is given out there.
-//! 5. Opening reads nothing. Descriptors are read block by block, bitmaps one by one, when somebody needs them; maps that
-//!    nobody touched lately go when the memory budget asks.
+//! 5. Opening reads nothing. Descriptors are read block by block, bitmaps one by one, on demand; unused maps
+//!    are evicted on request of the memory budget.
 //!
-//! Locks, in order: one group; then one of: a set of the index, the list of dirty groups, of pending groups, of windows'
-//! groups, of zones, of problems. No two groups are ever locked together. No lock is held across I/O, except that a group
-//! waits for its own bitmap when the cache lost it in the moment between reading ahead and looking, and while a device is told
-//! that a run of it is free ([`Alloc::each_free`]).
+//! Locks, in order: one group; then one of: a set of the index, the list of dirty groups, of pending groups,
+//! of windows' groups, of zones, of problems. No two groups are ever locked together. No lock is held across
+//! I/O, except that a group waits for its own bitmap if the cache evicted it between readahead and use, and
+//! during the discard of a run of it ([`Alloc::each_free`]).
 //!
 //! ```
 //! use space::{Flags, Options, Request};
@@ -119,9 +120,10 @@ pub struct Options {
     pub budget: Option<Arc<Budget>>,
     /// How groups are chosen.
     pub scan: Scan,
-    /// Places where streams of data go on, shared by all streams; 0 for one per processor, at most one for four groups.
+    /// Positions where streams of data continue, shared by all streams; 0 for one per CPU, at most one for
+    /// four groups.
     pub stream_goals: u32,
-    /// Of threads that were told nothing else; see [`Acting`].
+    /// The default of threads; see [`Acting`].
     pub privilege: Privilege,
 }
 
@@ -170,7 +172,7 @@ pub struct Alloc {
     /// Directories in the groups seen.
     dirs: Apart<AtomicU64>,
     dirty: Apart<Mutex<BTreeSet<u32>>>,
-    /// How many these are, for who does not change them.
+    /// How many these are, for callers that do not change them.
     dirty_groups: AtomicU32,
     /// In how many of them inodes changed.
     dirty_inodes: AtomicU32,

@@ -29,7 +29,8 @@ pub(crate) enum Seen {
 
 /// The best run of `want` clear bits in a group of `bits` bits, the way around from `wish.from`.
 ///
-/// Adds to `runs` how many it looked at. The best is the shortest that is long enough, of the first ten such: it leaves long runs to those who need them.
+/// Adds to `runs` how many it looked at. The best is the shortest that is long enough, of the first ten such:
+/// it leaves long runs for larger requests.
 pub(crate) fn best(words: &[u64], bits: u32, first_free: u32, wish: Wish, runs: &mut u64) -> Seen {
     let from = match wish.from >= bits {
         true => 0,

@@ -44,7 +44,7 @@ pub enum Privilege {
     /// Leaves the reserve of root and the pool.
     #[default]
     Everybody,
-    /// Root, or whoever the superblock names: leaves the pool.
+    /// Root, or the user that the superblock names: leaves the pool.
     Root,
     /// Metadata that must not fail: may use all.
     Pool,

@@ -136,7 +136,7 @@ pub struct Usage {
     pub blocks_free: u64,
     /// Blocks promised to delayed writes: statfs takes them off.
     pub blocks_dirty: u64,
-    /// Blocks that everybody may have.
+    /// Blocks that any user may allocate.
     pub blocks_available: u64,
     /// Free inodes.
     pub inodes_free: u64,

@@ -1,11 +1,11 @@
-//! Telling a device what is free: fstrim.
+//! Discarding free blocks on a device: fstrim.
 
 use base::Pblk;
 use buffer::ReadFault;
 
 use crate::{Alloc, bits};
 
-/// Clusters that are told at a time: while they are, their group waits.
+/// Clusters that are discarded at a time, during which their group waits.
 const PIECE_MAX: u32 = 1 << 15;
 
 impl Alloc {
@@ -24,7 +24,7 @@ impl Alloc {
         let cell = self.cell(group)?;
         let least = min_blocks.div_ceil(self.geometry.cluster_ratio()).max(1);
         let mut at = 0;
-        // Between two runs the group is anybody's.
+        // Between two runs the group is unlocked.
         while let Some(state) = self.lock_blocks(group, cell, true)? {
             let clusters = state.clusters;
             let Some(map) = state.map.as_deref() else { break };

@@ -1,4 +1,4 @@
-//! Windows: clusters kept for somebody who will want the next ones, a growing directory as a rule.
+//! Windows: clusters reserved for one user that will need the next ones, usually a growing directory.
 //!
 //! ```text
 //! | allocated here | window: busy in memory, free in the bitmap | somebody else's ...
@@ -8,7 +8,7 @@
 //! Invariants
 //! 1. A window lies in one group, whose state holds it; a [`Prealloc`] is only the right to it. When space runs out the
 //!    allocator takes windows back, and their owners find them empty.
-//! 2. Clusters in windows count as free: whoever uses one has to find room in the counts as everybody.
+//! 2. Clusters in windows count as free: their user has to reserve space like any other.
 //! 3. A window ends with its owner, or with the process: a crash leaves nothing to clean up.
 
 use std::fmt;
@@ -185,8 +185,8 @@ impl Prealloc {
 }
 
 impl Drop for Prealloc {
-    /// Gives back what was not used; unless somebody has the group, who may be the very thread that makes room in memory by
-    /// dropping this: then the window stays until space is short.
+    /// Frees the unused rest. If the group is locked, perhaps by the thread that drops this to free memory,
+    /// the window stays until space is short.
     fn drop(&mut self) {
         if let (Some(at), Some(alloc)) = (self.at.take(), self.alloc.upgrade())
             && let Some(cell) = alloc.seen_cell(at.group)

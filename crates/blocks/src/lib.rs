@@ -1,4 +1,4 @@
-//! Memory for blocks of a file system that several hold, and that nobody changes while they do.
+//! Memory for blocks of a file system that have several holders and are immutable meanwhile.
 //!
 //! ```text
 //! arena, 256 MiB at a multiple of that     [ head | counts, one per block | region of 2 MiB: block | block | .. | region | .. ]
@@ -6,18 +6,20 @@
 //! Block { start, len } ----------------------------------------------------------------------'
 //! ```
 //!
-//! What an `Arc<Box<[u8]>>` does, with less to wait for: who looks at a block waits for the block and for nothing else, its count
-//! is found by its address, and a block lies in one page and not in two. Counts are side by side: of many gigabytes of blocks few pages
-//! have all of them, which a processor remembers the places of. Blocks that are let go are taken again by whoever wants one next,
-//! without asking the system.
+//! What an `Arc<Box<[u8]>>` does, with fewer cache misses: a reader of a block waits for the block only, its
+//! count is found by its address, and a block is in one page, not in two. Counts are adjacent: they fill few
+//! pages even for many gigabytes of blocks, so the TLB holds them. Freed blocks are reused without a system
+//! call.
 //!
-//! Owns: arenas, their regions and blocks, who holds how many. Does **not** own: what is in a block; how many there may be (see
-//! `memory`).
+//! Owns: arenas, their regions and blocks, the number of holders. Does **not** own: the content of a block;
+//! how many there may be (see `memory`).
 //!
 //! Invariants
-//! 1. A block's count is how many hold it, 1 at least; bytes are changed only by who holds it alone, and has it `&mut`.
-//! 2. A block that nobody holds is in its pool's list of free blocks, or in the magazine of one thread; or its region has no memory.
-//! 3. Nobody sees what was in a block before: it is filled whole when it is made.
+//! 1. A block's count is the number of its holders, at least 1; only a single holder with `&mut` changes its
+//!    bytes.
+//! 2. A block without a holder is in its pool's list of free blocks, or in the magazine of one thread; or its
+//!    region has no memory.
+//! 3. A block's previous content is never visible: it is filled whole when it is made.
 //! 4. A region whose blocks are all free returns its memory to the system, except for a few regions. Its addresses stay reserved.
 //!    With [`purge_free_blocks`] each block does so when it is freed.
 //!
@@ -46,8 +48,8 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use crate::region::Class;
 pub use crate::region::purge_free_blocks;
 
-/// Copies of blocks for who does not look at them: they do not go through the processor's caches, where that is known to be less work,
-/// and are waited for together.
+/// Copies of blocks that are not read soon: they bypass the CPU caches if that is known to be cheaper, and
+/// are waited for together.
 ///
 /// ```
 /// use blocks::Copies;
@@ -60,7 +62,7 @@ pub use crate::region::purge_free_blocks;
 /// ```
 #[derive(Default)]
 pub struct Copies {
-    /// Nobody is given one before all of them are where others find them.
+    /// None is returned before all of them are visible to other threads.
     made: Vec<Block>,
     /// It is this thread that has to wait for what it wrote.
     of_thread: PhantomData<*const ()>,
@@ -68,7 +70,7 @@ pub struct Copies {
 
 impl Drop for Copies {
     fn drop(&mut self) {
-        // What was not given to anybody is taken by others next.
+        // Blocks that were not returned are free again.
         stream::finish();
     }
 }
@@ -84,7 +86,8 @@ impl Copies {
                 let start = magazine::take_past(class);
                 // Given back if `fill` panics.
                 let block = Block::filled(start, len);
-                // SAFETY: `start` is good for as many bytes, which nobody else has and nobody looks at; it and they are whole lines.
+                // SAFETY: `start` is good for as many bytes, which have no other holder or reader; it and
+                // they are whole lines.
                 let mut copy = Copy(stream::Lines::Past(unsafe { stream::Past::new(start, len) }));
                 let result = fill(&mut copy);
                 assert!(copy.is_full(), "a copy has all its bytes");
@@ -104,7 +107,7 @@ impl Copies {
 
     /// All of them, in the order in which they were made.
     pub fn finish(&mut self) -> impl Iterator<Item = Block> + '_ {
-        // Before anybody else can be told of one.
+        // Before the copy can become visible to another thread.
         if !self.made.is_empty() {
             stream::finish();
         }
@@ -130,7 +133,7 @@ impl Copy<'_> {
         match &mut self.0 {
             stream::Lines::Past(past) => past.put(bytes),
             stream::Lines::Odd(all, len) => {
-                assert!(all.len() + bytes.len() <= *len, "a copy has no more bytes than were told");
+                assert!(all.len() + bytes.len() <= *len, "a copy has no more bytes than stated");
                 all.extend_from_slice(bytes);
             }
         }
@@ -144,7 +147,7 @@ impl Copy<'_> {
         match &mut self.0 {
             stream::Lines::Past(past) => past.put_zeros(len),
             stream::Lines::Odd(all, whole) => {
-                assert!(all.len() + len <= *whole, "a copy has no more bytes than were told");
+                assert!(all.len() + len <= *whole, "a copy has no more bytes than stated");
                 all.resize(all.len() + len, 0);
             }
         }
@@ -161,7 +164,7 @@ impl Copy<'_> {
 /// A holder more than this is a bug that makes holders without end.
 const HOLDERS_MAX: u32 = u32::MAX / 2;
 
-/// Bytes that several may hold; cheap to clone. Who holds them alone may change them.
+/// Bytes with several holders; cheap to clone. A single holder may change them.
 pub struct Block {
     start: NonNull<u8>,
     len: usize,
@@ -176,14 +179,14 @@ impl Block {
     /// `len` zeros.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        // SAFETY: `start` is good for `len` bytes that nobody else has.
+        // SAFETY: `start` is good for `len` bytes without another holder.
         Self::made(len, |start| unsafe { start.write_bytes(0, len) })
     }
 
     /// The same bytes.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> Self {
-        // SAFETY: `start` is good for as many bytes, which nobody else has, so they do not overlap.
+        // SAFETY: `start` is good for as many bytes without another holder, so they do not overlap.
         Self::made(bytes.len(), |start| unsafe {
             start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
         })
@@ -206,7 +209,8 @@ impl Block {
         block
     }
 
-    /// How many hold it, this one too. Others may change that at any time, unless it is 1 and nobody else has this one.
+    /// The number of holders, including this one. Others may change it at any time, unless it is 1 and this
+    /// one is not shared.
     #[must_use]
     pub fn holders(&self) -> usize {
         if self.len == 0 { 1 } else { self.count().load(Ordering::Relaxed) as usize }
@@ -218,16 +222,16 @@ impl Block {
         self.start == other.start && self.len == other.len
     }
 
-    /// The bytes, if nobody else holds them.
+    /// The bytes, if there is no other holder.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         if self.len > 0 && self.count().load(Ordering::Acquire) != 1 {
             return None;
         }
-        // SAFETY: nobody else holds them, and nobody can begin to while this one is borrowed.
+        // SAFETY: there is no other holder, and none can appear while this one is borrowed.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
     }
 
-    /// The bytes, to be changed: of a copy, if somebody else holds them.
+    /// The bytes, to be changed: of a copy, if there is another holder.
     pub fn make_mut(&mut self) -> &mut [u8] {
         if self.get_mut().is_none() {
             *self = Self::copy_of(self);
@@ -235,7 +239,7 @@ impl Block {
         self.get_mut().expect("a copy is held by one")
     }
 
-    /// Asks the processor for the count, for who looks at the bytes first and then, maybe, changes them.
+    /// Prefetches the count, for a caller that reads the bytes first and then, maybe, changes them.
     #[inline]
     pub fn ask_for_count(&self) {
         if self.len > 0 {
@@ -270,7 +274,7 @@ impl Drop for Block {
         if self.len == 0 || self.count().fetch_sub(1, Ordering::Release) != 1 {
             return;
         }
-        // What others did with the bytes happened before they are somebody else's.
+        // Accesses of other holders happened before the bytes are reused.
         fence(Ordering::Acquire);
         match Class::of(self.len) {
             Some(class) => magazine::put(class, self.start),
@@ -284,7 +288,8 @@ impl Deref for Block {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: good for `len` bytes that were filled when it was made, and that nobody changes while they are borrowed.
+        // SAFETY: good for `len` bytes that were filled when it was made, and that do not change while they
+        // are borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -326,7 +331,8 @@ pub fn make_room<T>(all: &mut Vec<T>, more: usize) {
 /// From this on huge pages are worth it.
 const MUCH: usize = 4 << 20;
 
-/// Asks the processor for what who changes a block that begins there, at this offset, waits for; whatever is there by now.
+/// Prefetches the cache lines that a change at this offset of a block waits for, whatever the address holds
+/// by now.
 #[inline]
 pub fn ask_for_block(start: usize, len: usize, at: usize) {
     if let Some(class) = Class::of(len) {
@@ -338,33 +344,33 @@ pub fn ask_for_block(start: usize, len: usize, at: usize) {
     }
 }
 
-/// Asks the processor for the line that something begins in, for who needs it in a moment and has other things to do until then.
+/// Prefetches the line of an object's start, for a caller with other work until then.
 #[inline]
 pub fn ask_for_start<T>(of: &T) {
     ask(std::ptr::from_ref(of).cast());
 }
 
-/// Asks the processor for all lines of something, for who needs most of them in a moment.
+/// Prefetches all lines of an object, for a caller that uses most of them soon.
 #[inline]
 pub fn ask_for_whole<T>(of: &T) {
     let start: *const u8 = std::ptr::from_ref(of).cast();
     (0..size_of::<T>()).step_by(LINE).for_each(|at| ask(start.wrapping_add(at)));
 }
 
-/// Asks the processor for the line at an address; whatever is there by now.
+/// Prefetches the line at an address, whatever it holds by now.
 #[inline]
 pub fn ask_for_place(at: usize) {
     ask(std::ptr::without_provenance(at));
 }
 
-/// Asks the processor for bytes that will be read all of, and in a moment: all at once, where who reads them waits for one after the
-/// other, as far as the processor does not guess what comes.
+/// Prefetches bytes that will all be read soon, in parallel; a reader would wait for one line after the other
+/// where the hardware prefetcher does not guess the next.
 #[inline]
 pub fn ask_for(bytes: &[u8]) {
     bytes.chunks(LINE).for_each(|line| ask(line.as_ptr()));
 }
 
-/// Asks the processor for the lines that bytes begin and end in: where they are is looked up then, whoever reads all of them.
+/// Prefetches the first and the last line of bytes, and with that their TLB entries.
 #[inline]
 pub fn ask_for_ends(bytes: &[u8]) {
     if let [first, .., last] = bytes {
@@ -400,7 +406,7 @@ pub fn ask_to_write_behind<T>(all: &Vec<T>, bytes: usize) {
 fn ask_to_write(start: NonNull<u8>, len: usize) {
     for at in (0..len).step_by(LINE) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: memory that nobody has; changes nothing.
+        // SAFETY: memory without a holder; changes nothing.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_ET0>(start.as_ptr().add(at).cast());
@@ -410,7 +416,7 @@ fn ask_to_write(start: NonNull<u8>, len: usize) {
     }
 }
 
-/// Bytes that a processor moves at a time.
+/// Bytes that a CPU moves at a time.
 const LINE: usize = 64;
 
 /// Room before the bytes of a block of an odd size, for its count.

@@ -42,15 +42,15 @@ fn give_back(class: Class, blocks: &[NonNull<u8>]) {
     blocks.iter().for_each(|block| pool.put(class, *block));
 }
 
-/// A block that nobody has.
+/// A block without a holder.
 pub(crate) fn take(class: Class) -> NonNull<u8> {
     let asked = if class.len() <= ASKED_MAX { class.len() } else { 0 };
     // What is taken next is written then: it comes from memory meanwhile.
     taken(class, |left| left.last().into_iter().for_each(|next| crate::ask_to_write(*next, asked)))
 }
 
-/// As [`take`], for who writes past the processor's caches: all that he waits for is where a block lies, and that is looked up for many
-/// together.
+/// As [`take`], for stores that bypass the CPU caches: the caller waits only for the block's address, and
+/// these are looked up for many together.
 pub(crate) fn take_past(class: Class) -> NonNull<u8> {
     taken(class, |left| {
         if left.len().is_multiple_of(PAST_AHEAD) {
@@ -81,12 +81,12 @@ fn taken(class: Class, ask_for: impl Fn(&[NonNull<u8>])) -> NonNull<u8> {
     block.unwrap_or_else(|| std::alloc::handle_alloc_error(crate::odd_layout(class.len())))
 }
 
-/// Takes back a block that nobody holds.
+/// Frees a block without a holder.
 pub(crate) fn put(class: Class, block: NonNull<u8>) {
     let kept = AT_HAND.try_with(|at_hand| {
         let blocks = &mut at_hand.borrow_mut().0[class.index()];
         if blocks.len() >= at_hand_max(class) {
-            // The oldest go: what was used last is still in the processor's cache.
+            // The oldest are freed: the most recently used are still in the CPU cache.
             let oldest = at_hand_max(class) / 2;
             give_back(class, &blocks[..oldest]);
             blocks.drain(..oldest);

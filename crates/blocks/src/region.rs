@@ -1,8 +1,8 @@
 //! Arenas of blocks of one size, the regions of 2 MiB that they consist of, and the pool of those of a size.
 //!
-//! An arena's head has the counts of all its blocks, and which ones of each region are free, so all that is done with a block
-//! that nobody holds touches the head of its arena, not the block: 384 KiB for 64 Ki blocks of 4 KiB. With many gigabytes of
-//! blocks the pages of the blocks themselves are more than a processor knows by heart; those of the heads are few.
+//! An arena's head has the counts of all its blocks and the free blocks of each region, so allocating and
+//! freeing touch the head, not the block: 384 KiB for 64 Ki blocks of 4 KiB. With many gigabytes of blocks
+//! the TLB does not hold their pages; it holds those of the heads.
 //!
 //! Blocks are taken from one region until it has none, so that of regions that are little used some become empty.
 
@@ -22,7 +22,8 @@ const REGIONS: usize = ARENA / REGION;
 /// log2 of the smallest and of the largest block.
 const LOG_MIN: u32 = 10;
 const LOG_MAX: u32 = 16;
-/// Regions of a pool that are not made of huge pages: who has few blocks has no use for them, and they cost more to make.
+/// The regions of a pool that are not made of huge pages: a small pool has no use for them, and they cost
+/// more to make.
 const SMALL_PAGES: usize = 4;
 /// Regions that are looked at together.
 const REGIONS_AHEAD: usize = 12;
@@ -163,7 +164,8 @@ impl Arena {
         // With what it takes to begin at a multiple; the rest is given back.
         let mapped = mapped.ok()?.cast::<u8>();
         let before = mapped.addr().next_multiple_of(ARENA) - mapped.addr();
-        // SAFETY: parts of the new mapping that nobody knows of; what cannot be given back stays, untouched.
+        // SAFETY: parts of the new mapping that are not referenced; a part that cannot be unmapped stays,
+        // untouched.
         let start = unsafe {
             let start = mapped.add(before);
             if before > 0 {
@@ -176,18 +178,18 @@ impl Arena {
         };
         let arena = Self(NonNull::new(start.cast())?);
         if !arena.make_region(0, in_huge_pages) {
-            // SAFETY: nobody knows of it.
+            // SAFETY: it is not referenced.
             let _ = unsafe { munmap(start.cast(), ARENA) };
             return None;
         }
-        // SAFETY: it has memory now, which nobody else knows of.
+        // SAFETY: it has memory now, which is not referenced elsewhere.
         unsafe { arena.0.write(Head { regions: [Region { free: 0, place: 0 }; REGIONS] }) };
         Some(arena)
     }
 
     /// Lets a region's place be memory, zeros at first. Can it?
     fn make_region(self, number: usize, in_huge_pages: bool) -> bool {
-        // SAFETY: a part of the arena that nobody has a block of.
+        // SAFETY: a part of the arena without a block in use.
         unsafe {
             let start = self.region(number).as_ptr().cast();
             if mprotect(start, REGION, MprotectFlags::READ | MprotectFlags::WRITE).is_err() {
@@ -204,9 +206,9 @@ impl Arena {
     /// Gives a region's memory back.
     ///
     /// # Safety
-    /// Nobody has a block of it.
+    /// None of its blocks is in use.
     unsafe fn unmake_region(self, number: usize) {
-        // SAFETY: a part of the arena, of no use to anybody. If the system does not want it back it stays.
+        // SAFETY: a part of the arena without use. If the system does not take it back it stays.
         let _ = unsafe { madvise(self.region(number).as_ptr().cast(), REGION, Advice::LinuxDontNeed) };
     }
 
@@ -291,7 +293,7 @@ impl Pool {
         }
     }
 
-    /// Asks the processor for what is known of the regions that are taken from next. Of many gigabytes each has few free blocks.
+    /// Prefetches the heads of the regions that are used next. Of many gigabytes each has few free blocks.
     fn ask_ahead(&self, class: Class) {
         let next = &self.available[self.available.len().saturating_sub(REGIONS_AHEAD)..];
         for (arena, number) in next {
@@ -343,7 +345,7 @@ impl Pool {
         Some(arena)
     }
 
-    /// Takes back a block that nobody holds.
+    /// Frees a block without a holder.
     pub(crate) fn put(&mut self, class: Class, block: NonNull<u8>) {
         let (arena, number) = Arena::of(block);
         // SAFETY: under the lock, and the only borrows until they are used no more.

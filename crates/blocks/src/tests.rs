@@ -167,7 +167,7 @@ fn copies_are_what_was_put_there() {
             assert_eq!(copies.finish().next().unwrap()[..], expected, "{before} and {len} of {whole}");
         }
     }
-    // More than was told, or less, is a mistake, and no copy.
+    // More or fewer bytes than stated are a mistake, and no copy.
     for len in [1024, 4095, 4097, 65536] {
         let mut push = |len: usize| copies.push(len, |copy| copy.put(&[1; 4096]));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| push(len))).is_err());

@@ -183,7 +183,7 @@ impl Tree {
         let found = chunk.referenced() & chunk.reclaimable();
         chunk.forget_references(u64::MAX);
         if age == Age::Warm {
-            // There are too many of them. Who was not found since the last time has had its time.
+            // There are too many of them. An entry that was not found since the last scan is evicted.
             chunk.protected = found;
         } else {
             chunk.protected |= found;

@@ -20,7 +20,7 @@ pub const SCAN_MIN: u32 = 128;
 const ENTRY_BYTES: usize = 24;
 /// Scans in a row that gave nothing, after which what is new is not spared.
 const IDLE_MAX: u32 = 4;
-/// Bytes that are not worth telling the budget of.
+/// Changes below this many bytes are not reported to the budget.
 const CHARGE_MIN: u64 = 4096;
 
 /// What is chosen when a cache is made.
@@ -28,13 +28,14 @@ const CHARGE_MIN: u64 = 4096;
 pub struct Options {
     /// What is forgotten first.
     pub policy: Policy,
-    /// Entries that may be forgotten which are kept without a scan; `None`: all, until somebody calls [`Cache::scan`].
+    /// The most reclaimable entries that are kept without a scan; `None`: no limit, until [`Cache::scan`] is
+    /// called.
     pub limit: Option<u64>,
     /// Never make neighbours one: for fragmented trees in tests and studies.
     pub no_merge: bool,
     /// log2 of the blocks of a cluster; 0 without bigalloc.
     pub cluster_bits: u32,
-    /// What events tell as the device.
+    /// The device name in events.
     pub device: u64,
 }
 
@@ -89,7 +90,7 @@ impl Shared {
         }
     }
 
-    /// An inode is about to be used: the policies that list whoever is used do so.
+    /// Called before an inode is used: some policies list inodes in the order of use.
     pub(crate) fn touch(&self, body: &Arc<Body>) {
         if !self.options.policy.lists_whoever_is_used() {
             return;
@@ -138,7 +139,7 @@ impl Shared {
     fn scan_as(&self, nr: u32, own: Option<&Arc<Body>>, need: Need) -> Scan {
         events::scan_enter(self, nr);
         if self.logging.load(Relaxed) {
-            // A clock that nobody has read for a while takes microseconds, which are not the scan's.
+            // A clock that was not read for a while takes microseconds, which are not the scan's.
             (self.clock)();
         }
         let begun = (self.clock)();
@@ -159,14 +160,14 @@ impl Shared {
         self.ring_bytes.store(ring.bytes() as u64, Relaxed);
     }
 
-    /// Tells the budget what changed, if that is worth it. Nobody holds a lock that a shrinker takes.
+    /// Reports the change to the budget, if it is large enough. No lock that a shrinker takes is held.
     pub(crate) fn settle(&self) {
         let Some(budget) = &self.budget else { return };
         let (bytes, charged) = (self.bytes(), self.charged.load(Relaxed));
         if bytes.abs_diff(charged) < CHARGE_MIN {
             return;
         }
-        // Whoever exchanges has the difference to what was told before; all differences add up.
+        // The exchanging thread gets the difference to the last report; all differences add up.
         let charged = self.charged.swap(bytes, Relaxed);
         if bytes > charged {
             budget.charge((bytes - charged) as usize);

@@ -128,7 +128,7 @@ impl Chunk {
 
     /// Says that entry `at` was found. Readers do: many at once.
     pub(crate) fn refer(&self, at: usize) {
-        // A word that says so already stays in everybody's cache.
+        // A word that has this value already is not written, and stays in every CPU's cache.
         if self.referenced() & (1 << at) == 0 {
             self.referenced.fetch_or(1 << at, Relaxed);
         }

@@ -5,7 +5,8 @@
 //! Packed   | lblk: u32 | len: u32 | status: 2 bits . pblk: 59 bits |            16 bytes, in the tree
 //! ```
 //!
-//! Whether an entry is referenced is told beside it, by its chunk: so that a reader can say so without changing the entry.
+//! The referenced bit of an entry is stored beside it, in its chunk, so that a reader can set it without
+//! changing the entry.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! What happens, as structured events of `tracing`, under the target `extent_status` at the level TRACE. Names are those of the
-//! kernel's trace points. Nobody listens: one load each.
+//! Structured events of `tracing`, under the target `extent_status` at the level TRACE. Names are those of
+//! the kernel's trace points. Without a subscriber each costs one load.
 
 use tracing::trace;
 

@@ -22,7 +22,7 @@ pub(crate) struct Body {
     pub(crate) place: AtomicU32,
     /// The tick of its last use; the LRU policies.
     pub(crate) touched: AtomicU64,
-    /// As of the last change, for who has no lock.
+    /// As of the last change, for readers without a lock.
     pub(crate) entries: AtomicU32,
     pub(crate) reclaimable: AtomicU32,
     pub(crate) precached: AtomicBool,
@@ -34,7 +34,7 @@ pub(crate) struct State {
     pub(crate) seq: u64,
     /// Where the last scan stopped; the policy upstream.
     pub(crate) cursor: u32,
-    /// The list of the ring that it is on; the policies that list who has something to give.
+    /// The list of the ring that it is on, for policies that list inodes with reclaimable entries.
     listed: Age,
     /// Bytes as counted.
     bytes: usize,
@@ -123,7 +123,7 @@ pub enum Allocation {
 pub enum Settled {
     /// They became allocations: charge them to the owner's quota.
     Claim(u32),
-    /// Nobody needs them: give them back.
+    /// They are not needed: free them.
     Release(u32),
 }
 
@@ -151,7 +151,8 @@ pub enum Cached {
 
 /// What is known of one inode's blocks. Threads share it; dropping it forgets.
 ///
-/// "The mapping lock" below is the caller's: whoever changes the map on disk holds it exclusively until the change is here as well.
+/// "The mapping lock" below is the caller's: a thread that changes the map on disk holds it exclusively until
+/// the change is here as well.
 pub struct Inode {
     pub(crate) body: Arc<Body>,
     pub(crate) shared: Arc<Shared>,
@@ -187,8 +188,8 @@ impl Inode {
         self.body.ino
     }
 
-    /// Changes whenever what a block is may have changed, not when something is only learnt or forgotten. Who took a mapping
-    /// and then a lock compares it to see whether the mapping still holds.
+    /// Changes whenever the state of a block may have changed, not when an entry is only added or dropped. A
+    /// thread that took a mapping and then a lock compares it to see whether the mapping still holds.
     #[must_use]
     pub fn seq(&self) -> u64 {
         self.body.state.read().seq
@@ -413,8 +414,8 @@ impl Inode {
         }
     }
 
-    /// Blocks of which nothing is known any more: cut, punched, moved. Returns promises that nobody needs any more. The caller
-    /// holds the mapping lock exclusively.
+    /// Drops blocks that were truncated, punched or moved. Returns reservations that are no longer needed.
+    /// The caller holds the mapping lock exclusively.
     pub fn remove(&self, lblk: Lblk, len: u32) -> Settled {
         if self.shared.is_replaying() || len == 0 {
             return Settled::Release(0);
@@ -463,7 +464,7 @@ impl Inode {
         self.body.precached.store(true, Relaxed);
     }
 
-    /// Whether the whole map was learnt, and nobody cleared it.
+    /// Whether the whole map was cached, and not cleared since.
     #[must_use]
     pub fn is_precached(&self) -> bool {
         self.body.precached.load(Relaxed)

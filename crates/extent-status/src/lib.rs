@@ -18,8 +18,9 @@
 //! Owns: the entries of all inodes, merging and splitting them, which promises of space an operation uses up, the order in which
 //! entries are forgotten, seven policies of that ([`Policy`]), statistics.
 //!
-//! Does **not** own: any layout or I/O (whoever asks knows the map on disk: [`Source`]), the lock that keeps map and cache alike, the
-//! count of promises, memory beyond a limit of entries and what it charges to a budget ([`Cache::with_budget`]).
+//! Does **not** own: any layout or I/O (the caller knows the map on disk: [`Source`]), the lock that keeps
+//! map and cache consistent, the count of reservations, memory beyond a limit of entries and what it charges
+//! to a budget ([`Cache::with_budget`]).
 //!
 //! Invariants
 //! 1. Entries of an inode are in order, disjoint, not empty; neighbours that say the same of one run are one (unless `no_merge`).

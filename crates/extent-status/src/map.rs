@@ -35,7 +35,7 @@ pub enum Answer {
     },
 }
 
-/// Who knows the map on disk, and what space there is.
+/// The source of maps on disk, and of the space for reservations.
 pub trait Source {
     /// Why it cannot say.
     type Error;
@@ -65,7 +65,7 @@ pub trait Source {
     }
 }
 
-/// Who asks for a map, and whether what it learns is to be kept.
+/// The purpose of a lookup, and whether its result is to be cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     /// As usual.
@@ -153,7 +153,8 @@ impl Inode {
                 let mut entries = state.tree.iter_from(from).take_while(|entry| entry.lblk.0 < to);
                 entries.find(|entry| entry.status == Status::Delayed)
             };
-            // The gap before it is somebody else's; as the kernel does, the hole begins where the question was.
+            // The gap before it belongs to another lookup; as in the kernel, the hole begins at the requested
+            // block.
             let mut next = delayed(from);
             if next.is_some_and(|entry| entry.end() <= lblk.0) {
                 from = lblk.0;

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use crate::inode::State;
 use crate::tree::Tree;
 
-/// Runs of delayed blocks that went, counted in clusters; told in order.
+/// Runs of delayed blocks that went, counted in clusters; reported in order.
 #[derive(Debug, Default)]
 pub(crate) struct Lost {
     pub(crate) clusters: u32,
@@ -61,7 +61,8 @@ fn has_delayed(tree: &Tree, cluster: u32, bits: u32) -> bool {
 }
 
 impl State {
-    /// `from..to` was forgotten, with the delayed blocks in `lost`: promises that nobody needs any more.
+    /// `from..to` was dropped, with the delayed blocks in `lost`: returns reservations that are no longer
+    /// needed.
     pub(crate) fn promises_lost(&mut self, from: u32, to: u32, lost: &Lost, bits: u32) -> u32 {
         let (Some(first), Some(last)) = (lost.first, lost.last) else { return 0 };
         if bits == 0 {

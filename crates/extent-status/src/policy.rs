@@ -105,7 +105,8 @@ impl Policy {
         !matches!(self, Self::Upstream | Self::EsChunk)
     }
 
-    /// Scans after one change, at most, while there is too much: the six are told all that is too much at once.
+    /// The most scans after one change while the cache is over its limit: the six policies get the whole
+    /// excess at once.
     pub(crate) fn scans_in_a_row(self) -> u32 {
         if self == Self::EsChunk { 8 } else { 1 }
     }

@@ -98,7 +98,7 @@ impl Ring {
         }
     }
 
-    /// Gives the memory back when nobody is listed. Not for scans: it takes as long as the lists were.
+    /// Frees the memory when the lists are empty. Not for scans: it takes as long as the lists were.
     pub(crate) fn forget_empty(&mut self) {
         if self.total() == 0 {
             (self.nodes, self.free) = (Vec::new(), NONE);
@@ -120,7 +120,7 @@ impl Ring {
         self.nodes[place as usize].body.clone()
     }
 
-    /// Node numbers of a list from the first on: for who walks, holding the lock.
+    /// Node numbers of a list from the first on, for a walk under the lock.
     pub(crate) fn first(&self, list: usize) -> u32 {
         self.lists[list].head
     }

@@ -86,7 +86,7 @@ fn shard_of_this_thread() -> usize {
     })
 }
 
-/// How long things took: a count for every eighth of a doubling, so that a quantile is told to 9 %.
+/// Durations: a count for every eighth of a doubling, so that a quantile is exact to 9 %.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Times {
     buckets: Vec<u64>,
@@ -190,12 +190,12 @@ pub(crate) struct Scans {
     pub(crate) inodes: u64,
     pub(crate) work_max: u64,
     pub(crate) retried: u64,
-    /// The time of each, in order, if somebody wants to know.
+    /// The time of each, in order, if recording is on.
     pub(crate) log: Option<Vec<(u64, Scan)>>,
 }
 
 impl Scans {
-    /// Forgets all but that somebody wants to know.
+    /// Clears everything but the recording setting.
     pub(crate) fn reset(&mut self) {
         *self = Self { log: self.log.as_ref().map(|_| Vec::new()), ..Self::default() };
     }
@@ -288,8 +288,8 @@ mod tests {
         let mut times = Times::default();
         (1..=1000u64).for_each(|us| times.add(us * 1000));
         for (share, ns) in [(0.5, 500_000.0), (0.99, 990_000.0), (1.0, 1_000_000.0)] {
-            let told = times.quantile_ns(share) as f64;
-            assert!((0.99..1.13).contains(&(told / ns)), "{share}: {told}");
+            let measured = times.quantile_ns(share) as f64;
+            assert!((0.99..1.13).contains(&(measured / ns)), "{share}: {measured}");
         }
         assert_eq!((times.count(), times.max_ns(), times.avg_ns()), (1000, 1_000_000, 500_500.0));
         assert!((0..62).all(|log| upper_end(bucket_of(1 << log)) >= 1 << log));

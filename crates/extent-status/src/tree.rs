@@ -30,12 +30,12 @@ use crate::slots::Slots;
 const FEW: usize = 58;
 /// So many chunks are found without an index.
 const INDEXED: usize = 8;
-/// A full chunk is cut where the new entry goes if that is so near to an end: who writes in order leaves full chunks.
+/// A full chunk is cut at the new entry if that is near to an end: sequential writers leave full chunks.
 const NEAR: usize = 8;
 
 /// Which order of reclaim the tree keeps beside its entries.
 pub(crate) enum Order {
-    /// None: who reclaims walks the tree.
+    /// None: reclaim walks the tree.
     Plain,
     /// Lists of entries: es-ilist, es-gc.
     Lists(Box<Fifo>),
@@ -248,7 +248,7 @@ impl Tree {
         }
     }
 
-    /// Forgets `from..to`. `lost` is told of every run of delayed blocks in it, in order.
+    /// Drops `from..to`. `lost` is called with every run of delayed blocks in it, in order.
     pub(crate) fn remove(&mut self, from: u32, to: u32, lost: &mut dyn FnMut(u32, u32)) {
         while let Some(place) = self.seek(from) {
             let packed = self.get(place);
@@ -266,7 +266,8 @@ impl Tree {
                     gone(from, to);
                     let mut item = self.chunks[place.slot].item(place.at);
                     self.change(place, &entry.part(packed.lblk, from));
-                    // What is known of it goes with the larger part: who writes into a hole leaves the smaller one behind.
+                    // Its notes stay with the larger part: a writer into a hole leaves the smaller one before
+                    // the position.
                     if packed.end() - to < from - packed.lblk {
                         item = Item::new(packed);
                     } else {
@@ -314,8 +315,8 @@ impl Tree {
         before - self.entries
     }
 
-    /// Goes through the entries that begin at `from` or behind, one by one, until told to stop. Returns the block of the entry
-    /// before which it stopped; `None` if there are no more.
+    /// Visits the entries that begin at or after `from`, one by one, until `each` stops it. Returns the block
+    /// of the entry at which it stopped; `None` if there are no more.
     pub(crate) fn walk(&mut self, from: u32, mut each: impl FnMut(&Packed, bool) -> Verdict) -> Option<u32> {
         let mut slot = self.chunks.get(0).map(|_| self.slot_of(from));
         let mut stopped = None;
@@ -443,7 +444,7 @@ impl Tree {
         }
     }
 
-    /// Makes an entry one that was never found; who kept what was known of it keeps its node, too.
+    /// Marks an entry as never found; a caller that keeps a reference to it keeps its node, too.
     fn make_new(&mut self, place: At) {
         let chunk = &mut self.chunks[place.slot];
         chunk.forget_references(1 << place.at);
@@ -609,7 +610,7 @@ impl Tree {
             assert_eq!(
                 (chunk.kept | chunk.protected | chunk.young | chunk.referenced()) & !chunk.all(),
                 0,
-                "bits of nobody"
+                "bits without an owner"
             );
             entries += chunk.len() as u32;
             reclaimable += chunk.reclaimable().count_ones();

@@ -5,7 +5,7 @@ use extent_status::{Cache, Entry, Inode, Options, Policy, Status};
 use memory::Budget;
 
 const LIMIT: usize = 4 << 20;
-/// A charge may be behind by what is not worth telling, and the sum by what threads keep back.
+/// A charge may lag by an unreported rest, and the sum by what threads hold back.
 const SLACK: usize = LIMIT / 16 + 8192;
 
 fn written(inode: &Inode, from: u32, count: u32) {
@@ -41,7 +41,8 @@ fn what_can_be_forgotten_goes_when_the_budget_is_spent() {
     }
 }
 
-/// Somebody else needs the memory: each charge takes of it in proportion, and scans stay as small as they are.
+/// Another cache needs the memory: each charge takes from this one in proportion, and scans stay as small as
+/// they are.
 #[test]
 fn others_get_the_memory_in_bounded_steps() {
     let budget = Budget::new(LIMIT);

@@ -204,7 +204,7 @@ impl Side {
 
     fn settle(&mut self, settled: Settled) {
         self.truth.promised -= i64::from(settled.clusters());
-        // Who frees the last block of a cluster says so.
+        // The caller that frees the last block of a cluster reports it.
         for cluster in self.inode.pending() {
             if !self.truth.cluster_is_allocated(cluster).unwrap() && self.inode.promise_again(cluster) {
                 self.truth.promised += 1;
@@ -360,7 +360,7 @@ impl Side {
         }
         self.known = now;
         assert_eq!(self.truth.promised, self.truth.promises(), "promises after {op:?}");
-        assert_eq!(i64::from(self.inode.promises()), self.truth.promised, "promises as told");
+        assert_eq!(i64::from(self.inode.promises()), self.truth.promised, "reservations as reported");
         let changes = matches!(op, Op::Insert { .. } | Op::Hole { .. } | Op::Remove { .. });
         let only_learns = matches!(
             op,

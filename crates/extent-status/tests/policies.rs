@@ -21,7 +21,8 @@ fn delayed(inode: &Inode, from: u32, count: u32) {
     (from..from + count).for_each(|lblk| inode.insert_delayed(Lblk(lblk), 1, (false, false)));
 }
 
-/// An inode with very many delayed entries and one hole behind them: who walks the tree walks all of it.
+/// An inode with very many delayed entries and one hole after them: a policy that walks the tree walks all of
+/// it.
 #[test]
 fn delayed_entries_are_not_walked_by_who_knows_better() {
     for policy in Policy::ALL {
@@ -82,7 +83,7 @@ fn a_scan_of_es_chunk_is_bounded() {
     inodes.iter().for_each(Inode::check);
 }
 
-/// What was found stays while a stream that nobody comes back to goes by.
+/// Entries that were found stay while a stream without reuse passes.
 #[test]
 fn a_stream_does_not_push_out_what_is_read_again() {
     for policy in KEEPERS {
@@ -106,7 +107,7 @@ fn a_stream_does_not_push_out_what_is_read_again() {
     }
 }
 
-/// What was found once and never again does not stay for ever.
+/// Entries that were found once and never again do not stay forever.
 #[test]
 fn what_was_read_yesterday_goes() {
     let cache = Cache::new(Options {
@@ -132,7 +133,7 @@ fn what_was_read_yesterday_goes() {
     assert!(stats.hit_ratio() > 0.99, "{} hits, {} misses", stats.hits, stats.misses);
 }
 
-/// A precached inode gives last, and only when nobody else has anything.
+/// A precached inode is evicted last, and only when no other inode has anything.
 #[test]
 fn precached_inodes_give_last() {
     for policy in Policy::ALL {

@@ -42,7 +42,7 @@ fn work(thread: u32, cache: &Cache, inodes: &[Arc<Inode>], promised: &AtomicI64)
     let mut seed = u64::from(thread) + 1;
     let mut source = Disk(promised);
     for _ in 0..STEPS {
-        // Anybody reads; the upper half is changed by its owner only, who has the mapping lock so to say.
+        // Any thread reads; only its owner changes the upper half, as if it held the mapping lock.
         let inode = &inodes[(chance(&mut seed) % INODES) as usize];
         let lblk = Lblk(chance(&mut seed) % 4096);
         let Ok(entry) = inode.map(lblk, 8, &mut source, Keep::Yes);
@@ -93,7 +93,7 @@ fn threads_lose_nothing_with_any_policy() {
             assert_eq!(promised.load(Ordering::Relaxed), promises, "{policy:?}");
             assert_eq!(stats.entries, entries, "{policy:?}");
             assert_eq!(stats.hits + stats.misses > 0, stats.scan_times.count() > 0, "{policy:?}");
-            // Scans that look only at so much may be behind; the others keep what they were told.
+            // Bounded scans may lag; the others keep to their limit.
             assert!(stats.reclaimable < 2 * 3000, "{policy:?}: {}", stats.reclaimable);
             drop(inodes);
             assert_eq!((cache.stats().entries, cache.bytes()), (0, 0), "{policy:?}");

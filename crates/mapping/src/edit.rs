@@ -16,14 +16,14 @@ pub trait TreeSpace {
     /// There is none, or where they are noted cannot be read.
     fn allocate(&self, near: Pblk) -> Result<Pblk, EditFault>;
 
-    /// Takes a block back: one that [`allocate`](Self::allocate) gave, or one that was read from the tree and is not part of
-    /// it any more. It is metadata no more: whoever takes it also revokes it. A damaged map without extents may name a block
-    /// twice, and then gives it back twice.
+    /// Frees a block: one that [`allocate`](Self::allocate) returned, or one that was read from the tree and
+    /// has left it. It is no longer metadata, so its next owner also revokes it. A damaged map without
+    /// extents may name a block twice, and then frees it twice.
     fn free(&self, block: Pblk);
 }
 
-/// Who is told of data blocks that were unmapped: the first one of the file, where it was, and how many. They are the caller's to
-/// free; whether a damaged map named blocks that are not the file's, he alone can tell.
+/// Receives data blocks that were unmapped: the first block in the file, the block on disk, and how many. The
+/// caller frees them; only the caller can know whether a damaged map named blocks of another file.
 pub type Freed<'a> = &'a mut dyn FnMut(Lblk, Pblk, u32);
 
 /// Why a map was not changed.
@@ -102,11 +102,12 @@ impl FileMap {
     /// unless the piece joins a neighbour that it continues; so does a written extent of 32768 blocks that becomes unwritten,
     /// which is two then. A leaf that is full is split for that, with [`nodes_of_split`] blocks at most.
     ///
-    /// So an unwritten extent that is converted from its front on adds one entry, once: with the first piece, or, if that one
-    /// joins what was written before, where this gets longer than an extent can be. From then on the leaf holds what is written,
-    /// and the rest. In any other order each piece may need a block at either end. Who must not fail then (the data is written,
-    /// and was promised) keeps that many blocks back, or converts such ranges anew once there is space: until then they read as
-    /// zeros.
+    /// So an unwritten extent that is converted from its front adds one entry, once: with the first piece,
+    /// or, if that one merges with the written extent before it, when this reaches the largest length of an
+    /// extent. From then on the leaf holds the written part and the rest. In any other order each piece may
+    /// need a block at either end. A caller that must not fail then (the data is written, and was reserved)
+    /// keeps that many blocks back, or converts such ranges later when there is space: until then they read
+    /// as zeros.
     ///
     /// # Errors
     /// As [`insert`](Self::insert), also where an extent has to be split. Refused for want of space, nothing has its new state: what
@@ -129,16 +130,17 @@ impl FileMap {
         tree::set_state(self, editor, range, unwritten, extents_max.max(1)).map_err(|fault| self.own(fault))
     }
 
-    /// Unmaps what is mapped in `range` from its end backwards, at most so many extents (without extents: runs of
-    /// blocks) of so many blocks each. Where what is left to do ends (call again with that end, maybe in another transaction), or `None` when all is
-    /// done. `freed` is told the data's blocks, nodes that became empty go back to the [`TreeSpace`].
+    /// Unmaps the extents (without extents: runs of blocks) in `range` from its end backwards, at most this
+    /// many of at most this many blocks each. Returns the end of the remaining range (call again with that
+    /// end, maybe in another transaction), or `None` when all is done. `freed` receives the data's blocks;
+    /// nodes that became empty go back to the [`TreeSpace`].
     ///
     /// Needs [`credits_remove`] blocks, besides what freeing takes. `i_block` may change: the caller writes the inode, in the
     /// same transaction. An inode that is being cut in several transactions is an orphan.
     ///
     /// # Errors
-    /// A block cannot be read; or the middle of an extent was to be unmapped, the leaf is full, and there is no block to split
-    /// it. What was told as freed before is unmapped, the rest is as it was.
+    /// A block cannot be read; or the middle of an extent was to be unmapped, the leaf is full, and there is
+    /// no block to split it. What `freed` received before is unmapped, the rest is unchanged.
     pub fn remove_step(
         &mut self,
         editor: &Editor<'_>,
@@ -182,8 +184,9 @@ impl FileMap {
     /// transaction. Between two steps the part before that place is moved and the rest is not.
     ///
     /// # Errors
-    /// This step has changed nothing: `from - by..from` is not a hole, or a block cannot be read. What a step had moved before
-    /// it met a block that cannot be read stays moved: it tells where to go on, and the next one is refused.
+    /// This step has changed nothing: `from - by..from` is not a hole, or a block cannot be read. If a step
+    /// meets an unreadable block after it moved something, that stays moved: the step returns where to
+    /// continue, and the next one is refused.
     ///
     /// # Panics
     /// When the map has no extents, `by` is 0, or there are no `by` blocks before `from`.
@@ -204,9 +207,9 @@ impl FileMap {
     /// `by` blocks: it ends at 2^32 first, and then where the step before says, which is where what is left to do ends (call
     /// again with that end, maybe in another transaction); `None` when all is done.
     ///
-    /// Blocks for the tree are taken by the first step alone, as long as nobody else changes the map between steps. Needs
-    /// [`credits_shift`] blocks. `i_block` may change: the caller writes the inode, in the same transaction. Between two
-    /// steps the part from that end on is moved and the rest is not.
+    /// Only the first step takes blocks for the tree, as long as the map does not change between steps. Needs
+    /// [`credits_shift`] blocks. `i_block` may change: the caller writes the inode, in the same transaction.
+    /// Between two steps the part from that end on is moved and the rest is not.
     ///
     /// # Errors
     /// What is mapped is as it was before this step: the last extent would pass logical block 2^32 - 2

@@ -33,7 +33,8 @@ pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -
             }
             Step::Mapped { pblk, len_blocks } => {
                 let len = len_blocks.clamp(1, len_max);
-                // A run that leaves the file system is told up to there; its rest is an error when asked for.
+                // A run that leaves the file system is returned up to there; a lookup of its rest is an
+                // error.
                 let inside = buffers.blocks().saturating_sub(pblk.0).min(len.into()) as u32;
                 if !lies_inside(buffers, pblk, 1) {
                     return Err(outside(lblk.0, pblk));
@@ -97,7 +98,8 @@ pub(crate) fn walk_nodes(
     Ok(())
 }
 
-/// Tells `block` and what is below it; `level` is how many levels of indirect blocks that are, at most 2.
+/// Returns `block` and the blocks below it; `level` is how many levels of indirect blocks that are, at most
+/// 2.
 fn nodes_from(
     map: &FileMap,
     buffers: &Buffers,

@@ -1,15 +1,17 @@
 //! Where a file's blocks are: extent trees of any depth, and indirect blocks.
 //!
-//! Owns: finding and listing; mapping holes, changing states, unmapping, moving to other logical blocks ([`Editor`]). Does **not** own: inodes (told the root's
-//! bytes, which whoever changes a map writes back), data and its blocks, where the tree's own blocks come from
-//! ([`TreeSpace`]), transactions (each change says how many blocks it may need).
+//! Owns: finding and listing; mapping holes, changing states, unmapping, moving to other logical blocks
+//! ([`Editor`]). Does **not** own: inodes (it gets the root's bytes, which the caller writes back after a
+//! change), data and its blocks, the allocation of the tree's own blocks ([`TreeSpace`]), transactions (each
+//! change states how many blocks it may need).
 //!
 //! Invariants
-//! 1. Every walk is bounded. Extent trees: depth falls by one a level, keys rise, a node keeps to the range that its parent
-//!    gives it; a tree that breaks this is [`Corrupt`](base::Corrupt). Indirect blocks have nothing to check, and one may
-//!    stand in many places: walks end where the logical blocks of their three levels do, or at the end that they are told.
+//! 1. Every walk is bounded (INV-E1). Extent trees: depth falls by one a level, keys rise, a node keeps to
+//!    its parent's range; a violation is [`Corrupt`](base::Corrupt). Indirect blocks have nothing to check,
+//!    and one may be referenced many times: walks end with the logical blocks of their three levels, or at
+//!    the given end.
 //! 2. A block that is handed out lies inside the file system, and is not block 0.
-//! 3. Holes are told with their whole length as far as the node on the path knows it.
+//! 3. Holes are returned with their whole length as far as the node on the path shows it.
 //! 4. A node is verified whole once, when it enters the cache; after that its raw bytes are searched and changed.
 //! 5. A change that is refused has changed nothing: blocks that the tree needs are taken first, nodes that change are made
 //!    to stay in memory, then they are changed. Each step of a longer change leaves a whole map, and can be the last one of a
@@ -86,7 +88,7 @@ pub struct FileMap {
     pub seed: Option<u32>,
 }
 
-/// The longest piece that [`FileMap::walk`] tells.
+/// The longest piece that [`FileMap::walk`] returns.
 const PIECE_MAX: u32 = ondisk::extent::MAX_WRITTEN_LEN;
 
 impl FileMap {
@@ -98,8 +100,8 @@ impl FileMap {
         bytes
     };
 
-    /// What holds at `lblk`, and for how many blocks, at most `len_max` (0 counts as 1). Neighbouring extents that are
-    /// contiguous are told as one where they stand in the same node.
+    /// The state at `lblk`, and for how many blocks, at most `len_max` (0 counts as 1). Neighbouring extents
+    /// that are contiguous are merged if they are in the same node.
     ///
     /// # Errors
     /// A block of the tree cannot be read or breaks a rule, or the answer lies outside the file system.
@@ -114,7 +116,7 @@ impl FileMap {
         found.map_err(|fault| fault.of_ino(self.ino))
     }
 
-    /// What lies around `lblk`. Of a map without extents what [`find`](Self::find) tells.
+    /// The extent or hole around `lblk`. For a map without extents the result of [`find`](Self::find).
     ///
     /// # Errors
     /// As [`find`](Self::find).
@@ -126,9 +128,10 @@ impl FileMap {
         tree::around(self, buffers, lblk).map_err(|fault| fault.of_ino(self.ino))
     }
 
-    /// Tells all mapped extents from `from` on in order, holes left out: an extent tree's as the tree has them (FIEMAP's
-    /// view: contiguous ones are not merged), an indirect file's in contiguous pieces of at most 32768 blocks. The first
-    /// begins at `from` even if its extent begins before. Ends when `each` returns `None`.
+    /// Visits all mapped extents from `from` on in order, without holes: an extent tree's as the tree has
+    /// them (FIEMAP's view: contiguous ones are not merged), an indirect file's in contiguous pieces of at
+    /// most 32768 blocks. The first begins at `from` even if its extent begins before. Ends when `each`
+    /// returns `None`.
     ///
     /// # Errors
     /// As [`find`](Self::find).
@@ -141,7 +144,8 @@ impl FileMap {
         self.walk_until(buffers, from, 1 << 32, each)
     }
 
-    /// As [`walk`](Self::walk), but tells only what begins before logical block `end`; such pieces are told whole.
+    /// As [`walk`](Self::walk), but only pieces that begin before logical block `end`; such pieces are
+    /// returned whole.
     ///
     /// # Errors
     /// As [`find`](Self::find).
@@ -160,8 +164,8 @@ impl FileMap {
         walked.map_err(|fault| fault.of_ino(self.ino))
     }
 
-    /// Tells every block of the tree itself (nodes, indirect blocks), parents before children. The lowest ones are told
-    /// without being read. Ends when `each` returns `None`.
+    /// Visits every block of the tree itself (nodes, indirect blocks), parents before children. The lowest
+    /// ones are returned without being read. Ends when `each` returns `None`.
     ///
     /// # Errors
     /// As [`find`](Self::find).

@@ -158,7 +158,7 @@ fn a_deep_tree_is_searched_and_told_in_order() {
         assert_eq!(blocks, (1000..1000 + shape.blocks() as u64).collect::<Vec<_>>());
         let mut told = 0;
         map.walk(&buffers, Lblk(0), &mut |_| (told < 99).then(|| told += 1)).unwrap();
-        assert_eq!(told, 99, "ends when told so");
+        assert_eq!(told, 99, "ends when the callback stops it");
     }
 }
 
@@ -226,7 +226,7 @@ fn indirect_files() {
     let told: Vec<_> = all_of(&map, &buffers, 0).iter().map(|piece| (piece.lblk.0, piece.len)).collect();
     assert_eq!(told, runs, "merged over the border of direct and single");
     assert_eq!(until(&map, &buffers, 4), runs[..1]);
-    assert_eq!(until(&map, &buffers, 6), runs[..2], "a piece that begins before the end is told whole");
+    assert_eq!(until(&map, &buffers, 6), runs[..2], "a piece that begins before the end is returned whole");
     assert_eq!(until(&map, &buffers, 14), runs[..2]);
     assert_eq!(until(&map, &buffers, 0), []);
     let mut blocks = Vec::new();

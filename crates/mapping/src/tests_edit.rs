@@ -111,7 +111,7 @@ fn told(map: &FileMap, buffers: &Buffers) -> Model {
         let (start, unwritten) = match piece.holds {
             Holds::Written(start) => (start.0, false),
             Holds::Unwritten(start) => (start.0, true),
-            Holds::Hole => panic!("holes are not told"),
+            Holds::Hole => panic!("holes are not returned"),
         };
         model.extend((0..piece.len).map(|i| (piece.lblk.0 + i, (start + u64::from(i), unwritten))));
         Some(())
@@ -120,8 +120,8 @@ fn told(map: &FileMap, buffers: &Buffers) -> Model {
     model
 }
 
-/// Holds the tree against the rules that it keeps: nodes' own, no empty node, keys equal to first keys, neighbours in a leaf
-/// merged. Tells its blocks.
+/// Checks the tree's own rules: valid nodes, no empty node, keys equal to first keys, neighbours in a leaf
+/// merged. Returns its blocks.
 fn verify_nodes(buffers: &Buffers, bytes: &[u8], blocks: &mut BTreeSet<u64>) {
     let node = NodeView::verified(bytes).unwrap();
     let max = u16::from_le_bytes([bytes[4], bytes[5]]);
@@ -182,7 +182,7 @@ fn insert(map: &mut FileMap, toy: &Toy, model: &mut Model, mapped: Mapped) -> Re
     Ok(())
 }
 
-/// Removes in steps; what is told as freed must be what the model loses.
+/// Removes in steps; the freed blocks must be those that the model loses.
 fn remove(
     map: &mut FileMap,
     toy: &Toy,
@@ -243,7 +243,8 @@ fn written(lblk: u32, len: u32, start: u64) -> Mapped {
     Mapped { lblk: Lblk(lblk), len, holds: Holds::Written(Pblk(start)) }
 }
 
-/// The extent or hole around a block is what the map tells of each block in it, and ends where another one begins.
+/// The extent or hole around a block agrees with the map at each block in it, and ends where another one
+/// begins.
 #[test]
 fn what_lies_around_a_block_is_all_of_its_extent_or_hole() {
     for extents in [true, false] {

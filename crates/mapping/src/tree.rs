@@ -38,7 +38,7 @@ fn child_range(node: NodeView<'_>, at: usize, range: &Range<u64>) -> Range<u64> 
     key_of(at)..key_of(at + 1)
 }
 
-/// What only the path to a node can tell: is it one level below its parent, and within its range?
+/// What only the path to a node can show: is it one level below its parent, and within its range?
 fn check(node: NodeView<'_>, depth: u16, range: &Range<u64>) -> Result<(), Malformed> {
     let rule = |holds, rule, found| Malformed::unless(holds, STRUCTURE, rule, found);
     rule(node.depth() == depth, "is one level below its parent", node.depth().into())?;
@@ -192,7 +192,7 @@ fn mapped(lblk: Lblk, len: u32, start: u64, unwritten: bool) -> Mapped {
     Mapped { lblk, len, holds }
 }
 
-/// A walk in progress: the map, the cache, and whom to tell.
+/// A walk in progress: the map, the cache, and the callback.
 struct Walk<'a, T> {
     map: &'a FileMap,
     buffers: &'a Buffers,

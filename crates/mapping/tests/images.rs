@@ -37,8 +37,8 @@ fn map_of(image: &Image, ino: u64) -> (FileMap, u64) {
     (map, image.geometry.block_size.blocks_for(inode.size))
 }
 
-/// Holds the map of a marked file against the image: every block that has data bears its number, and these blocks are all.
-/// Tells the pieces that `find` made of the file.
+/// Compares the map of a marked file with the image: every data block contains its number, and there are no
+/// others. Returns the pieces that `find` made of the file.
 fn check(image_path: &Path, ino: u64, expected: impl Fn(u64) -> bool) -> Vec<Mapped> {
     let image = Image::open(image_path);
     let raw = File::open(image_path).unwrap();
@@ -208,7 +208,7 @@ fn files_that_the_kernel_wrote() {
     let opened = Image::open(&image);
     let (map, _) = map_of(&opened, sparse);
     let hole = map.find(&opened.buffers, Lblk(6), u32::MAX).unwrap();
-    assert_eq!((hole.len, hole.holds), (4_000_000_000 - 6, Holds::Hole), "one hole, told whole");
+    assert_eq!((hole.len, hole.holds), (4_000_000_000 - 6, Holds::Hole), "one hole, returned whole");
     let last = map.find(&opened.buffers, Lblk(4_000_000_000), 9).unwrap();
     assert!(matches!(last.holds, Holds::Written(_)));
 }

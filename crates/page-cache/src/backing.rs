@@ -1,4 +1,4 @@
-//! What the cache asks of whoever knows where a file's bytes are.
+//! The interface through which the cache asks where a file's bytes are.
 
 use std::io::IoSliceMut;
 

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! 1. Folios of a chunk do not overlap; each begins at a multiple of its size.
-//! 2. A chunk that left its file's map is `detached`, has no folios and gets none; who holds it looks the chunk up again.
+//! 2. A chunk that left its file's map is `detached`, has no folios and gets none; a thread that holds one
+//!    looks the chunk up again.
 //! 3. `dirty_blocks` and `writing_blocks` count these bits of its folios and change under the folio's lock;
 //!    so do the bits of `dirty_folios`, one for the first page of each folio that has a dirty block.
 

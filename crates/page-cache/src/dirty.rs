@@ -1,4 +1,4 @@
-//! What is dirty, since when, and who must wait for that.
+//! What is dirty, since when, and which writers must wait.
 //!
 //! ```text
 //! cache   (5, file 2)  (9, file 1)          files by the time of their oldest dirty chunk
@@ -79,7 +79,7 @@ impl Dirty {
         self.writing_bytes.load(Ordering::SeqCst)
     }
 
-    /// Dirty, or on the way and so still taking memory that nobody may reclaim.
+    /// Dirty, or in flight and therefore still in memory that cannot be reclaimed.
     fn unsettled_bytes(&self) -> u64 {
         self.dirty_bytes() + self.writing_bytes()
     }

@@ -1,6 +1,7 @@
-//! Errors of writing back, told once to everybody who has the file open.
+//! Write-back errors, reported once per open file.
 //!
-//! A failure is noted on the file, where nobody waits for it. Each open file remembers up to where it was told:
+//! A failure is recorded on the file, also when no thread waits for it. Each open file remembers up to where
+//! errors were reported to it:
 //!
 //! ```text
 //! file    0 ----- error 1 ----- told ----- error 2
@@ -11,8 +12,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. An open file hears of a failure that came while it was open, at the next time it asks, and hears of it once.
-//! 2. A failure that nobody has heard of yet is heard by who opens the file next.
+//! 1. An open file reports a failure that occurred while it was open at its next check, once.
+//! 2. A failure that no open file has reported yet is reported by the next open.
 //!
 //! Source: the behaviour of the kernel's errseq_t, Documentation/core-api/errseq.rst.
 
@@ -30,13 +31,13 @@ pub enum WriteError {
     Quota = 3,
 }
 
-/// Up to where somebody who has a file open was told of its errors.
+/// Up to where the errors of a file were reported to one open file.
 #[derive(Debug, Default)]
 pub struct Told(AtomicU64);
 
-/// A file's latest error, and how many there were that somebody was told of in between.
+/// A file's latest error, and how many earlier ones were reported in between.
 ///
-/// One word: the error in the low byte, whether anybody was told in bit 8, a count above.
+/// One word: the error in the low byte, whether it was reported in bit 8, a count above.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog(AtomicU64);
 
@@ -47,7 +48,8 @@ impl ErrorLog {
     /// Notes a failure.
     pub(crate) fn note(&self, error: WriteError) {
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
-            // Counting only what was told keeps those apart who were told from those who were not.
+            // Counting only reported errors distinguishes open files that reported one from those that did
+            // not.
             let count = (old & !(COUNT_ONE - 1)).wrapping_add(if old & TOLD != 0 || old == 0 {
                 COUNT_ONE
             } else {
@@ -81,7 +83,7 @@ impl ErrorLog {
                 Err(changed) => now = changed,
             }
         }
-        // Of two threads that ask on one open file, one is told.
+        // Of two threads that check one open file, one gets the error.
         if seen.swap(now, Ordering::AcqRel) == now {
             return None;
         }
@@ -132,7 +134,7 @@ mod tests {
         let (late, later) = (log.sample(), log.sample());
         assert_eq!(log.tell(&late), Some(WriteError::Quota));
         let after = log.sample();
-        assert_eq!(log.tell(&after), None, "opened after somebody was told");
+        assert_eq!(log.tell(&after), None, "opened after the error was reported");
         assert_eq!(log.tell(&later), Some(WriteError::Quota));
     }
 }

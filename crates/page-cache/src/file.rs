@@ -1,13 +1,13 @@
 //! The folios of one file: found, made, written into and read from.
 //!
-//! Owns: the map of chunks, the loops of [`write`](File::write) and [`read`](File::read). Does **not** own: the file's size (the
-//! caller cuts reads at it), who may write at the same time (the caller's lock of the inode), bringing bytes in (see `fill`),
-//! taking them out (see `writeback`).
+//! Owns: the map of chunks, the loops of [`write`](File::write) and [`read`](File::read). Does **not** own:
+//! the file's size (the caller limits reads to it), the exclusion of writers (the caller's lock of the
+//! inode), filling (see `fill`), write-back (see `writeback`).
 //!
 //! Invariants
 //! 1. Bytes of a block that is not uptodate are never handed out.
 //! 2. A write that changes a part of a block has the rest of it from the backing, or zeros where that has a hole.
-//! 3. One folio is locked at a time, except by who fills several: those in rising order.
+//! 3. A thread locks one folio at a time, except a fill, which locks several in rising order.
 
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -29,8 +29,8 @@ use crate::{Order, Shared, Told, WriteError};
 /// The end of the largest file.
 pub(crate) const POS_MAX: u64 = 1 << 63;
 
-/// What the cache has of one file. Made by [`PageCache::file`](crate::PageCache::file), kept by whoever uses it, and by the cache
-/// while something in it is dirty.
+/// The cached part of one file. Made by [`PageCache::file`](crate::PageCache::file), kept by its users, and
+/// by the cache while it has dirty bytes.
 pub struct File {
     pub(crate) this: Weak<Self>,
     pub(crate) shared: Arc<Shared>,
@@ -43,10 +43,10 @@ pub struct File {
     order_max: Order,
     pub(crate) chunks: RwLock<BTreeMap<u64, Arc<Chunk>>>,
     pub(crate) dirty: Mutex<DirtyChunks>,
-    /// Shared by who brings bytes in, see [`stop_fills`](Self::stop_fills).
+    /// Held shared by fills, see [`stop_fills`](Self::stop_fills).
     pub(crate) fills: RwLock<()>,
     pub(crate) errors: ErrorLog,
-    /// Counts runs that were settled, for who waits for one.
+    /// The number of settled runs, for threads that wait for one.
     pub(crate) settled: Mutex<u64>,
     pub(crate) is_settled: Condvar,
     /// Bytes of runs that are not settled.
@@ -107,13 +107,13 @@ impl File {
         1 << self.block_shift
     }
 
-    /// Notes that something of this file could not be written, for everybody who has it open. Runs that fail do it themselves
-    /// ([`Run::failed`](crate::Run::failed)).
+    /// Records that something of this file could not be written, for all open files of it. Runs that fail do
+    /// it themselves ([`Run::failed`](crate::Run::failed)).
     pub fn note_error(&self, error: WriteError) {
         self.errors.note(error);
     }
 
-    /// For somebody who opens it, and needs no [`Handle`](crate::Handle): where errors begin that he is to be told of.
+    /// For an opener without a [`Handle`](crate::Handle): the point after which errors are reported to it.
     #[must_use]
     pub fn told(&self) -> Told {
         self.errors.sample()
@@ -324,7 +324,7 @@ impl File {
         Ok(())
     }
 
-    /// Sets the bytes of one block to what the backing has, which is told: data, or a hole?
+    /// Sets the bytes of one block to those of the backing, given as data or a hole.
     fn load_block<B: Backing + ?Sized>(
         &self,
         folio: &Folio,
@@ -424,7 +424,7 @@ impl File {
         start..end as u32
     }
 
-    /// Bytes are here, or with the backing, up to `end`: what a [`Run`](crate::Run) tells of where it ends.
+    /// Up to this `end` bytes are in the cache or in the backing: the end that a [`Run`](crate::Run) reports.
     pub fn raise_end(&self, end: u64) {
         if self.end.load(Ordering::Acquire) < end {
             self.end.fetch_max(end, Ordering::AcqRel);
@@ -446,7 +446,7 @@ impl File {
         self.chunks.read().get(&number).cloned()
     }
 
-    /// The chunk of a page, if that can be told at once.
+    /// The chunk of a page, if it is known without a wait.
     pub(crate) fn try_chunk_of(&self, page: u64) -> Option<Arc<Chunk>> {
         self.chunks.try_read()?.get(&(page >> (CHUNK_SHIFT - PAGE_SHIFT))).cloned()
     }
@@ -520,7 +520,8 @@ impl File {
                 drop(slots);
                 continue;
             }
-            // Under the lock: who takes the folio out of the chunk takes it out of the clock afterwards.
+            // Under the lock: a thread that takes the folio out of the chunk takes it out of the clock
+            // afterwards.
             self.shared.remember(&folio);
             drop(slots);
             *memo = Some(chunk.clone());
@@ -531,7 +532,8 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // Nobody else has it: no run, no reader. Only the end of the whole cache drops a file with dirty blocks.
+        // There is no other holder: no run, no reader. Only dropping the whole cache drops a file with dirty
+        // blocks.
         for chunk in std::mem::take(self.chunks.get_mut()).into_values() {
             for folio in chunk.folios() {
                 let mut state = folio.state.write();
@@ -549,7 +551,7 @@ impl Drop for File {
     }
 }
 
-/// An extent that the backing told: within what was asked, whole blocks, and not nothing.
+/// An extent from the backing: within the requested range, whole blocks, and not empty.
 pub(crate) fn checked_extent(len: u64, asked: u64, block: u64) -> u64 {
     assert!(len >= block && len.is_multiple_of(block), "an extent of {len} bytes, with blocks of {block}");
     len.min(asked)

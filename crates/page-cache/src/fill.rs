@@ -1,7 +1,7 @@
 //! Bringing bytes in: many folios at a time, as few reads of the backing as the file's map allows.
 //!
-//! Who fills locks the folios for the time of the read. Who wants to read them waits for that and for nothing else; two threads
-//! that want the same blocks read them once.
+//! A fill locks its folios during the read. Readers of these folios wait for it and for nothing else; two
+//! threads that need the same blocks read them once.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -21,9 +21,10 @@ pub struct FillsStopped<'a> {
 }
 
 impl File {
-    /// Waits until nobody brings bytes in, and keeps it so. To be held from before blocks are dropped
-    /// ([`truncate`](Self::truncate), [`discard`](Self::discard)) until the map says so too: a reader that found the old map in
-    /// between would bring back what was cut off. Reads of what is here go on. Whoever has it must not read this file.
+    /// Waits for running fills and prevents new ones. Held from before blocks are dropped
+    /// ([`truncate`](Self::truncate), [`discard`](Self::discard)) until the map has changed too: a reader
+    /// with the old map in between would bring back truncated bytes. Reads of cached bytes continue. The
+    /// holder must not read this file.
     #[must_use]
     pub fn stop_fills(&self) -> FillsStopped<'_> {
         FillsStopped { _fills: self.fills.write() }
@@ -102,7 +103,7 @@ impl File {
                 at = folio.end();
                 folios.push(folio);
             }
-            // In rising order, and only who fills holds more than one.
+            // In rising order, and only a fill holds more than one.
             let mut states: Vec<_> = folios.iter().map(|folio| folio.state.write()).collect();
             if states.iter().all(|state| !state.is_gone()) {
                 return self.fill_folios(&range, &folios, &mut states, backing);

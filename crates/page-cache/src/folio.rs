@@ -9,9 +9,10 @@
 //!
 //! Invariants
 //! 1. A dirty block and a block being written is uptodate.
-//! 2. A folio that is `gone` from its file has no memory and no bits; who finds one looks it up again.
-//! 3. Bytes that somebody else holds (a run on its way to the device) never change: a writer takes memory of its own
-//!    ([`State::own_bytes`]). So nobody who writes waits for the device.
+//! 2. A folio that is `gone` from its file has no memory and no bits; a thread that finds one looks it up
+//!    again.
+//! 3. Bytes with another holder (a run in flight) never change: a writer takes memory of its own
+//!    ([`State::own_bytes`]). So no writer waits for the device.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A file as somebody has it open: how it was read and written last, by all who use this, and which errors were told.
+//! An open file: how it was read and written last, by all users of the handle, and which errors it has
+//! reported.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub struct Handle {
 }
 
 impl File {
-    /// Opens it. Errors of writing back that nobody was told of yet will be told to this one too.
+    /// Opens it. Write-back errors that were not reported yet will be reported to this handle too.
     #[must_use]
     pub fn open(self: &Arc<Self>) -> Handle {
         Handle {
@@ -88,7 +89,7 @@ impl Handle {
         self.file.write_expecting(pos, bytes, expected, now_ms, backing)
     }
 
-    /// What could not be written back since this open file was told last. What `fsync` and `close` answer.
+    /// Write-back errors since this open file reported the last one. The result of `fsync` and `close`.
     #[must_use]
     pub fn take_error(&self) -> Option<WriteError> {
         self.file.errors.tell(&self.told)

@@ -12,8 +12,8 @@
 //!                                                                 gone, its memory recycled
 //! ```
 //!
-//! Owns: folios and their memory; which blocks are uptodate, dirty, being written; the order of writing back; limits of dirty bytes;
-//! what to read ahead; which errors of writing back were told to whom.
+//! Owns: folios and their memory; which blocks are uptodate, dirty, in flight; the order of write-back;
+//! limits of dirty bytes; readahead; which write-back errors were reported to which open file.
 //!
 //! Does **not** own: where bytes are kept (a [`Backing`] says what a range is and reads it; the taker of a [`Run`] writes it), sizes
 //! of files, allocation, threads, a clock. Nothing here knows what kind of file system it serves.
@@ -28,14 +28,15 @@
 //!    device's write each time; a copy costs 0.2 ms at most, once for each run and folio, and memory within the limit of dirty bytes,
 //!    since what is being written counts as dirty there.)
 //! 5. Reads of what is here take locks shared with other readers only: the file's map, the chunk's list, the folio.
-//! 6. Every failure of writing back is told once to each open file: see [`Handle::take_error`].
+//! 6. Every write-back failure is reported once per open file: see [`Handle::take_error`].
 //! 7. Bytes that are [pinned](File::pin) do not change either: what holds for a run's holds for them.
-//! 8. Work done for somebody who wants memory is bounded by how much it is.
+//! 8. Reclaim on behalf of another allocation does bounded work.
 //!
-//! Locks, in this order: [`File::stop_fills`]; a file's map of chunks; a chunk's list; a folio (several only by who fills, in rising
-//! order); a file's list of dirty chunks; the cache's list of files; and last, one at a time: the pool, a ring of the clock, counts
-//! of settled runs, the lock of who waits. Only a folio's own lock, and the shared side of `stop_fills`, are held while the backing
-//! reads. The caller's lock of the inode comes before all, what its backing takes after a folio.
+//! Locks, in this order: [`File::stop_fills`]; a file's map of chunks; a chunk's list; a folio (several only
+//! by a fill, in rising order); a file's list of dirty chunks; the cache's list of files; and last, one at a
+//! time: the pool, a ring of the clock, counts of settled runs, the waiters' lock. Only a folio's own lock,
+//! and the shared side of `stop_fills`, are held while the backing reads. The caller's lock of the inode
+//! comes before all, locks of its backing after a folio.
 //!
 //! ```
 //! use page_cache::{Backing, Config, Extent, PageCache, Take};
@@ -118,7 +119,7 @@ use crate::stats::Counts;
 pub struct Config {
     /// Memory of folios and of what waits to be recycled. Exceeded only where nothing of it is clean.
     pub bytes_max: u64,
-    /// Above so many dirty bytes who writes back is called ([`PageCache::wait_for_work`]).
+    /// Above this many dirty bytes the write-back thread is woken ([`PageCache::wait_for_work`]).
     pub dirty_background_bytes: u64,
     /// At so many dirty bytes, with those being written, writers wait ([`PageCache::throttle`]).
     pub dirty_bytes_max: u64,
@@ -182,8 +183,8 @@ impl PageCache {
         Self { shared }
     }
 
-    /// The file that the caller calls `key`, with blocks of `block_bytes`: the one that somebody has, or that is dirty; else a new
-    /// one, of which nothing is here.
+    /// The file with the caller's `key` and blocks of `block_bytes`: the existing one if it has users or
+    /// dirty bytes, otherwise a new, empty one.
     ///
     /// # Panics
     /// If blocks are not 1 KiB to 64 KiB, a power of two; or not what they were for this file.
@@ -192,7 +193,7 @@ impl PageCache {
         self.file_of(key, block_bytes, Order::MAX)
     }
 
-    /// As [`file`](Self::file), a new one with folios of at most this order, for who writes back in small pieces.
+    /// As [`file`](Self::file); a new file has folios of at most this order, for write-back in small pieces.
     ///
     /// # Panics
     /// As [`file`](Self::file).
@@ -211,8 +212,8 @@ impl PageCache {
         file
     }
 
-    /// The run that has been dirty longest, of at most `bytes_max` bytes (a block at least), if since `until_ms` or before. Of
-    /// blocks that are dirty and on their way nothing is told until they are settled.
+    /// The run that has been dirty longest, of at most `bytes_max` bytes (a block at least), if since
+    /// `until_ms` or before. Blocks that are dirty and in flight are skipped until they are settled.
     #[must_use]
     pub fn take_run(&self, until_ms: u64, bytes_max: u64) -> Option<Run> {
         self.shared.take_run(until_ms, bytes_max)
@@ -230,8 +231,8 @@ impl PageCache {
         self.shared.throttle(wait_max)
     }
 
-    /// For the thread that writes back: waits until dirty bytes are above the background limit, or a writer waits, or somebody
-    /// [woke](Self::wake_flusher) it; `wait_max` at most. Are they above?
+    /// For the write-back thread: waits until dirty bytes are above the background limit, a writer waits, or
+    /// a thread [woke](Self::wake_flusher) it; at most `wait_max`. Are they above?
     pub fn wait_for_work(&self, wait_max: Duration) -> bool {
         self.shared.wait_for_work(wait_max)
     }
@@ -247,8 +248,8 @@ impl PageCache {
         self.shared.wake_flusher();
     }
 
-    /// Takes clean folios of about `bytes` bytes out, those first that nobody used for long, with bounded work, and gives their
-    /// memory back to the system. How much it was.
+    /// Evicts clean folios of about `bytes` bytes, the least recently used first, with bounded work, and
+    /// returns their memory to the system. Returns how much it was.
     pub fn shrink(&self, bytes: u64) -> u64 {
         self.shared.shrink_by(bytes)
     }

@@ -1,4 +1,4 @@
-//! Bytes handed out without a copy: for who passes them on in one vectored write.
+//! Zero-copy bytes, to be passed on in one vectored write.
 //!
 //! A pin shares the folio's memory, as a run does: the bytes stay what they were when they were pinned, and a writer that comes
 //! meanwhile copies the folio. So pin for the length of one system call, and where few write what many read.

@@ -6,7 +6,7 @@
 //!
 //! Invariants
 //! 1. `held` is what the system gave: in use and waiting. All of it is charged to the budget.
-//! 2. What comes from here has any content. Nobody may read a byte of it that was not filled since.
+//! 2. Memory from the pool has undefined content. No byte may be read before it was filled.
 //! 3. [`Memory`] comes back by itself, when its last holder drops it.
 //! 4. With a small budget each folio is a mapping of its own, so that what [`Pool::trim`] frees goes back to the system at once.
 //!    A general allocator packs folios with other blocks of their size, which live longer: one metadata block in use keeps

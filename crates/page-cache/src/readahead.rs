@@ -10,8 +10,9 @@
 //! The start of a window is the *marker*: when the reader gets there the next window is due, so that it is on its way
 //! while this one is being read. Folios grow by two orders each time.
 //!
-//! Readers of one file at different places are told apart by where they read, not by who they are, which not everybody says (a mount
-//! that is not told of opening sees one file). So one open file that is read at two places in turn has two windows, too:
+//! Sequential readers of one file are distinguished by position, not by identity, which is not always known
+//! (a mount without open requests sees one file). So one open file that is read at two positions in turn has
+//! two windows, too:
 //!
 //! ```text
 //! 0..64K, 8M..8M+64K, 64K..128K, 8M+64K..8M+128K      stream 1: 0..128K      stream 2: 8M..8M+128K
@@ -32,8 +33,8 @@ pub struct Window {
     pub order: Order,
 }
 
-/// Readers that are told apart. Who reads here and there counts as a new one each time, and takes the place of the one that has been
-/// quiet longest.
+/// The most readers that are distinguished. A random reader counts as a new one each time, and replaces the
+/// one that was idle longest.
 const STREAMS_MAX: usize = 8;
 
 /// What one file was read like, by all its readers.
@@ -181,7 +182,7 @@ mod tests {
                     "reader {reader}, step {step}"
                 );
             }
-            // And one that follows nobody.
+            // And one that continues no window.
             assert_eq!(streams.after_read((step * 7 + 5) << 33, 4096, true, MAX), None);
         }
         assert_eq!(streams.streams.len(), STREAMS_MAX);

@@ -1,4 +1,4 @@
-//! Which folios go when memory is wanted: clean ones that nobody touched since the clock's hand passed.
+//! Which folios reclaim evicts: clean ones that were not used since the clock hand passed.
 //!
 //! ```text
 //! ring: [ f17 | f4 | f93 | f12 ]    the hand passes: touched -> untouched; untouched and clean -> gone; dirty -> stays
@@ -10,9 +10,9 @@
 //! Invariants
 //! 1. A ring names each folio that is in its file's map once, at `ring_at`, and no other; a folio that is being taken out of the
 //!    map leaves the ring afterwards.
-//! 2. Whoever reclaims only tries locks of chunks and folios, so it may be called under any of them (a writer needs memory under
-//!    its folio's lock), and takes a ring's lock only to look or to take out.
-//! 3. A folio that somebody holds stays.
+//! 2. Reclaim only tries locks of chunks and folios, so it may be called under any of them (a writer
+//!    allocates memory under its folio's lock), and takes a ring's lock only to look or to remove.
+//! 3. A folio with another holder stays.
 //! 4. The work of one call is bounded: two looks for each 4 KiB that are wanted, and 64.
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::stats::thread_number;
 
 const RINGS: usize = 8;
 
-/// Who has a folio that nobody is at: its chunk, its ring, and who reclaims it.
+/// The holders of an unused folio: its chunk, its ring, and reclaim.
 const HOLDERS: usize = 3;
 
 /// Folios looked at under one lock of a ring.
@@ -105,14 +105,15 @@ impl Shared {
         freed
     }
 
-    /// Takes one folio out of its file, if it is clean and nobody is at it.
+    /// Takes one folio out of its file, if it is clean and unused.
     fn evict(&self, folio: &Arc<Folio>) -> bool {
         let Some(file) = folio.file.upgrade() else { return false };
         let memory = {
             let Some(chunk) = file.try_chunk_of(folio.page) else { return false };
             let Some(mut slots) = chunk.slots.try_write() else { return false };
             let Some(mut state) = folio.state.try_write() else { return false };
-            // Who holds it is about to use it: a fill that makes many folios must not lose the first for the last.
+            // Its holder is about to use it: a fill that makes many folios must not lose the first for the
+            // last.
             let is_pinned = state.bytes.as_ref().is_some_and(|bytes| Arc::strong_count(bytes) > 1);
             let is_held = is_pinned || Arc::strong_count(folio) > HOLDERS;
             let is_idle = state.dirty.is_empty() && state.writing.is_empty() && !state.is_gone() && !is_held;

@@ -79,7 +79,7 @@ pub struct Stats {
     pub hole_bytes: u64,
     /// Bytes that writes copied in.
     pub written_bytes: u64,
-    /// Bytes that were read before anybody asked.
+    /// Bytes that were read ahead.
     pub readahead_bytes: u64,
     /// Folios that were copied because a run held their bytes when they were written.
     pub copies_for_writers: u64,

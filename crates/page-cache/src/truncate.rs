@@ -9,8 +9,8 @@
 //!                                            drop 2048..8192
 //! ```
 //!
-//! A run that has blocks of the range on their way is waited for: when this returns, no write to them is under way, and their
-//! place may be given to somebody else.
+//! Waits for runs in flight that contain blocks of the range: on return no write to them is in flight, and
+//! their blocks may be given to another file.
 
 use std::ops::{Range, RangeFrom};
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl File {
         if is_empty {
             let mut slots = chunk.slots.write();
             let mut state = folio.state.write();
-            // Somebody may have filled it again: another part of it.
+            // Another thread may have filled another part of it again.
             if !state.is_gone() && state.uptodate.is_empty() && slots.remove(folio, chunk.number) {
                 let memory = state.take();
                 drop((state, slots));

@@ -139,12 +139,12 @@ impl File {
             at += piece.len();
             pieces.push(piece);
         }
-        let file = self.this.upgrade().expect("a file is used by who has it");
+        let file = self.this.upgrade().expect("a file is in use while a handle exists");
         Run { file, start, dirtied_ms, pieces }
     }
 
-    /// Takes the first dirty blocks in a row that are not on their way, of `blocks`, and tells whether dirty ones before them are;
-    /// `is_next`: only if they begin there.
+    /// Takes the first consecutive dirty blocks of `blocks` that are not in flight, and returns whether dirty
+    /// ones before them are; `is_next`: only if they start there.
     fn take_piece(
         &self,
         chunk: &Chunk,
@@ -354,10 +354,10 @@ impl Run {
         self.settle(false);
     }
 
-    /// The backing refused the bytes for good: whoever has the file open is told. The blocks are clean, and readers find the bytes
-    /// as long as memory is not wanted, like with the kernel.
+    /// The backing refused the bytes for good: the open files get the error. The blocks are clean, and
+    /// readers find the bytes until memory is reclaimed, as with the kernel.
     pub fn failed(mut self, error: WriteError) {
-        // Before anybody who waits for this run wakes up and asks.
+        // Before any waiter of this run wakes up and checks.
         self.file.errors.note(error);
         self.settle(false);
     }

@@ -108,7 +108,7 @@ fn bytes_that_were_refused_are_there_until_memory_is_wanted() {
     assert_eq!(buf, [1; 4096]);
     let late = cache.file(1, 4096).open();
     assert_eq!(file.take_error(), Some(WriteError::NoSpace));
-    assert_eq!(late.take_error(), Some(WriteError::NoSpace), "nobody had been told when it opened");
+    assert_eq!(late.take_error(), Some(WriteError::NoSpace), "the error was not reported when it opened");
     assert_eq!(cache.file(1, 4096).open().take_error(), None);
 }
 
@@ -139,7 +139,7 @@ fn what_becomes_dirty_later_is_not_waited_for() {
     let file = cache.file(1, 4096);
     file.write(0, &[1; 4096], 1, &toy).unwrap();
     file.write(5 * MIB, &[1; 4096], 1, &toy).unwrap();
-    // As fsync does, while somebody goes on writing.
+    // As fsync does, while another thread keeps writing.
     let (until_ms, mut runs) = (1, 0);
     while let Take::Run(run) = file.take_run(0..u64::MAX, until_ms, MIB) {
         toy.store(&run);

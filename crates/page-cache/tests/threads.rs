@@ -59,11 +59,15 @@ impl World {
 
     fn throttle(&self) {
         let start = Instant::now();
-        // At the end nobody writes back any more.
+        // At the end no write-back runs any more.
         while matches!(self.cache.throttle(Duration::from_millis(200)), Throttled::Over { .. })
             && self.goes_on()
         {
-            assert!(start.elapsed() < Duration::from_secs(60), "somebody writes back: {:?}", self.cache);
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "another write-back is running: {:?}",
+                self.cache
+            );
         }
     }
 
@@ -192,7 +196,7 @@ fn run(block: u32, order_max: u8) {
     let world = World::new(block, order_max);
     let size = RwLock::new(0);
     std::thread::scope(|scope| {
-        // Whoever fails ends it for all.
+        // The first failure ends the test for all threads.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {

@@ -117,7 +117,8 @@ fn top_directories_spread_and_others_stay() {
     assert!(flexes.len() >= 3, "{flexes:?}");
 }
 
-/// Who takes turns with somebody at a pace goes elsewhere, and stays there: in the flex group of the directory, and behind it too.
+/// A thread that alternates with another in a group moves elsewhere, and stays there: in the flex group of
+/// the directory, and after it too.
 #[test]
 fn threads_that_take_turns_part() {
     let image = Image::mke2fs("64M", &["-b", "1024", "-G", "2"]);

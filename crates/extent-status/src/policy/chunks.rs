@@ -5,13 +5,13 @@
 //! ring, list 1   inodes with warm chunks only  when they are far more
 //! ```
 //!
-//! The work of a scan is bounded, however many inodes, entries and delayed entries there are and whatever it is asked for: every
-//! inode on a list has something to give, and knows the chunk where it is. Who is over the limit by more comes again with the next
-//! entry.
+//! The work of a scan is bounded, however many inodes, entries and delayed entries there are and however much
+//! is requested: every inode on a list has something to evict, and knows the chunk where it is. A cache that
+//! is further over its limit scans again at the next entry.
 //!
-//! A scan is the turn of one inode, of two full chunks at most: what an inode's turn costs is not its entries but memory that nobody
-//! had looked at for long (its lock, places on lists, keys of neighbours), some 64 entries' worth, and two in a row were the longest
-//! scans. Nor does it go on with chunks when what was left of one was made one with another.
+//! A scan visits one inode and at most two full chunks. The cost of a visit is not its entries but cold
+//! memory (the lock, list positions, keys of neighbours), about 64 entries' worth, and two visits in one scan
+//! were the longest scans. Nor does a scan go on with chunks after it merged the rest of one with another.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,7 +25,8 @@ use crate::ring::Ring;
 const INODES_MAX: u32 = 8;
 /// Entries of the chunks that it looks at, at most.
 const ENTRIES_MAX: u32 = 2 * crate::chunk::ENTRIES_MAX as u32;
-/// Of so many steps one goes to a warm chunk, or what was found yesterday would stay for ever; as long as lookups miss as often.
+/// One of so many steps goes to a warm chunk, or yesterday's hot entries would stay forever, while lookups
+/// miss as often.
 const AGING_PERIOD: u32 = 32;
 
 pub(super) fn scan(shared: &Shared, nr: u32, need: Need) -> Scan {

@@ -131,7 +131,7 @@ fn from_the_inactive(state: &mut State, nr: u32, out: &mut Scan) {
     second_chance(state, nr, out, INACTIVE);
 }
 
-/// From the head of the active list, when nobody's inactive list has anything; what was found again stays.
+/// From the head of the active list, if no inactive list has anything; entries that were found again stay.
 fn from_the_active(state: &mut State, nr: u32, out: &mut Scan) {
     second_chance(state, nr, out, INACTIVE);
     second_chance(state, nr, out, ACTIVE);

@@ -240,8 +240,8 @@ impl Remover<'_, '_> {
         self.left > 0 && first < self.range.end && first + len > self.range.start
     }
 
-    /// Tells the data of the last runs that `bytes`, whose numbers begin with logical block `first`, has in the range: the slots
-    /// that have to be cleared.
+    /// Passes the data of the last runs of `bytes`, whose numbers begin with logical block `first`, in the
+    /// range to the callback. Returns the slots that have to be cleared.
     fn numbers(&mut self, bytes: &[u8], first: u64) -> Range<u64> {
         let from = self.range.start.saturating_sub(first);
         let to = self.range.end.saturating_sub(first).min(bytes.len() as u64 / 4);
@@ -284,7 +284,7 @@ impl Remover<'_, '_> {
                 self.left -= 1; // looking counts too: a map of empty blocks is no endless step
                 return Ok(used == 0);
             }
-            // Kept in memory, so that clearing cannot be refused once the data was told as free.
+            // Kept in memory, so that clearing cannot fail after the data was reported as free.
             map.change_numbers(self.editor, Some(block), &mut |_| ())?;
             let gone = self.numbers(&held, first);
             let cleared = gone.clone().filter(|at| get(&held, *at) != 0).count();

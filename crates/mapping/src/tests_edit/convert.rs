@@ -99,8 +99,8 @@ fn what_is_written_before_is_continued_as_long_as_it_can_be() {
     assert_eq!(told(&map, &toy.buffers), model);
 }
 
-/// The first piece may meet a full leaf. Without a block it is refused, and nothing has changed; with as many as are told of it is
-/// done, and needs no more.
+/// The first piece may meet a full leaf. Without a block it is refused, and nothing has changed; with the
+/// stated number of blocks it succeeds, and needs no more.
 #[test]
 fn a_full_leaf_refuses_the_first_piece_or_is_split_once() {
     for (depth, room) in [(0, 4), (1, 84), (2, 84)] {
@@ -166,8 +166,8 @@ fn in_no_order_a_refused_piece_is_done_later() {
     assert!(extents(&map, &toy, 0).len() <= toy.out.borrow().len());
 }
 
-/// Several extents, and no block for the second: the first call tells that the first one is done, the next one is refused and has
-/// changed nothing. So what a refused call leaves need not be looked for.
+/// Several extents, and no block for the second: the first call returns that the first one is done, the next
+/// one is refused and has changed nothing. So a refused call leaves nothing to look for.
 #[test]
 fn what_is_done_before_a_refusal_is_told() {
     let toy = Toy::new(BlockSize::MIN);

@@ -148,7 +148,7 @@ impl FileMap {
         let leaf = self.view(path.leaf.as_ref());
         let first = if run.len > 0 { Some(run.list[0].lblk) } else { leaf.key(removed) };
         let key = first.filter(|key| at == 0 && path.depth > 0 && leaf.key(0) != Some(*key));
-        path.leaf = None; // nobody holds the bytes: they are changed in place
+        path.leaf = None; // the bytes have no other holder: they are changed in place
         if key.is_some() {
             self.pin(editor, step.block)?;
             for above in Self::keys_above(&path, path.depth) {
@@ -334,7 +334,7 @@ pub(crate) fn set_state(
         after.into_iter().for_each(|after| run.push(after));
         let place = (at - usize::from(before.is_some()), 1 + before.iter().count() + after.iter().count());
         match map.replace(editor, path, place, &run, None, &mut || ()) {
-            // It is for the next call to be refused: what is done here is told.
+            // The next call is refused; this one returns what is done.
             Err(EditFault::NoSpace) if left < extents_max => return Ok(Some(from)),
             replaced => {
                 if replaced? {

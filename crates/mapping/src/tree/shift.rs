@@ -169,7 +169,7 @@ fn change_leaf(
     key: Option<u32>,
     change: impl Fn(&mut [u8]) -> bool,
 ) -> Result<(), EditFault> {
-    path.leaf = None; // nobody holds the bytes: they are changed in place
+    path.leaf = None; // the bytes have no other holder: they are changed in place
     let block = path.last().block;
     if key.is_some() {
         map.pin(editor, block)?;

@@ -102,8 +102,8 @@ impl FileMap {
         Ok(())
     }
 
-    /// Moves the upper half of a full node to `block` and puts the new entry into the half that it belongs to; behind all
-    /// others it gets the new node for itself. Tells the new node's first key.
+    /// Moves the upper half of a full node to `block` and puts the new entry into the half that it belongs
+    /// to; an entry after all others gets the new node for itself. Returns the new node's first key.
     fn split_node(
         &mut self,
         editor: &Editor<'_>,
@@ -116,7 +116,7 @@ impl FileMap {
         let held = editor.buffers.get(step.block, self.seal().owner, |_| Ok(()))?;
         let slots = NodeView::new(&held).slots();
         let len = slots.len();
-        // Elsewhere than at the tree's end halves serve better: there nobody knows where the next one goes.
+        // Elsewhere than at the tree's end halves are better: the place of the next entry is unknown there.
         let is_append = path.range.end == WHOLE.end && new.is_some_and(|(at, _)| at == len);
         let half = if is_append { len } else { len / 2 };
         let (stays, goes) = match new {

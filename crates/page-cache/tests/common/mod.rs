@@ -1,4 +1,4 @@
-//! A toy for a backing: bytes with holes, which counts what is read of it and fails when it is told to.
+//! A toy backing: bytes with holes, which counts reads and fails on request.
 
 #![allow(dead_code, unreachable_pub)]
 
