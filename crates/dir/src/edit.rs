@@ -23,7 +23,7 @@
 //!    never move: only empty ones at the end are given back.
 //! 5. The cache agrees with the blocks after every operation, or is empty (after every fault).
 //!
-//! Whoever changes a directory holds its lock alone, and reserves [`Needs`] first.
+//! A caller that changes a directory holds its lock exclusively, and reserves [`Needs`] first.
 //!
 //! Encrypted and casefolded directories are read only.
 //!
@@ -53,7 +53,7 @@ use crate::{Dir, DirBlocks, Format, Kept};
 pub use ahead::AHEAD_MAX;
 pub use cache::{DirCache, Stats};
 
-/// Who has a directory's blocks and may change them, in a transaction with room for [`Needs`].
+/// Reads and changes a directory's blocks, in a transaction with room for [`Needs`].
 ///
 /// The kind that a block is changed as is its kind from then on: a leaf's number may become an index block's.
 /// Bytes are laid out with everything but checksums.
@@ -90,9 +90,9 @@ pub trait DirEdit: DirBlocks {
         self.look_leaf(lblk, look)
     }
 
-    /// As [`change_leaf`](Self::change_leaf) for who knows the leaf without a look at it: these bytes, each at its offset, take the place
-    /// of what is there. `false`: nothing was changed, and he has to look. `there`: bytes that are at an offset before, if he is right; what he
-    /// changed is not committed if they are not.
+    /// As [`change_leaf`](Self::change_leaf), without reading the leaf: these bytes, each at its offset,
+    /// replace the present ones. `false`: nothing was changed, and the caller has to read it. `there`: the
+    /// bytes expected at an offset before; if they differ, the change is not committed.
     ///
     /// # Errors
     /// As [`change_leaf`](Self::change_leaf).
@@ -135,20 +135,20 @@ pub trait DirEdit: DirBlocks {
     /// Sets the directory's INDEX flag, or takes it off.
     fn set_indexed(&self, indexed: bool);
 
-    /// Asks the processor for what it takes to change a leaf, which comes next: best effort, nothing is waited for that was not
-    /// asked for before.
+    /// Prefetches what a change of a leaf needs that comes next: best effort, and it waits only for lines
+    /// that were prefetched before.
     fn ask_ahead(&self, _at: &Location, _what: Ahead) {}
 }
 
-/// Where a leaf or linear block is, as far as [who has it](DirEdit) has found out: kept for him beside what else is known of the block, as
-/// long as the block is the directory's.
+/// Where a leaf or linear block is, as far as [`DirEdit`] has found out: kept beside the other notes on the
+/// block, as long as the block belongs to the directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Location {
     /// Its number; 0 when that is not known.
     pub block: Pblk,
     /// Where it was in the cache of blocks.
     pub hint: Hint,
-    /// Where its bytes were in memory when they were changed last: good for asking the processor for them, and for nothing else.
+    /// Where its bytes were in memory at their last change: for prefetching them only.
     pub bytes_at: usize,
 }
 
@@ -367,7 +367,8 @@ impl<'a> Editor<'a> {
         Ok(self.find(name)?.map(|spot| spot.ino))
     }
 
-    /// As [`lookup`](Self::lookup), for who will remove the name: see [`remove_found`](Self::remove_found).
+    /// As [`lookup`](Self::lookup), for a caller that will remove the name: see
+    /// [`remove_found`](Self::remove_found).
     ///
     /// # Errors
     /// As [`lookup`](Self::lookup).
@@ -410,7 +411,7 @@ impl<'a> Editor<'a> {
         self.remove_at(name, None)
     }
 
-    /// Removes a name that [`find`](Self::find) found, and that nobody changed since.
+    /// Removes a name that [`find`](Self::find) found, if it did not change since.
     ///
     /// # Errors
     /// As [`remove`](Self::remove); the name is somewhere else by now, of which the caller made sure that it is not.
@@ -528,7 +529,7 @@ impl<'a> Editor<'a> {
         done
     }
 
-    /// Shows a leaf to who looks at few of its bytes.
+    /// Passes a leaf to a reader of few of its bytes.
     fn look_leaf(&mut self, lblk: Lblk, look: &mut dyn FnMut(&[u8])) -> Result<(), ReadFault> {
         self.cache.stats.leaf_reads += 1;
         let dir = self.dir();
@@ -556,7 +557,7 @@ impl<'a> Editor<'a> {
         self.dir().corrupt(block, lblk, fact)
     }
 
-    /// The block is not as it was when it was looked at: somebody else changed it.
+    /// The block is not as it was when it was read: it was changed meanwhile.
     fn stale(&self, lblk: Lblk) -> EditFault {
         let fact = Malformed::new("directory block", "entries are where they were", lblk.0);
         self.dir().placed(ReadFault::corrupt(Place::default(), fact), lblk).into()

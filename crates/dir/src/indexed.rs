@@ -86,7 +86,7 @@ struct Listing<'a, 't> {
     from_hash: u32,
     /// Names of the hash that the last leaf's successor continues.
     held: Vec<Item<'static>>,
-    /// "." and "..", until they are told with the first leaf.
+    /// "." and "..", until they are returned with the first leaf.
     dots: Vec<Item<'static>>,
     /// Index blocks above the one that is being walked.
     path: Vec<Lblk>,
@@ -105,7 +105,7 @@ pub(crate) enum NotByHash {
 }
 
 impl Dir<'_> {
-    /// Lists in the order of hashes; or tells why it cannot, before anything else was told.
+    /// Lists in the order of hashes; or returns why it cannot, before any entry was returned.
     pub(crate) fn list_indexed(
         &self,
         format: &Format,
@@ -157,8 +157,8 @@ fn dots_of(block: &Buffer, root: &DxRoot<'_>, filetype: bool) -> Vec<Item<'stati
 }
 
 impl Listing<'_, '_> {
-    /// Tells what is below these entries of an index block, with `levels` levels of nodes between them and the leaves.
-    /// Recurses as deep as the root says, at most twice.
+    /// Lists what is below these entries of an index block, with `levels` levels of nodes between them and
+    /// the leaves. Recurses as deep as the root says, at most twice.
     fn below(&mut self, entries: DxEntries<'_>, levels: u8, range: Range) -> ControlFlow<()> {
         let mut ahead_until = 0;
         for at in entries.position(self.from_hash)..entries.len() {
@@ -238,8 +238,8 @@ impl Listing<'_, '_> {
         self.settle(items, range.continued())
     }
 
-    /// Tells the items of a leaf in order, with those that waited for it. Items of the hash that the next leaf continues
-    /// wait in their turn.
+    /// Lists the entries of a leaf in order, with the pending ones. Entries of the hash that continues in the
+    /// next leaf stay pending.
     fn settle(&mut self, items: Vec<Item<'static>>, continued: Option<u32>) -> ControlFlow<()> {
         let mut ready = std::mem::take(&mut self.dots);
         if self.held.first().map(|item| item.hash.hash) != continued {

@@ -4,12 +4,14 @@
 //! Does **not** own: where a directory's blocks are ([`DirBlocks`] is asked), inodes.
 //!
 //! Invariants
-//! 1. A name that is there during the whole of a listing is told exactly once.
-//! 2. Walks are bounded by the directory's size; for a lookup an index that breaks a rule is an error with metadata_csum,
-//!    and a reason to search linearly without. A listing reads what can be read, and tells what cannot.
+//! 1. A name that exists during the whole of a listing is returned exactly once (INV-Y1).
+//! 2. Walks are bounded by the directory's size. For a lookup an index that breaks a rule is an error with
+//!    metadata_csum, and a reason for a linear search without. A listing returns what can be read, and
+//!    reports what cannot.
 //! 3. Positions rise: a listing that goes on from an entry's [`next`](DirEntry::next) never comes back to it.
-//! 4. Names with a slash or NUL are not told (but for ciphertext, which may hold any byte), nor are further "." and "..".
-//!    Whatever is left out is told as damage; so is a name that comes twice, where names are told by hash.
+//! 4. Names with a slash or NUL are not returned (except for ciphertext, which may hold any byte), nor are
+//!    further "." and "..". Every name left out is reported as damage; so is a duplicate name, where names
+//!    are listed by hash.
 //!
 //! Two kinds of directories are searched block by block though they have an index: those that are encrypted and casefolded
 //! (their hashes are made with a key), and casefolded ones when the folded name's hash does not lead to the name.
@@ -39,7 +41,7 @@ use ondisk::{Features, Geometry, Superblock};
 use crate::indexed::NotByHash;
 use crate::list::Telling;
 
-/// Who has a directory's blocks.
+/// Reads a directory's blocks.
 pub trait DirBlocks {
     /// Number of blocks: i_size / block size.
     fn len(&self) -> u32;
@@ -55,7 +57,8 @@ pub trait DirBlocks {
     /// The block cannot be read or its checksum is wrong.
     fn leaf(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault>;
 
-    /// Shows a leaf's bytes, as [`leaf`](Self::leaf) would give them, to who looks at few of them. `false`: it is a hole.
+    /// Passes a leaf's bytes, as [`leaf`](Self::leaf) would return them, to a reader of few of them. `false`:
+    /// it is a hole.
     ///
     /// # Errors
     /// As [`leaf`](Self::leaf).
@@ -73,8 +76,8 @@ pub trait DirBlocks {
     /// As [`leaf`](Self::leaf).
     fn index(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault>;
 
-    /// For a block that is a hole: how many blocks from there on are known to be holes, at least 1. A directory may be told
-    /// to be far larger than what was written of it.
+    /// For a block that is a hole: how many blocks from there on are known to be holes, at least 1. A
+    /// directory's size may be far larger than what was written of it.
     fn hole_len(&self, _lblk: Lblk) -> u32 {
         1
     }
@@ -96,7 +99,7 @@ pub struct Format {
     pub hash_seed: [u32; 4],
     /// Unsigned variant of the hashes.
     pub unsigned_hash: bool,
-    /// Version for directories that are made; existing ones tell their own.
+    /// Version for new directories; existing ones have their own.
     pub default_hash: Option<HashVersion>,
 }
 
@@ -157,7 +160,7 @@ impl Cursor {
 pub struct DirEntry<'a> {
     /// The inode it leads to.
     pub ino: Ino,
-    /// Type as the entry tells it; `None` without the filetype feature.
+    /// Type in the entry; `None` without the filetype feature.
     pub kind: Option<FileType>,
     /// Name: 1 to 255 bytes.
     pub name: &'a [u8],
@@ -183,12 +186,12 @@ impl Dir<'_> {
         }
     }
 
-    /// Tells entries from `from` on in the order of the kernel's readdir, until `each` breaks. "." and ".." come first in
-    /// indexed and linear directories, and somewhere among the others in those of a single block and inline ones, which are
-    /// listed by hash too (if the file system has the dir_index feature).
+    /// Lists entries from `from` on in the order of the kernel's readdir, until `each` breaks. "." and ".."
+    /// come first in indexed and linear directories, and somewhere among the others in those of a single
+    /// block and inline ones, which are listed by hash too (if the file system has the dir_index feature).
     ///
-    /// A damaged block is told to `damage` and skipped, as the kernel does. A directory whose index has a broken root is listed block
-    /// by block, with positions of that kind.
+    /// A damaged block is reported to `damage` and skipped, as the kernel does. A directory whose index has a
+    /// broken root is listed block by block, with positions of that kind.
     ///
     /// # Errors
     /// Nothing could be read at all: the first fault.
@@ -216,7 +219,7 @@ impl Dir<'_> {
             (Kept::Linear(blocks), _) => self.list_linear(&entries, *blocks, &mut telling),
             (Kept::Indexed(blocks), _) => {
                 self.list_indexed(format, *blocks, &mut telling).unwrap_or_else(|reason| {
-                    // A root that cannot be read is told when its block's turn comes.
+                    // A root that cannot be read is reported at its block's turn.
                     if let NotByHash::Broken(fault) = reason {
                         telling.fault(fault);
                     }

@@ -13,7 +13,7 @@ use ondisk::inline_data::InlineDir;
 use crate::lookup::Ahead;
 use crate::{Cursor, Dir, DirBlocks, DirEntry};
 
-/// Whom a listing talks to, and from where on.
+/// The callbacks of a listing, and where it starts.
 pub(crate) struct Telling<'a> {
     pub(crate) from: Cursor,
     /// The directory.
@@ -36,7 +36,7 @@ impl<'a> Telling<'a> {
         Self { from, ino, each, damage, first_fault: None, is_readable: from != Cursor::START }
     }
 
-    /// Tells the entry at position `at`, unless that is before the listing's start.
+    /// Returns the entry at position `at`, unless that is before the listing's start.
     pub(crate) fn entry(
         &mut self,
         at: u64,
@@ -60,7 +60,7 @@ impl<'a> Telling<'a> {
         }
     }
 
-    /// The entry at position `at` has the name of another: both are told, but a copy can hold only one.
+    /// The entry at position `at` has the name of another: both are returned, but a copy can hold only one.
     pub(crate) fn twice(&mut self, at: u64, ino: Ino) {
         if at >= self.from.0 {
             let rule = "no other entry has the same name (the entry's inode)";
@@ -81,7 +81,7 @@ impl<'a> Telling<'a> {
     }
 }
 
-/// That a name is not one of a path: told as damage, and the name is left out.
+/// That a name is not valid in a path: reported as damage, and the name is left out.
 fn not_plain() -> Malformed {
     Malformed::new("directory entry", "name has no slash and no NUL", 0u8)
 }
@@ -96,8 +96,8 @@ pub(crate) enum Run {
 }
 
 impl Run {
-    /// That the entry is no entry to tell: no path leads to a name like this, and "." is not another file's. Told as damage, so
-    /// that nothing is left out in silence.
+    /// That the entry is not returned: no path leads to a name like this, and "." is not another file's.
+    /// Reported as damage, so that nothing is left out silently.
     pub(crate) fn judge(self, index: usize, entry: &Entry<'_>, is_plain: bool) -> Result<(), Malformed> {
         if !is_plain {
             return Err(not_plain());
@@ -175,7 +175,7 @@ impl Dir<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Tells a run of entries that begins at position `start`.
+    /// Returns a run of entries that begins at position `start`.
     fn tell_run(
         &self,
         format: &DirFormat,

@@ -1,4 +1,4 @@
-//! The order of hashes: entries that wait, and how they are told.
+//! The order of hashes: pending entries, and their output.
 //!
 //! The kernel lists by hash every directory that has an index or could get one with its next block: also those of a single
 //! block and inline ones, if the file system has the dir_index feature. So positions keep their meaning when they grow. In
@@ -67,7 +67,7 @@ impl Deref for Source<'_> {
     }
 }
 
-/// An entry that waits to be told.
+/// A pending entry.
 pub(crate) struct Item<'a> {
     pub(crate) hash: NameHash,
     pub(crate) ino: Ino,
@@ -87,10 +87,10 @@ impl Item<'_> {
     }
 }
 
-/// Tells entries by their hashes.
+/// Lists entries by their hashes.
 pub(crate) fn tell_in_order(mut items: Vec<Item<'_>>, telling: &mut Telling<'_>) -> ControlFlow<()> {
     items.sort_by_key(Item::key);
-    // Names that are equal in both hashes come as the kernel tells them: the first, then the others from behind.
+    // Names that are equal in both hashes come in the kernel's order: the first, then the others in reverse.
     for equal in items.chunk_by_mut(|a, b| a.key() == b.key()) {
         equal[1..].reverse();
     }

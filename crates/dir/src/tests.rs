@@ -27,7 +27,7 @@ struct Toy {
     buffers: Arc<Buffers>,
     len: u32,
     csum: bool,
-    /// Blocks that are there; the directory may be told to be longer.
+    /// Stored blocks; the directory's size may be larger.
     stored: u32,
     holes: BTreeSet<u32>,
     asked: AtomicUsize,
@@ -74,7 +74,7 @@ impl DirBlocks for Toy {
     }
 
     fn hole_len(&self, lblk: Lblk) -> u32 {
-        // Behind what is stored everything is a hole, told in two pieces.
+        // After what is stored everything is a hole, returned in two pieces.
         if lblk.0 < self.stored { 1 } else { (self.len - lblk.0).div_ceil(2) }
     }
 
@@ -615,8 +615,8 @@ proptest! {
     }
 }
 
-/// A damaged directory with files called "." and "..", and with one name twice. Readers leave the first two out and can make
-/// only one of the last: each is told as damage, linear, by hash and inline.
+/// A damaged directory with files called "." and "..", and with one name twice. Readers leave the first two
+/// out and can create only one of the last: each is reported as damage, linear, by hash and inline.
 #[test]
 fn names_that_cannot_be_told_are_damage() {
     let names = |names: &[&str]| numbered(names.iter().map(|name| (*name).to_owned()));

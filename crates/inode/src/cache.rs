@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. Two callers may load the same inode at once; both get the one that was kept first.
-//! 2. An inode that somebody holds stays in the cache, so that it is loaded once.
+//! 2. An inode in use stays in the cache, so that it is loaded once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,9 +18,9 @@ use crate::live::Live;
 use crate::{Fault, Inode, Overrides, Shared};
 
 const SHARDS: usize = 64;
-/// Blocks of inode tables that are read though nobody asked for them, to make one transfer of two.
+/// Inode table blocks that are read in addition, to make one transfer of two.
 const GAP_BLOCKS: u64 = 8;
-/// Inodes looked at per call of the shrinker, those that somebody holds among them.
+/// Inodes visited per call of the shrinker, those in use among them.
 const SCAN_MAX: usize = 1 << 16;
 
 /// The inodes of a volume.
@@ -31,7 +31,7 @@ pub struct Inodes {
     live: OnceLock<Arc<dyn LiveOwner>>,
 }
 
-/// Who has the inodes of a volume that is open for writing: they are asked for there.
+/// The inodes of a volume that is open for writing: they are looked up there.
 pub trait LiveOwner: Send + Sync {
     /// The inodes.
     fn live(&self) -> &Live;
@@ -233,7 +233,7 @@ impl xattr::ValueInodes for Inodes {
         if inode.size() != u64::from(len) || len > ondisk::xattr::STORED_VALUE_LEN_MAX {
             return Err(corrupt("the inode's size is the value's", inode.size()));
         }
-        // Values have no holes: what is told as long must have been written, before memory is taken for it.
+        // Values have no holes: their whole length must have been written, before memory is allocated for it.
         let held = if inode.has_map(&self.shared) {
             let blocks = self.shared.geometry.block_size.blocks_for(len.into()) as u32;
             let mut mapped = 0;

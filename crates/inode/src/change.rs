@@ -37,7 +37,7 @@ const EXTENTS_PER_STEP: u32 = 8;
 /// And of each of them at most so many blocks, where each takes a record in the log.
 const REVOKED_PER_EXTENT: u32 = 512;
 
-/// Somebody with a handle who changes inodes.
+/// An open handle for changing inodes.
 #[derive(Clone, Copy)]
 pub struct Change<'a> {
     /// The inodes.
@@ -46,8 +46,9 @@ pub struct Change<'a> {
     pub alloc: &'a Alloc,
     /// The handle.
     pub edit: &'a dyn Edit,
-    /// Gets the directory whose names changed, and the transaction, if it asks for that to be durable when the caller is answered
-    /// (`chattr +D`, `+S`): who starts handles waits for its commit. `None`: nobody waits.
+    /// Receives the directory whose names changed, and the transaction if the directory demands durability
+    /// before the call returns (`chattr +D`, `+S`): the operation waits for its commit. `None`: it does not
+    /// wait.
     pub awaited: Option<&'a Cell<Option<(base::Ino, u64)>>>,
     /// Blocks of directories may come out of what is kept for metadata: something is removed.
     pub is_removal: bool,
@@ -96,12 +97,12 @@ impl<'a> Change<'a> {
     /// Names of this directory changed.
     fn await_names(&self, node: &Node, dir: &Values) {
         if let Some(awaited) = self.awaited.filter(|_| dir.has_flag(flags::DIRSYNC | flags::SYNC)) {
-            // It is changed in this one, by whoever has the handle.
+            // It is changed in this transaction, by the holder of the handle.
             awaited.set(Some((node.ino(), dir.changed_in)));
         }
     }
 
-    /// The values for who changes them only along with blocks: that he may change them is no change yet.
+    /// The values, for a caller that changes them only along with blocks: access alone is not a change yet.
     fn hand_over<'n>(&self, node: &'n Arc<Node>) -> Editing<'n> {
         let before = self.edit.changes();
         let values = self.live.edit(node, self.edit.transaction());
@@ -187,7 +188,7 @@ impl<'a> Change<'a> {
         blocks.append(false, fill).map(drop)
     }
 
-    /// Looks into a directory that nobody changes now: no handle is needed.
+    /// Reads a directory that is not being changed: no handle is needed.
     ///
     /// # Errors
     /// What the editor says, or why there is none; `Absent` for a directory that was removed.
@@ -200,7 +201,7 @@ impl<'a> Change<'a> {
     ) -> Result<R, dir::edit::EditFault> {
         let change = Change { live, alloc, edit: &NoChanges, awaited: None, is_removal: false };
         let mut values = node.values();
-        // Its blocks are somebody else's by now.
+        // Its blocks belong to another owner by now.
         if values.fields.links == 0 {
             return Err(dir::edit::EditFault::Absent);
         }
@@ -439,7 +440,7 @@ impl DirBlocksEdit<'_> {
         if self.change.edit.change_trusted_at(*block, hint, seal, &mut change) {
             return Ok(());
         }
-        // An index block is looked at before it is changed; what is known of a leaf may be all that who changes it looked at.
+        // An index block is read before it is changed; a leaf may be changed by its notes alone.
         if kind == Kind::DirLeaf {
             let verify = |bytes: &[u8]| seal.seed.map_or(Ok(()), |seed| dirent::verify_tail(bytes, seed));
             let verified = self.change.shared().buffers.verify_at(*block, hint, seal.owner, verify);

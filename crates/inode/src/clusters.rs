@@ -31,8 +31,8 @@ pub(crate) fn whole(geometry: &Geometry, start: Pblk, len: u64) -> Range<u64> {
     start.0 - start.0 % ratio..end
 }
 
-/// Tells the blocks of the clusters that `map` has no use for any more since `gone`, which comes from the end backwards, was
-/// unmapped. Each cluster is told once.
+/// Returns the blocks of the clusters that `map` no longer uses since `gone`, which comes from the end
+/// backwards, was unmapped. Each cluster is returned once.
 pub(crate) fn unused(
     geometry: &Geometry,
     buffers: &Buffers,
@@ -41,7 +41,7 @@ pub(crate) fn unused(
     free: &mut dyn FnMut(Range<u64>),
 ) -> Result<(), ReadFault> {
     let ratio = geometry.cluster_ratio();
-    // The first cluster of the piece behind: one that two pieces share is told with the one behind.
+    // The first cluster of the later piece: one that two pieces share is returned with the later one.
     let mut told = None;
     for &(lblk, start, len) in gone {
         let mut clusters = whole(geometry, start, len.into());

@@ -43,7 +43,7 @@ impl Shared {
         self.geometry.block_size.log2() - 9
     }
 
-    /// Blocks that an inode has, in units of 512 bytes, as stat(2) tells them.
+    /// Blocks of an inode, in units of 512 bytes, as in stat(2).
     #[must_use]
     pub fn sectors(&self, fields: &layout::Inode) -> u64 {
         match (self.has_huge_files(), fields.has_flag(flags::HUGE_FILE)) {
@@ -97,7 +97,8 @@ impl Shared {
 }
 
 impl Values {
-    /// Counts `blocks` blocks of the file system more, or fewer. Who takes blocks asked [`room`](Self::room) before.
+    /// Counts `blocks` blocks of the file system more, or fewer. The caller checked [`room`](Self::room)
+    /// before it took blocks.
     pub fn add_blocks(&mut self, shared: &Shared, blocks: i64) {
         if blocks == 0 {
             return;

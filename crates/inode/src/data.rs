@@ -14,8 +14,9 @@
 //!    it means that something is dirty or being written.
 //! 2. A block is delayed only while its bytes are dirty or being written, or the writer that promised it holds the operation lock.
 //! 3. In memory, bytes behind the size in the last block are zeros.
-//! 4. The map changes under `mapping`, held exclusively, and the inode's values; who reads the map holds one of them (the operation
-//!    lock does not keep writing back away). Locks, in order: operation lock, handle, folio, `mapping`, values.
+//! 4. The map changes under `mapping`, held exclusively, and the inode's values; readers of the map hold one
+//!    of them (the operation lock does not exclude write-back). Locks, in order: operation lock, handle,
+//!    folio, `mapping`, values.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
@@ -147,7 +148,7 @@ impl FileCaches {
 
     /// Something of this file is dirty: it stays in memory until [`settle`](Self::settle) finds that nothing is.
     ///
-    /// To be called before the bytes become dirty, so that who takes them finds the file, and after.
+    /// Called before the bytes become dirty, so that write-back finds the file, and after.
     pub fn note_dirty(&self, node: &Arc<Node>, data: &FileData) {
         if !data.is_listed.swap(true, Ordering::AcqRel) {
             self.dirty.lock().insert(data.pages.key(), Arc::clone(node));
@@ -196,7 +197,7 @@ impl FileCaches {
         if !data.is_listed.swap(false, Ordering::AcqRel) {
             return;
         }
-        // Who makes something dirty from here on lists the file again.
+        // A writer that makes something dirty from here on lists the file again.
         if !data.pages.is_clean() {
             data.is_listed.store(true, Ordering::Release);
             return;
@@ -230,7 +231,7 @@ pub struct FileData {
     pub pages: page_cache::Handle,
     /// What is known of its blocks.
     pub known: extent_status::Inode,
-    /// Held exclusively by who changes the map, shared by who reads it.
+    /// Held exclusively while the map changes, shared by readers of the map.
     pub mapping: RwLock<()>,
     /// What was written to unwritten blocks.
     pub unconverted: Unconverted,
@@ -320,7 +321,7 @@ impl FileData {
         self.known.map(lblk, len, &mut source, Keep::Yes)
     }
 
-    /// As [`entry`](Self::entry), for who is about to change it: nothing is learnt.
+    /// As [`entry`](Self::entry), for a caller that will change it: the result is not cached.
     ///
     /// # Errors
     /// As [`entry`](Self::entry).
@@ -364,7 +365,8 @@ impl FileData {
         Ok((entry.len, is_new))
     }
 
-    /// Forgets blocks that were cut, punched, or promised and not used. Who changes the map holds `mapping`.
+    /// Drops entries of blocks that were truncated or punched, or reserved and not used. The caller, which
+    /// changes the map, holds `mapping`.
     pub fn forget(&self, shared: &Shared, alloc: &Alloc, lblk: Lblk, len: u32) {
         self.settle(shared, alloc, self.known.remove(lblk, len));
     }
@@ -391,7 +393,8 @@ impl FileData {
         must_wait.then_some(block..on_disk)
     }
 
-    /// Holds what is known against the map on disk, and promises against what needs them: for tests. Nobody changes the file meanwhile.
+    /// Compares the cached entries with the map on disk, and reservations with what needs them: for tests.
+    /// The file must not change meanwhile.
     ///
     /// # Errors
     /// What does not fit, in words; or the map cannot be read.
@@ -436,7 +439,7 @@ struct OnDisk<'a> {
     shared: &'a Shared,
     node: &'a Node,
     alloc: Option<(&'a Alloc, &'a AtomicU64)>,
-    /// Who learns all of a leaf that had to be read from the device.
+    /// Caches all of a leaf that had to be read from the device.
     leaf_for: Option<&'a extent_status::Inode>,
     /// Once it was asked for.
     map: Option<FileMap>,
@@ -561,7 +564,7 @@ impl Backing for Stored<'_> {
             at += self.read_pieces(at, &mut bufs[first])?;
             first += 1;
         }
-        // What stands on disk behind the end is nobody's.
+        // Disk content past the end belongs to no file.
         let (size, mut at) = (self.data.size(), pos);
         for buf in bufs {
             let end = at + buf.len() as u64;

@@ -1,15 +1,17 @@
 //! What makes changes of a directory fast, and the memory that it takes: charged to the budget, and given back when that is short.
 //!
-//! Owns: each directory's cache and its window of blocks; who has how much. Does **not** own: what a cache remembers (see `dir`).
+//! Owns: each directory's cache and its window of blocks; the memory of each. Does **not** own: the content
+//! of a cache (see `dir`).
 //!
 //! Invariants
 //! 1. What is remembered may be forgotten between two operations at any time: it is made again from the blocks.
-//! 2. Where a cache has a block is what the directory's map says: who changes the map otherwise than through the directory's editor has
-//!    all forgotten.
-//! 3. The shrinker waits for no lock: whoever charges may hold a directory's values.
-//! 4. A directory that was changed since half of the budget was asked for keeps its memory while all together have less than half of it:
-//!    who has to find out again what is in each leaf needs several times as long for a name. While memory is short and they have more
-//!    than three eighths none remembers more leaves, so that directories in use rarely come to the half; what is not in use goes first.
+//! 2. Where a cache has a block agrees with the directory's map: a change of the map that bypasses the
+//!    directory's editor drops the whole cache.
+//! 3. The shrinker waits for no lock: a charging thread may hold a directory's values.
+//! 4. A directory that changed since half of the budget was last allocated keeps its memory while all
+//!    together have less than half of it: rebuilding the notes on each leaf makes an insertion several times
+//!    as slow. While memory is short and they have more than three eighths, no notes on further leaves are
+//!    added, so that directories in use rarely reach the half; unused ones are evicted first.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -29,7 +31,7 @@ const STEP: usize = 4096;
 const ONE_MAX: usize = 64 << 20;
 /// Directories looked at per call of the shrinker.
 const SCAN_MAX: usize = 1 << 12;
-/// Directories in use that it meets before it gives up.
+/// Directories in use that it meets before it stops.
 const SPARED_MAX: usize = 32;
 /// Operations after which a directory that may not grow asks again.
 const ASK_AGAIN: u8 = 32;

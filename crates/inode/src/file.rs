@@ -14,7 +14,7 @@ use crate::{Fault, Inode, Shared};
 /// Blocks mapped at once: more than one transfer needs.
 const MAP_MAX: u32 = 1 << 15;
 
-/// A piece of a file that has blocks, as FIEMAP tells it.
+/// A mapped piece of a file, as in FIEMAP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// First byte in the file.
@@ -57,7 +57,8 @@ impl Inode {
         Ok(Mapped { lblk, len: (piece.len - within).min(len_max), holds })
     }
 
-    /// Tells the mapped pieces of the file from `from` on that begin before block `end`, which may be up to 2^32.
+    /// Visits the mapped pieces of the file from `from` on that begin before block `end`, which may be up to
+    /// 2^32.
     ///
     /// # Errors
     /// As [`map`](Self::map).

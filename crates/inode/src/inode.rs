@@ -16,7 +16,7 @@ pub struct Inode {
     fields: inode::Inode,
     /// The bytes behind the fixed fields, where small attributes are.
     body: Box<[u8]>,
-    /// Where its blocks are, unless `map_override` tells.
+    /// Where its blocks are, unless `map_override` has it.
     pub(crate) map: FileMap,
     pub(crate) map_override: Option<Box<[Mapped]>>,
     /// Clusters promised to it besides the blocks that it has.
@@ -105,7 +105,7 @@ impl Inode {
         Ok(Self { ino, kind, fields, body, map, map_override: None, promised: 0 })
     }
 
-    /// Does it tell a file that has this size, and so many clusters promised?
+    /// Is it valid for a file of this size, with this many clusters reserved?
     pub(crate) fn is_at(&self, size: u64, promised: u64) -> bool {
         // What is no regular file has none of both to come.
         (self.fields.size == size || self.kind != FileType::Regular) && self.promised == promised

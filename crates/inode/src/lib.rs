@@ -1,9 +1,9 @@
 //! Inodes in memory: reading what they hold, and changing them.
 //!
-//! Owns: finding an inode in its table, verifying it, keeping it ([`Inodes`] for reading, [`Live`] for writing); the bytes of
-//! files, whatever holds them; where a file's blocks are; directories' blocks as they grow and shrink ([`Change`]); who is to be
-//! deleted after a crash ([`Orphans`]). Does **not** own: names (see `dir`, which volume brings together with inodes), the order of
-//! an operation's steps (see `volume`).
+//! Owns: finding an inode in its table, verifying and caching it ([`Inodes`] for reading, [`Live`] for
+//! writing); the bytes of files, wherever they are stored; where a file's blocks are; directories' blocks as
+//! they grow and shrink ([`Change`]); inodes to be deleted after a crash ([`Orphans`]). Does **not** own:
+//! names (see `dir`; volume combines names and inodes), the order of an operation's steps (see `volume`).
 //!
 //! ```text
 //!  Inodes::get(ino) -> Arc<Inode> -- read_at --> inline | extents | indirect | hole

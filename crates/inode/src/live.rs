@@ -9,10 +9,10 @@
 //! ```
 //!
 //! Invariants
-//! 1. An inode's values are changed under an open handle only, so that a list that is frozen has them whole. Who changes an inode
-//!    that the commit has not written yet encodes it as it was first; nobody waits.
-//! 2. An inode on the list, or held by somebody, stays in memory. So does one that was deleted, until the commit: the table has
-//!    it alive until then.
+//! 1. An inode's values change under an open handle only, so a frozen list has them whole. A change of an
+//!    inode that the commit has not written yet encodes its sealed state first; it does not wait.
+//! 2. An inode on the list, or in use, stays in memory. So does a deleted one until the commit: until then
+//!    the table on disk has it live.
 //! 3. Only a commit changes table blocks, one commit at a time.
 //! 4. What an inode costs its owners is counted when the list is frozen: see [`Quota`].
 //! 5. Locks, in order: the operation locks of inodes (by number, see `volume`), then a handle, then an inode's values, then the
@@ -108,7 +108,8 @@ struct Extras {
 }
 
 impl Values {
-    /// The values of a new inode. Of `map` counts what the fields do not tell: the fields' flag tells if it has extents.
+    /// The values of a new inode. Of `map` counts what the fields do not contain: their EXTENTS flag decides
+    /// the kind of map.
     #[must_use]
     pub fn new(fields: layout::Inode, body: Vec<u8>, map: FileMap) -> Self {
         let FileMap { ino, i_block, seed, .. } = map;
@@ -128,7 +129,7 @@ impl Values {
         values
     }
 
-    /// Where its blocks are, to look at; who changes it [puts it back](Self::set_map).
+    /// Where its blocks are, for reading; a change [puts it back](Self::set_map).
     #[must_use]
     pub fn map(&self) -> FileMap {
         let extents = self.fields.has_flag(flags::EXTENTS);
@@ -138,7 +139,7 @@ impl Values {
     /// Its map was changed.
     pub fn set_map(&mut self, map: &FileMap) {
         self.fields.block = map.i_block;
-        // Not there while its own editor changes it, who keeps it right.
+        // Absent while its own editor changes it, which keeps it right.
         if let Some(dir) = &mut self.dir {
             dir.forget_places();
         }
@@ -253,9 +254,9 @@ pub struct Node {
     /// Held exclusively by operations that change the inode, shared by those that need its blocks to stay: before any handle.
     pub operation: RwLock<()>,
     values: Mutex<Values>,
-    /// How many have it open: it is deleted when its last link is gone and nobody has.
+    /// The number of opens: the inode is deleted when its last link is gone and this is zero.
     pub opens: AtomicU32,
-    /// [`OrphanState`] as a word: changed by who holds the operation lock exclusively.
+    /// [`OrphanState`] as a word: changed under the exclusive operation lock.
     orphan: AtomicU32,
 }
 
@@ -290,7 +291,7 @@ impl Node {
         self.values.lock().data.clone()
     }
 
-    /// Has it lost its last link, and nobody has it open? `values`: its own.
+    /// Has it lost its last link, and is it not open? `values`: its own.
     #[must_use]
     pub fn is_gone(&self, values: &Values) -> bool {
         values.fields.links == 0 && self.opens.load(Ordering::Relaxed) == 0
@@ -309,7 +310,7 @@ impl Node {
         data.is_some()
     }
 
-    /// Its values, if nobody else has them now.
+    /// Its values, if they are not locked.
     pub(crate) fn try_values(&self) -> Option<MutexGuard<'_, Values>> {
         self.values.try_lock()
     }
@@ -428,7 +429,8 @@ impl Live {
         if is_gone { Err(Fault::NoSuchInode(ino)) } else { Ok(node) }
     }
 
-    /// As [`get`](Self::get), for who asks [`Node::is_gone`] himself, since he will have the values in hand anyhow.
+    /// As [`get`](Self::get), for a caller that checks [`Node::is_gone`] itself, because it will lock the
+    /// values anyway.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -436,7 +438,8 @@ impl Live {
         self.find(ino, false)
     }
 
-    /// As [`get_unasked`](Self::get_unasked), for who comes for the same one again and again: the directory that a thread works in.
+    /// As [`get_unasked`](Self::get_unasked), with a per-thread hot entry: for the directory that a thread
+    /// works in.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -471,7 +474,7 @@ impl Live {
         }
     }
 
-    /// A new inode, which nobody meets before it is [`put`](Self::put) among the others.
+    /// A new inode, invisible to other threads before it is [`put`](Self::put) into the table.
     ///
     /// # Errors
     /// Its group's descriptor is damaged.
@@ -480,8 +483,8 @@ impl Live {
         Ok(Arc::new(Node::new(ino, place, values)))
     }
 
-    /// From here on others meet a new inode by its number; what was known of that is forgotten. Somebody with an old number in
-    /// hand may come at once: whoever could still take the inode back holds its operation lock.
+    /// Makes a new inode visible by its number; earlier notes on the number are dropped. A thread with an old
+    /// number may use it at once: a creator that could still free the inode holds its operation lock.
     pub fn put(&self, node: Arc<Node>) {
         // The same may have brought the old inode back into memory: it gives way.
         self.table.put(node);

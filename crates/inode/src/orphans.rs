@@ -16,10 +16,11 @@
 //! `None` tracks nothing: for measuring what tracking costs; a crash then leaks.
 //!
 //! Invariants
-//! 1. Added and removed only by who holds the inode's operation lock exclusively, or made it: "is it tracked?" needs no lock.
+//! 1. Added and removed only under the inode's exclusive operation lock, or by its creator: "is it tracked?"
+//!    needs no lock.
 //! 2. An inode is never in both.
-//! 3. Who is added is changed by the same transaction, so that its link count or size gets to the device with it (bug 217605 of
-//!    the kernel: an inode without a name was found in use).
+//! 3. The transaction that adds an inode changes it too, so that its link count or size gets to the device
+//!    with it (bug 217605 of the kernel: an inode without a name was found in use).
 //! 4. Locks: the list's, then inodes' values. Callers hold no inode's values.
 //!
 //! Source: the linux-ext4 series "Improve orphan list scaling" v3, 2014; kernel
@@ -84,7 +85,7 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    /// Nobody is tracked yet but who is in `file`. `superblock`: its block, and where in that it begins.
+    /// Only the inodes in `file` are tracked yet. `superblock`: its block, and the offset where it begins.
     #[must_use]
     pub fn new(mode: OrphanMode, file: Option<OrphanFile>, superblock: (Pblk, usize)) -> Self {
         Self { mode, list: OrphanList::new(superblock), file }
@@ -105,7 +106,7 @@ impl Orphans {
     /// Blocks that [`add`](Self::add) or [`remove`](Self::remove) change, without inodes.
     pub const CREDITS: u32 = 2;
 
-    /// Is nobody tracked?
+    /// Is no inode tracked?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty() && self.file.as_ref().is_none_or(|file| file.used().is_empty())
@@ -117,7 +118,7 @@ impl Orphans {
         self.list.lock_stats()
     }
 
-    /// Tracks an inode, if it is not yet. Who calls changes the inode in the same transaction.
+    /// Tracks an inode, if it is not yet. The caller changes the inode in the same transaction.
     ///
     /// # Errors
     /// A block cannot be read.

@@ -5,8 +5,8 @@
 //!   what was counted for it before (Values::charged) ----------'--> the difference, at the commit --> entries of the files
 //! ```
 //!
-//! Nobody counts as he goes: what an inode costs follows from its values, and the commit that writes the inode counts the
-//! difference to what the files have for it. So whatever changes an inode, or takes a change back, is counted right.
+//! Operations do not count: an inode's cost follows from its values, and the commit that writes the inode
+//! adds the difference to its last recorded cost. So every change, and every undo of one, is counted right.
 //!
 //! An owner gets its entry before the operation that gives it its first inode ([`Quota::admit`]), which is the last moment to
 //! refuse: entries need blocks, and a commit cannot lack any. An entry stays when its usage goes back to zero.
@@ -46,7 +46,7 @@ const KINDS: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Pro
 /// Places of entries that are remembered, for each kind.
 const PLACES_MAX: usize = 1 << 16;
 
-/// What an inode costs, and whom.
+/// An inode's cost, and its owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Charge {
     owners: Owners,
@@ -57,7 +57,8 @@ pub(crate) struct Charge {
 /// The quota files of a volume that is open for writing.
 pub struct Quota {
     files: [Option<File>; 3],
-    /// By kind and id: bytes and inodes that the next commit adds. Also who may get some then, with zeros.
+    /// By kind and id: bytes and inodes that the next commit adds. Owners that may get some then are in it
+    /// with zeros.
     due: Mutex<HashMap<(usize, u32), (i64, i64)>>,
 }
 
@@ -197,7 +198,8 @@ impl Quota {
             let place = match file.place(shared, id) {
                 Ok(place) => place,
                 Err(WalkFault::Read(fault)) => return Err(fault),
-                // Who has an inode has an entry, unless the file was wrong before: then it stays so, for e2fsck.
+                // The owner of an inode has an entry, unless the file was wrong before: then it stays so, for
+                // e2fsck.
                 Err(WalkFault::Rule(_)) => None,
             };
             let Some((block, at)) = place else { continue };
@@ -307,7 +309,7 @@ impl File {
     /// Adds an entry.
     fn add(&self, change: &Change<'_>, id: u32) -> Result<(), Fault> {
         let shared = change.live.shared();
-        // Held until the end: two who add at a time would take the same blocks.
+        // Held until the end: two concurrent additions would take the same blocks.
         let places = self.places.lock();
         let read = &mut |number| self.read(shared, number);
         let known = tree::find(self.kind, id, read).map_err(|fault| self.fault(fault))?;

@@ -1,4 +1,5 @@
-//! Blocks of unwritten extents that are being written: soon they will be converted, and nobody else may put anything there.
+//! Blocks of unwritten extents with writes in flight: they will be converted soon, and no other write may use
+//! them.
 //!
 //! ```text
 //!   write back    note -> write to the device -> convert -> forget           many at a time
@@ -14,7 +15,7 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 /// What of a file was written and not converted yet. See the module's first page.
 #[derive(Debug, Default)]
 pub struct Unconverted {
-    /// Held shared by who writes, exclusively by who writes zeros around it.
+    /// Held shared during writes, exclusively while zeros are written around one.
     writing: RwLock<()>,
     blocks: Mutex<Vec<Range<u64>>>,
 }
@@ -34,7 +35,8 @@ pub struct Stopped<'a> {
 }
 
 impl Unconverted {
-    /// Has blocks of an unwritten extent written. Whoever does not convert them in the end lets the note go all the same.
+    /// Marks blocks of an unwritten extent as being written. If they are not converted in the end, the mark
+    /// goes as well.
     ///
     /// # Errors
     /// What `write` says.
@@ -45,7 +47,7 @@ impl Unconverted {
     ) -> Result<Noted<'_>, E> {
         let _writing = self.writing.read();
         self.blocks.lock().push(blocks.clone());
-        // If it fails, this goes before anybody else can look.
+        // If it fails, the mark goes before other threads can see it.
         let noted = Noted { of: self, blocks };
         write()?;
         Ok(noted)
@@ -59,7 +61,7 @@ impl Unconverted {
 }
 
 impl Stopped<'_> {
-    /// The parts of a range of blocks that nobody has written.
+    /// The parts of a range of blocks without a write in flight.
     #[must_use]
     pub fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut written = self.of.blocks.lock().clone();

@@ -11,7 +11,7 @@
 //!
 //! Invariants
 //! 1. A record that makes no sense is noted and left out; the others are applied.
-//! 2. Applying twice gives the same: records tell outcomes.
+//! 2. Applying twice gives the same: records state outcomes.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst, "Fast commits".
 
@@ -65,7 +65,7 @@ impl NameChanges {
         self.dirs.get(&dir).is_some_and(|change| change.is_new)
     }
 
-    /// What became of a name; `None` when its directory's blocks tell.
+    /// The outcome of a name; `None` if its directory's blocks have it.
     pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Option<Option<Ino>> {
         let change = self.dirs.get(&dir)?;
         match change.names.get(name) {
@@ -88,8 +88,8 @@ impl NameChanges {
         all
     }
 
-    /// Takes back the names of inodes whose last record tells no links: a file that was made, opened and unlinked. The names,
-    /// in no order.
+    /// Removes the names of inodes whose last record has no links: a file that was created, opened and
+    /// unlinked. Returns the names, unordered.
     fn drop_unlinked(&mut self, overrides: &Overrides) -> Vec<String> {
         let links = |ino: Ino| {
             let raw = overrides.get(&ino)?.raw.as_deref()?;
@@ -207,7 +207,7 @@ impl Work<'_> {
         }
         self.overrides.entry(ino).or_default().raw = Some(raw);
         if extents {
-            // The map is for counting blocks; a tree that cannot be read is told to who reads the file.
+            // The map is for counting blocks; an unreadable tree is reported to readers of the file.
             let _ = self.map(ino);
         }
         self.not_refused(ino)

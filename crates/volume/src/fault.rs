@@ -21,7 +21,7 @@ pub enum Fault {
     /// The device could not make durable what was written to it.
     #[error("what was written is not durable: {0}")]
     NotFlushed(flush::Failed),
-    /// Bytes that were in memory could not be written to the device; told once.
+    /// Bytes in memory could not be written to the device; reported once.
     #[error(
         "bytes that were written to this file before could not be put on the device, and may be lost; write them again"
     )]
@@ -144,7 +144,7 @@ impl fmt::Display for Refusal {
             Self::NotEmpty => "the directory is not empty",
             Self::NoSpace => "no space left in the file system",
             Self::NoInodes => {
-                "no inode is left: the file system was made for so many files (blocks may be free; `extant df -i` tells)"
+                "no inode is left: the file system was made for so many files (blocks may be free; see `extant df -i`)"
             }
             Self::NotPermitted => "the file is immutable or append-only",
             Self::TooManyNames => "the file has as many names as it can have",
@@ -258,7 +258,7 @@ impl From<journal::StartFault> for Fault {
     fn from(fault: journal::StartFault) -> Self {
         match fault {
             journal::StartFault::Aborted(aborted) => Self::Aborted(aborted),
-            // What the kernel tells in this case.
+            // The kernel's error in this case.
             journal::StartFault::TooLarge { .. } => Refusal::NoSpace.into(),
         }
     }

@@ -8,12 +8,12 @@
 //! drop:   clean
 //! ```
 //!
-//! Owns: the protocol, and a thread while it is held. Does **not** own: the block's bytes (`ondisk::mmp`), what becomes of a volume
-//! whose guard is lost: who holds it says so.
+//! Owns: the protocol, and a thread while it is held. Does **not** own: the block's bytes (`ondisk::mmp`),
+//! the consequences of a lost guard: its holder decides.
 //!
 //! Invariants
 //! 1. The block is read past the memory of this machine, where the device can ([`Device::forget_cached`]), and written durably.
-//! 2. Who has lost the file system writes its block no more.
+//! 2. A mount that has lost the file system no longer writes its block.
 //!
 //! Source: kernel Documentation/filesystems/ext4/mmp.rst.
 
@@ -34,9 +34,10 @@ use crate::probe::probe_for_log;
 const CHECK_MIN: u16 = 5;
 /// Seconds that waiting takes at most besides one such time.
 const WAIT_MORE_MAX: u16 = 60;
-/// Seconds between updates at most, as tune2fs and the kernel have it; whoever updates says that others look twice as seldom.
+/// Seconds between updates at most, as for tune2fs and the kernel; the writer announces that others check
+/// half as often.
 const UPDATE_MAX: u16 = 300;
-/// How often who waits is heard of.
+/// How often a wait is reported.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// A wait to find out whether another machine writes the file system.
@@ -44,11 +45,11 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 pub struct Waiting {
     /// How much of it is left, at most.
     pub left: Duration,
-    /// Who wrote it last: a host's name and a device's.
+    /// The last writer: a host's name and a device's.
     pub by: String,
 }
 
-/// Who is told of a wait: when it begins, and every second.
+/// Called during a wait: when it begins, and every second.
 pub type TellWaiting<'t> = dyn Fn(&Waiting) + Send + Sync + 't;
 
 /// The right to write a file system that others could open too. Dropping it lets them.
@@ -71,7 +72,7 @@ struct State {
     when_lost: Option<Tell>,
 }
 
-/// Who is told why it was lost.
+/// Called with the reason of the loss.
 type Tell = Box<dyn FnOnce(&str) + Send>;
 
 struct Place {
@@ -163,7 +164,7 @@ impl MountGuard {
         self.held.state.lock().lost.clone()
     }
 
-    /// Who is to be told when it is lost.
+    /// Called when it is lost.
     pub(crate) fn when_lost(&self, tell: impl FnOnce(&str) + Send + 'static) {
         let mut state = self.held.state.lock();
         match &state.lost {
@@ -186,7 +187,7 @@ fn sleep(pause: Duration, after: Duration, by: &str, tell: &TellWaiting<'_>) {
     }
 }
 
-/// Takes the block for us. `wait` waits: for how long, how long after that, and whom.
+/// Claims the block. `wait` waits: for how long, the time left after it, and for which machine.
 fn claim_block(
     place: &Place,
     update: u16,
@@ -195,7 +196,7 @@ fn claim_block(
     let mut block = place.read()?;
     let was_clean = block.state() == MmpState::Clean;
     let asked = update.max(block.check_interval);
-    // Nobody waits for one that is clean, and its times are set anew.
+    // A clean one is not waited for, and its times are set anew.
     let check = if was_clean { asked.min(2 * UPDATE_MAX) } else { asked };
     let pause = Duration::from_secs(u64::from(check) + (u64::from(check) + 1).min(WAIT_MORE_MAX.into()));
     let by = |block: &Mmp| {
@@ -205,8 +206,8 @@ fn claim_block(
     match block.state() {
         MmpState::Clean => {}
         MmpState::Checking => {
-            let why =
-                "e2fsck works on it, or was killed; `tune2fs -E clear_mmp` tells that it does not".to_owned();
+            let why = "e2fsck is checking it, or was killed; if no e2fsck runs, use `tune2fs -E clear_mmp`"
+                .to_owned();
             return Err(OpenFault::InUse(why));
         }
         MmpState::Unknown(number) => {
@@ -233,7 +234,8 @@ fn claim_block(
     let mut ours = Mmp::clean(0, &uname.nodename().to_string_lossy(), "extant", check);
     ours.sequence = any_number();
     place.write(&mut ours)?;
-    // Two that claim at the same time: the second write wins. As the kernel, nobody waits for those who came to a clean one.
+    // Two concurrent claims: the second write wins. As in the kernel, a claim of a clean block does not wait
+    // for a concurrent one.
     if !was_clean {
         wait(pause, Duration::ZERO, &by(&block));
     }
@@ -274,12 +276,16 @@ impl Held {
                 // A device that lost other bytes refuses everything from then on: the journal's end, but others see us.
                 let is_there = || self.place.read().is_ok_and(|block| is_same(&block, &state.block));
                 match written {
-                    Err(fault) if !is_there() => format!("nobody can be told that it is in use: {fault}"),
+                    Err(fault) if !is_there() => format!(
+                        "the MMP block cannot be written, so other machines would not see the mount: {fault}"
+                    ),
                     _ => return,
                 }
             }
-            Ok(_) => "somebody else opened it for writing".to_owned(),
-            Err(fault) => format!("nobody knows whether it is in use elsewhere: {fault}"),
+            Ok(_) => "another machine opened it for writing".to_owned(),
+            Err(fault) => {
+                format!("the MMP block cannot be read, so use by another machine cannot be excluded: {fault}")
+            }
         };
         if let Some(tell) = state.when_lost.take() {
             tell(&why);
@@ -299,7 +305,7 @@ impl Drop for MountGuard {
         let is_ours = || self.held.place.read().is_ok_and(|block| is_same(&block, &state.block));
         if state.lost.is_none() && is_ours() {
             state.block.sequence = Mmp::SEQ_CLEAN;
-            // Who comes next waits and finds out, if this fails.
+            // If this fails, the next mount waits and finds out.
             let _ = self.held.place.write(&mut state.block);
         }
     }
@@ -337,7 +343,7 @@ mod tests {
     /// 65,535 seconds made a command wait for a day and a half without a word.
     #[test]
     fn an_interval_that_nothing_sets_is_refused_at_once_and_a_clean_one_gets_a_right_one() {
-        let never = |_: Duration, _: Duration, _: &str| panic!("nobody is waited for");
+        let never = |_: Duration, _: Duration, _: &str| panic!("no wait is needed");
         for number in [1000, Mmp::SEQ_CLEAN] {
             for (update, check) in [(u16::MAX, 5), (5, u16::MAX), (301, 5), (5, 601)] {
                 let device = device(number);
@@ -367,7 +373,8 @@ mod tests {
     #[test]
     fn a_clean_one_is_claimed_at_once() {
         let device = device(Mmp::SEQ_CLEAN);
-        let block = claim_block(&place(&device), CHECK_MIN, &|_, _, _| panic!("nobody to wait for")).unwrap();
+        let block =
+            claim_block(&place(&device), CHECK_MIN, &|_, _, _| panic!("no machine to wait for")).unwrap();
         assert!(matches!(block.state(), MmpState::Mounted(_)));
         assert_eq!(place(&device).read().unwrap(), block);
     }
@@ -414,7 +421,7 @@ mod tests {
         let put = Arc::clone(&told);
         guard.when_lost(move |why| *put.lock() = why.to_owned());
         guard.held.refresh(&mut guard.held.state.lock());
-        assert_eq!(*told.lock(), "somebody else opened it for writing");
+        assert_eq!(*told.lock(), "another machine opened it for writing");
         assert_eq!(guard.lost(), Some(told.lock().clone()));
         drop(guard);
         assert_eq!(place(&device).read().unwrap().sequence, 9);

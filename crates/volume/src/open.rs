@@ -37,7 +37,7 @@ pub struct OpenOptions {
     pub journal_device: Option<Arc<dyn Device>>,
     /// Bytes of memory for caches; 0 for the default of 64 MiB.
     pub cache_bytes: usize,
-    /// Who is told while opening for writing waits to find out whether another machine writes the file system.
+    /// Called while opening for writing waits to find out whether another machine writes the file system.
     pub waiting: Option<Arc<crate::TellWaiting<'static>>>,
     /// How to write, when opened for that.
     pub write: crate::WriteOptions,
@@ -55,7 +55,7 @@ pub enum OpenFault {
     /// Features that cannot be kept right while writing.
     #[error("the file system has features that extant cannot write: {0}; it can be opened for reading")]
     Unwritable(String),
-    /// Somebody else has it open for writing.
+    /// Another machine has it open for writing.
     #[error("the file system is in use: {0}")]
     InUse(String),
     /// Numbers that cannot be.
@@ -100,7 +100,7 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
     let found = probe_to_read(&*device, options.superblock, !options.no_recovery)?;
     let Readable { probed, backup, is_substitute, is_cut_off, note, mut damage } = found;
     let budget = budget_of(options);
-    // Backups are not told that the log waits: it is asked itself.
+    // Backups do not record that the log is dirty: the log itself is read.
     let may_wait = probed.sb.features.has_incompat(Features::RECOVER)
         || is_substitute && probed.sb.features.has_compat(Features::HAS_JOURNAL);
     let mut replayed = Replayed::nothing(Arc::clone(&device));
@@ -254,7 +254,8 @@ pub(crate) fn log_of(
     }
 }
 
-/// Blocks that a log may write to: those of the device. It may have a superblock that tells of more than the one in place does.
+/// Blocks that a log may write to: those of the device. It may contain a superblock with more blocks than the
+/// one in place.
 pub(crate) fn device_blocks(device: &dyn Device, geometry: &Geometry) -> u64 {
     device.size_bytes() >> geometry.block_size.log2()
 }

@@ -7,7 +7,7 @@ use ondisk::{Features, Geometry, backup};
 
 use crate::{OpenFault, policy};
 
-/// A superblock that passed, and the layout it tells.
+/// A superblock that passed, and its layout.
 pub(crate) struct Probed {
     pub(crate) sb: Superblock,
     pub(crate) geometry: Geometry,
@@ -113,7 +113,7 @@ fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<Substitute, 
     match (found, foreign::identify(device)) {
         (None, None) => rebuilt(device).ok_or(fault),
         (None, Some(_)) => Err(fault),
-        // Whoever made it wrote over an old file system; its backups stay for long.
+        // An older file system was overwritten; its backups stay for long.
         (Some(_), Some(_)) => Err(OpenFault::NotExt4(format!(
             "{}; a backup superblock of an ext file system is left (`--backup auto` reads by it)",
             match fault {

@@ -1,4 +1,4 @@
-//! What recovery could not do, in words: as many lines as somebody may read, whatever the image has in store.
+//! What recovery could not do, in words, limited to a readable number of lines whatever the image contains.
 
 /// Lines that are kept; the others are counted.
 const LINES_MAX: usize = 1000;

@@ -25,7 +25,7 @@ use crate::probe::Probed;
 const INODE_SIZES: [usize; 6] = [256, 128, 512, 1024, 2048, 4096];
 /// Sizes of descriptors, with 64bit and without.
 const DESC_SIZES: [usize; 2] = [64, 32];
-/// What each inode tells by flags of its own, so that it does no harm to say that it may.
+/// Features whose use each inode states by flags of its own, so that setting them does no harm.
 const INCOMPAT: u32 =
     Features::FILETYPE | Features::EXTENTS | Features::FLEX_BG | Features::LARGEDIR | Features::INLINE_DATA;
 const RO_COMPAT: u32 = Features::SPARSE_SUPER

@@ -9,7 +9,7 @@ use ondisk::time::Timestamp;
 
 use crate::Volume;
 
-/// What stat(2) and statx(2) tell about an inode.
+/// The results of stat(2) and statx(2) for an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     /// Inode number.
@@ -40,7 +40,7 @@ pub struct Stat {
     pub ctime: Timestamp,
     /// Birth, where the inode has room for it.
     pub crtime: Option<Timestamp>,
-    /// Generation, which tells reuses of an inode number apart.
+    /// Generation, which distinguishes uses of an inode number.
     pub generation: u32,
     /// Inode flags (`ondisk::inode::flags`).
     pub flags: u32,
@@ -48,7 +48,7 @@ pub struct Stat {
     pub project: u32,
 }
 
-/// What statfs(2) tells about a volume.
+/// The result of statfs(2) for a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
     /// Block size in bytes.
@@ -57,7 +57,7 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks, without those promised to delayed writes.
     pub blocks_free: u64,
-    /// Free blocks for everybody, without the reserve.
+    /// Free blocks for all users, without the reserve.
     pub blocks_available: u64,
     /// Inodes.
     pub inodes: u32,
@@ -79,7 +79,7 @@ impl Volume {
         }
     }
 
-    /// What stat(2) tells about an inode.
+    /// The result of stat(2) for an inode.
     #[must_use]
     pub fn stat(&self, inode: &Inode) -> Stat {
         let fields = inode.fields();
@@ -87,7 +87,7 @@ impl Volume {
         let geometry = &shared.geometry;
         let kind = inode.kind();
         let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
-        // As the kernel tells it, so that nobody takes a file with inline data for a hole.
+        // As the kernel reports it, so that a file with inline data does not look like a hole.
         let inline = inode.is_inline() && kind == FileType::Regular;
         let inline_512 = if inline { inode.size().div_ceil(512) } else { 0 };
         // As the kernel: what is promised counts as if it were there.

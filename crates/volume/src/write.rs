@@ -10,9 +10,10 @@
 //!    transaction. One that failed after it had changed something, and could not take that back, is never committed: the journal
 //!    is aborted (see [`Writer::run`]).
 //! 2. Operation locks: a directory before what it holds; two directories by number, ancestors first; then the handle.
-//! 3. An inode without links that somebody has open is an orphan; else it is deleted at once, in the same transaction if that
-//!    has room for it.
-//! 4. A new inode's operation is locked until it has its name: who has an older number in hand meets none that may be taken back.
+//! 3. An inode without links that is open is an orphan; one that is not is deleted at once, in the same
+//!    transaction if that has room for it (INV-EN6).
+//! 4. A new inode's operation lock is held until it has its name: a thread with an older number never uses an
+//!    inode that may be freed again.
 
 mod announce;
 mod append;
@@ -227,9 +228,9 @@ impl Writer {
     /// Runs an operation in a handle. When there is no space, but will be after a commit, that is waited for, and the operation
     /// runs again.
     ///
-    /// The operation's part: what it refuses it refuses before its first change, or takes its changes back. Anything else that
-    /// goes wrong (damage, the device) may find it half-way; if it has changes then that it did not settle (see
-    /// [`buffer::Edit::settle`]) the journal is aborted before anybody can commit them.
+    /// The operation's part: it refuses before its first change, or undoes its changes. Other failures
+    /// (damage, the device) may occur half-way; if it has changes then that it did not settle (see
+    /// [`buffer::Edit::settle`]) the journal is aborted before they can be committed (INV-EN10).
     fn run<R>(
         &self,
         credits: u32,
@@ -259,7 +260,7 @@ impl Writer {
         Ok(done)
     }
 
-    /// A number that tells uses of an inode's number apart.
+    /// A number that distinguishes uses of an inode's number.
     fn generation(&self) -> u32 {
         let mine = &self.generations[thread_number() % GENERATIONS];
         let number = mine.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
@@ -276,7 +277,8 @@ impl Writer {
         if node.values().has_flag(flags::EA_INODE) { Err(Refusal::Stale.into()) } else { Ok(node) }
     }
 
-    /// As [`node`](Self::node), for who asks [`is_there`](Self::is_there) once he has it locked: of a directory whose names change.
+    /// As [`node`](Self::node), for a caller that checks [`is_there`](Self::is_there) after locking it: of a
+    /// directory whose names change.
     fn node_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
@@ -296,7 +298,7 @@ impl Writer {
         Ok(node)
     }
 
-    /// As [`named`](Self::named), for who asks [`is_in_use`](Self::is_in_use) once he has it locked.
+    /// As [`named`](Self::named), for a caller that checks [`is_in_use`](Self::is_in_use) after locking it.
     fn named_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         if self.shared().is_special(ino) {
             let fact = base::Malformed::new("inode", "is not one of the file system's own", ino.0);
@@ -347,7 +349,7 @@ impl Volume {
         self.noted(writer.journal.make_room().map_err(Fault::from))
     }
 
-    /// Somebody opened the inode: it stays until [`released`](Self::released), whatever becomes of its names.
+    /// The inode was opened: it stays until [`released`](Self::released), whatever happens to its names.
     ///
     /// # Errors
     /// No such inode.
@@ -364,7 +366,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Somebody has it open no more. Without links it is deleted when nobody has.
+    /// One open ended. Without links and other opens the inode is deleted.
     ///
     /// # Errors
     /// The deletion failed.
@@ -372,9 +374,9 @@ impl Volume {
         self.noted(self.release(ino))
     }
 
-    /// Somebody who has it open closes it, or one of several descriptors: what was written in place of all that a file held is
-    /// written back now. For who is not told of opening; [`released`](Self::released) does it too. What fails is told by
-    /// [`fsync`](Self::fsync).
+    /// An open file, or one of several descriptors, is closed: bytes written after a truncation to nothing
+    /// are written back now. For callers that do not report opens; [`released`](Self::released) does it too.
+    /// [`fsync`](Self::fsync) returns the errors.
     pub fn closing(&self, ino: Ino) {
         let Some(writer) = self.writer.as_ref().filter(|_| self.check_going().is_ok()) else { return };
         // One that is not in memory has nothing to write back.
@@ -490,7 +492,7 @@ fn check_name(name: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// A name leads to an inode that nobody uses.
+/// A name leads to an inode that is not in use.
 fn not_in_use(ino: Ino) -> Fault {
     Fault::corrupt(ino, base::Malformed::new("directory entry", "leads to an inode in use", ino.0))
 }

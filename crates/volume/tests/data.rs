@@ -404,7 +404,8 @@ fn new_small_files_take_no_block() {
     assert!(!volume.inode(ino).unwrap().is_inline() && free(&volume) == before - 1);
 }
 
-/// Blocks are used from when they are promised, as statfs(2) tells on the kernel's ext4: writing back changes nothing.
+/// Blocks count as used from their reservation on, as in statfs(2) on the kernel's ext4: write-back changes
+/// nothing.
 #[test]
 fn what_is_promised_is_not_free() {
     for args in [&["-b", "4096"][..], &["-b", "1024", "-O", "bigalloc", "-C", "8192"]] {

@@ -88,7 +88,7 @@ fn work(volume: &Volume, root: Ino, thread: u64, until: Instant, count: &AtomicU
             may_be_gone(volume.create(root, &name(file), &New::file(0o644)));
             continue;
         };
-        // Its number is another file's as soon as somebody removes it and makes that one: it is kept, if it is still this file's.
+        // Its number may become another file's after it is removed: it is kept, if it is still this file's.
         if may_be_gone(volume.opened(ino)).is_none() {
             continue;
         }

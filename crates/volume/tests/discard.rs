@@ -1,4 +1,4 @@
-//! What nobody needs is given back to the device: when it is free for good, and not before.
+//! Unused blocks are discarded when they are free for good, and not before.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -113,7 +113,7 @@ fn image_again(path: &Path) -> Arc<dyn Device> {
     Arc::new(FileDevice::open_read_only(path).unwrap())
 }
 
-/// A device that cannot be told.
+/// A device without discard.
 struct Deaf(Arc<FileDevice>);
 
 impl Device for Deaf {

@@ -205,14 +205,14 @@ fn names_of_a_directory_that_asks_for_it_are_durable_at_once() {
         assert_eq!(!is_there(&disk, b"link"), lasts, "{asked:x}: removed");
         volume.rmdir(dir, b"sub").unwrap();
         assert_eq!(!is_there(&disk, b"sub"), lasts, "{asked:x}: a directory removed");
-        // What happens elsewhere waits for nobody.
+        // Changes elsewhere wait for nothing.
         let before = volume.journal_stats().unwrap().commits;
         volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap();
         assert_eq!(volume.journal_stats().unwrap().commits, before);
     }
 }
 
-/// Threads that make names which are durable at once share commits: who asks waits a little for the others.
+/// Threads that create names which are durable at once share commits: each waits a little for the others.
 #[test]
 fn who_needs_a_commit_at_once_lets_others_in() {
     let commits = |batching: Batching| {
@@ -248,7 +248,7 @@ fn who_needs_a_commit_at_once_lets_others_in() {
         volume.close().unwrap();
         (after.commits - before.commits, after.batch_waits)
     };
-    // How many commits that saves depends on who else uses the machine: the study tells (`lab fsync`).
+    // How many commits that saves depends on the load of the machine: the study measures it (`lab fsync`).
     assert_eq!(commits(Batching { max: Duration::ZERO, ..Batching::default() }).1, 0);
     let (shared, waits) = commits(Batching::default());
     assert!(waits > 0 && shared <= 40, "{shared} commits with {waits} waits");

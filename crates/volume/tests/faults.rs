@@ -177,7 +177,7 @@ fn a_fault_before_the_first_change_is_the_operations_own() {
     testkit::e2fsck_clean(&path);
 }
 
-/// Somebody's mistake: the count must not wrap, which would keep the inode for ever.
+/// A mistake of the caller: the count must not wrap, which would keep the inode forever.
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "released more often"))]
 fn a_release_too_many_does_nothing() {
@@ -212,7 +212,7 @@ fn what_could_not_be_written_is_told_once_to_each_that_has_the_file_open() {
         assert!(matches!(volume.fsync_as(ino, told, false), Err(Fault::LostWrite)));
         volume.fsync_as(ino, told, true).unwrap();
     }
-    // Who opens it now knows nothing of that; those who do not say who they are, are told once together.
+    // A later open reports nothing of that; callers without an open file share one report.
     let late = volume.errors_told(ino).unwrap();
     volume.fsync_as(ino, &late, false).unwrap();
     assert!(matches!(volume.fsync(ino), Err(Fault::LostWrite)));

@@ -46,8 +46,9 @@ fn take_all(volume: &Volume, ino: Ino) -> u64 {
     blocks
 }
 
-/// Every second block of it all is written, from the end to the front, which makes leaves of the map that are half full: more of them
-/// than the pool has blocks for. What cannot be told apart any more is written with zeros around it.
+/// Every second block of the file is written, from the end to the front, which makes half-full leaves of the
+/// map: more of them than the pool has blocks for. Ranges that cannot be split any more are written with
+/// zeros around them.
 #[test]
 fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
     for data in [DataPath::Iomap, DataPath::Ordered] {
@@ -124,7 +125,7 @@ fn zeros_that_cannot_be_written_do_not_end_the_journal() {
     testkit::e2fsck_clean(&path);
 }
 
-/// Bitmaps that cannot be read: the bytes are lost, fsync says so, and what was promised to them is anybody's again.
+/// Bitmaps that cannot be read: the bytes are lost, fsync returns that, and their reservation is free again.
 #[test]
 fn what_cannot_be_written_back_promises_nothing() {
     let scratch = testkit::scratch();

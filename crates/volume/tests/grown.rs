@@ -1,5 +1,5 @@
-//! A log that was written after a file system grew while it was mounted: it has the superblock that tells of the new blocks, and
-//! blocks that the old one does not know.
+//! A log that was written after a file system grew while mounted: it has the superblock with the new blocks,
+//! and blocks that the old one does not have.
 
 mod common;
 

@@ -28,7 +28,7 @@ fn a_second_writer_is_refused_and_a_later_one_is_let_in() {
     assert!(matches!(refused, OpenFault::InUse(_)), "{refused}");
     first.create(Ino::ROOT, b"two", &New::file(0o644)).unwrap();
     first.close().unwrap();
-    // The next one has nobody to wait for.
+    // The next one has no machine to wait for.
     let begun = std::time::Instant::now();
     open(&path).unwrap().close().unwrap();
     assert!(begun.elapsed().as_secs() < 5);

@@ -33,7 +33,7 @@ fn a_map_is_learnt_and_forgotten() {
     volume.write_at(ino, 0, &[7; 100 << 10]).unwrap();
     let delayed = volume.known_extents(ino).unwrap();
     assert!(delayed.iter().any(|entry| entry.status == ExtentStatus::Delayed), "{delayed:?}");
-    // Nobody can read again what is only promised.
+    // What is only reserved cannot be read again.
     volume.forget_extents(ino).unwrap();
     let status =
         |ino| volume.known_extents(ino).unwrap().iter().map(|entry| entry.status).collect::<Vec<_>>();
@@ -73,7 +73,7 @@ fn one_question_teaches_what_lies_around() {
         entries.iter().map(|entry| (entry.lblk.0, entry.len, entry.status)).collect::<Vec<_>>()
     };
     let read = |volume: &Volume, ino, block: u64| {
-        // Who only reads a file keeps nothing of it.
+        // Reading a file caches nothing of it.
         volume.write_at(ino, 500 << 10, &[7; 1 << 10]).unwrap();
         let inode = volume.inode(ino).unwrap();
         volume.read(&inode, block << 10, &mut [0; 1 << 10]).unwrap();

@@ -50,7 +50,7 @@ fn who_cuts_a_block_does_not_bring_older_bytes_back() {
     volume.write_at(ino, 0, &[1; 1024]).unwrap();
     volume.fsync(ino).unwrap();
     volume.write_at(ino, 0, &[2; 100]).unwrap();
-    // The first write is that of who cuts.
+    // The first write is the truncating thread's.
     disk.arm(Rule::delay(Op::Write, LONG));
     std::thread::scope(|scope| {
         scope.spawn(|| set_size(&volume, ino, 500));
@@ -83,7 +83,7 @@ fn a_large_journaled_file_goes_through_a_small_log() {
     volume.close().unwrap();
 }
 
-/// Who has it open may cut it: it is deleted when that ends, by a power cut too.
+/// An open file may be truncated: it is deleted at its last close, by a power cut too.
 #[test]
 fn a_file_without_a_name_that_was_cut_is_deleted_all_the_same() {
     for orphans in [OrphanMode::File, OrphanMode::ListV3, OrphanMode::ListV0] {
@@ -109,7 +109,8 @@ fn a_file_without_a_name_that_was_cut_is_deleted_all_the_same() {
     }
 }
 
-/// Bytes that were appended to a block while it was written are not in it: the size on disk does not tell of them.
+/// Bytes that were appended to a block while it was written are not in it: the size on disk does not include
+/// them.
 #[test]
 fn a_size_on_disk_is_no_larger_than_what_was_written() {
     let (disk, volume) = made("8M", DataPath::Iomap);
@@ -157,7 +158,7 @@ fn what_is_written_behind_a_block_that_fails_is_there() {
     assert!(there[1024..].iter().all(|byte| *byte == 3));
 }
 
-/// Whoever asks for what he wrote does not wait for what others write afterwards, however fast they do.
+/// fsync waits for bytes that were written before it, not for later ones, however fast they come.
 #[test]
 fn who_makes_bytes_durable_does_not_wait_for_later_ones() {
     let (disk, volume) = made("8M", DataPath::Iomap);
@@ -184,7 +185,7 @@ fn who_makes_bytes_durable_does_not_wait_for_later_ones() {
     assert!(begun.elapsed() < too_long);
 }
 
-/// An inode that was used before is free again, or told of twice: whoever wrote that did not know better than the bitmap.
+/// A listed inode that is free, or listed twice: the list's writer did not know better than the bitmap.
 #[test]
 fn orphans_that_are_none_do_not_keep_anybody_from_writing() {
     let (disk, volume) = made("8M", DataPath::Iomap);
@@ -202,7 +203,7 @@ fn orphans_that_are_none_do_not_keep_anybody_from_writing() {
     assert!(bytes(&open(disk), ino) == [1; 300]);
 }
 
-/// Where there are errors nobody knows whose the blocks are that an orphan has.
+/// On a file system with errors the owner of an orphan's blocks is unknown.
 #[test]
 fn orphans_of_a_damaged_file_system_wait_for_who_mends_it() {
     for has_errors in [false, true] {

@@ -1,5 +1,6 @@
-//! A panic in the middle of an operation, a commit or a flush: a server catches it and goes on answering, so half a change must not reach
-//! the image, nothing may wait for ever for what the thread held, and what was synced is there afterwards.
+//! A panic in the middle of an operation, a commit or a flush: a server catches it and continues to answer,
+//! so half a change must not reach the image, no thread may wait forever for what the thread held, and synced
+//! changes are there afterwards.
 
 mod common;
 
@@ -193,7 +194,7 @@ fn a_panic_anywhere_ends_the_journal_and_leaves_what_was_synced() {
     sweep(true);
 }
 
-/// With the threads that commit and write back: they panic, too, and nothing waits for them for ever.
+/// With the threads that commit and write back: they panic, too, and no thread waits for them forever.
 #[test]
 fn a_panic_in_a_thread_of_the_volume_leaves_nothing_waiting() {
     sweep(false);

@@ -77,7 +77,7 @@ fn the_reserve_is_roots() {
     }
 }
 
-/// A map of indirect blocks needs a block for 1024 of data, and nobody promised it.
+/// A map of indirect blocks needs a block for 1024 of data, which was not reserved.
 #[test]
 fn root_fills_a_file_system_without_extents_to_the_pool_and_loses_nothing() {
     for data in [DataPath::Iomap, DataPath::Ordered, DataPath::Journal] {
@@ -135,7 +135,7 @@ fn the_superblock_says_whose_it_is() {
         volume.close().unwrap();
         may
     };
-    // Root's group is nobody's door.
+    // Root's group gives no access.
     assert!(may(0, &[]) && !may(1000, &[0, 1000]));
     testkit::run("tune2fs", ["-u", "7000", "-g", "8000", path.to_str().unwrap()]);
     assert!(may(7000, &[]) && may(1000, &[5, 8000]) && !may(0, &[]) && !may(1000, &[7000]));

@@ -15,7 +15,7 @@ use volume::{
 };
 
 const THREADS: u64 = 8;
-/// No answer for so long means that somebody waits for somebody for ever.
+/// No answer for so long means a deadlock.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// What may be answered when others change the same names.
@@ -166,7 +166,7 @@ fn eight_threads_of_mixed_operations() {
     }
 }
 
-/// Who has a link in hand that was removed reads nothing of what is in its place now, and does that no harm.
+/// A thread with a link that was removed reads nothing of what replaced it, and does that no harm.
 #[test]
 fn a_removed_link_is_not_read_from_a_block_that_is_used_again() {
     let scratch = testkit::scratch();
@@ -206,8 +206,8 @@ fn a_removed_link_is_not_read_from_a_block_that_is_used_again() {
     testkit::e2fsck_clean(&path);
 }
 
-/// Who has the number of an inode that is gone in hand, meets the new one of that number only when it has its name: one that
-/// gets none, since the name exists, would take with it what others did to it meanwhile.
+/// A thread with the number of a freed inode finds the new inode of that number only after it has its name:
+/// one that gets none, because the name exists, would take other threads' changes with it.
 #[test]
 fn a_new_inode_is_met_only_when_it_has_its_name() {
     let scratch = testkit::scratch();

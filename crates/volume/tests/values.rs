@@ -1,4 +1,5 @@
-//! Attributes whose values are in inodes of their own: who may be counted as one, and that none is left behind. Judged by e2fsck.
+//! Attributes whose values are in inodes of their own: which may be shared, and that none is left behind.
+//! Judged by e2fsck.
 
 mod common;
 

@@ -202,7 +202,7 @@ fn what_was_synced_survives_without_closing() {
             for i in 0..300 {
                 volume.create(Ino::ROOT, format!("{mode:?}-{i}").as_bytes(), &New::file(0o644)).unwrap();
             }
-            // Unlinked while open: deleted by who opens it next.
+            // Unlinked while open: deleted by the next opening.
             let open_file = volume.create(Ino::ROOT, b"open", &New::file(0o644)).unwrap().ino();
             volume.opened(open_file).unwrap();
             volume.unlink(Ino::ROOT, b"open").unwrap();
@@ -223,8 +223,9 @@ fn what_was_synced_survives_without_closing() {
     });
 }
 
-/// A new table block whose inodes are made in a row is encoded when whoever made them goes on to the next one. What becomes of them
-/// after that counts, in the same transaction and in the next one; and so do inodes that take their numbers.
+/// A new table block whose inodes are created in sequence is encoded when the thread goes on to the next one.
+/// Later changes count, in the same transaction and in the next one; and so do inodes that reuse their
+/// numbers.
 #[test]
 fn inodes_made_in_a_row_are_written_as_they_become() {
     each_kind(|kind, path| {

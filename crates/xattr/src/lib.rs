@@ -1,15 +1,16 @@
 //! Extended attributes of an inode: in its body, in a block, in inodes of their own.
 //!
-//! Owns: reading and naming; planning of changes ([`Change`]); what ACLs do ([`acl`]). Does **not** own: inodes, and values kept
-//! in inodes of their own ([`ValueInodes`] is asked, [`Plan`] says what becomes of them), blocks taken or written; who may see
-//! or set which name ("trusted." is for the privileged: front doors know who asks).
+//! Owns: reading and naming; planning of changes ([`Change`]); semantics of ACLs ([`acl`]). Does **not** own:
+//! inodes, and values in inodes of their own ([`ValueInodes`] reads them, the [`Plan`] states their fate),
+//! allocation and writing of blocks; permission to see or set a name ("trusted." is for the privileged: front
+//! doors know the caller).
 //!
 //! Invariants
-//! 1. Names come in the kernel's order: those of the body, then those of the block, each as stored. A name that is stored
-//!    twice is told once, and its value is the first one, as a search finds it.
+//! 1. Names come in the kernel's order: those of the body, then those of the block, each as stored. A name
+//!    that is stored twice is returned once, with the first value, as a search finds it.
 //! 2. Attributes that the system calls have no name for are hidden, as the kernel hides them: the encryption context, the
 //!    descriptor of fs-verity, and all of "system." but the ACLs, so inline data too.
-//! 3. ACLs are told in the form of the system calls; an ACL without entries means that there is none.
+//! 3. ACLs are returned in the form of the system calls; an ACL without entries means that there is none.
 //! 4. A change is planned whole before anything is written: what is refused has changed nothing. Attributes that a change does
 //!    not name stay in the body or the block where they are.
 //! 5. Blocks that several inodes share are never changed but for their count: a change makes a copy, or finds another block.
@@ -40,7 +41,7 @@ const STRUCTURE: &str = "extended attribute";
 /// Bytes that the values of one inode may have together: they are in memory all at once.
 const VALUES_MAX: u64 = 64 << 20;
 
-/// Who can read values that are kept in inodes of their own.
+/// Reads values that are kept in inodes of their own.
 pub trait ValueInodes {
     /// All bytes of the value, verified against `len` and the entry's hash where possible.
     ///
@@ -61,7 +62,7 @@ pub struct Places<'a> {
     pub fs_seed: Option<u32>,
 }
 
-/// An attribute with its full name, as `listxattr` tells it ("user.comment").
+/// An attribute with its full name, as `listxattr` returns it ("user.comment").
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attribute {
     /// Full name.
@@ -250,7 +251,7 @@ fn verified_block(buffers: &Buffers, block: Pblk, fs_seed: Option<u32>) -> Resul
     })
 }
 
-/// Does the kernel tell names of this index?
+/// Does the kernel list names of this index?
 fn is_shown(index: u8) -> bool {
     !matches!(index, INDEX_SYSTEM | INDEX_RICHACL)
 }

@@ -1,5 +1,5 @@
-//! What a change of an attribute makes of the inode's body, its block and its value inodes. Nothing is written here: the one
-//! who can allocate does what the [`Plan`] says.
+//! The result of a change of an attribute: the inode's body, its block and its value inodes. Nothing is
+//! written here: the caller, which can allocate, executes the [`Plan`].
 //!
 //! ```text
 //! set:     inode's body   - no room ->   block   - no room ->   value in an inode of its own, entry as above
@@ -401,8 +401,9 @@ impl Plan {
         decode_block(bytes).ok().map(|(header, _)| header.hash).filter(|hash| *hash != 0)
     }
 
-    /// How many more or fewer entries name each value inode now: those that nobody names any more are freed. A shared block
-    /// counts once, however many inodes share it. The value inode that was made for this change is not among them.
+    /// How many more or fewer entries name each value inode now: those without an entry are freed. A shared
+    /// block counts once, however many inodes share it. The value inode that was made for this change is not
+    /// among them.
     #[must_use]
     pub fn value_references(&self) -> Vec<(Ino, i32)> {
         let Values { old_body, new_body, old_block, new_block } = &self.values;

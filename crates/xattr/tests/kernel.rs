@@ -19,7 +19,7 @@ impl ValueInodes for Image {
     }
 }
 
-/// Names and values, as the kernel tells them.
+/// Names and values, as the kernel returns them.
 fn kernel_attrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut names = vec![0; 64 << 10];
     let len = llistxattr(path, &mut names[..]).unwrap();

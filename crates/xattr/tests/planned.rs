@@ -1,4 +1,4 @@
-//! Attributes of the kernel's files changed by plans, judged by e2fsck and told by the kernel.
+//! Attributes of the kernel's files changed by plans, judged by e2fsck and read by the kernel.
 
 #[path = "../../mapping/tests/common/mod.rs"]
 mod common;

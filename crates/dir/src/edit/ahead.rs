@@ -1,4 +1,4 @@
-//! Names that are told before they are looked up, made or removed.
+//! Hints: names that are looked up, created or removed next.
 //!
 //! ```text
 //! one name after the other     hash  index....  leaf's notes....  leaf's bytes....  change | hash  index....
@@ -7,10 +7,10 @@
 //! and 16 more before those     16 hashes, 16 index.... of these, bytes of those     | change change change change .. of those
 //! ```
 //!
-//! In a directory of millions of names none of what an operation looks at is in the processor's caches, and each of it says where the
-//! next is. A processor waits for many lines of memory as long as for one, if it is asked for all of them first; and it does not wait at
-//! all for what it was asked for long before: so who tells names while others that he told are not done has the first half of the work
-//! for the new ones done, and the second half for the ones before.
+//! In a directory of millions of names nothing that an operation reads is in the CPU caches, and each address
+//! depends on the one before. Cache misses overlap if they are all issued first, and cost nothing if they
+//! were issued long before. So a caller that hints names while earlier hinted ones are pending gets the first
+//! half of the prefetches for the new ones done, and the second half for the earlier ones.
 //!
 //! Nothing is read from the device here and nothing is changed: what is not in memory is passed over. What was found on the way (hashes,
 //! and leaves as long as no other names belong there) is remembered for the operations, which ask in the same order.
@@ -22,20 +22,20 @@ use super::nodes::Node;
 use super::way::{Path, Way};
 use super::{Editor, is_name};
 
-/// Names that are told together at most: more would push out what the first ones need.
+/// The most names of one hint: more would evict what the first ones need.
 pub const AHEAD_MAX: usize = 16;
 
-/// Names whose operations have not come yet that are remembered at most: of more, those that were told last.
+/// The most pending names that are remembered: of more, the latest.
 const REMEMBERED_MAX: usize = 2 * AHEAD_MAX;
 
-/// Names that were told, in the order in which they will be asked for.
+/// Hinted names, in the order in which they will be used.
 #[derive(Default)]
 pub(super) struct Told {
     /// Those from `next` to `len` are expected, this one first; the room of the others is used again.
     names: Vec<ToldName>,
     next: usize,
     len: usize,
-    /// Where those begin for whose leaves the processor was not asked.
+    /// Where those begin whose leaves were not prefetched.
     new: usize,
     /// Memory that they take.
     pub(super) held_bytes: usize,
@@ -55,7 +55,7 @@ pub(super) struct Expected {
     pub(super) hash: NameHash,
     /// The way to its leaf, if that is right.
     pub(super) way: Option<Way>,
-    /// The processor was asked for all that there is on the way, and in the leaf.
+    /// Everything on the lookup path and in the leaf was prefetched.
     pub(super) is_asked_for: bool,
 }
 
@@ -112,8 +112,9 @@ impl Told {
 }
 
 impl Editor<'_> {
-    /// Asks the processor for what operations on these names will look at: [`AHEAD_MAX`] at most (more are left out), whose operations
-    /// come next; or after those that were told before, if these are not done. Best effort, and of no use in small directories.
+    /// Prefetches what operations on these names will read: at most [`AHEAD_MAX`] (more are left out), which
+    /// come next, or after the names hinted before, if these are pending. Best effort, and of no use in small
+    /// directories.
     pub fn ask_ahead_of<'n>(&mut self, names: impl IntoIterator<Item = &'n [u8]>) {
         let mut told = std::mem::take(&mut self.cache.told);
         if self.is_indexed && self.cache.node(Lblk(0)).is_some() {
@@ -134,7 +135,8 @@ impl Editor<'_> {
             told.push(name, hash);
             *begun = self.begin_way(hash.hash);
         }
-        // What was told before was asked for long ago: nobody waits for that, and meanwhile comes what was asked for just now.
+        // The lines of earlier hints have arrived, so there is no wait; meanwhile those of this one are
+        // fetched.
         self.ask_for_leaves(&told.names[told.new..before]);
         let names = &mut told.names[before..told.len];
         for (told, begun) in names.iter_mut().zip(begun) {
@@ -160,7 +162,7 @@ impl Editor<'_> {
             && path.len() < usize::from(self.cache.levels)
         {
             path.go_on(above, Some(hash));
-            // A damaged index that goes in circles is met, and told, by who follows it.
+            // A damaged index with a cycle is found, and reported, by the operation that follows it.
             node = if path.is_circle() { None } else { self.cache.node(path.leaf()) };
         }
         node.into_iter().for_each(|node| path.ask_for(node, hash));

@@ -61,11 +61,11 @@ pub struct DirCache {
     pub(super) stats: Stats,
 }
 
-/// What a leaf's number leads to: all of it in one line of the processor's cache.
+/// The data of a leaf's number: all of it in one cache line.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct Slot {
-    /// For who has the block.
+    /// For the holder of the block.
     at: Location,
     /// 0: never touched; 1: touched; else the place of its notes and 2.
     notes: u32,
@@ -195,7 +195,7 @@ impl DirCache {
         self.hasher = hasher;
     }
 
-    /// What is known of a name that was told.
+    /// The notes on a hinted name.
     pub(super) fn told(&mut self, name: &[u8]) -> Option<Expected> {
         self.told.find(name)
     }
@@ -206,7 +206,7 @@ impl DirCache {
         &mut self.nodes
     }
 
-    /// The nodes, to be changed by who splits this leaf: the ways to others stay what they are.
+    /// The nodes, for splitting this leaf: the paths to other leaves stay valid.
     pub(super) fn nodes_for_split(&mut self, leaf: Lblk) -> &mut Nodes {
         self.told.forget_way_to(leaf);
         &mut self.nodes
@@ -282,7 +282,7 @@ impl DirCache {
         self.notes.get_mut(place as usize)
     }
 
-    /// Asks the processor for what a leaf's number leads to.
+    /// Prefetches the data of a leaf's number.
     pub(super) fn ask_for(&self, lblk: Lblk) {
         self.slots.get(lblk.0 as usize).into_iter().for_each(buffer::ask_for_start);
     }

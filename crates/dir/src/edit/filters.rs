@@ -4,10 +4,12 @@
 //! leaf:  | 512 bits | 512 bits | 512 bits | 512 bits |     a line of the processor's cache for each KiB of a leaf
 //! ```
 //!
-//! A name's line goes by its key, and so do four bits in it, which are set: a Bloom filter in each line. A name whose bits are not all
-//! set is not in the leaf. The key is made of both hashes of the name: of 200 million names one in ten has its (major) hash with another,
-//! which is in the same leaf. Whoever puts new names into a directory of millions learns from one line, at a place that the leaf's
-//! number tells, what he would have to read the leaf for. Of new names one in 150 is said to be there, maybe: then the leaf is read.
+//! A name's line is chosen by its key, and so are four bits in it, which are set: a Bloom filter in each
+//! line. A name whose bits are not all set is not in the leaf. The key is made of both hashes of the name: of
+//! 200 million names one in ten shares its (major) hash with another, which is in the same leaf. An insertion
+//! into a directory of millions learns from one line, at an address that follows from the leaf's number, what
+//! it would have to read the leaf for. For one in 150 new names the filter answers "maybe": then the leaf is
+//! read.
 //!
 //! Invariant: in a leaf that [`super::cache::DirCache`] says to have a filter, the bits of all names are set. Names that are taken out
 //! leave theirs, until all are set anew.
@@ -157,7 +159,7 @@ impl Filters {
         spread.bits().fold(true, |all, (word, bit)| all & (line.0[word] & bit != 0))
     }
 
-    /// Asks the processor for what [`may_hold`](Self::may_hold) looks at.
+    /// Prefetches what [`may_hold`](Self::may_hold) reads.
     pub(super) fn ask_for(&self, leaf: Lblk, key: Key) {
         if let Some(lines) = self.leaf(leaf) {
             buffer::ask_for_start(&lines[Spread::of(key).line(lines.len())]);
@@ -201,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Names of one hash are told apart by their minor one.
+    /// Names of one hash are distinguished by their minor hash.
     #[test]
     fn what_has_the_hash_of_another_is_rarely_believed_to_be_there() {
         let mut filters = Filters::new(64 << 20);

@@ -145,8 +145,8 @@ impl Editor<'_> {
         if path.way().is_continued(hash) { self.next_leaf(*path) } else { Ok(None) }
     }
 
-    /// As [`continued`](Self::continued), for who began with the way to the first leaf that may hold names of this hash. `path`: `None`
-    /// there, and then what this left.
+    /// As [`continued`](Self::continued), for a caller that started with the path to the first leaf that may
+    /// hold names of this hash. `path`: `None` there, and then what this left.
     fn way_on(&mut self, way: Way, hash: u32, path: &mut Option<Path>) -> Result<Option<Way>, ReadFault> {
         if !way.is_continued(hash) {
             return Ok(None);
@@ -175,7 +175,8 @@ impl Editor<'_> {
         }
     }
 
-    /// A name's hashes, and the way to the first leaf that may hold it, whose memory the processor is asked for. The root was loaded.
+    /// A name's hashes, and the path to the first leaf that may hold it, whose memory is prefetched. The root
+    /// was loaded.
     fn way_to(&mut self, name: &[u8]) -> Result<(NameHash, Way), ReadFault> {
         let (hash, way) = match self.cache.told(name) {
             Some(Expected { hash, way: Some(way), is_asked_for: true }) => return Ok((hash, way)),
@@ -196,8 +197,9 @@ impl Editor<'_> {
         self.load_root()
     }
 
-    /// Asks the processor for all that it takes to look into a leaf and to change it: in a large directory none of that is in its
-    /// caches, and each lies where another says. What is known of the leaf, and where the leaf is, come at the same time so.
+    /// Prefetches everything that reading and changing a leaf needs: in a large directory none of it is in
+    /// the CPU caches, and each address depends on another. The notes on the leaf, and the leaf's address,
+    /// arrive at the same time this way.
     fn ask_ahead(&self, leaf: Lblk, hash: NameHash) {
         self.cache.ask_for(leaf);
         self.cache.ask_for_filter(leaf, hash);
@@ -322,7 +324,7 @@ impl Editor<'_> {
             None => {
                 let path = self.descend(hash.hash)?;
                 if path.leaf() != first.leaf {
-                    // A leaf had names that are not of its hashes, when it was split: nobody looked for the name here.
+                    // A leaf had names with other hashes when it was split: no lookup finds them here.
                     return Err(self.stale(path.leaf()));
                 }
                 self.split(path, hash.hash, need)?
@@ -343,8 +345,8 @@ impl Editor<'_> {
     ) -> Result<(), EditFault> {
         let format = self.format.entries;
         let mut placed = None;
-        // Where there is no memory for all leaves' notes there are more leaves than a transaction has blocks: most change once in it, and
-        // nobody has to look at one for that.
+        // Without memory for the notes of all leaves there are more leaves than a transaction has blocks:
+        // most change once per transaction, and need not be read for that.
         if self.cache.notes(lblk).is_none()
             && let Some(insertion) = format.insertion(hole, ino, kind, name)
             && self.blocks.patch_leaf(lblk, self.cache.at(lblk), insertion.there(), &insertion.pieces())?

@@ -1,4 +1,4 @@
-//! One block of entries, seen by whoever changes it.
+//! One block of entries, during a change.
 
 use base::Malformed;
 use ondisk::dirent::{DirFormat, min_rec_len};

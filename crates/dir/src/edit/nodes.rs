@@ -6,8 +6,9 @@
 //! root:   key child, key child, ..
 //! ```
 //!
-//! A directory of millions of names has thousands of nodes, which are in no cache of the processor. So the pages that they lie in are
-//! few, a key and its child lie in one line, and what says where a node is is small enough to be at hand.
+//! A directory of millions of names has thousands of nodes, which are in no CPU cache. So they are packed
+//! into few pages, a key and its child are in one line, and the table of their addresses is small enough to
+//! stay cached.
 //!
 //! Invariant: a node's first key is 0, and no node is without entries.
 
@@ -17,7 +18,7 @@ use std::hash::BuildHasherDefault;
 use base::Lblk;
 use ondisk::htree::DxEntry;
 
-/// Keys that are passed at first by who looks for one near a guess.
+/// Keys that a search first skips near its guess.
 const NEAR: usize = 8;
 
 /// Memory that nodes are made in at a time, once they are many.
@@ -44,8 +45,9 @@ impl<'a> Node<'a> {
         self.0.get(at).map(|entry| entry.block)
     }
 
-    /// The last entry whose hash is not above this one. Found soon where the keys are spread evenly between `low` and `high`, as hashes
-    /// are: what is looked at lies in one or two lines of the processor's cache, where halves of halves lie all over the node.
+    /// The last entry whose hash is not above this one. Fast if the keys are spread evenly between `low` and
+    /// `high`, as hashes are: the search reads one or two cache lines, where a binary search reads lines all
+    /// over the node.
     pub(super) fn position(self, hash: u32, low: u32, high: u32) -> usize {
         let entries = &self.0[1..];
         let guess = self.guess(hash, low, high);
@@ -63,7 +65,7 @@ impl<'a> Node<'a> {
         from + entries[from..to].partition_point(|entry| entry.hash <= hash)
     }
 
-    /// Asks the processor for what [`position`](Self::position) will look at, and for what it finds there.
+    /// Prefetches what [`position`](Self::position) will read, and its result.
     pub(super) fn ask_for(self, hash: u32, low: u32, high: u32) {
         let guess = self.guess(hash, low, high);
         for near in [guess.saturating_sub(NEAR), guess, (guess + NEAR).min(self.len() - 1)] {
@@ -270,7 +272,8 @@ impl Nodes {
     }
 }
 
-/// Spreads block numbers over a table. Who chooses numbers of index blocks gains nothing: there is one for hundreds of leaves.
+/// Spreads block numbers over a table. An image with chosen numbers of index blocks gains nothing: there is
+/// one for hundreds of leaves.
 #[derive(Default)]
 pub(super) struct Spread(u64);
 

@@ -7,8 +7,8 @@
 //! ("spilled"): whoever looks for a name looks on in the next.
 //! ```
 //!
-//! A directory of a million names has more of this than the processor's caches hold, and names come in no order. So looking a
-//! name up, adding it and taking it out touch one line each, and all the same one.
+//! A directory of a million names has more of this than the CPU caches hold, and names come in no order. So
+//! looking a name up, adding it and removing it touch one line each, and all the same one.
 //!
 //! Invariants
 //! 1. A name is in the first bucket from its own on that had room, and all before that have `spilled` set. It is never taken off,
@@ -21,7 +21,7 @@ use super::leaf::Mapped;
 
 /// Names that a bucket holds.
 const BUCKET: usize = 10;
-/// Names for each bucket when there is room for those that were told.
+/// Names for each bucket while there is room for hinted ones.
 const USUAL: usize = 8;
 /// Names for each bucket beyond which there are made more.
 const MOST: usize = 9;
@@ -138,7 +138,7 @@ impl Notes {
         ((u64::from(mixed) * self.buckets.len() as u64) >> 32) as usize
     }
 
-    /// Asks the processor for what [`look`](Self::look) looks at.
+    /// Prefetches what [`look`](Self::look) reads.
     pub(super) fn ask_for(&self, hash: u32) {
         if !self.buckets.is_empty() {
             buffer::ask_for_start(&self.buckets[self.bucket(hash)]);
@@ -169,7 +169,7 @@ impl Notes {
         (self.hole_at, self.hole_own, self.hole_len) = (hole.at as u32, hole.own as u32, hole.len as u32);
     }
 
-    /// Names of this hash that may be here: told in one look at one bucket, where that says it.
+    /// Names of this hash that may be here: all from one bucket, if it has them.
     pub(super) fn look(&self, hash: u32) -> Noted {
         if self.buckets.is_empty() {
             return Noted::None;

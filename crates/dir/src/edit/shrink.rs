@@ -32,7 +32,7 @@ impl Freed {
     }
 }
 
-/// Who leads to a block of the directory.
+/// What references a block of the directory.
 #[derive(Clone, Copy)]
 struct Parent {
     step: Step,

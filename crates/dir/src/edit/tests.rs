@@ -86,8 +86,8 @@ proptest! {
         let named = |number: u32| name(number, if same_len { 250 } else { (number as usize * 37) % 250 + 1 });
         for (i, (what, number, len)) in steps.iter().copied().enumerate() {
             let name = named(number);
-            // Some of them come, others are changed meanwhile, or are not asked for. Told again and again, or each once, some before others
-            // are done.
+            // Some of them come, others are changed meanwhile, or never used. Hinted repeatedly, or each
+            // once, some before others are done.
             let (every, from) = [(usize::MAX, 0), (7, i), (16, i + 16)][tells];
             if i % every == 0 {
                 let next = steps.iter().skip(from).take(20).map(|(_, number, _)| named(*number));

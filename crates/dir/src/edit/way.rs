@@ -70,7 +70,7 @@ impl Path {
         self.end.leaf = block;
     }
 
-    /// Asks the processor for what [`go_on`](Self::go_on) will look at.
+    /// Prefetches what [`go_on`](Self::go_on) will read.
     #[inline]
     pub(super) fn ask_for(&self, node: Node<'_>, hash: u32) {
         node.ask_for(hash, self.low, self.high());

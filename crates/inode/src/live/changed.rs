@@ -209,8 +209,9 @@ impl Live {
         &self.dirty[(base::salted::spread(node.table_block.0 >> 6) % DIRTY_PARTS as u64) as usize]
     }
 
-    /// Whoever made inodes goes on to another table block: if the last ones listed before it are all that a new block has, they are
-    /// encoded now. He has them in his processor's cache, and there are more processors than commits.
+    /// A thread that creates inodes goes on to another table block: if the last ones listed before it fill a
+    /// new block, they are encoded now. They are in this CPU's cache, and there are more CPUs than
+    /// committers.
     fn make_whole(&self, part: &Mutex<Dirty>, transaction: u64) {
         // What inodes cost is counted by the list.
         if self.forget_orphans || self.quota().is_some() {
@@ -298,14 +299,14 @@ impl Live {
         let mut encoded: Vec<Encoded> = Vec::new();
         let mut passed = 0;
         for of_block in nodes.chunk_by(|(.., one), (.., other)| one.table_block == other.table_block) {
-            // Threads made them, on other processors, and long ago.
+            // Other threads made them, on other CPUs, and long ago.
             let soon = nodes.iter().skip(passed + NODES_ASKED).take(of_block.len());
             soon.for_each(|(.., node)| buffer::ask_for_whole(&**node));
             passed += of_block.len();
             let block = of_block[0].2.table_block;
             let whole = whole_since.binary_search_by_key(&block, |(block, _)| *block);
             let since = whole.map_or(0, |which| whole_since[which].1);
-            // Encoded before the block is locked: whoever holds an inode's values may wait for blocks.
+            // Encoded before the block is locked: a holder of an inode's values may wait for blocks.
             images.resize(of_block.len() * size, 0);
             encoded.clear();
             for (_, turn, node) in of_block {
@@ -327,7 +328,7 @@ impl Live {
                 }
             };
             match fresh.binary_search(&block) {
-                // Made with its inodes, not before: there are many, and they would not stay in the processor's cache.
+                // Made with its inodes, not before: there are many, and they would not stay in the CPU cache.
                 Ok(which) if !std::mem::replace(&mut made[which], true) => edit.fresh(block, TABLE, &mut put),
                 _ => edit.change(block, TABLE, &mut put)?,
             }

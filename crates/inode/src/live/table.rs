@@ -99,8 +99,8 @@ impl Table {
         row.and_then(|row| row[(ino.0 % ROW) as usize].clone()).ok_or(shard.departed)
     }
 
-    /// As [`get`](Self::get), for who comes for the same one again and again. One without links is not given: its number may be another
-    /// inode's by now.
+    /// As [`get`](Self::get), with a per-thread hot entry. An inode without links is not returned: its number
+    /// may be another inode's by now.
     pub(super) fn get_again(&self, ino: Ino) -> Result<Arc<Node>, u64> {
         let recent = &self.recent[thread_number() % RECENT];
         let known = recent.lock().as_ref().filter(|node| node.ino == ino).map(Arc::clone);
@@ -116,8 +116,8 @@ impl Table {
         Ok(node)
     }
 
-    /// Keeps what was loaded, unless somebody else was first: what is kept. `None`: inodes left since, maybe this one, changed
-    /// by others and written meanwhile. Load it again.
+    /// Inserts a loaded inode, unless another thread was first; returns the one in the table. `None`: inodes
+    /// were evicted since, maybe this one, after others changed and wrote it. Load it again.
     pub(super) fn keep(&self, loaded: Arc<Node>, since: u64) -> Option<Arc<Node>> {
         let charge = {
             let mut shard = self.shard(loaded.ino);
@@ -173,8 +173,9 @@ impl Table {
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Rows> {
-        // Spread: threads that make inodes at the same pace, each in a group of its own, would be in the same shard all the time. Many rows
-        // together: who goes from one inode to the next finds the shard in his processor's cache.
+        // Spread: threads that create inodes in lockstep, each in a group of its own, would be in the same
+        // shard all the time. Many rows together: a thread that goes from one inode to the next finds the
+        // shard in its CPU cache.
         self.shards[base::salted::spread(u64::from(ino.0 / ROW / NEIGHBOURS)) as usize % SHARDS].lock()
     }
 }
@@ -201,7 +202,7 @@ impl Rows {
         let Self { rows, order, uncharged, departed } = self;
         let row = rows.get_mut(&number)?;
         let mut evicted = Evicted::default();
-        // Nobody was here for long: the processor fetches all of them together.
+        // Cold: the CPU fetches all of them in parallel.
         row.iter().flatten().for_each(|node| buffer::ask_for_whole(&**node));
         for place in row.iter_mut() {
             evicted.add(place, written, (uncharged, departed));
@@ -255,13 +256,13 @@ impl Evicted {
     }
 }
 
-/// Who needs an inode?
+/// Is any inode in use?
 enum Use {
-    /// Nobody: it may go.
+    /// None is: evict it.
     Idle,
     /// The journal: it was changed after the last transaction whose inodes are all in their table blocks.
     Unwritten,
-    /// Somebody has it, or it has what should stay.
+    /// It is in use, or has data that should stay.
     Held,
 }
 
@@ -274,7 +275,7 @@ impl Use {
             return Self::Held;
         }
         let Some(values) = node.values.try_lock() else { return Self::Held };
-        // What could not be written is told to who asks next, whenever that is.
+        // A write error is reported at the next check, whenever that is.
         let has_errors = values.data.as_ref().is_some_and(|data| data.pages.had_errors());
         let is_in_use = values.dir.as_ref().is_some_and(|state| state.is_in_use());
         match () {
@@ -303,7 +304,7 @@ impl Shrinker for Table {
                 break;
             }
             self.turn.store((at + 1) % SHARDS, Ordering::Relaxed);
-            // Whoever charges may hold a shard: then that one is left out.
+            // A charging thread may hold a shard: then that one is skipped.
             let Some(mut shard) = self.shards[at].try_lock() else { continue };
             let mut unwritten = 0;
             for _ in 0..shard.order.len() {

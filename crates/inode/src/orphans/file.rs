@@ -7,16 +7,19 @@
 //!              '-- at the line of a commit, if anything changed: into the block, which gets its checksum there
 //! ```
 //!
-//! Owns: who has which slot. Does **not** own: whether an inode is tracked ([`Node`](crate::Node) says where), the blocks.
+//! Owns: the owner of each slot. Does **not** own: whether an inode is tracked ([`Node`](crate::Node) has its
+//! slot), the blocks.
 //!
 //! Invariants
 //! 1. A slot that holds an inode's number is that inode's until it gives it back.
-//! 2. Slots change under an open handle only, so that [`write`](OrphanFile::write), while none is open, finds what the transaction
-//!    made of them: the slot of who came and went in between shows nothing, and costs no block.
-//! 3. FULL is a mark, not a count: it is set by who found no free slot, and goes with the next slot that is given back to all. A
-//!    mark that is wrong for a moment sends somebody to the next block, or to the list; nothing more.
-//! 4. A lane ([`Edit::lane`]) keeps one slot at most, which only who is in it looks at: no atomic operation but stores. In a block it is
-//!    a free one. To others it is taken: when all others are in use they go to the list.
+//! 2. Slots change under an open handle only, so that [`write`](OrphanFile::write), which runs while none is
+//!    open, finds the transaction's final state: the slot of an inode that came and went in between is
+//!    unchanged, and costs no block.
+//! 3. FULL is a mark, not a count: set after a search without a free slot, cleared by the next slot that is
+//!    freed for all. A stale mark sends a search to the next block, or to the list; nothing more.
+//! 4. A lane ([`Edit::lane`]) keeps at most one slot, used only by its handle: no atomic operation but
+//!    stores. In its block it is a free one. To others it is taken: when all others are in use they use the
+//!    list.
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
@@ -25,11 +28,11 @@ use base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use base::{Ino, Pblk};
 use buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
 
-/// No slot was free when somebody looked.
+/// A search found no free slot.
 const FULL: u32 = u32::MAX;
 
-/// Nobody's, but kept for who is next in a lane. No inode has this number: the largest one is a multiple of 8. A block that has it on
-/// disk is damaged: of that no slot is kept.
+/// Free, but kept for the next handle of a lane. No inode has this number: the largest one is a multiple of
+/// 8. A block that has it on disk is damaged: none of its slots is kept.
 const KEPT: u32 = u32::MAX;
 
 /// A lane keeps no slot. None has this word: a file has far fewer blocks.
@@ -99,11 +102,12 @@ impl OrphanFile {
         Self { blocks: blocks.collect(), seal, changed: AtomicU32::new(0), kept }
     }
 
-    /// Claims the slot that a lane keeps, for who is in it. `None`: it keeps none.
+    /// Claims the slot that a lane keeps, for its handle. `None`: it keeps none.
     #[inline]
     pub(crate) fn claim_kept(&self, ino: Ino, lane: Option<usize>) -> Option<Slot> {
         let kept = self.kept.get(lane?)?;
-        // Whoever was in the lane before has left it: it is as if one thread had written all of this.
+        // The previous handle of the lane has ended: its writes are visible as if one thread had made all of
+        // them.
         let slot = Slot::of_word(kept.load(Ordering::Relaxed));
         let block = self.blocks.get(usize::from(slot.block))?;
         block.slots.get(usize::from(slot.at))?.store(ino.0, Ordering::Release);
@@ -142,7 +146,8 @@ impl OrphanFile {
         Some(slot)
     }
 
-    /// Gives a slot back that was claimed, or that was in use from the beginning; by who is in `lane`, which may keep it.
+    /// Frees a slot that was claimed, or in use from the beginning. The caller is in `lane`, which may keep
+    /// it.
     #[inline]
     pub(crate) fn give_back(&self, slot: Slot, lane: Option<usize>) {
         let Some(block) = self.blocks.get(usize::from(slot.block)) else { return };
@@ -154,7 +159,7 @@ impl OrphanFile {
             }
             _ => {
                 word.store(0, Ordering::Release);
-                // Behind that: who finds the block marked full after this store finds the slot.
+                // After that: a search that finds the block marked full after this store finds the slot.
                 block.next.store(u32::from(slot.at), Ordering::Release);
             }
         }

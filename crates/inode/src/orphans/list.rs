@@ -7,7 +7,8 @@
 //! Owns: the links, in memory and on disk, and what their lock saw. Does **not** own: when it is taken (see
 //! [`Orphans`](super::Orphans)).
 //!
-//! Invariant: in memory it is what the running transaction makes of the disk's, doubly linked so that who leaves knows who is before.
+//! Invariant: in memory it is the running transaction's version of the disk's, doubly linked so that a
+//! removal knows the predecessor.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -175,7 +176,7 @@ impl Held<'_> {
     }
 }
 
-/// The own link of an inode that has left: nobody leads to it any more.
+/// The own link of a removed inode: no other leads to it any more.
 pub(super) fn end(live: &Live, node: &Arc<Node>, edit: &dyn Edit) {
     live.edit(node, edit.transaction()).fields.dtime = 0;
     node.set_orphan(OrphanState::None);

@@ -135,8 +135,8 @@ impl Volume {
         Ok(here)
     }
 
-    /// Tells the entries of a directory from `from` on, "." and ".." among them, until `each` breaks. Damaged blocks are
-    /// skipped, as the kernel does; `damage` is told.
+    /// Lists the entries of a directory from `from` on, "." and ".." among them, until `each` breaks. Damaged
+    /// blocks are skipped, as the kernel does, and reported to `damage`.
     ///
     /// # Errors
     /// Not a directory; nothing of it can be read.

@@ -63,9 +63,9 @@ impl Volume {
         }
     }
 
-    /// Lends `len` bytes of content from `offset` on as a range of an open file, to have the kernel move them: `take` gets that
-    /// file and the offset there. False, and nothing is lent, when they do not lie in one piece of one file, or not all of them
-    /// before the end: then [`read`](Self::read) tells.
+    /// Zero-copy read: passes `len` bytes of content from `offset` on to `take` as a range of an open file,
+    /// for the kernel to move. Returns false, and calls nothing, if they are not contiguous in one file, or
+    /// not all of them are before the end: then use [`read`](Self::read).
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -81,7 +81,7 @@ impl Volume {
         if file.kind() != FileType::Regular {
             return Ok(false);
         }
-        // While somebody has it, its blocks stay its own.
+        // While it is held, its blocks stay its own.
         let node = self.writer.as_ref().map(|writer| writer.live().get(file.ino())).transpose()?;
         let _operation = node.as_ref().map(|node| node.operation.read());
         let now = match (&self.writer, &node) {
@@ -112,7 +112,7 @@ impl Volume {
         // At most a block: inodes are loaded with this rule.
         let mut target = vec![0; usize::try_from(link.size()).unwrap_or_default()];
         link.read_at(self.inodes.shared(), 0, &mut target)?;
-        // Its block may be somebody else's by now: then it is gone itself.
+        // Its block may have another owner by now: then the inode is gone itself.
         if self.writer.is_some() && !self.is_still_there(link)? {
             return Err(Refusal::Stale.into());
         }
@@ -133,8 +133,8 @@ impl Volume {
         self.noted(writer.written_back(file.ino())).map(Some)
     }
 
-    /// The extents of a file that touch the byte range, as FIEMAP tells them: unmerged as the tree has them, whole, holes
-    /// left out.
+    /// The extents of a file that touch the byte range, as in FIEMAP: unmerged as the tree has them, whole,
+    /// without holes.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -5,12 +5,13 @@ use ondisk::Features;
 
 use crate::{Fault, StatFs, Volume};
 
-/// Blocks that the kernel keeps for itself where there are extents, whoever asks: 2 %, and at most this many clusters. Who writes with
-/// extant keeps them in any case, and tells so; who only reads tells what the kernel does.
+/// Blocks that the kernel keeps for itself where there are extents, from all users: 2 %, and at most this
+/// many clusters. A writing volume always keeps them, and reports that; a reading one reports what the kernel
+/// does.
 const RESERVED_CLUSTERS_MAX: u64 = 4096;
 
 impl Volume {
-    /// What statfs(2) tells. The first call reads every group's descriptor.
+    /// The result of statfs(2). The first call reads every group's descriptor.
     ///
     /// # Errors
     /// A descriptor cannot be read or is corrupt.

@@ -7,8 +7,8 @@ use super::{Permit, Writer};
 use crate::{Fault, Volume};
 
 impl Volume {
-    /// Writes `bytes` behind the last byte of a regular file: where they begin, and how many; fewer only when there is no space for
-    /// more. Of several who append at the same time none writes into what another wrote.
+    /// Writes `bytes` after the last byte of a regular file. Returns where they begin, and how many; fewer
+    /// only without space for more. Concurrent appends do not overlap.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).

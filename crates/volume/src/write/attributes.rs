@@ -27,7 +27,7 @@ pub struct SetAttr {
     pub atime: Option<Timestamp>,
     /// Last change of content.
     pub mtime: Option<Timestamp>,
-    /// Last change of the inode; now, if anything else changes and this is not told.
+    /// Last change of the inode; now, if anything else changes and this is `None`.
     pub ctime: Option<Timestamp>,
     /// Birth.
     pub crtime: Option<Timestamp>,

@@ -103,7 +103,7 @@ impl Writer {
             match self.copy_piece(&copy, &mut buffer) {
                 Ok(0) => break,
                 Ok(copied) => done += copied,
-                // What was copied counts; who asks for the rest is told.
+                // A partial copy counts; the call for the rest returns the error.
                 Err(fault) if done == 0 => return Err(fault),
                 Err(_) => break,
             }

@@ -9,8 +9,8 @@
 //! Invariants
 //! 1. A write that is refused has changed no bytes; one for a part of which there is no space writes that before it.
 //! 2. Space is promised before bytes are copied, so that writing back cannot lack it.
-//! 3. Before the size grows past an end that lies inside a block, what is behind that end in its block is zeros, in memory and to
-//!    be written: bytes that stand there on disk are nobody's.
+//! 3. Before the size grows past an end inside of a block, the rest of that block becomes zeros, in memory
+//!    and dirty: its content on disk belongs to no file.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
@@ -171,7 +171,7 @@ impl Writer {
         match self.keeper.alloc.room() {
             Room::Plenty => {}
             Room::Short => self.live().files().pages.wake_flusher(),
-            // What fails is told by the next fsync.
+            // The next fsync returns the error.
             Room::Scarce => drop(self.flusher.flush_file(node, &data, pos..pos + done as u64)),
         }
         Ok(done)
@@ -331,7 +331,7 @@ impl Writer {
         promised: &[(u32, u32)],
     ) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
-        // Asked before `mapping` is locked, which comes after folios; nobody else makes something dirty.
+        // Checked before `mapping` is locked, which comes after folios; no other thread makes anything dirty.
         let is_held = |from: u64, to: u64| data.pages.is_held(from << bs.log2()..to << bs.log2());
         let edge = end >> bs.log2();
         let kept = if is_held(edge, edge + 1) { edge + 1 } else { edge };
@@ -521,14 +521,15 @@ impl Writer {
         let stored = data.stored(self.shared(), node);
         let window = data.pages.read(pos, &mut buf[..len], &stored)?;
         if let Some(window) = window {
-            // Best effort: who reads what fails is told.
+            // Best effort: readers get the error.
             let _ = data.pages.fill(window, &stored);
         }
         Ok(len)
     }
 }
 
-/// A mode after a write of somebody who may not keep set-id bits: without set-user-id, and set-group-id of what the group may execute.
+/// A mode after a write by a user that may not keep set-id bits: without set-user-id, and without
+/// set-group-id if the group may execute.
 #[must_use]
 pub fn unprivileged(mode: u16) -> u16 {
     let kept = mode & !SETUID;

@@ -13,9 +13,10 @@
 //! | `discard` | what is freed is discarded |
 //! | `nodelalloc` | block by block |
 //!
-//! Options as text (`s_mount_opts`) come after these, what the caller asks for after both. One word of the text that is not known, and
-//! none of it counts, as in the kernel. Only what ext4's own options are is taken from there: an image must not say which devices
-//! are opened, or who may use them. How errors are met is the superblock's too: see [`OnError`].
+//! Options as text (`s_mount_opts`) come after these, the caller's after both. If one word of the text is
+//! unknown, the whole text is ignored, as in the kernel. Only ext4's own options are taken from there: an
+//! image must not choose devices, or grant access. The reaction to errors is the superblock's too: see
+//! [`OnError`].
 
 use device::Device;
 use inode::DataPath;
@@ -46,7 +47,7 @@ pub struct DefaultOptions {
 }
 
 impl DefaultOptions {
-    /// What the superblock on a device asks for; nothing, where there is none that can be read: who opens it tells why.
+    /// The options of the superblock on a device; none, if it cannot be read: opening reports why.
     #[must_use]
     pub fn of_device(device: &dyn Device) -> Self {
         let mut bytes = [0; superblock::SIZE];

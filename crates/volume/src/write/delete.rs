@@ -32,7 +32,7 @@ const JOURNALED_SHORT: u64 = 256;
 impl Writer {
     /// Can it be deleted within the credits of an operation on names?
     pub(super) fn is_short(&self, node: &Node) -> bool {
-        // Whoever has a handle does not wait for what is on its way.
+        // A thread with a handle does not wait for runs in flight.
         if node.data().is_some_and(|data| !data.pages.is_clean()) {
             return false;
         }
@@ -45,7 +45,7 @@ impl Writer {
                 && blocks <= JOURNALED_SHORT
                 && (values.fields.blocks == 0 || short_tree(&values.map()))
         };
-        // What cannot be read is told by who deletes it.
+        // The deletion reports what cannot be read.
         is_short && self.value_entries(node).is_ok_and(|entries| entries.is_empty())
     }
 
@@ -74,7 +74,7 @@ impl Writer {
 
     /// Deletes an inode within one transaction: it has few blocks left.
     pub(super) fn delete_now(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
-        // Asked before the attribute block goes: what i_blocks counts tells how a link is kept.
+        // Read before the attribute block goes: i_blocks decides how a link's target is stored.
         let has_map = {
             let values = node.values();
             values.has_map(self.shared()) && values.fields.blocks != 0
@@ -94,8 +94,8 @@ impl Writer {
 
     /// The values of an inode that was deleted.
     ///
-    /// It stays in memory, dead, until the commit has written it, or its number is used again: the table still has it alive,
-    /// and somebody with an old number in hand would find it there.
+    /// It stays in memory, dead, until the commit has written it, or its number is used again: the table on
+    /// disk still has it live, and a thread with an old number would find it there.
     pub(super) fn end(&self, values: &mut Values, now: Timestamp) {
         values.fields.links = 0;
         values.fields.dtime = now.seconds as u32;
@@ -118,7 +118,7 @@ impl Writer {
     pub(super) fn clean_orphans(&self, listed: &[Ino], in_file: &[(Slot, Ino)]) -> Orphaned {
         let (mut cut, mut deleted, mut failed) = (0, 0, 0);
         let mut seen = HashSet::new();
-        // Not an inode that is free, or told of twice: it would be freed again.
+        // Not an inode that is free, or listed twice: it would be freed again.
         let mut usable = |ino: Ino| {
             let is_used = !self.shared().is_special(ino)
                 && self.keeper.alloc.is_inode_used(ino).is_ok_and(|is_used| is_used);

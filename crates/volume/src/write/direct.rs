@@ -70,8 +70,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes sure that a page of a regular file can be written to its end without a want of space: its blocks are promised, and its
-    /// bytes, which stay what they are, are dirty. For who maps a file and is told of the first write to a page.
+    /// Makes sure that a page of a regular file can be written to its end without running out of space: its
+    /// blocks are reserved, and its bytes, which do not change, are dirty. For mapped files, at the first
+    /// write to a page.
     ///
     /// # Errors
     /// [`Refusal::PastEnd`] for a page that is wholly behind the end; [`Refusal::NoSpace`]; as [`write_at`](Self::write_at).

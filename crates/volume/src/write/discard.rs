@@ -1,4 +1,4 @@
-//! Telling the device what nobody needs: freed blocks at their commit, and all that is free when somebody asks.
+//! Discards: freed blocks at their commit, and all free blocks on request.
 //!
 //! ```text
 //!   freed --> commit is durable --> discarded --> may be reused
@@ -6,7 +6,7 @@
 //!               '-- later than that, and a discard could hit the new owner's bytes
 //! ```
 //!
-//! A discard is not waited for by anybody's flush, and one that fails is no error: the blocks are free all the same.
+//! No flush waits for a discard, and a failed one is no error: the blocks are free all the same.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,7 +64,8 @@ impl Discards {
 }
 
 impl Keeper {
-    /// Discards what transactions up to this one freed. They are durable, and nobody was told yet that the blocks may be reused.
+    /// Discards what transactions up to this one freed. They are durable, and the blocks may not be reused
+    /// before this returns.
     pub(super) fn discard_freed(&self, transaction: u64) {
         if !self.discards.is_on.load(Ordering::Relaxed) {
             return;
@@ -80,9 +81,9 @@ impl Keeper {
 }
 
 impl Volume {
-    /// Says to the device which blocks are free, in runs of at least `min_bytes`: returns how many bytes that were. `None`: the
-    /// device cannot be told. What is freed by something that is not durable yet counts only when it is: [`sync`](Self::sync) comes
-    /// first here.
+    /// Discards all free blocks, in runs of at least `min_bytes`: returns the number of bytes. `None`: the
+    /// device does not support it. Blocks freed by changes that are not durable yet do not count: this calls
+    /// [`sync`](Self::sync) first.
     ///
     /// # Errors
     /// It is open for reading; as [`sync`](Self::sync); a group's bitmap cannot be read.

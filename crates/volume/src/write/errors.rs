@@ -30,8 +30,8 @@ pub enum OnError {
     Continue,
     /// Note it, and write nothing any more: what was not committed is lost, as with the kernel's `remount-ro`.
     ReadOnly,
-    /// As [`ReadOnly`](Self::ReadOnly), and nothing is read any more either: every operation is refused. The kernel stops the
-    /// machine, so that nobody works on; a library must not stop its program, but refuses it everything.
+    /// As [`ReadOnly`](Self::ReadOnly), and reading ends as well: every operation is refused. The kernel
+    /// stops the machine; a library must not stop its program, but refuses everything.
     Panic,
 }
 
@@ -205,7 +205,8 @@ impl Writer {
     }
 }
 
-/// The kernel names a function of its own; what was damaged says more, and `extant` who met it.
+/// The kernel stores the name of a function; here the damaged structure says more, and `extant` as the
+/// finder.
 fn told_by(structure: &str) -> ErrorRecord {
     ErrorRecord::default().met_by(&format!("extant: {structure}"))
 }

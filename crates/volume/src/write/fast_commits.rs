@@ -64,7 +64,7 @@ impl Before {
     }
 }
 
-/// Names that came and went, as the blocks of directories and the records together tell.
+/// Names that came and went, according to the blocks of directories and the records together.
 #[derive(Default)]
 struct Names {
     /// By inode: names it got less names it lost.
@@ -121,7 +121,7 @@ impl Work<'_> {
         let names = self.names(changes)?;
         let touched: BTreeSet<Ino> = overrides.keys().chain(names.links.keys()).copied().collect();
         let mut put = Vec::new();
-        // First whose numbers and blocks become free, then who needs them.
+        // First the inodes whose numbers and blocks become free, then those that need them.
         for ino in touched {
             if self.writer.shared().is_special(ino) {
                 continue;

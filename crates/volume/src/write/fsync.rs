@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! 1. When it returns, what had been written before it was called is durable: bytes, map and size.
-//! 2. An error of writing back is told once to each that has the file open ([`ErrorsTold`]), and once to those who do not say who
-//!    they are.
+//! 2. A write-back error is reported once per open file ([`ErrorsTold`]), and once to all callers without
+//!    one.
 //! 3. A flush that was issued before the file's bytes were on the device counts for nothing: a commit that was under way already
 //!    may have flushed before.
 //!
@@ -26,7 +26,7 @@ use page_cache::WriteError;
 use super::Writer;
 use crate::{Fault, Refusal, Volume};
 
-/// Up to where somebody was told which bytes of a file could not be written back. Each that has the file open has one.
+/// The errors of lost bytes that one open file has reported. Each open file has one.
 #[derive(Debug, Default)]
 pub struct ErrorsTold(page_cache::Told);
 
@@ -42,7 +42,7 @@ impl Part<'_> {
 }
 
 impl Volume {
-    /// To be asked by who opens a file: he is told of what fails from here on, and of what failed before if nobody was told of that.
+    /// Called at open: the file reports later failures, and earlier ones that no open file has reported.
     ///
     /// # Errors
     /// No such inode; the device refused.
@@ -52,7 +52,7 @@ impl Volume {
         Ok(data.map_or_else(ErrorsTold::default, |data| ErrorsTold(data.pages.told())))
     }
 
-    /// As [`fsync`](Self::fsync), or [`fdatasync`](Self::fdatasync) if `data_only`, for who has the file open.
+    /// As [`fsync`](Self::fsync), or [`fdatasync`](Self::fdatasync) if `data_only`, for an open file.
     ///
     /// # Errors
     /// As [`fsync`](Self::fsync); what failed before, once to each.

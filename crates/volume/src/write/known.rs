@@ -74,7 +74,7 @@ impl Writer {
     }
 
     fn learn_all(&self, node: &Node, data: &FileData) -> Result<u64, Fault> {
-        // Nobody changes the map meanwhile.
+        // The map does not change meanwhile.
         let _mapping = data.mapping.read();
         let map = node.values().map();
         let (mut count, mut piece) = (0, Vec::with_capacity(PIECE));

@@ -23,9 +23,9 @@ impl Volume {
     /// Gives an inode another name.
     ///
     /// # Errors
-    /// [`Refusal::Exists`]; [`Refusal::NotPermitted`] for a directory; [`Refusal::TooManyNames`] beyond 65,000;
-    /// [`Refusal::NotFound`] when its last name is gone and nobody has it open unnamed; [`Refusal::OtherProject`]; as
-    /// [`create`](Self::create).
+    /// [`Refusal::Exists`]; [`Refusal::NotPermitted`] for a directory; [`Refusal::TooManyNames`] beyond
+    /// 65,000; [`Refusal::NotFound`] if its last name is gone and it is not open unnamed;
+    /// [`Refusal::OtherProject`]; as [`create`](Self::create).
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Fault> {
         self.noted(self.add_link(ino, dir, name))
     }
@@ -54,7 +54,7 @@ impl Volume {
         let is_elsewhere = writer.check_project(&parent, &node);
         let kind = {
             let values = node.values();
-            // That the name exists is told before anything about the inode.
+            // An existing name is reported before any error of the inode.
             let refusal = match () {
                 () if values.has_flag(flags::IMMUTABLE | flags::APPEND) => Some(Refusal::NotPermitted),
                 () if values.fields.links >= LINKS_MAX => Some(Refusal::TooManyNames),
@@ -87,11 +87,12 @@ impl Volume {
         })
     }
 
-    /// Tells that operations on these names of a directory come next, in this order: creating, linking, looking up, removing; at most
-    /// [`NAMES_AHEAD`] of them (of more, the first ones). Their memory is brought into the processor's caches for all of them at once,
-    /// where each operation would wait for its own: in directories of millions of names that is most of what they cost. Best told while
-    /// as many that were told before are still to be done: then nothing is waited for. Only a hint: nothing is read from the device,
-    /// and nothing changes. `names` is asked while the directory is locked: it calls nothing of this volume.
+    /// A hint that operations on these names of a directory come next, in this order: creating, linking,
+    /// looking up, removing; at most [`NAMES_AHEAD`] of them (of more, the first ones). Their memory is
+    /// prefetched into the CPU caches for all of them at once, where each operation would wait for its own:
+    /// in directories of millions of names that is most of their cost. Most effective while as many hinted
+    /// names are still pending: then nothing is waited for. It reads nothing from the device, and changes
+    /// nothing. `names` runs under the directory's lock: it must not call this volume.
     pub fn ask_ahead<'n>(&self, dir: Ino, names: impl IntoIterator<Item = &'n [u8]>) {
         let Ok(writer) = self.writer() else { return };
         let Some(parent) = writer.live().known(dir) else { return };
@@ -111,7 +112,7 @@ impl Volume {
         let _ = Change::look(writer.live(), &writer.keeper.alloc, &parent, &writer.dir_format, ask);
     }
 
-    /// Takes a name away; with the last one goes the inode, unless somebody has it open.
+    /// Removes a name; with the last one goes the inode, unless it is open.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::IsDirectory`], [`Refusal::NotPermitted`]; the directory is corrupt; the device refused.
@@ -143,7 +144,7 @@ impl Volume {
             match done {
                 Unlinked::Done => return Ok(()),
                 Unlinked::Orphaned(node) => {
-                    // Nobody gets it any more, but who has it may be busy with it.
+                    // New users no longer find it, but one that has it may be using it.
                     let _operation = operation.take().unwrap_or_else(|| node.operation.write());
                     return writer.delete_unnamed(&node);
                 }
@@ -202,7 +203,7 @@ enum Unlinked {
     Done,
     /// The name was the last one, and this inode is an orphan now: to be deleted by steps.
     Orphaned(Arc<Node>),
-    /// The inode is not in memory, or somebody has its operation lock: nothing was changed.
+    /// The inode is not in memory, or its operation lock is held: nothing was changed.
     WaitFor(Ino),
 }
 
@@ -225,7 +226,7 @@ impl Writer {
             let node = match locked {
                 Some(node) => Some(node),
                 None => self.child_at_hand(parent, ino, &at_hand)?.filter(|node| {
-                    // Not waited for: whoever waits has no handle.
+                    // Not waited for: a waiting thread must not have a handle.
                     operation = node.operation.try_write();
                     operation.is_some()
                 }),
@@ -244,7 +245,7 @@ impl Writer {
         }
         let ino = removed?;
         let node = locked.filter(|node| node.ino() == ino).or(at_hand.get());
-        let node = node.expect("who may go was in hand");
+        let node = node.expect("the removed inode was passed");
         let is_gone = self.drop_link(change, node)?;
         drop(operation);
         Ok(if is_gone { Unlinked::Orphaned(Arc::clone(node)) } else { Unlinked::Done })

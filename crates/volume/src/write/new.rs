@@ -73,7 +73,7 @@ impl Volume {
         Ok(self.writer()?.live().snapshot(&node)?)
     }
 
-    /// As [`create`](Self::create), for who only wants the number.
+    /// As [`create`](Self::create), returning the number only.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -171,7 +171,7 @@ impl Writer {
 
     /// Allocates an inode, gives it its values and first block, and goes on with it. On an error nothing is left of it.
     ///
-    /// Till then it is locked: somebody with an old number in hand must not change an inode that may be taken back.
+    /// Until then it is locked: a thread with an old number must not change an inode that may be freed again.
     pub(super) fn make(
         &self,
         change: &Change<'_>,

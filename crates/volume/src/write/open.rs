@@ -57,14 +57,14 @@ pub struct WriteOptions {
     pub data: DataPath,
     /// How threads share flushes of the device's cache.
     pub flush: flush::Settings,
-    /// How long who changes what must be durable at once waits for others, to share a commit.
+    /// How long a change that must be durable at once waits for other threads, to share a commit.
     pub batching: journal::Batching,
     /// The longest time between two commits, and until bytes of files are written back; `None`: 5 and 30 seconds.
     pub commit_interval: Option<Duration>,
     /// How what is known of files' blocks is forgotten when memory is short.
     pub extents: extent_status::Policy,
-    /// Commit when somebody asks or a transaction is full, by the thread that does; write back when somebody asks or much is dirty,
-    /// by the thread that writes; nothing runs in the background.
+    /// Commits run on request or when a transaction is full, in the thread that needs them; write-back on
+    /// request or when much is dirty, in the writing thread; no background threads.
     pub no_committer: bool,
     /// Keep no journal though the file system has one: what is not synced is lost in a crash, and the image may need a check.
     pub no_journal: bool,
@@ -72,25 +72,26 @@ pub struct WriteOptions {
     pub discard: bool,
     /// What to do when damage is met; `None` for what the superblock asks for.
     pub errors: Option<OnError>,
-    /// Who writes takes set-id bits off himself where they have to go, as the kernel does before it asks a FUSE server to write:
-    /// writing leaves them. Else it takes them off, whoever writes.
+    /// The caller clears set-id bits where needed, as the kernel does before it sends a write to a FUSE
+    /// server: writes leave them. Otherwise every write clears them.
     pub keeps_set_id: bool,
-    /// Changes of bytes leave times alone: whoever serves others keeps those, and sets them.
+    /// Writes leave times alone: a server sets those of its clients.
     pub keeps_times: bool,
     /// Leave bytes that are to replace others in memory as long as all others (the kernel's `noauto_da_alloc`). Else they are written
     /// back when the file takes another's name, and when one that was cut to nothing is closed: a crash leaves old bytes or new ones,
     /// also of programs that do not sync.
     pub no_auto_da_alloc: bool,
-    /// What is made gets its directory's group, whoever makes it, and directories do not inherit the set-group-id bit (the kernel's
-    /// `grpid`). Else a directory with that bit does so.
+    /// New files get their directory's group, whatever their creator's, and directories do not inherit the
+    /// set-group-id bit (the kernel's `grpid`). Otherwise a directory with that bit does so.
     pub dir_groups: bool,
     /// This is no mount: the superblock's count of mounts, and the time of the last one, stay. A file system that a hundred commands
     /// changed is not due for a check because of that.
     pub is_no_mount: bool,
-    /// Leave blocks that are kept back (mke2fs -m) to those who may use them: an operation may while there is an
-    /// [`Acting::as_root`](crate::Acting::as_root) in its thread. Else all operations are root's.
+    /// Keep reserved blocks (mke2fs -m) for their users: an operation may use them while its thread has an
+    /// [`Acting::as_root`](crate::Acting::as_root). Otherwise all operations are root's.
     pub keep_reserve: bool,
-    /// Who opens it holds a [`MountGuard`] of his own, on the device behind one that holds writes back; see [`Volume::heed`].
+    /// The caller holds a [`MountGuard`] of its own, on the device below one that delays writes; see
+    /// [`Volume::heed`].
     pub is_guarded: bool,
     /// For the crash lab.
     pub sabotage: journal::Sabotage,
@@ -149,7 +150,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     }
     let has_errors = sb.state & STATE_ERRORS != 0;
     let done = match has_errors {
-        // As the kernel: what they have may be what somebody else has.
+        // As in the kernel: their blocks may have other owners.
         true => Orphaned::default(),
         false => writer.clean_orphans(&listed, &in_file),
     };
@@ -166,7 +167,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
     let mut recovery = Recovery { truncated_orphans: done.cut, deleted_orphans: done.deleted, ..recovery };
     if has_errors && !(listed.is_empty() && in_file.is_empty()) {
         recovery.problems.push(
-            "the file system has errors: its orphans are left to who mends them; run `e2fsck -f`".to_owned(),
+            "the file system has errors: its orphans are kept; run `e2fsck -f` to repair it".to_owned(),
         );
     }
     if done.is_broken {
@@ -194,8 +195,8 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
 }
 
 impl Volume {
-    /// Writes no more once this guard is lost, which the caller holds (see [`WriteOptions::is_guarded`]). One at a time is told of
-    /// that: the last volume that heeds it.
+    /// Stops writing once this guard is lost, which the caller holds (see [`WriteOptions::is_guarded`]). The
+    /// guard notifies one volume: the last that called this.
     pub fn heed(&self, guard: &MountGuard) {
         if let Some(writer) = &self.writer {
             writer.heed(guard);
@@ -416,7 +417,7 @@ fn write_back(
     };
     let coordinator = Arc::new(Coordinator::new(Arc::clone(device), options.write.flush));
     let in_journal = journal::Options {
-        // Nobody commits before all is done.
+        // No commit starts before all is done.
         has_committer: false,
         transaction_max: 0,
         supersede: Some(supersede),
@@ -481,8 +482,8 @@ pub(super) fn superblock_place(geometry: &Geometry) -> (Pblk, usize) {
     (Pblk(superblock::OFFSET / bs), (superblock::OFFSET % bs) as usize)
 }
 
-/// Says in the superblock that the log counts from now on, before anything is in it. Changes bits in its first half only, so that
-/// a superblock that was torn in the middle can be told from a damaged one (see `probe`).
+/// Marks the log as valid in the superblock, before it has content. Changes bits in its first half only, so
+/// that a torn superblock can be distinguished from a damaged one (see `probe`).
 fn announce(device: &dyn Device, sb: &Superblock, has_log: bool, orphan_file: bool) -> Result<(), OpenFault> {
     let mut sb = sb.clone();
     if has_log {
@@ -559,7 +560,7 @@ fn spawn_committer(journal: Arc<Journal>, interval: Duration) -> std::thread::Jo
                 Work::CommitAll => journal.commit_all(),
                 Work::Checkpoint => journal.make_room(),
             };
-            // What fails is latched, and told to whoever writes next.
+            // An error is latched, and returned to the next writer.
             if done.is_err() {
                 return;
             }

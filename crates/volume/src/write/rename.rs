@@ -67,7 +67,7 @@ impl Volume {
         }
         check_name(from.1)?;
         let is_across = from_dir.ino() != to_dir.ino();
-        // Directories that move change who is above whom: one at a time, so that the answers below stay true.
+        // Moves of directories change ancestry: they exclude each other, so that the checks below stay valid.
         let _tree = is_across.then(|| writer.renames.lock());
         let from_is_above = is_across && writer.is_above(&from_dir, &to_dir)?;
         let to_is_above = is_across && !from_is_above && writer.is_above(&to_dir, &from_dir)?;
@@ -194,7 +194,8 @@ impl Writer {
             && !self.no_auto_da_alloc
             && let Some(data) = moved.data()
         {
-            // Else the name could come to bytes that are not there yet, and the old ones were gone. What fails, fsync tells.
+            // Otherwise the name could lead to bytes that are not written yet, with the old ones gone. fsync
+            // returns the error.
             let _ = self.flusher.flush_file(moved, &data, 0..u64::MAX);
         }
         let is_gone = self.run(2 * NAME_CREDITS, |change| {

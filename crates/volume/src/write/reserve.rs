@@ -1,4 +1,4 @@
-//! Root's reserve: blocks that are kept back (mke2fs -m) from all but those whom the superblock names.
+//! Root's reserve: blocks kept (mke2fs -m) for the users that the superblock names.
 //!
 //! ```text
 //!   the library, by itself         acts as root
@@ -6,7 +6,8 @@
 //!   Acting::as_root()              from here to its end this thread's operations may use the reserve
 //! ```
 //!
-//! Does **not** own: how much there is, and the taking (see the allocator). What was promised to a write is its own, whoever places it.
+//! Does **not** own: its size, and allocation (see the allocator). Reserved space of a write stays its own,
+//! whichever thread places it.
 //!
 //! Source: kernel Documentation/filesystems/ext4/allocators.rst; s_def_resuid and s_def_resgid in super.rst.
 
@@ -22,21 +23,21 @@ pub struct Acting {
 }
 
 impl Acting {
-    /// As who may use the reserve.
+    /// As a user of the reserve.
     pub fn as_root() -> Self {
         Self { _of_thread: space::Acting::with(Privilege::Root) }
     }
 
-    /// As who may not.
+    /// As a user without access to it.
     pub fn as_anybody() -> Self {
         Self { _of_thread: space::Acting::with(Privilege::Everybody) }
     }
 }
 
 impl Volume {
-    /// May a user take blocks of the reserve? He is the one that the superblock names (root, if nothing else was said; `tune2fs -u`), or
-    /// in the group that it names, unless that is root's (`tune2fs -g`). Who has CAP_SYS_RESOURCE may, too: that is for the caller
-    /// to know.
+    /// May a user take blocks of the reserve? If it is the one that the superblock names (default root;
+    /// `tune2fs -u`), or in the group that it names, unless that is root's (`tune2fs -g`). CAP_SYS_RESOURCE
+    /// allows it too: the caller checks that.
     #[must_use]
     pub fn may_use_reserve(&self, uid: u32, is_in_group: impl FnOnce(u32) -> bool) -> bool {
         let sb = self.superblock();

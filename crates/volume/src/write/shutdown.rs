@@ -6,7 +6,7 @@
 //!   Nothing:  ------------------------------------------'
 //! ```
 //!
-//! For tests of what a crash leaves, and for who has to take a device away at once. The next opening for writing recovers.
+//! For tests of crashes, and for taking a device away at once. The next opening for writing recovers.
 //!
 //! Invariant: when it returned nothing more is written, not even that it happened; but closing lets others in ([`MountGuard`](crate::MountGuard)).
 //!
@@ -61,7 +61,7 @@ impl Writer {
     }
 
     fn shut_down(&self) {
-        // First: who fails because of what follows finds why, and notes nothing.
+        // First: operations that fail because of what follows find the cause, and note nothing.
         self.keeper.errors.is_shut_down.store(true, Ordering::Release);
         self.journal.abort("the file system was shut down".to_owned());
         self.journal.wait_aborted();

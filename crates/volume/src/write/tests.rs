@@ -15,7 +15,8 @@ fn the_group_bit_stays_where_it_means_something_else() {
     assert_eq!([0o6755, 0o6745, 0o4644, 0o0777].map(unprivileged), [0o0755, 0o2745, 0o0644, 0o0777]);
 }
 
-/// What was learnt of blocks after who unmaps them forgot them, from an extent that was converted elsewhere, goes with the blocks.
+/// An entry cached after its blocks were dropped for unmapping, from an extent that was converted elsewhere,
+/// goes with the blocks.
 #[test]
 fn what_is_unmapped_is_known_no_more() {
     let scratch = testkit::scratch();
@@ -49,7 +50,7 @@ fn who_lost_a_file_system_writes_nothing_to_it() {
         let before = std::fs::read(&path).unwrap();
         let writer = volume.writer.as_ref().unwrap();
         writer.keeper.errors.is_lost.store(is_lost, std::sync::atomic::Ordering::Release);
-        writer.journal.abort("somebody else has it".to_owned());
+        writer.journal.abort("another writer has it".to_owned());
         assert!(volume.create(Ino::ROOT, b"later", &New::file(0o644)).is_err());
         assert!(volume.sync().is_err());
         let _ = volume.close();
@@ -57,7 +58,8 @@ fn who_lost_a_file_system_writes_nothing_to_it() {
     }
 }
 
-/// What changers of directories remember is charged, and given back when memory is short, if nobody changed the directory meanwhile.
+/// Notes of writers on directories are charged, and evicted when memory is short, if the directory did not
+/// change meanwhile.
 #[test]
 fn directories_give_memory_back() {
     let scratch = testkit::scratch();
@@ -130,7 +132,7 @@ fn snapshots_are_charged_and_evicted() {
     volume.close().unwrap();
 }
 
-/// While memory is short the directory that is worked on keeps what it knows: what goes is what nobody uses. And of more directories
+/// While memory is short the busy directory keeps its notes: unused ones are evicted. And of more directories
 /// than there is memory for, each keeps a part.
 #[test]
 fn a_directory_in_use_is_not_forgotten_when_memory_is_short() {

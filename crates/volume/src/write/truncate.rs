@@ -202,8 +202,8 @@ impl Writer {
         Err(fault)
     }
 
-    /// Could the map tell of this block before the bytes of it are there that are dirty now? Of one that is not written yet it does
-    /// not where that is said afterwards: with one run, and then it has zeros from memory behind the end.
+    /// Could the map show this block before its dirty bytes are on disk? Not if it is unwritten and converted
+    /// after its write: then it is converted with its run, which includes the zeros past the end.
     fn is_mapped_first(&self, node: &Node, data: &FileData, block: &Range<u64>) -> Result<bool, Fault> {
         if data.path() != DataPath::Iomap {
             return Ok(true);
@@ -256,15 +256,15 @@ impl Writer {
     /// The first step of a cut whose new size the caller puts in the same transaction: an orphan from here until both are done, which
     /// is for the caller to say. Is the cut done?
     ///
-    /// Size and blocks are two layers, as in the kernel, where each tracks for itself and trusts nobody: two additions and two
-    /// removals for one cut, of which the second ones find nothing to do. That half of the questions is what version 3 of the
-    /// list took from under the lock.
+    /// Size and blocks are two layers, as in the kernel, where each tracks by itself: two additions and two
+    /// removals for one truncation, of which the second ones find nothing to do. Version 3 of the list took
+    /// these checks out of the lock.
     fn cut_sized(&self, change: &Change<'_>, node: &Arc<Node>, keep: u64) -> Result<bool, Fault> {
         let before = change.edit.changes();
         self.keeper.orphans.add(change.live, node, change.edit)?;
         let added = change.edit.changes();
         let cut = self.cut_tracked(change, node, keep);
-        // Who was one before stays one.
+        // An orphan stays one.
         if cut.is_err() && change.edit.changes() == added && added != before {
             self.keeper.orphans.remove(change.live, node, change.edit)?;
             change.edit.settle(before);
@@ -299,7 +299,7 @@ impl Writer {
         if is_inside {
             self.resize_inside(node, size)?;
         } else {
-            // Without the key nobody knows which bytes of an encrypted block are those behind the end.
+            // Without the key the bytes past the end of an encrypted block are unknown.
             if !node.values().has_flag(flags::ENCRYPT) {
                 self.run(1, |change| self.zero_behind(change, node, size))?;
             }
@@ -418,7 +418,7 @@ impl Writer {
             };
             content.resize(content.len().max(end), 0);
         }
-        // What stands behind the end is nobody's. A damaged inode may tell more than it has.
+        // Content past the end belongs to no file. A damaged inode may claim more than it has.
         let old = usize::try_from(inode.size()).unwrap_or(usize::MAX).min(content.len());
         content[old..].fill(0);
         content[pos as usize..end as usize].copy_from_slice(bytes);

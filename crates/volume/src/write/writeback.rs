@@ -9,13 +9,13 @@
 //! Owns: the order of these steps, the thread that takes them. Does **not** own: which bytes are dirty (see `page-cache`), the map.
 //!
 //! Invariants
-//! 1. A block is written before a transaction that says so can commit: unwritten blocks are converted after their write completed;
-//!    block by block the handle that maps them is open until it has. So nobody ever sees what stood there before, but with
-//!    [`DataPath::Writeback`], which does not promise that.
+//! 1. A block is written before a transaction that says so can commit: unwritten blocks are converted after
+//!    their write completed; block by block the handle that maps them is open until it has. So previous
+//!    content is never visible, except with [`DataPath::Writeback`], which does not promise that.
 //! 2. The size on disk follows the data, in the transaction that converts or maps it: no commit has a written block behind the size.
 //!    So what is in the way of the size is written back first ([`Flusher::behind_the_end`]).
-//! 3. A run needs no operation lock, so whoever holds one may wait for it; and nobody waits for a run with a handle. A run waits for
-//!    none but the one that has the end on disk, in front of it.
+//! 3. A run needs no operation lock, so its holders may wait for it; and no thread waits for a run with a
+//!    handle. A run waits for none but the earlier one with the end on disk.
 //! 4. After an abort nothing is written.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
@@ -51,10 +51,10 @@ const RUN_BYTES_MAX: u64 = 8 << 20;
 const RUN_BLOCKS_MAX: u64 = 2048;
 /// Bytes are dirty so long at most before they are written back, as with the kernel.
 pub(super) const EXPIRE_MS: u64 = 30_000;
-/// How often somebody looks for those.
+/// How often the thread looks for those.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Who writes back.
+/// The caller of write-back.
 pub(crate) struct Flusher {
     pub(super) keeper: Arc<Keeper>,
     pub(super) journal: Arc<Journal>,
@@ -74,9 +74,9 @@ pub(crate) struct Flusher {
 }
 
 impl Volume {
-    /// Writes back a run of what has been dirty longest, of at most `bytes_max` bytes (a block at least), as the thread does that
-    /// works in the background: for who keeps none. Was there one, and did it go? What fails is told by the file's next
-    /// [`fsync`](Self::fsync).
+    /// Writes back one run of the oldest dirty bytes, of at most `bytes_max` bytes (a block at least), as the
+    /// background thread does: for callers without it. Was there one, and did it succeed? The file's next
+    /// [`fsync`](Self::fsync) returns the error.
     ///
     /// # Errors
     /// It is open for reading, or shut down.
@@ -124,7 +124,7 @@ impl Flusher {
                 while self.files().pages.is_over_background() && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
             }
             while self.keeper.alloc.room() != Room::Plenty && self.write_some(u64::MAX, RUN_BYTES_MAX) {}
-            // Of who never closes them, or nobody tells when.
+            // Files that are never closed, or whose closing is not reported.
             if self.files().take_rewritten() {
                 self.files().dirty_nodes().iter().for_each(|node| self.flush_rewritten(node, false));
             }
@@ -147,7 +147,7 @@ impl Flusher {
         let bytes_max = bytes_max.min(self.run_bytes_max(self.files().path()));
         let Some(run) = self.files().pages.take_run(until_ms, bytes_max) else { return false };
         let Some(node) = self.files().node(run.file().key()) else { return false };
-        // What fails is told to whoever has the file open.
+        // The open files get the error.
         let is_done = self.write_back(&node, run).is_ok();
         if let Some(data) = node.data() {
             self.files().settle(&data);
@@ -168,8 +168,8 @@ impl Flusher {
     ) -> Result<(), Fault> {
         let (until, bytes_max) = (self.now_ms(), self.run_bytes_max(data.path()));
         let mut first = Ok(());
-        // By position, so that it ends however fast somebody writes behind it; and twice: what is on its way has older bytes maybe,
-        // the second time at least as new ones as there were when this was called.
+        // By position, so that it ends however fast another thread writes after it; and twice: a run in
+        // flight may have older bytes, the second one has at least those of the time of the call.
         for _ in 0..2 {
             let (mut at, mut is_busy) = (range.start, false);
             for chunk in data.pages.dirty_chunks(range.clone(), until) {
@@ -191,9 +191,9 @@ impl Flusher {
         first
     }
 
-    /// Writes back a file that was cut to nothing before. `is_whole`: all that takes the place of what it held is written by now, as
-    /// far as anybody knows; one of several descriptors that is closed says nothing, a shell closes some before the first byte. What
-    /// fails, fsync tells.
+    /// Writes back a file that was truncated to nothing before. `is_whole`: its new content is complete, as
+    /// far as is known; closing one of several descriptors does not show that, a shell closes some before the
+    /// first byte. fsync returns the errors.
     pub(super) fn flush_rewritten(&self, node: &Arc<Node>, is_whole: bool) {
         let data = {
             let mut values = node.values();
@@ -410,8 +410,9 @@ impl Flusher {
         want: Want,
     ) -> Result<Entry, Fault> {
         let change = self.change(handle);
-        // Since it was asked for another run of the same delayed extent may have got blocks for all of it, and what lies behind
-        // this run may have been cut. The run's own blocks are nobody else's. What is not in memory any more, the map tells.
+        // Since the request another run of the same delayed extent may have allocated blocks for all of it,
+        // and blocks after this run may have been truncated. The run's own blocks belong to it. The map has
+        // what is not in memory any more.
         let now = data.entry_now(self.shared(), node, hole.lblk, u32::MAX)?;
         let (len, promised) = match now.status {
             Status::Written | Status::Unwritten => return Ok(now),
@@ -436,9 +437,9 @@ impl Flusher {
         Ok(entry)
     }
 
-    /// For maps that know no unwritten blocks: allocates and maps, with the size, in one transaction, so that none stands behind the end.
-    /// `is_ordered`: writes under the same handle, so that it cannot commit before the data is on the device; else afterwards, for
-    /// those who do not mind what a crash shows.
+    /// For maps without unwritten blocks: allocates and maps, with the size, in one transaction, so that no
+    /// block is past the end. `is_ordered`: writes under the same handle, so that it cannot commit before the
+    /// data is on the device; otherwise afterwards, without a promise about crashes.
     fn write_mapping(
         &self,
         node: &Arc<Node>,
@@ -510,7 +511,8 @@ impl Flusher {
         loop {
             let on_disk = node.values().fields.size;
             if let Some(end) = data.end_in_front_of(on_disk, run, bs) {
-                // One that cannot be written is not dirty any more, and keeps nobody back. The next fsync is told.
+                // A failed run is not dirty any more, and blocks no other run. The next fsync returns the
+                // error.
                 let _ = self.flush_file(node, data, end);
             }
             let handle = self.start(credits)?;

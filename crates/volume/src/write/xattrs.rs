@@ -157,7 +157,7 @@ impl Writer {
     ) -> Result<(), Fault> {
         let kind = node.values().kind();
         let parsed = acl::parse(value);
-        // That it is no ACL at all is told first, then who cannot have any, then that it is no good one.
+        // The order of errors: not an ACL at all; the file cannot have any; an invalid ACL.
         let is_none = match &parsed {
             Err(AclFault::Version) => true,
             Err(_) => Acl::from_xattr(value).is_err(),
@@ -334,7 +334,7 @@ impl Writer {
         if let (Some(made), Some(checksum)) = (value_node, plan.value_checksum) {
             index.note_value(checksum, made.ino());
         }
-        // With the index locked: nobody else may find a value that goes now.
+        // With the index locked: no other thread may find a value that goes now.
         self.settle_values(change, node, &before, counted)
     }
 

@@ -153,12 +153,16 @@ fn content(volume: &Volume, file: &Inode) -> Content {
     Content::from_reader(data, read).unwrap_or_else(|error| panic!("inode {}: {error}", file.ino()))
 }
 
-/// What is lent is what is read.
+/// A zero-copy read returns the same bytes as a read.
 fn check_lent(volume: &Volume, file: &Inode, offset: u64, expected: &[u8]) {
     let mut take = |holder: BorrowedFd<'_>, at| {
         let mut found = vec![0; expected.len()];
         let got = rustix::io::pread(holder, &mut found, at).expect("the holder can be read");
-        assert!(found[..got] == *expected, "inode {}: lent at {offset} is not what is read", file.ino());
+        assert!(
+            found[..got] == *expected,
+            "inode {}: the zero-copy read at {offset} differs from the read",
+            file.ino()
+        );
     };
     volume.lend(file, offset, expected.len() as u64, &mut take).expect("it could be read");
 }

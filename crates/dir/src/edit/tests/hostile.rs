@@ -148,7 +148,8 @@ fn an_inline_directory_whose_dotdot_leads_nowhere_stays_inline() {
     assert!(matches!(editor.to_block(), Err(EditFault::Read(_))));
 }
 
-/// A block that serves as a node and as a leaf: writing the node changes what the leaf's notes tell of. That is damage, not a panic.
+/// A block that serves as a node and as a leaf: writing the node changes what the leaf's notes describe. That
+/// is damage, not a panic.
 #[test]
 fn a_leaf_that_was_changed_as_a_node_is_damage() {
     let mut faults = 0;

@@ -27,7 +27,7 @@ fn a_slot_is_never_given_twice() {
                         let Some(slot) = file.claim(ino, thread) else { continue };
                         let owner = &owners[usize::from(2 * slot.block + slot.at)];
                         assert_eq!(owner.swap(ino.0, Ordering::AcqRel), 0, "{slot:?} has an owner");
-                        assert!(file.used().contains(&(slot, ino)), "{slot:?} tells its owner");
+                        assert!(file.used().contains(&(slot, ino)), "{slot:?} contains its owner");
                         assert_eq!(owner.swap(0, Ordering::AcqRel), ino.0, "{slot:?} stayed");
                         file.give_back(slot, None);
                     }
@@ -43,7 +43,8 @@ fn a_slot_is_never_given_twice() {
     });
 }
 
-/// Two threads that are in the same lane by turns, and one in none: what the lane keeps is nobody else's.
+/// Two threads that use the same lane by turns, and one without: no other thread gets the slot that the lane
+/// keeps.
 #[test]
 fn a_kept_slot_is_its_lanes() {
     schedules("kept orphan slots", 3000, || {
@@ -62,7 +63,7 @@ fn a_kept_slot_is_its_lanes() {
                         let Some(slot) = claimed else { continue };
                         let owner = &owners[usize::from(slot.at)];
                         assert_eq!(owner.swap(ino.0, Ordering::AcqRel), 0, "{slot:?} has an owner");
-                        assert!(file.used().contains(&(slot, ino)), "{slot:?} tells its owner");
+                        assert!(file.used().contains(&(slot, ino)), "{slot:?} contains its owner");
                         assert_eq!(owner.swap(0, Ordering::AcqRel), ino.0, "{slot:?} stayed");
                         file.give_back(slot, number);
                     }

@@ -42,7 +42,7 @@ fn what_stays_is_written_once_and_what_came_and_went_is_not() {
     assert_eq!(stored(&buffers, 3), (vec![(0, Ino(20))], true));
     assert_eq!(stored(&buffers, 5), (vec![], false), "its bytes were not changed");
 
-    // In the next transaction the slot is somebody else's.
+    // In the next transaction the slot has another owner.
     file.give_back(stays, None);
     assert_eq!(file.claim(Ino(22), 0), Some(stays), "the one that was used last");
     file.write(&buffers, &Direct(&buffers)).unwrap();
@@ -81,14 +81,14 @@ fn a_lane_keeps_a_slot_for_who_is_in_it_next() {
 
     assert_eq!((file.claim_kept(Ino(22), None), file.claim_kept(Ino(22), Some(2))), (None, None));
     assert_eq!(file.claim_kept(Ino(22), Some(LANES)), None, "one of those that keep none");
-    assert_eq!(file.claim(Ino(23), 0), Some(other), "it keeps one, the other is everybody's");
+    assert_eq!(file.claim(Ino(23), 0), Some(other), "it keeps one, the other is free for all");
     assert_eq!(file.claim_kept(Ino(22), Some(3)), Some(kept));
     assert_eq!(file.claim_kept(Ino(24), Some(3)), None);
     file.write(&buffers, &Direct(&buffers)).unwrap();
     assert_eq!(stored(&buffers, 3).0, [(0, Ino(22)), (1, Ino(23))]);
 }
 
-/// What no inode's number is on disk stays, and is nobody's.
+/// A value that is no inode number stays on disk, and has no owner.
 #[test]
 fn a_slot_of_a_damaged_block_stays() {
     let file = OrphanFile::new(Ino(12), SEED, vec![(Pblk(3), vec![u32::MAX, 0, 0])]);

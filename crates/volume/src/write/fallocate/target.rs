@@ -79,7 +79,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Nothing is mapped in these blocks, unless somebody came in between.
+    /// These blocks are unmapped, unless another thread came in between.
     pub(super) fn learn_hole(&self, blocks: &Range<u64>) {
         if let Some(data) = &self.data {
             let (from, end) = (blocks.start as u32, blocks.end.min(END.into()) as u32);
@@ -112,7 +112,7 @@ impl<'a> Target<'a> {
         self.data.as_ref().map_or(Ok(()), |data| self.writer.flusher.flush_file(self.node, data, range))
     }
 
-    /// Nobody reads ahead while this is held.
+    /// No read-ahead while this is held.
     pub(super) fn stop_fills(&self) -> Option<impl Sized + '_> {
         self.data.as_ref().map(|data| data.pages.stop_fills())
     }
