@@ -64,12 +64,12 @@ struct Emptied {
 }
 
 impl FileSystem {
-    /// Opens an image file or block device for reading and writing, with a journal that waits replayed and orphans cleaned
-    /// up. Nobody else can open it so meanwhile; readers can.
+    /// Opens an image file or block device for reading and writing, after replaying a dirty journal and
+    /// freeing orphans. There can be no other writer meanwhile; readers are allowed.
     ///
     /// # Errors
-    /// [`Error::Image`] when the file cannot be opened; of the kind [`std::io::ErrorKind::ResourceBusy`] when somebody
-    /// else writes to it or it is mounted. [`Error::Open`] when it holds no file system that can be written.
+    /// [`Error::Image`] when the file cannot be opened; of the kind [`std::io::ErrorKind::ResourceBusy`] when
+    /// it has another writer or is mounted. [`Error::Open`] when it holds no file system that can be written.
     ///
     /// ```
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/image.rs")); }
@@ -97,7 +97,8 @@ impl FileSystem {
             .map_err(|source| Error::Open { image: image.to_owned(), source })
     }
 
-    /// Opens whatever a device holds for reading and writing. That nobody else writes to it is the caller's part.
+    /// Opens the file system on a device for reading and writing. The caller makes sure that there is no
+    /// other writer.
     ///
     /// # Errors
     /// It holds no file system that can be written; the device refused.
@@ -282,7 +283,7 @@ impl FileSystem {
                     let parent = above.len().checked_sub(2).map_or(spot.dir, |at| above[at].ino);
                     let Some(dir) = above.last_mut() else { break };
                     match self.volume.rmdir(parent, &dir.name) {
-                        // Somebody put names in since they were listed.
+                        // Names were inserted after the listing.
                         Err(fault) if fault.is(Refusal::NotEmpty) && dir.tries < EMPTYING_TRIES => {
                             (dir.tries, dir.next) = (dir.tries + 1, Some(Cursor::START));
                         }
@@ -320,7 +321,7 @@ impl FileSystem {
                     return Ok(Some(Emptied::new(entry.ino, entry.name)));
                 }
                 match self.volume.unlink(dir.ino, &entry.name) {
-                    // Somebody was faster.
+                    // Another thread was first.
                     Err(fault) if fault.is(Refusal::NotFound) => {}
                     done => done.map_err(failed)?,
                 }
@@ -483,9 +484,10 @@ impl FileSystem {
         self.volume.sync().map_err(Error::at(b"/"))
     }
 
-    /// Says to the device which blocks are free, in runs of at least `min_bytes`, so that their room can be given back (fstrim).
-    /// What was done before is made durable first. Returns how many bytes that were; `None` when the device cannot be told. For what
-    /// is freed from now on there is [`WriteOptions::discard`](volume::WriteOptions::discard).
+    /// Discards all free blocks, in runs of at least `min_bytes`, so that their space is released (fstrim).
+    /// Earlier changes are made durable first. Returns the number of bytes; `None` if the device does not
+    /// support it. For blocks that are freed from now on use
+    /// [`WriteOptions::discard`](volume::WriteOptions::discard).
     ///
     /// # Errors
     /// [`Refusal::ReadOnly`] when it is not open for writing; as [`sync`](Self::sync); a bitmap cannot be read.

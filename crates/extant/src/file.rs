@@ -10,10 +10,10 @@ use crate::error::fault_kind;
 /// A regular file that is open: for reading, and for writing where the file system is.
 ///
 /// Reads and writes are positional underneath, so a clone has a position of its own, and threads may use
-/// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) on one file together. What is written is in memory until
-/// [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data), or until it was there for half a minute; with
-/// [`set_durable`](Self::set_durable) each write is durable when it returns. What could not be written later is told by the next sync,
-/// once to each file that was opened before (clones count as one).
+/// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) on one file together. Written bytes are in
+/// memory until [`sync_all`](Self::sync_all) or [`sync_data`](Self::sync_data), or for half a minute; with
+/// [`set_durable`](Self::set_durable) each write is durable when it returns. The next sync returns write-back
+/// errors, once per file that was opened before (clones count as one).
 ///
 /// Of a file system that is open for writing it shows the file as it is at each call, and keeps it alive when its last name
 /// is removed.
@@ -112,8 +112,8 @@ impl File {
         Ok(())
     }
 
-    /// Writes all of `bytes` behind the last byte of the file, wherever that is by then, and tells where they begin. Of several who
-    /// append at the same time, with clones of a file or files of their own, none writes into what another wrote.
+    /// Writes all of `bytes` after the last byte of the file, wherever that is by then, and returns where
+    /// they begin. Concurrent appends, through clones of a file or files of their own, do not overlap.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -257,7 +257,7 @@ impl File {
         self.len() == 0
     }
 
-    /// What stat tells about it.
+    /// The result of stat.
     #[must_use]
     pub fn metadata(&self) -> Stat {
         self.held.volume.stat(&self.now())

@@ -78,7 +78,7 @@ impl FileSystem {
         self.volume.resolve(path, follow).map_err(Error::at(path))
     }
 
-    /// What stat(2) tells; symbolic links are followed.
+    /// The result of stat(2); symbolic links are followed.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -86,7 +86,7 @@ impl FileSystem {
         Ok(self.volume.stat(&*self.resolve(path, Follow::Links)?))
     }
 
-    /// What lstat(2) tells: of a symbolic link itself.
+    /// The result of lstat(2): of a symbolic link itself.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -290,7 +290,7 @@ impl DirEntry {
         self.ino
     }
 
-    /// The type, as the entry tells it; `None` on old file systems, whose entries do not.
+    /// The type in the directory entry; `None` on old file systems without types.
     #[must_use]
     pub fn kind(&self) -> Option<FileType> {
         self.kind
@@ -304,7 +304,7 @@ impl DirEntry {
         self.volume.inode(self.ino).map_err(Error::at(&self.name))
     }
 
-    /// What lstat(2) tells.
+    /// The result of lstat(2).
     ///
     /// # Errors
     /// As [`inode`](Self::inode).

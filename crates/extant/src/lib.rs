@@ -55,7 +55,7 @@
 //!
 //! # Whole trees
 //!
-//! [`walk`] reads directories and inodes by several threads ahead of the caller, who gets the entries in an order that does not
+//! [`walk`] reads directories and inodes by several threads ahead of the caller, in an order that does not
 //! depend on them. With contents, neighbouring small files are read together:
 //!
 //! ```
@@ -158,8 +158,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Who opens a file or block device for writing has it alone: a second one is told that it is in use. Readers are not kept away,
-//! and see the state of the last commits that were written home.
+//! A file or block device has one writer: a second one gets "in use". Readers are not locked out, and see the
+//! state of the last commits that were written home.
 //!
 //! # Other places, and what lies beneath
 //!
@@ -189,8 +189,9 @@
 //!
 //! # Journals
 //!
-//! A file system that was not unmounted and is opened for reading shows the state that a replay of its journal gives, which is laid over the image in memory;
-//! [`Recovery`] tells how much that was. [`OpenOptions::no_recovery`] shows what stands in place instead.
+//! A file system that was not unmounted and is opened for reading shows the state after a replay of its
+//! journal in memory; [`Recovery`] has its extent. [`OpenOptions::no_recovery`] shows the state on disk
+//! instead.
 //!
 //! # Errors
 //!

@@ -1,6 +1,7 @@
 //! Directories in pieces: what [`read_dir`](crate::FileSystem::read_dir) and the walker stand on.
 //!
-//! Invariant: however large a directory is, a piece of it is bounded, and together the pieces tell every name once.
+//! Invariant: however large a directory is, a piece of it is bounded, and together the pieces return every
+//! name once.
 
 use std::ops::ControlFlow;
 
@@ -12,7 +13,7 @@ use volume::{Cursor, Fault, FileType, Inode, Volume};
 pub(crate) struct Name {
     pub(crate) name: Vec<u8>,
     pub(crate) ino: Ino,
-    /// As the entry tells it; `None` on file systems whose entries do not.
+    /// As in the directory entry; `None` on file systems without types.
     pub(crate) kind: Option<FileType>,
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn piece(volume: &Volume, dir: &Inode, from: Cursor, len_min: usize) 
     };
     let mut damage = Vec::new();
     volume.read_dir(dir, from, &mut each, &mut |fault| {
-        // A directory may have millions of damaged blocks; the first ones tell the story.
+        // A directory may have millions of damaged blocks; the first ones suffice.
         if damage.len() < DAMAGE_MAX {
             damage.push(fault);
         }
@@ -57,5 +58,5 @@ pub(crate) fn piece(volume: &Volume, dir: &Inode, from: Cursor, len_min: usize) 
     Ok(piece)
 }
 
-/// Damage of one piece that is told.
+/// The most damage of one piece that is reported.
 const DAMAGE_MAX: usize = 16;

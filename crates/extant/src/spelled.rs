@@ -1,7 +1,7 @@
 //! Names of encrypted directories as names that any system takes.
 //!
-//! Without the key the names of an encrypted directory are ciphertext: any bytes, slashes and NUL among them. Whoever hands
-//! them on as names of files (a mount, a copy, an archive) spells them:
+//! Without the key the names of an encrypted directory are ciphertext: any bytes, slashes and NUL among them.
+//! Programs that use them as names of files (a mount, a copy, an archive) encode them:
 //!
 //! ```text
 //! printable ASCII as it is, every other byte, '/', '%' and a '~' in front as %XX        while that takes 255 bytes at most
@@ -129,7 +129,7 @@ fn decode(text: &[u8]) -> Option<Vec<u8>> {
             };
             bits = bits << 6 | value;
         }
-        // A group of one digit holds no byte; spelling it again tells that it is wrong.
+        // A group of one digit holds no byte; encoding it again shows that it is wrong.
         bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
     }
     Some(bytes)

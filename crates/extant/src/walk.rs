@@ -11,8 +11,8 @@
 //! Invariants
 //! 1. Results come in pre-order, a directory before what is in it, the same with any number of threads.
 //! 2. Listings ahead of the caller are bounded in directories and in names; a larger directory is listed in pieces.
-//! 3. A directory is entered once: a second way to it, which only a damaged image has, is told and not followed. So the walk
-//!    ends on every image.
+//! 3. A directory is entered once: a second path to it, which only a damaged image has, is reported and not
+//!    followed. So the walk ends on every image.
 
 mod contents;
 mod schedule;
@@ -108,7 +108,8 @@ impl Walk {
         self
     }
 
-    /// Enter only directories whose path (see [`Entry::path`]) passes. The directory itself is told in any case.
+    /// Enter only directories whose path (see [`Entry::path`]) passes. The directory itself is returned in
+    /// any case.
     #[must_use]
     pub fn enter_if(mut self, enter: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Self {
         self.enter = Some(Box::new(enter));
@@ -412,7 +413,7 @@ impl Entry {
         }
     }
 
-    /// What lstat(2) tells.
+    /// The result of lstat(2).
     ///
     /// # Errors
     /// As [`inode`](Self::inode).

@@ -76,7 +76,7 @@ fn a_walk_is_the_same_with_any_number_of_threads() {
             listed.extend(listing.entries.iter().map(|entry| entry.path().to_vec()));
         }
         listed.sort();
-        assert!(listed == sorted, "listings tell the same names");
+        assert!(listed == sorted, "listings return the same names");
     }
     let by_name = paths(&fs, Order::Names, 4);
     let few: Vec<_> = by_name.iter().filter(|path| path.starts_with(b"few/")).collect();
@@ -93,7 +93,7 @@ fn walks_end_where_they_are_told_to() {
     assert!(top[4].is_last() && !top[3].is_last());
     let pruned = fs.walk("/").unwrap().enter_if(|path| path != b"many").inodes(false);
     assert!(pruned.into_iter().all(|entry| !entry.unwrap().path().starts_with(b"many/")));
-    // A walk that nobody finishes ends its threads.
+    // A walk that is dropped early ends its threads.
     for _ in 0..20 {
         let mut walk = fs.walk("/").unwrap().threads(4).into_iter();
         walk.next().unwrap().unwrap();

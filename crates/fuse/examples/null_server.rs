@@ -65,7 +65,7 @@ impl Serve for Null {
         Err(Errno::INVAL)
     }
 
-    /// Leaves the buffer as it is: nobody else ever wrote into it but zeros.
+    /// Leaves the buffer as it is: it contains zeros.
     fn read(&self, _: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         Ok(self.size.saturating_sub(offset).min(buf.len() as u64) as usize)
     }

@@ -22,8 +22,9 @@ const GETVERSION: u32 = 0x7601;
 const FSGETXATTR: u32 = 0x581F;
 const SETVERSION: u32 = 0x7602;
 
-/// Those that change something, whole: for these numbers, and no other, the kernel asks first whether the caller owns the file, and may
-/// set such flags; and it passes them on by these numbers, also for 32-bit programs. Any other number comes as anybody gave it.
+/// Commands that change something, by their whole numbers: for these, and no other, the kernel checks first
+/// whether the caller owns the file and may set such flags; and it passes them on by these numbers, also for
+/// 32-bit programs. It passes any other number on unchecked.
 const SETFLAGS: u32 = opcode::write::<std::ffi::c_long>(b'f', 2) as u32;
 const FSSETXATTR: u32 = opcode::write::<[u8; 28]>(b'X', 32) as u32;
 
@@ -107,8 +108,8 @@ pub fn sysfs_answer(path: &str) -> Vec<u8> {
 /// Answers an ioctl about an inode: `command` as ioctl(2) has it, `input` as the caller gave it.
 ///
 /// # Errors
-/// [`Errno::NOTTY`] for those that are not known here, [`Errno::OPNOTSUPP`] for flags that nobody may set and for swapping blocks,
-/// [`Errno::INVAL`] if the input is too short.
+/// [`Errno::NOTTY`] for unknown commands, [`Errno::OPNOTSUPP`] for flags that no user may set and for
+/// swapping blocks, [`Errno::INVAL`] if the input is too short.
 pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
     let word = |at: usize| {
         let four = input.get(at..at + 4).and_then(|four| four.try_into().ok());
@@ -171,7 +172,7 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
             2 => Ok(Ioctl::Shutdown(Shutdown::Nothing)),
             _ => Err(Errno::INVAL),
         },
-        // A generation tells uses of a number apart: not for users to change.
+        // A generation distinguishes uses of a number: users may not change it.
         SETVERSION => Err(Errno::OPNOTSUPP),
         MOVE_EXT | SWAP_BOOT => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::NOTTY),
@@ -270,7 +271,7 @@ mod tests {
 
     #[test]
     fn changes_keep_what_users_do_not_change() {
-        // chattr -i +a, with the flags that it was told.
+        // chattr -i +a, with the flags that it read.
         let given = stat().flags & USER_VISIBLE & !flags::IMMUTABLE | flags::APPEND;
         let changed = stat().flags & !flags::IMMUTABLE | flags::APPEND;
         assert_eq!(change(0x4008_6602, &given.to_ne_bytes()).unwrap().flags, Some(changed));
@@ -297,7 +298,7 @@ mod tests {
     fn strangers_are_refused() {
         assert_eq!(change(0x4008_6602, &[0xFF; 4]), Err(Errno::OPNOTSUPP));
         assert_eq!(change(0x4008_6602, &[]), Err(Errno::INVAL));
-        // The kernel lets these pass, whoever asks.
+        // The kernel passes these on without a check of the caller.
         for (number, len) in
             [(0x4004_6602, 4), (0x6602, 4), (0x8004_6602, 4), (0x4020_5820, 32), (0x5820, 28)]
         {

@@ -1,4 +1,5 @@
-//! Requests of the kernel's FUSE, carried by the crate `fuser`, answered by whoever [`Serve`]s.
+//! Requests of the kernel's FUSE, transported by the crate `fuser`, answered by an implementation of
+//! [`Serve`].
 //!
 //! Owns: the protocol's spelling of questions and answers, what the kernel may remember and for how long, threads, the life of
 //! a mount. Does **not** own: any answer (see [`Serve`]), how one gets a connection (see [`crate::mounting`]).
@@ -10,21 +11,25 @@
 //! ```
 //!
 //! Invariants
-//! 1. Nothing changes but through this mount, so the kernel may keep names (those that are not there too), attributes, link
-//!    targets and pages as long as it likes: what a request changes besides what its answer tells, the kernel drops by itself
-//!    (attributes of directories, of inodes that lost a name), or is told to drop before the answer. Only what could not be
-//!    read is asked for again. Listings it keeps where nothing changes at all.
-//! 2. The kernel's number of the root is 1, ext4's is 2; ext4's 1 is never told (see `convert`).
+//! 1. Nothing changes but through this mount, so the kernel may cache names (negative entries too),
+//!    attributes, link targets and pages without limit. What a request changes besides the content of its
+//!    reply, the kernel drops by itself (attributes of directories, of inodes that lost a name), or gets an
+//!    invalidation before the reply. Only failed reads are repeated. Listings are cached where nothing
+//!    changes at all.
+//! 2. The kernel's number of the root is 1, ext4's is 2; ext4's 1 is never used (see `convert`).
 //! 3. What lost its last name is let go when the kernel forgot it, not before (see `lookups`). Where the server does not ask for it, nothing is
 //!    remembered about open files, and the kernel never reports that it opens one.
-//! 4. A read allocates nothing once its thread has answered one of the same size. A large one that lies in one piece of an open
-//!    file is not copied by us (see `spliced`). `fuser` is not told of its answer, and what would answer for it is forgotten:
-//!    the connection stays open until the process ends, so [`Mounted::serve`] takes care that nobody waits for it.
-//! 5. A write is answered when the server has the bytes: the kernel keeps none that the server was not told, but those of shared
-//!    mappings. Its pages of a file are as it wrote them, and what else changes them (sizes, holes) it has asked for itself. With
-//!    [`MountOptions::writeback_cache`] it keeps them (see `late`).
-//! 6. Set-id bits go when somebody writes who may not keep them. The kernel says who that is where it can, and else we look (see
-//!    `privileges`): so it need not ask for the attributes before it writes.
+//! 4. A read allocates nothing once its thread has answered one of the same size. A large one that is
+//!    contiguous in an open file is not copied here (see `spliced`). `fuser` does not see its reply, and the
+//!    object that would reply is leaked: the connection stays open until the process ends, so
+//!    [`Mounted::serve`] makes sure that nothing waits for it.
+//! 5. A write is answered after the server has the bytes: the kernel keeps no bytes that the server lacks,
+//!    except those of shared mappings. Its pages of a file are as it wrote them, and it has requested all
+//!    other changes (sizes, holes) itself. With [`MountOptions::writeback_cache`] it keeps dirty pages (see
+//!    `late`).
+//! 6. A write by a user that may not keep set-id bits clears them. The kernel marks such writes where it can;
+//!    otherwise the server checks (see `privileges`): so the kernel need not read the attributes before a
+//!    write.
 //!
 //! Source: kernel include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
 
@@ -66,7 +71,7 @@ use crate::listing::{Listings, Want};
 use crate::mounting::MountOptions;
 use crate::{Access, Caller, Errno, Name, Opener, Serve};
 
-/// How long the kernel may remember: as good as for ever, and short enough for any kernel's clock.
+/// How long the kernel may cache: practically forever, and short enough for any kernel's clock.
 const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The largest answer to a read; kernels ask for 1 MiB unless their administrator raised fs.fuse.max_pages_limit.
 const READ_MAX: usize = 16 << 20;
@@ -78,12 +83,14 @@ const BACKGROUND: u16 = 64;
 pub const SERVER_ATTRIBUTE: &str = "extant.server";
 /// The attribute of every inode that is there when the file system was shut down; in no list.
 pub const SHUTDOWN_ATTRIBUTE: &str = "extant.shutdown";
-/// The attribute of the root that tells what the server can do, whatever the mount may: "rw" or "ro"; in no list.
+/// The attribute of the root that states what the server can do, whatever the mount may: "rw" or "ro"; not
+/// listed.
 pub const MODE_ATTRIBUTE: &str = "extant.mode";
 
-/// The attribute of the root that tells what is known in memory of files' blocks, as the kernel's `es_shrinker_info`; in no list.
+/// The attribute of the root with the state of the extent cache, as the kernel's `es_shrinker_info`; not
+/// listed.
 pub const EXTENTS_ATTRIBUTE: &str = "extant.es_shrinker_info";
-/// The attribute of the root that tells what was done to find free space, as the kernel's `mb_stats`; in no list.
+/// The attribute of the root with the allocator's counters, as the kernel's `mb_stats`; not listed.
 pub const ALLOCATIONS_ATTRIBUTE: &str = "extant.mb_stats";
 
 /// The adapter between `fuser` and a server.
@@ -172,7 +179,7 @@ impl<S: Serve> Transport<S> {
         let lent = self.serve.lend(ino, offset, size as u64, &mut |file, at| {
             is_sent = spliced::answer(self.answers.as_fd(), request.unique().0, file, at, size);
         });
-        // Why it was not lent, reading tells.
+        // The read reports why it failed.
         lent.is_ok() && is_sent
     }
 
@@ -207,8 +214,8 @@ impl<S: Serve> Transport<S> {
         Ok(list)
     }
 
-    /// What one entry of readdirplus is told as, and how long that holds. What cannot be read is told with its name and type, to
-    /// be asked for at once by whoever wants more, who then gets the reason.
+    /// The attributes of one entry of readdirplus, and how long they are valid. An inode that cannot be read
+    /// is returned with its name and type, without validity: the next request for it gets the error.
     fn entry_of(&self, serve: &impl Serve, name: &Name<'_>) -> (fuser::FileAttr, Duration, u64) {
         let is_dot = matches!(name.name, b"." | b"..");
         let in_doubt = |ino: u64| {
@@ -248,7 +255,8 @@ impl<S: Serve> Transport<S> {
     }
 }
 
-/// An attribute's value or the list of names, by the rules of getxattr(2): asked with size 0, the size alone is told.
+/// An attribute's value or the list of names, by the rules of getxattr(2): a request of size 0 gets the size
+/// alone.
 fn reply_xattr(reply: ReplyXattr, size: u32, answer: Result<Vec<u8>, Errno>) {
     match answer {
         Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
@@ -271,10 +279,10 @@ impl<S: Serve> Filesystem for Transport<S> {
             | InitFlags::FUSE_MAX_PAGES
             | InitFlags::FUSE_NO_OPEN_SUPPORT
             | InitFlags::FUSE_PARALLEL_DIROPS;
-        // Directories that open themselves have their listings kept by the kernel. It drops them when names change, and then
-        // loses the place of whoever was reading on: names would be missed.
+        // The kernel caches listings of directories that it opens itself. It drops them when names change,
+        // and then loses the position of a reader in the middle: names would be missed.
         wanted |= match self.writable {
-            // A default ACL takes the place of the umask, which is told.
+            // A default ACL replaces the umask, which is in the request.
             true => InitFlags::FUSE_DONT_MASK,
             false => InitFlags::FUSE_NO_OPENDIR_SUPPORT,
         };
@@ -285,7 +293,7 @@ impl<S: Serve> Filesystem for Transport<S> {
             // Where space is short files are written past the cache, and mapped all the same.
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
         }
-        // ACLs without any check would be a promise that nobody keeps, and asking for them turns checks on.
+        // ACLs without any check would be an empty promise, and asking for them turns checks on.
         if self.checks {
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
@@ -401,7 +409,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         if !self.serve.asks_to_close() {
             return reply.error(Errno::NOSYS.into());
         }
-        // Before the answer: who commits after closing commits it, too.
+        // Before the reply: a commit after the close includes it.
         if let Ok(ino) = convert::ino_of(node) {
             self.serve.closing(ino);
         }
@@ -418,7 +426,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        // Nobody waits for it.
+        // No reply is expected.
         reply.ok();
         if let Ok(ino) = convert::ino_of(node) {
             self.note_closed(ino, handle);
@@ -458,7 +466,7 @@ impl<S: Serve> Filesystem for Transport<S> {
 
     fn readdir(&self, _: &Request, dir: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let told = self.tell_names(dir, offset, Want::Names, &mut |serve, name| {
-            // A directory that tells no types has to be helped out by the inodes.
+            // Types of a directory without them come from the inodes.
             let kind = name.kind.or_else(|| serve.stat(name.ino).ok().map(|stat| stat.kind));
             let kind = convert::kind(kind.unwrap_or(FileType::Regular));
             reply.add(INodeNo(name.ino.0.into()), name.next.0, kind, OsStr::from_bytes(name.name))
@@ -482,7 +490,7 @@ impl<S: Serve> Filesystem for Transport<S> {
             let text = OsStr::from_bytes(name.name);
             let generation = Generation(generation);
             let is_full = reply.add(attributes.ino, name.next.0, text, &remember, &attributes, generation);
-            // The dots are told, and not remembered.
+            // The dots are returned, and not counted as lookups.
             if self.writable && !is_full && attributes.ino.0 != 0 && !matches!(name.name, b"." | b"..") {
                 self.lookups.told(name.ino);
             }
@@ -549,7 +557,7 @@ impl<S: Serve> Filesystem for Transport<S> {
         }
     }
 
-    /// Blocks of the image are nobody's business: a boot loader that asked would find them elsewhere.
+    /// Block numbers of the image are of no use to callers: a boot loader would find other blocks there.
     fn bmap(&self, _: &Request, _: INodeNo, _: u32, _: u64, reply: ReplyBmap) {
         reply.error(Errno::NOSYS.into());
     }
@@ -583,7 +591,7 @@ impl<S: Serve> Filesystem for Transport<S> {
             times_from: convert::times_from((atime, mtime), ctime, self.writes_back),
             ..SetAttr::default()
         };
-        // Somebody gave the owner that it has: nothing to set, but a change.
+        // The given owner is the present one: nothing to set, but a change.
         if set == SetAttr::default() {
             set.ctime = Some(convert::time_to_set(TimeOrNow::Now));
         }

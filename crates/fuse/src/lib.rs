@@ -11,9 +11,10 @@
 //!
 //! Invariants
 //! 1. [`Serve`] has no word of FUSE in it, [`fuser_transport`] none of ext4 but the root's number: either can be replaced.
-//! 2. A volume that is open for reading is never written: changes are refused with EROFS. One that is open for writing is opened
-//!    with [`volume::WriteOptions::keeps_set_id`]: the kernel knows who may keep those bits.
-//! 3. What the image is damaged in is an error of the one request that comes across it, and told to the server's report.
+//! 2. A volume that is open for reading is never written: changes are refused with EROFS. One that is open
+//!    for writing is opened with [`volume::WriteOptions::keeps_set_id`]: the kernel knows which writers keep
+//!    those bits.
+//! 3. Damage of the image is an error of the one request that meets it, and goes to the server's report.
 //! 4. A volume that is open for writing ends with [`Server::close`]; without, it is as after a power cut.
 //!
 //! ```no_run

@@ -1,8 +1,8 @@
 //! Names of a directory gathered in batches, whatever pieces the transport asks for.
 //!
-//! A transport asks for a few dozen names at a time; finding the place again and ordering a block by hash costs more than
-//! telling its names. So a batch is gathered at once, its inodes are prefetched in few transfers, and what was not asked for
-//! yet waits under the position where the asker will go on.
+//! A transport reads a few dozen names at a time; finding the position again and sorting a block by hash
+//! costs more than returning its names. So a batch is gathered at once, its inodes are prefetched in few
+//! transfers, and the rest stays pending under the position where the reader will continue.
 //!
 //! ```text
 //!  list(dir, 0) -> gather 1000 names -> 180 told ........ 820 wait under (dir, cursor of the 180th)
@@ -12,9 +12,9 @@
 //! Does **not** own: what a directory holds ([`Serve::list`] is asked).
 //!
 //! Invariants
-//! 1. What waits is what a fresh listing from the same position would tell: a change of a directory throws away what waits of it
-//!    ([`Listings::forget`]), or takes the name that went out of it ([`Listings::forget_name`]), while nothing lists the directory.
-//!    The batch that is gathered after that is small: another change may come as soon.
+//! 1. Pending names are those of a fresh listing from the same position: a change of a directory drops them
+//!    ([`Listings::forget`]), or the removed name of them ([`Listings::forget_name`]), while nothing lists
+//!    the directory (INV-U13). The batch after that is small: another change may follow soon.
 //! 2. At most [`WAITING_MAX`] batches wait, of at most [`BATCH_NAMES`] names each.
 //! 3. Every name has a position of its own (`dir` sees to that), so a listing can go on behind any.
 
@@ -51,7 +51,7 @@ struct Slot {
 struct Batch {
     slots: Vec<Slot>,
     names: Vec<u8>,
-    /// Names told already.
+    /// Names already returned.
     told: usize,
     /// Nothing follows the last one.
     is_last: bool,
@@ -78,7 +78,7 @@ impl Batch {
         Some(Name { ino: slot.ino, kind: slot.kind, name: self.name(self.told), next: slot.next })
     }
 
-    /// Takes out a name that was not told yet.
+    /// Removes a name that was not returned yet.
     fn remove(&mut self, name: &[u8]) {
         let Some(number) = (self.told..self.slots.len()).find(|number| self.name(*number) == name) else {
             return;
@@ -125,7 +125,8 @@ pub(crate) enum Want {
 }
 
 impl Listings {
-    /// Tells names from `from` on until `each` breaks; that one counts as not told. Fewer of a directory that is changing.
+    /// Returns names from `from` on until `each` breaks; that one counts as not returned. Fewer of a
+    /// directory that is changing.
     ///
     /// # Errors
     /// As [`Serve::list`].
@@ -187,7 +188,7 @@ impl Listings {
         }
     }
 
-    /// How many names are told at a time.
+    /// How many names are returned at a time.
     fn piece_max(&self, dir: Ino) -> usize {
         let changed = self.waiting().changed.get(&dir).copied();
         if changed.is_some_and(|at| at.elapsed() < CHANGED_FOR) { PIECE_CHANGED } else { usize::MAX }
@@ -393,7 +394,7 @@ mod tests {
             if told.len() == before {
                 break;
             }
-            // The last one told, the next one, and one in the middle of what waits.
+            // The last one returned, the next one, and one in the middle of the pending ones.
             let last: u64 = told.last().unwrap().parse().unwrap();
             for gone in [last, last + 1, last + 300] {
                 listings.forget_name(Ino::ROOT, gone.to_string().as_bytes());

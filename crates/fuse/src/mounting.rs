@@ -1,7 +1,7 @@
 //! Getting a connection to the kernel with a directory mounted on it, and letting go of both.
 //!
-//! Root mounts by mount(2); everybody else through `fusermount3`, which is setuid root and hands the connection back over
-//! a socket. The same for unmounting.
+//! Root mounts by mount(2); other users through `fusermount3`, which is setuid root and returns the
+//! connection over a socket. The same for unmounting.
 //!
 //! Does **not** own: what is said over the connection (see [`crate::fuser_transport`]).
 //!
@@ -36,7 +36,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Other users may look, too.
     pub allow_other: bool,
-    /// The kernel checks modes, owners and ACLs, as for any file system. Without, who may look may read everything.
+    /// The kernel checks modes, owners and ACLs, as for any file system. Without it, every user with access
+    /// to the mount may read everything.
     pub default_permissions: bool,
     /// Device nodes can be opened.
     pub dev: bool,
@@ -157,7 +158,7 @@ pub enum MountFault {
 /// Why something is still mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountFault {
-    /// Somebody has a file or directory of it open.
+    /// A file or directory of it is open.
     #[error(
         "{} is in use, by nothing that can be seen from here (as root, `fuser -vm DIR` may show more); end that, or unmount lazily \
          with -l",
@@ -177,8 +178,8 @@ pub enum UnmountFault {
     },
 }
 
-/// Mounts a new FUSE connection on `dir` (absolute, no symbolic links in it). Whoever uses the directory waits
-/// until somebody answers on the connection. `read_max`: bytes that the kernel reads at a time, at most.
+/// Mounts a new FUSE connection on `dir` (absolute, no symbolic links in it). Processes that use the
+/// directory wait until the connection is served. `read_max`: bytes that the kernel reads at a time, at most.
 ///
 /// # Errors
 /// See [`MountFault`].
@@ -188,7 +189,8 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions, read_max: usize) -> Resu
     if !metadata.is_dir() {
         return Err(directory(io::ErrorKind::NotADirectory.into()));
     }
-    // Opened by everybody: the helper does so with the rights of its caller, and threads need connections of their own.
+    // Opened with open(2): the helper would do it with the rights of its caller, and threads need connections
+    // of their own.
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(|error| {
         match error.kind() {
             // ENODEV and ENXIO: the node is there, the driver is not.
@@ -260,7 +262,8 @@ fn mount_by_helper(dir: &Path, options: &MountOptions, read_max: usize) -> Resul
         .arg(OsString::from_vec(list))
         .arg("--")
         .arg(dir)
-        // The helper is told the number of the socket, and an own standard input is the one number known in advance.
+        // The helper gets the number of the socket, and its own standard input is the one number known in
+        // advance.
         .env("_FUSE_COMMFD", "0")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())

@@ -1,7 +1,7 @@
-//! Who was told what of bytes that could not be written back.
+//! Which write-back errors were reported to which opener.
 //!
-//! Where the kernel tells of opening and closing, each open file is told once, as with any file system. Where it does not, which
-//! spares two requests per file, each process is, and those that come later too.
+//! Where the kernel reports opens and closes, each open file gets an error once, as with any file system.
+//! Where it does not, which saves two requests per file, each process does, and later ones too.
 //!
 //! Does **not** own: the errors (see [`volume::Volume::fsync_as`]).
 
@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::Ino;
 use volume::{ErrorsTold, Fault, Volume};
 
-/// Processes that are remembered at most; if there were more, some are told again.
+/// The most processes that are remembered; beyond that some get an error again.
 const PROCESSES_MAX: usize = 4096;
 
-/// Who has a file open, as far as it is known.
+/// The known openers of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opener {
     /// What [`Serve::open`](crate::Serve::open) gave out; 0 if it was not asked.
@@ -33,7 +33,7 @@ pub(crate) struct Openers {
 }
 
 impl Openers {
-    /// Somebody opens a file: its handle.
+    /// A file is opened: its handle.
     pub(crate) fn open(&self, ino: Ino, told: ErrorsTold) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         locked(&self.files).insert(handle, (ino, Arc::new(told)));

@@ -1,8 +1,8 @@
 //! Changing the switches of a mount that stands.
 //!
-//! The kernel changes them by itself and tells no server. So read-write is only what a server can do: the volume of one that was
-//! opened for reading stays so. The other way round a mount that became read-only still holds its image, locked, and can be made
-//! read-write again.
+//! The kernel changes them by itself without a request to the server. So read-write is limited by the server:
+//! the volume of one that was opened for reading stays read-only. The other way round a mount that became
+//! read-only still holds its image, locked, and can be made read-write again.
 //!
 //! Source: mount(2), "Remounting an existing mount"; kernel fs/fuse (it takes no other changes of its options).
 
@@ -33,7 +33,7 @@ pub struct Remount {
 /// Why a mount stays as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum RemountFault {
-    /// Nothing, or somebody else's.
+    /// Nothing, or another mount.
     #[error("{} is no mount of extant", .0.display())]
     NotOurs(PathBuf),
     /// The server has the image for reading.
@@ -43,7 +43,7 @@ pub enum RemountFault {
     OpenForReading(PathBuf),
     /// Files are open for writing.
     #[error(
-        "files of {} are open for writing (`fuser -vm DIR` shows by whom), it stays read-write", .0.display()
+        "files of {} are open for writing (`fuser -vm DIR` shows the processes), it stays read-write", .0.display()
     )]
     Busy(PathBuf),
     /// Only root may.

@@ -1,4 +1,4 @@
-//! The seam between a volume and whoever carries requests to it: questions in, values out, no word of any protocol.
+//! The interface between a volume and a transport: requests in, values out, independent of any protocol.
 
 use std::fmt;
 use std::ops::{ControlFlow, Range};
@@ -17,7 +17,7 @@ use crate::Opener;
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Only root may, or who mounted.
+    /// For root and the mounting user only.
     pub const PERM: Errno = Errno(1);
     /// No such file or directory.
     pub const NOENT: Errno = Errno(2);
@@ -58,7 +58,7 @@ impl fmt::Display for Errno {
 pub struct Name<'a> {
     /// The inode it leads to.
     pub ino: Ino,
-    /// Type as the directory tells it; `None` if it does not.
+    /// Type in the directory entry; `None` if it has none.
     pub kind: Option<FileType>,
     /// 1 to 255 bytes.
     pub name: &'a [u8],
@@ -66,7 +66,7 @@ pub struct Name<'a> {
     pub next: Cursor,
 }
 
-/// Who asks, as far as an answer depends on it.
+/// The caller, as far as an answer depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     /// User id; root may see names of trusted attributes.
@@ -93,11 +93,11 @@ pub struct Opened {
 
 /// Everything that can be asked of a file system. Inode numbers are ext4's: the root is 2.
 ///
-/// Implementations answer many threads at the same time, and remember nothing from one question to the next that an
-/// answer depends on: a transport may ask in any order, twice, or never. One promise goes the other way: what lost its last
-/// name stays for those who use it, until the transport says that nobody does ([`let_go`](Self::let_go)).
+/// Implementations answer many threads at the same time, and an answer depends on no earlier request: a
+/// transport may call in any order, twice, or never. One exception: an inode that lost its last name stays
+/// for its users, until the transport reports the end of use ([`let_go`](Self::let_go)).
 ///
-/// Changes are refused with [`Errno::ROFS`] by who does not say otherwise.
+/// Changes are refused with [`Errno::ROFS`] by default.
 pub trait Serve: Send + Sync + 'static {
     /// What `name` in the directory `dir` leads to; `None` if there is no such name.
     ///
@@ -105,7 +105,7 @@ pub trait Serve: Send + Sync + 'static {
     /// Not a directory, damage, or the device refused.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Stat>, Errno>;
 
-    /// What stat(2) tells.
+    /// The result of stat(2).
     ///
     /// # Errors
     /// No such inode, damage, or the device refused.
@@ -116,7 +116,7 @@ pub trait Serve: Send + Sync + 'static {
         Duration::from_nanos(1)
     }
 
-    /// Tells that these inodes (any order, any number) are going to be asked for.
+    /// A hint that these inodes (any order, any number) will be requested.
     fn prefetch(&self, _inos: &[Ino]) {}
 
     /// The target of a symbolic link.
@@ -134,11 +134,11 @@ pub trait Serve: Send + Sync + 'static {
         Ok(Opened::default())
     }
 
-    /// Who had opened a file has it open no more.
+    /// An open file was released.
     fn closed(&self, _ino: Ino, _handle: u64) {}
 
-    /// Somebody closes a file, who may have it open still: a process that has two descriptors of it. Told of each, of who was told
-    /// of opening or not, if [`asks_to_close`](Self::asks_to_close).
+    /// A file is closed and may stay open: a process has two descriptors of it. Called for each close, with
+    /// or without reported opens, if [`asks_to_close`](Self::asks_to_close).
     fn closing(&self, _ino: Ino) {}
 
     /// Is anything done at [`closing`](Self::closing)? If not, a transport can spare itself a request for each.
@@ -146,8 +146,8 @@ pub trait Serve: Send + Sync + 'static {
         false
     }
 
-    /// Are there files that exist and cannot be opened, or does it matter who has one open? If not, a transport can spare itself two
-    /// requests per file.
+    /// Are there files that cannot be opened, or do opens matter? If not, a transport can save two requests
+    /// per file.
     fn asks_to_open(&self) -> bool {
         false
     }
@@ -158,8 +158,8 @@ pub trait Serve: Send + Sync + 'static {
     /// A directory, no key for encrypted content; as [`stat`](Self::stat).
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Lends `len` bytes of content from `offset` on: `take` gets an open file and the offset at which it has them. False when
-    /// they have to be [`read`](Self::read).
+    /// Zero-copy read of `len` bytes of content from `offset` on: `take` gets an open file and the offset of
+    /// the bytes. False if they have to be [`read`](Self::read).
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -173,7 +173,7 @@ pub trait Serve: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Tells the names of a directory from `from` on until `each` breaks.
+    /// Returns the names of a directory from `from` on until `each` breaks.
     ///
     /// # Errors
     /// Not a directory, nothing of it can be read.
@@ -184,7 +184,7 @@ pub trait Serve: Send + Sync + 'static {
         each: &mut dyn FnMut(Name<'_>) -> ControlFlow<()>,
     ) -> Result<(), Errno>;
 
-    /// What statfs(2) tells.
+    /// The result of statfs(2).
     ///
     /// # Errors
     /// As [`stat`](Self::stat).
@@ -269,7 +269,8 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Takes a name away. Tells the inode that has none any more: it stays until it is [let go](Self::let_go).
+    /// Removes a name. Returns the inode if it has none any more: it stays until it is [let
+    /// go](Self::let_go).
     ///
     /// # Errors
     /// No such name, a directory, immutable.
@@ -277,7 +278,7 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Removes an empty directory. Tells and keeps it as [`unlink`](Self::unlink) does.
+    /// Removes an empty directory. Returns and keeps it as [`unlink`](Self::unlink) does.
     ///
     /// # Errors
     /// No such name, not a directory, names in it, immutable.
@@ -285,7 +286,8 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Moves a name. Tells what was in its way and has no name any more, and keeps it, as [`unlink`](Self::unlink) does.
+    /// Moves a name. Returns the replaced inode if it has no name any more, and keeps it, as
+    /// [`unlink`](Self::unlink) does.
     ///
     /// # Errors
     /// As rename(2).
@@ -293,7 +295,7 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Changes attributes; tells them all as they are then.
+    /// Changes attributes; returns all of them afterwards.
     ///
     /// # Errors
     /// A size of what has none, or too large; immutable.
@@ -317,7 +319,7 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Nobody uses this inode any more, whose last name was taken.
+    /// The inode, which lost its last name, is no longer in use.
     fn let_go(&self, _ino: Ino) {}
 
     /// The kernel dropped its last lookup of this inode: what is cached of it is unlikely to be needed soon.
@@ -327,7 +329,8 @@ pub trait Serve: Send + Sync + 'static {
     /// takes to read its bytes.
     ///
     /// # Errors
-    /// The device refused, now or before; no space for what was written before. What failed before is told once to each opener.
+    /// The device failed, now or before; or there was no space for earlier writes. An earlier error is
+    /// returned once per opener.
     fn sync(&self, _ino: Ino, _opener: Opener, _data_only: bool) -> Result<(), Errno> {
         Ok(())
     }
@@ -340,7 +343,8 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// May this user take blocks that are kept back? `is_in_group` tells of his groups; of capabilities the transport knows.
+    /// May this user take reserved blocks? `is_in_group` checks the user's groups; the transport knows
+    /// capabilities.
     fn may_use_reserve(&self, _uid: u32, _is_in_group: &dyn Fn(u32) -> bool) -> bool {
         false
     }

@@ -32,18 +32,18 @@ use volume::{
 use crate::openers::Openers;
 use crate::{Access, Caller, Errno, Name, Opened, Opener, Serve};
 
-/// Is told, in words, what is damaged; called from any thread.
+/// Called with a description of damage, from any thread.
 pub type Report = Box<dyn Fn(&str) + Send + Sync>;
 
-/// How often, and for how long each time, one who needs space waits for what is about to be let go: the transport tells that
-/// a moment after a removal was answered, and on another thread.
+/// How often, and how long each time, an operation without space waits for removed inodes to be released: the
+/// transport does that a moment after the reply to the removal, and on another thread.
 const ROOM_TRIES: u32 = 20;
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// Answers requests out of a [`Volume`].
 pub struct Server {
     state: RwLock<State>,
-    /// Inodes without names that somebody uses.
+    /// Inodes in use without names.
     kept: Mutex<HashSet<Ino>>,
     /// How many are being deleted, kept no more.
     leaving: AtomicU32,
@@ -70,7 +70,7 @@ enum State {
 }
 
 impl Server {
-    /// A server of this volume. Damage and errors of the device are told to `report`, as callers see just a number.
+    /// A server of this volume. Damage and device errors go to `report`, because callers see just a number.
     #[must_use]
     pub fn new(volume: Volume, report: Report) -> Self {
         Self {
@@ -94,23 +94,23 @@ impl Server {
         Self { collect: Some(Box::new(collect)), ..self }
     }
 
-    /// Has itself told of each opening and closing of a file, at the cost of two requests: errors of writing back are told once to
-    /// each open file then, and what was written in place of other bytes is written back when it is closed.
+    /// Makes the kernel report each open and close of a file, at the cost of two requests: write-back errors
+    /// are then returned once per open file, and overwrites are written back at the close.
     #[must_use]
     pub fn with_opens(self) -> Self {
         Self { tells_opens: true, ..self }
     }
 
-    /// Has itself told of each closing of a file, at the cost of a request each: what was written in place of other bytes is written
-    /// back then. Not if the volume leaves those in memory as long as others.
+    /// Makes the kernel report each close of a file, at the cost of a request each: overwrites are written
+    /// back then. Not if the volume keeps those in memory like other writes.
     #[must_use]
     pub fn with_closes(self) -> Self {
         let has_use = self.ask(|volume| Ok(volume.asks_for_closing()));
         Self { tells_closes: has_use == Ok(true), ..self }
     }
 
-    /// Waits for the requests that are being answered, deletes what has no names, writes everything home and closes the
-    /// volume. Every further request is refused. The first call counts; others tell what became of it.
+    /// Waits for requests in progress, deletes inodes without names, writes everything home and closes the
+    /// volume. Every further request is refused. The first call counts; others return its result.
     ///
     /// # Errors
     /// In words, why changes may be lost.
@@ -142,7 +142,8 @@ impl Server {
     /// Asks the volume; refusals become numbers.
     fn ask<R>(&self, question: impl FnOnce(&Volume) -> Result<R, Fault>) -> Result<R, Errno> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
-            // A panic must not take the thread that answers, or the kernel waits for it for ever. The volume writes nothing after it.
+            // A panic must not end the answering thread, or the kernel waits for it forever. The volume
+            // writes nothing after it.
             State::Open(volume) => match catch_unwind(AssertUnwindSafe(|| question(volume))) {
                 Ok(done) => done.map_err(|fault| self.refuse(&fault)),
                 Err(panic) => {
@@ -196,7 +197,7 @@ impl Server {
                     }
                     ControlFlow::Continue(())
                 };
-                // Damage is told by whoever lists the directory, which is how one comes by such a name.
+                // Damage is reported by the listing, which is where such a name comes from.
                 volume.read_dir(dir, Cursor::START, &mut each, &mut |_| ())?;
                 Ok(found)
             }
@@ -216,7 +217,7 @@ impl Server {
         Ok(())
     }
 
-    /// Holds `victim` while `change` may take its last name; keeps and tells it if that happened.
+    /// Holds `victim` while `change` may remove its last name; keeps and returns it if that happened.
     fn keep_while(
         &self,
         volume: &Volume,
@@ -243,7 +244,7 @@ impl Server {
         self.ask(|volume| {
             let inode = volume.inode(dir)?;
             let name = Self::stored(volume, &inode, name)?.ok_or(Refusal::NotFound)?;
-            // Their removal is refused by whoever removes, with a reason of its own.
+            // Their removal is refused later, with a reason of its own.
             if matches!(&*name, b"." | b"..") {
                 return take(volume, &name).map(|()| None);
             }
@@ -320,13 +321,13 @@ impl Serve for Server {
     }
 
     fn closed(&self, ino: Ino, handle: u64) {
-        // Errors are told to the report; nobody waits for an answer.
+        // Errors go to the report; no reply is expected.
         let was_open = self.openers.close(handle);
         let _ = self.ask(|volume| if was_open { volume.released(ino) } else { Ok(()) });
     }
 
     fn closing(&self, ino: Ino) {
-        // What cannot be written back, fsync tells.
+        // fsync returns write-back errors.
         let _ = self.ask(|volume| {
             volume.closing(ino);
             Ok(())
@@ -384,7 +385,7 @@ impl Serve for Server {
 
     fn xattr_names(&self, ino: Ino, caller: Caller) -> Result<Vec<Vec<u8>>, Errno> {
         let mut names = self.ask(|volume| volume.xattr_names(&*volume.inode(ino)?))?;
-        // The kernel asks for CAP_SYS_ADMIN, which no transport tells; it guards the values by itself.
+        // The kernel requires CAP_SYS_ADMIN, which no transport passes on; it guards the values by itself.
         names.retain(|name| caller.uid == 0 || !name.starts_with(b"trusted."));
         Ok(names)
     }
@@ -469,7 +470,7 @@ impl Serve for Server {
     }
 
     fn let_go(&self, ino: Ino) {
-        // Errors are told to the report; nobody waits for an answer.
+        // Errors go to the report; no reply is expected.
         let _ = self.ask(|volume| {
             self.leaving.fetch_add(1, Ordering::AcqRel);
             let was_kept = self.kept().remove(&ino);

@@ -1,4 +1,4 @@
-//! What could not be written back is told by fsync: once to each open file where the kernel tells of opening, and once to each process
+//! fsync returns write-back errors: once per open file where the kernel reports opens, and once per process
 //! where it does not.
 //!
 //! Needs /dev/fuse and root.
@@ -56,7 +56,8 @@ fn refused(done: Result<(), Error>) -> Option<i32> {
     done.err().and_then(|error| error.raw_os_error())
 }
 
-/// A file that somebody wrote to and somebody else has open, whose bytes find no way to the device: what its writer's fsync says.
+/// A file with one writer and another opener, whose bytes cannot reach the device: the result of its writer's
+/// fsync.
 fn fail(dir: &Path, disk: &Faulty<FileDevice>) -> (File, File) {
     let mut writer = File::create(dir.join("file")).unwrap();
     let other = File::options().write(true).open(dir.join("file")).unwrap();

@@ -81,7 +81,8 @@ pub struct Job {
     pub then_unlink: bool,
     /// Workers; each has its own directory, `thread-N`, when there is more than one.
     pub threads: usize,
-    /// Names that the engine is told of before they are made or removed ([`volume::Volume::ask_ahead`]); 0: none.
+    /// Names that are hinted to the engine before they are created or removed
+    /// ([`volume::Volume::ask_ahead`]); 0: none.
     pub ahead: usize,
 }
 
@@ -131,9 +132,9 @@ pub struct Report {
     pub seconds: f64,
     /// Objects per second.
     pub per_s: f64,
-    /// Processor time of the workers; what others do for them (a journal's commits) is not in it.
+    /// CPU time of the workers, without that of other threads for them (a journal's commits).
     pub cpu_s: f64,
-    /// Processor time of this process's other threads meanwhile: in process those are the commits.
+    /// CPU time of this process's other threads meanwhile: in process those are the commits.
     pub others_cpu_s: f64,
     /// Workers.
     pub threads: usize,
@@ -154,7 +155,7 @@ pub struct Removal {
     pub seconds: f64,
     /// Objects per second.
     pub per_s: f64,
-    /// Processor time of the workers.
+    /// CPU time of the workers.
     pub cpu_s: f64,
     /// Of others, as above.
     pub others_cpu_s: f64,
@@ -193,7 +194,7 @@ pub fn run<P: Place>(job: &Job, place: &mut P, watch: &dyn Watch) -> Result<Repo
 /// Runs a job with a worker in each of these directories, as many as the job has.
 pub(crate) fn in_places<P: Place>(job: &Job, places: Vec<P>, watch: &dyn Watch) -> Report {
     let all = Mutex::new(Vec::new());
-    // Nobody removes before all have made what they make: the two clocks measure one thing each.
+    // No worker removes before all have created their names: each clock measures one phase.
     let passed = std::sync::Barrier::new(places.len());
     std::thread::scope(|scope| {
         for (number, mut place) in places.into_iter().enumerate() {
@@ -255,7 +256,7 @@ struct Worked {
     failed: Option<Failed>,
 }
 
-/// Processor time, of this thread or of all.
+/// CPU time, of this thread or of all.
 fn seconds_of(clock: ClockId) -> f64 {
     let time = rustix::time::clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -316,7 +317,7 @@ impl<'a> Worker<'a> {
         mut each: impl FnMut(&Self, &mut P, &[u8], &mut Vec<u8>, u64) -> Result<(), Failed>,
     ) -> (Pass, Option<Failed>) {
         let job = self.job;
-        // While some are worked on, the next ones are told: see `Volume::ask_ahead`.
+        // While some are worked on, the next ones are hinted: see `Volume::ask_ahead`.
         let batch = job.ahead.max(1);
         let mut names = vec![Vec::with_capacity(256); 2 * batch];
         let mut other = Vec::with_capacity(256);

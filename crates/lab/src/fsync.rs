@@ -254,7 +254,7 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
         On::Device => {
             let modelled = Modelled::new(MemDevice::new(SHARE * threads as u64), model, Clock::Real);
             let disk = Disk(Coordinator::new(modelled, settings));
-            // The first flush tells how long one takes.
+            // The first flush shows how long one takes.
             disk.0.flush().map_err(|fault| LabFault::Device(fault.to_string()))?;
             let work = |thread: u64, stop: &AtomicBool| work(study, &disk, thread, mode.is_some(), stop);
             let row = turn_on(study, &work, &|| disk.counts(), model, threads, mode)?;
@@ -475,7 +475,7 @@ mod tests {
         for mode in ["seed", "merge", "epoch"] {
             assert!(row("hdd", mode).flushes_per_fsync < 0.25, "{:?}", row("hdd", mode));
         }
-        // So fast that nobody is made to wait.
+        // So fast that no thread waits.
         assert!((row("array", "seed").flushes_per_fsync - 1.0).abs() < 1e-9);
         assert_eq!(row("hdd", "no-barrier").flushes, 0);
     }

@@ -68,7 +68,7 @@ impl Ground {
 
     fn format(&self, options: &FormatOptions) -> Result<(), LabFault> {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        // Studies are repeated with the same hashes; nobody mounts two of these at a time.
+        // Studies are repeated with the same hashes; two of these are never mounted together.
         let identity =
             Identity { uuid: [0x4C; 16], hash_seed: options.hash_seed.unwrap_or([0x1A; 16]), time };
         let tree = EmptyTree::new(time, (0, 0));
@@ -109,7 +109,7 @@ impl Ground {
         Ok(Volume::open(Arc::clone(&self.device), options)?)
     }
 
-    /// Verifies everything on the device. Nobody has it open for writing.
+    /// Verifies everything on the device, which must not be open for writing.
     ///
     /// # Errors
     /// The check cannot be made: the device refused.

@@ -40,7 +40,7 @@ pub struct Study {
     pub hashes: Vec<HashVersion>,
     /// Directories of each hash, each on a new file system.
     pub runs: usize,
-    /// Names that the engine is told of before they are made; 0: none. See [`Job::ahead`].
+    /// Names that are hinted to the engine before they are created; 0: none. See [`Job::ahead`].
     pub ahead: usize,
     /// Where file systems are made.
     pub site: Site,

@@ -53,7 +53,7 @@ pub mod usage;
 pub use place::{Engine, Failed, Kernel, Place};
 pub use summary::Summary;
 
-/// Who watches a load. Called by workers, some ten thousand times per second at most.
+/// An observer of a load. Called by workers, some ten thousand times per second at most.
 pub trait Watch: Sync {
     /// So many more objects are done, by any worker.
     fn advance(&self, objects: u64) {
@@ -71,7 +71,7 @@ pub trait Watch: Sync {
     }
 }
 
-/// Nobody watches.
+/// No observer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Quiet;
 

@@ -42,7 +42,7 @@ pub enum Mode {
     File,
     /// Nothing is tracked.
     None,
-    /// The orphan file, and nothing is tracked that one transaction finishes: what the engine does if it is not told otherwise.
+    /// The orphan file, and nothing is tracked that one transaction finishes: the engine's default.
     SingleHandle,
     /// The system's file system, in a directory.
     Kernel,
@@ -236,7 +236,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
         watch.part(&format!("{workers} workers"), Some(turns * loops * study.load.operations()));
         for run in 0..study.runs {
             for turn in 0..study.modes.len() {
-                // To and fro: what comes after what does not favour anybody.
+                // Alternating order, so that it favours no side.
                 let at = if run % 2 == 0 { turn } else { study.modes.len() - 1 - turn };
                 let (took, lock) = one_run(study, study.modes[at], workers, loops, watch)?;
                 seconds[at].push(took);
@@ -298,8 +298,8 @@ fn one_run(
     Ok((took, lock))
 }
 
-/// Seconds from when the first worker began, which all do together, until the last one ended. By the workers' own clocks: this thread may
-/// get a processor only when they are done.
+/// Seconds from the start of the first worker, which all share, to the end of the last one. By the workers'
+/// own clocks: this thread may get a CPU only after they are done.
 fn load<P: Place>(
     load: Load,
     place: &mut P,
@@ -318,7 +318,7 @@ fn load<P: Place>(
             .map(|mut place| {
                 let begin = &begin;
                 scope.spawn(move || {
-                    // Whatever happens, who waits for the begin gets it.
+                    // In any case the threads that wait for the start get it.
                     let file = (load == Load::Truncate).then(|| place.open(b"file")).transpose();
                     begin.wait();
                     let begun = Instant::now();

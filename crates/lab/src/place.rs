@@ -74,7 +74,7 @@ pub trait Place: Send + Sized {
     /// The operation failed.
     fn set_size(&mut self, file: &Self::File, size: u64) -> Result<(), Failed>;
 
-    /// Operations on these names come next. Only a hint, for who can use it.
+    /// Operations on these names come next: a hint, for implementations that can use it.
     fn ask_ahead(&self, _names: &[Vec<u8>]) {}
 
     /// The place of another worker: a directory in this one, made if it is not there.

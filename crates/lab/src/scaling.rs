@@ -4,16 +4,15 @@
 //! a run     each number of workers has its turn: new directories, one for each worker, and names in them for so long, or so many
 //! the next  the turns in the other order, on the same file system
 //! ```
-//! The speed of a processor that is shared with others changes within a second, and memory that a process gave back comes more slowly
-//! the next time: processes that run one after the other compare what the machine does with what it did. So all turns are those of one
-//! process, they are short, and what is compared is each turn with its neighbour: the ratio of a run, and of those the median. Turns
-//! that end by the clock say what all processors together do; where each worker has its share of the names, the others wait for the
-//! slowest one.
-//! Nothing waits for the journal between turns: each leaves to the next as much as it got.
+//! The speed of a shared CPU changes within a second, and memory that a process freed comes back more slowly:
+//! processes that run one after the other compare the machine with itself at another time. So all turns run
+//! in one process, they are short, and each turn is compared with its neighbour: the result is the median of
+//! these ratios. Turns that end by the clock measure the sum of all CPUs; where each worker has its share of
+//! the names, the others wait for the slowest one. Nothing waits for the journal between turns: each leaves
+//! to the next as much as it got.
 //!
-//! What workers on one file system have in common is not all that keeps them from being so many times as fast as one: processors share
-//! memory, caches, and sometimes a core. With a file system for each worker there are rows of workers `apart`, which have nothing else in
-//! common: what is lacking there, the machine does not give.
+//! Workers on one file system share more than the file system: memory, caches, and sometimes a core. Rows of
+//! workers `apart`, each with a file system of its own, show what the machine itself takes.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -75,10 +74,11 @@ pub struct Row {
     pub rates: Vec<f64>,
     /// This one's rate by that of the first row in the same run, the median of all runs.
     pub scaling: f64,
-    /// Names per second of the workers' processor time; what others do for them (a journal's commits) is not in it.
+    /// Names per second of the workers' CPU time, without that of other threads for them (a journal's
+    /// commits).
     pub per_cpu_s: Summary,
-    /// Processor time of this process's other threads for each second of the workers', in all runs together: while those have no
-    /// processor of their own it is what scaling lacks. (A kernel's commits are another process's.)
+    /// CPU time of this process's other threads for each second of the workers', in all runs together:
+    /// without CPUs of their own they reduce the scaling by this. (A kernel's commits are another process's.)
     pub others_per_cpu_s: f64,
 }
 
@@ -104,7 +104,7 @@ pub fn run<P: Place>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Resu
         let names = study.job.count.map(|names| names * kinds.len() as u64);
         watch.part(&format!("run {run} of {}", study.runs), names);
         for turn in 0..kinds.len() {
-            // To and fro: what comes after what does not favour anybody.
+            // Alternating order, so that it favours no side.
             let at = if run % 2 == 0 { turn } else { kinds.len() - 1 - turn };
             let (workers, apart) = kinds[at];
             let theirs = (0..workers).map(|number| {

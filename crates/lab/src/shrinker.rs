@@ -6,17 +6,19 @@
 //! reader        a reader that comes back to some places more than to others, beside 100 streams      who stays?
 //! ```
 //!
-//! The loads are those of the study of 2014, without its disk: files are functions from block to extent, a write makes a block
-//! delayed (`Inode::delay`), and when more than so many blocks are dirty the file that is dirty longest is written back, in turns
-//! of at most 1024 blocks: what was delayed becomes extents. Nothing is merged, as in that study. The cache has a limit of entries that may be
-//! forgotten; who exceeds it scans, for 128 entries or the excess.
+//! The loads are those of the study of 2014, without its disk: files are functions from block to extent, a
+//! write makes a block delayed (`Inode::delay`), and when more than so many blocks are dirty the file that is
+//! dirty longest is written back, in turns of at most 1024 blocks: delayed blocks become extents. Nothing is
+//! merged, as in that study. The cache has a limit of reclaimable entries; a writer that exceeds it scans,
+//! for 128 entries or the excess.
 //!
 //! A policy whose scans look at very much in all ([`Study::work_max`]) ends its run before the others, or a study of the full size would
 //! take hours for its worst policies. What a scan looks at depends on nothing else, so that all runs of a policy end at the same call.
 //!
-//! Scans are timed by the processor's clock, which is read once before: the first time after a while takes longer than a scan. That still has in it what interrupts a scan: a timer's tick, or the machine beneath a
-//! virtual one, takes tens of microseconds, once in some thousand scans or, where others work, once in a hundred. So mean and
-//! longest scan are told without that, too: see [`Row::scan_own_avg_us`].
+//! Scans are timed by the CPU clock, which is read once before: the first read after a while takes longer
+//! than a scan. The time still includes interruptions of a scan: a timer's tick, or a hypervisor, takes tens
+//! of microseconds, once in some thousand scans or, on a busy host, once in a hundred. So mean and longest
+//! scan are also reported without that: see [`Row::scan_own_avg_us`].
 //!
 //! Does **not** own: any policy (see `extent_status::Policy`).
 //!
@@ -70,11 +72,12 @@ impl Case {
     }
 }
 
-/// Which time of a scan is told.
+/// Which time of a scan is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Clock {
-    /// The processor's, of the thread that scans: what other work the machine has does not count, nor does waiting for a lock.
+    /// CPU time of the scanning thread: other load of the machine does not count, nor does waiting for a
+    /// lock.
     #[default]
     Cpu,
     /// The wall's.
@@ -209,7 +212,7 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     let mut rows = Vec::new();
     for &case in &study.cases {
         watch.part(case.name(), Some((study.runs * study.policies.len()) as u64));
-        // In turns, so that what changes on the machine changes for all; two prepare at once, where they have a processor each.
+        // In turns, so that changes of the machine affect all; two prepare at once, if each has a CPU.
         let turns = study.runs * study.policies.len();
         let at_once =
             if study.threads == 1 { available_parallelism().map_or(1, NonZero::get).min(2) } else { 1 };

@@ -45,7 +45,7 @@ pub struct Loaded {
     pub entry: Entry,
     /// Its inode.
     pub inode: InodeRef,
-    /// What lstat tells.
+    /// The result of lstat.
     pub stat: Stat,
     /// Path (as [`Entry::path`]) of the first name in this walk of the same file, when this is a further one.
     pub link_of: Option<Arc<[u8]>>,
@@ -84,7 +84,7 @@ impl Deref for Bytes {
     }
 }
 
-/// A buffer, given back for the next batch when nobody needs it any more.
+/// A buffer, returned for the next batch after its last use.
 struct Chunk {
     bytes: Vec<u8>,
     pool: Pool,
@@ -125,7 +125,7 @@ impl Contents {
             let Ok(mut loader) = take.recv() else { return };
             while let Some(batch) = loader.batch() {
                 if send.send(batch).is_err() {
-                    return; // nobody wants more
+                    return; // the receiver is gone
                 }
             }
         });
@@ -168,7 +168,7 @@ impl Drop for Contents {
     }
 }
 
-/// Who makes batches.
+/// The producer of batches.
 struct Loader {
     fs: FileSystem,
     entries: Entries,

@@ -1,4 +1,4 @@
-//! Who lists which directory when.
+//! Which thread lists which directory when.
 //!
 //! Owns: the pending directories, the listings that wait for the caller, the threads. Does **not** own: the order of
 //! results, which the keys say.
@@ -166,7 +166,7 @@ impl Crew {
                 return found;
             }
             if !state.running.contains_key(key) {
-                return Vec::new(); // its thread panicked: a bug, and no reason to wait for ever
+                return Vec::new(); // its thread panicked: a bug, and no reason to wait forever
             }
             state = self.desk.for_caller.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -220,7 +220,7 @@ impl State {
     }
 }
 
-/// Takes a key out of `running` even when listing panics, so that nobody waits for it.
+/// Removes a key from `running` even when listing panics, so that no thread waits for it.
 struct Running<'a> {
     desk: &'a Desk,
     key: Option<Key>,

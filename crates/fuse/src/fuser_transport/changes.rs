@@ -1,4 +1,4 @@
-//! Requests that change something: what they mean to the server, and what else the kernel is to be told.
+//! Requests that change something: their meaning to the server, and the invalidations that the kernel needs.
 //!
 //! Does **not** own: the list of requests (see the parent module), what a change does (see [`Serve`]).
 
@@ -18,7 +18,7 @@ use crate::{Caller, Errno, Opener, Serve};
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
-/// A regular file of whoever asks.
+/// A regular file of the caller.
 pub(super) fn new(request: &Request, mode: u32, umask: u32) -> New<'static> {
     New {
         umask: (umask & 0o777) as u16,
@@ -37,7 +37,7 @@ pub(super) fn done(done: Result<(), Errno>, reply: ReplyEmpty) {
 }
 
 impl<S: Serve> Transport<S> {
-    /// Tells a name's inode, which the kernel knows from now on.
+    /// Returns a name's inode, which the kernel knows from now on.
     pub(super) fn tell_entry(&self, stat: &Stat, reply: ReplyEntry) {
         if self.writable {
             self.lookups.told(stat.ino);
@@ -115,7 +115,7 @@ impl<S: Serve> Transport<S> {
             RenameFlags::RENAME_NOREPLACE => Rename::NoReplace,
             RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
             RenameFlags::RENAME_WHITEOUT => Rename::Whiteout,
-            // Nobody is in the way of the new name: the kernel has looked, and nothing else changes there meanwhile.
+            // The new name is free: the kernel has looked it up, and nothing else changes there meanwhile.
             both if both == RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_WHITEOUT => Rename::Whiteout,
             _ => return Err(Errno::INVAL),
         };
@@ -166,12 +166,12 @@ impl<S: Serve> Transport<S> {
         self.serve.remove_xattr(convert::ino_of(node)?, name)
     }
 
-    /// Ends everything; then the kernel forgets what it has of files, so that who reads hears of it.
+    /// Ends everything; then the kernel drops its cache of files, so that readers get the error.
     pub(super) fn shut_down(&self, caller: Caller, how: Shutdown) -> Result<(), Errno> {
         self.check_administrator(caller)?;
         let done = self.serve.shut_down(how);
         let (notifier, known) = (self.notifier.get().cloned(), self.lookups.known());
-        // It waits for pages that others are reading, who may wait for this very thread.
+        // It waits for pages that other threads are reading, which may wait for this very thread.
         let forget = move || {
             let Some(notifier) = notifier else { return };
             for ino in known {

@@ -1,7 +1,8 @@
 //! Requests that change the content of files.
 //!
-//! What the kernel tells is taken as it is: where an append begins it knows, since it keeps the size and lets one write at a time
-//! into a file; set-id bits and capabilities it takes off with requests of their own, before it writes.
+//! The kernel's values are taken as they are: it knows where an append begins, because it keeps the size and
+//! lets one write at a time into a file; it clears set-id bits and capabilities with requests of their own
+//! before a write.
 //!
 //! Does **not** own: the list of requests (see the parent module), bytes (see [`Serve`]).
 //!
@@ -24,7 +25,7 @@ const INSERT_RANGE: i32 = 0x20;
 const UNSHARE_RANGE: i32 = 0x40;
 const WRITE_ZEROES: i32 = 0x80;
 
-/// Bytes that one request copies: who asked can be interrupted then, and asks for the rest.
+/// Bytes that one request copies: the caller can be interrupted then, and requests the rest.
 const COPY_MAX: u64 = 64 << 20;
 
 /// What a mode of fallocate(2) asks for.
@@ -74,7 +75,7 @@ pub(super) fn is_past_cache(handle: FileHandle, flags: OpenFlags) -> bool {
     handle.0 & PAST_CACHE != 0 || flags.0 as u32 & OFlags::DIRECT.bits() != 0
 }
 
-/// What permits a write through this handle: who was asked when the file was opened, is not asked again.
+/// The right to write through this handle: permission is checked at open, not again.
 pub(super) fn permit_of(handle: FileHandle) -> Permit {
     if number_of(handle) == 0 { Permit::Flags } else { Permit::Opened }
 }

@@ -31,7 +31,7 @@ pub(super) fn can_be_named(ino: Ino) -> bool {
     !matches!(ino, Ino(0) | Ino::BAD_BLOCKS | Ino::ROOT)
 }
 
-/// What stat tells, under ext4's own number.
+/// The result of stat, under ext4's own number.
 pub(super) fn attributes(stat: &Stat) -> FileAttr {
     FileAttr {
         ino: INodeNo(stat.ino.0.into()),
@@ -52,7 +52,7 @@ pub(super) fn attributes(stat: &Stat) -> FileAttr {
     }
 }
 
-/// The root as somebody who came from below finds it: an entry's number is also what the kernel asks with.
+/// The root as the parent in a listing: an entry's number is also what the kernel requests by.
 pub(super) fn root_attributes(stat: &Stat) -> FileAttr {
     FileAttr { ino: ROOT_NODE, ..attributes(stat) }
 }
@@ -131,7 +131,8 @@ pub(super) fn device_parts(device: u32) -> (u32, u32) {
 
 /// Where the times that are to be set come from. `writes_back`: the kernel keeps what is written, and the times of that.
 ///
-/// It reports the latter by a change of mtime and ctime, as nothing else does; and then tells only of atime that it is to be now.
+/// It reports the latter by a change of mtime and ctime, as nothing else does; and then sends only that atime
+/// is to be now.
 pub(super) fn times_from(
     (atime, mtime): (Option<TimeOrNow>, Option<TimeOrNow>),
     ctime: Option<SystemTime>,
@@ -165,8 +166,8 @@ pub(super) fn time_to_set(time: TimeOrNow) -> Timestamp {
     }
 }
 
-/// A time that the kernel told. Of one before 1970 `fuser` takes the nanoseconds off, where they are to be added to the whole
-/// seconds: -2 s and 0.8 s come as 2.8 s before.
+/// A time from the kernel. For one before 1970 `fuser` subtracts the nanoseconds instead of adding them to
+/// the whole seconds: -2 s and 0.8 s arrive as 2.8 s before.
 pub(super) fn timestamp(time: SystemTime) -> Timestamp {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => {

@@ -36,7 +36,7 @@ pub(super) struct Late {
     is_short: AtomicBool,
     /// Files that are open for writing through the kernel's cache, and how often.
     writers: Mutex<HashMap<Ino, u32>>,
-    /// Files of which something the kernel kept could not be written, which no writer was told of.
+    /// Files of which the kernel kept bytes that could not be written, unknown to any writer.
     failed: Mutex<HashSet<Ino>>,
 }
 
@@ -118,13 +118,13 @@ impl<S: Serve> Transport<S> {
         self.is_short();
         if is_refused {
             locked(&self.late.failed).insert(ino);
-            // Whoever reads on gets what there is.
+            // Readers get what there is.
             self.drops.after(node, 0..u64::MAX, || ());
         }
     }
 
-    /// Tells attributes to an opener who may be about to write, once all that the kernel keeps of the file is written. `reply` comes
-    /// back if there is no reason to wait.
+    /// Returns attributes to an opener that may write, after all that the kernel keeps of the file is
+    /// written. `reply` comes back if there is no reason to wait.
     pub(super) fn tell_writer(
         &self,
         node: INodeNo,

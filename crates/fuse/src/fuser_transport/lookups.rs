@@ -1,8 +1,8 @@
-//! What the kernel knows: how often it was told each inode.
+//! The kernel's lookup counts of inodes.
 //!
-//! The kernel asks about an inode by number for as long as it holds it: because of a name, an open file, a working directory.
-//! It says with "forget" that it does not any more. So a file whose last name was taken lives until then, and nobody needs to
-//! count what is open.
+//! The kernel requests an inode by number for as long as it holds it: by a name, an open file, a working
+//! directory. It ends that with "forget". So a file without a name lives until then, and opens need not be
+//! counted.
 //!
 //! ```text
 //!  told: count + 1    [count > 0, named] -- last name taken --> [count > 0, kept] -- forgotten, count = 0 --> to be let go
@@ -49,7 +49,7 @@ impl Lookups {
         self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is going to be told of the inode.
+    /// The inode is in the next reply to the kernel.
     pub(super) fn told(&self, ino: Ino) {
         self.shard(ino).entry(ino.0).or_default().0 += 1;
     }
@@ -60,7 +60,7 @@ impl Lookups {
         shards.flat_map(|shard| shard.keys().copied().map(Ino).collect::<Vec<_>>()).collect()
     }
 
-    /// The inode has no name any more. `false`: nobody knows it, it can be let go at once.
+    /// The inode has no name any more. `false`: the kernel does not hold it, it can be released at once.
     pub(super) fn keep(&self, ino: Ino) -> bool {
         match self.shard(ino).get_mut(&ino.0) {
             Some(known) => {
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn what_lost_its_name_is_let_go_when_it_was_forgotten_as_often_as_told() {
         let (lookups, ino) = (Lookups::default(), Ino(12));
-        assert!(!lookups.keep(ino), "nobody knows it");
+        assert!(!lookups.keep(ino), "the kernel does not hold it");
         for _ in 0..3 {
             lookups.told(ino);
         }

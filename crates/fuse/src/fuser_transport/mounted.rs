@@ -1,4 +1,4 @@
-//! The life of a mount: it is made, served by threads, and ended by whoever unmounts it.
+//! The life of a mount: it is made, served by threads, and ended by an unmount.
 //!
 //! Does **not** own: how one gets a connection (see [`crate::mounting`]), any request (see the parent module).
 
@@ -12,9 +12,9 @@ use super::{Transport, spliced};
 use crate::Serve;
 use crate::mounting::{self, MountFault, MountOptions};
 
-/// How far the kernel reads ahead on a mount that root made, for who reads on and on; it starts with 128 KiB. So many requests of
-/// the largest size keep all processors busy: with a third of it, a reader and the server wait for each other in turns (3.1
-/// against 3.7 GB/s); with more the pages are cold when the reader comes.
+/// The kernel's readahead for sequential readers on a mount made by root; its default is 128 KiB. This many
+/// requests of the largest size keep all CPUs busy: with a third of it, a reader and the server wait for each
+/// other in turns (3.1 against 3.7 GB/s); with more the pages are cold when the reader gets to them.
 const READ_AHEAD_KIB: u32 = 24 << 10;
 
 /// How a mount is served.
@@ -39,7 +39,7 @@ pub struct Mounted<S: Serve> {
 }
 
 impl<S: Serve> Mounted<S> {
-    /// Mounts on `dir`. Whoever uses the directory waits until [`serve`](Self::serve) runs.
+    /// Mounts on `dir`. Users of the directory wait until [`serve`](Self::serve) runs.
     ///
     /// # Errors
     /// See [`MountFault`].
@@ -54,9 +54,10 @@ impl<S: Serve> Mounted<S> {
         let connection = mounting::mount(&dir, options, spliced::len_max())?;
         let mut config = fuser::Config::default();
         config.n_threads = Some(threads.count.max(1));
-        // The kernel itself keeps out whom the options keep out.
+        // The kernel itself excludes the users that the options exclude.
         let acl = fuser::SessionACL::All;
-        // Who takes a request from a connection must answer through it: all threads share one, that answers can be spliced.
+        // A request must be answered through the connection it was read from: all threads share one, so that
+        // replies can be spliced.
         let answers = connection.try_clone().map_err(MountFault::Connection)?;
         let transport = Transport::new(serve, options, answers);
         let (notifier, number) = (Arc::clone(&transport.notifier), Arc::clone(&transport.connection));
@@ -101,14 +102,14 @@ impl<S: Serve> Mounted<S> {
     }
 }
 
-/// Gives an error to whoever waits for an answer, where the system lets the owner of a connection do that.
+/// Gives an error to all waiting callers, where the system lets the owner of a connection do that.
 fn abort(dir: &Path) {
     if let Ok(Some(entry)) = mounted_at(dir) {
         let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", entry.device.1), "1");
     }
 }
 
-/// Lets the kernel ask for larger pieces. Only root may; everybody else keeps the default.
+/// Lets the kernel request larger pieces. Only root may; other users keep the default.
 fn read_further_ahead(dir: &Path) {
     if let Ok(Some(entry)) = mounted_at(dir) {
         let (major, minor) = entry.device;

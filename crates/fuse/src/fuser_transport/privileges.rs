@@ -1,9 +1,9 @@
 //! What writing takes off a file, unless the writer has CAP_FSETID: set-user-id, and set-group-id where the group may execute the
 //! file or the writer is not in its group.
 //!
-//! The kernel says so with a write. With other requests that change bytes it does not, or `fuser` does not pass it on: then we look
-//! at the one who asks, but only of files that have such bits, which are few. The attribute `security.capability` the kernel
-//! takes off by itself.
+//! The kernel marks such writes. Other requests that change bytes carry no mark, or `fuser` does not pass it
+//! on: then the caller is checked, but only for files with such bits, which are few. The kernel removes the
+//! attribute `security.capability` by itself.
 //!
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_HANDLE_KILLPRIV_V2), linux/capability.h; proc_pid_status(5).
 
@@ -22,7 +22,7 @@ pub(super) const SYS_RESOURCE: u64 = 1 << 24;
 const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 
-/// Has the thread CAP_FSETID? Whom we know nothing about has not.
+/// Has the thread CAP_FSETID? An unknown one has not.
 pub(super) fn may_keep_set_id(thread: u32) -> bool {
     has_capability(thread, &status(thread), FSETID)
 }
@@ -32,13 +32,13 @@ pub(super) fn may_journal(thread: u32) -> bool {
     has_capability(thread, &status(thread), SYS_RESOURCE)
 }
 
-/// What the system tells of a thread; nothing of one that is not there, or not to be seen from here.
+/// A thread's status from the system; nothing for one that ended, or is invisible from here.
 pub(super) fn status(thread: u32) -> String {
     std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default()
 }
 
-/// Has the thread, whose status this is, a capability where the server runs? What it has in a user namespace of its own, which anybody
-/// may make, does not count, as in the kernel.
+/// Has the thread with this status a capability where the server runs? Capabilities in a user namespace of
+/// its own, which any user may make, do not count, as in the kernel.
 pub(super) fn has_capability(thread: u32, status: &str, bit: u64) -> bool {
     let space = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user"));
     is_capable(status, bit)
@@ -96,8 +96,8 @@ impl<S: Serve> Transport<S> {
         Ok((!stays).then_some(after & !SETGID))
     }
 
-    /// Takes set-group-id off a file whose ACL was set by a caller who is not in its group, as chmod does, where the kernel that asks
-    /// leaves it to us. Was it there?
+    /// Clears set-group-id of a file whose ACL was set by a caller outside of its group, as chmod does, where
+    /// the kernel leaves that to the server. Was it set?
     pub(super) fn drop_set_gid(&self, request: &Request, ino: Ino) -> Result<bool, Errno> {
         let stat = self.serve.stat(ino)?;
         if keeps_set_gid(request, &stat) {
@@ -139,7 +139,7 @@ mod tests {
         assert!(!may_keep_set_id(0));
     }
 
-    /// Anybody may have all capabilities in a user namespace of his own.
+    /// Any user may have all capabilities in a user namespace.
     #[test]
     fn what_may_be_done_in_a_namespace_of_its_own_does_not_count() {
         let script = "grep CapEff /proc/self/status; exec cat";
@@ -148,7 +148,7 @@ mod tests {
         let Ok(mut child) = child.spawn() else { return };
         let mut told = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut told).unwrap();
-        // Where nobody may make namespaces, nobody gets in by one.
+        // Where user namespaces are forbidden, they give no access.
         if is_capable(&told, FSETID) {
             let status = status(child.id());
             assert!(is_capable(&status, FSETID) && !has_capability(child.id(), &status, FSETID), "{status}");

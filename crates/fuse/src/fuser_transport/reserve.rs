@@ -1,7 +1,8 @@
-//! Who may take blocks that are kept back: the user and the group that the superblock names, and who has CAP_SYS_RESOURCE.
+//! The users of reserved blocks: the user and the group that the superblock names, and holders of
+//! CAP_SYS_RESOURCE.
 //!
-//! A request tells its user and one group. What else decides, further groups and capabilities, the system is asked for only when there
-//! is no space otherwise. Bytes that the kernel kept before it sent them are nobody's: it does not tell who wrote them.
+//! A request has its user and one group. Further groups and capabilities are read from the system only when
+//! there is no space otherwise. Bytes that the kernel cached before it sent them have no known writer.
 //!
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_WRITE_CACHE), linux/capability.h; proc_pid_status(5).
 
@@ -12,7 +13,8 @@ use super::{Transport, privileges};
 use crate::{Errno, Serve};
 
 impl<S: Serve> Transport<S> {
-    /// Does what may take space, by the reserve if whoever asks may use it. What is refused for want of space has changed nothing.
+    /// Runs an operation that takes space, with the reserve if its caller may use it. A refusal for lack of
+    /// space has changed nothing.
     pub(super) fn with_reserve<R>(
         &self,
         request: &Request,

@@ -20,7 +20,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 
 /// Bytes of a header: length, error, number of the request.
 const HEADER_LEN: usize = 16;
-/// What everybody may make a pipe hold, if the administrator did not lower it.
+/// The default limit of a pipe's size, unless the administrator lowered it.
 const CAPACITY: usize = 1 << 20;
 /// Below this, three system calls cost more than the bytes.
 pub(super) const LEN_MIN: usize = 64 << 10;

@@ -90,7 +90,7 @@ pub(super) fn bars(rows: &[Row]) -> Vec<Bar> {
             });
         }
         let Some(ours) = of(Policy::EsChunk) else { continue };
-        // Who never had to scan is no better at it.
+        // A policy that never had to scan is not better for it.
         let six = rows.iter().filter(|row| row.case == case && row.scans > 0);
         let six: Vec<&Row> = six.filter(|row| row.policy != Policy::EsChunk.name()).collect();
         let best = |of: fn(&Row) -> f64| {
@@ -111,7 +111,7 @@ pub(super) fn bars(rows: &[Row]) -> Vec<Bar> {
         }
         bars.push(Bar {
             case,
-            what: format!("es-chunk has at most {BYTES_MAX:.0} bytes for an entry, all told"),
+            what: format!("es-chunk has at most {BYTES_MAX:.0} bytes for an entry, all included"),
             figure: format!("{:.1}", ours.bytes_per_entry),
             holds: ours.bytes_per_entry <= BYTES_MAX,
         });

@@ -26,7 +26,8 @@ const READER_FILES: usize = 50;
 const READER_BLOCKS: u32 = 1 << 18;
 /// Blocks of an extent of the reader's files.
 const READER_EXTENT: u32 = 8;
-/// Dirty blocks of a file that come by callers' own way before anybody calls: they find what was known, as all later ones do.
+/// Dirty blocks of a file that are written by the callers' own path before the first call: they find cached
+/// entries, as all later ones do.
 const FOUND: u32 = 64;
 /// Calls after which a worker looks whether it is to end.
 const STRETCH: u64 = 256;
@@ -39,7 +40,7 @@ struct Shape {
     limit: u64,
     /// Blocks of an extent of files that are appended to.
     extent: u32,
-    /// Blocks that each file that is appended to has on disk, and dirty ones, before anybody calls.
+    /// Blocks on disk and dirty blocks of each file that is appended to, before the first call.
     grown: (u32, u32),
     /// Files of each job that goes round; blocks that are written at a time.
     round_files: usize,
@@ -303,7 +304,7 @@ impl Worker<'_> {
             let (file, lblk) = reader.choose(&mut self.chance);
             let inode = &reader.files[file];
             let before = Instant::now();
-            // `map` counts for the whole cache; a look that is not counted tells who hit.
+            // `map` counts for the whole cache; an uncounted lookup shows whether it hits.
             let known = inode.any(lblk, Lblk(lblk.0 + 1), |_| true);
             let Ok(_) = inode.map(lblk, 1, &mut Full, Keep::Yes);
             self.user.add(before.elapsed().as_nanos() as u64);
@@ -355,7 +356,7 @@ impl Worker<'_> {
     }
 }
 
-/// Nanoseconds that this thread had a processor.
+/// Nanoseconds of CPU time of this thread.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -384,7 +385,8 @@ pub(super) fn run(case: Case, policy: Policy, study: &Study, quiet: &RwLock<()>)
                     let share = |calls: u64| calls / threads as u64;
                     (0..share(shape.warm_up)).for_each(|_| worker.call());
                     step.wait();
-                    // Memory runs short: from now on as many may stay, and what is too much goes unmeasured.
+                    // Memory runs short: from now on this many may stay, and the excess is evicted
+                    // unmeasured.
                     if number == 0 {
                         cache.set_limit(Some(shape.limit));
                         shed(cache, shape.limit);
