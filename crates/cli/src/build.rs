@@ -103,8 +103,8 @@ pub(crate) struct BuildArgs {
     /// Do not enter other file systems below a source directory; where they are mounted stays an empty directory.
     #[arg(short = 'x', long)]
     one_file_system: bool,
-    /// Which times to store: only the modification time, or all that the source knows (then two builds differ as soon as
-    /// somebody reads the source).
+    /// Which times to store: only the modification time, or all times of the source (then two builds differ
+    /// as soon as a program reads the source).
     #[arg(long, value_name = "WHICH", default_value = "mtime", value_parser = ["mtime", "all"])]
     times: String,
     /// Times later than SOURCE_DATE_EPOCH become SOURCE_DATE_EPOCH.

@@ -22,7 +22,7 @@ pub(crate) const OPERATIONAL: u8 = 8;
 /// e2fsck's code for a wrong command line.
 pub(crate) const USAGE: u8 = 16;
 
-/// Verify a file system on all processors. Nothing is written; a journal that waits is checked as if it were replayed.
+/// Verify a file system on all CPUs. Nothing is written; a dirty journal is replayed in memory.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes, as e2fsck's:
@@ -63,7 +63,7 @@ pub(crate) struct CheckArgs {
     /// Print how long each pass took.
     #[arg(short, long)]
     verbose: bool,
-    /// Threads; as many as there are processors if not given.
+    /// Threads; default: the number of CPUs.
     #[arg(long, value_name = "N")]
     threads: Option<NonZero<usize>>,
     /// Print at most this many findings of each rule (all are counted).
@@ -233,7 +233,7 @@ fn as_text(name: &str, report: &Report, args: &CheckArgs, used: Option<&ImageUse
     }
     text += "\n";
     if errors > 0 && !args.quiet {
-        text += "`extant check --explain CODE` tells more; `e2fsck -f` repairs (copy the image first)\n";
+        text += "`extant check --explain CODE` explains a rule; `e2fsck -f` repairs (copy the image first)\n";
     }
     text
 }

@@ -43,7 +43,7 @@ pub(crate) struct CpArgs {
     open: OpenArgs,
 }
 
-/// What a copy is told: on the command line, and on a line of a script, where it goes into the image.
+/// Options of a copy: on the command line, and on a line of a script, where it goes into the image.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct CopyArgs {
     /// What to copy, and last where to: a directory, or a new name.
@@ -162,10 +162,7 @@ fn is_in_image(path: &OsStr) -> bool {
 fn into_image(args: &CpArgs, sources: &[OsString]) -> ExitCode {
     let mut session = Session::writing(&args.open, Hold::UntilFull);
     if args.open.is_without_recovery() {
-        session.problem(
-            exit::USAGE_CODE,
-            "--no-recovery is for reading: who writes to an image replays its journal first",
-        );
+        session.problem(exit::USAGE_CODE, "--no-recovery is for reading: a writer replays the journal first");
         return session.finish(Ok(()));
     }
     if args.open.has_backup() {

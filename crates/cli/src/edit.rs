@@ -10,7 +10,8 @@
 //! [`look`](crate::look)), the operations (see the library).
 //!
 //! Invariants
-//! 1. What cannot be done is told in one line and keeps the rest of a command from nothing; a script ends at the first problem.
+//! 1. A path that cannot be changed is reported in one line, and the rest of the command is done; a script
+//!    ends at the first problem.
 //! 2. A script is made as a whole or not at all, byte for byte, unless `--keep-going`.
 
 pub(crate) mod args;

@@ -75,7 +75,7 @@ pub(crate) enum LockError {
     Arg(ArgError),
     /// It may not be written.
     Unwritable(String),
-    /// Somebody else writes to it, or has it mounted.
+    /// Another program writes to it, or it is mounted.
     Busy(String),
 }
 
@@ -221,13 +221,13 @@ impl ImageArg {
     /// is meant.
     ///
     /// # Errors
-    /// As [`open_read_only`](Self::open_read_only); [`LockError::Busy`] when somebody else writes to it or it is mounted,
-    /// [`LockError::Unwritable`] when it may only be read.
+    /// As [`open_read_only`](Self::open_read_only); [`LockError::Busy`] when another program writes to it or
+    /// it is mounted, [`LockError::Unwritable`] when it may only be read.
     pub(crate) fn open_locked(&self) -> Result<Arc<dyn Device>, LockError> {
         self.open_locked_by(Transfers::default())
     }
 
-    /// As [`open_locked`](Self::open_locked), for who chooses how transfers are handed to the system.
+    /// As [`open_locked`](Self::open_locked), with a choice of how transfers are passed to the system.
     ///
     /// # Errors
     /// As [`open_locked`](Self::open_locked).
@@ -394,7 +394,7 @@ enum Existing {
     NoDirectory,
 }
 
-/// A name that cannot be looked at counts: opening it tells why.
+/// A name without access counts: opening it reports why.
 fn exists(path: &[u8], wanted: Existing) -> bool {
     match std::fs::metadata(OsStr::from_bytes(path)) {
         Ok(metadata) => matches!(wanted, Existing::Any) || !metadata.is_dir(),

@@ -194,7 +194,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<ExitCode, InspectError> {
     if !args.json {
         let mut errors = io::stderr().lock();
         for line in &damage {
-            // Standard error is the last resort: where it is gone, the exit code still tells.
+            // Standard error is the last resort: if it is closed, the exit code still reports the result.
             let _ = writeln!(errors, "damaged: {line}");
         }
     }

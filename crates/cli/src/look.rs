@@ -6,13 +6,13 @@
 //!                         └ messages on standard error, the worst exit code
 //! ```
 //!
-//! Owns: which images are open, what was told about them, the exit code. Does **not** own: reading (see the library
-//! `extant`), what a command prints.
+//! Owns: the open images, what was reported about them, the exit code. Does **not** own: reading (see the
+//! library `extant`), a command's output.
 //!
 //! Invariants
-//! 1. Images are opened once each, for reading unless the session is one that [writes](Session::writing); a journal that
-//!    waits is told once. What a session writes is written at its end, or not at all.
-//! 2. What cannot be had is told in one line and does not keep the rest from being done; the exit code is the worst one.
+//! 1. Images are opened once each, for reading unless the session is one that [writes](Session::writing); a
+//!    dirty journal is reported once. The changes of a session are written at its end, or not at all.
+//! 2. A problem is reported in one line and the rest is done; the exit code is the worst one.
 //! 3. Names reach the terminal escaped. A reader of the output that goes away (`| head`) is no error.
 
 mod glob;
@@ -105,7 +105,7 @@ pub(crate) struct Session {
     pub(crate) image: Option<ImageArg>,
     /// Stands before each message: the line of a script.
     pub(crate) context: String,
-    /// Problems that were told.
+    /// The number of reported problems.
     pub(crate) problems: u64,
     /// One of them was of the command line.
     misused: bool,
@@ -256,7 +256,7 @@ impl Session {
         Self { hold: Some(hold), ..Self::new(args) }
     }
 
-    /// Tells a problem and remembers its code.
+    /// Reports a problem and keeps its code.
     pub(crate) fn problem(&mut self, code: u8, message: impl Display) {
         say!("{}{message}", self.context);
         self.problems += 1;
@@ -265,19 +265,19 @@ impl Session {
         self.remember(code);
     }
 
-    /// Remembers a code whose message was told elsewhere.
+    /// Keeps a code whose message was printed elsewhere.
     pub(crate) fn remember(&mut self, code: u8) {
         if rank(code) > rank(self.worst) {
             self.worst = code;
         }
     }
 
-    /// Tells what is wrong with a path.
+    /// Reports what is wrong with a path.
     pub(crate) fn fault(&mut self, shown: impl Display, fault: &Fault) {
         self.problem(code_of(fault), format_args!("{shown}: {fault}"));
     }
 
-    /// Tells what a walk from `target` could not walk.
+    /// Reports what a walk from `target` could not read.
     pub(crate) fn walk_fault(&mut self, target: &Target, fault: &WalkFault) {
         let code = match &fault.problem {
             // An entry of a directory that leads nowhere is damage, not a mistake of the command line.
@@ -288,7 +288,7 @@ impl Session {
         self.problem(code, format_args!("{}: {}", shown(&target.image, &path), fault.problem));
     }
 
-    /// The file system of an image; `None` after telling why not.
+    /// The file system of an image; `None` after reporting why not.
     pub(crate) fn open(&mut self, image: &ImageArg) -> Option<FileSystem> {
         let name = image.to_string();
         if let Some(known) = self.open.iter().find(|known| known.name == name) {
@@ -348,7 +348,7 @@ impl Session {
             Some(staged) => Arc::<Staged>::clone(staged),
             None => device,
         };
-        // One commit at the end: nobody is to commit in between.
+        // One commit at the end: no commit happens in between.
         let asked = DefaultOptions::of_device(&*target);
         let write =
             WriteOptions { no_committer: true, is_guarded: true, is_no_mount: true, ..asked.write_options() };
@@ -387,7 +387,7 @@ impl Session {
         })
     }
 
-    /// Tells what was damaged of an image as a whole, and got over.
+    /// Reports damage of an image as a whole that was tolerated.
     fn tell_damage(&mut self, name: &str, lines: &[String]) {
         for line in lines {
             self.problem(exit::DAMAGED, format_args!("{}: note: {line}", escape(name.as_bytes())));
@@ -420,7 +420,7 @@ impl Session {
         }
     }
 
-    /// What the command line names, patterns matched. What is not there is told.
+    /// The targets of the command line, patterns matched. Missing ones are reported.
     pub(crate) fn targets(&mut self, args: &[OsString], follow: Follow) -> Vec<Target> {
         let mut targets = Vec::new();
         for arg in args {
@@ -429,7 +429,7 @@ impl Session {
         targets
     }
 
-    /// The image that an argument is in, opened, and the path inside. What cannot be had is told.
+    /// The image of an argument, opened, and the path inside. Problems are reported.
     fn image_of(&mut self, arg: &OsStr) -> Option<(ImageArg, FileSystem)> {
         let parsed = match &self.image {
             Some(image) => Ok(ImageArg { inner_path: Some(PathBuf::from(arg)), ..image.clone() }),
@@ -444,13 +444,13 @@ impl Session {
         }
     }
 
-    /// Tells what is wrong with an image argument.
+    /// Reports what is wrong with an image argument.
     pub(crate) fn argument_error(&mut self, why: ArgError) {
         let (code, why) = told(why);
         self.problem(code, why);
     }
 
-    /// A name as it is written, of something that need not exist; `None` after telling why there is none.
+    /// A name taken literally, which need not exist; `None` after reporting why there is none.
     pub(crate) fn named(&mut self, arg: &OsStr) -> Option<Named> {
         let (image, fs) = self.image_of(arg)?;
         let Some(given) = image.inner_path.as_deref().map(|path| path.as_os_str().as_bytes()) else {
@@ -466,7 +466,7 @@ impl Session {
         Some(Named { image: image.to_string(), fs, path })
     }
 
-    /// What an argument names, patterns matched; nothing, and nothing told, where nothing is there.
+    /// The targets of an argument, patterns matched; empty, without a report, if there are none.
     pub(crate) fn targets_if_there(&mut self, arg: &OsStr, follow: Follow) -> Vec<Target> {
         let mut targets = Vec::new();
         self.find_targets(arg, follow, false, &mut targets);
@@ -609,7 +609,7 @@ impl Session {
             if let Err(why) = written {
                 self.problem(
                     exit::TARGET,
-                    format_args!("{image}: {why}; the changes are not all written, `extant check {image}` tells what is there"),
+                    format_args!("{image}: {why}; not all changes are written, run `extant check {image}`"),
                 );
             }
         }

@@ -67,7 +67,7 @@ pub(crate) struct LsArgs {
     /// Whole paths, raw, each ended by a NUL byte, and nothing else.
     #[arg(short = 'z', long, conflicts_with_all = ["long", "inode", "json"])]
     null: bool,
-    /// Print one JSON list of everything, with all that stat tells.
+    /// Print one JSON list of everything, with all fields of stat.
     #[arg(long)]
     json: bool,
     /// Print help.

@@ -312,7 +312,7 @@ fn parse_blocks(text: &str, block_size: Option<BlockSize>) -> Result<u64, String
     }
 }
 
-/// Does a file hold nothing but zeros at its start? Then nobody will miss it.
+/// Does a file have only zeros at its start? Then it holds no data.
 fn is_blank(path: &Path) -> bool {
     let Ok(device) = FileDevice::open(path, false) else { return false };
     let mut start = vec![0; device.size_bytes().min(128 << 10) as usize];

@@ -39,7 +39,7 @@ pub(crate) struct TreeArgs {
     /// Names that begin with a dot too.
     #[arg(short, long)]
     all: bool,
-    /// Print nested JSON, with all that stat tells.
+    /// Print nested JSON, with all fields of stat.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -202,7 +202,7 @@ impl Drawing<'_> {
         nodes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let mut sorted = Vec::with_capacity(nodes.len());
         for (name, kind, ino) in nodes {
-            // Old file systems tell no type with the name.
+            // Old file systems have no type with the name.
             let kind = kind.or_else(|| volume.inode(ino).ok().map(|inode| inode.kind())).unwrap_or_default();
             if !self.args.directories || kind == FileType::Directory {
                 sorted.push(Node { name, kind, ino });

@@ -63,7 +63,7 @@ pub(crate) fn run(args: &TrimArgs) -> ExitCode {
         match fs.trim(args.minimum) {
             Ok(Some(bytes)) => done.push((name, bytes)),
             Ok(None) => {
-                let why = "cannot be told what is free: the file system or device that it lies on has no holes and discards nothing";
+                let why = "the file system or device of the image supports neither holes nor discards";
                 session.problem(exit::TARGET, format_args!("{name}: {why}"));
             }
             Err(error) => session.problem(exit::TARGET, format_args!("{name}: {error}")),

@@ -7,7 +7,7 @@ use volume::Waiting;
 
 use crate::voice::{say, say_raw};
 
-/// Where nobody watches, a word every so many seconds.
+/// Without a terminal, a message every so many seconds.
 const SAY_EVERY: u64 = 30;
 /// Nothing was said yet.
 const NEVER: u64 = u64::MAX;

@@ -64,7 +64,7 @@ impl Bench {
     }
 }
 
-/// Lets a command run as nobody when this process is root.
+/// Lets a command run as the user nobody when this process is root.
 fn as_nobody(command: &mut std::process::Command) -> &mut std::process::Command {
     if is_root() { command.uid(65_534).gid(65_534) } else { command }
 }
@@ -247,13 +247,13 @@ fn duplicate_entries_are_told_and_the_last_one_counts() {
 fn an_existing_image_is_replaced_on_demand_only_and_in_one_step() {
     let bench = Bench::new();
     std::fs::write(bench.tree().join("file"), "one").unwrap();
-    std::fs::write(bench.image(), "somebody's file").unwrap();
+    std::fs::write(bench.image(), "another user's file").unwrap();
     let refused = try_build(&bench.image(), args!["--from", bench.tree()]);
     assert_has(refused.code(EXISTS), "--force");
-    assert_eq!(std::fs::read(bench.image()).unwrap(), b"somebody's file");
+    assert_eq!(std::fs::read(bench.image()).unwrap(), b"another user's file");
     // A failed build leaves the old one alone, too.
     try_build(&bench.image(), args!["--force", "--size", "40K", "--from", bench.tree()]).code(TOO_SMALL);
-    assert_eq!(std::fs::read(bench.image()).unwrap(), b"somebody's file");
+    assert_eq!(std::fs::read(bench.image()).unwrap(), b"another user's file");
     let held = std::fs::File::open(bench.image()).unwrap();
     build(&bench.image(), args!["--force", "--from", bench.tree()]);
     e2fsck_clean(&bench.image());

@@ -389,7 +389,7 @@ fn the_same_tree_makes_the_same_bytes() {
     same("of a pipe");
 }
 
-/// Gives all ACLs to users and groups that no machine has a name for: tar before 1.35 writes names, whatever it is told.
+/// Gives all ACLs to users and groups without names on any machine: tar before 1.35 always writes names.
 fn renumber_acls(tree: &Path) {
     for (path, entry) in Manifest::of(tree).entries {
         for (name, mut value) in

@@ -190,7 +190,7 @@ fn ids_are_mapped_in_inodes_and_in_acls() {
         }
     }
     common::remove(&image);
-    // An id outside every range is told with its path, and nothing is made.
+    // An id outside every range is reported with its path, and nothing is made.
     let refused = try_build(&image, args!["--uid-map", "0:100000:10", "--tar", &tar]);
     assert_has(refused.code(SOURCE), "--uid-map: id ");
     assert_names(scratch.path(), &["x.tar"]);

@@ -133,7 +133,8 @@ fn a_pretended_owner_that_cannot_be_seen_is_refused() {
     run("libsomething.so", "build -q -f -o i.img --from s").code(0);
 }
 
-/// In a user namespace that maps one id, a file of somebody else reads as nobody's. The image has that id, and the user is told.
+/// In a user namespace that maps one id, a file of another user reads as 65534's. The image has that id, and
+/// a warning says so.
 #[test]
 fn owners_that_a_user_namespace_does_not_show_are_told() {
     let dir = scratch();

@@ -289,7 +289,7 @@ fn a_script_that_fails_leaves_the_image_byte_for_byte() {
     assert!(!told.contains("never"), "{told}");
     unchanged(&outcome);
 
-    // Lines that make no sense are all told, before anything is done.
+    // Invalid lines are all reported, before anything is done.
     let outcome = image.script(&[], "mkdir /a\nmkdirs /b\n\nchmod 9 /a\nrm 'open\n");
     let told = outcome.code(USAGE);
     for part in [

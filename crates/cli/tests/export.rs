@@ -352,7 +352,7 @@ fn names_of_encrypted_directories_are_spelled() {
     assert_eq!(unpacked.join("enc/a1fifo").symlink_metadata().unwrap().nlink(), 2);
 }
 
-/// A stranger's image as root: what would be real on this machine can be left out, by name, of archives and directories.
+/// An untrusted image as root: dangerous parts can be left out, by name, of archives and directories.
 #[test]
 fn devices_set_id_bits_and_attributes_can_be_left_out() {
     let scratch = scratch();

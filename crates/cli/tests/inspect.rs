@@ -108,7 +108,7 @@ fn the_superblock_has_the_numbers_of_dumpe2fs() {
         assert_eq!(ours["directory_hash_seed"].as_str(), Some(theirs.field("Directory Hash Seed")), "{name}");
         let label = theirs.field("Filesystem volume name").replace("<none>", "");
         assert_eq!(ours["label"].as_str(), Some(label.as_str()), "{name}");
-        // dumpe2fs prints "Fri Nov 21 23:08:11 2026": the clock and the year are enough to tell a mistake.
+        // dumpe2fs prints "Fri Nov 21 23:08:11 2026": the clock and the year are enough to find a mistake.
         let created = theirs.field("Filesystem created").split_whitespace().collect::<Vec<_>>();
         let iso = ours["created"]["iso"].as_str().unwrap();
         assert!(iso.contains(created[3]) && iso.starts_with(created[4]), "{name}: {iso} and {created:?}");
@@ -486,7 +486,7 @@ fn damage_is_said_and_does_not_hide_the_rest() {
     let dir = inspect(&image.path, &["dir", "/"]);
     let block = number(&dir["content"][0], "physical");
     let file = std::fs::OpenOptions::new().write(true).open(&image.path).unwrap();
-    // The name of the first entry behind "." and "..": only the checksum can tell.
+    // The name of the first entry after "." and "..": only the checksum can detect the change.
     std::os::unix::fs::FileExt::write_all_at(&file, b"L", block * 1024 + 24 + 8).unwrap();
     let output = extant(&image.path, &["dir", "/"]);
     let (listing, errors) =

@@ -189,7 +189,7 @@ fn every_name_and_inode_equals_the_kernels() {
     let theirs: BTreeSet<&[u8]> =
         kernel.entries.keys().map(Vec::as_slice).filter(|path| !path.is_empty()).collect();
     assert!(ours == theirs, "{:?}", ours.symmetric_difference(&theirs).next());
-    // Everything that stat tells.
+    // All fields of stat.
     let listed = run(args!["ls", "-Ra", "--json", &image]).report();
     let listed = listed.as_array().unwrap();
     assert_eq!(listed.len(), theirs.len());

@@ -1,4 +1,4 @@
-//! The command line's manners: what a wrong command is answered with, and what happens when nobody reads the answer.
+//! The command line's manners: the answer to a wrong command, and a closed output.
 
 mod common;
 

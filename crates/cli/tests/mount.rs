@@ -21,7 +21,7 @@ const UNREADABLE: i32 = 8;
 const FAILED: i32 = 1;
 /// How long anything may take that should take no time; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// An ordinary user: "nobody".
+/// An ordinary user: nobody's uid.
 const NOBODY: u32 = 65534;
 
 /// A mount that is gone when this is dropped, whatever happened.
@@ -78,7 +78,7 @@ fn is_mounted(dir: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
 }
 
-/// Has the process ended? One that nobody has waited for yet has, too.
+/// Has the process ended? A zombie has, too.
 fn has_ended(process: rustix::process::Pid) -> bool {
     match std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())) {
         Ok(line) => line.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
@@ -127,7 +127,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What both mounts can tell: FUSE has no birth times here, and no FIEMAP.
+/// The common subset of both mounts: FUSE has no birth times here, and no FIEMAP.
 fn comparable(block_size: u64) -> DiffOptions {
     DiffOptions { btime: false, extents: false, ..DiffOptions::exact(block_size) }
 }
@@ -414,7 +414,7 @@ fn in_the_foreground_one_line_is_printed_and_a_signal_is_a_clean_end() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!mount.is_mounted());
 
-    // Unmounted by somebody else, it ends as well.
+    // Unmounted from outside, it ends as well.
     let (mut child, _) = foreground(&image, mount.path());
     mount.unmount();
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -556,7 +556,7 @@ fn part_of_an_ordinary_user() {
     let mounted = outcome(command.arg("mount").arg(&image).arg(mount.path()).stdin(Stdio::null()));
     mounted.code(0);
     std::fs::write(&result, text_of(Manifest::of(mount.path()))).unwrap();
-    // Files of others can be read: who has the image has them anyway.
+    // Files of other users can be read: the owner of the image can read them anyway.
     let refused = mount.try_mount(Path::new("/dev/null"), &["-o", "allow_other"]);
     assert_ne!(refused.code, 0);
     let mut command = Command::new(std::env::var_os("EXTANT_TEST_BINARY").unwrap());

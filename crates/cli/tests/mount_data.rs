@@ -76,7 +76,7 @@ fn assert_alike(what: &str, expected: &Manifest, found: &Manifest) {
     assert!(lines.is_empty(), "{what}:\n{}", lines.join("\n"));
 }
 
-/// Bytes that tell where they stand.
+/// Bytes that contain their offset.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let next = |_| {
@@ -184,7 +184,7 @@ fn helpers_of_mount_and_umount_wait_until_the_image_is_durable() {
     assert!(line.contains(" - fuse.extant named "), "{line}");
     std::fs::write(target.join("file"), pattern(1, 3_000_000)).unwrap();
     call("umount.fuse.extant", &[target.as_os_str(), "-t".as_ref(), "fuse.extant".as_ref()]).code(0);
-    // Nobody has the image any more, and nothing is to be recovered.
+    // The image is not in use any more, and nothing is to be recovered.
     assert!(!is_mounted(&target));
     e2fsck_clean(&image);
     mount("ro").code(0);
@@ -348,7 +348,7 @@ fn appends_truncating_opens_and_writes_past_the_cache() {
     lines.sort_unstable();
     lines.dedup();
     assert_eq!((log.len(), lines.len()), (800 * 8, 800));
-    // The one who appends is behind what another cut or added.
+    // The appender is after what another process cut or added.
     let mut appends = OpenOptions::new().append(true).open(at("log")).unwrap();
     File::options().write(true).truncate(true).open(at("log")).unwrap().write_all(b"new ").unwrap();
     appends.write_all(b"end").unwrap();
@@ -425,7 +425,8 @@ fn ranges_are_reserved_punched_copied_and_sought() {
     e2fsck_clean(&image);
 }
 
-/// Who may use what is kept back: the same users stop at the same place on the kernel's mount of the same image.
+/// The users of reserved blocks: the same users stop at the same place on the kernel's mount of the same
+/// image.
 #[test]
 fn the_reserve_is_for_those_whom_the_kernel_lets_in() {
     if !has_fuse_and_root() {
@@ -444,7 +445,7 @@ fn the_reserve_is_for_those_whom_the_kernel_lets_in() {
         ("setpriv --reuid=7 --regid=65534 --clear-groups", POOL),
         ("setpriv --reuid=65534 --regid=1234 --clear-groups", POOL),
         ("setpriv --reuid=65534 --regid=65534 --groups=1234", POOL),
-        // Root is let in for what it may, not for who it is; in a container it may not.
+        // Root has access by its capability, not by its uid; in a container it may not.
         ("", if has_sys_resource { POOL } else { RESERVED + POOL }),
         ("setpriv --bounding-set=-sys_resource", RESERVED + POOL),
     ];

@@ -68,7 +68,7 @@ fn flags_are_taken_and_refused_as_by_the_kernel() {
     same_as_kernel(include_str!("mount_flags/flags.pl"), 260);
 }
 
-/// Modes with set-id bits, who changes the file, and how.
+/// Modes with set-id bits, the user that changes the file, and how.
 #[test]
 fn set_id_bits_go_when_the_kernel_takes_them() {
     same_as_kernel(include_str!("mount_flags/setid.pl"), 1000);

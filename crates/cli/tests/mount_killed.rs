@@ -213,7 +213,7 @@ impl Writer {
         let new = self.dir.join(format!("new-{at}"));
         let mut file = File::create(&new)?;
         file.write_all(&content)?;
-        // Who does not sync relies on being written back before the name changes (`auto_da_alloc`).
+        // A program that does not sync relies on write-back before the rename (`auto_da_alloc`).
         if self.rng.below(2) == 0 {
             file.sync_all()?;
         }

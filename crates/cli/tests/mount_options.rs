@@ -340,7 +340,7 @@ fn ways_of_writing_leave_the_same() {
     }
 }
 
-/// The mount's root tells what is known of files' blocks, in the lines of the kernel's file.
+/// The mount's root has the state of the extent cache, in the lines of the kernel's file.
 #[test]
 fn the_root_tells_what_is_known_of_extents() {
     if !has_fuse() {
@@ -376,7 +376,7 @@ fn closing_writes_back_what_replaces_other_bytes() {
         let (_dir, image) = empty_image(&[]);
         let mount = Mount::new(&image, &["-o", options]);
         runs(mount.path(), "echo old > file; sync file; echo new and longer > file");
-        // Nobody waits for the kernel's word that a file is open no more, which is what `track_opens` goes by.
+        // `track_opens` goes by the kernel's release of a file, which is asynchronous: nothing waits for it.
         if options == "track_opens" {
             std::thread::sleep(std::time::Duration::from_secs(1));
         }
@@ -426,7 +426,7 @@ fn handles_of_files_outlive_the_mount() {
     let handles = names.map(handle);
     mount.unmount();
     mount.try_mount(&image, &[]).code(0);
-    // Nobody has looked for these names yet.
+    // These names were not looked up yet.
     assert_eq!(
         handles.clone().map(|handle| opened(&handle)),
         ["deep\n", "gone\n", "kept\n", "directory", "directory"]

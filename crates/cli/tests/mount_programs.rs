@@ -60,7 +60,7 @@ fn two_writers_of_a_data_base_take_turns() {
     if !has_fuse() || !has("sqlite3") {
         return;
     }
-    // A transaction for each row; who finds the other one writing waits.
+    // A transaction for each row; a process that finds the other one writing waits.
     const WRITES: &str = r#"
 set -e
 for i in $(seq 60); do

@@ -17,7 +17,7 @@ use testkit::{DiffOptions, LoopMount, Manifest, Time, diff, e2fsck_clean};
 
 /// Another program writes to the image.
 const BUSY: i32 = 10;
-/// An ordinary user: "nobody".
+/// An ordinary user: nobody's uid.
 const NOBODY: u32 = 65534;
 
 /// Everything that a shell does to names and attributes. Stands alone in its directory.
@@ -108,7 +108,7 @@ fn a_shell_leaves_the_tree_that_it_leaves_on_the_kernels_mount() {
     }
 }
 
-/// All that stat tells, to be compared with what a new mount tells, which has nothing remembered.
+/// All fields of stat, to be compared with those of a new mount, which has cached nothing.
 fn every_stat(dir: &Path) -> Vec<String> {
     let listed = runs(dir, "find . | sort");
     let each = listed.lines().map(|path| {
@@ -233,7 +233,7 @@ fn what_is_in_use_lives_on_without_a_name() {
     let gone = runs(&at("dir"), "rmdir ../dir; stat -c %h .; ls -A; touch x 2>/dev/null || echo refused");
     assert_eq!(gone, "0\nrefused\n");
 
-    // And so it is for who still uses it when the mount ends.
+    // And so it is for a process that still uses it when the mount ends.
     let held = std::fs::File::open(at("other")).unwrap();
     std::fs::remove_file(at("other")).unwrap();
     let server = mount.server();
@@ -362,7 +362,7 @@ fn a_listing_goes_on_while_names_come_and_go() {
     let len = seen.len();
     seen.sort();
     seen.dedup();
-    assert_eq!(seen.len(), len, "no name was told twice");
+    assert_eq!(seen.len(), len, "no name was returned twice");
     runs(mount.path(), "rm -r d; [ $(ls -A | wc -l) = 1 ]");
     mount.unmount();
     e2fsck_clean(&image);

@@ -1,4 +1,5 @@
-//! `-o writeback_cache`: what the kernel keeps finds a place, or its writer is told soon; holes are where they are.
+//! `-o writeback_cache`: bytes that the kernel keeps find space, or their writer gets an error soon; holes
+//! stay where they are.
 //!
 //! Needs /dev/fuse. Where it is missing, tests say so and pass.
 

@@ -254,8 +254,8 @@ pub(crate) struct ChownArgs {
 
 /// Set the project of files in an image, by its number.
 ///
-/// Projects are trees of files whose space and inodes are counted together, whoever owns them (quota type prjquota). Every file has
-/// one; 0 is that of files nobody gave any. The file system needs the feature `project`.
+/// Projects are trees of files whose space and inodes are counted together, whatever their owners (quota type
+/// prjquota). Every file has one; 0 is the default. The file system needs the feature `project`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(disable_help_flag = true, after_help = format!("{PATHS_HELP}\n\nExamples:
   extant project -R -s 42 root.img:/srv/www      the tree, and what will be made in it
@@ -355,7 +355,7 @@ pub(crate) enum XattrCommand {
     },
 }
 
-/// What `-h` means to those who know chown(1) and setfattr(1); so help is `--help` here.
+/// The meaning of `-h` in chown(1) and setfattr(1); so help is `--help` here.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct LinksArg {
     /// Of symbolic links themselves.

@@ -75,7 +75,7 @@ pub(super) fn put(session: &mut Session, args: &PutArgs) {
         Some(file) => file,
         None => &mut stdin,
     };
-    // Read before anything is changed: who finds nothing to read has changed nothing.
+    // Read before anything is changed: an unreadable source changes nothing.
     let mut buffer = vec![0; PIECE];
     let mut len = match fill(source, &mut buffer) {
         Ok(len) => len,
@@ -111,7 +111,8 @@ pub(super) fn put(session: &mut Session, args: &PutArgs) {
     }
 }
 
-/// The file to be written, made or emptied, and where writing begins. `None` after telling why there is none.
+/// The file to be written, created or emptied, and where writing begins. `None` after reporting why there is
+/// none.
 fn target_of(session: &mut Session, named: &Named, args: &PutArgs) -> Option<(Ino, u64)> {
     let path = os(&named.path);
     let found = match named.fs.resolve(path, Follow::Links) {

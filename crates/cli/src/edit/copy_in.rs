@@ -6,7 +6,7 @@
 //! Invariants
 //! 1. What has the name already, and is no directory, is replaced in one step when the new file is whole; a file that could not be
 //!    copied whole leaves what was there.
-//! 2. What cannot be copied is told, and the rest is done. A full image ends the copy.
+//! 2. A file that cannot be copied is reported, and the rest is done. A full image ends the copy.
 //! 3. A directory gets its times after everything in it was made.
 
 use std::collections::HashMap;
@@ -121,14 +121,14 @@ pub(crate) fn copy_in(
     }
 }
 
-/// Tells an inode from a later one with its number.
+/// Distinguishes an inode from a later one with its number.
 type Identity = (Ino, u32);
 
 fn identity(inode: &InodeRef) -> Identity {
     (inode.ino(), inode.fields().generation)
 }
 
-/// A name next to `path` that nobody has: for what becomes whole before it takes that name.
+/// An unused name next to `path`: for a file that is completed before it gets that name.
 pub(super) fn temporary(fs: &FileSystem, path: &[u8]) -> Result<Vec<u8>, Error> {
     let slash = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     for number in 0..TEMPORARY_TRIES {
@@ -353,7 +353,7 @@ impl Copy<'_> {
         let attributes = attributes_of(source)?;
         for (name, value) in &attributes {
             match self.fs.set_xattr_with(os(path), name, value, SetXattr::Any) {
-                // Not that the image is full: that is told by what comes next.
+                // Not that the image is full: the next file reports that.
                 Err(error) if error.is(Refusal::NoSpace) => {
                     let name = crate::inspect::format::escape(name);
                     let why = format!("no room for its attribute {name}, of {} bytes", value.len());

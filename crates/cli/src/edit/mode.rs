@@ -4,8 +4,9 @@
 //! MODE   = OCTAL | CLAUSE,CLAUSE,...
 //! CLAUSE = [ugoa]* ( [+-=] ( [rwxXst]* | [ugo] ) )+
 //! ```
-//! Without `ugoa` all are meant, except for the bits 0022 (which a usual umask takes away). `X` is `x` for directories and for
-//! what anybody may execute. The setuid and setgid bits of a directory go only by `u-s`, `g-s`, or five octal digits.
+//! Without `ugoa` all are meant, except for the bits 0022 (which a usual umask clears). `X` is `x` for
+//! directories and for files with any execute bit. The setuid and setgid bits of a directory are cleared only
+//! by `u-s`, `g-s`, or five octal digits.
 //!
 //! Owns: parsing and applying. Does **not** own: inodes.
 //!
@@ -13,7 +14,7 @@
 
 use std::str::FromStr;
 
-/// Bits that `+w` of nobody in particular leaves alone.
+/// Bits that `+w` without `ugoa` leaves unchanged.
 const UMASK: u16 = 0o022;
 const SET_IDS: u16 = 0o6000;
 const STICKY: u16 = 0o1000;
@@ -25,10 +26,10 @@ pub(crate) struct ModeChange(Vec<Step>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Step {
     op: Op,
-    /// The bits of those who are meant.
+    /// The bits of the named classes.
     affected: u16,
     what: What,
-    /// Nobody was named: these bits stay as they are.
+    /// No class was named: these bits stay unchanged.
     masked: u16,
     /// Setuid and setgid were spelled, so that they go from directories too.
     mentions: u16,

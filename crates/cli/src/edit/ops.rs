@@ -32,7 +32,7 @@ pub(super) const UMASK: u16 = 0o022;
 /// How names of attributes begin that can be read and set.
 const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
-/// Runs a command. What cannot be done is told to the session; an error is one of the output.
+/// Runs a command. Problems are reported to the session; an error is one of the output.
 pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<()> {
     match change {
         Change::Mkdir(args) => mkdir(session, args),
@@ -60,7 +60,7 @@ pub(super) fn run_change(session: &mut Session, change: &Change) -> io::Result<(
 /// What to do about an image without room.
 pub(super) const FULL: &str = "an image of the smallest size is full: `extant build --headroom 20` or --size leaves room, `extant rm` makes some";
 
-/// Tells what failed, and what to do about it.
+/// Reports what failed, and the remedy.
 pub(super) fn tell(session: &mut Session, image: &str, error: &Error, advice: &str) {
     let advice = if advice.is_empty() && error.is(Refusal::NoSpace) { FULL } else { advice };
     let semicolon = if advice.is_empty() { "" } else { "; " };
@@ -228,7 +228,7 @@ struct Destination {
     is_dir: bool,
 }
 
-/// The destination that the last path names; `None` after telling what is wrong with it.
+/// The destination of the last path; `None` after reporting what is wrong with it.
 fn destination(session: &mut Session, last: &OsStr, sources: usize, is_name: bool) -> Option<Destination> {
     let named = session.named(last)?;
     let is_dir = !is_name && is_dir(&named.fs, &named.path);
@@ -246,7 +246,7 @@ impl Destination {
         if self.is_dir { below(without_slash(&self.named.path), name) } else { self.named.path.clone() }
     }
 
-    /// Is it in the same image? Tells if not.
+    /// Is it in the same image? Reports if not.
     fn check_image(&self, session: &mut Session, target: &Target, what: &str) -> bool {
         if target.image == self.named.image {
             return true;
@@ -585,7 +585,8 @@ fn value_text(value: &[u8]) -> String {
     if is_text { quote(value) } else { format!("0x{}", hex(value)) }
 }
 
-/// What is there under a path, made if it is not; `None` after telling why there is neither, or when nothing is to be made.
+/// The file of a path, created if missing; `None` after reporting why there is none, or if it must not be
+/// created.
 fn there_or_made(session: &mut Session, arg: &OsStr, follow: Follow, no_create: bool) -> Vec<Target> {
     let found = session.targets_if_there(arg, follow);
     if !found.is_empty() || no_create {

@@ -1,4 +1,4 @@
-//! A device whose writes are held back until somebody says that they are meant.
+//! A device whose writes are held back until they are committed or dropped.
 //!
 //! ```text
 //! read:  what was written, over what the device has

@@ -34,7 +34,7 @@ const PIECES_AHEAD: usize = 4;
 /// Files from this size on are read by a thread of their own.
 const AHEAD_MIN: u64 = 4 << 20;
 
-/// Writes the archive. An error is the output's; everything else is told.
+/// Writes the archive. An error is the output's; everything else is reported.
 pub(super) fn export(
     args: &ExportArgs,
     session: &mut Session,
@@ -48,7 +48,7 @@ pub(super) fn export(
             session.problem(exit::USAGE_CODE, why);
             return Ok(());
         }
-        // Fewer and larger portions for who reads; where the output is no pipe, nothing happens.
+        // Fewer and larger portions for the reader; no effect unless the output is a pipe.
         let _ = rustix::pipe::fcntl_setpipe_size(&out, 1 << 20);
         let out = Output::new(File::from(rustix::io::dup(&out)?), Compression::None)?;
         return write(args, session, target, out).map(drop);
@@ -181,7 +181,8 @@ impl Archive<'_> {
         Ok(())
     }
 
-    /// Adds an entry under a path, `link` being the one of its first name; false when it was left out, which was told.
+    /// Adds an entry under a path, `link` being the one of its first name; false when it was left out, which
+    /// was reported.
     fn add_as(&mut self, mut loaded: Loaded, path: &[u8], link: Option<&[u8]>) -> io::Result<bool> {
         let attributes = match std::mem::replace(&mut loaded.xattrs, Ok(Vec::new())) {
             Ok(attributes) => attributes,

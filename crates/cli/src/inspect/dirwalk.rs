@@ -28,7 +28,7 @@ const SYMLINKS_MAX: u32 = 40;
 /// No symbolic link is longer than a block.
 const SYMLINK_LEN_MAX: u64 = 65_536;
 
-/// An inode that somebody asked for.
+/// A requested inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     /// By number: `12`, or `<12>` as debugfs writes it.

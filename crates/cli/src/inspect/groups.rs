@@ -259,7 +259,7 @@ pub(super) fn show_one(reader: &Reader<'_>, group: Group, page: &mut Page<'_>) -
     Ok(())
 }
 
-/// A place in another group is told as such: with flex_bg tables live together.
+/// A block in another group is marked as such: with flex_bg tables are grouped.
 fn place(reader: &Reader<'_>, page: &mut Page<'_>, key: &str, block: u64) {
     let text = match reader.geometry().group_of(Pblk(block)) {
         Some(group) => format!("{block} (in group {group})"),

@@ -1,4 +1,4 @@
-//! Where a file's blocks are: the runs of extent trees and of classic block maps, told in order.
+//! Where a file's blocks are: the runs of extent trees and of classic block maps, in order.
 //!
 //! Owns: the loop that reads the nodes. Does **not** own: the rules of a node (see [`ondisk::extent`] and
 //! [`ondisk::indirect`]), inline data.
@@ -50,7 +50,7 @@ pub(super) struct NodeFacts {
     pub(super) checksum_is_right: Option<bool>,
 }
 
-/// What a walk tells.
+/// The callback of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     Node(NodeFacts),
@@ -94,7 +94,7 @@ impl Mapping {
     }
 }
 
-/// Tells all nodes and runs of a file in logical order, until `each` breaks. Files without a map tell nothing.
+/// Visits all nodes and runs of a file in logical order, until `each` breaks. Files without a map have none.
 pub(super) fn walk(reader: &Reader<'_>, file: &FoundInode, each: &mut dyn FnMut(Event) -> ControlFlow<()>) {
     let mut budget = Budget { reader, file, nodes: 0, blocks: 0 };
     // Either way the walk is over: broken off by `each`, given up, or done.
@@ -186,7 +186,7 @@ impl Budget<'_, '_> {
         ControlFlow::Continue(read.ok())
     }
 
-    /// Counts a run and checks its place. An impossible place is noted; the run is still told.
+    /// Counts a run and checks its address. An impossible one is noted; the run is still returned.
     fn run(&mut self, run: &Run) -> ControlFlow<()> {
         let (ino, total) = (self.file.ino, self.reader.geometry().blocks);
         self.blocks = self.blocks.saturating_add(run.len);

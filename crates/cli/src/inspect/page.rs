@@ -13,7 +13,7 @@
 //! Invariants
 //! 1. A fact has one key: its text label is the key with spaces for underscores.
 //! 2. Nothing is kept: a directory of a million names is printed with the memory of one block.
-//! 3. The first error of the output is kept and ends all printing; [`Page::is_broken`] tells walks to stop early.
+//! 3. The first error of the output is kept and ends all printing; [`Page::is_broken`] lets walks stop early.
 
 use std::fmt::Display;
 use std::io::{self, Write};

@@ -268,7 +268,7 @@ impl<'d> Reader<'d> {
         Ok((desc, checksum))
     }
 
-    /// The places that the first sound backup of a descriptor tells, and that backup's block.
+    /// The locations in the first sound backup of a descriptor, and that backup's block.
     fn backup_tables(&self, group: Group) -> Option<(Pblk, Tables)> {
         let per_block = self.geometry.descs_per_block();
         let index = group.0 / per_block;

@@ -319,7 +319,7 @@ fn raid_and_mmp(probe: &Probe<'_>, page: &mut Page<'_>) {
     match read_mmp(probe) {
         Ok(mmp) => {
             let state = match mmp.state() {
-                MmpState::Clean => "nobody has it open".to_owned(),
+                MmpState::Clean => "not in use".to_owned(),
                 MmpState::Checking => "a checker is at work".to_owned(),
                 MmpState::Mounted(sequence) => format!("mounted (sequence {sequence:#x})"),
                 MmpState::Unknown(sequence) => format!("unknown (sequence {sequence:#x})"),

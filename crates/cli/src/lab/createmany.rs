@@ -16,7 +16,7 @@ use super::{EngineArgs, GroundArgs, Shown, print, usage};
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg, LockError, Place};
 
-/// Size of the device in memory when nobody knows how many objects there will be.
+/// Size of the device in memory if the number of objects is unknown.
 const SIZE_UNKNOWN: u64 = 16 << 30;
 const SIZE_BASE: u64 = 512 << 20;
 const JOURNAL_MIB: u32 = 128;
@@ -331,7 +331,7 @@ fn ground(args: &CreatemanyArgs, job: &mut Job, objects: Option<u64>) -> Result<
         // What a disk of some size has; the device here is just large enough for the job.
         options.journal_size = JournalSize::MiB(JOURNAL_MIB);
     }
-    // In memory nobody can have made a target.
+    // In memory there is no target from before.
     job.renew_target.get_or_insert(LINKS_PER_TARGET);
     Ok((format!("mem:{}", crate::sizes::human(size)), Ground::memory(size, &options)?))
 }

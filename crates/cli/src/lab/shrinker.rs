@@ -27,7 +27,7 @@ pub(crate) struct ShrinkerArgs {
     /// Policies, in the order of the table; all if not given.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_policy)]
     policies: Vec<Policy>,
-    /// Runs of each: three tell a scan from what interrupted it.
+    /// Runs of each: three distinguish a scan from its interruptions.
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: u16,
     /// Workers that share the cache.

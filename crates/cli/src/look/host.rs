@@ -11,10 +11,10 @@
 //! Invariants
 //! 1. Nothing outside of the destination is touched: every name is made in a directory that is held open, no symbolic link is
 //!    followed, and a name with a slash is refused, whatever the image says.
-//! 2. Files appear with mode 0600 and get theirs when they are complete and have their owner, so that nobody can use a set-uid
-//!    program of somebody else's, or read what he should not.
+//! 2. Files have mode 0600 until they are complete and have their owner, so that no other user can run a
+//!    foreign set-uid program, or read a private file.
 //! 3. A directory gets its times after everything in it was made.
-//! 4. What could not be made is told, and the rest is done. A full disk ends the copy.
+//! 4. A file that cannot be created is reported, and the rest is done. A full disk ends the copy.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -125,7 +125,7 @@ struct FirstName {
     known: Condvar,
 }
 
-/// Tells when it goes, so that nobody waits for a name whose worker panicked.
+/// Reports on drop, so that no thread waits for a name whose worker panicked.
 struct Telling<'a> {
     first: &'a FirstName,
     made: bool,
@@ -147,7 +147,7 @@ impl FirstName {
         self.known.notify_all();
     }
 
-    /// Jobs are begun in the order of the walk, so the one that tells is under way or done.
+    /// Jobs start in the order of the walk, so the job that reports is running or done.
     fn wait(&self) -> bool {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -180,7 +180,7 @@ impl Host {
         Self { leave_out: leave_out.clone(), ..self }
     }
 
-    /// Copies everything below a target. What goes wrong is told, and remembered for [`finish`](Self::finish).
+    /// Copies everything below a target. Problems are reported, and kept for [`finish`](Self::finish).
     pub(crate) fn copy(&self, session: &mut Session, target: &Target, place: Place) {
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).clamp(1, 8);
         let (send, receive) = mpsc::sync_channel::<Job>(QUEUE);
@@ -257,7 +257,7 @@ impl Host {
             };
             let is_dir = loaded.stat.kind == FileType::Directory;
             let Some(dir) = dir else {
-                // Its directory was told already.
+                // Its directory was reported already.
                 if is_dir {
                     stack.push(None);
                 }
@@ -375,7 +375,7 @@ impl Shared {
     fn refused(&self, shown: &str, what: &str, error: io::Error) {
         let full = matches!(error.raw_os_error(), Some(28 | 122)); // ENOSPC, EDQUOT
         if full && self.stop.swap(true, Ordering::Relaxed) {
-            return; // told once
+            return; // reported once
         }
         let code = if full { exit::NO_SPACE } else { exit::TARGET };
         self.told(code, shown, &format_args!("{what}: {error}"));
@@ -401,13 +401,14 @@ impl Shared {
             error => {
                 let what = format!("cannot set the attribute {}", crate::inspect::format::escape(name));
                 let why = io::Error::from(error);
-                // No space is one for attributes of this inode here: what comes next tells if there is none at all.
+                // No space here may concern the attributes of this inode only: the next file shows whether
+                // there is none at all.
                 self.told(exit::TARGET, shown, &format_args!("{what}: {why}"));
             }
         }
     }
 
-    /// The mode to set; `owned` when the file has the owner that it is to have, or nobody tried.
+    /// The mode to set; `owned` when the file has its final owner, or ownership was not tried.
     fn mode(&self, stat: &Stat, owned: bool) -> Mode {
         let mut mode = u32::from(stat.mode & 0o7777);
         if !self.choices.metadata {
@@ -476,7 +477,7 @@ impl Drop for Dir {
     }
 }
 
-/// Who makes files.
+/// The threads that create files.
 struct Worker<'a> {
     shared: &'a Shared,
     fs: &'a FileSystem,
@@ -518,12 +519,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Makes one name; false after telling why not.
+    /// Creates one name; false after reporting why not.
     fn job(&mut self, job: &Job) -> bool {
         let result = match &job.link {
             Link::Further(first) => {
                 if !first.wait() {
-                    // The code is the first name's, which was told.
+                    // The code is the first name's, which was reported.
                     let why = "left out like the file's first name";
                     self.shared.progress.line(&format!("extant: {}: {why}", job.shown));
                     return false;
@@ -667,7 +668,7 @@ impl Worker<'_> {
         let Some(fd) = opened.take() else { return Ok(()) };
         let file = File::from(fd);
         let filled = self.fill(job, &file);
-        // Also of a file that is not whole: nobody should be able to read it who could not read it in the image.
+        // Also of an incomplete file: no user may read it who could not read it in the image.
         let attributes = match &job.loaded.xattrs {
             Ok(attributes) => attributes.clone(),
             Err(fault) => {
@@ -708,7 +709,7 @@ impl Worker<'_> {
                 write(&piece[..got], offset)?;
                 offset += got as u64;
                 if self.shared.stop.load(Ordering::Relaxed) {
-                    return Ok(()); // somebody told why
+                    return Ok(()); // reported by the other thread
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! What an export leaves out of what an image holds: devices, set-id bits, attributes by their names.
 //!
-//! A stranger's image may hold set-uid programs, device nodes that open any disk, and capabilities; written as root, they are
-//! real. Owns: the options, and which parts they take away. Does **not** own: copying.
+//! An untrusted image may hold set-uid programs, device nodes that open any disk, and capabilities; written
+//! as root, they take effect. Owns: the options, and which parts they remove. Does **not** own: copying.
 
 use clap::Args;
 use extant::walk::Loaded;

@@ -50,7 +50,7 @@ pub(crate) fn is_device(kind: FileType) -> bool {
     matches!(kind, FileType::CharDevice | FileType::BlockDevice)
 }
 
-/// Everything that stat tells, for JSON.
+/// All fields of stat, for JSON.
 pub(crate) fn stat_json(stat: &Stat) -> Map<String, Value> {
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| drop(map.insert(key.to_owned(), value));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Files and bytes done so far. Threads may tell together.
+/// Files and bytes done so far. Threads may report together.
 pub(crate) struct Progress {
     bar: ProgressBar,
     files: AtomicU64,

@@ -131,7 +131,8 @@ fn taken_apart<'a>(
     Ok((operands, options))
 }
 
-/// mount(8) names no option that is its default, and `dev` and `suid` are: so they are here, for root, who alone can grant them.
+/// mount(8) passes no option that is its default, and `dev` and `suid` are: so they are defaults here, for
+/// root, which alone can grant them.
 fn mount_words(words: &[OsString], is_root: bool) -> Result<Vec<OsString>, String> {
     let (operands, options) = taken_apart(words, b"oNt")?;
     let [image, dir] = operands[..] else {
@@ -168,7 +169,7 @@ fn umount_words(words: &[OsString]) -> Result<Vec<OsString>, String> {
     for (letter, _) in options {
         match letter {
             b'l' => meant.push("-l".into()),
-            // There is nothing that force would help: who hangs is ended by a signal.
+            // Force has no effect: a hanging server is ended by a signal.
             b'f' | b'n' | b'r' | b'v' | b't' => {}
             other => return Err(format!("{UMOUNT}: -{} is not known", char::from(other))),
         }

@@ -40,7 +40,7 @@ pub(super) fn elsewhere(device: (u32, u32)) -> Vec<Elsewhere> {
     let mut seen: HashSet<PathBuf> = own.into_iter().collect();
     let mut found = Vec::new();
     for process in processes() {
-        // As an ordinary user, namespaces of others cannot be told apart: each of their tables is read.
+        // As an ordinary user, foreign namespaces cannot be identified: each of their tables is read.
         if fs::read_link(format!("/proc/{process}/ns/mnt")).is_ok_and(|ns| !seen.insert(ns)) {
             continue;
         }

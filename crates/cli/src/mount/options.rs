@@ -253,7 +253,7 @@ impl MountFlags {
     }
 }
 
-/// Is it a word of nobody's, rather than a known one with a value that makes no sense?
+/// Is it an unknown keyword, rather than a known one with an invalid value?
 fn is_unknown(word: &[u8]) -> bool {
     let key = word.split(|byte| *byte == b'=').next().unwrap_or_default();
     !OURS.iter().any(|name| name.as_bytes() == key) && !WITH_VALUE.contains(&key) && foreign(word).is_none()

@@ -94,7 +94,7 @@ struct Started {
 }
 
 impl Started {
-    /// `None` where the server does not say who it is, or belongs to another user.
+    /// `None` if the server does not identify itself, or belongs to another user.
     fn of(dir: &Path) -> Option<Self> {
         let server = umount::server_of(dir)?;
         let proc = PathBuf::from(format!("/proc/{}", server.as_raw_pid()));

@@ -46,7 +46,7 @@ pub(super) fn run(args: &MountArgs, flags: &MountFlags, is_daemon: bool) -> Resu
     let reporter = Arc::clone(&log);
     let server = Server::new(volume, Box::new(move |damage| reporter.damage(damage)))
         .with_collect(crate::allocator::collect);
-    // What the kernel keeps is counted by who has files open.
+    // The kernel's cache is tracked by open files.
     let tracks_opens = flags.read_write && (!flags.no_track_opens || flags.writeback_cache);
     let server = if tracks_opens { server.with_opens() } else { server };
     let server = Arc::new(if flags.track_closes { server.with_closes() } else { server });
@@ -205,7 +205,7 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, 
         cache_bytes: usize::try_from(cache).unwrap_or(usize::MAX).max(CACHE_MIN),
         write: WriteOptions {
             keeps_set_id: true,
-            // The kernel keeps them then, and does not hear of ours.
+            // The kernel keeps them then, and is not notified of ours.
             keeps_times: flags.writeback_cache,
             keep_reserve: true,
             flush: flags.flush,
@@ -236,7 +236,7 @@ fn open_as(args: &MountArgs, flags: &MountFlags, write: bool) -> Result<Volume, 
     })
 }
 
-/// The image, for reading, or to be changed by nobody else.
+/// The image, opened for reading, or locked for writing.
 fn open_device(image: &ImageArg, flags: &MountFlags, write: bool) -> Result<Arc<dyn Device>, MountError> {
     let transfers = Transfers { io: flags.io, direct: flags.image_direct };
     if !write {
@@ -290,7 +290,7 @@ fn mount_options(args: &MountArgs, flags: &MountFlags, is_writable: bool) -> Mou
     let careful = MountOptions::new(fs_name);
     MountOptions {
         allow_other: flags.allow_other,
-        // Who lets others look lets them see what modes let them see.
+        // A mount with access for other users lets them see what modes let them see.
         default_permissions: careful.default_permissions || flags.default_permissions || flags.allow_other,
         subtype: flags.subtype.clone().unwrap_or_else(|| careful.subtype.clone()),
         read_only: !is_writable,
@@ -304,14 +304,14 @@ fn mount_options(args: &MountArgs, flags: &MountFlags, is_writable: bool) -> Mou
     }
 }
 
-/// Own session, no directory in use, nobody waiting on our output; then "ready".
+/// Own session, no directory in use, no reader waiting on our output; then "ready".
 fn leave_terminal(device: Option<(u32, u32)>) -> std::io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     std::env::set_current_dir("/")?;
-    // Refused to a leader of a process group, which nobody made us.
+    // Refused to a leader of a process group, which this is not.
     rustix::process::setsid()?;
     let mut stdout = std::io::stdout().lock();
-    // Nobody listens if the first process was interrupted: the mount is there all the same.
+    // The pipe is closed if the first process was interrupted: the mount exists all the same.
     let device = device.map_or(String::new(), |(major, minor)| format!("{major}:{minor}"));
     let _ = writeln!(stdout, "{READY} {device}").and_then(|()| stdout.flush());
     rustix::stdio::dup2_stdin(&null)?;

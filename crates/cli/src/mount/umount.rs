@@ -22,7 +22,7 @@ use super::{MountError, holders};
 use crate::exit;
 use crate::voice::say;
 
-/// How long a connection may live on after it was unmounted before somebody is looked for who holds it.
+/// How long a connection may live on after its unmount before its holders are searched.
 const HELD: Duration = Duration::from_secs(1);
 /// How long it may if none is found.
 const HELD_BY_NOBODY: Duration = Duration::from_secs(3);
@@ -99,7 +99,7 @@ fn run(args: &UmountArgs) -> Result<(), MountError> {
             Ok(())
         }
         Err(error) => Err(fail(&format_args!(
-            "{} is unmounted, but changes could not be written: {error}; `extant check` tells the state of the image",
+            "{} is unmounted, but changes could not be written: {error}; run `extant check` on the image",
             dir.display()
         ))),
         Ok(()) => Ok(()),

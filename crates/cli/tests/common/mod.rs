@@ -177,7 +177,7 @@ pub(crate) fn superblock_field(image: &Path, label: &str) -> String {
     testkit::dumpe2fs(image).field(label).to_owned()
 }
 
-/// The second at which every entry of [`Tar`] was last changed, unless told otherwise: 2020-01-01.
+/// The second at which every entry of [`Tar`] was last changed by default: 2020-01-01.
 pub(crate) const TAR_TIME: i64 = 1_577_836_800;
 
 /// A tar archive being written, with exactly the headers that a test wants.
@@ -215,7 +215,7 @@ impl<W: Write> Tar<W> {
         Self { out, owner: (0, 0), records: Vec::new() }
     }
 
-    /// Writes the end mark. A reader that has gone away is not this function's business: its exit code tells.
+    /// Writes the end mark. A closed reader is not this function's concern: its exit code shows it.
     pub(crate) fn finish(&mut self) {
         let _ = self.out.write_all(&[0; 1024]).and_then(|()| self.out.flush());
     }
@@ -304,7 +304,7 @@ impl<W: Write> Tar<W> {
     }
 }
 
-/// Removes a path or is told why not.
+/// Removes a path or gets the error.
 pub(crate) fn remove(path: &Path) {
     std::fs::remove_file(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }

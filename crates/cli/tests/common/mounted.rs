@@ -79,7 +79,7 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
 #[track_caller]
 pub(crate) fn umounted(umount: impl Fn() -> Outcome) {
     let mut last = umount();
-    wait_until("nobody uses the mount", || {
+    wait_until("the mount is not in use", || {
         let is_in_use = last.stderr.contains("is in use");
         if is_in_use {
             last = umount();
@@ -89,7 +89,7 @@ pub(crate) fn umounted(umount: impl Fn() -> Outcome) {
     last.code(0);
 }
 
-/// Has the process ended? One that nobody has waited for yet has, too.
+/// Has the process ended? A zombie has, too.
 pub(crate) fn has_ended(process: rustix::process::Pid) -> bool {
     match std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())) {
         Ok(line) => line.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),

@@ -13,7 +13,7 @@ const FORMATS: &[(&str, bool)] = &[
     ("-t ext4 -E lazy_itable_init=0", false),
     ("-t ext4 -O bigalloc", true),
     ("-t ext3", false),
-    // Without checksums of descriptors nobody knows which part of a table is unused: it must be zeroed at once.
+    // Without checksums of descriptors the unused part of a table is unknown: it must be zeroed at once.
     ("-t ext2 -E lazy_itable_init=1", false),
 ];
 

@@ -47,7 +47,7 @@ struct Findings<'f> {
     expected: &'f [&'f Expected],
     /// Which of the expected differences are there.
     found: Vec<bool>,
-    /// The first of those that nobody expects.
+    /// The first unexpected one.
     lines: Vec<String>,
     /// How many more there are.
     more: usize,

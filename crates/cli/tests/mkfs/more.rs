@@ -9,8 +9,8 @@ type Holds = fn(&Dumpe2fs) -> bool;
 
 /// Arguments, and what must be true of the file system that they make.
 const CHOICES: &[(&str, Holds)] = &[
-    // mke2fs makes groups of clusters smaller for nobody, and gives up: also when its own default asks for a few inodes more
-    // than fit.
+    // mke2fs never makes groups of clusters smaller, and fails: also when its own default needs a few inodes
+    // more than fit.
     ("-s 2G -O bigalloc -N 100000", |dump| dump.number("Inode count") >= 100_000),
     ("-s 2G -O bigalloc -i 4096", |dump| dump.number("Inode count") >= 1 << 19),
     ("-s 5767740K -b 2048 -O bigalloc", |dump| dump.number("Block count") > 2_883_500),

@@ -78,7 +78,7 @@ fn an_existing_file_is_not_overwritten_without_force() {
     }
     make(&image, "-F -s 64M -q");
     testkit::e2fsck_clean(&image);
-    // A file of zeros, as truncate makes it, is nobody's: it needs no --force, and gives the size.
+    // A file of zeros, as truncate makes it, holds no data: it needs no --force, and gives the size.
     fs::remove_file(&image).unwrap();
     fs::File::create(&image).unwrap().set_len(48 << 20).unwrap();
     make(&image, "-q");

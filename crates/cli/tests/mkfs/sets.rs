@@ -42,7 +42,7 @@ pub(crate) struct Set {
 /// The whole of an inode.
 const ALL: usize = 1 << 16;
 
-/// MMP is in use: the block tells who looked last.
+/// MMP is in use: the block names the last machine that checked.
 pub(crate) const MMP_NAMES: Expected = Expected {
     name: "MMP names",
     reason: "mke2fs writes the host, the path and the real time into the MMP block; extant leaves the names empty and takes \

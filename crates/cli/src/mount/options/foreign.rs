@@ -43,7 +43,7 @@ const TABLE: &[(&[&str], Foreign)] = &[
     (&["noacl", "nouser_xattr"], Note("ACLs and user attributes of the image count")),
     (&["minixdf"], Note("df does not count the blocks of the file system itself")),
     (&["nouid32"], Note("owners have 32 bits")),
-    (&["resuid=", "resgid="], Note("the superblock names who may use the reserve: tune2fs -u, -g")),
+    (&["resuid=", "resgid="], Note("the superblock names the users of the reserve: tune2fs -u, -g")),
     (&["sb="], Note("the primary superblock is used")),
     (&["data_err=abort"], Note("errors of writing bytes back are reported by fsync")),
     (
@@ -96,7 +96,7 @@ pub(in crate::mount) fn foreign(word: &[u8]) -> Option<Foreign> {
     known.or_else(|| (word.starts_with("x-") || word.starts_with("X-")).then_some(Taken))
 }
 
-/// The known keyword that is most like this one: two slips of the pen away, at most.
+/// The known keyword that is most similar to this one: at most two edits away.
 pub(super) fn nearest<'a>(word: &[u8], ours: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let word = String::from_utf8_lossy(word);
     let key = word.split('=').next().unwrap_or_default();
