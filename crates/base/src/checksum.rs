@@ -12,8 +12,9 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !(digest.finalize() as u32)
 }
 
-/// What seeds become behind so many bytes, so that who has the checksum of these bytes from one seed knows it from another without
-/// reading them again: `crc32c(a, bytes) ^ crc32c(b, bytes)` is the same for all bytes of a length.
+/// What seeds become after so many bytes. With it the checksum of these bytes from one seed gives that from
+/// another without reading them again: `crc32c(a, bytes) ^ crc32c(b, bytes)` is the same for all bytes of a
+/// length.
 #[derive(Debug, Clone)]
 pub struct Reseed {
     len: usize,
@@ -49,8 +50,9 @@ impl Reseed {
     }
 }
 
-/// What a change of a few bytes does to the CRC-32C of many, so that who knows the checksum of all knows it afterwards without
-/// reading the rest: checksums of equal lengths differ by the checksum, from 0, of what their bytes differ in.
+/// The effect of a change of a few bytes on the CRC-32C of many. With it the checksum after the change
+/// follows from the one before without reading the rest: checksums of equal lengths differ by the checksum,
+/// from 0, of the difference of their bytes.
 #[derive(Debug, Clone)]
 pub struct Difference {
     /// What the checksum from 0 of some bytes is multiplied with for each number of words of zeros behind them.

@@ -2,8 +2,8 @@
 
 /// A structure read from an image breaks a rule of the format.
 ///
-/// Carries what was being read, the rule in words, and the number that broke it. The place (block, inode, path) is
-/// added by whoever knows it.
+/// Carries what was being read, the rule in words, and the number that broke it. The callers that know the
+/// place (block, inode, path) add it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{structure}: {rule} (found {found:#x})")]
 pub struct Malformed {

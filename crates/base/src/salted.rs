@@ -1,6 +1,7 @@
 //! Tables whose keys are numbers that an image chooses: hashed quickly, and under a secret.
 //!
-//! No image can be made whose blocks or inodes all fall into one bucket. Does **not** own the secret: whoever makes a table draws one.
+//! No image can be made whose blocks or inodes all fall into one bucket. Does **not** own the secret: the
+//! maker of a table draws one.
 
 use std::hash::{BuildHasher, Hasher};
 

@@ -1,9 +1,10 @@
 //! Locks and atomics of the structures that threads share, in two editions.
 //!
-//! The usual one is `parking_lot`'s locks and the standard library's atomics. With the feature `shuttle` each of them is
-//! [shuttle](https://docs.rs/shuttle)'s, which runs the threads of a test one at a time and chooses at every lock and atomic who
-//! goes on: schedules by the thousand, each of which a seed repeats. That edition is for `cargo xtask ci schedules` only; outside
-//! of such a test its locks panic. It takes every atomic for sequentially consistent: orderings that are too weak it does not see.
+//! By default these are `parking_lot`'s locks and the standard library's atomics. With the feature `shuttle`
+//! each of them is [shuttle](https://docs.rs/shuttle)'s, which runs the threads of a test one at a time and
+//! chooses the next one at every lock and atomic: thousands of schedules, each repeatable by its seed. That
+//! edition is for `cargo xtask ci schedules` only; outside of such a test its locks panic. It treats every
+//! atomic as sequentially consistent: it does not detect orderings that are too weak.
 //!
 //! Used by what is small and shared: the journal's handles, the cache's shards, the slots of orphans. Others take their locks
 //! where they come from; a lock that is no lock of this module must not be held across one that is.
@@ -20,8 +21,8 @@ pub use shuttle;
 #[cfg(feature = "shuttle")]
 pub use shuttle::sync::atomic;
 
-/// A value on cache lines of its own (two, for processors that fetch them in pairs): what one thread writes again and again does
-/// not take away from the others what stands next to it and is only read.
+/// A value on cache lines of its own (two, for CPUs that fetch them in pairs): frequent writes by one thread
+/// do not evict neighbouring read-only data from other CPUs' caches.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct Apart<T>(pub T);
@@ -42,14 +43,14 @@ impl<T> std::ops::DerefMut for Apart<T> {
     }
 }
 
-/// Threads, in the order in which they asked: tells them apart where they had better not meet.
+/// A number per thread, in the order of first use: for keeping threads apart.
 #[cfg(feature = "shuttle")]
 #[must_use]
 pub fn thread_number() -> usize {
     shuttle::current::me().into()
 }
 
-/// Threads, in the order in which they asked: tells them apart where they had better not meet.
+/// A number per thread, in the order of first use: for keeping threads apart.
 #[cfg(not(feature = "shuttle"))]
 #[inline]
 #[must_use]
@@ -69,8 +70,8 @@ pub fn thread_number() -> usize {
 /// Parts of a [`Sum`]: about as many as threads that add at the same moment.
 const PARTS: usize = 16;
 
-/// A number that threads add to without meeting: each has a part of it. Who asks what it is goes over all of them, and learns what
-/// it was at some moment of that.
+/// A counter without contention: each thread adds to a part of its own. A read sums all parts, and returns
+/// the sum at some moment during the read.
 #[derive(Debug, Default)]
 pub struct Sum([Apart<atomic::AtomicI64>; PARTS]);
 
@@ -87,7 +88,7 @@ impl Sum {
         self.0.iter().fold(0, |sum, part| sum.wrapping_add(part.load(atomic::Ordering::Relaxed)))
     }
 
-    /// Sets it, while nobody adds.
+    /// Sets it, while no thread adds.
     pub fn set(&self, value: i64) {
         for (at, part) in self.0.iter().enumerate() {
             part.store(if at == 0 { value } else { 0 }, atomic::Ordering::Relaxed);
@@ -123,7 +124,7 @@ mod scheduled {
             MutexGuard(Some(self.0.lock().expect("no thread panicked")))
         }
 
-        /// Takes it, unless somebody has it.
+        /// Takes it, unless it is held.
         pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
         }
@@ -133,17 +134,17 @@ mod scheduled {
         type Target = T;
 
         fn deref(&self) -> &T {
-            self.0.as_deref().expect("nobody looks while it waits")
+            self.0.as_deref().expect("no thread looks while it waits")
         }
     }
 
     impl<T> DerefMut for MutexGuard<'_, T> {
         fn deref_mut(&mut self) -> &mut T {
-            self.0.as_deref_mut().expect("nobody looks while it waits")
+            self.0.as_deref_mut().expect("no thread looks while it waits")
         }
     }
 
-    /// Waits for what somebody else does.
+    /// Waits for another thread.
     #[derive(Debug, Default)]
     pub struct Condvar(with::Condvar);
 
@@ -160,7 +161,7 @@ mod scheduled {
     }
 
     impl Condvar {
-        /// Nobody waits.
+        /// There is no waiter.
         #[must_use]
         pub fn new() -> Self {
             Self::default()
@@ -179,7 +180,7 @@ mod scheduled {
             WaitTimeoutResult
         }
 
-        /// Wakes all who wait.
+        /// Wakes all waiters.
         pub fn notify_all(&self) {
             self.0.notify_all();
         }

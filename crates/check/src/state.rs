@@ -64,7 +64,7 @@ pub(crate) struct State<'d> {
     pub(crate) claims: Claims,
     /// Usage per user, group and project; counted only with the quota feature.
     pub(crate) usage: Usage,
-    /// Attribute blocks and EA inodes, and who refers to them.
+    /// Attribute blocks and EA inodes, and the inodes that refer to them.
     pub(crate) attrs: Attrs,
     /// Inodes that are errors unless they are orphans: without links but marked in use, or with a deletion
     /// time that could be a link of the orphan list.

@@ -1,4 +1,5 @@
-//! A rule's code is for ever, and its own; and each rule says what is wrong, why it matters, and what a repair would do.
+//! A rule's code is permanent and unique; and each rule states what is wrong, why it matters, and what a
+//! repair would do.
 
 use std::collections::BTreeSet;
 

@@ -128,7 +128,7 @@ fn quota() {
     cases.poke("free block", "QU003", header + 24, &le32(99));
     cases.poke("leaf with room", "QU003", header + 28, &le32(99));
     cases.poke("tree leads past the end", "QU003", root, &le32(99));
-    cases.poke("nobody in the tree", "QU005", root, &le32(0));
+    cases.poke("no owner in the tree", "QU005", root, &le32(0));
     cases.poke("a leaf without the id", "QU003", leaf + 16, &le32(77));
     cases.poke("inodes", "QU004", leaf + 16 + 24, &le32(77));
     cases.poke("space", "QU004", leaf + 16 + 48, &le32(77));

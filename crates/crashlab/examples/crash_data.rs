@@ -114,7 +114,7 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
         let scratch = testkit::scratch();
         let path = scratch.path().join("cut");
         let add = |number: u64, what: String| {
-            let mut violations = violations.lock().expect("nobody panics with it");
+            let mut violations = violations.lock().expect("no thread panics with it");
             violations.push(format!("run {number}: {what}"));
         };
         loop {
@@ -176,7 +176,7 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
         kernel: kernel.into_inner(),
         torn: torn.into_inner(),
     };
-    (outcome, violations.into_inner().expect("nobody panicked"))
+    (outcome, violations.into_inner().expect("no thread panicked"))
 }
 
 /// Cuts until the mistake shows. After how many, and what it looked like.

@@ -12,11 +12,12 @@
 //! device may forget (see `simdisk`), trees and attributes (see [`Run`](crate::Run)).
 //!
 //! What a cut must show
-//! 1. Every unit of 8 bytes tells who wrote it: file, step, place. What is in a file was written by it, there, and was not
-//!    overwritten, cut off or punched by anything acknowledged or committed since. A unit is zero only where nothing acknowledged
-//!    was, or where it was made zero. What stood in free blocks shows nowhere.
-//! 2. A *clock*, an inode that each step touches first, tells which steps the surviving commits have: names are those of that
-//!    step, sizes and cuts too. It is not before what was acknowledged.
+//! 1. Every unit of 8 bytes contains its writer: file, step, offset. What is in a file was written by it,
+//!    there, and was not overwritten, cut off or punched by anything acknowledged or committed since. A unit
+//!    is zero only where nothing acknowledged was, or where it was zeroed. The content of free blocks never
+//!    shows.
+//! 2. A *clock*, an inode that each step changes first, shows which steps the surviving commits have: names
+//!    are those of that step, sizes and truncations too. It is not before what was acknowledged.
 //! 3. The size is one that the file had, or lies where writing back may have come to; what is in front of it then is there.
 //! 4. A file that grows after recovery shows zeros behind its old end.
 //! 5. Nothing is wrong with the image as the cut left it, its log replayed by the checker's own code: before our recovery, which

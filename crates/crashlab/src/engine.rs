@@ -254,7 +254,7 @@ impl Subject for Engine {
     }
 }
 
-/// Everything that the directory [`TOP`] of a volume holds, as the model tells it.
+/// The content of a volume's directory [`TOP`], in the model's form.
 ///
 /// # Errors
 /// Something cannot be read.

@@ -1,6 +1,6 @@
 //! A disk on which something else happens while it is written to: what other threads do, one thread does at chosen moments.
 //!
-//! Whoever writes may hold locks: what comes between waits for none of them.
+//! The writer may hold locks: interrupting operations wait for none of them.
 
 use std::collections::HashSet;
 use std::io::IoSlice;
@@ -29,7 +29,7 @@ pub(crate) trait Between: Send {
 pub(crate) struct Interrupted {
     disk: Arc<dyn Device>,
     armed: Mutex<Option<Box<dyn Between>>>,
-    /// Where somebody read, and how often that was where somebody had read before.
+    /// Where reads were interrupted, and how often at a place read before.
     read: Mutex<HashSet<u64>>,
     read_again: AtomicU64,
 }

@@ -19,7 +19,7 @@ impl Family {
     const ALL: [Self; 4] = [Self::Small, Self::ManyNames, Self::Small, Self::Index];
 }
 
-/// The run of this number. The same seed and number give the same one for ever.
+/// The run of this number. The same seed and number always give the same one.
 ///
 /// # Errors
 /// The engine failed where it should not.

@@ -150,7 +150,7 @@ impl Run {
         let stepper = Arc::new(Mutex::new(Stepper::new(&engine, &disk, ops, schedule)?));
         drop(engine);
         stepper::run(&device, &stepper)?;
-        let stepper = Arc::into_inner(stepper).ok_or("somebody steps still")?;
+        let stepper = Arc::into_inner(stepper).ok_or("a stepper is still running")?;
         let stepper = stepper.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (work, pressure) = (stepper.index_work(), stepper.pressure);
         let steps = stepper.end()?;

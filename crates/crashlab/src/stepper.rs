@@ -7,8 +7,9 @@
 //!   durable:  op  op          not these: they belong to the next commit
 //! ```
 //!
-//! An operation in the middle of a commit must not wait for that one, since nobody else would end it. It would if the running
-//! transaction were full, or if there were no space for what it makes, so none is made there that might come near.
+//! An operation in the middle of a commit must not wait for that commit, which only the same thread can end.
+//! It would wait if the running transaction were full, or if there were no space for its changes, so none is
+//! started that might come near.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -50,7 +51,7 @@ pub(crate) struct Stepper {
     queue: VecDeque<Op>,
     /// The operation that was made last.
     last: Option<Op>,
-    /// Files that somebody has open: their inodes outlive their names.
+    /// Open files: their inodes outlive their names.
     open: Vec<Ino>,
     pub(crate) steps: Vec<Step>,
     watched: Watched,
@@ -196,7 +197,7 @@ impl Stepper {
         for ino in open {
             engine.volume().released(ino).map_err(|fault| format!("close: {fault}"))?;
         }
-        Arc::into_inner(engine).ok_or("somebody works on it still")?.close()?;
+        Arc::into_inner(engine).ok_or("another thread still works on it")?.close()?;
         set_synced(&mut steps, disk.events());
         Ok(steps)
     }

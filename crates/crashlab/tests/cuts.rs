@@ -86,7 +86,7 @@ fn every_moment_while_indexes_change_their_shape() {
             let scratch = testkit::scratch();
             to_file(&last, &scratch.path().join("image")).unwrap();
             e2fsck_says(&scratch.path().join("image")).unwrap();
-            // What the counters say is what another one sees. Without an index debugfs has nothing to tell.
+            // What the counters say is what another one sees. Without an index debugfs prints nothing.
             let (before, after) = match moment {
                 Begun | Emptied => continue,
                 SecondLevel => (0, 1),

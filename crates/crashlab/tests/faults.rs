@@ -107,7 +107,7 @@ impl Sweep {
         assert!(is_whole || answer == Err(Errno(EIO)) && is_hit, "{told}: {answer:?}");
         let tree = &expected.trees[usize::from(is_whole)];
         match engine.volume().sync() {
-            // Nobody else is harmed: the volume shows what it showed.
+            // No other harm: the volume shows its state before.
             Ok(()) => {
                 let lines = diff(tree, &look(&engine));
                 assert!(lines.is_empty(), "{told}: {lines:?}");
@@ -150,7 +150,7 @@ fn one_read_fails() {
         let mut sweep = Sweep { runs: 0, aborted: 0 };
         for op in short_alphabet() {
             let expected = expected(&image, &op);
-            // Some reads are ahead of who needs them, and are done again: two in a row.
+            // Some reads are readahead, and are repeated: two in a row.
             for times in [1, 2] {
                 let mut n = 1;
                 while sweep.read(&image, &op, n, times, &expected) {

@@ -1,7 +1,7 @@
 //! Devices put together so that each byte has one home: one after the other ([`Linear`]), or in turns ([`Stripe`]).
 //!
-//! Does **not** own redundancy (see [`Mirror`](crate::Mirror)), nor a table on disk that says what belongs together:
-//! whoever builds one gives its members in the right order each time.
+//! Does **not** own redundancy (see [`Mirror`](crate::Mirror)), nor a table on disk of the members: the
+//! caller gives them in the right order each time.
 //!
 //! Invariants
 //! 1. Every byte lies on exactly one member; a range lies on each member in one piece, in the same order.

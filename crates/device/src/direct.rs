@@ -97,7 +97,8 @@ impl Direct {
         Ok(())
     }
 
-    /// For who changes a range in another way: where it has a part of a unit, nobody writes such units back while this is held.
+    /// For changes of a range in another way: where the range has a part of a unit, no such unit is written
+    /// back while this is held.
     pub(crate) fn lock_parts(&self, offset: u64, len: u64) -> Option<MutexGuard<'_, ()>> {
         let is_whole = offset.is_multiple_of(self.unit) && len.is_multiple_of(self.unit);
         (!is_whole).then(|| self.partial.lock().unwrap_or_else(PoisonError::into_inner))

@@ -45,8 +45,8 @@ pub struct FileDevice {
     /// It has the lock of `open_locked`.
     locked: bool,
     flushes: FlushMeter,
-    /// One at a time, and the first that failed: the system tells one of those who ask that it lost bytes, and the others, and
-    /// whoever comes next, that all is well.
+    /// One at a time, and the first error is kept: the system reports lost bytes to one caller, and success
+    /// to the others and to all later ones.
     syncing: Mutex<Option<Errno>>,
     io: Io,
     rings: Rings,
@@ -58,7 +58,7 @@ impl Drop for FileDevice {
     /// Closing alone would not end the lock: a program that this process is starting has the open file, too, until it runs.
     fn drop(&mut self) {
         if self.locked {
-            // What cannot be unlocked ends with the last who has it open.
+            // A lock that cannot be released ends with its last holder.
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         }
     }
@@ -68,7 +68,7 @@ impl FileDevice {
     /// Opens an existing file or block device for reading, and for writing too when `writable`.
     ///
     /// # Errors
-    /// When the system refuses to open it or to tell its size.
+    /// When the system refuses to open it or to return its size.
     pub fn open(path: &Path, writable: bool) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(writable).open(path)?;
         Self::from_file(file, writable, false)
@@ -78,8 +78,8 @@ impl FileDevice {
     /// a writer, and a terminal for a person.
     ///
     /// # Errors
-    /// When the system refuses to open it or to tell its size; when it is a directory or something else that holds no
-    /// image, with words that say what it is.
+    /// When the system refuses to open it or to return its size; when it is a directory or another file
+    /// without an image, with a description of it.
     pub fn open_read_only(path: &Path) -> io::Result<Self> {
         check_kind(path)?;
         Self::open(path, false)
@@ -119,10 +119,11 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Opens a block device for reading and writing that nobody else has mounted or claimed.
+    /// Opens a block device for reading and writing that is not mounted or claimed.
     ///
     /// # Errors
-    /// `EBUSY` when somebody has; [`io::ErrorKind::ReadOnlyFilesystem`] when it is write-protected; else when the system refuses to open it or to tell its size.
+    /// `EBUSY` when it is; [`io::ErrorKind::ReadOnlyFilesystem`] when it is write-protected; otherwise when
+    /// the system refuses to open it or to return its size.
     pub fn open_exclusive(path: &Path) -> io::Result<Self> {
         let exclusive = OFlags::EXCL.bits() as i32;
         let file = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path)?;
@@ -136,7 +137,7 @@ impl FileDevice {
     /// Takes a file that was just created and has its final size: bytes not written read as zeros.
     ///
     /// # Errors
-    /// When the system refuses to tell its size.
+    /// When the system refuses to return its size.
     pub fn fresh(file: File) -> io::Result<Self> {
         Self::from_file(file, true, true)
     }

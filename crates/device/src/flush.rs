@@ -64,7 +64,7 @@ impl FlushMeter {
         Ok(())
     }
 
-    /// Takes one flush in that somebody else has measured.
+    /// Adds one flush that was measured elsewhere.
     pub fn add(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(nanos);

@@ -1,9 +1,9 @@
 //! What a device holds that is no ext2, ext3 or ext4: containers, archives, other file systems, recognised by their magic
 //! numbers.
 //!
-//! Owns: the table of magic numbers, and for each format what to do with such a file. Does **not** own: any layout behind
-//! the magic number, partition tables (see [`crate::partition`]), the decision that there is no ext4: whoever looks for a
-//! superblock asks here after finding none.
+//! Owns: the table of magic numbers, and for each format what to do with such a file. Does **not** own: any
+//! layout after the magic number, partition tables (see [`crate::partition`]), the decision that there is no
+//! ext4: a caller asks here after it found no superblock.
 //!
 //! Invariants
 //! 1. Bounded: at most one short read for each row of the table; bytes past the end of the device match nothing.

@@ -7,8 +7,8 @@ use std::fs::File;
 use rustix::io;
 use rustix::ioctl::{Setter, ioctl, opcode};
 
-/// `BLKDISCARD`: says that nobody needs `len` bytes from `offset` on; both are multiples of the device's sectors.
-/// Source: `include/uapi/linux/fs.h`, block(4).
+/// `BLKDISCARD`: discards `len` bytes from `offset` on; both are multiples of the device's sectors. Source:
+/// `include/uapi/linux/fs.h`, block(4).
 pub(crate) fn discard(file: &File, offset: u64, len: u64) -> io::Result<()> {
     const BLKDISCARD: rustix::ioctl::Opcode = opcode::none(0x12, 119);
     // SAFETY: the call reads two numbers of 64 bits, start and length, through the pointer that it is given; `Setter` passes one

@@ -133,7 +133,7 @@ impl DeviceFault {
     }
 }
 
-/// Bytes that several may hold, and nobody changes while they do.
+/// Bytes that may have several holders, and are immutable meanwhile.
 pub use blocks::Block as SharedBytes;
 pub use blocks::{
     Copies, ask_for, ask_for_block, ask_for_ends, ask_for_place, ask_for_start, ask_for_whole,
@@ -173,12 +173,12 @@ pub trait Device: Send + Sync {
         parts.iter_mut().try_for_each(|(offset, bufs)| self.read_vectored_at(*offset, bufs))
     }
 
-    /// Tells that a range is going to be read soon. A hint: it returns at once, reads nothing by itself, and cannot fail;
-    /// a range that reaches past the end is cut there.
+    /// A hint that a range is going to be read soon. It returns at once, reads nothing by itself, and cannot
+    /// fail; a range that reaches past the end is cut there.
     fn prefetch(&self, _offset: u64, _len: u64) {}
 
-    /// The open file that holds a range, and the range's offset there, when one file holds all of it as it is: for who has the
-    /// kernel move bytes that need not be seen. `None` when they have to be read.
+    /// The open file that holds a range, and the range's offset there, if one file holds all of it unchanged:
+    /// for moving bytes in the kernel. `None` when they have to be read.
     fn file_at(&self, _offset: u64, _len: u64) -> Option<(BorrowedFd<'_>, u64)> {
         None
     }
@@ -215,9 +215,10 @@ pub trait Device: Send + Sync {
         parts.iter().try_for_each(|(offset, bufs)| self.write_vectored_at(*offset, bufs))
     }
 
-    /// Writes blocks that nobody changes any more, all runs of them together where the device can do that. A device in memory may take
-    /// them out of `parts` and keep them in the place of copies; tells whether it keeps all of them: then they are there as long as
-    /// the device has these bytes, whoever else drops them. Nobody is to look at what is left in `parts`, which the caller clears.
+    /// Writes blocks that do not change any more, all runs of them together where the device can do that. A
+    /// device in memory may take them out of `parts` and keep them instead of copies; returns whether it
+    /// keeps all of them: then they exist as long as the device has these bytes. The contents of `parts` are
+    /// undefined afterwards; the caller clears it.
     ///
     /// # Errors
     /// As [`write_many_at`](Self::write_many_at).
@@ -225,8 +226,8 @@ pub trait Device: Send + Sync {
         parts.with_slices(|parts| self.write_many_at(parts)).map(|()| false)
     }
 
-    /// Writes all of `bytes` at byte `offset`, and returns when they are durable (a disk's "forced unit access"). Whether
-    /// other writes become durable with them is not said; who needs that calls [`flush`](Self::flush).
+    /// Writes all of `bytes` at byte `offset`, and returns when they are durable (a disk's "forced unit
+    /// access"). Other writes need not become durable with them; for that call [`flush`](Self::flush).
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at) and [`flush`](Self::flush).
@@ -241,9 +242,10 @@ pub trait Device: Send + Sync {
     /// As [`write_at`](Self::write_at).
     fn zero_at(&self, offset: u64, len: u64) -> Result<(), DeviceFault>;
 
-    /// Says that nobody needs what is in a range, so that the room for it may be given back. What the range holds until it is
-    /// written again is not said: what was there, zeros, or anything; a power cut may also bring back what was there. Like a write
-    /// it must not run beside another access to its range. Tells whether the device can do that; one that cannot leaves the range.
+    /// Discards a range, so that its space may be released. Until it is written again the range has any
+    /// content: the old bytes, zeros, or others; a power cut may also bring the old bytes back. Like a write
+    /// it must not run beside another access to its range. Returns whether the device supports it; one that
+    /// does not leaves the range unchanged.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).

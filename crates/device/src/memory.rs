@@ -16,7 +16,7 @@ use base::salted::Salted;
 use crate::{Device, DeviceFault, SharedBytes, SharedParts, total_len};
 
 const PAGE: usize = 4 << 10;
-/// Few, so that a sparse device takes little; many, so that the table of chunks stays in the processor's caches.
+/// Few, so that a sparse device takes little; many, so that the table of chunks stays in the CPU caches.
 const PAGES: u64 = 256;
 /// Pages that memory is asked for at a time.
 const AHEAD: usize = 16;
@@ -55,7 +55,8 @@ impl Chunks {
         self.0.get(&(page / PAGES)).and_then(|chunk| chunk[(page % PAGES) as usize].as_deref())
     }
 
-    /// Asks the processor for what replacing pages from this one on looks at: their places, or who holds what is there.
+    /// Prefetches what replacing pages from this one on reads: their addresses, or the holders of their
+    /// contents.
     fn ask_ahead(&self, page: u64, holders: bool) {
         let place = self.0.get(&(page / PAGES)).map(|chunk| &chunk[(page % PAGES) as usize]);
         match place {

@@ -5,7 +5,7 @@
 //! | a member fails at | another one did it | none did it |
 //! |---|---|---|
 //! | reading | the other's bytes are the answer; the member stays, for its other bytes may be good | the last fault is the answer |
-//! | writing, zeroing, flushing | the member is out for good: it no longer holds what the others hold | the last fault is the answer; nobody is out |
+//! | writing, zeroing, flushing | the member is out for good: it no longer holds what the others hold | the last fault is the result; no member is out |
 //!
 //! Where none did it, what the range holds is undefined until it is written again, as after any failed write.
 //!
@@ -39,7 +39,7 @@ impl Member {
 pub struct Mirror {
     members: Vec<Member>,
     size: u64,
-    /// Held while it is decided who goes out, so that one always stays.
+    /// Held while a member is excluded, so that one always stays.
     leaving: Mutex<()>,
 }
 
@@ -158,7 +158,7 @@ impl Device for Mirror {
         self.all(|member| member.zero_at(offset, len))
     }
 
-    /// Nobody is put out by it, whatever comes of it: members may differ in what nobody needs.
+    /// No member is excluded by it, whatever its result: members may differ in unused ranges.
     fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
         DeviceFault::check_len("discard", offset, len, self.size)?;
         self.devices().try_fold(false, |can, member| Ok(member.discard_at(offset, len)? || can))

@@ -14,7 +14,8 @@
 //! 2. No lock is held while time passes.
 //! 3. Pieces of one call that lie next to each other are one request, whatever number of buffers they come in; its other requests
 //!    are under way together, in as many lanes as there are.
-//! 4. With [`Clock::Virtual`] nothing sleeps: [`elapsed`](Modelled::elapsed) tells what would have passed.
+//! 4. With [`Clock::Virtual`] nothing sleeps: [`elapsed`](Modelled::elapsed) returns the time that would have
+//!    passed.
 //!
 //! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 
@@ -263,7 +264,7 @@ impl<D: Device> Modelled<D> {
         }
     }
 
-    /// Has requests done that `put` puts into lanes, told the time: when the last one is done.
+    /// Runs requests that `put` puts into lanes, given the time: returns when the last one is done.
     fn spend(&self, put: impl FnOnce(&mut State, Duration) -> Duration) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = match self.clock {
@@ -279,7 +280,7 @@ impl<D: Device> Modelled<D> {
         }
     }
 
-    /// Has these requests done, all of them begun together; each one's cost is told from the state and when it begins.
+    /// Runs these requests, all started together; the cost of each follows from the state and its start.
     fn spend_runs(&self, runs: &[Run], cost: impl Fn(&mut State, Duration, Run) -> Duration) {
         self.spend(|state, now| {
             let done =
@@ -376,7 +377,7 @@ impl<D: Device> Device for Modelled<D> {
     }
 
     fn write_shared_at(&self, parts: &mut SharedParts) -> Result<bool, DeviceFault> {
-        // Now: who keeps the blocks takes them out.
+        // Now: a device that keeps the blocks takes them out.
         let runs = runs(parts.lens());
         let keeps = self.inner.write_shared_at(parts)?;
         self.write(&runs);

@@ -17,7 +17,7 @@ pub struct MountEntry {
     pub id: u64,
     /// The number of the mount that it lies in.
     pub parent: u64,
-    /// Major and minor number of the device that stands for the mount: 0 and a number that nobody else has.
+    /// Major and minor number of the device that stands for the mount: 0 and a unique number.
     pub device: (u32, u32),
     /// Where it is mounted, absolute.
     pub dir: PathBuf,

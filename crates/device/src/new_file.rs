@@ -4,10 +4,10 @@
 //! thing, to one with a random name. [`NewFile::publish`] gives it the name in one step. A crash, an error or a kill
 //! before that leaves nothing under the name, and with `O_TMPFILE` nothing at all.
 //!
-//! What has the name already is replaced as a person would do it by hand: not while it is mounted or another program writes to it
-//! (it is locked until the new file has its name), and the new file gets its mode, owner and ACL. A symbolic link stays, and the
-//! file that it leads to is replaced, also if there is none yet; but not a link that another user put into a directory where
-//! everybody may (the rule of the sysctl `fs.protected_symlinks`).
+//! An existing file of this name is replaced with care: not while it is mounted or another program writes to
+//! it (it is locked until the new file has its name), and the new file gets its mode, owner and ACL. A
+//! symbolic link stays, and its target is replaced, or created if missing; but not through another user's
+//! link in a world-writable directory (the rule of the sysctl `fs.protected_symlinks`).
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, Permissions};

@@ -4,8 +4,8 @@ use std::io::IoSlice;
 
 use crate::{DeviceFault, SharedBytes, total_len};
 
-/// Runs of blocks that nobody changes any more, each with the byte offset where it is to be written. They are passed on, not lent, so
-/// that who keeps them need not count one more holder: memory that nobody waits for otherwise.
+/// Runs of blocks that do not change any more, each with the byte offset of its destination. Ownership is
+/// passed on, so that a device that keeps them need not count one more holder: a cache miss saved.
 ///
 /// ```
 /// use device::{Device, MemDevice, SharedBytes, SharedParts};

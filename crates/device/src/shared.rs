@@ -1,4 +1,4 @@
-//! Devices behind references and shared handles: whoever holds one holds a device.
+//! Devices behind references and shared handles: a handle of a device is a device.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;

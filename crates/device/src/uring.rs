@@ -47,7 +47,7 @@ impl std::fmt::Debug for Rings {
     }
 }
 
-/// One transfer, as the kernel is told of it.
+/// One transfer, in the kernel's form.
 struct Entry {
     offset: u64,
     bufs: *const IoSlice<'static>,
@@ -75,7 +75,7 @@ impl Rings {
             count: bufs.len() as u32,
         });
         let entries: Vec<Entry> = entries.collect();
-        // SAFETY: `parts` is borrowed for as long as the batch runs, mutably: nobody else looks at the buffers.
+        // SAFETY: `parts` is borrowed mutably for as long as the batch runs: the buffers have no other user.
         unsafe { self.run(file, &entries, true) }
     }
 
@@ -87,12 +87,13 @@ impl Rings {
             count: bufs.len() as u32,
         });
         let entries: Vec<Entry> = entries.collect();
-        // SAFETY: `parts` is borrowed for as long as the batch runs: nobody changes the buffers.
+        // SAFETY: `parts` is borrowed for as long as the batch runs: the buffers do not change.
         unsafe { self.run(file, &entries, false) }
     }
 
     /// # Safety
-    /// Buffers and lists of buffers of all entries are valid until it returns: for reads to be written to, by nobody else.
+    /// Buffers and lists of buffers of all entries are valid until it returns: for reads writable, without
+    /// another user.
     unsafe fn run(&self, file: &File, entries: &[Entry], is_read: bool) -> Option<Vec<Done>> {
         let mut ring = self.take()?;
         let mut done: Vec<Done> = entries.iter().map(|_| Err(io::ErrorKind::Interrupted.into())).collect();

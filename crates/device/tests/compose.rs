@@ -1,4 +1,5 @@
-//! Linear, Stripe and Mirror hold and tell what one flat device of their size would; what flushes and failures do there.
+//! Linear, Stripe and Mirror hold and return what one flat device of their size would; what flushes and
+//! failures do there.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use std::sync::{Arc, Barrier};
 use device::{ComposeFault, Device, DeviceFault, FlushStats, Linear, MemDevice, Mirror, Stripe, Window};
 use proptest::prelude::*;
 
-/// Memory that counts flushes, says how long they take, and can be told to fail.
+/// Memory that counts flushes, reports how long they take, and fails on request.
 struct Part {
     inner: MemDevice,
     nanos: Option<u64>,

@@ -23,9 +23,9 @@ const NO_ID: u32 = u32::MAX;
 /// One line of an ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AclEntry {
-    /// One of [`tag`]; others are refused by who takes the ACL.
+    /// One of [`tag`]; the subject refuses others.
     pub tag: u16,
-    /// rwx in the low three bits; others are refused by who takes the ACL.
+    /// rwx in the low three bits; the subject refuses others.
     pub perm: u16,
     /// The user or group of a `USER` or `GROUP`; without meaning for the others.
     pub id: u32,

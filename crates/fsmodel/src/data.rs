@@ -16,7 +16,7 @@
 //! 1. A handful of regular files in one directory, known by their numbers. Operations come one after another, as root
 //!    and without a limit on the size of files (`ulimit -f`). Whether a file stays open between two of them is the
 //!    subject's choice.
-//! 2. The file system has space: nothing is ever told `ENOSPC`. The generator gives back what it has taken in time.
+//! 2. The file system has space: `ENOSPC` never occurs. The generator frees space in time.
 //! 3. Bytes, sizes and refusals are predicted exactly. What [`Op::Seek`] finds is not: that hangs on delayed allocation
 //!    and on what is in memory. It is judged by what must be true of every file system (no byte but 0 in a hole, the
 //!    last hole where the size is), see [`Model::judge`].
@@ -107,7 +107,7 @@ pub enum Op {
     Create { file: u8 },
     /// `unlink`
     Unlink { file: u8 },
-    /// `pwrite` of the bytes that [`byte_at`] tells for this seed
+    /// `pwrite` of the bytes of [`byte_at`] for this seed
     Write { file: u8, pos: u64, len: u64, seed: u32 },
     /// `pread`
     Read { file: u8, pos: u64, len: u64 },
@@ -123,7 +123,7 @@ pub enum Op {
     Fsync { file: u8 },
     /// `fdatasync`
     Fdatasync { file: u8 },
-    /// Written back and forgotten in memory; then all ranges of data as `lseek` tells them
+    /// Written back and dropped from memory; then all ranges of data as `lseek` returns them
     Map { file: u8 },
     /// All files written back and closed, and nothing of them left in memory
     Reopen,
@@ -254,7 +254,7 @@ pub fn map_by_seeks(
             Err(other) => return Err(other),
         };
         let end = seek(Whence::Hole, start)?;
-        // A subject that stands still is to be told as it is, not asked for ever.
+        // A subject that hangs is reported as hanging, not queried forever.
         if start < pos || end <= start {
             ranges.push(start..end);
             return Ok(ranges);

@@ -1,7 +1,7 @@
 //! Random operations that meet each other often.
 //!
-//! The generator keeps a model of its own, so that it can aim: most names that should be there are, most that should
-//! be free are, and the rest gives the errors. The same seed and options give the same operations for ever.
+//! The generator keeps a model of its own for aiming: most names that should exist do, most that should be
+//! free are, and the rest gives the errors. The same seed and options always give the same operations.
 
 use crate::Subject;
 use crate::acl::{Acl, AclEntry, tag};
@@ -119,7 +119,7 @@ impl Generator {
         match self.rng.below(100) {
             0 => join(dir, &[b'w'; 256]),
             1 => join(dir, b"."),
-            // What is above the root of the tree is nobody's business.
+            // What is above the root of the tree is out of scope.
             2 if !dir.is_empty() => join(dir, b".."),
             3 => {
                 let (first, second) = (self.random_name(), self.random_name());

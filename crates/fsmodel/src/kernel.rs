@@ -221,7 +221,7 @@ impl Kernel {
             Op::Readlink { at } => rustix::fs::readlinkat(self.parent(at)?, at.name(), Vec::new()).map(drop),
             Op::GetXattr { at, name } => {
                 let dir = self.parent(at)?;
-                // With no room for the value it tells the length.
+                // With no room for the value it returns the length.
                 let nothing: &mut [u8] = &mut [];
                 rustix::fs::lgetxattr(Self::path_of(&dir, at.name()), name.0.as_slice(), nothing).map(drop)
             }

@@ -21,8 +21,9 @@
 //!    resolved first, the old one before the new one; symlinks are not followed, neither on the way (`ENOTDIR`) nor at
 //!    the end. `..` in the root of the tree is never asked for.
 //! 3. Regular files hold zeros only: they have sizes, no data. (Those of [`data`] do.)
-//! 4. The file system has space: `ENOSPC` is told for attributes only, whose room in the inode and its block is part
-//!    of the model ([`Limits`]). No directory has more subdirectories, and no file more names, than 65,000.
+//! 4. The file system has space: `ENOSPC` occurs for attributes only, whose room in the inode and its block
+//!    is part of the model ([`Limits`]). No directory has more subdirectories, and no file more names, than
+//!    65,000.
 //! 5. Times are compared where an operation set them and no later operation moved them. The mount does not move access
 //!    times (`noatime`).
 //! 6. Linux 6.6 or newer: older kernels change the mode of a symlink where this one answers `EOPNOTSUPP`.

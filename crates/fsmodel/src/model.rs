@@ -154,7 +154,7 @@ impl Model {
         self.inodes.len() - self.free.len()
     }
 
-    /// All that is there. Times are told where an operation set them and no later one moved them.
+    /// The whole tree. Times are included where an operation set them and no later one moved them.
     #[must_use]
     pub fn tree(&self) -> Tree {
         let mut tree = Tree::default();

@@ -150,7 +150,7 @@ pub enum XattrMode {
 /// Which of the two ACLs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AclType {
-    /// Who may access the object.
+    /// Access rights of the object.
     Access,
     /// What new objects in the directory begin with.
     Default,

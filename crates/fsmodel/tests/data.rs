@@ -33,7 +33,8 @@ fn mounted(image: &Path, options: &str) -> Option<LoopMount> {
     LoopMount::new(image, options).map_err(|refusal| eprintln!("skipped: {refusal}")).ok()
 }
 
-/// The model against one mount, or against several that are to tell the same maps: each its options of `mount`.
+/// The model against one mount, or against several that must return the same maps: each its options of
+/// `mount`.
 fn equals_kernel(features: &str, limits: Limits, mounts: &[&str]) {
     if !is_root() {
         eprintln!("skipped: not root");

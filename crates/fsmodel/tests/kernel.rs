@@ -93,9 +93,9 @@ fn attributes() {
     equals_kernel("metadata_csum", &options, 100);
 }
 
-/// A value of many blocks in place of a small one can outgrow the journal credits that the kernel (6.18) asked for: it
-/// aborts its own file system then and answers EROFS, seen once, at operation 344,283 of seed 2. That is not the
-/// model's mistake; its log tells.
+/// A value of many blocks in place of a small one can outgrow the journal credits of the kernel (6.18): it
+/// aborts its own file system then and returns EROFS, seen once, at operation 344,283 of seed 2. That is not
+/// the model's mistake; the kernel's log shows it.
 #[test]
 fn attributes_with_ea_inode() {
     let limits = Limits { ea_inode: true, ..Limits::default() };

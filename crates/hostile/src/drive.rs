@@ -10,7 +10,7 @@ use device::Device;
 use ondisk::filetype::FileType;
 use volume::{Cursor, Follow, Inode, OpenOptions, Seek, Volume};
 
-/// Directories, entries and extents looked at: a damaged image may tell of billions.
+/// Limit of directories, entries and extents: a damaged image may claim billions.
 const BUDGET: usize = 20_000;
 /// Bytes read of each file.
 const READ_MAX: usize = 64 << 10;

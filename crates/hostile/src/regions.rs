@@ -46,7 +46,7 @@ pub struct Region {
     pub offset: usize,
     /// Length in bytes.
     pub len: usize,
-    /// What it is, and who covers it.
+    /// Its structure, and what covers it.
     pub sealed: Sealed,
 }
 

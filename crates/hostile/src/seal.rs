@@ -8,7 +8,7 @@ use ondisk::{Geometry, Superblock, bitmap, dirent, extent, htree, superblock, xa
 
 use crate::{Region, Sealed};
 
-/// Makes the checksum of a region right, as `sb`, the superblock of the image when it was sound, tells how.
+/// Corrects the checksum of a region, by the features of `sb`, the superblock of the sound image.
 pub fn seal(image: &mut [u8], sb: &Superblock, region: &Region) {
     let Ok(geometry) = Geometry::new(sb) else { return };
     let csum = sb.features.metadata_csum();

@@ -216,7 +216,7 @@ impl From<WriteFault> for BuildFault {
     }
 }
 
-/// Tells the caller how far a build is.
+/// Reports the progress of a build.
 pub trait Observer: Meter {
     /// A new step begins: "reading", "planning", "writing".
     fn step(&self, name: &'static str);

@@ -1,4 +1,4 @@
-//! Who owns the files of an image: `--uid-map`, `--gid-map` and `--owner`.
+//! The owners of files in an image: `--uid-map`, `--gid-map` and `--owner`.
 //!
 //! Owns the arithmetic of maps and the words of the command line. Does **not** own names: `root` or `www-data` mean
 //! different numbers on different hosts, so an image built from them would depend on the host that builds it.

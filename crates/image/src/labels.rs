@@ -212,7 +212,7 @@ impl FileContexts {
         let dfa = &self.automaton;
         let mut guard = self.caches.get();
         let cache = &mut *guard;
-        // No error is possible below: the automaton neither gives up on its cache nor has bytes at which it quits.
+        // No error is possible below: the automaton has no cache limit and no bytes at which it quits.
         let mut state = dfa.start_state(cache, &start::Config::new().anchored(Anchored::Yes)).ok()?;
         for &byte in path {
             state = dfa.next_state(cache, state, byte).ok()?;

@@ -263,7 +263,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("casefold", "case-insensitive names need full Unicode tables, which extant does not have yet"),
     ("encrypt", "encrypted directories need keys, which extant does not handle yet"),
     ("verity", "fs-verity files are made on a mounted file system"),
-    ("shared_blocks", "shared blocks make a file system that nobody may write"),
+    ("shared_blocks", "shared blocks make a file system that cannot be written"),
     ("journal_dev", "a journal device is not a file system; external journals are not made yet"),
     ("needs_recovery", "a new file system has nothing to recover"),
     ("orphan_present", "a new file system has no orphans"),

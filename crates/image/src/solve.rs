@@ -196,8 +196,8 @@ impl Default for SizeChoice {
     }
 }
 
-/// Bytes of a group per inode in an image of the smallest size: an image is often grown where it is used, and has as few inodes
-/// per group for ever as it has now.
+/// Bytes of a group per inode in an image of the smallest size: an image is often grown on the target, and
+/// its number of inodes per group never changes.
 const SMALLEST_GROUP_RATIO: u64 = 64 << 10;
 
 /// The bytes per inode that every group of an image should have: as mke2fs would choose for the size to grow to, and a quarter of the usual number where

@@ -29,13 +29,13 @@ use crate::tree::ROOT;
 
 pub use contents::{Problem, SourceRoot};
 
-/// Is told how far the writing has come, by all threads.
+/// Receives the progress of writing, from all threads.
 pub trait Meter: Sync {
     /// So many more bytes and files of contents have been written.
     fn wrote(&self, bytes: u64, files: u64);
 }
 
-/// A meter that nobody reads.
+/// A meter without a reader.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoMeter;
 

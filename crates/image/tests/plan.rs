@@ -12,7 +12,7 @@ use image::source::entry::{DataRun, Entry, Kind, Metadata, Payload, Time, Xattr}
 use image::tree::{MergeRules, ROOT, Sealed, Tree};
 use proptest::prelude::*;
 
-/// Nobody cancels.
+/// Never cancelled.
 static NEVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// One random entry: path numbers, size, holes, attribute size.
@@ -94,7 +94,7 @@ fn input<'t>(tree: &'t Tree, sealed: &'t Sealed, lost_found: u32, options: &'t F
     }
 }
 
-/// Every block that the plan gives to somebody, with who it is; panics when two have the same.
+/// Every block of the plan, with its owner; panics when two have the same.
 fn owners(plan: &Plan<'_>) -> BTreeMap<u64, String> {
     let mut owners = BTreeMap::new();
     let mut own = |start: u64, len: u64, who: String| {

@@ -466,7 +466,7 @@ fn a_hard_link_with_content_is_skipped_and_one_with_a_mere_size_is_not() {
     let bare = [member("f", b'0', b"hello"), link(5), after.clone()].concat();
     // Content, as cpio and pax write it.
     let full = [member("f", b'0', b"hello"), link(5), padded(b"hello"), after.clone()].concat();
-    // Content that is a tar archive itself: only the PAX header tells.
+    // Content that is a tar archive itself: only the PAX header distinguishes it.
     let nested = ended(member("inner", b'0', b"x"));
     let in_pax =
         [member("f", b'0', &nested), pax(b'x', &[("mtime", b"1")]), link(nested.len() as u64), nested, after]

@@ -1,7 +1,7 @@
 //! POSIX access control lists, in the form of the system calls and in ext4's shorter form on disk.
 //!
-//! Does **not** own: where the list is stored (attributes of index 2 and 3, see [`crate::xattr`]), or the decision
-//! who may do what.
+//! Does **not** own: where the list is stored (attributes of index 2 and 3, see [`crate::xattr`]), or access
+//! decisions.
 //!
 //! ```text
 //! system call   | le32 2 | le16 tag, le16 perm, le32 id | ...      every entry has an id, mostly "undefined"
@@ -21,7 +21,7 @@ const DISK_VERSION: u32 = 1;
 const UNDEFINED_ID: u32 = u32::MAX;
 const STRUCTURE: &str = "ACL";
 
-/// Whom an entry speaks of. Named users and groups carry their id.
+/// The user or group of an entry. Named ones carry their id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AclTag {
     /// The file's owner.
@@ -34,7 +34,7 @@ pub enum AclTag {
     Group(u32),
     /// The most that named users, named groups and the file's group may have.
     Mask,
-    /// Everybody else.
+    /// All others.
     Other,
 }
 
@@ -77,7 +77,7 @@ impl AclTag {
 /// One entry of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AclEntry {
-    /// Whom it speaks of.
+    /// Its user or group.
     pub tag: AclTag,
     /// Read 4, write 2, execute 1.
     pub perm: u16,

@@ -392,7 +392,8 @@ pub fn tail_sum(block: &[u8], inode_seed: u32) -> Option<(u32, usize)> {
     tail_checksum(block).map(|_| (leaf_checksum(block, inode_seed), block.len() - TAIL_LEN))
 }
 
-/// As [`tail_sum`] of a block that has it already: [`seal_tail`] was the last to change it, or who keeps the checksum right.
+/// As [`tail_sum`] of a block that has it already: [`seal_tail`] was the last to change it, or its maker
+/// keeps the checksum right.
 #[must_use]
 pub fn stored_tail_sum(block: &[u8]) -> Option<(u32, usize)> {
     tail_checksum(block).map(|value| (value, block.len() - TAIL_LEN))

@@ -21,7 +21,7 @@ pub struct ErrorRecord {
     pub ino: u32,
     /// Block; 0 for none.
     pub block: u64,
-    /// Who met it: a text, zeros behind it.
+    /// The function or program that found it: a text, padded with zeros.
     pub func: [u8; 32],
     /// Line of the source; 0 where that says nothing.
     pub line: u32,

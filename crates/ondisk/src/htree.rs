@@ -160,7 +160,8 @@ impl DxFormat {
 
     /// Which kind of index block this looks like, by the `rec_len`s of its first entries; `None` for neither.
     ///
-    /// A leaf without any name and without a checksum tail looks like a node; only the level in the tree tells.
+    /// A leaf without any name and without a checksum tail looks like a node; only its level in the tree
+    /// distinguishes it.
     #[must_use]
     pub fn kind_of(&self, block: &[u8]) -> Option<DxKind> {
         let (raw, _) = RawRoot::ref_from_prefix(block).ok()?;

@@ -154,8 +154,8 @@ fn leaf_step(entries: &[u8]) -> Step {
     Step::Mapped { pblk: Pblk(first), len_blocks: 1 + alike as u32 }
 }
 
-/// The used entries of an indirect block: position and block number. For walks over whole files, with
-/// [`Walk::level`] telling what the blocks are.
+/// The used entries of an indirect block: position and block number. For walks over whole files, where
+/// [`Walk::level`] gives the kind of the blocks.
 pub fn entries(block: &[u8]) -> impl Iterator<Item = (usize, Pblk)> + '_ {
     let (entries, _) = block.as_chunks::<4>();
     entries

@@ -24,7 +24,7 @@ pub const DIR_IN_BLOCK: usize = IN_BLOCK - 4;
 
 /// A file's data as `i_block` (padded with zeros) and the value of `system.data` (maybe empty).
 ///
-/// Whether the value fits the inode is for the caller, who knows the other attributes.
+/// The caller, which knows the other attributes, checks whether the value fits the inode.
 #[must_use]
 pub fn split(data: &[u8]) -> ([u8; IN_BLOCK], &[u8]) {
     let (head, tail) = data.split_at(data.len().min(IN_BLOCK));

@@ -1,4 +1,5 @@
-//! The multiple-mount protection block: who has the file system open, refreshed every few seconds.
+//! The multiple-mount protection block: the machine that has the file system open, refreshed every few
+//! seconds.
 //!
 //! | at | bytes | field | | at | bytes | field |
 //! |---|---|---|---|---|---|---|
@@ -39,11 +40,11 @@ struct Raw {
 /// What the sequence number says about the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MmpState {
-    /// Nobody has it open.
+    /// Not in use.
     Clean,
     /// A checker is at work on it: refuse.
     Checking,
-    /// A mount changes this number at every interval; if it still changes, somebody is there.
+    /// A mount changes this number at every interval; if it still changes, the file system is in use.
     Mounted(u32),
     /// A number that is neither a marker nor one that a mount may use.
     Unknown(u32),
@@ -73,14 +74,15 @@ pub struct Mmp {
 impl Mmp {
     /// Length in bytes; the rest of the block is zero.
     pub const LEN: usize = 1024;
-    /// Sequence number of a file system that nobody has open.
+    /// Sequence number of a file system that is not in use.
     pub const SEQ_CLEAN: u32 = 0xFF4D_4D50;
     /// Sequence number while a checker is at work.
     pub const SEQ_FSCK: u32 = 0xE24D_4D50;
     /// The largest sequence number that a mount may use.
     pub const SEQ_MAX: u32 = 0xE24D_4D4F;
 
-    /// The block of a file system that nobody has open, as mke2fs writes it, not yet sealed. Names are cut to fit.
+    /// The block of a file system that is not in use, as mke2fs writes it, not yet sealed. Names are cut to
+    /// fit.
     #[must_use]
     pub fn clean(time: u64, node_name: &str, device_name: &str, check_interval: u16) -> Self {
         Self {

@@ -78,7 +78,7 @@ pub struct QuotaEntry {
 
 impl QuotaEntry {
     fn encode(&self, id: u32) -> [u8; ENTRY_LEN] {
-        // An entry of zeros means a free place, so an unused id 0 gets a time that nobody will read.
+        // An entry of zeros means a free place, so an unused id 0 gets a time that is never read.
         let marked = QuotaEntry { inode_time: 1, ..*self };
         let entry = if id == 0 && *self == Self::default() { &marked } else { self };
         let mut bytes = [0; ENTRY_LEN];

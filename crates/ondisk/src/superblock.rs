@@ -24,7 +24,7 @@ pub const MAGIC: u16 = 0xEF53;
 pub const STATE_CLEAN: u16 = 1;
 /// `s_state`: errors were found.
 pub const STATE_ERRORS: u16 = 2;
-/// Owner of what belongs to somebody whose number does not fit: the kernel's overflow id.
+/// The owner shown for ids that do not fit: the kernel's overflow id.
 pub const OVERFLOW_ID: u32 = 65_534;
 
 /// Bits of [`Superblock::default_mount_opts`], by their names in `tune2fs -o`.

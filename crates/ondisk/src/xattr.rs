@@ -197,8 +197,8 @@ pub struct StoredAttr<'a> {
 }
 
 impl StoredAttr<'_> {
-    /// Is the entry's hash that of its name and value, over signed or unsigned bytes? Always of a value in an EA
-    /// inode, which only [`hash_matches_crc`](Self::hash_matches_crc) can tell.
+    /// Is the entry's hash that of its name and value, over signed or unsigned bytes? Always true of a value
+    /// in an EA inode, which only [`hash_matches_crc`](Self::hash_matches_crc) can check.
     #[must_use]
     pub fn hash_matches(&self) -> bool {
         match self.attr.value {

@@ -90,7 +90,7 @@ impl Image {
         self.debugfs(&[command.to_owned()])
     }
 
-    /// e2fsck without repairs must find nothing; `context` is told when it does.
+    /// e2fsck without repairs must find nothing; `context` is printed when it does.
     fn assert_clean(&self, context: &str) {
         let checked = tool("e2fsck").args(["-fn"]).arg(&self.path).output().unwrap();
         let said: String = text(&checked).lines().take(40).collect::<Vec<_>>().join(

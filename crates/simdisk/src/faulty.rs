@@ -1,4 +1,4 @@
-//! A device that fails, waits or lies where it is told to.
+//! A device that fails, waits or returns wrong data on request.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;

@@ -14,7 +14,7 @@ pub enum EventKind {
     Write,
     /// Zeros went into the cache.
     Zero,
-    /// Something, nobody says what, went into the cache.
+    /// Unspecified bytes went into the cache.
     Discard,
     /// Bytes went to the medium.
     WriteDurable,

@@ -22,7 +22,8 @@ const PREFIX_BYTES: usize = 155;
 const SMALL_MAX: u64 = 0o777_7777;
 /// Sizes and times above this do not fit 11 octal digits.
 const LARGE_MAX: u64 = 0o777_7777_7777;
-/// Owner in the header when a record has the real one: nobody, so that who ignores the record does no harm.
+/// Owner in the header when a record has the real one: the user nobody, so that a reader that ignores the
+/// record does no harm.
 const NOBODY: u64 = 65534;
 
 /// Appends an entry's headers to `out`: what has to stand before its data. Its length is a multiple of 512. For a sparse
@@ -259,7 +260,7 @@ fn push_time(key: &[u8], time: Time, out: &mut Vec<u8>) {
     push_record(key, &text, out);
 }
 
-/// The name of a header that stands for something else; who knows pax never sees it.
+/// The name of a header that stands for something else; pax readers never show it.
 fn made_up_name(prefix: &[u8], path: &[u8]) -> Vec<u8> {
     let base = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let mut name = prefix.to_vec();

@@ -12,11 +12,11 @@
 //! | of the entry | stands in |
 //! |---|---|
 //! | long names and targets, and those that are UTF-8 but not ASCII | `path`, `linkpath` |
-//! | names that are not UTF-8 | the header's own fields if they fit (nobody translates those), else `hdrcharset=BINARY` and `path` |
+//! | names that are not UTF-8 | the header's own fields if they fit (readers do not translate those), else `hdrcharset=BINARY` and `path` |
 //! | sizes from 8 GiB, owners from 2^21 | `size`, `uid`, `gid` |
 //! | times with nanoseconds, before 1970, after 2242 | `mtime`; `atime`, `ctime` wherever given |
 //! | extended attributes | `SCHILY.xattr.NAME`, any bytes; `=` and `%` in NAME as GNU tar writes them |
-//! | POSIX ACLs | `SCHILY.acl.*` as text with numbers, for those who restore ACLs, and `SCHILY.xattr.system.posix_acl_*`, for those who restore attributes only |
+//! | POSIX ACLs | `SCHILY.acl.*` as text with numbers, for readers that restore ACLs, and `SCHILY.xattr.system.posix_acl_*`, for readers that restore attributes only |
 //! | holes, where leaving them out saves room | GNU's PAX sparse format 1.0 |
 //!
 //! Invariants

@@ -277,7 +277,7 @@ fn gnu_tar_restores_everything() {
         let Some(dir) = ground() else { return };
         let Some(errors) = unpack(file.path(), dir.path(), &options) else { return };
         let said: Vec<&str> = errors.lines().filter(|line| !line.contains("'hdrcharset'")).collect();
-        // GNU tar itself tells that times are in the far past or future.
+        // GNU tar itself warns that times are in the far past or future.
         assert!(said.iter().all(|line| line.contains("time stamp")), "{said:?}");
         all.iter().for_each(|one| compare(dir.path(), one));
     }

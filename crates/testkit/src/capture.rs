@@ -23,8 +23,9 @@
 //!
 //! Invariants
 //! 1. No thread of this process waits for the mount: see the workers.
-//! 2. Order of the end: no more captures, workers stop, unmount, detach, then the FUSE server. In another order the
-//!    unmount would wait forever for a disk that nobody serves; a panic of the callback takes the same way.
+//! 2. Order of the end: no more captures, workers stop, unmount, detach, then the FUSE server. In another
+//!    order the unmount would wait forever for a disk without a server; a panic of the callback takes the
+//!    same path.
 
 mod disk;
 mod gate;

@@ -100,7 +100,7 @@ pub struct Entry {
     pub content: Option<Content>,
     /// Space used, in 512-byte units, as `stat` has it.
     pub blocks: u64,
-    /// Where the file or directory is on the device; `None` when nobody asked, or for what cannot be opened.
+    /// Where the file or directory is on the device; `None` when not requested, or for what cannot be opened.
     pub extents: Option<Vec<Extent>>,
 }
 
@@ -115,7 +115,7 @@ impl Manifest {
         Self::read(root, false)
     }
 
-    /// As [`of`](Self::of), and the extents of all files and directories, as FIEMAP tells them.
+    /// As [`of`](Self::of), and the extents of all files and directories, as FIEMAP returns them.
     ///
     /// # Panics
     /// As [`of`](Self::of), and on a file system without FIEMAP.

@@ -47,13 +47,13 @@ pub struct Recipe {
     pub source: Option<fn(&Path)>,
     /// What is done after mke2fs, in this order.
     pub steps: &'static [Step],
-    /// Who can be asked what the image holds.
+    /// The readers of an image.
     pub judge: Judge,
     /// mke2fs's arguments for an external journal, on a device of 8 MiB.
     pub journal: Option<&'static [&'static str]>,
 }
 
-/// Who can be asked what an image holds.
+/// The readers of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judge {
     /// This kernel mounts it, if only read-only.
@@ -152,8 +152,8 @@ impl Built {
         view.manifest()
     }
 
-    /// How another reader's manifest is to be compared with [`manifest`](Self::manifest): exactly, but for what debugfs
-    /// does not tell, and what the kernel's replay of fast commits makes up.
+    /// How another reader's manifest is to be compared with [`manifest`](Self::manifest): exactly, except for
+    /// what debugfs does not show, and what the kernel's replay of fast commits makes up.
     ///
     /// # Panics
     /// When dumpe2fs cannot read the superblock.

@@ -103,8 +103,9 @@ impl Drop for LoopMount {
 
 /// A file attached to a loop device, writable; written out and detached when dropped.
 ///
-/// What was written to the device is in the file after the drop, whoever else has the device open: the kernel
-/// writes a device's cache out when its *last* user closes it, and any scan of devices on the machine may be that.
+/// The file has everything that was written to the device after the drop, even if the device is still open
+/// elsewhere: the kernel writes a device's cache out when its *last* user closes it, and any scan of devices
+/// on the machine may be that.
 ///
 /// `mount -o loop,ro` attaches read-only, and then the kernel refuses to replay a journal. With a device attached
 /// apart from the mount it replays before it mounts read-only.

@@ -18,8 +18,9 @@
 //! - `btime`: only with inodes that have room for it (`i_extra_isize` from 24 on).
 //! - `xattrs`: whole names (`user.a`); ACLs in the form of the system call (version 2: `02 00 00 00`, then 8 bytes per
 //!   entry), not in the disk's (version 1, entries of 4 or 8 bytes); not `system.data` of inline data.
-//! - `content` of regular files: [`Content::from_reader`](crate::Content::from_reader) makes the digest; its `data` is
-//!   what `SEEK_DATA` and `SEEK_HOLE` tell: unwritten extents are holes, inline data is one run.
+//! - `content` of regular files: [`Content::from_reader`](crate::Content::from_reader) makes the digest; its
+//!   `data` is the result of `SEEK_DATA` and `SEEK_HOLE`: unwritten extents are holes, inline data is one
+//!   run.
 //! - `extents` of regular files and directories: [`Extent::join`](crate::Extent::join)ed.
 //! - without a key, an encrypted file is [`Content::Unreadable`](crate::Content::Unreadable) with `ENOKEY`; its name and
 //!   a symlink's target are the kernel's encoding of the ciphertext.

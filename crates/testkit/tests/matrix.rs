@@ -25,7 +25,7 @@ fn possible(recipes: Vec<Recipe>) -> Vec<Recipe> {
     recipes.into_iter().filter(|recipe| root || recipe.needs() == Needs::Nothing).collect()
 }
 
-/// Who reads an image twice sees one tree; who replays its journal leaves a clean image behind.
+/// Two reads of an image see one tree; a replay of its journal leaves a clean image.
 fn examine(built: &Built) {
     if !built.mountable {
         assert!(built.manifest().entries.len() > 1, "{}", built.name);

@@ -7,7 +7,7 @@ crate::rule::rules! { Bitmap;
         "Mark the clusters.";
     BM002 BLOCKS_LEAKED Error
         "Every cluster marked in a block bitmap is in use."
-        "The space is lost until somebody clears the mark."
+        "The space is lost until the mark is cleared."
         "Clear the marks.";
     BM003 INODES_UNMARKED Error
         "Every inode in use is marked in its group's inode bitmap."
@@ -15,7 +15,7 @@ crate::rule::rules! { Bitmap;
         "Mark the inodes.";
     BM004 INODES_LEAKED Error
         "Every inode marked in an inode bitmap is in use."
-        "The inode cannot be used until somebody clears the mark."
+        "The inode cannot be used until the mark is cleared."
         "Clear the marks.";
     BM005 BLOCK_CHECKSUM Error
         "The checksum of a block bitmap fits."

@@ -11,7 +11,7 @@ crate::rule::rules! { Directory;
         "Write a \".\" entry with the directory's own number over the first entry.";
     DI003 DOTDOT Error
         "The second entry of a directory is \"..\"."
-        "Without it nobody finds the way up from here."
+        "Without it there is no way up from here."
         "Write a \"..\" entry with the parent's number over the second entry.";
     DI004 DOTDOT_PARENT Error
         "\"..\" names the directory that holds this directory's name."
@@ -63,7 +63,7 @@ crate::rule::rules! { Directory;
         "Rename the second one.";
     DI017 SECOND_DOT Error
         "\".\" and \"..\" stand only at the beginning of a directory."
-        "A second one is reached by no path, and counts as a link that nobody expects."
+        "A second one is reached by no path, and counts as an unexpected link."
         "Clear the entry.";
     DI018 DIR_LINK Error
         "A directory has one name."
@@ -75,7 +75,7 @@ crate::rule::rules! { Directory;
         "Clear the entry; the file goes to lost+found if it was its only name.";
     DI020 UNENCRYPTED Error
         "Files, directories and symbolic links in an encrypted directory are encrypted."
-        "The kernel refuses to open such a file: somebody may have put it there to be taken for an encrypted one."
+        "The kernel refuses to open such a file: it may have been planted to be taken for an encrypted one."
         "Clear the entry; the file goes to lost+found.";
     DI021 UNREADABLE Fatal
         "A directory's blocks can be read."
@@ -119,7 +119,7 @@ crate::rule::rules! { Directory;
         "Rebuild the directory's index.";
     DI037 INDEX_UNREFERENCED Error
         "Every block of an indexed directory is in the index."
-        "Names in a block that the index forgot are found by nobody."
+        "No lookup finds the names in a block that is missing from the index."
         "Rebuild the directory's index.";
     DI038 INDEX_RANGE Error
         "The hashes of a leaf's names are in the range that the index gives it."
@@ -151,7 +151,7 @@ crate::rule::rules! { Directory;
         "Set the link count to the number of names.";
     DI054 UNATTACHED Error
         "An inode in use has a name, or is on its way to be deleted."
-        "A crash between making the inode and its name, or a lost directory block; its space is in use and nobody reaches it."
+        "A crash between making the inode and its name, or a lost directory block; its space is in use and unreachable."
         "Give it a name in lost+found, or free it if it is empty.";
     DI055 LINKS_STUCK Note
         "A directory has a link count of 1 only above 65,000 subdirectories."

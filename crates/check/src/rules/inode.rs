@@ -95,6 +95,6 @@ crate::rule::rules! { Inode;
         "Store 0.";
     IN024 HIDDEN_FIELDS Note
         "Fields that an inode without a name does not use are as small tools leave them."
-        "The inode was overwritten, in places that nobody reads."
+        "The inode was overwritten, in unused places."
         "Store 0.";
 }

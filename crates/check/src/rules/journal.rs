@@ -11,7 +11,7 @@ crate::rule::rules! { Journal;
         "Clear the feature.";
     JO003 BOTH Error
         "A journal is either inside or on another device."
-        "Nobody knows which of the two to replay."
+        "It is unknown which of the two to replay."
         "Keep the one whose superblock is sound.";
     JO004 EXTERNAL Note
         "The journal lies inside the file system."

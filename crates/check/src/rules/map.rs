@@ -1,4 +1,4 @@
-//! Rules of the area `EX`: extent trees, indirect maps, and who claims a cluster.
+//! Rules of the area `EX`: extent trees, indirect maps, and the owners of clusters.
 
 crate::rule::rules! { Map;
     EX001 HEADER Error

@@ -7,7 +7,7 @@ crate::rule::rules! { Orphan;
         "Clear the list; inodes without a name are found by the check of link counts.";
     OR002 LIST_LINK Error
         "Each inode on the orphan list leads to another one in use, or ends the list."
-        "Orphans behind a wrong link stay in use for nothing; a link back would make a careless driver run for ever."
+        "Orphans after a wrong link stay in use for nothing; a link back would be an endless loop in a careless driver."
         "End the list before the wrong link; inodes without a name are found by the check of link counts.";
     OR003 PENDING Note
         "No inode waits to be deleted or truncated."
@@ -43,6 +43,6 @@ crate::rule::rules! { Orphan;
         "Free the inode.";
     OR017 FILE_WITHOUT_JOURNAL Error
         "Only file systems with a journal have an orphan file."
-        "Orphans are found again after a replay; without a journal nobody looks into the file."
+        "Orphans are found again after a replay; without a journal the file is not read."
         "Free the inode, clear the feature.";
 }

@@ -14,7 +14,7 @@ crate::rule::rules! { Quota;
         "Owners are refused space they should have, or get more than their limit."
         "Write the usage counted.";
     QU005 MISSING Error
-        "Who uses space has an entry in the quota file."
+        "Every owner of space has an entry in the quota file."
         "The owner's usage is not limited."
         "Add an entry with the usage counted.";
 }

@@ -55,7 +55,7 @@ crate::rule::rules! { Superblock;
         "Store 32.";
     SB015 RESERVED_GDT Note
         "Reserved descriptor blocks belong to the resize inode; without it there are none."
-        "Blocks are kept for growing the file system that nobody will use."
+        "Blocks are reserved for growing the file system and will not be used."
         "Store 0, or repair the resize inode.";
     SB016 QUOTA_INODE Note
         "Quota inodes are named only with the quota feature, and are those that the format keeps for it."
@@ -70,7 +70,7 @@ crate::rule::rules! { Superblock;
         "A driver met damage and noted it; the time, place and function of the first and the last error are in the superblock."
         "Clear the record after a check without findings.";
     SB019 MMP Error
-        "With multiple-mount protection, the superblock names a block that holds its magic, and nobody has the file system open."
+        "With multiple-mount protection, the superblock names a block that holds its magic, and the file system is not in use."
         "Another machine may be writing at this moment, or the block was overwritten."
         "Write a clean block.";
     SB021 RESIZE_INODE Error

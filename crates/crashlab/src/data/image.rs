@@ -1,4 +1,4 @@
-//! Images whose free blocks hold what somebody else left there.
+//! Images whose free blocks have content of other files.
 
 use std::ops::RangeInclusive;
 use std::path::Path;

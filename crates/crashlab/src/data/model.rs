@@ -7,7 +7,7 @@ use volume::Allocate;
 
 use super::step::{NAMES, Step, UNIT};
 
-/// Files by number, and who has which name.
+/// Files by number, and the file of each name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory {
     pub(super) files: BTreeMap<u32, Arc<Vec<u64>>>,

@@ -267,7 +267,7 @@ pub(super) fn to_units(bytes: &[u8]) -> Result<Vec<u64>, String> {
     Ok(units.iter().map(|unit| u64::from_le_bytes(*unit)).collect())
 }
 
-/// A commit of somebody else's, which comes between the steps of writing back.
+/// A commit of another thread, between the steps of write-back.
 struct Commit {
     volume: Arc<Volume>,
     clock: Ino,

@@ -8,13 +8,13 @@ use super::{DataKind, Space};
 
 /// Names that files have.
 pub(super) const NAMES: usize = 4;
-/// Bytes of a unit: it tells who wrote it. Places and sizes are multiples of it.
+/// Bytes of a unit, which contains its writer. Offsets and sizes are multiples of it.
 pub(super) const UNIT: u64 = 8;
 
 /// One step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A new file with this name, which nobody has.
+    /// A new file with this unused name.
     Create(usize),
     /// Bytes, from a place on; a length.
     Write(usize, u64, u64),
@@ -28,7 +28,7 @@ pub enum Step {
     Nothing,
     /// The name goes, and the file.
     Unlink(usize),
-    /// The second name becomes the first's file's; who had it goes.
+    /// The second name becomes the first's file's; its previous file goes.
     Rename(usize, usize),
     /// The file is made durable.
     Fsync(usize),

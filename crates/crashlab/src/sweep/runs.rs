@@ -266,7 +266,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn report(&self, (case, failing): (usize, usize), why: &str) -> String {
         let Failing { what, effect, times, tail } = self.failing;
-        let times = if times == u64::MAX { "for ever".to_owned() } else { format!("{times} times") };
+        let times = if times == u64::MAX { "forever".to_owned() } else { format!("{times} times") };
         format!(
             "{:?} {:?}, then {tail:?}: {what:?} {} {effect:?} {times}; then {:?}, {:?}: {why}\n    repeat: --world {:?} --case \
              {case} --failing {failing} --number {}",

@@ -41,7 +41,7 @@ impl FileDevice {
         let fits = parts.len() > 1 && parts.iter().all(|(offset, bufs)| self.fits_ring(*offset, bufs));
         let done = if fits && self.wants_rings() { self.rings.read(&self.file, parts) } else { None };
         for (at, (offset, bufs)) in parts.iter_mut().enumerate() {
-            // What came short, was interrupted or failed has its turn again, by calls, which tell what is wrong.
+            // Short, interrupted and failed transfers are repeated by system calls, which return the error.
             let is_whole =
                 |done: &Vec<std::io::Result<usize>>| matches!(&done[at], Ok(got) if *got as u64 == lens[at]);
             if !done.as_ref().is_some_and(is_whole) {
@@ -227,7 +227,7 @@ mod tests {
         std::fs::write(file.path(), [1; 1000]).unwrap();
         let error = FileDevice::open(file.path(), true).unwrap().with_direct().unwrap_err();
         assert!(error.to_string().contains("multiple of 512"), "{error}");
-        // It is used as before, by who has it.
+        // The holder uses it as before.
         assert!(rustix::fs::fcntl_getfl(file.as_file().as_fd()).is_ok());
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn read_primary(device: &dyn Device) -> Result<Table, ()> {
     primary(device).map_err(|_| ())
 }
 
-/// What a damaged primary copy still tells.
+/// What a damaged primary copy still contains.
 struct Primary {
     why: Broken,
     /// Sector size and LBA of the backup, if the header is sound and only its entries are not.

@@ -127,7 +127,7 @@ struct Chain<'d> {
     device: &'d dyn Device,
     /// Number of the next logical partition.
     next: u32,
-    /// Sectors of all links that were read: a link that comes again would lead round for ever.
+    /// Sectors of all links that were read: a link that comes again would be a cycle.
     seen: HashSet<u64>,
     table: Table,
 }

@@ -71,7 +71,7 @@ impl Difference {
         let Some(file) = self.file else { return self.ops.clone() };
         let of_file = |op: &&Op| op.file().is_none_or(|of| of == file);
         let ops: Vec<Op> = self.ops.iter().filter(of_file).copied().collect();
-        // A create that was refused tells nothing: the last one behind an unlink does.
+        // A refused create shows nothing: the last one after an unlink does.
         let start = ops.iter().rposition(|op| matches!(op, Op::Unlink { .. })).map_or(0, |n| n + 1);
         // The unlink itself may be what shows it.
         let start = if start == ops.len() { 0 } else { start };
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn bytes_in_a_hole_are_found() {
-        for (fills, words) in [(true, "told to be a hole"), (false, "is expected")] {
+        for (fills, words) in [(true, "returned as a hole"), (false, "is expected")] {
             let mut generator = Generator::new(1, Options::default());
             let mut model = Model::new(Limits { fills, ..Limits::default() });
             let mut subjects: [&mut dyn DataFs; 1] = [&mut Holey::default()];

@@ -1,8 +1,8 @@
 //! Random operations near the places where file systems go wrong: bounds of blocks, clusters and pages, the end of the
 //! file, what direct and indirect blocks reach, and the largest sizes.
 //!
-//! The generator keeps a model of its own, so that it can aim. The same seed and options give the same operations for
-//! ever.
+//! The generator keeps a model of its own for aiming. The same seed and options always give the same
+//! operations.
 
 use super::model::{Limits, Model};
 use super::{DataFs, Fallocate, Op, Whence};
@@ -197,7 +197,8 @@ impl Generator {
             Fallocate::Punch | Fallocate::Collapse => (pos, len),
             _ => (pos, len.min(RESERVE_MAX)),
         };
-        // Blocks behind the end and near the last one would be in the way of an insert, which the size does not tell.
+        // Blocks past the end and near the last one would be in the way of an insert, which the size does not
+        // show.
         let is_behind = matches!(mode, Fallocate::Keep | Fallocate::ZeroKeep);
         let is_high = (max / 2..=max).contains(&pos.saturating_add(len));
         let pos = if is_behind && is_high { pos / 4 } else { pos };

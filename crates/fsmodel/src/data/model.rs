@@ -1,6 +1,6 @@
 //! Files of bytes in memory that know the right answers.
 //!
-//! Owns: bytes, sizes and refusals; what may be told of holes. Does **not** own: which blocks are written
+//! Owns: bytes, sizes and refusals; the bounds of holes. Does **not** own: which blocks are written
 //! (`model/blocks.rs`).
 //!
 //! Invariants
@@ -365,9 +365,9 @@ impl Model {
 
     /// Is `answer`, of a subject, right where this model, which has done the operation already, answered `expected`?
     ///
-    /// Of seeks, and of maps where [`Limits`] leave them open, it asks what is true of every file system: what is told
-    /// to be a hole holds zeros only, places lie between the position asked for and the size, and nothing is found from
-    /// the size on.
+    /// Of seeks, and of maps where [`Limits`] leave them open, it requires what holds for every file system:
+    /// a reported hole has only zeros, results lie between the requested position and the size, and nothing
+    /// is found from the size on.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -428,7 +428,7 @@ impl Model {
 }
 
 fn no_byte(op: &Op, byte: Option<u64>) -> Result<(), String> {
-    byte.map_or(Ok(()), |pos| Err(format!("{op:?}: there is a byte at {pos}, in what is told to be a hole")))
+    byte.map_or(Ok(()), |pos| Err(format!("{op:?}: there is a byte at {pos}, in a reported hole")))
 }
 
 impl DataFs for Model {

@@ -1,4 +1,4 @@
-//! The tree as the kernel tells it.
+//! The tree as the kernel returns it.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -252,7 +252,7 @@ impl Model {
         }
     }
 
-    /// Floors of directories below and including this one, told no further than `max`; 0 for anything else.
+    /// Levels of directories below and including this one, counted up to `max`; 0 for anything else.
     pub(crate) fn height(&self, at: &At, max: usize) -> usize {
         let Ok(top) = self.object(at) else { return 0 };
         let mut floor: Vec<Ino> = vec![top];
@@ -275,7 +275,7 @@ impl Model {
     }
 }
 
-/// Names that every directory has and nobody may take.
+/// Names that every directory has and that cannot be created.
 fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }

@@ -29,7 +29,8 @@ impl Model {
         let inode = self.edit(ino);
         inode.uid = uid.unwrap_or(inode.uid);
         inode.gid = gid.unwrap_or(inode.gid);
-        // Even where nobody's ids change. Set-group-id without execution once meant mandatory locking: root keeps it.
+        // Even where no id changes. Set-group-id without execution once meant mandatory locking: root keeps
+        // it.
         if !inode.is_dir() {
             inode.mode &= !S_ISUID;
             if inode.mode & S_IXGRP != 0 {
@@ -134,7 +135,7 @@ impl Model {
         self.may_have(ino, name, Errno::EPERM)
     }
 
-    /// Refuses "user." where the permission bits do not speak of content, and names that nobody keeps.
+    /// Refuses "user." where the permission bits do not apply to content, and unknown prefixes.
     fn may_have(&self, ino: Ino, name: &[u8], refusal: Errno) -> Result<(), Errno> {
         let is_user = name.starts_with(b"user.");
         if is_user && !matches!(self.inode(ino).kind, Kind::File | Kind::Dir) {

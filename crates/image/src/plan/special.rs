@@ -320,7 +320,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// A quota file with what each id uses, as `usage` tells for each node.
+    /// A quota file with what each id uses, as `usage` states for each node.
     fn quota_file(&self, kind: QuotaKind, usage: impl Fn(&Self, u32) -> QuotaEntry) -> QuotaFile {
         let mut file = QuotaFile::new(kind);
         let mut entries: BTreeMap<u32, QuotaEntry> = BTreeMap::new();

@@ -253,7 +253,7 @@ pub fn read_oci<E: From<SourceFault>>(
     }
 }
 
-/// Who stopped the walk.
+/// What stopped the walk.
 enum LayerFault<E> {
     Source(SourceFault),
     Sink(E),

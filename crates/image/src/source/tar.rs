@@ -392,7 +392,7 @@ impl TarReader {
         Ok(bytes)
     }
 
-    /// Steps over a member's content that nobody wants.
+    /// Skips a member's unused content.
     fn skip_content(&mut self, path: &[u8], size: u64) -> Result<(), SourceFault> {
         if !self.input.skip(size).map_err(|e| self.unreadable(path, e))? {
             return Err(self.fault(path, content_cut(size)));

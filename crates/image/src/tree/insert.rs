@@ -339,7 +339,7 @@ impl Tree {
     }
 
     fn push_record(&mut self, dir: u32, name: &[u8], node: u32, layer: u16) -> Result<u32, InsertFault> {
-        // Sources check their names; but a parent may be implied by a symlink, whose target nobody has checked.
+        // Sources check their names; but a parent may be implied by a symlink, whose target is unchecked.
         if !(1..=255).contains(&name.len()) || name.contains(&b'/') || name.contains(&0) {
             return Err(InsertFault::BadName { len: name.len() });
         }

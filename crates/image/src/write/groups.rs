@@ -152,7 +152,7 @@ impl Writer<'_, '_> {
             let mut copy = self.plan.superblock.clone();
             copy.block_group_nr = group as u16;
             if group != 0 {
-                // Whoever needs a copy has lost the primary, and must check what else is lost.
+                // A reader of a copy has lost the primary, and must check what else is lost.
                 copy.state &= !superblock::STATE_CLEAN;
             }
             let bytes = copy.sealed();

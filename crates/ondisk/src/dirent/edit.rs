@@ -80,7 +80,7 @@ impl Insertion {
         [(self.before_at + 4, own), entry]
     }
 
-    /// What is there before, if the room is as it was told: an offset, and bytes.
+    /// The expected old bytes, if the free space is as stated: an offset, and bytes.
     #[must_use]
     pub fn there(&self) -> (usize, &[u8]) {
         // An unused entry has no inode, a used one has its length.
@@ -186,8 +186,8 @@ impl DirFormat {
         Some(insertion.left)
     }
 
-    /// What [`insert_at`](Self::insert_at) does to the bytes of the area, for who knows the room there without looking.
-    /// `None` when it is too small.
+    /// The bytes that [`insert_at`](Self::insert_at) changes in the area, for a caller that knows the free
+    /// space without reading it. `None` when it is too small.
     #[must_use]
     pub fn insertion(&self, hole: Hole, ino: Ino, kind: FileType, name: &[u8]) -> Option<Insertion> {
         debug_assert!((1..=NAME_LEN_MAX).contains(&name.len()) && ino.0 != 0, "names have 1 to 255 bytes");

@@ -22,7 +22,7 @@ impl DxFormat {
         let area = &mut block[entries_at(kind)..];
         let mut entries = entries.into_iter();
         for (i, raw) in area.chunks_exact_mut(ENTRY_LEN).enumerate().take(count).skip(from) {
-            let entry = entries.next().expect("as many entries as were told");
+            let entry = entries.next().expect("as many entries as stated");
             if i > 0 {
                 raw[..4].copy_from_slice(&entry.hash.to_le_bytes());
             }
@@ -31,7 +31,7 @@ impl DxFormat {
         area[2..4].copy_from_slice(&(count as u16).to_le_bytes()); // the largest limit is 8191
     }
 
-    /// Tells a root how many levels of nodes are below it.
+    /// Gives a root the number of node levels below it.
     ///
     /// # Panics
     /// If the block is shorter than a root's header.
@@ -39,7 +39,7 @@ impl DxFormat {
         root[std::mem::offset_of!(RawRoot, indirect_levels)] = levels;
     }
 
-    /// Tells a root its parent.
+    /// Gives a root its parent.
     ///
     /// # Panics
     /// If the block is shorter than a root's header.

@@ -1,4 +1,4 @@
-//! One entry of a quota file at a time: found, added, counted up and down, for who changes the file in place.
+//! One entry of a quota file at a time: found, added, counted up and down, for changing the file in place.
 //!
 //! ```text
 //! find(id)    header -> root -> 3 tree blocks, one byte of the id each -> leaf -> the entry's place
@@ -7,8 +7,8 @@
 //!
 //! Two lists run through the file: free blocks (singly linked), and leaves with a free entry (doubly linked).
 //!
-//! Does **not** own: the file's blocks. It asks for them, and an insertion answers with those that changed, so that who writes
-//! may still refuse.
+//! Does **not** own: the file's blocks. It reads them through the caller, and an insertion returns the
+//! changed ones, so that the caller may still refuse.
 //!
 //! Invariants
 //! 1. Every number from the file is held against its count of blocks; a way down has four steps.

@@ -3,8 +3,8 @@
 //! Invariants
 //! 1. The server has one thread and the file is opened with `FOPEN_DIRECT_IO`: a write of the loop device is one
 //!    request (or a few, in order), and nothing is kept back in a page cache.
-//! 2. The server never waits for whoever wants a copy. Programs of the callback (`losetup --find` asks every loop device
-//!    for its backing file's attributes) wait for the server.
+//! 2. The server never waits for a thread that requests a copy. Programs of the callback (`losetup --find`
+//!    asks every loop device for its backing file's attributes) wait for the server.
 //! 3. `durable` is the disk at the last flush; `current` is `durable` with all of `pending` written in order.
 
 use std::ffi::OsStr;
@@ -47,7 +47,7 @@ pub(super) struct Snapshot {
     pub(super) n_lost: u64,
 }
 
-/// A served disk. Ends when dropped; whoever has it open should be gone by then.
+/// A served disk. Ends when dropped; its users should be gone by then.
 pub(super) struct Disk {
     state: Arc<Mutex<State>>,
     // The session before the directory it is mounted on.
@@ -153,7 +153,7 @@ impl State {
             Cut::AllHandedOver => (self.current.clone(), 0),
             Cut::LosesUnflushed => survivors(&self.durable, &self.pending, &mut armed.random),
         };
-        // There is room for the one that was wanted; nobody listens any more when the captures end.
+        // There is room for the requested one; the receiver is gone when the captures end.
         let _ = armed.snapshots.try_send(Snapshot { bytes, n_writes: self.n_writes, n_lost });
     }
 }

@@ -1,8 +1,8 @@
 //! What is done to the file system while it is captured.
 //!
-//! The work is done by shells, one per worker, that are told what to do line by line; this process never touches the
-//! mount. It serves the disk below: if one of its threads waited for that disk when the process is killed, the process
-//! could not end, the disk would never fail, and everybody who calls `sync` would hang.
+//! The work is done by shells, one per worker, which read commands line by line; this process never touches
+//! the mount. It serves the disk below: if one of its threads waited for that disk when the process is
+//! killed, the process could not end, the disk would never fail, and all callers of `sync` would hang.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -17,7 +17,7 @@ const N_NAMES: u64 = 30;
 /// Requests between two looks at the gate.
 const BATCH: usize = 4;
 
-/// Works below `root` until told to stop.
+/// Works below `root` until stopped.
 ///
 /// # Panics
 /// When the shell cannot be started or goes away.
@@ -31,7 +31,7 @@ pub(super) fn work(root: &Path, number: usize, seed: u64, gate: &Gate) {
         let mut batch = String::new();
         for _ in 0..BATCH {
             let dir = if random.below(4) == 0 { "shared" } else { &own };
-            // Contents tell which write they come from.
+            // Contents show which write they come from.
             serial += 1;
             batch.push_str(&request(dir, &format!("worker-{number}-write-{serial}"), &mut random));
             batch.push('\n');

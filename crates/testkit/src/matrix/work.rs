@@ -147,7 +147,7 @@ pub(super) fn everything(root: &Path) {
     let _ = adversarial_within(root, &Limits::for_block_size(Place::new(root).block_size()));
 }
 
-/// As [`everything`] for `mke2fs -d` and debugfs, who read every hole.
+/// As [`everything`] for `mke2fs -d` and debugfs, which read every hole.
 pub(super) fn everything_small(root: &Path) {
     let _ = adversarial_within(root, &Limits { sparse_bytes: 4 << 20, ..Limits::default() });
 }

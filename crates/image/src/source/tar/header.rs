@@ -25,7 +25,7 @@ pub(super) const BLOCK: usize = 512;
 /// One block of an archive.
 pub(super) type Block = [u8; BLOCK];
 
-/// Who wrote a header; decides what stands behind byte 257.
+/// The program that wrote a header; decides the meaning of the bytes from 257 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// Before POSIX: nothing stands there.
@@ -42,7 +42,7 @@ pub(super) enum Dialect {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header<'a> {
     block: &'a Block,
-    /// Who wrote it.
+    /// The program that wrote it.
     pub(super) dialect: Dialect,
 }
 
@@ -89,8 +89,9 @@ impl<'a> Header<'a> {
 
     /// Does a GNU header have a prefix of its name where GNU tar has times?
     ///
-    /// Programs made by Go before 1.8 (Docker up to 17.05) wrote such. Go tells them by fields that are no times, and a prefix that
-    /// is ASCII; so it is done here, since what reads those layers is made by Go.
+    /// Programs made by Go before 1.8 (Docker up to 17.05) wrote such headers. Go recognises them by fields
+    /// that are no times, and an ASCII prefix; this code does the same, because readers of those layers are
+    /// made by Go.
     pub(super) fn has_docker_prefix(&self) -> bool {
         let is_time = |at: usize| {
             let field = &self.block[at..at + 12];

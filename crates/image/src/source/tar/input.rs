@@ -34,8 +34,8 @@ const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS_AHEAD: usize = 4;
 /// What an xz decoder may take; `xz -9` needs 65 MiB.
 const XZ_MEMORY_MAX: u64 = 256 << 20;
-/// How much of a plain stream is read behind the archive's end, so that its writer does not die of a broken pipe while
-/// it writes its last record. Bounded, or `/dev/zero` would be read for ever.
+/// How much of a plain stream is read after the archive's end, so that its writer gets no broken pipe while
+/// it writes its last record. Bounded, or `/dev/zero` would be read forever.
 const DRAIN_BYTES_MAX: u64 = 16 << 20;
 
 /// Where an archive comes from.
@@ -408,7 +408,7 @@ impl Read for StreamInput {
             let chunk = self.next_chunk()?;
             let empty = std::mem::replace(&mut self.chunk, chunk);
             self.used = 0;
-            // Nobody may want it any more; then the memory is freed here.
+            // The receiver may be gone; then the memory is freed here.
             let _ = self.give_back.try_send(empty);
         }
         let got = (&self.chunk[self.used..]).read(buf)?;

@@ -148,7 +148,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     image("extents-by-e2fsck", "64M", &["-t", "ext4", "-b", "1024", "-O", "^extents,^64bit,^metadata_csum,^metadata_csum_seed"])
         .steps(&[Step::Kernel("rw", mixed), Step::Tune2fs(&["-O", "extents"]), Step::E2fsck(&["-fy", "-E", "bmap2extent"])]),
 
-    // Hashes of directories: each by what mke2fs is told, unsigned by the superblock's flag.
+    // Hashes of directories: each by an option of mke2fs, unsigned by the superblock's flag.
     image("hash-legacy", "16M", &["-t", "ext4", "-b", "1024"]).steps(&[Step::Tune2fs(&["-E", "hash_alg=legacy"]), SIGNED, Step::Kernel("rw", dirs::indexed)]),
     image("hash-half-md4", "16M", &["-t", "ext4", "-b", "1024"]).steps(&[Step::Tune2fs(&["-E", "hash_alg=half_md4"]), SIGNED, Step::Kernel("rw", dirs::indexed)]),
     image("hash-tea", "16M", &["-t", "ext4", "-b", "1024"]).steps(&[Step::Tune2fs(&["-E", "hash_alg=tea"]), SIGNED, Step::Kernel("rw", dirs::indexed)]),
