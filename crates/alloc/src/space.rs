@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! free on disk = available + dirty          dirty: promised to delayed writes, without blocks yet
-//! everybody stops at   available = root reserve + pool
+//! other users stop at  available = root reserve + pool
 //! root stops at        available = pool
 //! metadata that must not fail (conversions, splits) stops at 0
 //! ```

@@ -1,7 +1,7 @@
 //! Windows: clusters reserved for one user that will need the next ones, usually a growing directory.
 //!
 //! ```text
-//! | allocated here | window: busy in memory, free in the bitmap | somebody else's ...
+//! | allocated here | window: busy in memory, free in the bitmap | another owner's ...
 //!                  ^ the next request takes from here
 //! ```
 //!

@@ -64,7 +64,7 @@ impl Bench {
     }
 }
 
-/// Lets a command run as the user nobody when this process is root.
+/// Lets a command run as the user `nobody` when this process is root.
 fn as_nobody(command: &mut std::process::Command) -> &mut std::process::Command {
     if is_root() { command.uid(65_534).gid(65_534) } else { command }
 }

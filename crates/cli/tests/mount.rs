@@ -21,7 +21,7 @@ const UNREADABLE: i32 = 8;
 const FAILED: i32 = 1;
 /// How long anything may take that should take no time; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// An ordinary user: nobody's uid.
+/// An ordinary user: the uid of `nobody`.
 const NOBODY: u32 = 65534;
 
 /// A mount that is gone when this is dropped, whatever happened.
@@ -630,7 +630,7 @@ fn modes_count_where_others_may_look() {
         std::fs::write(source.join(name), name).unwrap();
         std::fs::set_permissions(source.join(name), PermissionsExt::from_mode(mode)).unwrap();
     }
-    // Version 2: owner rw-, user NOBODY r--, group ---, mask r--, others ---.
+    // Version 2: owner rw-, user `NOBODY` r--, group ---, mask r--, others ---.
     let mut acl = vec![2, 0, 0, 0];
     for (tag, rights, id) in
         [(1u16, 6u16, u32::MAX), (2, 4, NOBODY), (4, 0, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)]

@@ -17,7 +17,7 @@ use testkit::{DiffOptions, LoopMount, Manifest, Time, diff, e2fsck_clean};
 
 /// Another program writes to the image.
 const BUSY: i32 = 10;
-/// An ordinary user: nobody's uid.
+/// An ordinary user: the uid of `nobody`.
 const NOBODY: u32 = 65534;
 
 /// Everything that a shell does to names and attributes. Stands alone in its directory.

@@ -138,7 +138,7 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
         let is_open_to_all = dir.mode() & 0o1002 == 0o1002;
         if is_open_to_all && link.uid() != rustix::process::geteuid().as_raw() && link.uid() != dir.uid() {
             let why = format!(
-                "{} is a symbolic link of another user in a directory that everybody may write to: \
+                "{} is a symbolic link of another user in a world-writable directory: \
                  name the file that is meant",
                 path.display()
             );

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! leaves in the order of the index:  [0 .. 0x40)  [0x40 .. 0x91]  [0x91, continued .. 0xF0)
-//! names of 0x91 may lie in two leaves: they wait until the second was read, all others are told leaf by leaf
+//! names of 0x91 may lie in two leaves: they stay pending until the second was read, all others are returned leaf by leaf
 //! ```
 //!
 //! Splits of leaves do not move names in this order. Memory: the entries of one leaf, and those of one hash where leaves

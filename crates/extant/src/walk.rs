@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  workers:  pending directories, nearest to the caller first -> list, load inodes sorted by number -> listings ahead
-//!  caller:   next() takes the listing that is next in pre-order; one that nobody began yet it makes itself
+//!  caller:   next() takes the listing that is next in pre-order; if no worker has started it, makes it itself
 //! ```
 //!
 //! Invariants

@@ -4,7 +4,7 @@
 //!            a cold entry comes                        nothing cold left
 //!   none ------------------------> cold (FIFO) ----------------------------> warm (FIFO)
 //!     ^                             |  ^  |                                     |
-//!     |   nothing left to forget    |  |  | found again: once more round       | too many are warm: who was not
+//!     |   nothing left to forget    |  |  | found again: once more round       | too many are warm: those not
 //!     +-----------------------------+  +--+                                     | found again loses protection
 //!                                   ^-------------------------------------------+
 //! ```

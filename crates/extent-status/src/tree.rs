@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! index    0 -> 2    640 -> 0    9000 -> 1         key of a chunk -> its slot; none while there are few chunks
-//! chunks   [640.. ] [9000.. ] [0.. ]              dense: who goes leaves its slot to the last one
+//! chunks   [640.. ] [9000.. ] [0.. ]              dense: the last one moves into a freed slot
 //! ```
 //!
 //! Owns: the order of entries, merging, splitting, memory per entry. Does **not** own: locks, reservations, statistics, what is

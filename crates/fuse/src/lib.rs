@@ -25,7 +25,7 @@
 //! let server = Arc::new(Server::new(volume(), Box::new(|damage| eprintln!("{damage}"))));
 //! let options = MountOptions::new("a.img");
 //! let mounted = Mounted::new(Arc::clone(&server), "/mnt".as_ref(), &options, Threads::default())?;
-//! mounted.serve()?; // until somebody unmounts it
+//! mounted.serve()?; // until it is unmounted
 //! server.close()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -5,8 +5,8 @@
 //! transfers, and the rest stays pending under the position where the reader will continue.
 //!
 //! ```text
-//!  list(dir, 0) -> gather 1000 names -> 180 told ........ 820 wait under (dir, cursor of the 180th)
-//!  list(dir, cursor of the 180th) -> taken up, 180 told . 640 wait
+//!  list(dir, 0) -> gather 1000 names -> 180 returned .... 820 pending under (dir, cursor of the 180th)
+//!  list(dir, cursor of the 180th) -> taken up, 180 returned, 640 pending
 //! ```
 //!
 //! Does **not** own: what a directory holds ([`Serve::list`] is asked).

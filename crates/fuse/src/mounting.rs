@@ -113,7 +113,7 @@ pub enum MountFault {
     NoDevice,
     /// The device's mode keeps us out.
     #[error(
-        "/dev/fuse cannot be opened: {0}; it is meant to be open for everybody: `chmod 666 /dev/fuse` as root \
+        "/dev/fuse cannot be opened: {0}; it should be open for all users: `chmod 666 /dev/fuse` as root \
          (a container needs `--device /dev/fuse` as well)"
     )]
     DeviceForbidden(io::Error),

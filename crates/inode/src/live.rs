@@ -5,7 +5,7 @@
 //!                                                              '--> on the list of the running transaction
 //!   freeze(), while no handle is open: the list is the commit's, the next transaction has an empty one
 //!   write_frozen(handle), while the next one runs: each inode of the list into its table block, checksum and all, once;
-//!                                                   new table blocks as those who made their inodes left them: see `changed`
+//!                                                   new table blocks encoded by their creators: see `changed`
 //! ```
 //!
 //! Invariants

@@ -3,7 +3,7 @@
 //! ```text
 //! giant-trees   100 jobs with 5 files each append block by block; far more is dirty than clean       how long is one inode's turn?
 //! many-inodes   the same, and 20 jobs that go round 400,000 files, every other block                 how long is the list?
-//! reader        a reader that comes back to some places more than to others, beside 100 streams      who stays?
+//! reader        a reader that comes back to some places more than to others, beside 100 streams      which stay?
 //! ```
 //!
 //! The loads are those of the study of 2014, without its disk: files are functions from block to extent, a

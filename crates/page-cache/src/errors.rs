@@ -4,10 +4,10 @@
 //! errors were reported to it:
 //!
 //! ```text
-//! file    0 ----- error 1 ----- told ----- error 2
+//! file    0 ----- error 1 -- reported ---- error 2
 //! A open at 0:                  "1"                  "2"
 //! B open at 0:                             "2"            one report, of the latest, for both
-//! C opened before anybody was told of 1:   "1"            or it would be lost with the one who wrote
+//! C opened before 1 was reported:          "1"            or it would be lost with the writer
 //! D opened after:                          nothing of 1
 //! ```
 //!

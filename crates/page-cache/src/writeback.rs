@@ -3,7 +3,7 @@
 //! ```text
 //!            take                    done
 //! dirty  ----------->  writing  ------------->  clean
-//!   ^                     |  failed: clean, and the error is noted for everybody who has the file open
+//!   ^                     |  failed: clean, and the error is noted for all open files
 //!   +---------------------+
 //!     put back (or dropped): dirty since when it was
 //! ```

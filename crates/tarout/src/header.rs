@@ -22,7 +22,7 @@ const PREFIX_BYTES: usize = 155;
 const SMALL_MAX: u64 = 0o777_7777;
 /// Sizes and times above this do not fit 11 octal digits.
 const LARGE_MAX: u64 = 0o777_7777_7777;
-/// Owner in the header when a record has the real one: the user nobody, so that a reader that ignores the
+/// Owner in the header when a record has the real one: the user `nobody`, so that a reader that ignores the
 /// record does no harm.
 const NOBODY: u64 = 65534;
 

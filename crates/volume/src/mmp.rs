@@ -3,7 +3,7 @@
 //! ```text
 //! claim:  clean? ------------------------------> write a number of ours -> read it back -> held
 //!         a number? wait: does it still change? -- no --^                  (after a wait, if there was a number before)
-//!                                               -- yes -> somebody is there: refused
+//!                                               -- yes -> in use: refused
 //! held:   every few seconds: is it still our number? then the next one; else lost: nothing may be written any more
 //! drop:   clean
 //! ```

@@ -668,7 +668,7 @@ impl Worker<'_> {
         let Some(fd) = opened.take() else { return Ok(()) };
         let file = File::from(fd);
         let filled = self.fill(job, &file);
-        // Also of an incomplete file: no user may read it who could not read it in the image.
+        // Also of an incomplete file: it must not be readable for users without access in the image.
         let attributes = match &job.loaded.xattrs {
             Ok(attributes) => attributes.clone(),
             Err(fault) => {

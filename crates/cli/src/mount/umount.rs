@@ -3,7 +3,7 @@
 //! ```text
 //!  unmounted here --- other mounts of it in sight (bind) -------------> done: the server goes on
 //!                 --- the connection is gone, the server writes home -> wait, with a word now and then; done when it has ended
-//!                 --- the connection lives: another mount namespace --> write everything home through it, say who, exit 10
+//!                 --- the connection lives: another mount namespace --> write everything home through it, name the holders, exit 10
 //! ```
 
 use std::ffi::OsStr;

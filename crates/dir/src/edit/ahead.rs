@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! one name after the other     hash  index....  leaf's notes....  leaf's bytes....  change | hash  index....
-//! 16 told before               16 hashes, 16 index...., 16 notes...., 16 bytes....  | change change change change ..
+//! 16 hinted before             16 hashes, 16 index...., 16 notes...., 16 bytes....  | change change change change ..
 //!                                         '--- waited for together ---'
 //! and 16 more before those     16 hashes, 16 index.... of these, bytes of those     | change change change change .. of those
 //! ```

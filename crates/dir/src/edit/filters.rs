@@ -1,7 +1,7 @@
 //! For leaves without notes: what none of their names is known by.
 //!
 //! ```text
-//! leaf:  | 512 bits | 512 bits | 512 bits | 512 bits |     a line of the processor's cache for each KiB of a leaf
+//! leaf:  | 512 bits | 512 bits | 512 bits | 512 bits |     a CPU cache line for each KiB of a leaf
 //! ```
 //!
 //! A name's line is chosen by its key, and so are four bits in it, which are set: a Bloom filter in each

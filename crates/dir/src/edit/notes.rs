@@ -4,7 +4,7 @@
 //! bucket:  | 10 hashes | 10 offsets | len | spilled |     64 bytes: a cache line
 //!
 //! A name's bucket goes by its hash. Is it full, the next one with room takes the name, and all that were passed say so
-//! ("spilled"): whoever looks for a name looks on in the next.
+//! ("spilled"): a lookup continues in the next.
 //! ```
 //!
 //! A directory of a million names has more of this than the CPU caches hold, and names come in no order. So

@@ -1,8 +1,8 @@
 //! Ways through an index.
 //!
 //! ```text
-//! path:  root, entry 2 -> node 9, entry 41 -> leaf 77      for who changes the index
-//! way:                                        leaf 77      for who does not: and names of a hash go on behind it, or do not
+//! path:  root, entry 2 -> node 9, entry 41 -> leaf 77      for changes of the index
+//! way:                                        leaf 77      otherwise; and whether names of a hash continue after it
 //! ```
 
 use base::Lblk;

@@ -5,7 +5,7 @@
 //! counted.
 //!
 //! ```text
-//!  told: count + 1    [count > 0, named] -- last name taken --> [count > 0, kept] -- forgotten, count = 0 --> to be let go
+//!  reply: count + 1   [count > 0, named] -- last name taken --> [count > 0, kept] -- forgotten, count = 0 --> to be let go
 //! ```
 //!
 //! Does **not** own: inodes, or keeping them (see [`crate::Serve::let_go`]).

@@ -206,7 +206,7 @@ pub fn read_dir(
 fn with_unmapped(mut report: DirReport) -> DirReport {
     if let Some((count, first)) = report.unmapped.take() {
         report.warnings.push(format!(
-            "{}: its owner or group is not mapped in this user namespace and reads as nobody's; so it is with {count} files \
+            "{}: its owner or group is not mapped in this user namespace and reads as 65534; the same holds for {count} files \
              in all (map more ids, or give them an owner by --owner, --uid-map or --chown)",
             ShownPath(&first)
         ));

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   edit() --> | nodes: 17 18 3 ..      | list of the running transaction, in parts by table blocks
-//!              | wholes: [1..16], ..    | a new table block whose inodes were all made one after the other: encoded by who made
-//!              '------------------------'  them, who still has them in his processor's cache; with a checksum for the log
+//!              | wholes: [1..16], ..    | a new table block whose inodes were all made one after the other: encoded by their
+//!              '------------------------'  creator, from its CPU cache; with a checksum for the log
 //!                   | freeze()
 //!   commit <--------'  write_frozen(): wholes as they are, then each inode of `nodes` into its block
 //! ```

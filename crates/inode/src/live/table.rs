@@ -4,9 +4,9 @@
 //! row: what a thread came for last it has at hand, without the row's lock.
 //!
 //! ```text
-//! shard 0..63:  row 5 -> inodes [80 | 81 | -- | 83 | ...]     16 neighbours together: who makes or removes many files
+//! shard 0..63:  row 5 -> inodes [80 | 81 | -- | 83 | ...]     16 neighbours together: a thread with many files
 //!                                                             goes from one to the next
-//!              in the order in which they came:  [.. 5 ..]    who came first may go first: most likely it is written
+//!              in the order in which they came:  [.. 5 ..]    evicted from the front: the oldest are written first
 //! ```
 
 use std::collections::{HashMap, VecDeque};

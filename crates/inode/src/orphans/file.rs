@@ -3,7 +3,7 @@
 //! ```text
 //!            claim: one compare-and-exchange           give_back: two stores
 //!  slots   | 0 | 17 | 0 | 23 | KEPT | ...      next -> where the search begins, or FULL
-//!              |               '-- a lane's: who claims in the same lane next has it without asking anybody
+//!              |               '-- a lane's: the next claim in the same lane takes it without atomics
 //!              '-- at the line of a commit, if anything changed: into the block, which gets its checksum there
 //! ```
 //!

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start   lane counts it; is it shut?   no  -> a handle           yes -> taken back; then as under the lock
-//! end     lane counts it off; is it shut?                         yes -> wakes who seals
+//! end     lane counts it off; is it shut?                         yes -> wakes the committer
 //! seal    shuts it; does any lane count one?                      yes -> waits
 //! ```
 //!

@@ -6,7 +6,7 @@
 //! ```text
 //! insert:  | a ......slack | b |    ->  | a | new .... | b |     or into an unused entry, which it takes over
 //! remove:  | a | x | b |            ->  | a ......00 | b |       the first entry becomes an unused one instead
-//! unuse:   | a | x | (unused) | b | ->  | a | (unused) | b |     for who does not know the entry before
+//! unuse:   | a | x | (unused) | b | ->  | a | (unused) | b |     if the entry before is unknown
 //! ```
 //!
 //! Invariants

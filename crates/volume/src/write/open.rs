@@ -1,7 +1,7 @@
 //! Opening for writing, and closing.
 //!
 //! ```text
-//! probe -> may it be written? does nobody else (mmp)? -> replay the log home -> (fast commits in one transaction, home)
+//! probe -> may it be written? by this machine (mmp)? -> replay the log home -> (fast commits in one transaction, home)
 //!       -> mark it clean -> probe again -> journal, allocator, inodes, quota files
 //!       -> RECOVER into the superblock -> what is left of orphans -> Volume
 //! close: commit -> checkpoint -> log clean -> counts into the superblock, RECOVER out of it

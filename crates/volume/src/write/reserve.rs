@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   the library, by itself         acts as root
-//!   WriteOptions::keep_reserve     acts as anybody; who serves others says who it is for, operation by operation:
+//!   WriteOptions::keep_reserve     acts as any user; a server names its client for each operation:
 //!   Acting::as_root()              from here to its end this thread's operations may use the reserve
 //! ```
 //!
