@@ -64,7 +64,8 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// The tests, in the profile `ci`: optimised, because they build large images, and with the checks of debug builds.
+/// The tests, in the profile `ci`: optimised, because they build large images, and with the checks of debug
+/// builds.
 fn test(rest: &[&str]) -> Result<(), String> {
     if rest.is_empty() {
         return run_tests::run(&["--profile", "ci"]);
@@ -78,8 +79,8 @@ fn test(rest: &[&str]) -> Result<(), String> {
     cargo(&args)
 }
 
-/// The structures that threads share, under schedules that `shuttle` chooses: `EXTANT_SCHEDULES=n` for more of them,
-/// `EXTANT_SEED=n` for others.
+/// The structures that threads share, under schedules that `shuttle` chooses: `EXTANT_SCHEDULES=n` for more
+/// of them, `EXTANT_SEED=n` for others.
 fn schedules(_: &[&str]) -> Result<(), String> {
     // One package at a time: together their features would be those of all.
     for (package, tests) in [
@@ -104,7 +105,8 @@ fn cargo(args: &[&str]) -> Result<(), String> {
 /// A command that takes longer hangs: three times what the longest one takes on two cores.
 const LIMIT: Duration = Duration::from_secs(4200);
 
-/// Runs a command to its end. Kills one that hangs, and prints the running processes first, which a log would not show otherwise.
+/// Runs a command to its end. Kills one that hangs, and prints the running processes first, which a log would
+/// not show otherwise.
 fn succeed(mut command: Command) -> Result<(), String> {
     let failed = |error: std::io::Error, command: &Command| format!("{command:?}: {error}");
     let mut child = command.spawn().map_err(|error| failed(error, &command))?;

@@ -1,12 +1,14 @@
-//! `cargo xtask dist`: what is given out, a Debian package and a static binary, and both tried in a bare system.
+//! `cargo xtask dist`: what is given out, a Debian package and a static binary, and both tried in a bare
+//! system.
 //!
 //! ```text
 //!  target/artifacts/extant_VERSION_ARCH.deb           binary, man pages, completions, helpers of mount(8)
 //!  target/artifacts/extant-VERSION-MACHINE-static     the binary alone, for any Linux of that machine
 //! ```
 //!
-//! The package's binary is linked to the C library of the system, so that what is loaded before it (fakeroot, pseudo) works; the static
-//! one is not. Both are stripped. The same commit makes the same package: times are the commit's.
+//! The package's binary is linked to the C library of the system, so that what is loaded before it (fakeroot,
+//! pseudo) works; the static one is not. Both are stripped. The same commit makes the same package: times are
+//! the commit's.
 //!
 //! Needs dpkg-deb and gzip, and for `--try` root and debootstrap.
 
@@ -198,7 +200,8 @@ fn stripped(from: &Path, to: &Path) -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", to.display()))
 }
 
-/// Installs the package in a bare system, which is made if there is none, and uses it; then the static binary in one without.
+/// Installs the package in a bare system, which is made if there is none, and uses it; then the static binary
+/// in one without.
 fn try_both(dir: &Path, package: &Path, binary: &Path) -> Result<(), String> {
     if !dir.join("usr/bin/dpkg").exists() {
         done(Command::new("debootstrap").args(["--variant=minbase", SUITE]).arg(dir))?;

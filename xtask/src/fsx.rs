@@ -8,8 +8,8 @@ use crate::workspace;
 
 const VERSION: &str = "0.3.2";
 const IMAGE_SIZE: &str = "256M";
-/// Operations of one start of the program, which keeps half of the mappings that it makes: the more there are, the longer
-/// everything takes.
+/// Operations of one start of the program, which keeps half of the mappings that it makes: the more there
+/// are, the longer everything takes.
 const OPS_MAX: u64 = 20_000;
 
 /// One kind of image and of mount.
@@ -166,7 +166,8 @@ fn done(command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
 }
 
-/// The last operation of a refused run: posix_fallocate of 0 bytes, which some seeds of fsx contain and every file system refuses.
+/// The last operation of a refused run: posix_fallocate of 0 bytes, which some seeds of fsx contain and every
+/// file system refuses.
 fn is_its_own(last: &str) -> bool {
     last.contains("POSIX_FALLOCATE")
         && last.split('(').nth(1).is_some_and(|len| len.trim_start().starts_with("0x0 "))

@@ -4,8 +4,8 @@
 //! 1. Every package of the workspace is named once in `layers.toml`, and every name there is a package.
 //! 2. A crate of the house imports crates of lower floors only; also for its tests and build scripts.
 //! 3. A crate named in `[only]` imports no crate of the house but those listed.
-//! 4. Crates in `outside.tests` are imported in `[dev-dependencies]` and by tools only, and import no crate of the
-//!    project. Crates in `outside.tools` are imported by none.
+//! 4. Crates in `outside.tests` are imported in `[dev-dependencies]` and by tools only, and import no crate
+//!    of the project. Crates in `outside.tools` are imported by none.
 //! 5. Every library and binary root says `#![forbid(unsafe_code)]`, but those of `unsafe-code.crates`.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,9 @@
 //! The project's development commands, run as `cargo xtask COMMAND`.
 //!
-//! The checks (`ci`) and their long form (`nightly`), the order of the crates (`layers`, declared in `layers.toml`), the rules for
-//! text (`tidy`, declared in `xtask/tidy.toml`), the driver of `fsx`, and the release files (`dist`). Commands that need the
-//! project's crates (`spec`, `maketree`, `fuzz`, `crash`, `sweep`) are examples of those crates.
+//! The checks (`ci`) and their long form (`nightly`), the order of the crates (`layers`, declared in
+//! `layers.toml`), the rules for text (`tidy`, declared in `xtask/tidy.toml`), the driver of `fsx`, and the
+//! release files (`dist`). Commands that need the project's crates (`spec`, `maketree`, `fuzz`, `crash`,
+//! `sweep`) are examples of those crates.
 //!
 //! xtask depends on no other crate of the project, so it builds in seconds.
 
@@ -87,7 +88,8 @@ fn main() -> ExitCode {
 mod tests {
     #[test]
     fn no_crate_of_the_house_is_built_for_it() {
-        // `./test fmt` was slow: the checker and the tests' helpers were built for chores that it does not do.
+        // `./test fmt` was slow: the checker and the tests' helpers were built for chores that it does not
+        // do.
         let house = include_str!("../../Cargo.toml").lines().filter(|line| line.contains("path = \"crates/"));
         let house: Vec<&str> = house.filter_map(|line| line.split(' ').next()).collect();
         assert!(house.contains(&"check") && house.contains(&"testkit"), "{house:?}");

@@ -1,6 +1,7 @@
 //! `cargo xtask nightly`: what is too long for `./test`, within a budget of time.
 //!
-//! The seed is printed first, so a failure is repeated by the command in its output. A part that fails does not stop the others.
+//! The seed is printed first, so a failure is repeated by the command in its output. A part that fails does
+//! not stop the others.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,7 +23,8 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     }
     println!("nightly: seed {seed}, {seconds} seconds");
     let (seed, share) = (seed.to_string(), (seconds / 5).to_string());
-    // Runs that count instead of looking at the clock are called with the next seeds until their share is over.
+    // Runs that count instead of looking at the clock are called with the next seeds until their share is
+    // over.
     let until_over = |part: fn(&[&str]) -> Result<(), String>, args: &[&str]| {
         let begun = Instant::now();
         let mut number: u64 = seed.parse().unwrap_or(1);

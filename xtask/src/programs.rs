@@ -1,5 +1,5 @@
-//! Commands that need the project's crates. Each is an example of one crate and is built when it is called, so that `ci`, `tidy` and
-//! `layers` start without building the crates.
+//! Commands that need the project's crates. Each is an example of one crate and is built when it is called,
+//! so that `ci`, `tidy` and `layers` start without building the crates.
 
 use std::process::Command;
 
@@ -29,7 +29,8 @@ pub(crate) fn crash(args: &[&str]) -> Result<(), String> {
     done("crash", example("ci", "extant-crashlab", name).args(args))
 }
 
-/// `cargo xtask sweep [--world NAME] [--one-in K] [--seed S] [--threads T] [--case C] [--failing F] [--number N] [--e2fsck K]`
+/// `cargo xtask sweep [--world NAME] [--one-in K] [--seed S] [--threads T] [--case C] [--failing F] [--number
+/// N] [--e2fsck K]`
 pub(crate) fn sweep(args: &[&str]) -> Result<(), String> {
     done("sweep", example("ci", "extant-crashlab", "sweep").args(args))
 }

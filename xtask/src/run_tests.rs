@@ -1,12 +1,14 @@
-//! Runs every test binary of the workspace, several at the same time, and counts the tests that skip their work.
+//! Runs every test binary of the workspace, several at the same time, and counts the tests that skip their
+//! work.
 //!
-//! `cargo test` runs one binary after the other. Most of them end with one long test that leaves the other cores idle, or
-//! wait for a mount or a timer. This module runs as many binaries as the machine has cores, each in its package's directory
-//! as cargo does. A binary prints one line, and its whole output if it failed.
+//! `cargo test` runs one binary after the other. Most of them end with one long test that leaves the other
+//! cores idle, or wait for a mount or a timer. This module runs as many binaries as the machine has cores,
+//! each in its package's directory as cargo does. A binary prints one line, and its whole output if it
+//! failed.
 //!
-//! A test that cannot work on this machine prints `skipped: REASON` and returns, which libtest counts as passed. The
-//! summary lists these skips by reason. A reason that `xtask/skips.toml` does not list fails the run, so that a test
-//! cannot stop working unnoticed.
+//! A test that cannot work on this machine prints `skipped: REASON` and returns, which libtest counts as
+//! passed. The summary lists these skips by reason. A reason that `xtask/skips.toml` does not list fails the
+//! run, so that a test cannot stop working unnoticed.
 //!
 //! Cargo builds the binaries and runs the documentation tests.
 
@@ -93,7 +95,8 @@ impl Counts {
     }
 }
 
-/// Builds and runs all tests, documentation tests last; `cargo` are the arguments of every cargo command that builds.
+/// Builds and runs all tests, documentation tests last; `cargo` are the arguments of every cargo command that
+/// builds.
 pub(crate) fn run(cargo: &[&str]) -> Result<(), String> {
     let allowed: Allowed = workspace::read_toml("xtask/skips.toml")?;
     let binaries = build(cargo)?;
@@ -232,8 +235,8 @@ fn read(log: &Path) -> String {
         .map_or_else(|error| error.to_string(), |text| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Sums libtest's result lines (`test result: ok. 3 passed; 0 failed; 1 ignored; ...`) and collects the skips: with
-/// `--show-output` each test's output follows the line `---- NAME stdout ----`.
+/// Sums libtest's result lines (`test result: ok. 3 passed; 0 failed; 1 ignored; ...`) and collects the
+/// skips: with `--show-output` each test's output follows the line `---- NAME stdout ----`.
 fn counts(output: &str, binary: &str) -> Counts {
     let mut counts = Counts::default();
     let mut test = binary.to_owned();

@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: rules for text that no compiler checks.
 //!
-//! Reads every file that git knows or would add, once; all faults are listed, none stops the others. The rules'
-//! numbers and words are in `xtask/tidy.toml`.
+//! Reads every file that git knows or would add, once; all faults are listed, none stops the others. The
+//! rules' numbers and words are in `xtask/tidy.toml`.
 
 mod exports;
 mod markdown;

@@ -72,8 +72,8 @@ pub struct Request {
     pub min_len: u32,
     /// What for.
     pub flags: Flags,
-    /// The stream that the request is part of, an inode number as a rule: large streams go on where the last one of
-    /// their like was, whatever the goal's group.
+    /// The stream that the request is part of, an inode number as a rule: large streams go on where the last
+    /// one of their like was, whatever the goal's group.
     pub stream: Option<u32>,
 }
 
@@ -245,7 +245,8 @@ impl Alloc {
         Ok(Some(range))
     }
 
-    /// Sets bits of a group's bitmap block, which is made first where it never was; the descriptor's count follows.
+    /// Sets bits of a group's bitmap block, which is made first where it never was; the descriptor's count
+    /// follows.
     pub(crate) fn set_on_disk(
         &self,
         edit: &dyn Edit,
@@ -267,7 +268,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// Makes the bitmap block of a group that never had one. Its map (or at least its own clusters) must be known.
+    /// Makes the bitmap block of a group that never had one. Its map (or at least its own clusters) must be
+    /// known.
     pub(crate) fn init_block_bitmap(&self, edit: &dyn Edit, group: u32, state: &mut State) {
         if !self.is_block_uninit(&state.desc) {
             return;

@@ -1,4 +1,5 @@
-//! Taking exactly these blocks, exactly this inode: what fast commits say is in use, though no bitmap says so yet.
+//! Taking exactly these blocks, exactly this inode: what fast commits say is in use, though no bitmap says so
+//! yet.
 //!
 //! Nothing is chosen here, and no other thread allocates meanwhile: this is for recovery.
 
@@ -50,7 +51,8 @@ impl Alloc {
     /// Takes these blocks: whole clusters, all free. Changes the bitmap of each group touched.
     ///
     /// # Errors
-    /// A bitmap cannot be read; some are in use, or wait for a commit since they were freed, or lie outside the file system.
+    /// A bitmap cannot be read; some are in use, or wait for a commit since they were freed, or lie outside
+    /// the file system.
     pub fn take_these(&self, edit: &dyn Edit, start: Pblk, blocks: u64) -> Result<(), ReadFault> {
         let refuse =
             |rule| ReadFault::corrupt(Place::block(start), Malformed::new("taken blocks", rule, blocks));

@@ -16,8 +16,9 @@ impl Alloc {
     /// Changes the bitmap of each group touched: one, for what was allocated in one piece.
     ///
     /// # Errors
-    /// The bitmap cannot be read; or the range leaves the file system, cuts a cluster, is not in use, or is the file
-    /// system's own: nothing was changed then, and a group in which something that is not in use was freed is set aside.
+    /// The bitmap cannot be read; or the range leaves the file system, cuts a cluster, is not in use, or is
+    /// the file system's own: nothing was changed then, and a group in which something that is not in use was
+    /// freed is set aside.
     pub fn free(
         &self,
         edit: &dyn Edit,
@@ -80,7 +81,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// Are all these in use, in whatever groups? So that a refusal in the last group leaves the first unchanged.
+    /// Are all these in use, in whatever groups? So that a refusal in the last group leaves the first
+    /// unchanged.
     fn check_used(&self, mut group: u32, mut bit: u32, mut clusters: u64) -> Result<(), ReadFault> {
         while clusters > 0 {
             let here = clusters.min(u64::from(self.geometry.clusters_per_group() - bit)) as u32;

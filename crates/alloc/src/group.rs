@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. `free` is the number of clear bits of `map`, `fragments` the number of their runs, and no run is longer than
-//!    `longest` (an upper bound: a failed search makes it exact).
+//! 1. `free` is the number of clear bits of `map`, `fragments` the number of their runs, and no run is longer
+//!    than `longest` (an upper bound: a failed search makes it exact).
 //! 2. No bit below `first_free`, and none of `full`, is clear.
 //! 3. `at_longest` and `at_average` are where the index has the group.
 
@@ -26,7 +26,8 @@ pub(crate) const DIRTY_BLOCKS: u8 = 1;
 /// The inode bitmap did.
 pub(crate) const DIRTY_INODES: u8 = 2;
 
-/// A group, and what can be known of it without its lock; threads that work in neighbours share no cache line.
+/// A group, and what can be known of it without its lock; threads that work in neighbours share no cache
+/// line.
 #[repr(align(128))]
 pub(crate) struct Cell {
     pub(crate) state: Mutex<State>,
@@ -228,7 +229,8 @@ impl State {
         };
     }
 
-    /// Does the map in memory have all of these as busy? It differs from the block on disk where two groups name the same one.
+    /// Does the map in memory have all of these as busy? It differs from the block on disk where two groups
+    /// name the same one.
     pub(crate) fn is_busy(&self, range: &Range<u32>) -> bool {
         self.map.as_deref().is_none_or(|map| bits::all_set(map, range.clone()))
     }

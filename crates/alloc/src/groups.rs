@@ -1,4 +1,5 @@
-//! Bringing groups into memory: descriptors by the block, bitmaps one by one, verified; and letting go of them.
+//! Bringing groups into memory: descriptors by the block, bitmaps one by one, verified; and letting go of
+//! them.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -143,8 +144,8 @@ impl Alloc {
         }
     }
 
-    /// The file system's own clusters of a group: copies of superblock and descriptors, and what other groups of its
-    /// flex group (or any that was seen) keep here.
+    /// The file system's own clusters of a group: copies of superblock and descriptors, and what other groups
+    /// of its flex group (or any that was seen) keep here.
     fn system_ranges(&self, group: u32) -> Box<[Range<u32>]> {
         let start = self.geometry.group_start(Group(group)).0;
         let end = start + u64::from(self.geometry.group_blocks(Group(group)));

@@ -6,9 +6,10 @@
 //! file             the parent's flex group, its first group with a free inode; else as a directory, else anywhere
 //! ```
 //!
-//! Each thread remembers where it found its last inode for a parent's group, and goes on there: so a million files cost
-//! one look each. A thread that finds a group locked, or takes turns at it with another at a pace, takes the next one of the flex
-//! group, and stays there: threads that create at the same time come to work in groups of their own.
+//! Each thread remembers where it found its last inode for a parent's group, and goes on there: so a million
+//! files cost one look each. A thread that finds a group locked, or takes turns at it with another at a pace,
+//! takes the next one of the flex group, and stays there: threads that create at the same time come to work
+//! in groups of their own.
 //!
 //! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 
@@ -50,7 +51,8 @@ pub struct NewInode {
     pub is_first_in_block: bool,
 }
 
-/// Where a thread found its last inode: group of the parent and of the inode, and the kind; on a cache line of its own.
+/// Where a thread found its last inode: group of the parent and of the inode, and the kind; on a cache line
+/// of its own.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Cursor(AtomicU64);
@@ -62,8 +64,8 @@ pub(crate) fn cursors() -> Box<[Cursor]> {
 }
 
 impl Alloc {
-    /// Allocates an inode: its bit is set, and the counts of its group follow. In a group that was never used both bitmaps are
-    /// made: reserve credits for two blocks, and two for what [`seal`](Self::seal) writes.
+    /// Allocates an inode: its bit is set, and the counts of its group follow. In a group that was never used
+    /// both bitmaps are made: reserve credits for two blocks, and two for what [`seal`](Self::seal) writes.
     ///
     /// A number may be reused in the transaction that freed it: the log replays both in order. So a cache of
     /// inodes drops the old one before it frees its number.
@@ -153,8 +155,8 @@ impl Alloc {
         (self.space.free_inodes() / flexes, self.space.free_and_dirty().0 / flexes)
     }
 
-    /// The flex group with the fewest directories among those with an average part of what is free; of the first 64 from
-    /// `start` on that fit, and one without directories at once, since there is none emptier.
+    /// The flex group with the fewest directories among those with an average part of what is free; of the
+    /// first 64 from `start` on that fit, and one without directories at once, since there is none emptier.
     fn emptiest_flex(&self, start: u32, search: &mut Search<'_>) -> Option<u32> {
         let (inodes, clusters) = self.average();
         let (mut best, mut compared) = (None, 0);
@@ -205,7 +207,8 @@ impl Alloc {
     /// Gives an inode's number back; what the inode held was freed before.
     ///
     /// # Errors
-    /// The bitmap cannot be read; or the number is reserved, outside the file system, or not in use: nothing was changed.
+    /// The bitmap cannot be read; or the number is reserved, outside the file system, or not in use: nothing
+    /// was changed.
     pub fn free_inode(&self, edit: &dyn Edit, ino: Ino, was_dir: bool) -> Result<(), ReadFault> {
         let refuse = |rule| {
             let fact = Malformed::new("freed inode", rule, ino.0);
@@ -244,8 +247,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// The block that a new inode's blocks are wanted near: its group's first; for files of flex groups of at least four
-    /// groups in the second, since the first is kept for directories.
+    /// The block that a new inode's blocks are wanted near: its group's first; for files of flex groups of at
+    /// least four groups in the second, since the first is kept for directories.
     #[must_use]
     pub fn inode_goal(&self, ino: Ino, is_file: bool) -> Pblk {
         let mut group = self.geometry.inode_place(ino).map_or(0, |(group, _)| group.0);
@@ -404,7 +407,8 @@ impl Search<'_> {
         None
     }
 
-    /// Without flex groups: the parent's group, then others at growing distances, those with free blocks only.
+    /// Without flex groups: the parent's group, then others at growing distances, those with free blocks
+    /// only.
     fn near(&mut self, parent: u32, ino: u32) -> Option<(u32, NewInode)> {
         let groups = self.alloc.geometry.groups;
         let has_blocks = |search: &mut Self, group: u32| {

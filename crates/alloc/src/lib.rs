@@ -5,8 +5,8 @@
 //! owner calls [`committed`](Alloc::committed)), the use of a block, the inode's own fields, the superblock's
 //! bytes.
 //!
-//! A unit of allocation is a cluster: a block, or with bigalloc a power of two of them. Calls speak of blocks, and give
-//! and take whole clusters.
+//! A unit of allocation is a cluster: a block, or with bigalloc a power of two of them. Calls speak of
+//! blocks, and give and take whole clusters.
 //!
 //! ```text
 //!            allocate              free                       committed
@@ -16,16 +16,16 @@
 //! ```
 //!
 //! Invariants
-//! 1. A cluster is busy in memory when its bit is set on the device's bitmap, or it was freed by a transaction that is not
-//!    committed, or a window keeps it, or the file system itself lives there. Only clusters that are not busy are given out.
-//!    So a freed block is not reused before its freeing is durable: if it were, and power failed, the old file would
-//!    come back with the new file's bytes.
-//! 2. A change of a block bitmap is one [`Edit::change`](buffer::Edit::change) of the caller's transaction. Inode bitmaps and
-//!    descriptors change in memory, and go to their blocks in [`seal`](Alloc::seal), once per commit, with the bitmaps' checksums as
-//!    they are then; until then an inode bitmap stays in memory.
+//! 1. A cluster is busy in memory when its bit is set on the device's bitmap, or it was freed by a
+//!    transaction that is not committed, or a window keeps it, or the file system itself lives there. Only
+//!    clusters that are not busy are given out. So a freed block is not reused before its freeing is durable:
+//!    if it were, and power failed, the old file would come back with the new file's bytes.
+//! 2. A change of a block bitmap is one [`Edit::change`](buffer::Edit::change) of the caller's transaction.
+//!    Inode bitmaps and descriptors change in memory, and go to their blocks in [`seal`](Alloc::seal), once
+//!    per commit, with the bitmaps' checksums as they are then; until then an inode bitmap stays in memory.
 //! 3. A refusal changes nothing.
-//! 4. A group whose bitmap or descriptor breaks a rule is set aside with the reason ([`problems`](Alloc::problems)):
-//!    nothing is given out there.
+//! 4. A group whose bitmap or descriptor breaks a rule is set aside with the reason
+//!    ([`problems`](Alloc::problems)): nothing is given out there.
 //! 5. Opening reads nothing. Descriptors are read block by block, bitmaps one by one, on demand; unused maps
 //!    are evicted on request of the memory budget.
 //!
@@ -193,7 +193,8 @@ pub struct Alloc {
     me: Weak<Alloc>,
 }
 
-/// Blocks of descriptors, so that a place for each fits memory: 32 TiB of blocks of 1 KiB, 32 EiB of those of 4 KiB.
+/// Blocks of descriptors, so that a place for each fits memory: 32 TiB of blocks of 1 KiB, 32 EiB of those of
+/// 4 KiB.
 const CHUNKS_MAX: u32 = 1 << 22;
 /// A flex group of more groups counts as several.
 const FLEX_LOG_MAX: u32 = 10;
@@ -203,8 +204,8 @@ const INODE_BITMAP: Seal = Seal { owner: Owner { kind: Kind::InodeBitmap, ino: 0
 const DESCRIPTORS: Seal = Seal { owner: Owner { kind: Kind::Descriptors, ino: 0 }, seed: None };
 
 impl Alloc {
-    /// The allocator of the file system with this superblock. Reads nothing; free blocks and inodes are what the
-    /// superblock says, which after a crash is not true: see [`recount`](Self::recount).
+    /// The allocator of the file system with this superblock. Reads nothing; free blocks and inodes are what
+    /// the superblock says, which after a crash is not true: see [`recount`](Self::recount).
     ///
     /// # Errors
     /// The table of descriptors is larger than anything real.
@@ -273,8 +274,8 @@ impl Alloc {
         std::mem::take(&mut *self.problems.lock())
     }
 
-    /// Promises blocks to a delayed write: an allocation with [`Flags::PROMISED`] cannot lack them. Counted in blocks,
-    /// rounded up to whole clusters.
+    /// Promises blocks to a delayed write: an allocation with [`Flags::PROMISED`] cannot lack them. Counted
+    /// in blocks, rounded up to whole clusters.
     ///
     /// # Errors
     /// There are not enough.
@@ -283,7 +284,8 @@ impl Alloc {
         if self.space.promise(clusters, privilege) { Ok(()) } else { Err(NoSpace { pending: false }) }
     }
 
-    /// As [`claim`](Self::claim), of blocks that the caller freed a moment ago: their commit makes the room for them.
+    /// As [`claim`](Self::claim), of blocks that the caller freed a moment ago: their commit makes the room
+    /// for them.
     pub fn claim_freed(&self, blocks: u64) {
         self.space.owe(blocks.div_ceil(self.geometry.cluster_ratio()));
     }

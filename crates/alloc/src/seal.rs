@@ -10,11 +10,13 @@ use crate::group::{DIRTY_BLOCKS, DIRTY_INODES, State};
 use crate::{Alloc, BLOCK_BITMAP, DESCRIPTORS, INODE_BITMAP, bits};
 
 impl Alloc {
-    /// Writes the inode bitmaps and the descriptors of all groups that changed since the last time into their blocks, with the
-    /// checksums of the bitmaps as these are now. The committer calls it when no handle is open, so that nothing changes meanwhile.
+    /// Writes the inode bitmaps and the descriptors of all groups that changed since the last time into their
+    /// blocks, with the checksums of the bitmaps as these are now. The committer calls it when no handle is
+    /// open, so that nothing changes meanwhile.
     ///
     /// # Errors
-    /// A block of descriptors, or a bitmap, cannot be read. The groups that were not written yet stay for the next call.
+    /// A block of descriptors, or a bitmap, cannot be read. The groups that were not written yet stay for the
+    /// next call.
     pub fn seal(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
         let per_block = self.geometry.descs_per_block();
         let mut groups = self.take_dirty().into_iter().peekable();
@@ -95,7 +97,8 @@ impl Alloc {
 
     /// How many blocks a [`seal`](Self::seal) would change now, at most.
     ///
-    /// A handle adds one for each group that it may change: 1 for an allocation, a freeing in one group; 2 for an inode.
+    /// A handle adds one for each group that it may change: 1 for an allocation, a freeing in one group; 2
+    /// for an inode.
     #[must_use]
     pub fn seal_credits(&self) -> u32 {
         let descriptors =
@@ -103,7 +106,8 @@ impl Alloc {
         descriptors + self.dirty_inodes.load(Ordering::Relaxed)
     }
 
-    /// Counts what is free from the descriptors, since a superblock that was not written at the end does not know.
+    /// Counts what is free from the descriptors, since a superblock that was not written at the end does not
+    /// know.
     ///
     /// # Errors
     /// A block of descriptors cannot be read.

@@ -9,8 +9,9 @@
 //!
 //! Invariant: `available` only goes down by a claim that leaves what the claimant has to leave.
 //!
-//! Maps of blocks need room that no claim counts. The kernel keeps a pool for maps of extents only: a file of a file system without
-//! them that takes the last block may lose what was delayed. Here all file systems have the pool.
+//! Maps of blocks need room that no claim counts. The kernel keeps a pool for maps of extents only: a file of
+//! a file system without them that takes the last block may lose what was delayed. Here all file systems have
+//! the pool.
 //!
 //! Source: kernel Documentation/filesystems/ext4/allocators.rst.
 
@@ -19,7 +20,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use base::sync::Sum;
 use ondisk::{Geometry, Superblock};
 
-/// The pool that keeps maps of what was promised from failing: this part of the file system, and at most so many clusters.
+/// The pool that keeps maps of what was promised from failing: this part of the file system, and at most so
+/// many clusters.
 const POOL_PART: u64 = 50;
 const POOL_MAX: u64 = 4096;
 

@@ -9,9 +9,9 @@ use crate::{Alloc, bits};
 const PIECE_MAX: u32 = 1 << 15;
 
 impl Alloc {
-    /// Calls `each` with the runs of free blocks of a group that have `min_blocks` at least, from the first on: first block and
-    /// length. Nothing is allocated in the group while `each` works on one of them. What was freed and not committed is not free,
-    /// nor are windows. A group that is set aside has none.
+    /// Calls `each` with the runs of free blocks of a group that have `min_blocks` at least, from the first
+    /// on: first block and length. Nothing is allocated in the group while `each` works on one of them. What
+    /// was freed and not committed is not free, nor are windows. A group that is set aside has none.
     ///
     /// # Errors
     /// The group's bitmap cannot be read; the first that `each` returns, at once.

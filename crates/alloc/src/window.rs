@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. A window lies in one group, whose state holds it; a [`Prealloc`] is only the right to it. When space runs out the
-//!    allocator takes windows back, and their owners find them empty.
+//! 1. A window lies in one group, whose state holds it; a [`Prealloc`] is only the right to it. When space
+//!    runs out the allocator takes windows back, and their owners find them empty.
 //! 2. Clusters in windows count as free: their user has to reserve space like any other.
 //! 3. A window ends with its owner, or with the process: a crash leaves nothing to clean up.
 
@@ -44,8 +44,8 @@ struct At {
 }
 
 impl Alloc {
-    /// Allocates as [`allocate`](Self::allocate) does, from the owner's window where that has any; else makes the owner a
-    /// window behind what is allocated, of 16 blocks first and at most 64 later.
+    /// Allocates as [`allocate`](Self::allocate) does, from the owner's window where that has any; else makes
+    /// the owner a window behind what is allocated, of 16 blocks first and at most 64 later.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).

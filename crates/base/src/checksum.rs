@@ -55,7 +55,8 @@ impl Reseed {
 /// from 0, of the difference of their bytes.
 #[derive(Debug, Clone)]
 pub struct Difference {
-    /// What the checksum from 0 of some bytes is multiplied with for each number of words of zeros behind them.
+    /// What the checksum from 0 of some bytes is multiplied with for each number of words of zeros behind
+    /// them.
     factors: Box<[u32]>,
 }
 
@@ -110,7 +111,8 @@ impl Difference {
         (self.factors.len() - 1) * WORD
     }
 
-    /// What the checksum changes by (exclusive or) where the bytes at `at` change by these, which are whole words at the place of one.
+    /// What the checksum changes by (exclusive or) where the bytes at `at` change by these, which are whole
+    /// words at the place of one.
     ///
     /// # Panics
     /// If they lie elsewhere, or reach over the end.

@@ -1,11 +1,11 @@
 //! The ground floor: what every other crate of extant agrees on before any ext4 structure is named.
 //!
 //! Owns: distinct types for block, inode and group numbers ([`units`]); the two checksums of the format
-//! ([`checksum`]); the fact "these bytes break this rule" ([`Malformed`]), and the same with its place ([`Corrupt`]); the locks
-//! of what is tested under all schedules ([`sync`]).
+//! ([`checksum`]); the fact "these bytes break this rule" ([`Malformed`]), and the same with its place
+//! ([`Corrupt`]); the locks of what is tested under all schedules ([`sync`]).
 //!
-//! Does **not** own: any on-disk layout (see `ondisk`), any I/O (see `device`), any error of a higher floor. Each
-//! floor builds its own error type and may carry a [`Malformed`] inside.
+//! Does **not** own: any on-disk layout (see `ondisk`), any I/O (see `device`), any error of a higher floor.
+//! Each floor builds its own error type and may carry a [`Malformed`] inside.
 //!
 //! Invariants
 //! 1. Nothing here allocates without bound, blocks, or panics on a value that came from a disk.

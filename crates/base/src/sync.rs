@@ -6,8 +6,9 @@
 //! edition is for `cargo xtask ci schedules` only; outside of such a test its locks panic. It treats every
 //! atomic as sequentially consistent: it does not detect orderings that are too weak.
 //!
-//! Used by what is small and shared: the journal's handles, the cache's shards, the slots of orphans. Others take their locks
-//! where they come from; a lock that is no lock of this module must not be held across one that is.
+//! Used by what is small and shared: the journal's handles, the cache's shards, the slots of orphans. Others
+//! take their locks where they come from; a lock that is no lock of this module must not be held across one
+//! that is.
 
 #[cfg(not(feature = "shuttle"))]
 pub use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -187,8 +188,8 @@ mod scheduled {
     }
 }
 
-/// Runs a test under many schedules: `EXTANT_SCHEDULES` of them, else `usual`, from the seed `EXTANT_SEED`, else 1. What fails
-/// says the seed, and how to see that schedule again.
+/// Runs a test under many schedules: `EXTANT_SCHEDULES` of them, else `usual`, from the seed `EXTANT_SEED`,
+/// else 1. What fails says the seed, and how to see that schedule again.
 #[cfg(feature = "shuttle")]
 pub fn schedules(name: &str, usual: usize, test: impl Fn() + Send + Sync + 'static) {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());

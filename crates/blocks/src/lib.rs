@@ -20,8 +20,8 @@
 //! 2. A block without a holder is in its pool's list of free blocks, or in the magazine of one thread; or its
 //!    region has no memory.
 //! 3. A block's previous content is never visible: it is filled whole when it is made.
-//! 4. A region whose blocks are all free returns its memory to the system, except for a few regions. Its addresses stay reserved.
-//!    With [`purge_free_blocks`] each block does so when it is freed.
+//! 4. A region whose blocks are all free returns its memory to the system, except for a few regions. Its
+//!    addresses stay reserved. With [`purge_free_blocks`] each block does so when it is freed.
 //!
 //! Locks: one per size of blocks, held for the moves of a batch.
 //!
@@ -125,7 +125,8 @@ impl fmt::Debug for Copies {
 pub struct Copy<'a>(stream::Lines<'a>);
 
 impl Copy<'_> {
-    /// Puts these bytes behind those that are there. Whole lines of 64 bytes, where only such are there, are least work.
+    /// Puts these bytes behind those that are there. Whole lines of 64 bytes, where only such are there, are
+    /// least work.
     ///
     /// # Panics
     /// If there is no room for them.
@@ -170,7 +171,8 @@ pub struct Block {
     len: usize,
 }
 
-// SAFETY: the bytes are changed only through `&mut` by the only holder, and the count is atomic: as an `Arc<[u8]>`.
+// SAFETY: the bytes are changed only through `&mut` by the only holder, and the count is atomic: as an
+// `Arc<[u8]>`.
 unsafe impl Send for Block {}
 // SAFETY: as above; `&Block` gives `&[u8]` and clones.
 unsafe impl Sync for Block {}
@@ -250,7 +252,8 @@ impl Block {
     /// Where the count is. Not for blocks of no bytes.
     fn count(&self) -> &AtomicU32 {
         match Class::of(self.len) {
-            // SAFETY: `start` came from `magazine::take` of this class, and is not given back as long as this holds it.
+            // SAFETY: `start` came from `magazine::take` of this class, and is not given back as long as this
+            // holds it.
             Some(class) => unsafe { class.count(self.start) },
             // SAFETY: `odd_take` puts it there; it is aligned for that.
             None => unsafe { self.start.sub(ODD_HEAD).cast().as_ref() },

@@ -4,7 +4,8 @@
 //! freeing touch the head, not the block: 384 KiB for 64 Ki blocks of 4 KiB. With many gigabytes of blocks
 //! the TLB does not hold their pages; it holds those of the heads.
 //!
-//! Blocks are taken from one region until it has none, so that of regions that are little used some become empty.
+//! Blocks are taken from one region until it has none, so that of regions that are little used some become
+//! empty.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -37,15 +38,17 @@ const PAGE: usize = 4096;
 /// Whether the memory of each free block goes back to the system, not only that of empty regions.
 static PURGES_FREE: AtomicBool = AtomicBool::new(false);
 
-/// Returns the memory of each block that is freed from now on to the system, or keeps it for the next block (the default).
+/// Returns the memory of each block that is freed from now on to the system, or keeps it for the next block
+/// (the default).
 ///
-/// For processes with a small memory budget: there the free blocks of regions in use can be more than the budget. It costs a
-/// system call per freed block, and a page fault when the block is used again.
+/// For processes with a small memory budget: there the free blocks of regions in use can be more than the
+/// budget. It costs a system call per freed block, and a page fault when the block is used again.
 pub fn purge_free_blocks(on: bool) {
     PURGES_FREE.store(on, Ordering::Relaxed);
 }
 
-/// Returns the memory of these blocks to the system, if the process asked for that. They read as zeros afterwards.
+/// Returns the memory of these blocks to the system, if the process asked for that. They read as zeros
+/// afterwards.
 ///
 /// # Safety
 /// The blocks are of `class`, and free: no [`Block`](crate::Block) refers to them and they are in no list.
@@ -65,7 +68,8 @@ pub(crate) fn in_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     let before = start.addr().next_multiple_of(REGION) - start.addr();
     let len = (end.addr() - start.addr()).saturating_sub(before) / REGION * REGION;
     if len > 0 {
-        // SAFETY: a part of memory that the caller has; what is in it stays. A system without huge pages has small ones.
+        // SAFETY: a part of memory that the caller has; what is in it stays. A system without huge pages has
+        // small ones.
         let _ = unsafe { madvise(start.add(before).cast(), len, Advice::LinuxHugepage) };
     }
 }
@@ -79,8 +83,8 @@ struct Region {
     place: u32,
 }
 
-/// Where an arena begins; the counts of its blocks follow, and the lists of free blocks of its regions: numbers of blocks in their
-/// region, as many as are free, with room for all.
+/// Where an arena begins; the counts of its blocks follow, and the lists of free blocks of its regions:
+/// numbers of blocks in their region, as many as are free, with room for all.
 #[repr(C, align(64))]
 struct Head {
     regions: [Region; REGIONS],
@@ -235,7 +239,8 @@ impl Arena {
     unsafe fn list<'a>(self, class: Class, number: usize) -> &'a mut [u16] {
         let blocks = class.blocks() as usize;
         let counts = (ARENA >> class.0) * size_of::<AtomicU32>();
-        // SAFETY: behind head and counts, all of which fit into the arena's first region, which begins as zeros.
+        // SAFETY: behind head and counts, all of which fit into the arena's first region, which begins as
+        // zeros.
         unsafe {
             let lists = self.0.cast::<u8>().add(size_of::<Head>() + counts).cast::<u16>();
             std::slice::from_raw_parts_mut(lists.add(number * blocks).as_ptr(), blocks)

@@ -60,7 +60,8 @@ fn blocks_do_not_overlap_and_lie_at_multiples_of_their_size() {
     }
 }
 
-/// No other test uses this size so much. In a thread of its own, which keeps nothing at hand when it has ended.
+/// No other test uses this size so much. In a thread of its own, which keeps nothing at hand when it has
+/// ended.
 #[test]
 fn empty_regions_go_back_to_the_system() {
     let class = Class::of(8192).unwrap();

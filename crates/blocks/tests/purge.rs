@@ -1,4 +1,5 @@
-//! Memory of free blocks that goes back to the system. Alone in its process, since the setting is one of the process.
+//! Memory of free blocks that goes back to the system. Alone in its process, since the setting is one of the
+//! process.
 
 use blocks::Block;
 

@@ -16,7 +16,8 @@ use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, SHARDS, unshared};
 pub struct Seal {
     /// What the block is, and whose.
     pub owner: Owner,
-    /// Seed of the checksum: the inode's for its own blocks, else the file system's. `None` without metadata_csum.
+    /// Seed of the checksum: the inode's for its own blocks, else the file system's. `None` without
+    /// metadata_csum.
     pub seed: Option<u32>,
 }
 
@@ -29,8 +30,8 @@ pub struct Seal {
 pub struct Patch<'a> {
     /// What the checksum is of. Nothing of it lies in a block's last four bytes.
     pub summed: Summed,
-    /// An offset, and the bytes that are there before. When they are not, on a damaged file system, nothing is changed, and the commit is
-    /// refused.
+    /// An offset, and the bytes that are there before. When they are not, on a damaged file system, nothing
+    /// is changed, and the commit is refused.
     pub there: (usize, &'a [u8]),
     /// Offsets, and the bytes that are there then.
     pub pieces: &'a [(usize, &'a [u8])],
@@ -119,11 +120,12 @@ pub trait Edit {
         0
     }
 
-    /// What was changed since there were `before` changes was taken back, or is whole by itself: a later failure does not leave
-    /// it half done.
+    /// What was changed since there were `before` changes was taken back, or is whole by itself: a later
+    /// failure does not leave it half done.
     fn settle(&self, _before: u64) {}
 
-    /// Changes a block's bytes. `change` runs under a lock of the cache: it is short, and asks nothing of the cache.
+    /// Changes a block's bytes. `change` runs under a lock of the cache: it is short, and asks nothing of the
+    /// cache.
     ///
     /// # Errors
     /// The block had to be read again, and cannot be. Nothing was changed then.
@@ -168,7 +170,8 @@ pub trait Edit {
         self.fresh(block, seal, &mut |place| place.copy_from_slice(&filled.bytes));
     }
 
-    /// The block is metadata no more: an older copy in the log must not come back, and changes to it are dropped.
+    /// The block is metadata no more: an older copy in the log must not come back, and changes to it are
+    /// dropped.
     fn revoke(&self, block: Pblk);
 }
 
@@ -208,8 +211,8 @@ impl Buffers {
         }
     }
 
-    /// Changes a block that is in memory, verified as this owner's, for a transaction. Is it the transaction's first change of it?
-    /// `None`: it is not, and was not changed.
+    /// Changes a block that is in memory, verified as this owner's, for a transaction. Is it the
+    /// transaction's first change of it? `None`: it is not, and was not changed.
     pub fn change_trusted_at(
         &self,
         block: Pblk,
@@ -221,8 +224,8 @@ impl Buffers {
         self.shard(block).edit_trusted(block, hint, owner.word(), transaction, change)
     }
 
-    /// As [`change_trusted_at`](Self::change_trusted_at), without a look at the block: see [`Patch`]. `None` also if too much waits
-    /// already.
+    /// As [`change_trusted_at`](Self::change_trusted_at), without a look at the block: see [`Patch`]. `None`
+    /// also if too much waits already.
     pub fn patch_at(
         &self,
         block: Pblk,
@@ -400,8 +403,9 @@ impl Buffers {
         (sorted, groups.filter(|(_, group)| !group.is_empty()))
     }
 
-    /// The device has what transactions changed up to this one: those blocks may leave the cache. `are_kept`: it has these very bytes (see
-    /// [`Device::write_shared_at`](device::Device::write_shared_at)), which are no reason to keep a block in the cache.
+    /// The device has what transactions changed up to this one: those blocks may leave the cache. `are_kept`:
+    /// it has these very bytes (see [`Device::write_shared_at`](device::Device::write_shared_at)), which are
+    /// no reason to keep a block in the cache.
     pub fn set_clean_through(&self, transaction: u64, are_kept: bool) {
         self.shards.iter().for_each(|shard| shard.lock().set_clean_through(transaction, are_kept));
     }

@@ -1,26 +1,28 @@
 //! Metadata blocks in memory: read once, verified when they enter, shared by all users.
 //!
-//! Owns: the cache of blocks, its budget, what each block was verified as, changes in memory ([`Edit`]). Does **not** own:
-//! what a block means (callers bring the verification), file data, when a changed block goes to the device (see `journal`).
+//! Owns: the cache of blocks, its budget, what each block was verified as, changes in memory ([`Edit`]). Does
+//! **not** own: what a block means (callers bring the verification), file data, when a changed block goes to
+//! the device (see `journal`).
 //!
 //! Invariants
 //! 1. A block is returned for an [`Owner`] only after that owner's verification passed on these bytes
 //!    (INV-M3). A block in memory records the last owner that passed, so the verification runs once for a
 //!    block with one owner. A block that was changed here belongs to the owner of the change, even if it is
 //!    read as something else: it gets that owner's checksum.
-//! 2. Bytes handed out never change: a [`Buffer`] keeps its copy alive, and a change then goes to a copy of its own.
+//! 2. Bytes handed out never change: a [`Buffer`] keeps its copy alive, and a change then goes to a copy of
+//!    its own.
 //! 3. Memory is charged to the budget; on request the cache evicts the oldest untouched blocks. Blocks with
 //!    other holders stay: evicting them would free nothing. A device in memory that keeps the blocks
 //!    themselves does not count as a holder.
 //! 4. No lock is held across device I/O, a verification or a charge.
-//! 5. What is kept of a block is never older than what was here before: bytes that were read from the device while a change came,
-//!    was written home and left are not kept.
+//! 5. What is kept of a block is never older than what was here before: bytes that were read from the device
+//!    while a change came, was written home and left are not kept.
 //! 6. A changed block stays until the device has what its transaction changed
 //!    ([`Buffers::set_clean_through`]).
-//! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make blocks: what is taken is as
-//!    the first one left it.
-//! 8. A block that is said to end in its checksum does: see [`Patch`]. One that came with the checksum of all its bytes ([`Filled`]) has
-//!    them as long as that is known.
+//! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make
+//!    blocks: what is taken is as the first one left it.
+//! 8. A block that is said to end in its checksum does: see [`Patch`]. One that came with the checksum of all
+//!    its bytes ([`Filled`]) has them as long as that is known.
 //! 9. [Pending changes](Patch) of a block are applied before its bytes are read.
 //!
 //! Locks: one per shard; no two are ever held together.
@@ -73,7 +75,8 @@ const _: () = assert!(SHARDS.is_power_of_two() && SHARDS <= 1 << u8::BITS, "a sh
 /// share few shards then, and a lock stays with the CPU that had it last.
 const ROW_MAX: usize = 64;
 
-/// Rows in a shard of a full cache, at least: with fewer shards would be of very different sizes, and give up what is in use.
+/// Rows in a shard of a full cache, at least: with fewer shards would be of very different sizes, and give up
+/// what is in use.
 const ROWS_MIN: usize = 8;
 
 /// The largest device read of a [`prefetch`](Buffers::prefetch).
@@ -299,8 +302,8 @@ impl Buffers {
     /// The block, verified as `owner`'s.
     ///
     /// # Errors
-    /// The block lies outside the file system, the device refused, or `verify` did (its fact gets the block as place, and
-    /// the owner's inode where it has one).
+    /// The block lies outside the file system, the device refused, or `verify` did (its fact gets the block
+    /// as place, and the owner's inode where it has one).
     pub fn get(
         &self,
         block: Pblk,
@@ -384,9 +387,9 @@ impl Buffers {
         device::ask_for_place(slots_at.wrapping_add((hint.0 as usize).wrapping_mul(size_of::<Slot>())));
     }
 
-    /// Reads blocks that will be asked for soon, those that are not there yet: one transfer for each run of such blocks, of
-    /// at most 1 MiB, and at most 8 MiB (or an eighth of the budget) for a call. Best effort: errors show when the block
-    /// is asked for.
+    /// Reads blocks that will be asked for soon, those that are not there yet: one transfer for each run of
+    /// such blocks, of at most 1 MiB, and at most 8 MiB (or an eighth of the budget) for a call. Best effort:
+    /// errors show when the block is asked for.
     pub fn prefetch(&self, first: Pblk, len: u32) {
         let bytes_max = PREFETCH_BYTES_MAX.min(self.budget.limit() as u64 / 8);
         let len = u64::from(len).min(bytes_max >> self.block_size.log2());
@@ -457,8 +460,8 @@ impl Buffers {
         Ok(bytes)
     }
 
-    /// Reads a run of blocks; `since`: what [`Shard::departed`] was for each of them before. Those that came, or may have come
-    /// and gone, meanwhile are left out.
+    /// Reads a run of blocks; `since`: what [`Shard::departed`] was for each of them before. Those that came,
+    /// or may have come and gone, meanwhile are left out.
     fn read_piece(&self, start: u64, since: &[u64]) -> Result<(), DeviceFault> {
         let Some(offset) = self.block_size.offset_of(Pblk(start)) else { return Ok(()) };
         let mut blocks: Vec<Bytes> = since.iter().map(|_| Bytes::zeroed(self.block_size.len())).collect();
@@ -473,8 +476,8 @@ impl Buffers {
 
     /// Reads a block that is not here; what is kept of it, and the owner that it is verified as.
     ///
-    /// Between the read and the insertion others may make the block anew, commit it, write it home and let it go: what was
-    /// read is out of date then, and is read again.
+    /// Between the read and the insertion others may make the block anew, commit it, write it home and let it
+    /// go: what was read is out of date then, and is read again.
     fn bring_in(&self, block: Pblk) -> Result<(Bytes, u64), ReadFault> {
         loop {
             let since = {
@@ -489,8 +492,8 @@ impl Buffers {
         }
     }
 
-    /// Keeps what was read, or, when another thread was first, takes what that one keeps. With the owner that it is
-    /// verified as. `None`: see [`Shard::insert`].
+    /// Keeps what was read, or, when another thread was first, takes what that one keeps. With the owner that
+    /// it is verified as. `None`: see [`Shard::insert`].
     fn insert(&self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64)> {
         let (kept, verified, is_new) = {
             let mut shard = self.shard(block);
@@ -530,8 +533,9 @@ impl Shrinker for Buffers {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes from one shard after the other, a part from each, so that no shard loses all it has. When all blocks were
-    /// touched lately, one call may free nothing: it only takes the touches off, and the next call finds some.
+    /// Takes from one shard after the other, a part from each, so that no shard loses all it has. When all
+    /// blocks were touched lately, one call may free nothing: it only takes the touches off, and the next
+    /// call finds some.
     fn shrink(&self, bytes: usize) -> usize {
         let wanted = bytes.div_ceil(self.charge_per_block());
         let per_shard = wanted.div_ceil(SHARDS / 4);

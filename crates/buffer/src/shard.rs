@@ -63,7 +63,8 @@ pub(crate) struct Slot {
     /// The owner that the bytes were verified for; 0 for none yet.
     verified: u64,
     touched: bool,
-    /// The transaction that changed the bytes last since the block came in; 0 for none. See [`Shard::clean_through`].
+    /// The transaction that changed the bytes last since the block came in; 0 for none. See
+    /// [`Shard::clean_through`].
     changed: u64,
     /// Changes that its bytes do not have yet.
     waiting: Chain,
@@ -160,8 +161,9 @@ impl Shard {
         let slot = &mut self.slots[at];
         let chain = std::mem::replace(&mut slot.waiting, Chain::EMPTY);
         let waiting = &self.waiting[(slot.changed % 2) as usize];
-        // Of a block that was freed and changed again in one transaction, which only damage leads to, no commit takes the changes: they
-        // are lost with the transaction, and what is in their place by now is another's.
+        // Of a block that was freed and changed again in one transaction, which only damage leads to, no
+        // commit takes the changes: they are lost with the transaction, and what is in their place by now is
+        // another's.
         if waiting.is_of(slot.changed) {
             slot.forget_bytes();
             if !waiting.make(chain, slot.bytes.make_mut()) {
@@ -191,7 +193,8 @@ impl Shard {
         Some((slot.bytes.clone(), slot.verified))
     }
 
-    /// Shows the bytes of a block that is here and was verified as this owner's. `false`: it is not, or was not.
+    /// Shows the bytes of a block that is here and was verified as this owner's. `false`: it is not, or was
+    /// not.
     #[inline]
     pub(crate) fn look(
         &mut self,
@@ -252,9 +255,9 @@ impl Shard {
         self.slots.as_ptr().addr()
     }
 
-    /// Keeps what was read of a block since [`departed`](Self::departed) was `since`, unless the block came meanwhile: what is
-    /// kept, the owner it was verified as, and is it new? `None`: something that was changed here left meanwhile, maybe this
-    /// block, and the bytes are from before its change. Read again.
+    /// Keeps what was read of a block since [`departed`](Self::departed) was `since`, unless the block came
+    /// meanwhile: what is kept, the owner it was verified as, and is it new? `None`: something that was
+    /// changed here left meanwhile, maybe this block, and the bytes are from before its change. Read again.
     pub(crate) fn insert(&mut self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64, bool)> {
         let mut hint = Hint::NONE;
         if let Some(at) = self.place(block, &mut hint) {
@@ -287,8 +290,8 @@ impl Shard {
         &mut self.slots[at]
     }
 
-    /// A block that is not here: whatever the device has, this transaction made these bytes; with the checksum of all of them, if
-    /// that is known.
+    /// A block that is not here: whatever the device has, this transaction made these bytes; with the
+    /// checksum of all of them, if that is known.
     pub(crate) fn add_changed(
         &mut self,
         block: Pblk,
@@ -301,8 +304,8 @@ impl Shard {
         slot.whole_sum = whole_sum;
     }
 
-    /// Notes that these very bytes passed a verification. Not of a block that was changed here: it is whose change that was, and another
-    /// would have it sealed as something else.
+    /// Notes that these very bytes passed a verification. Not of a block that was changed here: it is whose
+    /// change that was, and another would have it sealed as something else.
     pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Bytes, owner: u64) {
         let mut slot = self.slot_at(block, Hint::NONE).filter(|slot| slot.bytes.is(bytes));
         if let Some(slot) = slot.as_mut().filter(|slot| slot.changed == 0) {
@@ -396,7 +399,8 @@ impl Shard {
         }
     }
 
-    /// Takes of these blocks those that have changes waiting, and which this transaction changed last: to get them in copies.
+    /// Takes of these blocks those that have changes waiting, and which this transaction changed last: to get
+    /// them in copies.
     pub(crate) fn begin_making<T: Copy>(
         &mut self,
         blocks: &[(Pblk, Hint, T)],
@@ -438,7 +442,8 @@ impl Shard {
         if self.taking == transaction { self.early.get(&block.0).cloned() } else { None }
     }
 
-    /// The device has what transactions changed up to this one; `are_kept`: these very bytes, where they were not copied.
+    /// The device has what transactions changed up to this one; `are_kept`: these very bytes, where they were
+    /// not copied.
     pub(crate) fn set_clean_through(&mut self, transaction: u64, are_kept: bool) {
         (self.clean_through, self.are_kept) = (transaction, are_kept);
     }

@@ -596,8 +596,8 @@ fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
     assert_eq!(told(50, 2), (9, None));
 }
 
-/// A block that no commit takes, since damage had it freed and used in one transaction: its changes are lost with that, and are never
-/// another block's.
+/// A block that no commit takes, since damage had it freed and used in one transaction: its changes are lost
+/// with that, and are never another block's.
 #[test]
 fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);

@@ -73,7 +73,8 @@ pub(crate) struct Waiting {
 struct Change {
     /// The next one of the same block.
     next: u32,
-    /// Its pieces: of each the offset and the length, 16 bits each ([`THERE`] is one of the length's), and the bytes.
+    /// Its pieces: of each the offset and the length, 16 bits each ([`THERE`] is one of the length's), and
+    /// the bytes.
     start: u32,
     end: u32,
     /// See [`Summed`].
@@ -97,7 +98,8 @@ pub struct Summed {
 }
 
 impl Waiting {
-    /// Adds a change of a block of so many bytes, of so many that may wait. `false`: there is no room, or it is none of what its checksum is of.
+    /// Adds a change of a block of so many bytes, of so many that may wait. `false`: there is no room, or it
+    /// is none of what its checksum is of.
     pub(crate) fn push(
         &mut self,
         chain: &mut Chain,
@@ -165,7 +167,8 @@ impl Waiting {
         self.transaction == transaction
     }
 
-    /// Makes the changes of a block, in their order. Its checksum is not right then. `false`: it was not as it was said to be.
+    /// Makes the changes of a block, in their order. Its checksum is not right then. `false`: it was not as
+    /// it was said to be.
     pub(crate) fn make(&self, chain: Chain, block: &mut [u8]) -> bool {
         let mut pieces = self.of(chain).flat_map(|change| pieces(self.bytes_of(change)));
         pieces.all(|piece| block.get_mut(piece.range()).is_some_and(|place| piece.put(place)))
@@ -374,7 +377,8 @@ impl Batch {
 const NEXT: usize = 8 * LINE;
 
 impl Making {
-    /// Puts the pieces into the lines that they lie in, which is all that is looked at, and finds the checksum.
+    /// Puts the pieces into the lines that they lie in, which is all that is looked at, and finds the
+    /// checksum.
     fn patch<'p>(
         &mut self,
         mut pieces: impl Iterator<Item = Piece<'p>> + Clone,
@@ -470,7 +474,8 @@ mod tests {
 
     use super::*;
 
-    /// Changes of several blocks that lie one over the other and everywhere; with a sum that is known and one that is not.
+    /// Changes of several blocks that lie one over the other and everywhere; with a sum that is known and one
+    /// that is not.
     #[test]
     fn what_waits_is_made_in_its_order_and_the_checksum_is_right() {
         let (difference, summed) = (OnceLock::new(), Summed { seed: 77, len: 1012 });

@@ -74,8 +74,8 @@ fn set(buffers: &Buffers, transaction: u64, value: u8) {
     buffers.change(BLOCK, OWNER, transaction, change).unwrap();
 }
 
-/// A thread changes a block, commits it, writes it home and lets it go; others read it by all ways. What they see never goes back
-/// in time, and what was handed out never changes.
+/// A thread changes a block, commits it, writes it home and lets it go; others read it by all ways. What they
+/// see never goes back in time, and what was handed out never changes.
 #[test]
 fn what_is_seen_of_a_block_only_goes_forward() {
     schedules("cache: changes and reads", 2000, || {

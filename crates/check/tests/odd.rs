@@ -73,8 +73,9 @@ fn a_short_link_in_a_block_is_damage() {
     assert!(!verdict(&path));
 }
 
-/// The kernel grows a file system online past its reserved descriptors by turning resize_inode into meta_bg: the first
-/// descriptor blocks stay where they are (s_first_meta_bg), and inode 7 keeps its mode, size and link count.
+/// The kernel grows a file system online past its reserved descriptors by turning resize_inode into meta_bg:
+/// the first descriptor blocks stay where they are (s_first_meta_bg), and inode 7 keeps its mode, size and
+/// link count.
 #[test]
 fn a_file_system_that_outgrew_its_descriptors_is_sound() {
     let scratch = testkit::scratch();

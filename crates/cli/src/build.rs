@@ -57,20 +57,23 @@ pub(crate) struct BuildArgs {
     sources: SourceArgs,
     #[command(flatten)]
     rules: rules::RuleArgs,
-    /// The image to make: a file, IMG#N or IMG@OFFSET for a part of one, a block device, or - for standard output.
+    /// The image to make: a file, IMG#N or IMG@OFFSET for a part of one, a block device, or - for standard
+    /// output.
     #[arg(short, long, value_name = "IMAGE")]
     output: Option<PathBuf>,
-    /// Size of the image: `auto` for the smallest that holds everything, `+20M` for so much more, or `512M`, `10G`.
-    /// Without it: auto in a file, all that there is in a partition or device.
+    /// Size of the image: `auto` for the smallest that holds everything, `+20M` for so much more, or `512M`,
+    /// `10G`. Without it: auto in a file, all that there is in a partition or device.
     #[arg(short, long, value_name = "SIZE")]
     size: Option<String>,
     /// Room for files to come, in percent of the smallest size.
     #[arg(long, value_name = "PERCENT", value_parser = parse_headroom)]
     headroom: Option<f64>,
-    /// The size to which the image will be grown where it is used: descriptors, inodes and the journal are made for that.
+    /// The size to which the image will be grown where it is used: descriptors, inodes and the journal are
+    /// made for that.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     grow_to: Option<u64>,
-    /// The most that an archive or a layer may unpack to. Default: 1 GiB, or 200 times its packed size if that is more.
+    /// The most that an archive or a layer may unpack to. Default: 1 GiB, or 200 times its packed size if
+    /// that is more.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
     /// Features that a target can mount: debian-12, rhel-8, grub-2.06, ... (`help` lists them).
@@ -100,7 +103,8 @@ pub(crate) struct BuildArgs {
     /// Leave out all extended attributes: labels, ACLs and capabilities, too.
     #[arg(long, conflicts_with = "xattr_exclude")]
     no_xattrs: bool,
-    /// Do not enter other file systems below a source directory; where they are mounted stays an empty directory.
+    /// Do not enter other file systems below a source directory; where they are mounted stays an empty
+    /// directory.
     #[arg(short = 'x', long)]
     one_file_system: bool,
     /// Which times to store: only the modification time, or all times of the source (then two builds differ
@@ -299,8 +303,8 @@ fn source(kind: SourceKind, path: &std::path::Path) -> Source {
         SourceKind::Tar if path.as_os_str() == "-" => Source::Tar(TarInput::Stdin),
         SourceKind::Tar => Source::Tar(TarInput::Path(path.to_owned())),
         SourceKind::Oci => {
-            // The shortest directory or archive before a colon is the image; what follows is a tag or digest. One of the
-            // whole name wins.
+            // The shortest directory or archive before a colon is the image; what follows is a tag or digest.
+            // One of the whole name wins.
             let bytes = path.as_os_str().as_bytes();
             let mut colons = bytes.iter().enumerate().filter(|&(_, &b)| b == b':').map(|(at, _)| at);
             let layout_of = |at: usize| PathBuf::from(OsStr::from_bytes(&bytes[..at]));

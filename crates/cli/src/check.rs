@@ -51,7 +51,8 @@ pub(crate) struct CheckArgs {
     /// Print all rules.
     #[arg(long, conflicts_with = "image")]
     rules: bool,
-    /// Check an image that is mounted or open for writing as well; what changes meanwhile may look like damage.
+    /// Check an image that is mounted or open for writing as well; what changes meanwhile may look like
+    /// damage.
     #[arg(long)]
     mounted: bool,
     /// Print JSON.

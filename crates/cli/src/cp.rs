@@ -33,7 +33,8 @@ Examples:
 
 /// Copy files and directories out of an image, or into one.
 ///
-/// Into an image all of it is one commit, as far as it needs no more than 128 MiB; files belong to root (0:0), unless -p or -a keeps owners.
+/// Into an image all of it is one commit, as far as it needs no more than 128 MiB; files belong to root
+/// (0:0), unless -p or -a keeps owners.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{IMAGES_HELP}\n\n{EXAMPLES}"))]
 pub(crate) struct CpArgs {

@@ -1,13 +1,13 @@
-//! `extant mkdir`, `mknod`, `mkfifo`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `put`, `truncate`, `fallocate`, `touch`,
-//! and `extant edit` for many of them at once; `cp` into an image.
+//! `extant mkdir`, `mknod`, `mkfifo`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `put`,
+//! `truncate`, `fallocate`, `touch`, and `extant edit` for many of them at once; `cp` into an image.
 //!
 //! ```text
 //! command line -> Change { options, IMG:PATH ... } ─┐
 //! script line  -> words -> Step { options, PATH } ──┴> run_change -> operations of the library -> one commit at the end
 //! ```
 //!
-//! Owns: the commands' words, what they do with paths, scripts. Does **not** own: opening, committing and messages (see
-//! [`look`](crate::look)), the operations (see the library).
+//! Owns: the commands' words, what they do with paths, scripts. Does **not** own: opening, committing and
+//! messages (see [`look`](crate::look)), the operations (see the library).
 //!
 //! Invariants
 //! 1. A path that cannot be changed is reported in one line, and the rest of the command is done; a script

@@ -41,7 +41,8 @@ pub(crate) fn fail(code: u8, message: &dyn Display) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs a command. A panic becomes a message and `code`: the journal writes nothing after it, so the image is as after a power cut.
+/// Runs a command. A panic becomes a message and `code`: the journal writes nothing after it, so the image is
+/// as after a power cut.
 pub(crate) fn guarded(code: u8, run: impl FnOnce() -> ExitCode + UnwindSafe) -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();

@@ -46,11 +46,12 @@ pub(crate) struct ExportArgs {
     /// Fill a directory, which is made if it does not exist, and otherwise must be empty.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Replace an existing archive; fill a directory that is not empty, where names that are there are replaced.
+    /// Replace an existing archive; fill a directory that is not empty, where names that are there are
+    /// replaced.
     #[arg(short, long)]
     force: bool,
-    /// Times in the archive: of the last change of content only, or also of access and of the last change of the inode, or birth
-    /// as well (which GNU tar does not know and warns about).
+    /// Times in the archive: of the last change of content only, or also of access and of the last change of
+    /// the inode, or birth as well (which GNU tar does not know and warns about).
     #[arg(long, value_name = "WHICH", default_value = "all", value_parser = ["mtime", "all", "birth"])]
     times: String,
     /// Write holes as zeros.

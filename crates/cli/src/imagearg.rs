@@ -8,11 +8,12 @@
 //! ...:PATH        a path inside: disk.img#2:/etc/fstab; its first / may be left out
 //! ...:<N>, <N>/PATH   inode N, and a path from there on
 //! ```
-//! Names may hold `@`, `#` and `:` themselves. What exists decides: the whole text if a file is called so, then the text
-//! up to the first `:` with which a file is found. A file called `mem:64M` is reached as `./mem:64M`.
+//! Names may hold `@`, `#` and `:` themselves. What exists decides: the whole text if a file is called so,
+//! then the text up to the first `:` with which a file is found. A file called `mem:64M` is reached as
+//! `./mem:64M`.
 //!
-//! Owns: the spelling, the messages that teach it, opening. Does **not** own: what is in the image, or tables of
-//! partitions (see [`device::partition`]).
+//! Owns: the spelling, the messages that teach it, opening. Does **not** own: what is in the image, or tables
+//! of partitions (see [`device::partition`]).
 
 pub(crate) mod target;
 
@@ -42,7 +43,8 @@ pub(crate) struct ImageArg {
     pub(crate) path: PathBuf,
     /// Which of its bytes.
     pub(crate) at: Place,
-    /// The path inside, beginning with `/` or the number of an inode (see [`by_number`]); `None` if there was no `:`.
+    /// The path inside, beginning with `/` or the number of an inode (see [`by_number`]); `None` if there was
+    /// no `:`.
     pub(crate) inner_path: Option<PathBuf>,
 }
 
@@ -111,7 +113,8 @@ pub(crate) struct Transfers {
 }
 
 impl Transfers {
-    /// Opens a file by `open`, which is asked again where transfers past the page cache are refused: that is said.
+    /// Opens a file by `open`, which is asked again where transfers past the page cache are refused: that is
+    /// said.
     fn open(self, path: &Path, open: fn(&Path) -> io::Result<FileDevice>) -> io::Result<FileDevice> {
         let device = open(path)?.with_io(self.io);
         if !self.direct {
@@ -136,7 +139,8 @@ impl ImageArg {
     /// Takes an argument apart; looks which files exist, opens none.
     ///
     /// # Errors
-    /// [`ArgError::Unreadable`] when there is no such file, [`ArgError::Usage`] when what follows it makes no sense.
+    /// [`ArgError::Unreadable`] when there is no such file, [`ArgError::Usage`] when what follows it makes no
+    /// sense.
     pub(crate) fn parse(arg: &OsStr) -> Result<Self, ArgError> {
         let bytes = arg.as_bytes();
         if let Some(memory) = memory(bytes)? {
@@ -164,17 +168,18 @@ impl ImageArg {
 
     /// Opens the image for reading; nothing is ever written through what is returned.
     ///
-    /// A partition that reaches past the end of an image that was cut off ends there. What is odd about the partition
-    /// table is said on standard error.
+    /// A partition that reaches past the end of an image that was cut off ends there. What is odd about the
+    /// partition table is said on standard error.
     ///
     /// # Errors
-    /// [`ArgError::Usage`] for a partition or an offset that is not there, [`ArgError::Unreadable`] when the system
-    /// refuses, and for a whole disk whose file system is in a partition: the message says in which.
+    /// [`ArgError::Usage`] for a partition or an offset that is not there, [`ArgError::Unreadable`] when the
+    /// system refuses, and for a whole disk whose file system is in a partition: the message says in which.
     pub(crate) fn open_read_only(&self) -> Result<Arc<dyn Device>, ArgError> {
         self.open_to_read(Transfers::default(), FileDevice::open_read_only)
     }
 
-    /// As [`open_read_only`](Self::open_read_only), and keeps programs that write away, where none has it already.
+    /// As [`open_read_only`](Self::open_read_only), and keeps programs that write away, where none has it
+    /// already.
     ///
     /// # Errors
     /// As [`open_read_only`](Self::open_read_only).
@@ -217,8 +222,8 @@ impl ImageArg {
         say!("note: {self} is {used}: what is read here may be older, or half of a change; {instead}");
     }
 
-    /// Opens the image for reading and writing, and keeps other writers away: the whole file or device, whichever part of it
-    /// is meant.
+    /// Opens the image for reading and writing, and keeps other writers away: the whole file or device,
+    /// whichever part of it is meant.
     ///
     /// # Errors
     /// As [`open_read_only`](Self::open_read_only); [`LockError::Busy`] when another program writes to it or
@@ -307,7 +312,8 @@ impl ImageArg {
         }
     }
 
-    /// What to say instead of "no ext4 file system" about a disk that has partitions and no file system around them.
+    /// What to say instead of "no ext4 file system" about a disk that has partitions and no file system
+    /// around them.
     fn whole_disk(&self, disk: &Arc<dyn Device>) -> Option<String> {
         if holds_ext4(disk, 0) {
             return None;
@@ -375,7 +381,8 @@ fn inner_path(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&[slash, bytes].concat()))
 }
 
-/// A path that begins at an inode: its number, and what follows from there on. A file that is called so is reached as `/<13>`.
+/// A path that begins at an inode: its number, and what follows from there on. A file that is called so is
+/// reached as `/<13>`.
 pub(crate) fn by_number(path: &[u8]) -> Option<(u32, &[u8])> {
     let rest = path.strip_prefix(b"<")?;
     let end = rest.iter().position(|byte| *byte == b'>')?;
@@ -508,7 +515,8 @@ fn refusal(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}{advice}", path.display())
 }
 
-/// Is it an image as a whole, without a path in it? One that is named by its place in a file need not be sound.
+/// Is it an image as a whole, without a path in it? One that is named by its place in a file need not be
+/// sound.
 pub(crate) fn is_whole_image(arg: &OsStr) -> bool {
     let Ok(image) = ImageArg::parse(arg) else { return false };
     let holds = || FileDevice::open_read_only(&image.path).is_ok_and(|device| holds_ext4(&device, 0));

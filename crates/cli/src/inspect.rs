@@ -1,4 +1,5 @@
-//! `extant inspect`: what stands in an image, for people and for programs, from sound and from damaged images.
+//! `extant inspect`: what stands in an image, for people and for programs, from sound and from damaged
+//! images.
 //!
 //! ```text
 //! probe ─ which superblock to believe        page ─ text or JSON, printed as it is found
@@ -8,17 +9,17 @@
 //! views: superblock groups free inode extents dir htree attributes journal orphans
 //! ```
 //!
-//! Owns: the command line of `inspect`, the order of things in a view, exit codes. Does **not** own: any layout (see
-//! `ondisk` and `jbd2-format`), any judgement of the whole file system (that is `check`).
+//! Owns: the command line of `inspect`, the order of things in a view, exit codes. Does **not** own: any
+//! layout (see `ondisk` and `jbd2-format`), any judgement of the whole file system (that is `check`).
 //!
 //! Invariants
 //! 1. The image is opened read-only.
-//! 2. No bytes make it panic, hang or take memory without bound: walks are bounded by the size of the device, and end
-//!    when thousands of structures are damaged.
+//! 2. No bytes make it panic, hang or take memory without bound: walks are bounded by the size of the device,
+//!    and end when thousands of structures are damaged.
 //! 3. Damage is said once, in one line, and never hides what can still be read.
 //!
-//! Exit codes: 0 sound as far as was looked; 2 the command line makes no sense; 4 printed, but damage was seen; 8 cannot be
-//! read, or is no ext4 at all; 9 the image has no such path, inode, group or structure.
+//! Exit codes: 0 sound as far as was looked; 2 the command line makes no sense; 4 printed, but damage was
+//! seen; 8 cannot be read, or is no ext4 at all; 9 the image has no such path, inode, group or structure.
 
 mod attributes;
 mod dir;
@@ -60,8 +61,8 @@ use reader::Reader;
 /// The arguments of `extant inspect`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct InspectArgs {
-    /// Image file or block device; IMG#N for its partition N (GPT or MBR), IMG@OFFSET for a file system that begins
-    /// OFFSET bytes into it (K, M, G and T are powers of 1024, s is sectors of 512)
+    /// Image file or block device; IMG#N for its partition N (GPT or MBR), IMG@OFFSET for a file system that
+    /// begins OFFSET bytes into it (K, M, G and T are powers of 1024, s is sectors of 512)
     #[arg(value_name = "IMG[#N|@OFFSET]")]
     image: OsString,
 
@@ -159,8 +160,8 @@ impl From<ArgError> for InspectError {
     }
 }
 
-/// Runs `extant inspect`: prints to standard output, and each damage as a line on standard error (in JSON: in the
-/// object).
+/// Runs `extant inspect`: prints to standard output, and each damage as a line on standard error (in JSON: in
+/// the object).
 ///
 /// # Errors
 /// See [`InspectError`]; its [`exit_code`](InspectError::exit_code) is the command's. A reader that goes away

@@ -1,5 +1,5 @@
-//! What the commands that look into an image or edit it share: opening, finding what the command line names, messages, exit
-//! codes.
+//! What the commands that look into an image or edit it share: opening, finding what the command line names,
+//! messages, exit codes.
 //!
 //! ```text
 //! IMG:PATTERN ... -> Session::targets -> Target { file system, path, inode } -> ls tree stat cat cp export df
@@ -54,8 +54,8 @@ pub(crate) struct OpenArgs {
     /// The external journal, written as an image is (see below), for images that have one.
     #[arg(long, value_name = "FILE", help_heading = "Image")]
     journal: Option<PathBuf>,
-    /// Read by a backup superblock: of block N, as mke2fs prints it and e2fsck -b takes it, or the first that is found. Without this
-    /// a backup is used only where the primary is damaged.
+    /// Read by a backup superblock: of block N, as mke2fs prints it and e2fsck -b takes it, or the first that
+    /// is found. Without this a backup is used only where the primary is damaged.
     #[arg(long, value_name = "N|auto", help_heading = "Image", value_parser = backup)]
     backup: Option<BySuperblock>,
 }
@@ -155,8 +155,8 @@ impl Target {
         shown(&self.image, &self.path)
     }
 
-    /// The path's last part; empty for the root. An inode that is named by its number is called so, and a directory has no name
-    /// then, like the root.
+    /// The path's last part; empty for the root. An inode that is named by its number is called so, and a
+    /// directory has no name then, like the root.
     pub(crate) fn name(&self) -> &[u8] {
         if by_number(&self.path).is_some_and(|(_, rest)| rest.is_empty()) {
             let is_dir = self.inode.kind() == FileType::Directory;
@@ -580,7 +580,8 @@ impl Session {
         }
     }
 
-    /// Writes what was changed: one commit of each image. Nothing of an image in which nothing was changed is written.
+    /// Writes what was changed: one commit of each image. Nothing of an image in which nothing was changed is
+    /// written.
     pub(crate) fn commit(&mut self) {
         for Open { name, fs, staged, guard, .. } in std::mem::take(&mut self.open) {
             let Some(fs) = fs else { continue };
@@ -625,7 +626,8 @@ impl Session {
         }
     }
 
-    /// Drops what was changed, as far as nothing of it was written yet: an image of which a part was, gets the rest.
+    /// Drops what was changed, as far as nothing of it was written yet: an image of which a part was, gets
+    /// the rest.
     pub(crate) fn discard_held(&mut self) {
         self.open.retain(|open| open.staged.as_ref().is_none_or(|staged| !staged.is_held()));
     }

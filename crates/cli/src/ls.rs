@@ -23,8 +23,8 @@ Examples:
 
 /// List directories and files.
 ///
-/// Sorted by the bytes of their names. Names that a terminal could misunderstand are escaped as by `ls -b`. Owners are
-/// numbers and times are in UTC.
+/// Sorted by the bytes of their names. Names that a terminal could misunderstand are escaped as by `ls -b`.
+/// Owners are numbers and times are in UTC.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = format!("{IMAGES_HELP}\n\n{EXAMPLES}"))]
 pub(crate) struct LsArgs {
@@ -94,7 +94,8 @@ struct Line {
 
 pub(crate) fn run(args: &LsArgs) -> ExitCode {
     let mut session = Session::new(&args.open);
-    // As ls: a link on the command line stands for the directory behind it, unless the link itself is of interest.
+    // As ls: a link on the command line stands for the directory behind it, unless the link itself is of
+    // interest.
     let follow = if args.long || args.directory { Follow::NotTheLast } else { Follow::Links };
     let targets = session.targets(&args.files, follow);
     let mut out = output();

@@ -1,7 +1,7 @@
 //! The `extant` command: ext4 in user space.
 //!
-//! Owns the command line: parsing, messages, progress, exit codes. Does **not** own any work on images (see the crates
-//! `image` and below).
+//! Owns the command line: parsing, messages, progress, exit codes. Does **not** own any work on images (see
+//! the crates `image` and below).
 
 #![deny(unsafe_code)]
 // They end the program where standard output or standard error is gone; see `voice`.
@@ -65,7 +65,8 @@ const MAN_HELP: &str = "\
 Example:
   extant man ~/.local/share/man/man1 && man extant-build";
 
-/// ext4 in user space: build, read, edit, mount and check ext4 images, without root and without a kernel driver.
+/// ext4 in user space: build, read, edit, mount and check ext4 images, without root and without a kernel
+/// driver.
 #[derive(Debug, Parser)]
 #[command(name = "extant", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {

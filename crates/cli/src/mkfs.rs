@@ -30,7 +30,8 @@ pub(crate) struct FormatArgs {
     /// Generation: ext2, ext3 or ext4.
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4", value_parser = parse_generation)]
     generation: Generation,
-    /// Features to add or (with ^) leave out, as mke2fs names them: `^has_journal,bigalloc`; `none` clears all.
+    /// Features to add or (with ^) leave out, as mke2fs names them: `^has_journal,bigalloc`; `none` clears
+    /// all.
     #[arg(short = 'O', long = "features", value_name = "LIST", value_parser = parse_features)]
     features: Vec<Edits>,
     /// Block size in bytes, 1024 to 65536.
@@ -72,8 +73,9 @@ pub(crate) struct FormatArgs {
     /// Journal options: `size=MEBIBYTES`.
     #[arg(short = 'J', long = "journal", value_name = "OPTIONS", value_parser = parse_journal)]
     journal: Option<u32>,
-    /// Extended options as mke2fs has them: stride=, stripe_width=, resize=, num_backup_sb=, mmp_update_interval=,
-    /// hash_seed=, root_owner=, quotatype=, orphan_file_size=, lazy_itable_init=, packed_meta_blocks, test_fs.
+    /// Extended options as mke2fs has them: stride=, stripe_width=, resize=, num_backup_sb=,
+    /// mmp_update_interval=, hash_seed=, root_owner=, quotatype=, orphan_file_size=, lazy_itable_init=,
+    /// packed_meta_blocks, test_fs.
     #[arg(short = 'E', long = "extended", value_name = "OPTIONS")]
     extended: Vec<String>,
 }
@@ -91,7 +93,8 @@ pub(crate) enum UuidChoice {
 impl FormatArgs {
     /// The choices as the library knows them.
     pub(crate) fn options(&self) -> Result<FormatOptions, String> {
-        // As with mke2fs, a number of 0 is "as if it were not given" where 0 makes no sense; Buildroot always gives -N 0.
+        // As with mke2fs, a number of 0 is "as if it were not given" where 0 makes no sense; Buildroot always
+        // gives -N 0.
         let mut options = FormatOptions {
             generation: self.generation,
             features: self.features.iter().flat_map(|edits| edits.0.iter().copied()).collect(),
@@ -186,7 +189,8 @@ pub(crate) struct MkfsArgs {
     /// The size as mke2fs takes it: with a unit as --size, without one in blocks of -b, or in KiB.
     #[arg(value_name = "SIZE", conflicts_with = "size")]
     blocks: Option<String>,
-    /// Size of a new image: `512M`, `10G`, `16T`. An existing file or block device keeps its own if none is given.
+    /// Size of a new image: `512M`, `10G`, `16T`. An existing file or block device keeps its own if none is
+    /// given.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
     /// How the file system will be used: floppy, small, default, big, huge, news, largefile, largefile4.
@@ -298,7 +302,8 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
     }
 }
 
-/// A size as mke2fs takes it: units are those of [`parse_size`], `s` is sectors; a bare number counts blocks, or KiB.
+/// A size as mke2fs takes it: units are those of [`parse_size`], `s` is sectors; a bare number counts blocks,
+/// or KiB.
 fn parse_blocks(text: &str, block_size: Option<BlockSize>) -> Result<u64, String> {
     let unit = match text.strip_suffix(['s', 'S']) {
         Some(sectors) => sectors.parse().ok().map(|sectors| (sectors, 512)),

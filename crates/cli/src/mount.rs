@@ -1,7 +1,8 @@
-//! `extant mount` and `extant umount`: an image in the tree of files, without root and without a kernel driver for it.
+//! `extant mount` and `extant umount`: an image in the tree of files, without root and without a kernel
+//! driver for it.
 //!
-//! Owns: options of the command line, the daemon, signals, waiting. Does **not** own: mounting itself and answering the kernel
-//! (see the crate `fuse`).
+//! Owns: options of the command line, the daemon, signals, waiting. Does **not** own: mounting itself and
+//! answering the kernel (see the crate `fuse`).
 //!
 //! ```text
 //!  extant mount IMG DIR          the same program again, with a pipe as its standard output
@@ -12,9 +13,10 @@
 //! ```
 //!
 //! Invariants
-//! 1. The command returns 0 only after the mount has answered; before, whatever fails is said on standard error.
-//! 2. A signal unmounts first. However a mount ends but by a kill, what was changed is written home before the process ends,
-//!    and an exit code other than 0 says that it was not.
+//! 1. The command returns 0 only after the mount has answered; before, whatever fails is said on standard
+//!    error.
+//! 2. A signal unmounts first. However a mount ends but by a kill, what was changed is written home before
+//!    the process ends, and an exit code other than 0 says that it was not.
 
 pub(crate) mod helpers;
 mod holders;
@@ -39,9 +41,11 @@ pub(crate) use umount::{UmountArgs, umount};
 use crate::exit;
 use options::MountFlags;
 
-/// Set for the second start of the program, the one that stays: the directory that its arguments are relative to.
+/// Set for the second start of the program, the one that stays: the directory that its arguments are relative
+/// to.
 const DAEMON: &str = "EXTANT_MOUNT_DAEMON";
-/// What that one says when the directory is mounted, with the numbers of the mount's device behind it, as in `ready 0:45`.
+/// What that one says when the directory is mounted, with the numbers of the mount's device behind it, as in
+/// `ready 0:45`.
 const READY: &str = "ready";
 /// How long a server that does not answer may take to end when it is unmounted.
 const PATIENCE: Duration = Duration::from_secs(5);

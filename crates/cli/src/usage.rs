@@ -6,8 +6,8 @@
 //! help:  extant inspect --help
 //! ```
 //!
-//! Owns: the sentences for clap's errors, the lines after them, suggestions. Does **not** own: the remedies of single commands
-//! (see [`hints`]), exit codes.
+//! Owns: the sentences for clap's errors, the lines after them, suggestions. Does **not** own: the remedies
+//! of single commands (see [`hints`]), exit codes.
 
 mod hints;
 
@@ -207,7 +207,8 @@ fn text(error: &Error, kind: ContextKind) -> String {
     list(error, kind, " ")
 }
 
-/// Is `wrong` likely a slip of the finger for `name`? Suggestions from further away name something else altogether.
+/// Is `wrong` likely a slip of the finger for `name`? Suggestions from further away name something else
+/// altogether.
 fn is_near(wrong: &str, name: &str) -> bool {
     let (wrong, name) = (wrong.trim_start_matches('-'), name.trim_start_matches('-'));
     distance(wrong, name) <= 1 + name.chars().count() / 6

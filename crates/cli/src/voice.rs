@@ -1,12 +1,13 @@
 //! The one way by which the command speaks: lines on standard error, text on standard output.
 //!
-//! Owns: what happens when standard output or standard error cannot be written. Does **not** own: what is said.
+//! Owns: what happens when standard output or standard error cannot be written. Does **not** own: what is
+//! said.
 //!
 //! Invariants (INV-CL1)
-//! 1. Nothing that is said can end the program: standard error is the last resort, and where it is gone, the exit code still
-//!    says how the command ended.
-//! 2. A reader of standard output that goes away (`| head`) is no error: the work is done, and the exit code is that of the
-//!    work. Any other failure to write standard output is reported, with a code of its own.
+//! 1. Nothing that is said can end the program: standard error is the last resort, and where it is gone, the
+//!    exit code still says how the command ended.
+//! 2. A reader of standard output that goes away (`| head`) is no error: the work is done, and the exit code
+//!    is that of the work. Any other failure to write standard output is reported, with a code of its own.
 
 use std::fmt::{Arguments, Display};
 use std::io::{self, Write};
@@ -25,7 +26,8 @@ pub(crate) fn say_line(text: Arguments<'_>) {
     say_raw(format_args!("extant: {}\n", without_numbers(&text.to_string())));
 }
 
-/// The system's reasons without the numbers that the standard library adds to them: `Permission denied (os error 13)`.
+/// The system's reasons without the numbers that the standard library adds to them: `Permission denied (os
+/// error 13)`.
 fn without_numbers(text: &str) -> String {
     const BEGIN: &str = " (os error ";
     let mut plain = String::new();

@@ -12,7 +12,8 @@ const SAY_EVERY: u64 = 30;
 /// Nothing was said yet.
 const NEVER: u64 = u64::MAX;
 
-/// Says on standard error what is waited for and how long that takes: on a terminal each second, else now and then.
+/// Says on standard error what is waited for and how long that takes: on a terminal each second, else now and
+/// then.
 pub(crate) fn say(image: String) -> impl Fn(&Waiting) + Send + Sync {
     let said = AtomicU64::new(NEVER);
     let is_terminal = std::io::stderr().is_terminal();

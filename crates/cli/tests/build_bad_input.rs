@@ -358,7 +358,8 @@ fn keep_shrinking(file: &std::fs::File, turn: u64) {
     file.set_len(LARGE.saturating_sub(512 * turn).max(1 << 20)).unwrap();
 }
 
-/// A file changes size all the time; many others make sure that time passes between the look at it and its reading.
+/// A file changes size all the time; many others make sure that time passes between the look at it and its
+/// reading.
 #[test]
 fn a_file_that_changes_while_it_is_read_is_named() {
     for (word, change) in [("longer", keep_growing as fn(&std::fs::File, u64)), ("shorter", keep_shrinking)] {
@@ -528,8 +529,8 @@ fn an_interrupted_build_leaves_nothing() {
     assert_names(&out, &[]);
 }
 
-/// Sizes that are exact: what `auto` finds is enough, and one block less is not, and the message says so. With the fewest inodes:
-/// else `auto` has some more for files to come, and a given size need not.
+/// Sizes that are exact: what `auto` finds is enough, and one block less is not, and the message says so.
+/// With the fewest inodes: else `auto` has some more for files to come, and a given size need not.
 fn exact(source: &Path, options: &str) {
     let dir = scratch();
     let image = dir.path().join("image");
@@ -603,7 +604,8 @@ fn the_size_of_an_image_of_many_inodes_is_exact() {
 #[test]
 fn the_size_of_an_image_is_exact_around_the_steps_of_its_journal_and_groups() {
     let bench = Bench::new();
-    // Sizes in KiB that end near 2,048 and 32,768 blocks of 1 or 4 KiB, and near the end of a group of either.
+    // Sizes in KiB that end near 2,048 and 32,768 blocks of 1 or 4 KiB, and near the end of a group of
+    // either.
     for kib in [600, 2000, 7000, 8000, 27_000, 32_000, 122_000, 130_000] {
         std::fs::write(bench.tree().join("file"), vec![1u8; kib << 10]).unwrap();
         for options in ["", "-b 1024"] {
@@ -664,7 +666,8 @@ fn special_files_are_no_targets() {
     assert!(fifo.symlink_metadata().unwrap().file_type().is_fifo());
 }
 
-/// A directory that becomes a symlink between the walk and the copy must not bring in files from outside the source.
+/// A directory that becomes a symlink between the walk and the copy must not bring in files from outside the
+/// source.
 #[test]
 fn a_symlink_put_in_the_way_is_not_followed() {
     let dir = scratch();

@@ -1,6 +1,6 @@
-//! Images equal their sources: a tree with everything awkward in it, in every block size and feature set that `build`
-//! makes, judged by e2fsck and by the kernel, name by name, byte by byte, hole by hole. And the same tree makes the
-//! same bytes, however it is handed over.
+//! Images equal their sources: a tree with everything awkward in it, in every block size and feature set that
+//! `build` makes, judged by e2fsck and by the kernel, name by name, byte by byte, hole by hole. And the same
+//! tree makes the same bytes, however it is handed over.
 
 mod common;
 
@@ -121,8 +121,8 @@ fn trees_with_other_features_equal_their_source() {
     );
 }
 
-/// The kernel of most machines mounts no blocks larger than a page; there e2fsck and debugfs are the judges, and debugfs
-/// restores neither hard links, special files nor attributes.
+/// The kernel of most machines mounts no blocks larger than a page; there e2fsck and debugfs are the judges,
+/// and debugfs restores neither hard links, special files nor attributes.
 #[test]
 fn trees_in_blocks_of_64_kib_equal_their_source() {
     let mountable = testkit::kernel_mounts_block_size(65_536);
@@ -164,8 +164,9 @@ fn trees_in_blocks_of_64_kib_equal_their_source() {
                     if entry.kind != Kind::Directory {
                         entry.nlink = 1;
                     }
-                    // It sets no times of symlinks and of directories that it still fills, changes the owner after
-                    // the mode, follows symlinks for both, and has no times but those from 1970 to 2038.
+                    // It sets no times of symlinks and of directories that it still fills, changes the owner
+                    // after the mode, follows symlinks for both, and has no times but those from 1970 to
+                    // 2038.
                     entry.mode &= 0o777;
                     if entry.kind == Kind::Symlink {
                         (entry.uid, entry.gid) = (0, 0);
@@ -222,7 +223,8 @@ fn set_times(dir: &Path, name: &str, seconds: i64) {
     rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::empty()).unwrap();
 }
 
-/// With `--times all` the image has the source's access, change and birth times; without, its mtime in all places.
+/// With `--times all` the image has the source's access, change and birth times; without, its mtime in all
+/// places.
 #[test]
 fn all_times_are_kept_on_demand() {
     let scratch = scratch();
@@ -301,7 +303,8 @@ fn large_attributes_need_the_feature_ea_inode() {
     common::assert_names(scratch.path(), &["x.tar"]);
 }
 
-/// One tree, and every way in which it can come: as a directory, elsewhere, as tar archives of any order and packing.
+/// One tree, and every way in which it can come: as a directory, elsewhere, as tar archives of any order and
+/// packing.
 #[test]
 fn the_same_tree_makes_the_same_bytes() {
     if !is_root() {
@@ -415,8 +418,9 @@ fn backwards(root: &Path) -> Vec<u8> {
         .collect()
 }
 
-/// A file that is dated some seconds ahead (umoci rounds times up) once counted for the image's time stamp only when the clock had
-/// come so far: the same tree made two images. What is in the future is said, and changes nothing.
+/// A file that is dated some seconds ahead (umoci rounds times up) once counted for the image's time stamp
+/// only when the clock had come so far: the same tree made two images. What is in the future is said, and
+/// changes nothing.
 #[test]
 fn a_time_ahead_of_the_clock_counts_like_any_other() {
     use std::time::{Duration, SystemTime};
@@ -478,7 +482,8 @@ fn source_date_epoch_is_honoured() {
     assert_has(refused.code(common::USAGE), "SOURCE_DATE_EPOCH");
 }
 
-/// Sources on top of each other, and what one file of an archive may say about files of a directory before it.
+/// Sources on top of each other, and what one file of an archive may say about files of a directory before
+/// it.
 #[test]
 fn later_sources_lie_on_top() {
     let scratch = scratch();

@@ -1,5 +1,5 @@
-//! OCI layouts: layers on top of each other with whiteouts and opaque directories, packed in every way, and what is said
-//! when a layout is not what it claims to be.
+//! OCI layouts: layers on top of each other with whiteouts and opaque directories, packed in every way, and
+//! what is said when a layout is not what it claims to be.
 
 mod common;
 

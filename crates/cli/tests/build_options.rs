@@ -239,7 +239,8 @@ fn labels_come_from_file_contexts() {
     bench.refused("--file-contexts /nowhere", SOURCE, "/nowhere");
 }
 
-/// Several names of one inode, and labels that differ between them: whatever the source, the same one is taken.
+/// Several names of one inode, and labels that differ between them: whatever the source, the same one is
+/// taken.
 #[test]
 fn labels_of_hard_links_do_not_depend_on_the_order_of_reading() {
     let scratch = scratch();

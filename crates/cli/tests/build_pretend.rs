@@ -1,4 +1,5 @@
-//! Owners and devices that are only pretended (fakeroot, pseudo), not shown (user namespaces), or attributes that are withheld.
+//! Owners and devices that are only pretended (fakeroot, pseudo), not shown (user namespaces), or attributes
+//! that are withheld.
 
 mod common;
 
@@ -10,8 +11,8 @@ use testkit::{e2fsck_clean, is_root, scratch};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_extant");
 
-/// What a package build does: devices, owners, set-user-id bits and capabilities of which the file system knows nothing. Then an
-/// image, and out of it again by both commands that write owners to the host.
+/// What a package build does: devices, owners, set-user-id bits and capabilities of which the file system
+/// knows nothing. Then an image, and out of it again by both commands that write owners to the host.
 const PRETENDED: &str = "set -e; mkdir -p s/dev s/deep/a; mknod s/dev/console c 5 1; mknod s/deep/a/b b 8 1; touch s/su s/empty
 chown 33:44 s/su; chmod 4755 s/su; ln -s x s/l; chown -h 12:13 s/l; echo content >s/deep/file; chown 5:6 s/deep/file
 $X build -q --no-sync -o i.img --from s; $X ls -lR i.img:/ >listed
@@ -110,8 +111,8 @@ fn what_pseudo_pretends_is_in_the_image_and_comes_out_again() {
     let _ = Command::new(stop[0]).args(&stop[1..]).output();
 }
 
-/// A static binary is not reached by a preloaded library. Here one that cannot be loaded stands for that: what it would pretend is
-/// not seen either, and the real owners must not be taken for it.
+/// A static binary is not reached by a preloaded library. Here one that cannot be loaded stands for that:
+/// what it would pretend is not seen either, and the real owners must not be taken for it.
 #[test]
 fn a_pretended_owner_that_cannot_be_seen_is_refused() {
     let dir = scratch();
@@ -164,8 +165,8 @@ fn owners_that_a_user_namespace_does_not_show_are_told() {
     assert_eq!(words(" yours")[2..4], ["65534", "65534"]);
 }
 
-/// On a host with SELinux a sandbox lists `security.selinux` and answers ENOTSUP when it is asked for. cp -a and GNU tar warn and
-/// go on; so does build. An option leaves attributes out without a word.
+/// On a host with SELinux a sandbox lists `security.selinux` and answers ENOTSUP when it is asked for. cp -a
+/// and GNU tar warn and go on; so does build. An option leaves attributes out without a word.
 #[test]
 fn an_attribute_that_is_listed_and_withheld_is_left_out_with_a_warning() {
     const WITHHOLD: &str = "

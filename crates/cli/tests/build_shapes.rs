@@ -1,7 +1,7 @@
 //! Trees of unusual shapes: very many names, very large and very scattered files, and everything at a limit.
 //!
-//! The heavy ones are ignored by default; `cargo test --release -p extant-cli --test build_shapes -- --ignored` runs
-//! them (each a minute or less, up to 2 GB in /dev/shm).
+//! The heavy ones are ignored by default; `cargo test --release -p extant-cli --test build_shapes --
+//! --ignored` runs them (each a minute or less, up to 2 GB in /dev/shm).
 
 mod common;
 
@@ -46,7 +46,8 @@ impl Bench {
     }
 }
 
-/// A directory of `count` names, each a link to one of a few files (an inode has at most 65,000), from a stream.
+/// A directory of `count` names, each a link to one of a few files (an inode has at most 65,000), from a
+/// stream.
 fn many_names(count: usize, options: &[&str], name: impl Fn(usize) -> String + Sync) {
     const PER_FILE: usize = 50_000;
     let bench = Bench::new();
@@ -217,8 +218,8 @@ fn the_longest_file_without_huge_file() {
     assert_has(refused.code(SOURCE), "huge_file");
 }
 
-/// Blocks of the map of a file of that many blocks of 4 KiB: the first twelve need none, and then come trees of one, two
-/// and three levels with 1,024 entries in each block.
+/// Blocks of the map of a file of that many blocks of 4 KiB: the first twelve need none, and then come trees
+/// of one, two and three levels with 1,024 entries in each block.
 fn map_len(blocks: u64) -> u64 {
     let third = blocks - 12 - 1024 - 1024 * 1024;
     1 + (1 + 1024) + (1 + third.div_ceil(1024 * 1024) + third.div_ceil(1024))
@@ -289,7 +290,8 @@ fn a_file_of_300_mib_lies_in_one_piece() {
         debugfs(&bench.image(), "blocks /large").split_whitespace().flat_map(str::parse).collect();
     assert_eq!(blocks.len(), 300 * 256 + 1);
     let breaks = blocks.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
-    // Group metadata may lie in between: a copy of the superblock and descriptors at the start of groups 1 and 3.
+    // Group metadata may lie in between: a copy of the superblock and descriptors at the start of groups 1
+    // and 3.
     assert!(breaks <= 3, "{breaks} breaks");
     let extents = debugfs(&bench.image(), "dump_extents -l /large");
     assert!(extents.lines().count() <= 1 + 6, "{extents}");
@@ -343,7 +345,8 @@ fn three_hundred_owners_with_quota() {
     let listing = debugfs(&bench.image(), "blocks <3>");
     let mut units = listing.split_whitespace().flat_map(str::parse).flat_map(units_of_1k);
     let entries = units.find(|&at| {
-        // A block of entries: links 0, their number (at most 14), zeros; then the first entry, its space at byte 64.
+        // A block of entries: links 0, their number (at most 14), zeros; then the first entry, its space at
+        // byte 64.
         let mut head = [0; 16];
         file.read_exact_at(&mut head, at).unwrap();
         head[..8] == [0; 8] && (1..15).contains(&head[8]) && head[9..] == [0; 7]

@@ -1,4 +1,5 @@
-//! Where an image goes besides a new file: a partition, a place in a file, a device, standard output; and what is made by rules.
+//! Where an image goes besides a new file: a partition, a place in a file, a device, standard output; and
+//! what is made by rules.
 
 mod common;
 
@@ -48,7 +49,8 @@ impl Disk {
     }
 }
 
-/// README: IMG#N is partition N. `build -o 'disk.img#2'` once made a file of that name, and later commands read that.
+/// README: IMG#N is partition N. `build -o 'disk.img#2'` once made a file of that name, and later commands
+/// read that.
 #[test]
 fn an_image_goes_into_a_partition_and_nowhere_else() {
     let Some(disk) = Disk::new() else { return };
@@ -135,7 +137,8 @@ fn an_image_goes_to_standard_output() {
     assert_names(scratch.path(), &["alone.img", "o", "s"]);
 }
 
-/// An image of the smallest size is grown where it is used, and its groups have as many inodes then as the first one has now.
+/// An image of the smallest size is grown where it is used, and its groups have as many inodes then as the
+/// first one has now.
 #[test]
 fn images_that_are_grown_get_inodes_enough() {
     let scratch = scratch();
@@ -172,7 +175,8 @@ fn images_that_are_grown_get_inodes_enough() {
     assert_eq!(journal, "32M", "that of 1 GiB");
 }
 
-/// Owners, modes and devices that no source has: genext2fs's tables, mtree, and options for single paths, in their order.
+/// Owners, modes and devices that no source has: genext2fs's tables, mtree, and options for single paths, in
+/// their order.
 #[test]
 fn rules_make_and_change_what_they_name() {
     let scratch = scratch();

@@ -1,5 +1,5 @@
-//! What users hand over that is no sound image: another format, half a download, a lost superblock, damaged directories. Each
-//! command names it, reads what is there, and says so by its exit code.
+//! What users hand over that is no sound image: another format, half a download, a lost superblock, damaged
+//! directories. Each command names it, reads what is there, and says so by its exit code.
 
 mod common;
 
@@ -31,7 +31,8 @@ fn overwrite(image: &Path, offset: u64, bytes: &[u8]) {
     std::fs::OpenOptions::new().write(true).open(image).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
-/// A directory, a qcow2 image, a short gzip file: every command that opens an image says what it is and what to do.
+/// A directory, a qcow2 image, a short gzip file: every command that opens an image says what it is and what
+/// to do.
 #[test]
 fn what_is_no_ext4_is_named_by_every_command() {
     let scratch = scratch();
@@ -116,7 +117,8 @@ fn a_lost_superblock_is_got_over_by_a_backup() {
     assert_has(run(["ls", "--backup", "x", "a"]).code(common::USAGE), "auto");
 }
 
-/// The root directory is gone: what is left is reached by the numbers of inodes, as lost+found would name them.
+/// The root directory is gone: what is left is reached by the numbers of inodes, as lost+found would name
+/// them.
 #[test]
 fn files_are_reached_by_the_numbers_of_their_inodes() {
     let scratch = scratch();
@@ -142,7 +144,8 @@ fn files_are_reached_by_the_numbers_of_their_inodes() {
     run(["cat", &at(&image, "<99999999>")]).code(NOT_FOUND);
 }
 
-/// A bit of a descriptor flipped: every file is read as before, one note says what was done, and the code is 4.
+/// A bit of a descriptor flipped: every file is read as before, one note says what was done, and the code is
+/// 4.
 #[test]
 fn damaged_descriptors_are_noted_once() {
     let scratch = scratch();

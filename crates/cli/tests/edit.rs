@@ -1,5 +1,6 @@
-//! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `truncate`, `touch` and `edit`: what they make is what e2fsck and
-//! the kernel find; what they refuse leaves the image as it was; and one writes at a time.
+//! `extant mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `project`, `xattr`, `truncate`, `touch` and `edit`:
+//! what they make is what e2fsck and the kernel find; what they refuse leaves the image as it was; and one
+//! writes at a time.
 
 mod common;
 
@@ -385,8 +386,8 @@ fn an_image_that_another_machine_may_have_is_claimed_and_given_back() {
     assert_has(&image.done("ls :/"), "a");
 }
 
-/// The image was left by a machine that may have it still, and its interval is a day and a half: refused, not waited for. With an
-/// interval that can be, what is waited for is said at once.
+/// The image was left by a machine that may have it still, and its interval is a day and a half: refused, not
+/// waited for. With an interval that can be, what is waited for is said at once.
 #[test]
 fn a_wait_for_another_machine_is_said_and_has_an_end() {
     use std::io::{BufRead, BufReader};

@@ -1,4 +1,5 @@
-//! Out of an image again: `extant cp` and `extant export` lose nothing and touch nothing outside of the destination.
+//! Out of an image again: `extant cp` and `extant export` lose nothing and touch nothing outside of the
+//! destination.
 
 mod common;
 
@@ -401,7 +402,8 @@ fn devices_set_id_bits_and_attributes_can_be_left_out() {
     assert_eq!(std::fs::metadata(out.join("su")).unwrap().permissions().mode() & 0o7777, 0o755);
 }
 
-/// The name of an archive says how it is compressed; what is not written here is refused, and so is -o, with what to do.
+/// The name of an archive says how it is compressed; what is not written here is refused, and so is -o, with
+/// what to do.
 #[test]
 fn an_archive_is_compressed_as_its_name_says() {
     let scratch = scratch();

@@ -6,8 +6,8 @@ use std::process::{Output, Stdio};
 
 use testkit::{command, run, scratch};
 
-/// A disk of 40 MiB: an EFI partition, and from 4 MiB on one of 32 MiB with an ext4 called "root". `None` where there is
-/// no sfdisk.
+/// A disk of 40 MiB: an EFI partition, and from 4 MiB on one of 32 MiB with an ext4 called "root". `None`
+/// where there is no sfdisk.
 fn disk(dir: &Path) -> Option<PathBuf> {
     let disk = dir.join("disk.img");
     std::fs::File::create(&disk).unwrap().set_len(40 << 20).unwrap();

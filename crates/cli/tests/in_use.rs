@@ -1,5 +1,5 @@
-//! Images that are mounted, or that another program writes to: commands that read say so and where, commands that write leave them
-//! alone with exit code 10.
+//! Images that are mounted, or that another program writes to: commands that read say so and where, commands
+//! that write leave them alone with exit code 10.
 //!
 //! Needs /dev/fuse, and root for loop devices. Where they are missing, tests say so and pass.
 

@@ -1,5 +1,5 @@
-//! `extant ls`, `tree`, `stat`, `cat`, `df`: what they print equals what the kernel and debugfs say, and what went wrong is in
-//! the exit code.
+//! `extant ls`, `tree`, `stat`, `cat`, `df`: what they print equals what the kernel and debugfs say, and what
+//! went wrong is in the exit code.
 
 mod common;
 

@@ -247,7 +247,8 @@ fn the_line_after_a_usage_error_is_that_of_the_command() {
 
 #[test]
 fn what_other_tools_take_is_taken() {
-    // mkfs IMG SIZE as mke2fs, chmod -x and touch -d as coreutils, inspect without a view, a directory for man pages.
+    // mkfs IMG SIZE as mke2fs, chmod -x and touch -d as coreutils, inspect without a view, a directory for
+    // man pages.
     let dir = place();
     let len = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().len();
     for (line, name, bytes) in [

@@ -1,9 +1,10 @@
 //! `extant mkfs` against mke2fs, e2fsck and the kernel.
 //!
-//! The story: the same choices make the same file system. Each of the parameter sets in [`sets`] is made twice, by mke2fs
-//! and by extant, with the same UUID, hash seed and time; then dumpe2fs must print the same fields and groups, debugfs the
-//! same inodes, and the two images must be equal byte for byte. What may differ is in a table with a reason for each
-//! ([`sets::EXPECTED`]), and a difference that is expected but not found is a failure too.
+//! The story: the same choices make the same file system. Each of the parameter sets in [`sets`] is made
+//! twice, by mke2fs and by extant, with the same UUID, hash seed and time; then dumpe2fs must print the same
+//! fields and groups, debugfs the same inodes, and the two images must be equal byte for byte. What may
+//! differ is in a table with a reason for each ([`sets::EXPECTED`]), and a difference that is expected but
+//! not found is a failure too.
 //!
 //! Does **not** test what `extant build` puts into a file system.
 
@@ -39,8 +40,8 @@ const HASH_SEED: &str = "11234567-89ab-4def-8123-456789abcdef";
 /// When every file system was made, seconds since 1970.
 const TIME: &str = "1700000000";
 
-/// mke2fs.conf as of e2fsprogs 1.47.4, so that the comparison does not depend on the distribution's. Older versions of
-/// mke2fs know the two features that were added since, but do not choose them.
+/// mke2fs.conf as of e2fsprogs 1.47.4, so that the comparison does not depend on the distribution's. Older
+/// versions of mke2fs know the two features that were added since, but do not choose them.
 const MKE2FS_CONF: &str = "\
 [defaults]
 \tbase_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
@@ -117,7 +118,8 @@ fn kib(size: &str) -> u64 {
     digits.parse::<u64>().unwrap() << shift
 }
 
-/// The set's arguments, with the fixed UUID and hash seed. mke2fs heeds its last `-E` only, so there is just one.
+/// The set's arguments, with the fixed UUID and hash seed. mke2fs heeds its last `-E` only, so there is just
+/// one.
 fn arguments(set: &Set) -> Vec<String> {
     let seed = format!("hash_seed={HASH_SEED}");
     let mut args: Vec<String> = ["-q", "-F", "-U", UUID].map(str::to_owned).into();
@@ -134,8 +136,8 @@ fn arguments(set: &Set) -> Vec<String> {
     args
 }
 
-/// Makes the set's file system twice in `dir`: the image of mke2fs, and that of extant, which e2fsck finds clean. What is
-/// wrong, in words.
+/// Makes the set's file system twice in `dir`: the image of mke2fs, and that of extant, which e2fsck finds
+/// clean. What is wrong, in words.
 fn make_both(set: &Set, dir: &Path) -> Result<[PathBuf; 2], String> {
     let (theirs, ours) = (dir.join("theirs.img"), dir.join("ours.img"));
     for image in [&theirs, &ours] {
@@ -144,7 +146,8 @@ fn make_both(set: &Set, dir: &Path) -> Result<[PathBuf; 2], String> {
     let conf = dir.join("mke2fs.conf");
     std::fs::write(&conf, MKE2FS_CONF).unwrap();
     let size = format!("{}K", kib(set.size));
-    // A file that is there already: mke2fs trusts one that it made itself less, and leaves its tables to the kernel.
+    // A file that is there already: mke2fs trusts one that it made itself less, and leaves its tables to the
+    // kernel.
     std::fs::File::create(&theirs).unwrap().set_len(kib(set.size) << 10).unwrap();
     let mut mke2fs = command("mke2fs");
     // Versions before 1.47.1 know the first name of the clock only, later ones both.

@@ -1,6 +1,7 @@
 //! `extant mount`: what the mount shows is what the kernel's mount shows; daemons come, answer and go.
 //!
-//! Needs /dev/fuse; comparing with the kernel needs root as well. Where they are missing, tests say so and pass.
+//! Needs /dev/fuse; comparing with the kernel needs root as well. Where they are missing, tests say so and
+//! pass.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Mounts as an administrator meets them: lines of /etc/fstab, write-protected devices, bind mounts, namespaces that hold a mount, logs,
-//! servers that die.
+//! Mounts as an administrator meets them: lines of /etc/fstab, write-protected devices, bind mounts,
+//! namespaces that hold a mount, logs, servers that die.
 //!
 //! Needs /dev/fuse and root. Where they are missing, tests say so and pass.
 
@@ -53,7 +53,8 @@ impl Drop for Killed {
     }
 }
 
-/// A process in a mount namespace of its own, which holds this mount; not those of tests that run at the same time.
+/// A process in a mount namespace of its own, which holds this mount; not those of tests that run at the same
+/// time.
 fn namespace(holds: &Path) -> Killed {
     let script = format!(
         "for dir in $(findmnt -rn -t fuse.extant -o TARGET); do [ $dir = {} ] || umount -i -l $dir; done; echo there; exec sleep 60",
@@ -279,7 +280,8 @@ fn a_mount_that_does_not_answer_does_not_stay() {
         command.arg("mount").arg(&image).arg(mount.path()).args(["-o", "ro"]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let process = rustix::process::Pid::from_child(&child);
-        // The command is stopped when its server exists, and the server mounts meanwhile. Once stopped, it cannot end.
+        // The command is stopped when its server exists, and the server mounts meanwhile. Once stopped, it
+        // cannot end.
         let children = format!("/proc/{0}/task/{0}/children", child.id());
         let server = loop {
             let children = std::fs::read_to_string(&children).unwrap_or_default();

@@ -1,7 +1,8 @@
-//! `extant mount -o rw`: the content of files. What programs write through it is there at once, after unmounting, for the kernel's
-//! own ext4, and, if it was synced, after the server was killed.
+//! `extant mount -o rw`: the content of files. What programs write through it is there at once, after
+//! unmounting, for the kernel's own ext4, and, if it was synced, after the server was killed.
 //!
-//! Needs /dev/fuse; comparing with the kernel needs root as well. Where they are missing, tests say so and pass.
+//! Needs /dev/fuse; comparing with the kernel needs root as well. Where they are missing, tests say so and
+//! pass.
 
 mod common;
 
@@ -201,7 +202,8 @@ fn helpers_of_mount_and_umount_wait_until_the_image_is_durable() {
     assert_has(install().code(EXISTS), "no link");
 }
 
-/// Read-write to read-only and back, as often as wanted; never where the image was opened for reading. `mount` mounts on `target`.
+/// Read-write to read-only and back, as often as wanted; never where the image was opened for reading.
+/// `mount` mounts on `target`.
 fn remounts(mount: &dyn Fn(&str) -> common::Outcome, target: &Path) {
     assert!(mount("remount,ro").code(1).contains("no mount of extant"));
     mount("rw,suid").code(0);

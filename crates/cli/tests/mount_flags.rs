@@ -1,5 +1,6 @@
-//! What flags and permission bits make of every operation through a mount, held against the kernel's ext4: the same script runs on
-//! both, and what it prints is the same. Also what asynchronous writes past the cache leave, and ioctls of the whole file system.
+//! What flags and permission bits make of every operation through a mount, held against the kernel's ext4:
+//! the same script runs on both, and what it prints is the same. Also what asynchronous writes past the cache
+//! leave, and ioctls of the whole file system.
 //!
 //! Needs /dev/fuse, root and loop devices. Where they are missing, tests say so and pass.
 
@@ -10,8 +11,8 @@ use std::path::Path;
 use common::mounted::{Mount, empty_image, finish, has_fuse, has_fuse_and_root, runs, shell};
 use testkit::e2fsck_clean;
 
-/// Runs a script of perl in an empty file system of the kernel's and in one of ours; what it printed is the same, and this many lines
-/// at least.
+/// Runs a script of perl in an empty file system of the kernel's and in one of ours; what it printed is the
+/// same, and this many lines at least.
 #[track_caller]
 fn same_as_kernel(script: &str, lines_min: usize) {
     if !has_fuse_and_root() {
@@ -62,7 +63,8 @@ fn immutable_and_append_only_refuse_what_the_kernel_refuses() {
     same_as_kernel(include_str!("mount_flags/operations.pl"), 370);
 }
 
-/// Each bit of FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR, on files and directories, by owners and others, and what is inherited.
+/// Each bit of FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR, on files and directories, by owners and others, and
+/// what is inherited.
 #[test]
 fn flags_are_taken_and_refused_as_by_the_kernel() {
     same_as_kernel(include_str!("mount_flags/flags.pl"), 260);
@@ -74,7 +76,8 @@ fn set_id_bits_go_when_the_kernel_takes_them() {
     same_as_kernel(include_str!("mount_flags/setid.pl"), 1000);
 }
 
-/// One process writes by io_submit on O_DIRECT, and reads the bytes back through the page cache, which two others fill meanwhile.
+/// One process writes by io_submit on O_DIRECT, and reads the bytes back through the page cache, which two
+/// others fill meanwhile.
 #[test]
 fn what_was_written_past_the_cache_is_read_through_it() {
     if !has_fuse() || testkit::command("python3").arg("-V").output().is_err() {

@@ -1,6 +1,6 @@
-//! `extant mount -o rw`, killed at random moments while writers work: the next mount recovers, what was acknowledged as durable is
-//! there byte by byte, what was not is there as it was before, as it was to be, or part of it, nothing that stood on the disk before is
-//! ever seen, and e2fsck is content each time.
+//! `extant mount -o rw`, killed at random moments while writers work: the next mount recovers, what was
+//! acknowledged as durable is there byte by byte, what was not is there as it was before, as it was to be, or
+//! part of it, nothing that stood on the disk before is ever seen, and e2fsck is content each time.
 //!
 //! `EXTANT_KILLS` sets the number of kills (4 in CI), `EXTANT_SEED` the seed. Needs /dev/fuse.
 
@@ -83,7 +83,8 @@ impl Slot {
             Doing::Replacing(_) => Err(format!("neither old nor new: {}", differs(before, found))),
             Doing::Cutting(to) => {
                 let to = *to as usize;
-                // The rest of the block that it is to end in is zeroed in place, before the size says so, as by the kernel.
+                // The rest of the block that it is to end in is zeroed in place, before the size says so, as
+                // by the kernel.
                 let is_edged = |block: usize| {
                     let mut edged = before.to_vec();
                     let edge = to.next_multiple_of(block).min(edged.len());
@@ -189,7 +190,8 @@ impl Writer {
         } else {
             file.sync_data()?
         }
-        // A new name is made durable with its file; the rule of POSIX asks for more, and only that is relied on.
+        // A new name is made durable with its file; the rule of POSIX asks for more, and only that is relied
+        // on.
         if self.slots[at].durable.is_none() {
             self.sync_names()?;
         }

@@ -101,8 +101,8 @@ fn the_superblocks_options_are_the_defaults() {
     }
 }
 
-/// With the write-back cache the kernel makes times itself: in inodes of 128 bytes they have whole seconds there, too, so that stat(1)
-/// shows the same before and after.
+/// With the write-back cache the kernel makes times itself: in inodes of 128 bytes they have whole seconds
+/// there, too, so that stat(1) shows the same before and after.
 #[test]
 fn times_of_small_inodes_are_the_same_after_a_new_mount() {
     if !has_fuse() {
@@ -183,13 +183,15 @@ fn bytes_are_durable_when_a_synchronous_write_returns() {
     e2fsck_clean(&image);
 }
 
-/// O_DIRECT is asked for, and done where the image lies on what can do it; else that is said, and the mount is there.
+/// O_DIRECT is asked for, and done where the image lies on what can do it; else that is said, and the mount
+/// is there.
 #[test]
 fn an_image_past_the_page_cache_is_one_if_the_system_can_do_that() {
     if !has_fuse() {
         return;
     }
-    // Flags of the server's descriptor of the image, in octal as the kernel prints them: O_DIRECT is 040000, or 0200000 on arm64.
+    // Flags of the server's descriptor of the image, in octal as the kernel prints them: O_DIRECT is 040000,
+    // or 0200000 on arm64.
     let has_direct = |server: rustix::process::Pid, image: &Path| {
         let number = server.as_raw_pid();
         let fds = std::fs::read_dir(format!("/proc/{number}/fd")).unwrap().flatten();
@@ -366,7 +368,8 @@ fn the_root_tells_what_is_known_of_extents() {
     e2fsck_clean(&image);
 }
 
-/// What replaces a file's bytes goes to the image when it is closed, without being synced: what commits after that commits it.
+/// What replaces a file's bytes goes to the image when it is closed, without being synced: what commits after
+/// that commits it.
 #[test]
 fn closing_writes_back_what_replaces_other_bytes() {
     if !has_fuse() {
@@ -393,7 +396,8 @@ fn closing_writes_back_what_replaces_other_bytes() {
     }
 }
 
-/// Handles of files by perl, as no crate has them: `name`'s is printed, or the one in `handle` is opened and read.
+/// Handles of files by perl, as no crate has them: `name`'s is printed, or the one in `handle` is opened and
+/// read.
 fn handle_script(name: &str, handle: &str) -> String {
     // name_to_handle_at and open_by_handle_at; a handle's length and type come before its bytes.
     format!(
@@ -451,7 +455,8 @@ fn handles_of_files_outlive_the_mount() {
     e2fsck_clean(&image);
 }
 
-/// Caches, allocator and kernel together: what a user sees of `--cache`. `bench/memory.py` is the large version.
+/// Caches, allocator and kernel together: what a user sees of `--cache`. `bench/memory.py` is the large
+/// version.
 #[test]
 fn a_mount_takes_little_more_memory_than_its_cache() {
     if !has_fuse() {

@@ -1,5 +1,5 @@
-//! `extant mount -o rw` under programs that ask much of a file system: data bases with their locks, shared mappings and syncs,
-//! version control with its thousands of small files.
+//! `extant mount -o rw` under programs that ask much of a file system: data bases with their locks, shared
+//! mappings and syncs, version control with its thousands of small files.
 //!
 //! Needs /dev/fuse, and the programs. Where they are missing, tests say so and pass.
 

@@ -1,6 +1,8 @@
-//! `extant mount -o rw`: what shells do through it leaves what it leaves on a mount of the kernel's, and e2fsck is content.
+//! `extant mount -o rw`: what shells do through it leaves what it leaves on a mount of the kernel's, and
+//! e2fsck is content.
 //!
-//! Needs /dev/fuse; comparing with the kernel needs root as well. Where they are missing, tests say so and pass.
+//! Needs /dev/fuse; comparing with the kernel needs root as well. Where they are missing, tests say so and
+//! pass.
 
 mod common;
 

@@ -57,7 +57,8 @@ fn a_write_is_refused_where_space_is_short() {
     e2fsck_clean(&image);
 }
 
-/// One that was opened before is written piece by piece: the piece that found no place is reported by the next one.
+/// One that was opened before is written piece by piece: the piece that found no place is reported by the
+/// next one.
 #[test]
 fn a_file_that_was_open_before_space_was_short_loses_a_write_at_most() {
     if !has_fuse() {

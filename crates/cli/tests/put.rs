@@ -1,5 +1,5 @@
-//! `extant put`, `fallocate` and `cp` into an image: what they write is what the kernel reads, e2fsck is content, and what fails half-way
-//! leaves the image as it was.
+//! `extant put`, `fallocate` and `cp` into an image: what they write is what the kernel reads, e2fsck is
+//! content, and what fails half-way leaves the image as it was.
 
 mod common;
 

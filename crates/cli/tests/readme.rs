@@ -1,8 +1,9 @@
-//! The console blocks of README and of the tour, pasted in order in an empty directory. Each command exits with 0, or is followed by
-//! `echo $?`, and prints what the page shows.
+//! The console blocks of README and of the tour, pasted in order in an empty directory. Each command exits
+//! with 0, or is followed by `echo $?`, and prints what the page shows.
 //!
-//! Numbers of two and more digits, times and UUIDs count as equal to others of their kind, and runs of blanks as one. A line
-//! `...` stands for any lines. What differs by machine is left out by name: the block of the mount, where there is no FUSE.
+//! Numbers of two and more digits, times and UUIDs count as equal to others of their kind, and runs of blanks
+//! as one. A line `...` stands for any lines. What differs by machine is left out by name: the block of the
+//! mount, where there is no FUSE.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -1,4 +1,5 @@
-//! `extant trim`: the room of what is free is given back, nothing else changes, and what cannot be trimmed says why.
+//! `extant trim`: the room of what is free is given back, nothing else changes, and what cannot be trimmed
+//! says why.
 
 mod common;
 

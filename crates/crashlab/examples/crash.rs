@@ -1,9 +1,9 @@
 //! Cuts by the hundred thousand: `crash [--seed S] [--cuts M] [--judged N] [--plants]`.
 //!
-//! First every sequence of two operations of the small alphabet, every moment; then random operations, in small trees, in
-//! directories of many names, and where indexes of directories change their shape, until `M` cuts were judged. `N` of them go to
-//! e2fsck, and as many to the kernel where it may mount. In most runs operations come in the middle of commits and checkpoints, in half
-//! of them memory is short.
+//! First every sequence of two operations of the small alphabet, every moment; then random operations, in
+//! small trees, in directories of many names, and where indexes of directories change their shape, until `M`
+//! cuts were judged. `N` of them go to e2fsck, and as many to the kernel where it may mount. In most runs
+//! operations come in the middle of commits and checkpoints, in half of them memory is short.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,7 +1,9 @@
-//! Cuts of the bytes of files: `crash_data [--seed S] [--cuts M] [--judged N] [--threads T] [--run R] [--full] [--plants]`.
+//! Cuts of the bytes of files: `crash_data [--seed S] [--cuts M] [--judged N] [--threads T] [--run R]
+//! [--full] [--plants]`.
 //!
-//! Random steps on files, of every kind of image and every way to flush, until `M` cuts were judged. `N` of them go to e2fsck, and as
-//! many to the kernel. `--run`: this run alone, as a violation names it. `--full`: only images that are nearly full.
+//! Random steps on files, of every kind of image and every way to flush, until `M` cuts were judged. `N` of
+//! them go to e2fsck, and as many to the kernel. `--run`: this run alone, as a violation names it. `--full`:
+//! only images that are nearly full.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,8 @@
-//! The failure sweep: `sweep [--world NAME] [--one-in K] [--seed S] [--threads T] [--case C] [--failing F] [--number N] [--e2fsck K]`.
+//! The failure sweep: `sweep [--world NAME] [--one-in K] [--seed S] [--threads T] [--case C] [--failing F]
+//! [--number N] [--e2fsck K]`.
 //!
-//! Every operation in every world, and every read, write and flush of it fails; of all pairs of a case and a failure one in `K`. The
-//! last three options repeat a run, as a violation names it.
+//! Every operation in every world, and every read, write and flush of it fails; of all pairs of a case and a
+//! failure one in `K`. The last three options repeat a run, as a violation names it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -22,7 +22,8 @@ pub enum Kind {
     LargeDir,
 }
 
-/// The UUID of all images, and the seed of their directories' hashes: what a seed does to an index repeats itself.
+/// The UUID of all images, and the seed of their directories' hashes: what a seed does to an index repeats
+/// itself.
 const UUID: &str = "b0a71c5e-5eed-4c0d-8e5e-7c1a5b10c4e5";
 
 impl Kind {

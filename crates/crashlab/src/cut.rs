@@ -34,8 +34,8 @@ pub struct Outcome {
 }
 
 impl Run {
-    /// Power fails during event `event` (or just after it, by the seed), with these survivors. `again`: and once more during
-    /// recovery. The disk after our recovery comes along for other judges.
+    /// Power fails during event `event` (or just after it, by the seed), with these survivors. `again`: and
+    /// once more during recovery. The disk after our recovery comes along for other judges.
     #[must_use]
     pub fn judge(&self, event: u64, seed: u64, again: bool) -> (Verdict, Option<Arc<SimDisk>>) {
         let torn = event < self.events() && seed.is_multiple_of(2);

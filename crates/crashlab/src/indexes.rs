@@ -1,8 +1,8 @@
 //! Directories whose index is about to change its shape, and runs that begin there.
 //!
-//! A node of the index has room for a hundred leaves and more, a tree of three levels begins with thousands of them. So that few names
-//! do, they come in the order of their hashes, and what lies behind loses nearly all of its names again: nodes stay as long as they
-//! lead to a single one.
+//! A node of the index has room for a hundred leaves and more, a tree of three levels begins with thousands
+//! of them. So that few names do, they come in the order of their hashes, and what lies behind loses nearly
+//! all of its names again: nodes stay as long as they lead to a single one.
 //!
 //! ```text
 //!   root   [ 1 | 2 | .. | 123 ]                 root   [ 1 ]
@@ -12,7 +12,8 @@
 //!                                                        [.] [.]       [63]  [63]
 //! ```
 //!
-//! Then the names go in the same order, until the last one has gone. On the way a picture is taken before each change of shape.
+//! Then the names go in the same order, until the last one has gone. On the way a picture is taken before
+//! each change of shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -205,7 +206,8 @@ fn begun(random: &mut Rng) -> Vec<Op> {
     ops
 }
 
-/// An image before a change of shape, the names that are there, and some that are not and lead to it; in the order of their hashes.
+/// An image before a change of shape, the names that are there, and some that are not and lead to it; in the
+/// order of their hashes.
 struct Picture {
     image: Image,
     present: Vec<Vec<u8>>,

@@ -1,4 +1,5 @@
-//! A disk on which something else happens while it is written to: what other threads do, one thread does at chosen moments.
+//! A disk on which something else happens while it is written to: what other threads do, one thread does at
+//! chosen moments.
 //!
 //! The writer may hold locks: interrupting operations wait for none of them.
 

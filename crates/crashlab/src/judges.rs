@@ -11,9 +11,9 @@ use volume::{FileType, OpenOptions, Volume};
 
 /// What `e2fsck -fn` has to say against an image.
 ///
-/// e2fsck 1.47 takes the target of a short symbolic link for block numbers when the link has an attribute whose value is in an inode of
-/// its own: that counts in i_blocks, in the kernel's images too. If it complains of such links, it is asked again about a copy in
-/// which they have no attributes.
+/// e2fsck 1.47 takes the target of a short symbolic link for block numbers when the link has an attribute
+/// whose value is in an inode of its own: that counts in i_blocks, in the kernel's images too. If it
+/// complains of such links, it is asked again about a copy in which they have no attributes.
 ///
 /// # Errors
 /// Its words.

@@ -8,23 +8,24 @@
 //!                 '──────── is it one of those? <────────┘
 //! ```
 //!
-//! The bytes of files have runs of their own, which know what each cut may leave of every byte ([`DataRun`]), and so have threads that
-//! share flushes ([`RecordsRun`]).
+//! The bytes of files have runs of their own, which know what each cut may leave of every byte ([`DataRun`]),
+//! and so have threads that share flushes ([`RecordsRun`]).
 //!
-//! What many threads do one does in turns, so that a seed repeats it: operations come in the middle of commits and checkpoints too, and
-//! memory runs short ([`Schedule`]). Some runs begin where the index of a directory changes its shape ([`index_run`]).
+//! What many threads do one does in turns, so that a seed repeats it: operations come in the middle of
+//! commits and checkpoints too, and memory runs short ([`Schedule`]). Some runs begin where the index of a
+//! directory changes its shape ([`index_run`]).
 //!
-//! Owns: the engine as a subject of comparison ([`Engine`]), runs that are recorded ([`Run`]), the verdict on a cut
-//! ([`Run::judge`]), mistakes planted on purpose ([`plants`], [`data_plants`]). Does **not** own: what operations mean (see `fsmodel`), what a
-//! device may forget (see `simdisk`).
+//! Owns: the engine as a subject of comparison ([`Engine`]), runs that are recorded ([`Run`]), the verdict on
+//! a cut ([`Run::judge`]), mistakes planted on purpose ([`plants`], [`data_plants`]). Does **not** own: what
+//! operations mean (see `fsmodel`), what a device may forget (see `simdisk`).
 //!
 //! What a cut must show
 //! 1. The volume opens, and recovery says nothing is wrong.
-//! 2. Its tree is, to the last byte of an attribute and nanosecond of a time, the one after some operation: not before the last
-//!    one that was synced when power failed, not after the last one that had begun. One that came in the middle of a commit belongs
-//!    to the next: it is not there before that one begins.
-//! 3. `check` finds nothing after a clean close; for a sample also `e2fsck -fn`, and the kernel's own recovery shows one of those
-//!    trees too.
+//! 2. Its tree is, to the last byte of an attribute and nanosecond of a time, the one after some operation:
+//!    not before the last one that was synced when power failed, not after the last one that had begun. One
+//!    that came in the middle of a commit belongs to the next: it is not there before that one begins.
+//! 3. `check` finds nothing after a clean close; for a sample also `e2fsck -fn`, and the kernel's own
+//!    recovery shows one of those trees too.
 //! 4. Recovery itself can be cut, and recovered again.
 
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! Mistakes planted on purpose: each must be found.
 //!
-//! Not among them: revoke records that are not written. That shows only when a block of metadata becomes one of data: see
-//! [`data_plants`](crate::data_plants).
+//! Not among them: revoke records that are not written. That shows only when a block of metadata becomes one
+//! of data: see [`data_plants`](crate::data_plants).
 
 use volume::Sabotage;
 

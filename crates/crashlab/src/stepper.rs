@@ -1,5 +1,5 @@
-//! One thread does in turns what many do at the same time: operations between commits and in the middle of them, and memory that runs
-//! short.
+//! One thread does in turns what many do at the same time: operations between commits and in the middle of
+//! them, and memory that runs short.
 //!
 //! ```text
 //!   op  op  sync ------------------------------------------------>  op  reclaim  op  checkpoint ------------> ..
@@ -26,7 +26,8 @@ use crate::interrupted::{Between, Call, Interrupted};
 use crate::run::{Schedule, Step};
 use crate::{Engine, IndexWork, Pressure};
 
-/// Blocks that the running transaction is sure to have room for, with all that a commit adds: less than half of what there is.
+/// Blocks that the running transaction is sure to have room for, with all that a commit adds: less than half
+/// of what there is.
 const ROOM: usize = 200;
 /// Blocks that an operation changes at most, besides those of an attribute's value.
 const OP_BLOCKS: usize = 24;
@@ -150,8 +151,8 @@ impl Stepper {
         has_space && self.has_room(op) && self.blocks + blocks_of(op) <= ROOM && self.failed.is_none()
     }
 
-    /// If it sets an attribute: has that room? Where there is none the answer is that there is no space, after a commit that might
-    /// have made some.
+    /// If it sets an attribute: has that room? Where there is none the answer is that there is no space,
+    /// after a commit that might have made some.
     fn has_room(&self, op: &Op) -> bool {
         let (at, new) = match op {
             Op::SetXattr { at, name, value, .. } => (at, ATTRIBUTE + name.0.len() + value.0.len()),
@@ -163,8 +164,8 @@ impl Stepper {
         node.is_some_and(|node| new + node.xattrs.iter().map(of_attribute).sum::<usize>() <= ATTRIBUTES)
     }
 
-    /// Memory runs short: inodes all over the table are read, until nothing that was not in use is left of what was there. What is
-    /// read again then is as it was.
+    /// Memory runs short: inodes all over the table are read, until nothing that was not in use is left of
+    /// what was there. What is read again then is as it was.
     fn reclaim(&mut self) -> Result<(), String> {
         let volume = self.engine.volume();
         let inodes = volume.statfs().map_err(|fault| format!("statfs: {fault}"))?.inodes;
@@ -272,7 +273,8 @@ fn meanwhile(
     let mut stepper = locked(stepper);
     let now = stepper.disk.events();
     for step in &mut stepper.steps[before..] {
-        // They came after the line below what is committed: nothing of them can be there before the next commit.
+        // They came after the line below what is committed: nothing of them can be there before the next
+        // commit.
         (step.begun, step.is_meanwhile) = (now, true);
     }
     stepper.pressure.meanwhile += (stepper.steps.len() - before) as u64;
@@ -286,8 +288,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Operations that come while the disk is written to, each on a thread of its own: one that waits for what it came into, as it may
-/// when something is wrong, is waited for when that has ended.
+/// Operations that come while the disk is written to, each on a thread of its own: one that waits for what it
+/// came into, as it may when something is wrong, is waited for when that has ended.
 struct Meanwhile {
     stepper: Arc<Mutex<Stepper>>,
     left: u64,

@@ -1,7 +1,8 @@
-//! The bytes of files: the engine against the model, which answers as the kernel does, and against the kernel itself.
+//! The bytes of files: the engine against the model, which answers as the kernel does, and against the kernel
+//! itself.
 //!
-//! More operations: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`; all bytes compared after each: `EXTANT_EACH=1`; holes
-//! only by the bytes in them: `EXTANT_HOLES=0`.
+//! More operations: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`; all bytes compared after each:
+//! `EXTANT_EACH=1`; holes only by the bytes in them: `EXTANT_HOLES=0`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -161,7 +162,8 @@ fn options(limits: Limits) -> Options {
     Options { modes, ..options }
 }
 
-/// Holes as the kernel has them; only such that hold no bytes, with `EXTANT_HOLES=0`, or where the kernel `fills` them.
+/// Holes as the kernel has them; only such that hold no bytes, with `EXTANT_HOLES=0`, or where the kernel
+/// `fills` them.
 fn rules(check_every: u64, fills: bool) -> Rules {
     Rules { check_every: number("EXTANT_EACH", check_every), same_maps: !fills }
 }
@@ -176,8 +178,9 @@ fn mount_options(data: DataPath) -> &'static str {
     if data == DataPath::Journal { "noatime,data=journal" } else { "noatime" }
 }
 
-/// What of that the kernel can be asked to. Through the journal Linux 6.18 may lose the last block of a file when something is put
-/// in, or taken out, before it: a file of its own making, seed 7 of what was here without this rule.
+/// What of that the kernel can be asked to. Through the journal Linux 6.18 may lose the last block of a file
+/// when something is put in, or taken out, before it: a file of its own making, seed 7 of what was here
+/// without this rule.
 fn asked_of_the_kernel(modes: &[Fallocate], data: DataPath) -> Vec<Fallocate> {
     let is_asked = |mode: &Fallocate| {
         data != DataPath::Journal || !matches!(mode, Fallocate::Collapse | Fallocate::Insert)

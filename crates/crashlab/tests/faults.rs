@@ -1,5 +1,5 @@
-//! A device that fails once: the n-th read, write or flush of an operation, for every n. Whatever it was, the volume shows the
-//! tree before the operation or the one after it, now and when it is opened again.
+//! A device that fails once: the n-th read, write or flush of an operation, for every n. Whatever it was, the
+//! volume shows the tree before the operation or the one after it, now and when it is opened again.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! The engine against the model, which answers as the kernel does; then e2fsck.
 //!
-//! More operations: `EXTANT_OPS=1000000`; another seed: `EXTANT_SEED=7`; trees compared after each: `EXTANT_EACH=1`.
+//! More operations: `EXTANT_OPS=1000000`; another seed: `EXTANT_SEED=7`; trees compared after each:
+//! `EXTANT_EACH=1`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -86,7 +87,8 @@ fn large_values() {
     against_the_model(&["-O", "ea_inode"], Options { mostly_attributes: true, limits, ..Options::default() });
 }
 
-/// e2fsck 1.47 takes the target of such a link for block numbers, in the kernel's images too: the judge knows.
+/// e2fsck 1.47 takes the target of such a link for block numbers, in the kernel's images too: the judge
+/// knows.
 #[test]
 fn the_judge_knows_what_e2fsck_says_of_links_with_large_values() {
     let scratch = testkit::scratch();

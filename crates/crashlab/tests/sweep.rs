@@ -1,5 +1,6 @@
-//! The failure sweep, a small part of it: for every operation of the engine the n-th read, write or flush fails, for every n. Memory is as
-//! it was before the operation, or the journal is aborted; what is acknowledged later is on the disk. All of it: `cargo xtask sweep`.
+//! The failure sweep, a small part of it: for every operation of the engine the n-th read, write or flush
+//! fails, for every n. Memory is as it was before the operation, or the journal is aborted; what is
+//! acknowledged later is on the disk. All of it: `cargo xtask sweep`.
 
 use crashlab::sweep::{Counts, Grid, Sweep, World};
 

@@ -1,5 +1,5 @@
-//! Batches of scattered transfers, by system calls and by io_uring, through the page cache and past it, side by side:
-//! `io FILE [MIB]`. FILE is made, filled and removed.
+//! Batches of scattered transfers, by system calls and by io_uring, through the page cache and past it, side
+//! by side: `io FILE [MIB]`. FILE is made, filled and removed.
 //!
 //! ```text
 //! cargo run --release -p extant-device --example io -- io.bin 256

@@ -1,4 +1,5 @@
-//! Devices put together so that each byte has one home: one after the other ([`Linear`]), or in turns ([`Stripe`]).
+//! Devices put together so that each byte has one home: one after the other ([`Linear`]), or in turns
+//! ([`Stripe`]).
 //!
 //! Does **not** own redundancy (see [`Mirror`](crate::Mirror)), nor a table on disk of the members: the
 //! caller gives them in the right order each time.
@@ -6,7 +7,8 @@
 //! Invariants
 //! 1. Every byte lies on exactly one member; a range lies on each member in one piece, in the same order.
 //! 2. So a transfer makes at most one transfer on each member, and may leave some done when one fails.
-//! 3. A flush reaches every device among the members once, whatever the others answer; the first fault is the answer.
+//! 3. A flush reaches every device among the members once, whatever the others answer; the first fault is the
+//!    answer.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

@@ -6,8 +6,8 @@
 //!   otherwise    [bounce buffer: whole units, of which the first and last are read before they are written]
 //! ```
 //!
-//! Invariant: a unit that is written in part is read and written under one lock, so that two threads that write to different bytes
-//! of it do not undo each other's.
+//! Invariant: a unit that is written in part is read and written under one lock, so that two threads that
+//! write to different bytes of it do not undo each other's.
 
 use std::fs::File;
 use std::io;

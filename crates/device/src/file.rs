@@ -55,7 +55,8 @@ pub struct FileDevice {
 }
 
 impl Drop for FileDevice {
-    /// Closing alone would not end the lock: a program that this process is starting has the open file, too, until it runs.
+    /// Closing alone would not end the lock: a program that this process is starting has the open file, too,
+    /// until it runs.
     fn drop(&mut self) {
         if self.locked {
             // A lock that cannot be released ends with its last holder.
@@ -74,8 +75,8 @@ impl FileDevice {
         Self::from_file(file, writable, false)
     }
 
-    /// Opens an image for reading: a regular file or a block device. Nothing else is opened, since a fifo would wait for
-    /// a writer, and a terminal for a person.
+    /// Opens an image for reading: a regular file or a block device. Nothing else is opened, since a fifo
+    /// would wait for a writer, and a terminal for a person.
     ///
     /// # Errors
     /// When the system refuses to open it or to return its size; when it is a directory or another file
@@ -85,14 +86,14 @@ impl FileDevice {
         Self::open(path, false)
     }
 
-    /// Opens an image for reading and writing that no other program uses: a regular file with an exclusive lock (flock(2)),
-    /// a block device as [`open_exclusive`](Self::open_exclusive). The lock ends with the device; programs that only read are not
-    /// kept away by it.
+    /// Opens an image for reading and writing that no other program uses: a regular file with an exclusive
+    /// lock (flock(2)), a block device as [`open_exclusive`](Self::open_exclusive). The lock ends with the
+    /// device; programs that only read are not kept away by it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] with words that say where, when another program has the lock, or the image is
-    /// mounted (by the kernel, through a loop device if it is a file, or by extant: as far as this process can see the mounts).
-    /// Else as [`open_read_only`](Self::open_read_only).
+    /// [`io::ErrorKind::ResourceBusy`] with words that say where, when another program has the lock, or the
+    /// image is mounted (by the kernel, through a loop device if it is a file, or by extant: as far as this
+    /// process can see the mounts). Else as [`open_read_only`](Self::open_read_only).
     pub fn open_locked(path: &Path) -> io::Result<Self> {
         let kind = check_kind(path)?;
         if kind.is_block_device() {
@@ -107,8 +108,9 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Opens an image for reading as [`open_read_only`](Self::open_read_only) does, with a lock that keeps programs that write away
-    /// and lets others read. Without that lock where a program that writes has the image already, or the system knows no locks.
+    /// Opens an image for reading as [`open_read_only`](Self::open_read_only) does, with a lock that keeps
+    /// programs that write away and lets others read. Without that lock where a program that writes has the
+    /// image already, or the system knows no locks.
     ///
     /// # Errors
     /// As [`open_read_only`](Self::open_read_only).
@@ -167,8 +169,8 @@ impl FileDevice {
         })
     }
 
-    /// Has transfers go past the system's page cache (O_DIRECT). What is not aligned, in its place, length or memory, goes through
-    /// a buffer of ours.
+    /// Has transfers go past the system's page cache (O_DIRECT). What is not aligned, in its place, length or
+    /// memory, goes through a buffer of ours.
     ///
     /// # Errors
     /// What the file lies on cannot do that, or its size is no multiple of 512: open it again without.
@@ -274,14 +276,16 @@ fn busy(path: &Path, used: Option<ImageUse>) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, why)
 }
 
-/// Is it a block device that was set read-only (`blockdev --setro`, a switch on a card)? Source: Documentation/ABI/stable/sysfs-block.
+/// Is it a block device that was set read-only (`blockdev --setro`, a switch on a card)? Source:
+/// Documentation/ABI/stable/sysfs-block.
 fn is_write_protected(device: &std::fs::Metadata) -> bool {
     let (major, minor) = (rustix::fs::major(device.rdev()), rustix::fs::minor(device.rdev()));
     let says = std::fs::read(format!("/sys/dev/block/{major}:{minor}/ro"));
     device.file_type().is_block_device() && says.is_ok_and(|says| says.starts_with(b"1"))
 }
 
-/// Can this hold an image? Nothing else is opened: a fifo would wait for a writer, and a terminal for a person.
+/// Can this hold an image? Nothing else is opened: a fifo would wait for a writer, and a terminal for a
+/// person.
 fn check_kind(path: &Path) -> io::Result<std::fs::FileType> {
     let kind = std::fs::metadata(path)?.file_type();
     let what = match () {
@@ -407,7 +411,8 @@ impl Device for FileDevice {
         let fault = |errno: Errno| DeviceFault::Io { what: "write", offset, len, source: errno.into() };
         match written {
             Ok(()) => lost.map_or(Ok(()), |errno| Err(fault(errno))),
-            // Kernels and file systems without the flag; what was written before they said so is written again.
+            // Kernels and file systems without the flag; what was written before they said so is written
+            // again.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                 drop(lost);
                 self.write_at(offset, bytes)?;

@@ -12,13 +12,14 @@ pub const FLUSH_BUCKETS: usize = 28;
 /// Below this a flush is not worth a thread of its own, in nanoseconds: starting one costs some tens of µs.
 const WORTH_A_THREAD_NANOS: u64 = 200_000;
 
-/// What was measured of a device's flushes. Those that failed do not count: they say nothing of how long one takes.
+/// What was measured of a device's flushes. Those that failed do not count: they say nothing of how long one
+/// takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlushStats {
     /// How many were measured.
     pub count: u64,
-    /// Moving average in nanoseconds: each new one weighs a quarter, and the first is taken as it is (the weights of
-    /// jbd2's average of commit times).
+    /// Moving average in nanoseconds: each new one weighs a quarter, and the first is taken as it is (the
+    /// weights of jbd2's average of commit times).
     pub average_nanos: u64,
     /// The shortest, in nanoseconds.
     pub min_nanos: u64,
@@ -26,7 +27,8 @@ pub struct FlushStats {
     pub max_nanos: u64,
     /// All together, in nanoseconds.
     pub total_nanos: u64,
-    /// How many took how long: `[0]` below 1 µs, `[i]` from 2^(i-1) to below 2^i µs, the last also all longer ones.
+    /// How many took how long: `[0]` below 1 µs, `[i]` from 2^(i-1) to below 2^i µs, the last also all longer
+    /// ones.
     pub histogram: [u64; FLUSH_BUCKETS],
 }
 
@@ -85,8 +87,8 @@ impl FlushMeter {
     }
 }
 
-/// A device whose flushes are measured here: for one that does not do so itself, or to count what is above it (a
-/// simulated delay).
+/// A device whose flushes are measured here: for one that does not do so itself, or to count what is above it
+/// (a simulated delay).
 #[derive(Debug)]
 pub struct Measured<D> {
     inner: D,
@@ -167,8 +169,8 @@ impl<D: Device> Device for Measured<D> {
     }
 }
 
-/// Flushes every one of `members`, also when one fails, and returns each one's result in their order. Those that are
-/// known or feared to be slow run at the same time.
+/// Flushes every one of `members`, also when one fails, and returns each one's result in their order. Those
+/// that are known or feared to be slow run at the same time.
 pub(crate) fn flush_each(members: &[&dyn Device]) -> Vec<Result<(), DeviceFault>> {
     let slow = |member: &dyn Device| member.flush_nanos().is_none_or(|nanos| nanos >= WORTH_A_THREAD_NANOS);
     if members.iter().filter(|member| slow(**member)).count() < 2 {

@@ -1,12 +1,13 @@
-//! What a device holds that is no ext2, ext3 or ext4: containers, archives, other file systems, recognised by their magic
-//! numbers.
+//! What a device holds that is no ext2, ext3 or ext4: containers, archives, other file systems, recognised by
+//! their magic numbers.
 //!
 //! Owns: the table of magic numbers, and for each format what to do with such a file. Does **not** own: any
 //! layout after the magic number, partition tables (see [`crate::partition`]), the decision that there is no
 //! ext4: a caller asks here after it found no superblock.
 //!
 //! Invariants
-//! 1. Bounded: at most one short read for each row of the table; bytes past the end of the device match nothing.
+//! 1. Bounded: at most one short read for each row of the table; bytes past the end of the device match
+//!    nothing.
 //! 2. The first row that matches is the answer, so containers stand before what may lie inside them.
 //!
 //! ```
@@ -206,7 +207,8 @@ mod tests {
     use super::*;
     use crate::MemDevice;
 
-    /// Each row alone on a device, and the answer is that row's format, whatever stands before it in the table.
+    /// Each row alone on a device, and the answer is that row's format, whatever stands before it in the
+    /// table.
     #[test]
     fn every_row_is_recognised_and_shadowed_by_none() {
         for row in TABLE {

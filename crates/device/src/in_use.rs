@@ -1,12 +1,15 @@
-//! Is an image in use: mounted by the kernel (itself or through a loop device), mounted by extant, or locked by another program?
+//! Is an image in use: mounted by the kernel (itself or through a loop device), mounted by extant, or locked
+//! by another program?
 //!
-//! Owns: the question, and what is answered in words. Does **not** own: taking locks (see [`FileDevice`](crate::FileDevice)), the
-//! table of mounts (see [`crate::mount_table`]).
+//! Owns: the question, and what is answered in words. Does **not** own: taking locks (see
+//! [`FileDevice`](crate::FileDevice)), the table of mounts (see [`crate::mount_table`]).
 //!
-//! What cannot be read (no sysfs, another mount namespace, another PID namespace) counts as not in use: locks are what keeps
-//! programs apart, and this says why, and guards against what takes no lock of ours, the kernel.
+//! What cannot be read (no sysfs, another mount namespace, another PID namespace) counts as not in use: locks
+//! are what keeps programs apart, and this says why, and guards against what takes no lock of ours, the
+//! kernel.
 //!
-//! Source: `Documentation/ABI/testing/sysfs-block` (dev), proc(5) (mountinfo, locks); `loop/backing_file` is shown by losetup.
+//! Source: `Documentation/ABI/testing/sysfs-block` (dev), proc(5) (mountinfo, locks); `loop/backing_file` is
+//! shown by losetup.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -54,7 +57,8 @@ impl fmt::Display for ImageUse {
     }
 }
 
-/// How this file or block device is used; a use that writes comes before one that reads. This process itself does not count.
+/// How this file or block device is used; a use that writes comes before one that reads. This process itself
+/// does not count.
 #[must_use]
 pub fn use_of(path: &Path) -> Option<ImageUse> {
     let file = fs::metadata(path).ok()?;

@@ -1,24 +1,29 @@
-//! Where images live: bytes in and out at offsets, of files, block devices, memory, windows into them, and several
-//! devices put together ([`Linear`], [`Stripe`], [`Mirror`]).
+//! Where images live: bytes in and out at offsets, of files, block devices, memory, windows into them, and
+//! several devices put together ([`Linear`], [`Stripe`], [`Mirror`]).
 //!
-//! Owns the [`Device`] seam, its implementations, the measuring of flushes ([`FlushStats`]), the tables of partitions
-//! that say where a window should be ([`partition`]), and [`NewFile`]: an output that appears under its name only when
-//! it is complete. Does **not** own any layout of a file system, cache or order of writes.
+//! Owns the [`Device`] seam, its implementations, the measuring of flushes ([`FlushStats`]), the tables of
+//! partitions that say where a window should be ([`partition`]), and [`NewFile`]: an output that appears
+//! under its name only when it is complete. Does **not** own any layout of a file system, cache or order of
+//! writes.
 //!
-//! A file is used through the system's page cache or past it ([`FileDevice::with_direct`]), and batches of transfers go to it by calls or
-//! by io_uring ([`FileDevice::with_io`]). `unsafe` stands in `uring` and `ioctl`, and in the crate `blocks`.
+//! A file is used through the system's page cache or past it ([`FileDevice::with_direct`]), and batches of
+//! transfers go to it by calls or by io_uring ([`FileDevice::with_io`]). `unsafe` stands in `uring` and
+//! `ioctl`, and in the crate `blocks`.
 //!
 //! Invariants
 //! 1. A read or write is whole or an error that says what, where and why; there are no short transfers.
 //! 2. Bytes of a fresh device read as zeros until written.
-//! 3. Methods take `&self`; threads may call them at the same time on ranges that do not overlap, and read the same range
-//!    together.
-//! 4. What was opened for reading is never written, and saying so is an error of its own ([`DeviceFault::ReadOnly`]).
-//! 5. A write is durable when a [`flush`](Device::flush) that began after the write had returned has succeeded, or when it
-//!    was a [`write_durable_at`](Device::write_durable_at); not before. A device of several flushes them all.
-//! 6. What was [discarded](Device::discard_at) is anything until it is written again; what lies beside it stays.
-//! 7. [`flush_nanos`](Device::flush_nanos) of a device of several is that of the slowest that a flush waits for; it is
-//!    asked at the moment of the question, so that it follows what the parts learn.
+//! 3. Methods take `&self`; threads may call them at the same time on ranges that do not overlap, and read
+//!    the same range together.
+//! 4. What was opened for reading is never written, and saying so is an error of its own
+//!    ([`DeviceFault::ReadOnly`]).
+//! 5. A write is durable when a [`flush`](Device::flush) that began after the write had returned has
+//!    succeeded, or when it was a [`write_durable_at`](Device::write_durable_at); not before. A device of
+//!    several flushes them all.
+//! 6. What was [discarded](Device::discard_at) is anything until it is written again; what lies beside it
+//!    stays.
+//! 7. [`flush_nanos`](Device::flush_nanos) of a device of several is that of the slowest that a flush waits
+//!    for; it is asked at the moment of the question, so that it follows what the parts learn.
 //!
 //! ```
 //! use device::{Device, MemDevice};
@@ -121,7 +126,8 @@ impl DeviceFault {
         Self::check_len(what, offset, len as u64, size)
     }
 
-    /// Does the range lie inside a device of `size` bytes? For implementations of [`Device`]; `what` says what was tried.
+    /// Does the range lie inside a device of `size` bytes? For implementations of [`Device`]; `what` says
+    /// what was tried.
     ///
     /// # Errors
     /// [`OutOfRange`](Self::OutOfRange) when it does not.
@@ -164,8 +170,8 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Fills the buffers of each part from its byte offset on, as [`read_vectored_at`](Self::read_vectored_at): all of them together where
-    /// the device can do that.
+    /// Fills the buffers of each part from its byte offset on, as
+    /// [`read_vectored_at`](Self::read_vectored_at): all of them together where the device can do that.
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at). What any of the buffers hold then is not defined.
@@ -183,8 +189,8 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Asks the system to forget what it keeps of a range in memory, so that the next read sees what another machine wrote to
-    /// the device. A hint: what cannot be forgotten stays.
+    /// Asks the system to forget what it keeps of a range in memory, so that the next read sees what another
+    /// machine wrote to the device. A hint: what cannot be forgotten stays.
     fn forget_cached(&self, _offset: u64, _len: u64) {}
 
     /// Writes all of `bytes` at byte `offset`.
@@ -206,8 +212,9 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Writes the buffers of each part from its byte offset on, as [`write_vectored_at`](Self::write_vectored_at): all of them together
-    /// where the device can do that. Parts do not overlap, and become durable in any order.
+    /// Writes the buffers of each part from its byte offset on, as
+    /// [`write_vectored_at`](Self::write_vectored_at): all of them together where the device can do that.
+    /// Parts do not overlap, and become durable in any order.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at): any of the parts may have been written then.
@@ -260,24 +267,27 @@ pub trait Device: Send + Sync {
     /// When the system reports that a write was lost.
     fn flush(&self) -> Result<(), DeviceFault>;
 
-    /// How long a flush takes here, in nanoseconds: the moving average of those measured, 0 where there is no volatile
-    /// cache. `None` before the first: then expect it to be slow. Of several devices put together: the slowest's.
+    /// How long a flush takes here, in nanoseconds: the moving average of those measured, 0 where there is no
+    /// volatile cache. `None` before the first: then expect it to be slow. Of several devices put together:
+    /// the slowest's.
     fn flush_nanos(&self) -> Option<u64> {
         self.flush_stats().map(|stats| stats.average_nanos)
     }
 
-    /// What was measured of flushes; of several devices put together, those of the one with the largest average. `None`
-    /// where nothing is measured.
+    /// What was measured of flushes; of several devices put together, those of the one with the largest
+    /// average. `None` where nothing is measured.
     fn flush_stats(&self) -> Option<FlushStats> {
         None
     }
 
-    /// The unit in which the device itself counts: 512, or 4096 on disks that say so. Partition tables count in it.
+    /// The unit in which the device itself counts: 512, or 4096 on disks that say so. Partition tables count
+    /// in it.
     fn sector_bytes(&self) -> u32 {
         512
     }
 
-    /// Do bytes that were never written read as zeros? True for new files and memory, false for an old block device.
+    /// Do bytes that were never written read as zeros? True for new files and memory, false for an old block
+    /// device.
     fn is_fresh(&self) -> bool {
         false
     }
@@ -289,7 +299,8 @@ impl fmt::Debug for dyn Device + '_ {
     }
 }
 
-/// Length of all buffers together; more than an address space holds counts as the largest number, which no device has.
+/// Length of all buffers together; more than an address space holds counts as the largest number, which no
+/// device has.
 fn total_len<B: Deref<Target = [u8]>>(bufs: &[B]) -> u64 {
     bufs.iter().fold(0, |sum: u64, buf| sum.saturating_add(buf.len() as u64))
 }

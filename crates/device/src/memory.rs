@@ -21,8 +21,8 @@ const PAGES: u64 = 256;
 /// Pages that memory is asked for at a time.
 const AHEAD: usize = 16;
 
-/// A sparse device in memory: pages of 4 KiB, made when first written. Readers do not wait for each other. What is written as
-/// [shared](Device::write_shared_at) pages is kept, not copied.
+/// A sparse device in memory: pages of 4 KiB, made when first written. Readers do not wait for each other.
+/// What is written as [shared](Device::write_shared_at) pages is kept, not copied.
 #[derive(Debug)]
 pub struct MemDevice {
     size: u64,
@@ -99,7 +99,8 @@ impl MemDevice {
     }
 }
 
-/// Cuts `len` bytes at `offset` into parts that each lie in one page: (page, offset in it, range of the buffer).
+/// Cuts `len` bytes at `offset` into parts that each lie in one page: (page, offset in it, range of the
+/// buffer).
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

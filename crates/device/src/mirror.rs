@@ -9,9 +9,10 @@
 //!
 //! Where none did it, what the range holds is undefined until it is written again, as after any failed write.
 //!
-//! Does **not** own a table on disk: which member is out is forgotten with the value, and nothing brings members together
-//! again that differ (after a power cut between the writes to them). Reads ask the first member that is not out, so that
-//! such a difference does not show itself as bytes that change from read to read.
+//! Does **not** own a table on disk: which member is out is forgotten with the value, and nothing brings
+//! members together again that differ (after a power cut between the writes to them). Reads ask the first
+//! member that is not out, so that such a difference does not show itself as bytes that change from read to
+//! read.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -98,8 +99,9 @@ impl Mirror {
             return Ok(());
         }
         let _one_at_a_time = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that did it may have gone out meanwhile, because of another thread's write that it failed at. If it was the
-        // only one, this write is on no member that is read, and putting the others out would leave none.
+        // One that did it may have gone out meanwhile, because of another thread's write that it failed at.
+        // If it was the only one, this write is on no member that is read, and putting the others out would
+        // leave none.
         let done = |(member, result): &(&Member, Result<(), DeviceFault>)| result.is_ok() && !member.is_out();
         if results.iter().any(done) {
             for (member, _) in results.iter().filter(|(_, result)| result.is_err()) {

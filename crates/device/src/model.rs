@@ -1,4 +1,5 @@
-//! A device that takes the time of another: what a disk, a flash drive or an array would need for each request.
+//! A device that takes the time of another: what a disk, a flash drive or an array would need for each
+//! request.
 //!
 //! ```text
 //!   request --> a lane that is free first --> waits until the lane has done it --> inner device
@@ -6,14 +7,15 @@
 //!   flush   --> all lanes: waits for what they do, and for all that is to be destaged
 //! ```
 //!
-//! Owns the costs ([`Model`]) and whose turn it is. Does **not** own: what happens to a cache when the power fails (see the
-//! simulated disk), any figure of a certain product: the presets are of the usual order for their kind.
+//! Owns the costs ([`Model`]) and whose turn it is. Does **not** own: what happens to a cache when the power
+//! fails (see the simulated disk), any figure of a certain product: the presets are of the usual order for
+//! their kind.
 //!
 //! Invariants
 //! 1. Bytes are the inner device's; only time is added.
 //! 2. No lock is held while time passes.
-//! 3. Pieces of one call that lie next to each other are one request, whatever number of buffers they come in; its other requests
-//!    are under way together, in as many lanes as there are.
+//! 3. Pieces of one call that lie next to each other are one request, whatever number of buffers they come
+//!    in; its other requests are under way together, in as many lanes as there are.
 //! 4. With [`Clock::Virtual`] nothing sleeps: [`elapsed`](Modelled::elapsed) returns the time that would have
 //!    passed.
 //!
@@ -49,7 +51,8 @@ pub struct Model {
     pub cache_writes: usize,
     /// A flush that finds an empty cache.
     pub flush: Duration,
-    /// What the medium needs for a write that is destaged, besides its bytes: in the best order that there is.
+    /// What the medium needs for a write that is destaged, besides its bytes: in the best order that there
+    /// is.
     pub destage: Duration,
 }
 

@@ -31,7 +31,8 @@ pub struct MountEntry {
     pub is_writable: bool,
 }
 
-/// What is mounted on exactly this directory (absolute, no symbolic links in it), on top of everything else there.
+/// What is mounted on exactly this directory (absolute, no symbolic links in it), on top of everything else
+/// there.
 ///
 /// # Errors
 /// The table cannot be read.

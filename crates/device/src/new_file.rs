@@ -1,8 +1,8 @@
 //! A file that appears under its name only when it is complete.
 //!
-//! The bytes go to a file without a name in the target's directory (`O_TMPFILE`), or, where the file system has no such
-//! thing, to one with a random name. [`NewFile::publish`] gives it the name in one step. A crash, an error or a kill
-//! before that leaves nothing under the name, and with `O_TMPFILE` nothing at all.
+//! The bytes go to a file without a name in the target's directory (`O_TMPFILE`), or, where the file system
+//! has no such thing, to one with a random name. [`NewFile::publish`] gives it the name in one step. A crash,
+//! an error or a kill before that leaves nothing under the name, and with `O_TMPFILE` nothing at all.
 //!
 //! An existing file of this name is replaced with care: not while it is mounted or another program writes to
 //! it (it is locked until the new file has its name), and the new file gets its mode, owner and ACL. A
@@ -83,11 +83,12 @@ impl NewFile {
         &self.file
     }
 
-    /// Gives the file its name. With `replace`, an existing file of that name is replaced in one step; with `durable`,
-    /// the name itself survives a power cut.
+    /// Gives the file its name. With `replace`, an existing file of that name is replaced in one step; with
+    /// `durable`, the name itself survives a power cut.
     ///
     /// # Errors
-    /// `AlreadyExists` when there is one and `replace` is false; else the system's reason. Nothing is left behind.
+    /// `AlreadyExists` when there is one and `replace` is false; else the system's reason. Nothing is left
+    /// behind.
     pub fn publish(self, replace: bool, durable: bool) -> io::Result<()> {
         let dir = if durable { Some(File::open(parent_of(&self.target))?) } else { None };
         self.give_name(replace)?;
@@ -149,8 +150,8 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     Err(rustix::io::Errno::LOOP.into())
 }
 
-/// Gives the new file what the old one's users rely on: owner, mode, ACL. An owner that cannot be given is left out, and then rights
-/// that were meant for him are, too.
+/// Gives the new file what the old one's users rely on: owner, mode, ACL. An owner that cannot be given is
+/// left out, and then rights that were meant for him are, too.
 fn become_like(new: &File, old: &Metadata, open: Option<&File>) -> io::Result<()> {
     let made = new.metadata()?;
     let mut mode = old.mode() & 0o7777;

@@ -6,18 +6,19 @@
 //!          └─ else ─────────────────────── MBR: four entries, and the chain behind each extended one
 //! ```
 //!
-//! Owns: finding, verifying and reading tables; the numbers of partitions; names of common types. Does **not** own: what
-//! is inside a partition, any writing of tables, tables inside of partitions (BSD, Solaris).
+//! Owns: finding, verifying and reading tables; the numbers of partitions; names of common types. Does
+//! **not** own: what is inside a partition, any writing of tables, tables inside of partitions (BSD,
+//! Solaris).
 //!
 //! Invariants
-//! 1. Numbers are those of Linux: GPT entries by their place from 1, MBR entries 1 to 4, logical ones from 5 on in the
-//!    order of their chain. An empty slot leaves a gap.
-//! 2. Whatever the bytes: a table or a [`PartitionFault`], after a bounded number of reads (chains at most [`EBRS_MAX`]
-//!    links, tables at most [`GPT_TABLE_BYTES_MAX`] bytes), without a panic.
+//! 1. Numbers are those of Linux: GPT entries by their place from 1, MBR entries 1 to 4, logical ones from 5
+//!    on in the order of their chain. An empty slot leaves a gap.
+//! 2. Whatever the bytes: a table or a [`PartitionFault`], after a bounded number of reads (chains at most
+//!    [`EBRS_MAX`] links, tables at most [`GPT_TABLE_BYTES_MAX`] bytes), without a panic.
 //! 3. A GPT is believed only if the checksums of its header and of its entries are right.
 //!
-//! Source: UEFI specification 2.10 chapter 5 (GPT); for MBR the layout that every tool agrees on, and Linux's numbers as
-//! `sfdisk` shows them.
+//! Source: UEFI specification 2.10 chapter 5 (GPT); for MBR the layout that every tool agrees on, and Linux's
+//! numbers as `sfdisk` shows them.
 //!
 //! ```
 //! use device::{MemDevice, partition::{PartitionFault, partitions}};
@@ -39,7 +40,8 @@ pub use guid::Guid;
 
 /// Most links of MBR chains that are followed.
 pub const EBRS_MAX: usize = 1024;
-/// Largest table of GPT entries that is read: 32,768 entries of the usual 128 bytes; disks come with 128 entries.
+/// Largest table of GPT entries that is read: 32,768 entries of the usual 128 bytes; disks come with 128
+/// entries.
 pub const GPT_TABLE_BYTES_MAX: u64 = 4 << 20;
 /// Highest number that a logical partition can have in Linux.
 const NUMBER_MAX: u32 = 255;
@@ -189,7 +191,8 @@ impl Partition {
         matches!(self.kind, Kind::Mbr(byte) if mbr::is_extended(byte))
     }
 
-    /// The partition as a device. Where it reaches past the end of `disk` (an image that was cut off), it ends there.
+    /// The partition as a device. Where it reaches past the end of `disk` (an image that was cut off), it
+    /// ends there.
     ///
     /// # Errors
     /// [`PartitionFault::BeyondEnd`] when nothing of it is there, [`PartitionFault::Container`].
@@ -217,7 +220,8 @@ pub fn partitions(device: &dyn Device) -> Result<Table, PartitionFault> {
         Err(fault) => return Err(fault.into()),
     }
     if !mbr::is_signed(&sector) {
-        // Wiped? Only the copy next to it counts: one at the end may be left over from an earlier life of the disk.
+        // Wiped? Only the copy next to it counts: one at the end may be left over from an earlier life of the
+        // disk.
         let mut table = gpt::read_primary(device).map_err(|_| PartitionFault::NoTable)?;
         table.remark("sector 0 lacks the protective MBR, so Linux would not see this table".to_owned());
         return Ok(table);

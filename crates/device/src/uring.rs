@@ -4,12 +4,13 @@
 //!   parts --> submission queue --(one system call)--> kernel --> completion queue --> how many bytes each
 //! ```
 //!
-//! Owns: rings, kept for the next batch. Does **not** own: what becomes of a short transfer or an error, which is the caller's part,
-//! nor what is done where there are no rings (old kernels, seccomp, `kernel.io_uring_disabled`).
+//! Owns: rings, kept for the next batch. Does **not** own: what becomes of a short transfer or an error,
+//! which is the caller's part, nor what is done where there are no rings (old kernels, seccomp,
+//! `kernel.io_uring_disabled`).
 //!
 //! Invariants
-//! 1. A batch returns when the kernel has completed every transfer that it was given, also after an error: until then it may write
-//!    into the caller's buffers.
+//! 1. A batch returns when the kernel has completed every transfer that it was given, also after an error:
+//!    until then it may write into the caller's buffers.
 //! 2. A ring is used by one batch at a time. One that met an error of its own is not used again.
 //!
 //! Source: io_uring(7), io_uring_enter(2).
@@ -106,7 +107,8 @@ impl Rings {
                     true => opcode::Readv::new(fd, bufs.cast(), count).offset(offset).build(),
                     false => opcode::Writev::new(fd, bufs.cast(), count).offset(offset).build(),
                 };
-                // SAFETY: the caller keeps what the entry points to; this function does not return before its completion.
+                // SAFETY: the caller keeps what the entry points to; this function does not return before its
+                // completion.
                 if unsafe { ring.submission().push(&entry.user_data(next as u64)) }.is_err() {
                     break;
                 }
@@ -115,12 +117,14 @@ impl Rings {
             match ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Completions are in the way, or memory is short for a moment: what is under way will make room.
+                // Completions are in the way, or memory is short for a moment: what is under way will make
+                // room.
                 Err(error) if matches!(error.raw_os_error(), Some(EAGAIN | EBUSY)) => {
                     std::thread::sleep(Duration::from_micros(100));
                 }
                 Err(_) => {
-                    // Nothing more is given to this ring. What it took comes to an end by itself; what it did not take never will.
+                    // Nothing more is given to this ring. What it took comes to an end by itself; what it did
+                    // not take never will.
                     is_sound = false;
                     let untaken = ring.submission().len() as u32;
                     if in_flight <= untaken {

@@ -1,9 +1,9 @@
 //! Changing directories: names come, go and lead elsewhere; blocks are split, filled and given back.
 //!
-//! Owns: which block a name belongs into, when a block is split, packed or given back, the growth and shrinking of the index,
-//! what a directory's [`DirCache`] remembers. Does **not** own: where blocks are, their allocation, their checksums, the
-//! directory's inode ([`DirEdit`] is asked for all of these), inline directories' place in their inode ([`inline`] changes the
-//! bytes).
+//! Owns: which block a name belongs into, when a block is split, packed or given back, the growth and
+//! shrinking of the index, what a directory's [`DirCache`] remembers. Does **not** own: where blocks are,
+//! their allocation, their checksums, the directory's inode ([`DirEdit`] is asked for all of these), inline
+//! directories' place in their inode ([`inline`] changes the bytes).
 //!
 //! ```text
 //!   1 block, linear  --full-->  root, 2 leaves  --leaf full-->  one leaf more  --node full-->  one node more
@@ -13,14 +13,14 @@
 //! ```
 //!
 //! Invariants
-//! 1. An operation that is refused for want of space, or because a name is there (or is not), has changed nothing: all is read
-//!    and all blocks are appended before the first change of a block that existed.
-//! 2. The names of a leaf have hashes from its entry's hash up to the next entry's, that one included only where the next
-//!    entry has the continuation bit.
+//! 1. An operation that is refused for want of space, or because a name is there (or is not), has changed
+//!    nothing: all is read and all blocks are appended before the first change of a block that existed.
+//! 2. The names of a leaf have hashes from its entry's hash up to the next entry's, that one included only
+//!    where the next entry has the continuation bit.
 //! 3. A name is inserted only after all leaves that could hold it were looked at.
-//! 4. No block is a hole, and none is without a place in the index: a leaf that is freed is replaced by the directory's last
-//!    block. (Names stay in the order of their hashes, so listings in progress stay right.) Blocks of linear directories
-//!    never move: only empty ones at the end are given back.
+//! 4. No block is a hole, and none is without a place in the index: a leaf that is freed is replaced by the
+//!    directory's last block. (Names stay in the order of their hashes, so listings in progress stay right.)
+//!    Blocks of linear directories never move: only empty ones at the end are given back.
 //! 5. The cache agrees with the blocks after every operation, or is empty (after every fault).
 //!
 //! A caller that changes a directory holds its lock exclusively, and reserves [`Needs`] first.
@@ -112,15 +112,15 @@ pub trait DirEdit: DirBlocks {
     /// As [`change_leaf`](Self::change_leaf).
     fn change_index(&self, lblk: Lblk, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
 
-    /// Makes a leaf or a linear block of one that the directory has, whatever it was until now: that is not looked at. `fill` gets
-    /// zeros.
+    /// Makes a leaf or a linear block of one that the directory has, whatever it was until now: that is not
+    /// looked at. `fill` gets zeros.
     ///
     /// # Errors
     /// The block's place cannot be read: nothing was changed.
     fn refill_leaf(&self, lblk: Lblk, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), ReadFault>;
 
-    /// Adds a block behind the last one, and its size to the directory's: a node of the index, or a leaf. `fill` gets zeros.
-    /// The block's number.
+    /// Adds a block behind the last one, and its size to the directory's: a node of the index, or a leaf.
+    /// `fill` gets zeros. The block's number.
     ///
     /// # Errors
     /// [`NoSpace::Device`] and what else allocation refuses with: nothing was changed.
@@ -181,7 +181,8 @@ pub enum NoSpace {
     /// No block is free.
     #[error("no block is free")]
     Device,
-    /// The index is full at its highest number of levels; `large_dir`: the file system has that feature already.
+    /// The index is full at its highest number of levels; `large_dir`: the file system has that feature
+    /// already.
     #[error("the directory's index is full{}", if *.large_dir { "" } else { " (the feature large_dir would give it another level)" })]
     IndexFull {
         /// With large_dir three levels were there, without two.
@@ -249,8 +250,9 @@ impl Needs {
     pub fn remove(levels: Option<u8>) -> Self {
         match levels {
             None => Self { changes: 1, appends: 0, pops: linear::LINEAR_POPS_MAX },
-            // The leaf, and all nodes above it but the root may go, and nodes whose entries the root takes. Into the
-            // place of each moves a block, whose parent changes. Besides: what lost an entry, and the root.
+            // The leaf, and all nodes above it but the root may go, and nodes whose entries the root takes.
+            // Into the place of each moves a block, whose parent changes. Besides: what lost an entry, and
+            // the root.
             Some(levels) => {
                 let gone = 2 * u32::from(levels) + 1;
                 Self { changes: 2 + 2 * gone, appends: 0, pops: gone }
@@ -326,8 +328,8 @@ pub struct Editor<'a> {
 }
 
 impl<'a> Editor<'a> {
-    /// A directory that is kept in blocks, to change it. `cache` was never used for another directory, and has seen every
-    /// change of this one since it was made or [cleared](DirCache::clear).
+    /// A directory that is kept in blocks, to change it. `cache` was never used for another directory, and
+    /// has seen every change of this one since it was made or [cleared](DirCache::clear).
     ///
     /// # Errors
     /// Encrypted and casefolded directories are read only.
@@ -414,7 +416,8 @@ impl<'a> Editor<'a> {
     /// Removes a name that [`find`](Self::find) found, if it did not change since.
     ///
     /// # Errors
-    /// As [`remove`](Self::remove); the name is somewhere else by now, of which the caller made sure that it is not.
+    /// As [`remove`](Self::remove); the name is somewhere else by now, of which the caller made sure that it
+    /// is not.
     pub fn remove_found(&mut self, name: &[u8], spot: Spot) -> Result<Ino, EditFault> {
         self.remove_at(name, Some(spot))
     }
@@ -521,7 +524,8 @@ impl<'a> Editor<'a> {
         Dir { ino: self.ino, kept, casefold: false, encrypted: false }
     }
 
-    /// Whatever broke may have broken between a change of the cache and that of the block: the cache is made anew.
+    /// Whatever broke may have broken between a change of the cache and that of the block: the cache is made
+    /// anew.
     fn settled<T>(&mut self, done: Result<T, EditFault>) -> Result<T, EditFault> {
         if matches!(done, Err(EditFault::Read(_))) {
             self.cache.clear();

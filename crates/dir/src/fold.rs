@@ -1,8 +1,8 @@
 //! Names of casefolded directories: equal when their folded forms are.
 //!
-//! The kernel's form is NFDICF: decomposed, without the code points that Unicode calls ignorable by default, case folded
-//! (common and full). The tables here may be newer than those of the image (12.1): a name that folds otherwise there is
-//! not found by its hash, and then by comparing all names.
+//! The kernel's form is NFDICF: decomposed, without the code points that Unicode calls ignorable by default,
+//! case folded (common and full). The tables here may be newer than those of the image (12.1): a name that
+//! folds otherwise there is not found by its hash, and then by comparing all names.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 

@@ -1,12 +1,13 @@
-//! Listing an indexed directory in the order of its names' hashes. (Small directories too: see [`crate::order`].)
+//! Listing an indexed directory in the order of its names' hashes. (Small directories too: see
+//! [`crate::order`].)
 //!
 //! ```text
 //! leaves in the order of the index:  [0 .. 0x40)  [0x40 .. 0x91]  [0x91, continued .. 0xF0)
 //! names of 0x91 may lie in two leaves: they stay pending until the second was read, all others are returned leaf by leaf
 //! ```
 //!
-//! Splits of leaves do not move names in this order. Memory: the entries of one leaf, and those of one hash where leaves
-//! continue it.
+//! Splits of leaves do not move names in this order. Memory: the entries of one leaf, and those of one hash
+//! where leaves continue it.
 
 use std::ops::ControlFlow;
 
@@ -27,11 +28,12 @@ const AHEAD: std::ops::RangeInclusive<usize> = 4..=64;
 /// Minor hashes from here on are given to names that are out of their leaf's range.
 const STRAYS_AT: u32 = 0xFFFF_0000;
 
-/// Names of one hash that wait for the leaf behind: more cannot be but by damage or intent, and they take memory.
+/// Names of one hash that wait for the leaf behind: more cannot be but by damage or intent, and they take
+/// memory.
 const HELD_MAX: usize = 1 << 20;
 
-/// The hashes that an entry of the index stands for: from `low` (its lowest bit says "continued from the leaf before") up
-/// to the next entry's.
+/// The hashes that an entry of the index stands for: from `low` (its lowest bit says "continued from the leaf
+/// before") up to the next entry's.
 #[derive(Clone, Copy)]
 struct Range {
     low: u32,
@@ -44,8 +46,8 @@ impl Range {
         self.next.filter(|next| next & 1 == 1).map(|next| next & !1)
     }
 
-    /// Where a name of this hash belongs: names that the index does not lead to have a place too, and it is inside the
-    /// leaf's range, so that positions rise from leaf to leaf whatever the disk says.
+    /// Where a name of this hash belongs: names that the index does not lead to have a place too, and it is
+    /// inside the leaf's range, so that positions rise from leaf to leaf whatever the disk says.
     fn place(self, hash: NameHash) -> NameHash {
         let low = self.low & !1;
         let high = match self.next {
@@ -61,7 +63,8 @@ impl Range {
     }
 }
 
-/// The rule that makes listing by hash possible: hashes rise, and stay equal only where a leaf continues the one before.
+/// The rule that makes listing by hash possible: hashes rise, and stay equal only where a leaf continues the
+/// one before.
 fn check_rising(entries: DxEntries<'_>, range: Range) -> Result<(), Malformed> {
     let mut before = range.low & !1;
     let keys = entries.iter().skip(1).map(|entry| entry.hash);

@@ -1,7 +1,7 @@
 //! Directories: lookup, readdir and changes, linear, indexed and inline.
 //!
-//! Owns: how names are found and listed, positions that stay valid ([`Cursor`]), how entries come and go ([`edit`]).
-//! Does **not** own: where a directory's blocks are ([`DirBlocks`] is asked), inodes.
+//! Owns: how names are found and listed, positions that stay valid ([`Cursor`]), how entries come and go
+//! ([`edit`]). Does **not** own: where a directory's blocks are ([`DirBlocks`] is asked), inodes.
 //!
 //! Invariants
 //! 1. A name that exists during the whole of a listing is returned exactly once (INV-Y1).
@@ -13,8 +13,9 @@
 //!    further "." and "..". Every name left out is reported as damage; so is a duplicate name, where names
 //!    are listed by hash.
 //!
-//! Two kinds of directories are searched block by block though they have an index: those that are encrypted and casefolded
-//! (their hashes are made with a key), and casefolded ones when the folded name's hash does not lead to the name.
+//! Two kinds of directories are searched block by block though they have an index: those that are encrypted
+//! and casefolded (their hashes are made with a key), and casefolded ones when the folded name's hash does
+//! not lead to the name.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
@@ -135,16 +136,16 @@ pub struct Dir<'a> {
     pub ino: Ino,
     /// How it is kept.
     pub kept: Kept<'a>,
-    /// CASEFOLD flag: names are compared folded (full folding, NFDICF), an exact match before others; the index is asked first,
-    /// and all blocks are searched where it does not lead to the name.
+    /// CASEFOLD flag: names are compared folded (full folding, NFDICF), an exact match before others; the
+    /// index is asked first, and all blocks are searched where it does not lead to the name.
     pub casefold: bool,
     /// ENCRYPT flag: names are raw bytes of ciphertext.
     pub encrypted: bool,
 }
 
-/// A position in a directory: what a reader gives back to go on behind an entry. As the kernel's 64-bit cookies:
-/// (hash >> 1) << 32 | minor hash where the listing is in the order of hashes, else a byte offset. Any number is good: it
-/// means the next entry from there on.
+/// A position in a directory: what a reader gives back to go on behind an entry. As the kernel's 64-bit
+/// cookies: (hash >> 1) << 32 | minor hash where the listing is in the order of hashes, else a byte offset.
+/// Any number is good: it means the next entry from there on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Cursor(pub u64);
 

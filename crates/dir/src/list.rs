@@ -1,6 +1,8 @@
-//! Listing blocks of entries one after the other: linear and inline directories, and indexed ones whose index is of no use.
+//! Listing blocks of entries one after the other: linear and inline directories, and indexed ones whose index
+//! is of no use.
 //!
-//! Positions are byte offsets. A position inside an entry means the entry behind it: every block is read from its start.
+//! Positions are byte offsets. A position inside an entry means the entry behind it: every block is read from
+//! its start.
 
 use std::ops::ControlFlow;
 
@@ -86,7 +88,8 @@ fn not_plain() -> Malformed {
     Malformed::new("directory entry", "name has no slash and no NUL", 0u8)
 }
 
-/// Which entries a run holds: "." and ".." are entries of the first two of a directory's first block, and of nothing else.
+/// Which entries a run holds: "." and ".." are entries of the first two of a directory's first block, and of
+/// nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Run {
     /// Those of block 0.
@@ -152,8 +155,8 @@ impl Dir<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Positions are those of the kernel: "." and ".." are where a block would have them, and 20 bytes more than stored
-    /// come before the entries.
+    /// Positions are those of the kernel: "." and ".." are where a block would have them, and 20 bytes more
+    /// than stored come before the entries.
     pub(crate) fn list_inline(
         &self,
         format: &DirFormat,

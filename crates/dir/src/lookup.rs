@@ -201,8 +201,8 @@ impl Dir<'_> {
         block.ok_or_else(|| self.hole(lblk))
     }
 
-    /// A block whose entries are to be looked at one after the other, whatever it is in the index: a leaf, or the root,
-    /// which hides all but "." and "..". `None` for what holds no entries: a node, a hole.
+    /// A block whose entries are to be looked at one after the other, whatever it is in the index: a leaf, or
+    /// the root, which hides all but "." and "..". `None` for what holds no entries: a node, a hole.
     pub(crate) fn block_of_entries(
         &self,
         blocks: &dyn DirBlocks,
@@ -244,7 +244,8 @@ impl Dir<'_> {
     }
 }
 
-/// Reads ahead along a directory: nothing at its first block, which often is the only one wanted, then further and further.
+/// Reads ahead along a directory: nothing at its first block, which often is the only one wanted, then
+/// further and further.
 #[derive(Default)]
 pub(crate) struct Ahead {
     until: u32,

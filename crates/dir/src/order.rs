@@ -1,15 +1,16 @@
 //! The order of hashes: pending entries, and their output.
 //!
-//! The kernel lists by hash every directory that has an index or could get one with its next block: also those of a single
-//! block and inline ones, if the file system has the dir_index feature. So positions keep their meaning when they grow. In
-//! indexed directories "." has hash 0 and ".." hash 2; in small ones they have the hashes of their names.
+//! The kernel lists by hash every directory that has an index or could get one with its next block: also
+//! those of a single block and inline ones, if the file system has the dir_index feature. So positions keep
+//! their meaning when they grow. In indexed directories "." has hash 0 and ".." hash 2; in small ones they
+//! have the hashes of their names.
 //!
 //! ```text
 //! position:  | 0 | hash >> 1, 31 bits | minor hash, 32 bits |
 //! ```
 //!
-//! Names of equal hash are ordered by their minor hash. Names that are equal in both (the legacy hash has no minor one)
-//! take the positions that follow, so that each has its own and a listing can go on between them.
+//! Names of equal hash are ordered by their minor hash. Names that are equal in both (the legacy hash has no
+//! minor one) take the positions that follow, so that each has its own and a listing can go on between them.
 
 use std::collections::HashSet;
 use std::ops::{ControlFlow, Deref};

@@ -1,4 +1,5 @@
-//! Directories made by ondisk's writers on a device in memory: a directory's logical block is the device's block.
+//! Directories made by ondisk's writers on a device in memory: a directory's logical block is the device's
+//! block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -160,7 +161,8 @@ fn dir<'a>(kept: Kept<'a>) -> Dir<'a> {
     Dir { ino: INO, kept, casefold: false, encrypted: false }
 }
 
-/// A whole listing that stops after every `at_a_time` entries and goes on from there: names, inodes and positions.
+/// A whole listing that stops after every `at_a_time` entries and goes on from there: names, inodes and
+/// positions.
 fn listed(dir: &Dir<'_>, format: &Format, at_a_time: usize) -> (Vec<(String, u32, u64)>, Vec<String>) {
     let (mut told, mut faults) = (Vec::new(), Vec::new());
     let mut from = Cursor::START;

@@ -1,4 +1,5 @@
-//! Directories that the kernel made, listed by the kernel and here: same names, same order, positions that mean the same.
+//! Directories that the kernel made, listed by the kernel and here: same names, same order, positions that
+//! mean the same.
 
 #[path = "../../mapping/tests/common/mod.rs"]
 mod common;

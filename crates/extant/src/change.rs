@@ -1,13 +1,13 @@
 //! Changing a file system by paths, in the manner of `std::fs`.
 //!
-//! Owns: which directory and which name a path means, and whole trees that are removed. Does **not** own: the operations, which
-//! are the [`Volume`](crate::Volume)'s, each of them atomic and journaled.
+//! Owns: which directory and which name a path means, and whole trees that are removed. Does **not** own: the
+//! operations, which are the [`Volume`](crate::Volume)'s, each of them atomic and journaled.
 //!
 //! Invariants
 //! 1. An operation that returns an error has changed nothing; [`FileSystem::remove_dir_all`] and
 //!    [`FileSystem::create_dir_all`] are many operations, and say what they leave.
-//! 2. What was done is durable after [`FileSystem::sync`] or [`FileSystem::close`]; a power cut before takes it back from
-//!    its end on, never out of the middle.
+//! 2. What was done is durable after [`FileSystem::sync`] or [`FileSystem::close`]; a power cut before takes
+//!    it back from its end on, never out of the middle.
 
 use std::collections::{HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
@@ -116,14 +116,15 @@ impl FileSystem {
     /// Makes an empty regular file of root's with these permission bits (0 to 0o7777), and returns its inode.
     ///
     /// # Errors
-    /// [`Refusal::Exists`] when the name is there, [`Refusal::NoSpace`], [`Refusal::ReadOnly`] when it is not open for
-    /// writing; as [`resolve`](Self::resolve) for the directory.
+    /// [`Refusal::Exists`] when the name is there, [`Refusal::NoSpace`], [`Refusal::ReadOnly`] when it is not
+    /// open for writing; as [`resolve`](Self::resolve) for the directory.
     pub fn create(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         self.create_node(path, &New::file(mode))
     }
 
-    /// Makes these bytes the content of a regular file, which is made if it is not there (root's, with mode 0644); symbolic links are
-    /// followed. They are in memory then, until [`sync`](Self::sync), [`close`](Self::close) or [`File::sync_all`].
+    /// Makes these bytes the content of a regular file, which is made if it is not there (root's, with mode
+    /// 0644); symbolic links are followed. They are in memory then, until [`sync`](Self::sync),
+    /// [`close`](Self::close) or [`File::sync_all`].
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`file`](Self::file); [`Refusal::NoSpace`]: what fits is written.
@@ -154,16 +155,18 @@ impl FileSystem {
     /// Makes an empty directory of root's with these permission bits (0 to 0o7777), and returns its inode.
     ///
     /// # Errors
-    /// As [`create`](Self::create); [`Refusal::TooManyNames`] when the directory above has no room for one more.
+    /// As [`create`](Self::create); [`Refusal::TooManyNames`] when the directory above has no room for one
+    /// more.
     pub fn create_dir(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         self.create_node(path, &New::directory(mode))
     }
 
-    /// Makes a directory and those above it that are not there, all with these permission bits. One that is there is no
-    /// error, and stays as it is. On an error those that were made stay.
+    /// Makes a directory and those above it that are not there, all with these permission bits. One that is
+    /// there is no error, and stays as it is. On an error those that were made stay.
     ///
     /// # Errors
-    /// As [`create_dir`](Self::create_dir); [`Refusal::NotDirectory`] when something else has one of the names.
+    /// As [`create_dir`](Self::create_dir); [`Refusal::NotDirectory`] when something else has one of the
+    /// names.
     pub fn create_dir_all(&self, path: impl AsRef<Path>, mode: u16) -> Result<InodeRef, Error> {
         let path = bytes(path.as_ref());
         let ends = (0..path.len()).filter(|at| path[*at] == b'/').chain([path.len()]);
@@ -186,11 +189,12 @@ impl FileSystem {
         }
     }
 
-    /// Makes a symbolic link of root's at `path` that says `target`, 1 to 4094 bytes that need not lead anywhere.
+    /// Makes a symbolic link of root's at `path` that says `target`, 1 to 4094 bytes that need not lead
+    /// anywhere.
     ///
     /// # Errors
-    /// As [`create`](Self::create); [`Refusal::NameTooLong`] for a target that is too long, [`Refusal::NotFound`] for an
-    /// empty one.
+    /// As [`create`](Self::create); [`Refusal::NameTooLong`] for a target that is too long,
+    /// [`Refusal::NotFound`] for an empty one.
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<InodeRef, Error> {
         self.create_node(path, &New::symlink(bytes(target.as_ref())))
     }
@@ -214,8 +218,8 @@ impl FileSystem {
     /// Gives the file at `original` another name. A symbolic link is not followed.
     ///
     /// # Errors
-    /// [`Error::Between`]: [`Refusal::Exists`]; [`Refusal::NotPermitted`] for a directory; [`Refusal::TooManyNames`]
-    /// beyond 65,000; [`Refusal::NoSpace`].
+    /// [`Error::Between`]: [`Refusal::Exists`]; [`Refusal::NotPermitted`] for a directory;
+    /// [`Refusal::TooManyNames`] beyond 65,000; [`Refusal::NoSpace`].
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
         let (original, link) = (bytes(original.as_ref()), bytes(link.as_ref()));
         let add = || {
@@ -226,12 +230,12 @@ impl FileSystem {
         add().map_err(Error::between(original, link))
     }
 
-    /// Takes a name of a file, link or device away; with the last name goes the file, unless a [`File`](crate::File) of it
-    /// is open: then with that.
+    /// Takes a name of a file, link or device away; with the last name goes the file, unless a
+    /// [`File`](crate::File) of it is open: then with that.
     ///
     /// # Errors
-    /// [`Refusal::IsDirectory`]; [`Refusal::NotPermitted`] when it or its directory is immutable or append-only; as
-    /// [`resolve`](Self::resolve).
+    /// [`Refusal::IsDirectory`]; [`Refusal::NotPermitted`] when it or its directory is immutable or
+    /// append-only; as [`resolve`](Self::resolve).
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let remove = || {
@@ -255,8 +259,8 @@ impl FileSystem {
         remove().map_err(Error::at(path))
     }
 
-    /// Removes a directory and everything below it. Symbolic links go, not what they lead to. These are many operations:
-    /// on an error the rest is still there.
+    /// Removes a directory and everything below it. Symbolic links go, not what they lead to. These are many
+    /// operations: on an error the rest is still there.
     ///
     /// # Errors
     /// As [`remove_dir`](Self::remove_dir), with the path of what could not be removed.
@@ -348,9 +352,9 @@ impl FileSystem {
     /// Moves a name, as renameat2(2) does with its flags. Symbolic links are moved, not followed.
     ///
     /// # Errors
-    /// [`Error::Between`]: [`Refusal::Exists`] with [`Rename::NoReplace`]; [`Refusal::IsDirectory`], [`Refusal::NotDirectory`],
-    /// [`Refusal::NotEmpty`] for what is in the way; [`Refusal::Invalid`] for a directory into itself; [`Refusal::Busy`] for
-    /// the root; [`Refusal::NoSpace`].
+    /// [`Error::Between`]: [`Refusal::Exists`] with [`Rename::NoReplace`]; [`Refusal::IsDirectory`],
+    /// [`Refusal::NotDirectory`], [`Refusal::NotEmpty`] for what is in the way; [`Refusal::Invalid`] for a
+    /// directory into itself; [`Refusal::Busy`] for the root; [`Refusal::NoSpace`].
     pub fn rename_with(
         &self,
         from: impl AsRef<Path>,
@@ -373,7 +377,8 @@ impl FileSystem {
         renamed().map_err(Error::between(from, to))
     }
 
-    /// Sets the twelve permission bits (0 to 0o7777); an access ACL's mask follows. Symbolic links are followed.
+    /// Sets the twelve permission bits (0 to 0o7777); an access ACL's mask follows. Symbolic links are
+    /// followed.
     ///
     /// # Errors
     /// [`Refusal::NotPermitted`] when it is immutable or append-only; as [`resolve`](Self::resolve).
@@ -381,8 +386,9 @@ impl FileSystem {
         self.set_attr(path, Follow::Links, &SetAttr { mode: Some(mode), ..SetAttr::default() })
     }
 
-    /// Sets owner and group; `None` stays as it is. The setuid bit of a file goes, and the setgid bit of an executable one,
-    /// as with the system call. Symbolic links are followed; [`set_attr`](Self::set_attr) can do without.
+    /// Sets owner and group; `None` stays as it is. The setuid bit of a file goes, and the setgid bit of an
+    /// executable one, as with the system call. Symbolic links are followed; [`set_attr`](Self::set_attr) can
+    /// do without.
     ///
     /// # Errors
     /// As [`set_mode`](Self::set_mode).
@@ -395,8 +401,9 @@ impl FileSystem {
         self.set_attr(path, Follow::Links, &SetAttr { uid, gid, ..SetAttr::default() })
     }
 
-    /// Sets the times of the last access and of the last change of content, to the nanosecond where the inodes have room for
-    /// it; `None` stays as it is. Times that cannot be stored become the nearest one. Symbolic links are followed.
+    /// Sets the times of the last access and of the last change of content, to the nanosecond where the
+    /// inodes have room for it; `None` stays as it is. Times that cannot be stored become the nearest one.
+    /// Symbolic links are followed.
     ///
     /// # Errors
     /// As [`set_mode`](Self::set_mode).
@@ -409,11 +416,12 @@ impl FileSystem {
         self.set_attr(path, Follow::Links, &SetAttr { atime, mtime, ..SetAttr::default() })
     }
 
-    /// Sets a regular file's size in bytes: what lies behind is freed, what is new is a hole. Symbolic links are followed.
+    /// Sets a regular file's size in bytes: what lies behind is freed, what is new is a hole. Symbolic links
+    /// are followed.
     ///
     /// # Errors
-    /// [`Refusal::IsDirectory`], [`Refusal::WrongType`]; [`Refusal::TooLarge`]; [`Refusal::NotSupported`] for a file whose
-    /// content is in its inode; as [`set_mode`](Self::set_mode).
+    /// [`Refusal::IsDirectory`], [`Refusal::WrongType`]; [`Refusal::TooLarge`]; [`Refusal::NotSupported`] for
+    /// a file whose content is in its inode; as [`set_mode`](Self::set_mode).
     pub fn set_len(&self, path: impl AsRef<Path>, len: u64) -> Result<InodeRef, Error> {
         self.set_attr(path, Follow::Links, &SetAttr { size: Some(len), ..SetAttr::default() })
     }
@@ -428,8 +436,8 @@ impl FileSystem {
         change().map_err(Error::at(path))
     }
 
-    /// Sets an extended attribute by its full name (`user.comment`), of the file or of the symbolic link itself. ACLs come
-    /// as the system call has them (`system.posix_acl_access`).
+    /// Sets an extended attribute by its full name (`user.comment`), of the file or of the symbolic link
+    /// itself. ACLs come as the system call has them (`system.posix_acl_access`).
     ///
     /// # Errors
     /// As [`set_xattr_with`](Self::set_xattr_with).
@@ -445,9 +453,10 @@ impl FileSystem {
     /// As [`set_xattr`](Self::set_xattr), of an attribute that must be new, or must be there.
     ///
     /// # Errors
-    /// [`Refusal::Exists`], [`Refusal::NoAttribute`] as `how` asks; [`Refusal::NotSupported`] for a name without a known
-    /// prefix, [`Refusal::Range`] for one that is empty or too long; [`Refusal::NoSpace`], [`Refusal::ValueTooLong`] when the
-    /// value finds no room; [`Refusal::Invalid`] for an ACL that is none; as [`set_mode`](Self::set_mode).
+    /// [`Refusal::Exists`], [`Refusal::NoAttribute`] as `how` asks; [`Refusal::NotSupported`] for a name
+    /// without a known prefix, [`Refusal::Range`] for one that is empty or too long; [`Refusal::NoSpace`],
+    /// [`Refusal::ValueTooLong`] when the value finds no room; [`Refusal::Invalid`] for an ACL that is none;
+    /// as [`set_mode`](Self::set_mode).
     pub fn set_xattr_with(
         &self,
         path: impl AsRef<Path>,
@@ -476,7 +485,8 @@ impl FileSystem {
         change().map_err(Error::at(path))
     }
 
-    /// Makes everything that was done durable: one commit of the journal for all of it. Does nothing when open for reading.
+    /// Makes everything that was done durable: one commit of the journal for all of it. Does nothing when
+    /// open for reading.
     ///
     /// # Errors
     /// The device refused, now or before.
@@ -490,7 +500,8 @@ impl FileSystem {
     /// [`WriteOptions::discard`](volume::WriteOptions::discard).
     ///
     /// # Errors
-    /// [`Refusal::ReadOnly`] when it is not open for writing; as [`sync`](Self::sync); a bitmap cannot be read.
+    /// [`Refusal::ReadOnly`] when it is not open for writing; as [`sync`](Self::sync); a bitmap cannot be
+    /// read.
     ///
     /// ```
     /// # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
@@ -507,8 +518,9 @@ impl FileSystem {
         self.volume.trim(min_bytes).map_err(Error::at(b"/"))
     }
 
-    /// Makes everything durable, and ends. The last of all clones, open files and listings that goes leaves the image clean,
-    /// if it goes by this; one that is just dropped is like a power cut: what was synced is safe, in the journal.
+    /// Makes everything durable, and ends. The last of all clones, open files and listings that goes leaves
+    /// the image clean, if it goes by this; one that is just dropped is like a power cut: what was synced is
+    /// safe, in the journal.
     ///
     /// # Errors
     /// The device refused, now or before: what was synced before is safe.

@@ -17,7 +17,8 @@ pub enum Error {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// The image holds no file system that can be read, or none that can be written when it was opened for that.
+    /// The image holds no file system that can be read, or none that can be written when it was opened for
+    /// that.
     #[error("{}: {source}", .image.display())]
     Open {
         /// The file.

@@ -15,8 +15,8 @@ use crate::error::fault_kind;
 /// [`set_durable`](Self::set_durable) each write is durable when it returns. The next sync returns write-back
 /// errors, once per file that was opened before (clones count as one).
 ///
-/// Of a file system that is open for writing it shows the file as it is at each call, and keeps it alive when its last name
-/// is removed.
+/// Of a file system that is open for writing it shows the file as it is at each call, and keeps it alive when
+/// its last name is removed.
 #[derive(Clone)]
 pub struct File {
     held: Arc<Held>,
@@ -101,9 +101,11 @@ impl File {
     /// Writes all of `bytes` from byte `offset` on, which may lie behind the end.
     ///
     /// # Errors
-    /// [`Refusal::NoSpace`](crate::Refusal::NoSpace): what fits is written; [`Refusal::TooLarge`](crate::Refusal::TooLarge),
-    /// [`Refusal::NotPermitted`](crate::Refusal::NotPermitted), [`Refusal::ReadOnly`](crate::Refusal::ReadOnly) when the file
-    /// system is not open for writing; the device refused.
+    /// [`Refusal::NoSpace`](crate::Refusal::NoSpace): what fits is written;
+    /// [`Refusal::TooLarge`](crate::Refusal::TooLarge),
+    /// [`Refusal::NotPermitted`](crate::Refusal::NotPermitted),
+    /// [`Refusal::ReadOnly`](crate::Refusal::ReadOnly) when the file system is not open for writing; the
+    /// device refused.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Fault> {
         let mut done = 0;
         while done < bytes.len() {
@@ -138,9 +140,9 @@ impl File {
         if done == bytes.len() { Ok(start) } else { Err(Refusal::NoSpace.into()) }
     }
 
-    /// Copies `len` bytes from byte `offset` on to byte `target_offset` of a file of the same file system, which may be this one where
-    /// the ranges are apart; how many bytes: fewer at the end of this file, and when there is no space for more. Holes stay holes
-    /// where the target has nothing.
+    /// Copies `len` bytes from byte `offset` on to byte `target_offset` of a file of the same file system,
+    /// which may be this one where the ranges are apart; how many bytes: fewer at the end of this file, and
+    /// when there is no space for more. Holes stay holes where the target has nothing.
     ///
     /// # Errors
     /// [`Refusal::Invalid`]: ranges that overlap, another file system; as [`read_at`](Self::read_at), and as
@@ -169,8 +171,8 @@ impl File {
         Ok(done)
     }
 
-    /// The next byte from `offset` on that is not in a hole, and may be other than zero; `None` if there is none before the end.
-    /// Blocks that are reserved and not written count as holes.
+    /// The next byte from `offset` on that is not in a hole, and may be other than zero; `None` if there is
+    /// none before the end. Blocks that are reserved and not written count as holes.
     ///
     /// # Errors
     /// The map is corrupt; the device refused.
@@ -178,7 +180,8 @@ impl File {
         self.seek_to(offset, Sought::Data)
     }
 
-    /// The next byte from `offset` on that is in a hole, as the end of the file is; `None` for an `offset` at the end or behind.
+    /// The next byte from `offset` on that is in a hole, as the end of the file is; `None` for an `offset` at
+    /// the end or behind.
     ///
     /// # Errors
     /// As [`seek_data`](Self::seek_data).

@@ -17,10 +17,12 @@ use volume::{
 use crate::walk::Walk;
 use crate::{Error, File, list};
 
-/// A file system that is open, by paths. Cheap to clone; clones share everything, and threads may use one together.
+/// A file system that is open, by paths. Cheap to clone; clones share everything, and threads may use one
+/// together.
 ///
-/// Paths are from the root of the file system, with or without a leading slash. Symbolic links are followed inside of it: an
-/// absolute target or `..` never leaves the image. What paths cannot say is in the [`volume`](Self::volume) beneath.
+/// Paths are from the root of the file system, with or without a leading slash. Symbolic links are followed
+/// inside of it: an absolute target or `..` never leaves the image. What paths cannot say is in the
+/// [`volume`](Self::volume) beneath.
 #[derive(Clone)]
 pub struct FileSystem {
     pub(crate) volume: Arc<Volume>,
@@ -28,8 +30,8 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// Opens an image file or block device for reading. Nothing is written: a journal that waits for replay is laid over the image in
-    /// memory.
+    /// Opens an image file or block device for reading. Nothing is written: a journal that waits for replay
+    /// is laid over the image in memory.
     ///
     /// # Errors
     /// The file cannot be opened, or holds no file system that can be read.
@@ -94,7 +96,8 @@ impl FileSystem {
         Ok(self.volume.stat(&*self.resolve(path, Follow::NotTheLast)?))
     }
 
-    /// Does the path lead to something? Symbolic links are followed, so one that leads nowhere does not exist.
+    /// Does the path lead to something? Symbolic links are followed, so one that leads nowhere does not
+    /// exist.
     ///
     /// # Errors
     /// When that cannot be said: something on the way is corrupt, or the device refused.
@@ -109,7 +112,8 @@ impl FileSystem {
     /// Opens a regular file. Symbolic links are followed.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve); [`Refusal::IsDirectory`] and [`Refusal::WrongType`] when it is no regular file.
+    /// As [`resolve`](Self::resolve); [`Refusal::IsDirectory`] and [`Refusal::WrongType`] when it is no
+    /// regular file.
     pub fn file(&self, path: impl AsRef<Path>) -> Result<File, Error> {
         let path = path.as_ref();
         let inode = self.resolve(path, Follow::Links)?;
@@ -123,8 +127,8 @@ impl FileSystem {
         Err(Error::at(bytes(path))(refusal.into()))
     }
 
-    /// All bytes of a regular file. Holes become zeros, so this takes as much memory as the file is long: see [`file`](Self::file) for
-    /// long ones.
+    /// All bytes of a regular file. Holes become zeros, so this takes as much memory as the file is long: see
+    /// [`file`](Self::file) for long ones.
     ///
     /// # Errors
     /// As [`file`](Self::file); [`Error::TooLarge`]; the content is encrypted or cannot be read.
@@ -195,7 +199,8 @@ impl FileSystem {
         self.volume.statfs().map_err(Error::at(b"/"))
     }
 
-    /// Everything below a directory, read by several threads; see [`Walk`]. A path to something else walks just that.
+    /// Everything below a directory, read by several threads; see [`Walk`]. A path to something else walks
+    /// just that.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve). A symbolic link at the end of the path is not followed.

@@ -1,9 +1,9 @@
 //! ext4 in user space: the library.
 //!
-//! Opens ext2, ext3 and ext4 file systems in image files, block devices, partitions and memory, reads everything that is in
-//! them and changes names, attributes and sizes, without root, without mounting and without the kernel. Safe Rust; what is
-//! opened for reading is not written to, and an image may hold any bytes: what is damaged is an error that names its place,
-//! never a panic, a hang or a flood of memory.
+//! Opens ext2, ext3 and ext4 file systems in image files, block devices, partitions and memory, reads
+//! everything that is in them and changes names, attributes and sizes, without root, without mounting and
+//! without the kernel. Safe Rust; what is opened for reading is not written to, and an image may hold any
+//! bytes: what is damaged is an error that names its place, never a panic, a hang or a flood of memory.
 //!
 //! # Reading by paths
 //!
@@ -29,8 +29,8 @@
 //! # Ok::<(), extant::Error>(())
 //! ```
 //!
-//! Paths may be anything that `std::path::Path` can be; names of ext4 are bytes and need not be UTF-8. Symbolic links are
-//! followed inside the image and never lead out of it.
+//! Paths may be anything that `std::path::Path` can be; names of ext4 are bytes and need not be UTF-8.
+//! Symbolic links are followed inside the image and never lead out of it.
 //!
 //! # Large files
 //!
@@ -87,9 +87,9 @@
 //!
 //! # Changing things
 //!
-//! [`open_writable`] gives a file system that can be changed. Each operation is atomic: it is done as a whole or refused, and
-//! in the journal it is durable with the next [`sync`](FileSystem::sync). The contents of files are
-//! written by [`Volume::write_at`], by inode.
+//! [`open_writable`] gives a file system that can be changed. Each operation is atomic: it is done as a whole
+//! or refused, and in the journal it is durable with the next [`sync`](FileSystem::sync). The contents of
+//! files are written by [`Volume::write_at`], by inode.
 //!
 //! ```
 //! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/example/memory.rs")); }
@@ -195,10 +195,12 @@
 //!
 //! # Errors
 //!
-//! [`Error`] has the path and a [`Fault`]: a [`Refusal`] (no such file, not a directory, encrypted; [`Fault::errno`] is
-//! the kernel's number), a corruption with the rule that is broken and its place, or what the device said. It turns into `std::io::Error`.
+//! [`Error`] has the path and a [`Fault`]: a [`Refusal`] (no such file, not a directory, encrypted;
+//! [`Fault::errno`] is the kernel's number), a corruption with the rule that is broken and its place, or what
+//! the device said. It turns into `std::io::Error`.
 //!
-//! Owns: the face. Does **not** own: anything of ext4, which is in the crates below (`volume` and what it stands on).
+//! Owns: the face. Does **not** own: anything of ext4, which is in the crates below (`volume` and what it
+//! stands on).
 
 #![forbid(unsafe_code)]
 

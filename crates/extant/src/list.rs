@@ -34,8 +34,8 @@ pub(crate) fn piece(volume: &Volume, dir: &Inode, from: Cursor, len_min: usize) 
     let (mut last, mut before) = (from, from);
     let mut next = None;
     let mut each = |entry: volume::DirEntry<'_>| {
-        // Names with one hash have one position. A listing that begins between them could repeat one or leave one out, so it
-        // begins only where the position before and the one after are others.
+        // Names with one hash have one position. A listing that begins between them could repeat one or leave
+        // one out, so it begins only where the position before and the one after are others.
         if piece.names.len() >= len_min && last != before && entry.next != last {
             next = Some(last);
             return ControlFlow::Break(());

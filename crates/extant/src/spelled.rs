@@ -9,14 +9,16 @@
 //! ~ base64url of the first 150 bytes . 8 hex digits of FNV-1a over all                  the rest, found by a listing
 //! ```
 //!
-//! Owns: the spelling and its way back. Does **not** own: which directories are encrypted ([`flags::ENCRYPT`](crate::flags)).
+//! Owns: the spelling and its way back. Does **not** own: which directories are encrypted
+//! ([`flags::ENCRYPT`](crate::flags)).
 //!
 //! Invariants
 //! 1. A spelled name has 1 to 255 bytes of printable ASCII and no slash. "." and ".." stay what they are.
-//! 2. Names that differ are spelled differently, but for the third form, where it takes a collision of the hash.
+//! 2. Names that differ are spelled differently, but for the third form, where it takes a collision of the
+//!    hash.
 //!
-//! Source: base64url is RFC 4648, section 5, without padding; FNV-1a (32 bits) is RFC 9923. The spelling is this project's own,
-//! and not the one of the kernel's fscrypt, which depends on the directory's secrets.
+//! Source: base64url is RFC 4648, section 5, without padding; FNV-1a (32 bits) is RFC 9923. The spelling is
+//! this project's own, and not the one of the kernel's fscrypt, which depends on the directory's secrets.
 
 use std::borrow::Cow;
 
@@ -40,7 +42,8 @@ pub enum Meaning {
     Nothing,
 }
 
-/// The spelling of a name of an encrypted directory. Names above 255 bytes, which no directory holds, get the third form.
+/// The spelling of a name of an encrypted directory. Names above 255 bytes, which no directory holds, get the
+/// third form.
 ///
 /// ```
 /// assert_eq!(&*extant::spelled::spell(b"a/b%\xff"), b"a%2Fb%25%FF");

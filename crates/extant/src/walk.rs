@@ -1,7 +1,7 @@
 //! Walking a tree with several threads, in an order that does not depend on them.
 //!
-//! Owns: the order of results, reading ahead, the refusal to go round in circles. Does **not** own: reading directories (see
-//! `volume`), what is done with an entry.
+//! Owns: the order of results, reading ahead, the refusal to go round in circles. Does **not** own: reading
+//! directories (see `volume`), what is done with an entry.
 //!
 //! ```text
 //!  workers:  pending directories, nearest to the caller first -> list, load inodes sorted by number -> listings ahead
@@ -10,7 +10,8 @@
 //!
 //! Invariants
 //! 1. Results come in pre-order, a directory before what is in it, the same with any number of threads.
-//! 2. Listings ahead of the caller are bounded in directories and in names; a larger directory is listed in pieces.
+//! 2. Listings ahead of the caller are bounded in directories and in names; a larger directory is listed in
+//!    pieces.
 //! 3. A directory is entered once: a second path to it, which only a damaged image has, is reported and not
 //!    followed. So the walk ends on every image.
 
@@ -29,10 +30,11 @@ use schedule::{Crew, Found, Key};
 
 use crate::FileSystem;
 
-/// Directories are entered this deep. The format has no limit; no path that a system call takes has as many parts.
+/// Directories are entered this deep. The format has no limit; no path that a system call takes has as many
+/// parts.
 const DEPTH_MAX: usize = 4096;
-/// Directories are entered whose path from the walk's root has no more bytes: every entry carries its path, and with long
-/// names a deep image would take memory by the square of its depth.
+/// Directories are entered whose path from the walk's root has no more bytes: every entry carries its path,
+/// and with long names a deep image would take memory by the square of its depth.
 const PATH_MAX: usize = 32 << 10;
 
 /// The order of the entries of one directory.
@@ -87,7 +89,8 @@ impl Walk {
         self
     }
 
-    /// How many threads read, the caller's among them; 1 for no others. All cores, and at most 8, if this is not called.
+    /// How many threads read, the caller's among them; 1 for no others. All cores, and at most 8, if this is
+    /// not called.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
@@ -101,7 +104,8 @@ impl Walk {
         self
     }
 
-    /// Load every inode (the default), or only those of directories, which is faster where names and types are enough.
+    /// Load every inode (the default), or only those of directories, which is faster where names and types
+    /// are enough.
     #[must_use]
     pub fn inodes(mut self, all: bool) -> Self {
         self.inodes = all;
@@ -133,8 +137,9 @@ impl Walk {
         Listings { entries, waiting }
     }
 
-    /// The same walk with what is in the files, for archives and copies: symbolic links' targets, attributes, and the data of small
-    /// files, read ahead in transfers that are as large as their neighbourhood on the device allows.
+    /// The same walk with what is in the files, for archives and copies: symbolic links' targets, attributes,
+    /// and the data of small files, read ahead in transfers that are as large as their neighbourhood on the
+    /// device allows.
     #[must_use]
     pub fn contents(self) -> Contents {
         let fs = self.fs.clone();

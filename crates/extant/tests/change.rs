@@ -1,4 +1,5 @@
-//! Changing by paths: what each operation refuses, trees that go whole, files that outlive their names, closing.
+//! Changing by paths: what each operation refuses, trees that go whole, files that outlive their names,
+//! closing.
 
 #[allow(dead_code, unreachable_pub)]
 mod example {

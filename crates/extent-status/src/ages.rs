@@ -9,13 +9,14 @@
 //!                                   ^-------------------------------------------+
 //! ```
 //!
-//! A visit looks at the chunk's words, not at its entries: what was found since the last visit becomes protected, the
-//! rest goes, all at once; but what came since then, which had no whole round to be found in. A chunk in which anything was found keeps also the rest, a few times: a file that is read again is read
+//! A visit looks at the chunk's words, not at its entries: what was found since the last visit becomes
+//! protected, the rest goes, all at once; but what came since then, which had no whole round to be found in.
+//! A chunk in which anything was found keeps also the rest, a few times: a file that is read again is read
 //! again near by, and a stream never is. So what is new gets more time to prove itself where others did.
 //!
 //! Invariants
-//! 1. A chunk is on `cold` iff it has an entry that may be forgotten and is not protected; on `warm` iff all that may be forgotten
-//!    are protected and there are some; else on none.
+//! 1. A chunk is on `cold` iff it has an entry that may be forgotten and is not protected; on `warm` iff all
+//!    that may be forgotten are protected and there are some; else on none.
 //! 2. A visit costs O(1), or a pass over the 64 entries of the chunk.
 
 use crate::chunk::{Age, NONE};
@@ -83,7 +84,8 @@ impl Tree {
         }
     }
 
-    /// The list whose turn it is: warm ones only if they are far more, so that what is new has time to be found.
+    /// The list whose turn it is: warm ones only if they are far more, so that what is new has time to be
+    /// found.
     pub(crate) fn turn(&self) -> Age {
         match &self.order {
             Order::Ages(ages) => whose_turn(ages.lists[0].len as usize, ages.lists[1].len as usize),

@@ -113,8 +113,8 @@ impl Shared {
         }
     }
 
-    /// After something was added, with no lock held: a scan if there is more than the limit. Where scans are bounded, several, or
-    /// what comes by leaves would outrun them.
+    /// After something was added, with no lock held: a scan if there is more than the limit. Where scans are
+    /// bounded, several, or what comes by leaves would outrun them.
     pub(crate) fn relieve(&self, own: &Arc<Body>) {
         if self.options.policy.lists_whoever_is_used() {
             // A scan may have taken it off before there was something new in it.
@@ -201,7 +201,8 @@ impl Shrinker for Shared {
     }
 
     fn shrink(&self, bytes: usize) -> usize {
-        // Entries of so many bytes, in scans of the usual size; some times as many, since one may give a part of that, or nothing.
+        // Entries of so many bytes, in scans of the usual size; some times as many, since one may give a part
+        // of that, or nothing.
         let scans = 4 * (bytes / ENTRY_BYTES / SCAN_MIN as usize + 1);
         let mut given = self.give_back() as usize;
         let (mut need, mut idle) = (Need::Usual, 0);
@@ -252,8 +253,9 @@ impl Cache {
         Self { shared: Arc::new(Shared::new(options, clock, None)) }
     }
 
-    /// The same, with memory that counts for a budget: what is known is charged to it, and some of it is forgotten when it runs short.
-    /// Charges come after changes of inodes, so those are to be made without a lock that a shrinker of the budget takes.
+    /// The same, with memory that counts for a budget: what is known is charged to it, and some of it is
+    /// forgotten when it runs short. Charges come after changes of inodes, so those are to be made without a
+    /// lock that a shrinker of the budget takes.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -285,8 +287,9 @@ impl Cache {
         count
     }
 
-    /// Forgets about `nr` entries, by the policy; es-chunk at most [`SCAN_MIN`] at a time. Blocks for no inode, except with the LRU policies. Call it with no lock held that
-    /// is held around a change of an inode.
+    /// Forgets about `nr` entries, by the policy; es-chunk at most [`SCAN_MIN`] at a time. Blocks for no
+    /// inode, except with the LRU policies. Call it with no lock held that is held around a change of an
+    /// inode.
     pub fn scan(&self, nr: u32) -> Scan {
         self.shared.scan(nr, None)
     }
@@ -354,13 +357,15 @@ impl Cache {
         self.shared.scans.lock().reset();
     }
 
-    /// From now on the time of each scan is noted, by a clock that is read once before: for studies, which compare a scan with the same one of another run.
+    /// From now on the time of each scan is noted, by a clock that is read once before: for studies, which
+    /// compare a scan with the same one of another run.
     pub fn log_scans(&self) {
         self.shared.scans.lock().log = Some(Vec::new());
         self.shared.logging.store(true, Relaxed);
     }
 
-    /// Scans that were counted, and how many entries and inodes they looked at: cheaper than [`stats`](Self::stats).
+    /// Scans that were counted, and how many entries and inodes they looked at: cheaper than
+    /// [`stats`](Self::stats).
     #[must_use]
     pub fn scans_and_work(&self) -> (u64, u64) {
         let scans = self.shared.scans.lock();

@@ -1,10 +1,13 @@
-//! Two lists of an inode's reclaimable entries, inactive and active: what es-ilist (the first one only) and es-gc keep.
+//! Two lists of an inode's reclaimable entries, inactive and active: what es-ilist (the first one only) and
+//! es-gc keep.
 //!
-//! As in the series, each entry has a node with two links. A node knows its entry by its first block; the entry's chunk knows the
-//! node's number. 20 bytes more for each entry: the reason why the series was not taken upstream.
+//! As in the series, each entry has a node with two links. A node knows its entry by its first block; the
+//! entry's chunk knows the node's number. 20 bytes more for each entry: the reason why the series was not
+//! taken upstream.
 //!
 //! Invariants
-//! 1. Every entry that may be forgotten has exactly one node, on exactly one of the lists; delayed ones have none.
+//! 1. Every entry that may be forgotten has exactly one node, on exactly one of the lists; delayed ones have
+//!    none.
 //! 2. A node's block is its entry's first block.
 
 use crate::chunk::{NONE, allocated};

@@ -144,8 +144,8 @@ pub enum Cached {
     Inserted,
     /// It was known.
     Known,
-    /// Something else was known, and stays: the caller read the disk too late, or the disk is damaged. A hole on disk under
-    /// delayed blocks is no conflict; it is `Known`.
+    /// Something else was known, and stays: the caller read the disk too late, or the disk is damaged. A hole
+    /// on disk under delayed blocks is no conflict; it is `Known`.
     Conflict,
 }
 
@@ -294,8 +294,8 @@ impl Inode {
         done
     }
 
-    /// The map on disk has changed: `entry` is what it says now, whatever was known. Not for delayed blocks. The caller holds
-    /// the mapping lock exclusively, and settles the promises afterwards.
+    /// The map on disk has changed: `entry` is what it says now, whatever was known. Not for delayed blocks.
+    /// The caller holds the mapping lock exclusively, and settles the promises afterwards.
     ///
     /// # Panics
     /// The entry is empty, goes beyond the last block, or is delayed.
@@ -320,7 +320,8 @@ impl Inode {
         })
     }
 
-    /// What was read of the map on disk, which did not change. The caller keeps others from changing it meanwhile.
+    /// What was read of the map on disk, which did not change. The caller keeps others from changing it
+    /// meanwhile.
     ///
     /// # Panics
     /// As [`insert`](Self::insert).
@@ -386,8 +387,9 @@ impl Inode {
         });
     }
 
-    /// Blocks that will be allocated when they are written back. The caller holds the mapping lock exclusively, and has promised
-    /// space for their clusters, except the first and the last one if those have a block on disk already (`allocated`).
+    /// Blocks that will be allocated when they are written back. The caller holds the mapping lock
+    /// exclusively, and has promised space for their clusters, except the first and the last one if those
+    /// have a block on disk already (`allocated`).
     ///
     /// # Panics
     /// The range is empty or goes beyond the last block.
@@ -431,8 +433,8 @@ impl Inode {
         })
     }
 
-    /// The last block on disk of a cluster was freed. Whether delayed blocks are left in it, for which the caller must promise a
-    /// cluster again.
+    /// The last block on disk of a cluster was freed. Whether delayed blocks are left in it, for which the
+    /// caller must promise a cluster again.
     #[must_use]
     pub fn promise_again(&self, cluster: u32) -> bool {
         let mut state = self.body.state.write();
@@ -449,7 +451,8 @@ impl Inode {
         self.change(|state| state.tree.clear_reclaimable())
     }
 
-    /// Learns the whole map: `extents` in order, of all leaves. Reclaim takes of this inode last, until [`clear`](Self::clear).
+    /// Learns the whole map: `extents` in order, of all leaves. Reclaim takes of this inode last, until
+    /// [`clear`](Self::clear).
     pub fn precache(&self, extents: impl IntoIterator<Item = Entry>) {
         let mut piece: Vec<Entry> = Vec::with_capacity(256);
         for extent in extents {
@@ -470,7 +473,8 @@ impl Inode {
         self.body.precached.load(Relaxed)
     }
 
-    /// Lines for people and tests: a head, then an entry each, `*` for one that was found since reclaim looked at it.
+    /// Lines for people and tests: a head, then an entry each, `*` for one that was found since reclaim
+    /// looked at it.
     #[must_use]
     pub fn dump(&self) -> String {
         let state = self.body.state.read();

@@ -11,8 +11,8 @@
 //!         look again (the caller may have waited for its lock), promise clusters, insert delayed
 //! ```
 //!
-//! Does **not** own: the mapping lock. `map` wants it shared or better, `delay` exclusively, from before the call until the
-//! answer was used.
+//! Does **not** own: the mapping lock. `map` wants it shared or better, `delay` exclusively, from before the
+//! call until the answer was used.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, patch 3.
 
@@ -94,8 +94,8 @@ impl Inode {
         Ok(clip(&entry, lblk, len))
     }
 
-    /// Makes `lblk`, and blocks behind it as far as they are alike (at most `len` in all), ready to be written to later. Returns what
-    /// they are: on disk, or delayed.
+    /// Makes `lblk`, and blocks behind it as far as they are alike (at most `len` in all), ready to be
+    /// written to later. Returns what they are: on disk, or delayed.
     ///
     /// # Errors
     /// The source's; then nothing is promised.
@@ -135,10 +135,11 @@ impl Inode {
         }
     }
 
-    /// There is nothing on disk in `from..to`, where `lblk` is: the hole that has `lblk`, kept if that is wanted.
+    /// There is nothing on disk in `from..to`, where `lblk` is: the hole that has `lblk`, kept if that is
+    /// wanted.
     ///
-    /// If `lblk` was delayed meanwhile (only possible where the caller does not keep others from writing), the answer is a hole up
-    /// to the end of that, and nothing is kept.
+    /// If `lblk` was delayed meanwhile (only possible where the caller does not keep others from writing),
+    /// the answer is a hole up to the end of that, and nothing is kept.
     pub(crate) fn hole(&self, lblk: Lblk, from: u32, to: u32, keep: bool) -> Entry {
         let clipped = |state: &State| {
             let (mut from, mut to) = (from.min(lblk.0), to.clamp(lblk.0 + 1, END));
@@ -179,8 +180,8 @@ impl Inode {
         hole
     }
 
-    /// Which of the clusters of new delayed blocks need a promise: whether the first and the last one have a block on disk, and how
-    /// many need one.
+    /// Which of the clusters of new delayed blocks need a promise: whether the first and the last one have a
+    /// block on disk, and how many need one.
     fn clusters_to_promise<S: Source>(
         &self,
         new: &Entry,

@@ -1,14 +1,15 @@
 //! Which promises of space an operation uses up, where a cluster has several blocks.
 //!
-//! A promise is made per cluster. A cluster that has a delayed block needs one, unless it has a block on disk already: then the
-//! delayed block will go there, the cluster is *pending*, and no promise is held for it. So:
+//! A promise is made per cluster. A cluster that has a delayed block needs one, unless it has a block on disk
+//! already: then the delayed block will go there, the cluster is *pending*, and no promise is held for it.
+//! So:
 //!
 //! ```text
 //! promises held = clusters with delayed blocks - pending clusters
 //! ```
 //!
-//! Invariant: a pending cluster has a delayed block and a block on disk. That the last block on disk went is known to the
-//! caller only: see [`Inode::promise_again`](crate::Inode::promise_again).
+//! Invariant: a pending cluster has a delayed block and a block on disk. That the last block on disk went is
+//! known to the caller only: see [`Inode::promise_again`](crate::Inode::promise_again).
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014.
 

@@ -10,12 +10,13 @@
 //! | `upstream` | yes | round robin, only those with something to give | the tree from where the last scan stopped | a second chance | enough **looked at** |
 //! | `es-chunk` | yes | a queue of those with something cold, else of those with something warm | a queue of chunks | a bit of each entry, spared chunks | one inode had its turn: enough reclaimed, or two full chunks looked at |
 //!
-//! Work of one scan, with n inodes on the list, e entries of an inode and d delayed ones among them, k reclaimed:
-//! baseline and es-cache O(n log n + sum of e), es-slist O(n + sum of k + d), es-ilist O(n + k), es-gc O(n + k + moves),
-//! upstream O(n + nr), es-chunk O(1).
+//! Work of one scan, with n inodes on the list, e entries of an inode and d delayed ones among them, k
+//! reclaimed: baseline and es-cache O(n log n + sum of e), es-slist O(n + sum of k + d), es-ilist O(n + k),
+//! es-gc O(n + k + moves), upstream O(n + nr), es-chunk O(1).
 //!
-//! Rules that the six share: inodes that were precached are left out in the first round, and taken only if it gave nothing and
-//! something was left out; so are inodes whose lock is taken, and the caller's own. If all gave nothing, the caller's own gives.
+//! Rules that the six share: inodes that were precached are left out in the first round, and taken only if it
+//! gave nothing and something was left out; so are inodes whose lock is taken, and the caller's own. If all
+//! gave nothing, the caller's own gives.
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, and what Linux
 //! merged later.
@@ -99,8 +100,8 @@ impl Policy {
         self != Self::Baseline
     }
 
-    /// Whether an inode is listed when it is first used and stays until it is dropped; else it is listed while it has
-    /// something to give.
+    /// Whether an inode is listed when it is first used and stays until it is dropped; else it is listed
+    /// while it has something to give.
     pub(crate) fn lists_whoever_is_used(self) -> bool {
         !matches!(self, Self::Upstream | Self::EsChunk)
     }

@@ -1,8 +1,8 @@
 //! The inodes that reclaim looks at, in lists: everything in O(1), but sorting.
 //!
 //! Invariants
-//! 1. An inode is on one list at most; its `place` is its node's number, [`NONE`] if it is on none. Both change under the ring's lock
-//!    only.
+//! 1. An inode is on one list at most; its `place` is its node's number, [`NONE`] if it is on none. Both
+//!    change under the ring's lock only.
 //! 2. A node holds its inode: what drops an inode takes it off first.
 
 use std::sync::Arc;

@@ -230,7 +230,8 @@ pub struct Stats {
     pub misses: u64,
     /// Inodes on the lists of the policy.
     pub inodes_listed: u64,
-    /// The inode with the most entries, of those on the lists: its number, entries, those that may be forgotten.
+    /// The inode with the most entries, of those on the lists: its number, entries, those that may be
+    /// forgotten.
     pub largest: Option<(Ino, u32, u32)>,
     /// Times of scans.
     pub scan_times: Times,

@@ -5,15 +5,15 @@
 //! chunks   [640.. ] [9000.. ] [0.. ]              dense: the last one moves into a freed slot
 //! ```
 //!
-//! Owns: the order of entries, merging, splitting, memory per entry. Does **not** own: locks, reservations, statistics, what is
-//! reclaimed when (see `policy`).
+//! Owns: the order of entries, merging, splitting, memory per entry. Does **not** own: locks, reservations,
+//! statistics, what is reclaimed when (see `policy`).
 //!
 //! Invariants
 //! 1. Entries are in order, disjoint, not empty; neighbours that can merge are one, unless merging is off.
-//! 2. A chunk is responsible for the blocks from its key to the next chunk's key: an entry stands where its first block belongs. The
-//!    first chunk is responsible for what is below its key as well.
-//! 3. A chunk that lost entries is merged with a neighbour if both together have [`FEW`] entries at most: chunks that took part in
-//!    removals are not small in the mean, and with them the memory per entry.
+//! 2. A chunk is responsible for the blocks from its key to the next chunk's key: an entry stands where its
+//!    first block belongs. The first chunk is responsible for what is below its key as well.
+//! 3. A chunk that lost entries is merged with a neighbour if both together have [`FEW`] entries at most:
+//!    chunks that took part in removals are not small in the mean, and with them the memory per entry.
 //! 4. `hint` may be wrong in any way; what it says is tried before it is believed.
 
 use std::collections::BTreeMap;
@@ -489,8 +489,8 @@ impl Tree {
         }
     }
 
-    /// After entries went: gives memory back, and keeps invariant 3. With `forward` also with the chunk behind. Returns whether the
-    /// chunk was made one with a neighbour.
+    /// After entries went: gives memory back, and keeps invariant 3. With `forward` also with the chunk
+    /// behind. Returns whether the chunk was made one with a neighbour.
     pub(crate) fn settle(&mut self, slot: usize, forward: bool) -> bool {
         let (len, key) = (self.chunks[slot].len(), self.chunks[slot].key);
         if len == 0 {

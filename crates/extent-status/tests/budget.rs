@@ -1,4 +1,5 @@
-//! A cache whose memory counts for a budget: it is charged, gives back when that runs short, and leaves nothing behind.
+//! A cache whose memory counts for a budget: it is charged, gives back when that runs short, and leaves
+//! nothing behind.
 
 use base::{Ino, Lblk};
 use extent_status::{Cache, Entry, Inode, Options, Policy, Status};

@@ -11,12 +11,13 @@
 //! A [`Coordinator`] wraps the device: all writes go through it, so it knows what was written. Flushes that
 //! do not ask for sharing, a journal's commits, go through it too, so it knows what they covered.
 //!
-//! Owns: rounds, delays, counts, and which writes a flush covers. Does **not** own: the device's time of a flush (it measures that
-//! itself, see `device`), commits, what is to be flushed for.
+//! Owns: rounds, delays, counts, and which writes a flush covers. Does **not** own: the device's time of a
+//! flush (it measures that itself, see `device`), commits, what is to be flushed for.
 //!
 //! Invariants
-//! 1. A flush covers the writes that had completed before it was **issued**. So a round can be joined until it is issued, never
-//!    while it is in flight: what was written since then may still be in the cache when it ends.
+//! 1. A flush covers the writes that had completed before it was **issued**. So a round can be joined until
+//!    it is issued, never while it is in flight: what was written since then may still be in the cache when
+//!    it ends.
 //! 2. At most one round is in flight, and one collects. Every member is released by exactly one round, with
 //!    its result.
 //! 3. A leader flushes, whatever happens to the members; it sleeps without a lock.
@@ -52,8 +53,8 @@ use device::{Device, DeviceFault, FlushStats, SharedParts};
 
 pub use settings::{Delay, Mode, Settings};
 
-/// Whose writes a flush is for: a thread, or what takes its place where threads serve many. One stream alone is not made to
-/// wait for others.
+/// Whose writes a flush is for: a thread, or what takes its place where threads serve many. One stream alone
+/// is not made to wait for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub u64);
 
@@ -290,8 +291,8 @@ impl<D: Device> Coordinator<D> {
             rounds = round.turn.wait(rounds).unwrap_or_else(PoisonError::into_inner);
         }
         if has_waited {
-            // Those of the round before are awake, and may be about to write and to come again: without them there would be two
-            // parties that take turns, each with half of the threads.
+            // Those of the round before are awake, and may be about to write and to come again: without them
+            // there would be two parties that take turns, each with half of the threads.
             drop(rounds);
             std::thread::yield_now();
             rounds = self.rounds();

@@ -14,8 +14,8 @@ pub enum Mode {
     /// As merge, and nothing is flushed for what a flush has covered already.
     #[default]
     Epoch,
-    /// By a commit of the journal, even of an empty one: the first design of the linux-ext4 series of 2010. It needs a
-    /// journal; here it is as [`None`](Self::None).
+    /// By a commit of the journal, even of an empty one: the first design of the linux-ext4 series of 2010.
+    /// It needs a journal; here it is as [`None`](Self::None).
     EmptyTxn,
 }
 

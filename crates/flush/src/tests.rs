@@ -11,7 +11,8 @@ use device::{Clock, Device, DeviceFault, MemDevice, Model, Modelled};
 
 use super::*;
 
-/// Writes are in the cache until a flush that began after they completed has ended. Each write is a record: its offset.
+/// Writes are in the cache until a flush that began after they completed has ended. Each write is a record:
+/// its offset.
 #[derive(Default)]
 struct Cached {
     cache: Mutex<HashSet<u64>>,

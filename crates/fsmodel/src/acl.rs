@@ -1,7 +1,7 @@
 //! POSIX ACLs as the system calls carry them, and their arithmetic with modes.
 //!
-//! Source: acl(5); POSIX 1003.1e draft 17 sections 23.1.5 and 23.1.6; the form of the attribute: version 2, then
-//! entries of tag, permissions (16 bits each) and id (32 bits), little endian.
+//! Source: acl(5); POSIX 1003.1e draft 17 sections 23.1.5 and 23.1.6; the form of the attribute: version 2,
+//! then entries of tag, permissions (16 bits each) and id (32 bits), little endian.
 
 use crate::errno::Errno;
 
@@ -55,7 +55,8 @@ impl Acl {
     /// The ACL of an attribute's value; `None` for one without entries, which removes.
     ///
     /// # Errors
-    /// `EINVAL` for a length that no ACL has, an unknown tag or an id of -1; `EOPNOTSUPP` for another version.
+    /// `EINVAL` for a length that no ACL has, an unknown tag or an id of -1; `EOPNOTSUPP` for another
+    /// version.
     pub(crate) fn from_xattr(value: &[u8]) -> Result<Option<Self>, Errno> {
         if value.is_empty() {
             return Ok(None);
@@ -145,8 +146,8 @@ impl Acl {
         self.set_perm(tag::OTHER, mode & 7);
     }
 
-    /// The access ACL of an object created with `mode` under this default ACL; its [`mode`](Self::mode) is the
-    /// object's.
+    /// The access ACL of an object created with `mode` under this default ACL; its [`mode`](Self::mode) is
+    /// the object's.
     pub(crate) fn inherited(&self, mode: u16) -> Self {
         let mut acl = self.clone();
         acl.chmod(self.mode() & mode);

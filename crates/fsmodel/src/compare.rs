@@ -58,7 +58,8 @@ impl fmt::Display for Report {
 pub struct Difference {
     /// Seed of the generator; `None` for a recorded list.
     pub seed: Option<u64>,
-    /// The operation that was answered differently, or the last one before the trees differed; the first is 0.
+    /// The operation that was answered differently, or the last one before the trees differed; the first is
+    /// 0.
     pub op_number: u64,
     /// What differs: two answers, or lines of [`diff`].
     pub what: Vec<String>,
@@ -89,8 +90,8 @@ impl fmt::Display for Difference {
 
 impl std::error::Error for Difference {}
 
-/// Applies the next `n_ops` operations of the generator to both, comparing answers at each and trees after every
-/// `check_every` and at the end.
+/// Applies the next `n_ops` operations of the generator to both, comparing answers at each and trees after
+/// every `check_every` and at the end.
 ///
 /// # Errors
 /// The first difference, with all operations that led to it.
@@ -167,11 +168,11 @@ fn told(answer: Result<(), Errno>) -> String {
     answer.map_or_else(|errno| errno.to_string(), |()| "ok".to_owned())
 }
 
-/// The fewest operations that still part the subjects, as far as leaving out runs of them finds (delta debugging,
-/// Zeller 2002): half of the list at first, single operations in the end.
+/// The fewest operations that still part the subjects, as far as leaving out runs of them finds (delta
+/// debugging, Zeller 2002): half of the list at first, single operations in the end.
 ///
-/// `begin` makes two fresh subjects for each try. Answers and trees are compared after every operation once the list is
-/// short, at the end only while it is long. A list without a difference comes back whole.
+/// `begin` makes two fresh subjects for each try. Answers and trees are compared after every operation once
+/// the list is short, at the end only while it is long. A list without a difference comes back whole.
 pub fn shrink<L: Subject, R: Subject>(ops: &[Op], mut begin: impl FnMut() -> (L, R)) -> Vec<Op> {
     let mut part = |ops: &[Op]| {
         let (mut left, mut right) = begin();

@@ -1,8 +1,10 @@
-//! The bytes of files: operations, a model of what they answer, their generator, and the kernel behind the same face.
+//! The bytes of files: operations, a model of what they answer, their generator, and the kernel behind the
+//! same face.
 //!
-//! Owns: operations as values ([`Op`]) and their answers ([`Answer`]); files of bytes in memory that answer as Linux
-//! does on ext4 ([`Model`]); the kernel behind the same face ([`Kernel`]); random operations near the places where
-//! file systems go wrong ([`Generator`]); the comparison and the shrinking of what it found ([`compare`], [`shrink`]).
+//! Owns: operations as values ([`Op`]) and their answers ([`Answer`]); files of bytes in memory that answer
+//! as Linux does on ext4 ([`Model`]); the kernel behind the same face ([`Kernel`]); random operations near
+//! the places where file systems go wrong ([`Generator`]); the comparison and the shrinking of what it found
+//! ([`compare`], [`shrink`]).
 //!
 //! Does **not** own: names, owners, modes and times (the crate's other half); where bytes lie on a disk.
 //!
@@ -13,18 +15,19 @@
 //! ```
 //!
 //! Rules of the game
-//! 1. A handful of regular files in one directory, known by their numbers. Operations come one after another, as root
-//!    and without a limit on the size of files (`ulimit -f`). Whether a file stays open between two of them is the
-//!    subject's choice.
+//! 1. A handful of regular files in one directory, known by their numbers. Operations come one after another,
+//!    as root and without a limit on the size of files (`ulimit -f`). Whether a file stays open between two
+//!    of them is the subject's choice.
 //! 2. The file system has space: `ENOSPC` never occurs. The generator frees space in time.
-//! 3. Bytes, sizes and refusals are predicted exactly. What [`Op::Seek`] finds is not: that hangs on delayed allocation
-//!    and on what is in memory. It is judged by what must be true of every file system (no byte but 0 in a hole, the
-//!    last hole where the size is), see [`Model::judge`].
-//! 4. [`Op::Map`] asks for holes where they are no longer a matter of chance: the file is written back and what was
-//!    kept of it in memory is forgotten before. Then data is what was written to, whatever the allocator did, and it is
-//!    predicted exactly; but for files that may lie in their inodes, and where [`Limits::fills`].
-//! 5. Linux 6.17 or newer: older kernels do not know [`Fallocate::WriteZeroes`] and refuse it before they look at the
-//!    range. Blocks of 1 to 4 KiB, feature `huge_file`.
+//! 3. Bytes, sizes and refusals are predicted exactly. What [`Op::Seek`] finds is not: that hangs on delayed
+//!    allocation and on what is in memory. It is judged by what must be true of every file system (no byte
+//!    but 0 in a hole, the last hole where the size is), see [`Model::judge`].
+//! 4. [`Op::Map`] asks for holes where they are no longer a matter of chance: the file is written back and
+//!    what was kept of it in memory is forgotten before. Then data is what was written to, whatever the
+//!    allocator did, and it is predicted exactly; but for files that may lie in their inodes, and where
+//!    [`Limits::fills`].
+//! 5. Linux 6.17 or newer: older kernels do not know [`Fallocate::WriteZeroes`] and refuse it before they
+//!    look at the range. Blocks of 1 to 4 KiB, feature `huge_file`.
 //!
 //! ```
 //! use fsmodel::Errno;
@@ -212,7 +215,8 @@ impl fmt::Debug for Answer {
 
 /// Files of bytes that operations can be applied to.
 pub trait DataFs {
-    /// Applies one operation. A file that is not there is `ENOENT`, whatever else is wrong with the operation.
+    /// Applies one operation. A file that is not there is `ENOENT`, whatever else is wrong with the
+    /// operation.
     ///
     /// # Errors
     /// The file system's refusal. It has changed nothing then that an operation could see.
@@ -221,7 +225,8 @@ pub trait DataFs {
 
 /// The byte that a write of this seed puts at a position; never 0, but for seed 0, which writes zeros.
 ///
-/// It hangs on the position in the file at the time of writing: bytes that come to lie anywhere else are seen.
+/// It hangs on the position in the file at the time of writing: bytes that come to lie anywhere else are
+/// seen.
 #[must_use]
 pub fn byte_at(seed: u32, pos: u64) -> u8 {
     if seed == 0 {

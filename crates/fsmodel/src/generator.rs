@@ -30,7 +30,8 @@ pub struct Options {
     pub n_objects_max: usize,
     /// Operations on extended attributes.
     pub xattrs: bool,
-    /// Little else than attributes and ACLs, with longer values on few objects: their room runs out all the time.
+    /// Little else than attributes and ACLs, with longer values on few objects: their room runs out all the
+    /// time.
     pub mostly_attributes: bool,
     /// Operations on ACLs (they are attributes, too: `xattrs` does not switch them off).
     pub acls: bool,

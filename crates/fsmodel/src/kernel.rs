@@ -1,11 +1,11 @@
 //! The kernel's file system behind the face of a [`Subject`].
 //!
-//! Owns: the system calls for each operation. Does **not** own: the mount (mount it with `noatime`, rule 5 of the
-//! crate).
+//! Owns: the system calls for each operation. Does **not** own: the mount (mount it with `noatime`, rule 5 of
+//! the crate).
 //!
-//! Directories on the way are opened one by one with `O_NOFOLLOW`, so that a symlink among them is no directory. Two
-//! things have no system call, and are answered here as the call that follows would: `truncate` of a symlink, and of
-//! devices (they must not be opened).
+//! Directories on the way are opened one by one with `O_NOFOLLOW`, so that a symlink among them is no
+//! directory. Two things have no system call, and are answered here as the call that follows would:
+//! `truncate` of a symlink, and of devices (they must not be opened).
 //!
 //! Needs `/proc`: attributes and modes are reached without following through `/proc/self/fd`.
 

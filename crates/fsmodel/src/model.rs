@@ -1,18 +1,18 @@
 //! The file system in memory that knows the right answers.
 //!
-//! Owns: the tree of inodes ([`Model`]) and the recipe of each operation. Does **not** own: the room of attributes
-//! (`model/attributes.rs`).
+//! Owns: the tree of inodes ([`Model`]) and the recipe of each operation. Does **not** own: the room of
+//! attributes (`model/attributes.rs`).
 //!
 //! Invariants
-//! 1. An operation that refuses has changed nothing, but for one rule of the kernel: a rename with a whiteout that
-//!    meets a directory with names refuses after it has moved the old directory's times. They are not known then, and
-//!    not compared.
-//! 2. A copy of a model costs one pointer per inode: inodes are shared until one side changes them. Crash tests keep
-//!    a copy after each operation.
+//! 1. An operation that refuses has changed nothing, but for one rule of the kernel: a rename with a whiteout
+//!    that meets a directory with names refuses after it has moved the old directory's times. They are not
+//!    known then, and not compared.
+//! 2. A copy of a model costs one pointer per inode: inodes are shared until one side changes them. Crash
+//!    tests keep a copy after each operation.
 //! 3. An inode without names is gone: nothing is open between two operations.
 //!
-//! Source: POSIX.1-2024; the manual pages of the calls, path_resolution(7), inode(7), xattr(7), acl(5); all judged
-//! against the kernel by `tests/kernel.rs`.
+//! Source: POSIX.1-2024; the manual pages of the calls, path_resolution(7), inode(7), xattr(7), acl(5); all
+//! judged against the kernel by `tests/kernel.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,8 @@ const PATH_MAX: usize = 4096;
 /// File capabilities: dropped where an owner or a size changes.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What the answers depend on besides the tree. Inodes have 256 bytes or more, with 32 bytes of fixed extra fields.
+/// What the answers depend on besides the tree. Inodes have 256 bytes or more, with 32 bytes of fixed extra
+/// fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a block.

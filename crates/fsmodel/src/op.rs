@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::acl::Acl;
 
-/// An object's place: directories separated by `/` and a name, `"a/b/name"`; relative to the root of the tree.
+/// An object's place: directories separated by `/` and a name, `"a/b/name"`; relative to the root of the
+/// tree.
 ///
 /// The root itself is `"."`. Names hold any bytes but 0 and `/`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -17,8 +17,8 @@ pub fn short_setup() -> Vec<Op> {
     ]
 }
 
-/// The operations: each kind of change to names, inodes and attributes at least once, over the two directories and
-/// three names of [`short_setup`].
+/// The operations: each kind of change to names, inodes and attributes at least once, over the two
+/// directories and three names of [`short_setup`].
 #[must_use]
 pub fn short_alphabet() -> Vec<Op> {
     let at = At::new;
@@ -64,8 +64,8 @@ pub fn short_alphabet() -> Vec<Op> {
     ]
 }
 
-/// Every sequence of `n` operations of the alphabet, repetitions among them: `alphabet.len()` to the power of `n`, in
-/// the order of the alphabet.
+/// Every sequence of `n` operations of the alphabet, repetitions among them: `alphabet.len()` to the power of
+/// `n`, in the order of the alphabet.
 pub fn short_sequences(alphabet: &[Op], n: u32) -> impl Iterator<Item = Vec<Op>> {
     let len = alphabet.len();
     // An alphabet that makes more sequences than can be counted would not end anyway.

@@ -21,7 +21,8 @@ pub enum Kind {
 /// What one name leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Any number that names of the same object share and others do not; only that is compared, not the number.
+    /// Any number that names of the same object share and others do not; only that is compared, not the
+    /// number.
     pub ino: u64,
     /// Type.
     pub kind: Kind,

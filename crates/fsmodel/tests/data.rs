@@ -1,7 +1,8 @@
-//! The model of files' bytes against the kernel's ext4: the same answers and the same bytes, or the model is wrong.
+//! The model of files' bytes against the kernel's ext4: the same answers and the same bytes, or the model is
+//! wrong.
 //!
-//! `EXTANT_OPS` sets the number of operations of each test (4,000 in CI), `EXTANT_SEED` the seed, `EXTANT_EACH` how often
-//! all bytes are compared.
+//! `EXTANT_OPS` sets the number of operations of each test (4,000 in CI), `EXTANT_SEED` the seed,
+//! `EXTANT_EACH` how often all bytes are compared.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -76,8 +77,8 @@ fn equals_kernel(features: &str, limits: Limits, mounts: &[&str]) {
             }
         }
     }
-    // With clusters of many blocks the kernel (6.18) miscounts an inode's blocks now and then, once in some 100,000
-    // operations; it is not the one on trial.
+    // With clusters of many blocks the kernel (6.18) miscounts an inode's blocks now and then, once in some
+    // 100,000 operations; it is not the one on trial.
     if limits.cluster_size == limits.block_size {
         images.iter().for_each(|image| e2fsck_clean(image));
     }

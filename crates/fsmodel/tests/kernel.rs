@@ -54,7 +54,8 @@ fn equals_kernel(features: &str, options: &Options, check_every: u64) {
             }
             Err(difference) => {
                 let mut number = 0;
-                // A tail of the list seldom parts them alone, and a long list takes long: shrink what can be shrunk.
+                // A tail of the list seldom parts them alone, and a long list takes long: shrink what can be
+                // shrunk.
                 let ops = if difference.ops.len() <= 200_000 {
                     shrink(&difference.ops, || {
                         number += 1;

@@ -1,11 +1,11 @@
 //! What ioctls ask for, and how they are answered.
 //!
-//! Inode flags: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_GETVERSION, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR. The file system as a
-//! whole: FITRIM, FS_IOC_GETFSLABEL, FS_IOC_SETFSLABEL, FS_IOC_GETFSUUID, EXT4_IOC_GETFSUUID, FS_IOC_GETFSSYSFSPATH,
-//! EXT4_IOC_SHUTDOWN.
+//! Inode flags: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_GETVERSION, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR.
+//! The file system as a whole: FITRIM, FS_IOC_GETFSLABEL, FS_IOC_SETFSLABEL, FS_IOC_GETFSUUID,
+//! EXT4_IOC_GETFSUUID, FS_IOC_GETFSSYSFSPATH, EXT4_IOC_SHUTDOWN.
 //!
-//! Source: kernel include/uapi/linux/fs.h (numbers, `struct fsxattr`, `struct fstrim_range`, `struct fsuuid2`,
-//! `struct fs_sysfs_path`), include/uapi/linux/ext4.h (`struct fsuuid`); kernel
+//! Source: kernel include/uapi/linux/fs.h (numbers, `struct fsxattr`, `struct fstrim_range`, `struct
+//! fsuuid2`, `struct fs_sysfs_path`), include/uapi/linux/ext4.h (`struct fsuuid`); kernel
 //! Documentation/filesystems/ext4/inodes.rst (inode flags).
 
 use std::ops::Range;
@@ -16,7 +16,8 @@ use volume::{LABEL_MAX, SetAttr, Shutdown, Stat};
 
 use crate::Errno;
 
-/// The low half of a command's number: what is asked, without the size of the answer, which differs between 32 and 64 bit.
+/// The low half of a command's number: what is asked, without the size of the answer, which differs between
+/// 32 and 64 bit.
 const GETFLAGS: u32 = 0x6601;
 const GETVERSION: u32 = 0x7601;
 const FSGETXATTR: u32 = 0x581F;
@@ -34,18 +35,19 @@ const GETFSLABEL: u32 = opcode::read::<[u8; FS_LABEL_LEN]>(0x94, 49) as u32;
 const SETFSLABEL: u32 = opcode::write::<[u8; FS_LABEL_LEN]>(0x94, 50) as u32;
 const GETFSUUID: u32 = opcode::read::<[u8; 17]>(0x15, 0) as u32;
 const GETFSSYSFSPATH: u32 = opcode::read::<[u8; 129]>(0x15, 1) as u32;
-/// By its number it has an answer of 8 bytes and is given nothing: FUSE brings no UUID back, only how long it is.
+/// By its number it has an answer of 8 bytes and is given nothing: FUSE brings no UUID back, only how long it
+/// is.
 const EXT4_GETFSUUID: u32 = opcode::read::<[u32; 2]>(b'f', 44) as u32;
 /// Bytes of a label in the calls about it.
 const FS_LABEL_LEN: usize = 256;
 const UUID_LEN: u8 = 16;
 
-/// By its number EXT4_IOC_SHUTDOWN only has an answer, though it is given flags: FUSE does not pass them on. A number with the other
-/// direction has them: `_IOW('X', 125, __u32)`.
+/// By its number EXT4_IOC_SHUTDOWN only has an answer, though it is given flags: FUSE does not pass them on.
+/// A number with the other direction has them: `_IOW('X', 125, __u32)`.
 const SHUTDOWN: u32 = 0x587D;
 
-/// EXT4_IOC_MOVE_EXT swaps extents of two files (e4defrag), EXT4_IOC_SWAP_BOOT the blocks of a file and of the boot loader's inode.
-/// They are the file system's to know, and this one does neither.
+/// EXT4_IOC_MOVE_EXT swaps extents of two files (e4defrag), EXT4_IOC_SWAP_BOOT the blocks of a file and of
+/// the boot loader's inode. They are the file system's to know, and this one does neither.
 const MOVE_EXT: u32 = 0x660F;
 const SWAP_BOOT: u32 = 0x6611;
 
@@ -64,8 +66,8 @@ pub enum Ioctl {
     Change(SetAttr),
     /// The file system is to be shut down.
     Shutdown(Shutdown),
-    /// Free blocks in this range of bytes are to be discarded, in runs of at least so many bytes. The answer is a
-    /// [`trimmed`] range.
+    /// Free blocks in this range of bytes are to be discarded, in runs of at least so many bytes. The answer
+    /// is a [`trimmed`] range.
     Trim(Range<u64>, u64),
     /// The answer is a [`label_answer`].
     GetLabel,
@@ -77,7 +79,8 @@ pub enum Ioctl {
     GetSysfsPath,
 }
 
-/// The answer to FITRIM: the range that was asked for, with the number of bytes that were discarded in the place of its length.
+/// The answer to FITRIM: the range that was asked for, with the number of bytes that were discarded in the
+/// place of its length.
 #[must_use]
 pub fn trimmed(range: &Range<u64>, min_bytes: u64, bytes: u64) -> Vec<u8> {
     [range.start, bytes, min_bytes].iter().flat_map(|number| number.to_ne_bytes()).collect()
@@ -127,7 +130,8 @@ pub fn ioctl(stat: &Stat, command: u32, input: &[u8]) -> Result<Ioctl, Errno> {
             };
         }
         FSSETXATTR => {
-            // The kernel has refused unknown flags; of the others ext4 leaves aside those that it has no place for.
+            // The kernel has refused unknown flags; of the others ext4 leaves aside those that it has no
+            // place for.
             let (given, project) = (word(0)?, word(12)?);
             let modifiable = inode_flags(u32::MAX) & USER_MODIFIABLE;
             let flags = Some(with_flags(inode_flags(given), modifiable));

@@ -1,8 +1,9 @@
 //! Requests of the kernel's FUSE, transported by the crate `fuser`, answered by an implementation of
 //! [`Serve`].
 //!
-//! Owns: the protocol's spelling of questions and answers, what the kernel may remember and for how long, threads, the life of
-//! a mount. Does **not** own: any answer (see [`Serve`]), how one gets a connection (see [`crate::mounting`]).
+//! Owns: the protocol's spelling of questions and answers, what the kernel may remember and for how long,
+//! threads, the life of a mount. Does **not** own: any answer (see [`Serve`]), how one gets a connection (see
+//! [`crate::mounting`]).
 //!
 //! ```text
 //!  kernel -> /dev/fuse -> thread 1..n -> Transport -> dyn Serve
@@ -17,8 +18,9 @@
 //!    invalidation before the reply. Only failed reads are repeated. Listings are cached where nothing
 //!    changes at all.
 //! 2. The kernel's number of the root is 1, ext4's is 2; ext4's 1 is never used (see `convert`).
-//! 3. What lost its last name is let go when the kernel forgot it, not before (see `lookups`). Where the server does not ask for it, nothing is
-//!    remembered about open files, and the kernel never reports that it opens one.
+//! 3. What lost its last name is let go when the kernel forgot it, not before (see `lookups`). Where the
+//!    server does not ask for it, nothing is remembered about open files, and the kernel never reports that
+//!    it opens one.
 //! 4. A read allocates nothing once its thread has answered one of the same size. A large one that is
 //!    contiguous in an open file is not copied here (see `spliced`). `fuser` does not see its reply, and the
 //!    object that would reply is leaked: the connection stays open until the process ends, so
@@ -73,7 +75,8 @@ use crate::{Access, Caller, Errno, Name, Opener, Serve};
 
 /// How long the kernel may cache: practically forever, and short enough for any kernel's clock.
 const REMEMBER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The largest answer to a read; kernels ask for 1 MiB unless their administrator raised fs.fuse.max_pages_limit.
+/// The largest answer to a read; kernels ask for 1 MiB unless their administrator raised
+/// fs.fuse.max_pages_limit.
 const READ_MAX: usize = 16 << 20;
 /// The largest write, which is also what kernels take unless their administrator raised that limit.
 const WRITE_MAX: u32 = 1 << 20;
@@ -231,7 +234,8 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Adds names to a reply until `add` says that it is full. An error after the first name waits for the next request.
+    /// Adds names to a reply until `add` says that it is full. An error after the first name waits for the
+    /// next request.
     fn tell_names(
         &self,
         dir: INodeNo,
@@ -404,7 +408,8 @@ impl<S: Serve> Filesystem for Transport<S> {
         });
     }
 
-    /// Closing makes nothing durable and finds no error. Where nothing is done then either, there is no need to ask again.
+    /// Closing makes nothing durable and finds no error. Where nothing is done then either, there is no need
+    /// to ask again.
     fn flush(&self, _: &Request, node: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         if !self.serve.asks_to_close() {
             return reply.error(Errno::NOSYS.into());
@@ -526,7 +531,8 @@ impl<S: Serve> Filesystem for Transport<S> {
         reply_xattr(reply, size, self.attribute_names(node, Caller { uid: request.uid() }));
     }
 
-    /// Asked only without checks by the kernel: then everything is allowed, and there is no need to ask again.
+    /// Asked only without checks by the kernel: then everything is allowed, and there is no need to ask
+    /// again.
     fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS.into());
     }

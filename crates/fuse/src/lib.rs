@@ -1,8 +1,8 @@
 //! An extant volume as a FUSE file system.
 //!
-//! Owns: answering everything that can be asked ([`Server`]), and carrying it to and from the kernel ([`Mounted`]); mounting and
-//! unmounting by root and by ordinary users ([`MountOptions`], [`unmount`]). Does **not** own: what a volume holds (see
-//! `volume`), the command line, daemons and signals (see the command).
+//! Owns: answering everything that can be asked ([`Server`]), and carrying it to and from the kernel
+//! ([`Mounted`]); mounting and unmounting by root and by ordinary users ([`MountOptions`], [`unmount`]). Does
+//! **not** own: what a volume holds (see `volume`), the command line, daemons and signals (see the command).
 //!
 //! ```text
 //!  kernel --- /dev/fuse --- fuser_transport --- Serve (a trait, values only) --- Server --- Volume
@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. [`Serve`] has no word of FUSE in it, [`fuser_transport`] none of ext4 but the root's number: either can be replaced.
+//! 1. [`Serve`] has no word of FUSE in it, [`fuser_transport`] none of ext4 but the root's number: either can
+//!    be replaced.
 //! 2. A volume that is open for reading is never written: changes are refused with EROFS. One that is open
 //!    for writing is opened with [`volume::WriteOptions::keeps_set_id`]: the kernel knows which writers keep
 //!    those bits.

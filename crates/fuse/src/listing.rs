@@ -32,8 +32,8 @@ use crate::{Errno, Name, Serve};
 const BATCH_NAMES: usize = 1024;
 /// The same after a change: as many as a transport asks for at a time, or a few times that.
 const BATCH_NAMES_CHANGED: usize = 128;
-/// Names that a transport gets at a time of a directory that changed less than [`CHANGED_FOR`] ago: the kernel lets no name be made or
-/// removed while it waits for an answer, and takes in what is in it.
+/// Names that a transport gets at a time of a directory that changed less than [`CHANGED_FOR`] ago: the
+/// kernel lets no name be made or removed while it waits for an answer, and takes in what is in it.
 const PIECE_CHANGED: usize = 24;
 const CHANGED_FOR: Duration = Duration::from_secs(1);
 /// Batches that wait, the oldest thrown away: some megabytes at the very most.
@@ -375,7 +375,8 @@ mod tests {
         assert_eq!(listings.waiting().batches.len(), WAITING_MAX);
     }
 
-    /// A listing beside which every name goes away, some before it comes to them: the directory is not listed again for each.
+    /// A listing beside which every name goes away, some before it comes to them: the directory is not listed
+    /// again for each.
     #[test]
     fn names_that_go_are_not_told_and_others_once() {
         let (serve, listings) = (Numbers::new(3000), Listings::default());
@@ -405,7 +406,8 @@ mod tests {
         let numbers: Vec<u64> = told.iter().map(|name| name.parse().unwrap()).collect();
         assert!(numbers.is_sorted() && numbers.windows(2).all(|pair| pair[0] != pair[1]));
         assert!(serve.listings.load(Ordering::Relaxed) <= 4);
-        // Of 3000 names a twentieth was next when it went; those in the middle went from what waited, or were not gathered yet.
+        // Of 3000 names a twentieth was next when it went; those in the middle went from what waited, or were
+        // not gathered yet.
         assert!((2700..2860).contains(&numbers.len()), "{}", numbers.len());
         // A change of another kind has it listed again, for a small batch.
         let (serve, listings) = (Numbers::new(3000), Listings::default());

@@ -49,14 +49,15 @@ pub struct MountOptions {
     pub sync: bool,
     /// Symbolic links are not followed.
     pub no_symfollow: bool,
-    /// The kernel keeps what is written, with sizes and times of its own, and passes it on later: small writes cost less, and that there
-    /// is no space for them may be reported by the next write, fsync or close only.
+    /// The kernel keeps what is written, with sizes and times of its own, and passes it on later: small
+    /// writes cost less, and that there is no space for them may be reported by the next write, fsync or
+    /// close only.
     pub writeback_cache: bool,
 }
 
 impl MountOptions {
-    /// The careful ones: read-only, no devices, no set-id bits, the owner of the mount only. Modes count for root, whose mount others
-    /// may use through him; an ordinary user can read the image anyway.
+    /// The careful ones: read-only, no devices, no set-id bits, the owner of the mount only. Modes count for
+    /// root, whose mount others may use through him; an ordinary user can read the image anyway.
     #[must_use]
     pub fn new(fs_name: impl Into<OsString>) -> Self {
         Self {

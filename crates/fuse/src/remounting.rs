@@ -4,7 +4,8 @@
 //! the volume of one that was opened for reading stays read-only. The other way round a mount that became
 //! read-only still holds its image, locked, and can be made read-write again.
 //!
-//! Source: mount(2), "Remounting an existing mount"; kernel fs/fuse (it takes no other changes of its options).
+//! Source: mount(2), "Remounting an existing mount"; kernel fs/fuse (it takes no other changes of its
+//! options).
 
 use std::fs::File;
 use std::io;
@@ -57,7 +58,8 @@ pub enum RemountFault {
     Kernel(io::Error),
 }
 
-/// Changes a mount of extant on `dir` (absolute, no symbolic links in it). One that becomes read-only is durable then.
+/// Changes a mount of extant on `dir` (absolute, no symbolic links in it). One that becomes read-only is
+/// durable then.
 ///
 /// # Errors
 /// See [`RemountFault`].

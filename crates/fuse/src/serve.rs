@@ -128,8 +128,8 @@ pub trait Serve: Send + Sync + 'static {
     /// Opens a file, if it may be opened so. Asked only if [`asks_to_open`](Self::asks_to_open).
     ///
     /// # Errors
-    /// No key for encrypted content; [`Errno::PERM`] for writing to what is immutable, or elsewhere than to the end of what is
-    /// append-only; as [`stat`](Self::stat).
+    /// No key for encrypted content; [`Errno::PERM`] for writing to what is immutable, or elsewhere than to
+    /// the end of what is append-only; as [`stat`](Self::stat).
     fn open(&self, _ino: Ino, _access: Access) -> Result<Opened, Errno> {
         Ok(Opened::default())
     }
@@ -141,7 +141,8 @@ pub trait Serve: Send + Sync + 'static {
     /// or without reported opens, if [`asks_to_close`](Self::asks_to_close).
     fn closing(&self, _ino: Ino) {}
 
-    /// Is anything done at [`closing`](Self::closing)? If not, a transport can spare itself a request for each.
+    /// Is anything done at [`closing`](Self::closing)? If not, a transport can spare itself a request for
+    /// each.
     fn asks_to_close(&self) -> bool {
         false
     }
@@ -190,12 +191,14 @@ pub trait Serve: Send + Sync + 'static {
     /// As [`stat`](Self::stat).
     fn stat_fs(&self) -> Result<StatFs, Errno>;
 
-    /// What is known in memory of files' blocks, as the lines of the kernel's `es_shrinker_info`; `None` where nothing of it is kept.
+    /// What is known in memory of files' blocks, as the lines of the kernel's `es_shrinker_info`; `None`
+    /// where nothing of it is kept.
     fn extents_told(&self) -> Option<String> {
         None
     }
 
-    /// What was done to find free space, as the lines of the kernel's `mb_stats`; `None` where nothing is allocated.
+    /// What was done to find free space, as the lines of the kernel's `mb_stats`; `None` where nothing is
+    /// allocated.
     fn allocations_told(&self) -> Option<String> {
         None
     }
@@ -235,8 +238,8 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Writes into a regular file from byte `offset` on, which may lie behind its end; how many bytes: fewer only when there is no
-    /// space for more. They need not be durable.
+    /// Writes into a regular file from byte `offset` on, which may lie behind its end; how many bytes: fewer
+    /// only when there is no space for more. They need not be durable.
     ///
     /// # Errors
     /// No space, too large, immutable, no key for encrypted content; as [`stat`](Self::stat).
@@ -244,8 +247,8 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Copies bytes from one regular file to another, or inside of one, where the ranges are apart; how many: fewer at the end of the
-    /// source, and when there is no space for more.
+    /// Copies bytes from one regular file to another, or inside of one, where the ranges are apart; how many:
+    /// fewer at the end of the source, and when there is no space for more.
     ///
     /// # Errors
     /// Ranges that overlap; as [`read`](Self::read) and [`write`](Self::write).
@@ -325,8 +328,8 @@ pub trait Serve: Send + Sync + 'static {
     /// The kernel dropped its last lookup of this inode: what is cached of it is unlikely to be needed soon.
     fn evict(&self, _ino: Ino) {}
 
-    /// Makes what was done to an inode durable; for the root, all that was done. `data_only`: of the inode itself only what it
-    /// takes to read its bytes.
+    /// Makes what was done to an inode durable; for the root, all that was done. `data_only`: of the inode
+    /// itself only what it takes to read its bytes.
     ///
     /// # Errors
     /// The device failed, now or before; or there was no space for earlier writes. An earlier error is
@@ -378,10 +381,12 @@ pub trait Serve: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Reports to the device which blocks in a range of its bytes are free, in runs of at least `min_bytes`: how many bytes that were.
+    /// Reports to the device which blocks in a range of its bytes are free, in runs of at least `min_bytes`:
+    /// how many bytes that were.
     ///
     /// # Errors
-    /// [`Errno::INVAL`] for a range past the end, or shorter than a block; [`Errno::OPNOTSUPP`] where the device has no use for it.
+    /// [`Errno::INVAL`] for a range past the end, or shorter than a block; [`Errno::OPNOTSUPP`] where the
+    /// device has no use for it.
     fn trim(&self, _range: Range<u64>, _min_bytes: u64) -> Result<u64, Errno> {
         Err(Errno::ROFS)
     }

@@ -1,13 +1,14 @@
 //! A volume that answers.
 //!
-//! Names of encrypted directories are ciphertext that no kernel takes as names; they go out and come in spelled (see
-//! [`extant::spelled`]). Without the key, such names can be taken away, and none can be made.
+//! Names of encrypted directories are ciphertext that no kernel takes as names; they go out and come in
+//! spelled (see [`extant::spelled`]). Without the key, such names can be taken away, and none can be made.
 //!
 //! ```text
 //!  Open(volume) -- close(), once every running request is answered --> Closed(outcome); every further request: EIO
 //! ```
 //!
-//! An inode that loses its last name is held open in the volume, and remembered here until it is let go, or the volume closed.
+//! An inode that loses its last name is held open in the volume, and remembered here until it is let go, or
+//! the volume closed.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -56,7 +57,8 @@ pub struct Server {
     collect: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// Inodes that a thread evicts on requests of the kernel from one call of [`Server::with_collect`]'s function to the next.
+/// Inodes that a thread evicts on requests of the kernel from one call of [`Server::with_collect`]'s function
+/// to the next.
 const EVICTIONS_PER_COLLECT: u32 = 4096;
 
 thread_local! {
@@ -87,8 +89,8 @@ impl Server {
         }
     }
 
-    /// Calls `collect` in threads that handle requests, each time that the kernel forgot thousands of inodes: for allocators that
-    /// return memory when they are asked.
+    /// Calls `collect` in threads that handle requests, each time that the kernel forgot thousands of inodes:
+    /// for allocators that return memory when they are asked.
     #[must_use]
     pub fn with_collect(self, collect: impl Fn() + Send + Sync + 'static) -> Self {
         Self { collect: Some(Box::new(collect)), ..self }
@@ -157,8 +159,8 @@ impl Server {
         }
     }
 
-    /// As [`ask`](Self::ask), for what takes space. When there is none, but something removed may be on its way out, that is
-    /// waited for.
+    /// As [`ask`](Self::ask), for what takes space. When there is none, but something removed may be on its
+    /// way out, that is waited for.
     fn ask_for_room<R>(&self, mut question: impl FnMut(&Volume) -> Result<R, Fault>) -> Result<R, Errno> {
         self.ask(|volume| {
             let mut tries = 0;

@@ -1,7 +1,8 @@
-//! Random operations through a writable mount: the same answers and the same trees as the model, which is held against the
-//! kernel's ext4 elsewhere.
+//! Random operations through a writable mount: the same answers and the same trees as the model, which is
+//! held against the kernel's ext4 elsewhere.
 //!
-//! `EXTANT_OPS` sets the number of operations of each test (20,000 in CI), `EXTANT_SEED` the seed. Needs /dev/fuse and root.
+//! `EXTANT_OPS` sets the number of operations of each test (20,000 in CI), `EXTANT_SEED` the seed. Needs
+//! /dev/fuse and root.
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! A panic while a request is answered: the request gets EIO, the reason is reported, others are answered, and the image can be closed.
+//! A panic while a request is answered: the request gets EIO, the reason is reported, others are answered,
+//! and the image can be closed.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,5 @@
-//! Makes `testdata/rules`: small sound images, and for each rule of the checker a few changed bytes that break it.
+//! Makes `testdata/rules`: small sound images, and for each rule of the checker a few changed bytes that
+//! break it.
 //!
 //! `cargo run --profile ci -p extant-hostile --example rule_data -- testdata/rules [SECONDS]`
 
@@ -98,7 +99,8 @@ fn main() {
     println!("{} rules broken in {seed} rounds; not: {}", found.len(), missing.join(" "));
 }
 
-/// What e2fsprogs alone cannot make: logs that wait, orphans, encrypted and casefolded directories. As root only.
+/// What e2fsprogs alone cannot make: logs that wait, orphans, encrypted and casefolded directories. As root
+/// only.
 fn from_the_kernel() -> Vec<(String, Mutator)> {
     const NAMES: &[&str] = &[
         "crash-orphan-file",

@@ -1,4 +1,5 @@
-//! Changes a damaged image, as `extant edit -k` and a mount do: every operation answers or refuses, whatever the bytes.
+//! Changes a damaged image, as `extant edit -k` and a mount do: every operation answers or refuses, whatever
+//! the bytes.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;

@@ -116,8 +116,8 @@ fn look(volume: &Volume, inode: &Inode, left: &mut usize, walked: &mut Walked) {
     walked.errors += usize::from(listed.is_err());
 }
 
-/// Runs the checker over the image with one thread. Returns the codes of the errors that it found, none for a sound image; `None` when it
-/// cannot be opened.
+/// Runs the checker over the image with one thread. Returns the codes of the errors that it found, none for a
+/// sound image; `None` when it cannot be opened.
 pub fn verify(device: &dyn Device) -> Option<Vec<&'static str>> {
     let options = check::Options { threads: NonZero::new(1), ..check::Options::default() };
     let report = check::check(device, &options).ok().filter(|report| report.opened)?;

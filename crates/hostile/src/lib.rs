@@ -1,8 +1,9 @@
 //! Damages images on purpose, with right checksums, and drives the readers over them.
 //!
-//! Owns: where the metadata of a sound image is ([`map()`]), making checksums right again after bytes were changed ([`seal()`]), seeded
-//! damage ([`Mutator`]), and using everything of a damaged image ([`walk()`], [`verify`]), changing it ([`change()`]). Does **not** own: judging what the readers answer;
-//! outside judges (see the tests).
+//! Owns: where the metadata of a sound image is ([`map()`]), making checksums right again after bytes were
+//! changed ([`seal()`]), seeded damage ([`Mutator`]), and using everything of a damaged image ([`walk()`],
+//! [`verify`]), changing it ([`change()`]). Does **not** own: judging what the readers answer; outside judges
+//! (see the tests).
 //!
 //! Invariants
 //! 1. The same seed gives the same damage.

@@ -1,4 +1,5 @@
-//! Seeded damage: a few changed fields in metadata, checksums made right mostly, so that the damage gets past them.
+//! Seeded damage: a few changed fields in metadata, checksums made right mostly, so that the damage gets past
+//! them.
 
 use ondisk::Superblock;
 
@@ -10,7 +11,8 @@ pub struct Mutator {
     sound: Vec<u8>,
     sb: Superblock,
     regions: Vec<Region>,
-    /// Where each kind of region begins in `regions`: kinds are hit equally often, however many regions they have.
+    /// Where each kind of region begins in `regions`: kinds are hit equally often, however many regions they
+    /// have.
     kinds: Vec<std::ops::Range<usize>>,
 }
 
@@ -94,8 +96,8 @@ impl Mutator {
         damage
     }
 
-    /// Damages `image` as a fuzzer's bytes say: pieces of 8, read as kind of region, region (2 bytes), place (2 bytes), width, and
-    /// two bytes of value; an odd width byte keeps the wrong checksum.
+    /// Damages `image` as a fuzzer's bytes say: pieces of 8, read as kind of region, region (2 bytes), place
+    /// (2 bytes), width, and two bytes of value; an odd width byte keeps the wrong checksum.
     pub fn edit(&self, image: &mut [u8], edits: &[u8]) {
         for edit in edits.chunks_exact(8).take(16) {
             let pair = |at: usize| usize::from(u16::from_le_bytes([edit[at], edit[at + 1]]));

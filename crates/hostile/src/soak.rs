@@ -39,8 +39,8 @@ pub struct Soaked {
     pub found: u64,
     /// Operations that changed a damaged image.
     pub changed: u64,
-    /// Rounds after whose changes the checker found errors by rules that none had broken before: damage that the engine cannot see and
-    /// built on. In words, with those rules' codes.
+    /// Rounds after whose changes the checker found errors by rules that none had broken before: damage that
+    /// the engine cannot see and built on. In words, with those rules' codes.
     pub worse: Vec<String>,
     /// The longest round.
     pub slowest: Duration,

@@ -1,5 +1,5 @@
-//! Hostile images: whatever the bytes, no panic, no hang. 20,000 rounds of seeded damage, checksums made right, over images of
-//! every kind; each round opens, walks, reads and checks the image.
+//! Hostile images: whatever the bytes, no panic, no hang. 20,000 rounds of seeded damage, checksums made
+//! right, over images of every kind; each round opens, walks, reads and checks the image.
 //!
 //! Repeat one round: `cargo xtask fuzz --seed SEED --rounds 1`.
 

@@ -1,5 +1,5 @@
-//! Verdicts: on thousands of images with one damaged field each, `extant check` and `e2fsck -fn` agree whether the file system is
-//! sound, in at least 98 of 100. Disagreements are listed one by one.
+//! Verdicts: on thousands of images with one damaged field each, `extant check` and `e2fsck -fn` agree
+//! whether the file system is sound, in at least 98 of 100. Disagreements are listed one by one.
 //!
 //! More of them: `EXTANT_VERDICTS=10000`; another corpus: `EXTANT_SEED=7`.
 
@@ -55,7 +55,8 @@ fn the_verdict_is_e2fscks_in_98_of_100_cases() {
                     // Some damage makes e2fsck run in circles.
                     let judged =
                         command("timeout").args(["20", "e2fsck", "-fn"]).arg(&path).output().unwrap();
-                    // It exits with 0 although it had to turn to a backup, since -n repairs the primary copy in memory only.
+                    // It exits with 0 although it had to turn to a backup, since -n repairs the primary copy
+                    // in memory only.
                     let said = String::from_utf8_lossy(&judged.stdout).into_owned()
                         + &String::from_utf8_lossy(&judged.stderr);
                     let turned = said.contains("trying backup blocks")

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. The same sources and choices make the same bytes, on any machine, at any time and with any number of threads: nothing
-//!    random and no clock goes into the image.
+//! 1. The same sources and choices make the same bytes, on any machine, at any time and with any number of
+//!    threads: nothing random and no clock goes into the image.
 //! 2. Nothing appears under the target's name before it is complete.
 
 use std::cell::Cell;
@@ -629,7 +629,8 @@ fn time_stamp(tree: &Tree, node: u32) -> u64 {
     tree.nodes[node as usize].mtime_seconds.clamp(0, Timestamp::MAX_SECONDS) as u64
 }
 
-/// Says which file is dated later than now. That changes nothing in the image: the same tree makes the same bytes tomorrow.
+/// Says which file is dated later than now. That changes nothing in the image: the same tree makes the same
+/// bytes tomorrow.
 fn warn_of_future(tree: &Tree, newest: u32, lost_found: u32) -> Option<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs() as i64);
     let is_ahead = |index: &usize| {

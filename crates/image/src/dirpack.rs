@@ -1,7 +1,7 @@
 //! Packing directories: names into leaves, leaves under an index, as few blocks as possible.
 //!
-//! Planning counts blocks; writing makes the same decisions again and produces the bytes, so nothing but a count per
-//! directory is kept in between.
+//! Planning counts blocks; writing makes the same decisions again and produces the bytes, so nothing but a
+//! count per directory is kept in between.
 //!
 //! Invariant: [`DirPacker::plan`] and [`DirPacker::encode`] cut the names into blocks at the same places.
 

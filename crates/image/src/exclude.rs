@@ -13,8 +13,8 @@
 //! | `a/**` | everything below `a`, and `a` itself stays |
 //! | `\x` | the byte `x`, whatever it is |
 //!
-//! A slash at the end is ignored: `build/` is `build`. Bytes are bytes, names need not be UTF-8, and a leading dot is
-//! nothing special. There is no negation.
+//! A slash at the end is ignored: `build/` is `build`. Bytes are bytes, names need not be UTF-8, and a
+//! leading dot is nothing special. There is no negation.
 
 use hashbrown::HashSet;
 use regex::bytes::{RegexBuilder, RegexSet, RegexSetBuilder};
@@ -72,8 +72,8 @@ impl Excludes {
         Ok(excludes)
     }
 
-    /// The patterns of a file: one per line, blank lines and lines that begin with `#` left out (`\#` is a name that
-    /// begins so), a carriage return at the end of a line ignored.
+    /// The patterns of a file: one per line, blank lines and lines that begin with `#` left out (`\#` is a
+    /// name that begins so), a carriage return at the end of a line ignored.
     pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
         text.split(|&b| b == b'\n')
             .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
@@ -89,8 +89,8 @@ impl Excludes {
             && self.name_globs.is_none()
     }
 
-    /// Is this path itself excluded? It counts from the root of the source, without a leading slash. The root (an empty
-    /// path) never is.
+    /// Is this path itself excluded? It counts from the root of the source, without a leading slash. The root
+    /// (an empty path) never is.
     #[must_use]
     pub fn is_excluded(&self, path: &[u8]) -> bool {
         if path.is_empty() || self.is_empty() {
@@ -103,7 +103,8 @@ impl Excludes {
             || self.path_globs.as_ref().is_some_and(|globs| globs.is_match(path))
     }
 
-    /// Is this path, or any directory above it, excluded? For sources that list entries rather than walk directories.
+    /// Is this path, or any directory above it, excluded? For sources that list entries rather than walk
+    /// directories.
     #[must_use]
     pub fn is_pruned(&self, path: &[u8]) -> bool {
         !self.is_empty()

@@ -1,7 +1,8 @@
 //! The owners of files in an image: `--uid-map`, `--gid-map` and `--owner`.
 //!
-//! Owns the arithmetic of maps and the words of the command line. Does **not** own names: `root` or `www-data` mean
-//! different numbers on different hosts, so an image built from them would depend on the host that builds it.
+//! Owns the arithmetic of maps and the words of the command line. Does **not** own names: `root` or
+//! `www-data` mean different numbers on different hosts, so an image built from them would depend on the host
+//! that builds it.
 //!
 //! A map is a list of ranges, each `FROM:TO[:COUNT]`, and perhaps one catch-all `*:TO`:
 //!
@@ -12,8 +13,9 @@
 //! ```
 //!
 //! Invariants
-//! 1. No map at all changes nothing. With any range given, an id outside every range is an error, as it is outside a
-//!    user namespace: silently keeping it would let a host's ids leak into an image whose owner meant to rename all.
+//! 1. No map at all changes nothing. With any range given, an id outside every range is an error, as it is
+//!    outside a user namespace: silently keeping it would let a host's ids leak into an image whose owner
+//!    meant to rename all.
 //! 2. No id is the source of two ranges. Several may have the same target.
 //! 3. No target is 4294967295: that is (uid_t) -1, which the kernel reads as "no change" and never stores.
 

@@ -1,8 +1,8 @@
 //! SELinux labels: which context a `file_contexts` file gives to a path.
 //!
-//! Owns the text format, the choice among specifications, and the translation of their PCRE dialect. Does **not** own
-//! the policy (any text that looks like a context is taken), substitutions (`file_contexts.subs`), or the attribute
-//! itself (see [`xattr_value`] for its bytes).
+//! Owns the text format, the choice among specifications, and the translation of their PCRE dialect. Does
+//! **not** own the policy (any text that looks like a context is taken), substitutions
+//! (`file_contexts.subs`), or the attribute itself (see [`xattr_value`] for its bytes).
 //!
 //! One line, fields separated by blanks:
 //!
@@ -21,16 +21,16 @@
 //! | `-p` `-s` | fifos and sockets |
 //!
 //! Invariants
-//! 1. The expression must match the whole path. (libselinux ties only the outer ends of a bare `a|b`; here both
-//!    alternatives must match whole, as policies mean it.)
-//! 2. A specification without meta characters (an exact path, `\.` included) wins over every one with them; a class
-//!    like `\d` counts as one.
+//! 1. The expression must match the whole path. (libselinux ties only the outer ends of a bare `a|b`; here
+//!    both alternatives must match whole, as policies mean it.)
+//! 2. A specification without meta characters (an exact path, `\.` included) wins over every one with them; a
+//!    class like `\d` counts as one.
 //! 3. Among equals the last line wins; a line whose type does not fit does not take part.
 //! 4. A lookup reads each byte of the path once, however many specifications there are.
 //!
-//! How: exact paths live in a hash map. All expressions together are one automaton, whose deterministic states are made
-//! when a path first needs them (a trie in effect) and thrown away together when they exceed 16 MiB. Threads
-//! take turns with a pool of such caches.
+//! How: exact paths live in a hash map. All expressions together are one automaton, whose deterministic
+//! states are made when a path first needs them (a trie in effect) and thrown away together when they exceed
+//! 16 MiB. Threads take turns with a pool of such caches.
 //!
 //! Source: selabel_file(5), the manual of libselinux's file backend; pcre2pattern(3).
 
@@ -112,9 +112,9 @@ impl FileContexts {
     /// Reads the text of a `file_contexts` file, or several of them one after the other.
     ///
     /// # Errors
-    /// The first line with a missing field, an unknown type, something that is no context, or an expression that is
-    /// malformed, too large, or uses a construct that one pass over the path cannot decide (look-around, back
-    /// references, possessive and atomic groups).
+    /// The first line with a missing field, an unknown type, something that is no context, or an expression
+    /// that is malformed, too large, or uses a construct that one pass over the path cannot decide
+    /// (look-around, back references, possessive and atomic groups).
     pub fn parse(text: &[u8]) -> Result<Self, LabelFault> {
         let mut contexts = Vec::new();
         let mut context_ids: HashMap<&[u8], u32> = HashMap::new();
@@ -180,8 +180,8 @@ impl FileContexts {
 
     /// The context of a path, without NUL; `None` where nothing matches or the file says `<<none>>`.
     ///
-    /// `path` is absolute: it starts with `/`, has no trailing slash, and the root is `/` itself. A file whose type is
-    /// [`FileType::Unknown`] takes lines of every type.
+    /// `path` is absolute: it starts with `/`, has no trailing slash, and the root is `/` itself. A file
+    /// whose type is [`FileType::Unknown`] takes lines of every type.
     #[must_use]
     pub fn lookup(&self, path: &[u8], file_type: FileType) -> Option<&[u8]> {
         let exact = self
@@ -325,8 +325,8 @@ fn exact_path(expression: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Writes a PCRE expression in the dialect of `regex-syntax`, where the two read the same bytes differently:
-/// braces that are no repetition and brackets within classes are literals in PCRE, `\<` is a plain `<`, and a `+`
-/// after a repetition makes it possessive.
+/// braces that are no repetition and brackets within classes are literals in PCRE, `\<` is a plain `<`, and a
+/// `+` after a repetition makes it possessive.
 fn translate(expression: &[u8]) -> Result<String, String> {
     Translation { rest: expression, out: String::with_capacity(expression.len() + 4) }.run()
 }
@@ -485,7 +485,8 @@ fn unsupported(what: &str) -> String {
     format!("{what} is not supported")
 }
 
-/// Length of `n}`, `n,}` or `n,m}` at the start of what follows a `{`; everything else makes the brace a literal.
+/// Length of `n}`, `n,}` or `n,m}` at the start of what follows a `{`; everything else makes the brace a
+/// literal.
 fn repetition_len(rest: &[u8]) -> Option<usize> {
     let digits = |from: usize| rest[from..].iter().take_while(|b| b.is_ascii_digit()).count();
     let mut at = digits(0);

@@ -1,7 +1,7 @@
 //! Where group metadata lies: superblock copies, descriptor tables, bitmaps, inode tables.
 //!
-//! The order is mke2fs's: with flex_bg, the bitmaps of a flex group stand in a row, then its inode bitmaps, then its inode
-//! tables, from the flex group's first free block on; without, each group keeps its own.
+//! The order is mke2fs's: with flex_bg, the bitmaps of a flex group stand in a row, then its inode bitmaps,
+//! then its inode tables, from the flex group's first free block on; without, each group keeps its own.
 //!
 //! Invariants
 //! 1. Everything placed here is taken in [`Layout::space`], and nothing is taken twice.
@@ -51,10 +51,11 @@ pub struct NoRoom {
 pub struct Habits {
     /// A flex group of a single group gets as much room for bitmaps as a whole one would, as mke2fs does it.
     pub lonely_rows: bool,
-    /// `-E stride`, in blocks, or 0. Without flex groups, the bitmaps of each group stand so much further behind its start
-    /// than those of the group before: else they would all lie on the same disk of a stripe.
+    /// `-E stride`, in blocks, or 0. Without flex groups, the bitmaps of each group stand so much further
+    /// behind its start than those of the group before: else they would all lie on the same disk of a stripe.
     pub stride: u64,
-    /// `-E packed_meta_blocks`: the bitmaps and tables of all groups stand at the beginning, whatever the size of a flex group.
+    /// `-E packed_meta_blocks`: the bitmaps and tables of all groups stand at the beginning, whatever the
+    /// size of a flex group.
     pub packed: bool,
 }
 
@@ -120,7 +121,8 @@ impl Layout {
     fn place_group(&mut self, group: u32, habits: Habits) -> Result<(), NoRoom> {
         let table_len = u64::from(self.geometry.itable_blocks());
         let per_flex = self.geometry.groups_per_flex();
-        // The first group of a flex group leaves room for rows of bitmaps; each other one follows its neighbour.
+        // The first group of a flex group leaves room for rows of bitmaps; each other one follows its
+        // neighbour.
         let neighbour = (!group.is_multiple_of(per_flex)).then(|| self.places[group as usize - 1]);
         let row = match self.geometry.groups - group {
             1 if habits.lonely_rows => per_flex,
@@ -141,8 +143,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Where a group without neighbours in a flex group should keep its bitmaps: behind the place of its table, and
-    /// further by the stride in each group.
+    /// Where a group without neighbours in a flex group should keep its bitmaps: behind the place of its
+    /// table, and further by the stride in each group.
     fn striped(&self, group: u32, table_len: u64, stride: u64) -> Option<u64> {
         if stride == 0 {
             return None;
@@ -186,7 +188,8 @@ impl Layout {
         let last = (u64::from(first) + u64::from(per_flex)).min(geometry.groups.into()) as u32 - 1;
         let flex_start = geometry.group_start(Group(first)).0;
         let flex_end = geometry.group_start(Group(last)).0 + u64::from(geometry.group_blocks(Group(last)));
-        // Room for all that are still to come, so that they stand in a row; but not more than a part of a group.
+        // Room for all that are still to come, so that they stand in a row; but not more than a part of a
+        // group.
         let row = (len * u64::from(last - group + 1)).min(u64::from(geometry.blocks_per_group) / 8);
         self.space
             .find(flex_start, flex_end, row.max(len))

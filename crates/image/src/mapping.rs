@@ -30,7 +30,8 @@ pub struct FileMap {
 }
 
 impl Mapper {
-    /// Joins logical runs (first block, length) with the physical runs that were allocated for them, in order.
+    /// Joins logical runs (first block, length) with the physical runs that were allocated for them, in
+    /// order.
     ///
     /// # Panics
     /// When the two do not have the same number of blocks.
@@ -65,8 +66,9 @@ impl Mapper {
         blocks <= most
     }
 
-    /// How many blocks a file may be long. Without `huge_file` an inode counts its blocks, those of its map included, in
-    /// 32 bits of 512-byte sectors, and the kernel opens no file that could need more if it had no holes.
+    /// How many blocks a file may be long. Without `huge_file` an inode counts its blocks, those of its map
+    /// included, in 32 bits of 512-byte sectors, and the kernel opens no file that could need more if it had
+    /// no holes.
     #[must_use]
     pub fn file_blocks_max(&self, huge_file: bool) -> u64 {
         let countable = u64::from(u32::MAX) >> (self.block_size.log2() - 9);

@@ -1,6 +1,7 @@
 //! What a user may choose about a file system, with mke2fs's defaults where nothing is chosen.
 //!
-//! Owns the choices and the feature sets. Does **not** own the numbers that follow from them (see [`crate::sizing`]).
+//! Owns the choices and the feature sets. Does **not** own the numbers that follow from them (see
+//! [`crate::sizing`]).
 
 use base::BlockSize;
 use ondisk::Features;
@@ -119,7 +120,8 @@ pub enum JournalSize {
     MiB(u32),
 }
 
-/// Everything that a user may choose about a file system. Fields that are `None` follow mke2fs 1.47's defaults.
+/// Everything that a user may choose about a file system. Fields that are `None` follow mke2fs 1.47's
+/// defaults.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FormatOptions {
     /// `-t`.
@@ -164,11 +166,14 @@ pub struct FormatOptions {
     pub resize_blocks: Option<u64>,
     /// The same in bytes (`-E resize=16G`).
     pub resize_bytes: Option<u64>,
-    /// The file system will be grown to so many bytes (`--grow-to`): descriptors, inodes and the journal are made for that size.
+    /// The file system will be grown to so many bytes (`--grow-to`): descriptors, inodes and the journal are
+    /// made for that size.
     pub grow_to_bytes: Option<u64>,
-    /// Bytes of a whole group per inode that each group has at least. A file system that is grown gets groups like its first.
+    /// Bytes of a whole group per inode that each group has at least. A file system that is grown gets groups
+    /// like its first.
     pub group_inode_ratio: Option<u64>,
-    /// `-E packed_meta_blocks`: all bitmaps and inode tables, and the journal, at the beginning; with flex_bg.
+    /// `-E packed_meta_blocks`: all bitmaps and inode tables, and the journal, at the beginning; with
+    /// flex_bg.
     pub packed_metadata: bool,
     /// `-E num_backup_sb=`, 0 to 2; with sparse_super2.
     pub num_backup_sb: Option<u8>,
@@ -184,7 +189,8 @@ pub struct FormatOptions {
     pub test_fs: bool,
     /// `-E orphan_file_size=`, in bytes.
     pub orphan_file_bytes: Option<u64>,
-    /// `-E lazy_itable_init=`: leave the tables of unused groups to be zeroed by the kernel (old block devices only).
+    /// `-E lazy_itable_init=`: leave the tables of unused groups to be zeroed by the kernel (old block
+    /// devices only).
     pub lazy_itable_init: Option<bool>,
 }
 
@@ -225,7 +231,8 @@ const BASE: Features = Features {
     ro_compat: Features::SPARSE_SUPER | Features::LARGE_FILE,
 };
 
-/// The default features of a generation; ext4's as of e2fsprogs 1.47.4 (with `orphan_file` and `metadata_csum_seed`).
+/// The default features of a generation; ext4's as of e2fsprogs 1.47.4 (with `orphan_file` and
+/// `metadata_csum_seed`).
 #[must_use]
 pub fn default_features(generation: Generation) -> Features {
     let mut features = BASE;

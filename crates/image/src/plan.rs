@@ -1,7 +1,7 @@
 //! The plan of a whole image: every inode's number, every file's blocks, before a byte is written.
 //!
-//! Owns the order of things on the device and all numbers that follow. Does **not** own reading sources or writing
-//! (see [`crate::write`]); it never sees a file's content, only its size and holes.
+//! Owns the order of things on the device and all numbers that follow. Does **not** own reading sources or
+//! writing (see [`crate::write`]); it never sees a file's content, only its size and holes.
 //!
 //! Order on the device, behind the group metadata that [`crate::layout`] placed:
 //!
@@ -49,8 +49,8 @@ const LINKS_MAX: u32 = 65_000;
 pub enum Style {
     /// Every block where mke2fs would put it: the journal in the middle, room behind lonely bitmaps.
     LikeMke2fs,
-    /// Nothing between the metadata and the files but the journal, so that an image can be cut right behind its last
-    /// file.
+    /// Nothing between the metadata and the files but the journal, so that an image can be cut right behind
+    /// its last file.
     Packed,
 }
 
@@ -188,8 +188,8 @@ pub(crate) fn packer_of(sb: &Superblock, geometry: &Geometry) -> Result<DirPacke
     })
 }
 
-/// Blocks that lost+found has at least: 16 KiB, two blocks, at most twelve, as mke2fs makes it; with inline_data its
-/// first 60 bytes count as a block there.
+/// Blocks that lost+found has at least: 16 KiB, two blocks, at most twelve, as mke2fs makes it; with
+/// inline_data its first 60 bytes count as a block there.
 fn lost_found_blocks(block_size: u64, features: &Features) -> u32 {
     (16_384 / block_size).clamp(2, 12) as u32 - u32::from(features.has_incompat(Features::INLINE_DATA))
 }
@@ -270,7 +270,8 @@ pub(crate) enum LogicalRuns {
     Sparse(Vec<(u64, u64)>),
 }
 
-/// The logical blocks of a regular file that hold data, rounded to units of `ratio` blocks but not past its end.
+/// The logical blocks of a regular file that hold data, rounded to units of `ratio` blocks but not past its
+/// end.
 pub(crate) fn logical_runs(tree: &Tree, node_index: u32, bs: u64, ratio: u64) -> LogicalRuns {
     let node = &tree.nodes[node_index as usize];
     let byte_runs: Vec<(u64, u64)> = match tree.content(node) {
@@ -303,8 +304,8 @@ fn identify(sb: &mut Superblock, input: &Input<'_>) {
         sb.checksum_seed = base::checksum::crc32c(!0, &sb.uuid);
     }
     sb.mkfs_time = input.time;
-    // An image's time is its newest file's, which may be ahead of a clock: e2fsck finds fault with a last write in the
-    // future (on boards without a clock, every time). 0 is "not written since it was made".
+    // An image's time is its newest file's, which may be ahead of a clock: e2fsck finds fault with a last
+    // write in the future (on boards without a clock, every time). 0 is "not written since it was made".
     sb.wtime = if input.style == Style::Packed { 0 } else { input.time };
     sb.lastcheck = input.time;
 }
@@ -333,7 +334,8 @@ impl<'t> Plan<'t> {
             csum: superblock.features.metadata_csum(),
         };
         let nodes = input.tree.nodes.len();
-        // Without checksums of descriptors nothing says where a table's unused part begins: the kernel reads all of it.
+        // Without checksums of descriptors nothing says where a table's unused part begins: the kernel reads
+        // all of it.
         let features = &superblock.features;
         let can_be_lazy = features.metadata_csum() || features.has_ro_compat(Features::GDT_CSUM);
         let mut plan = Self {

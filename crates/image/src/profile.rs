@@ -1,7 +1,8 @@
 //! What a target can mount, check and boot from: `--profile NAME`.
 //!
-//! Owns the facts about targets: which kernel, e2fsck and boot loader they have, and since when each of those knows a
-//! feature. Does **not** own the user's own choices (they come on top, see [`crate::options::FeatureEdit`]).
+//! Owns the facts about targets: which kernel, e2fsck and boot loader they have, and since when each of those
+//! knows a feature. Does **not** own the user's own choices (they come on top, see
+//! [`crate::options::FeatureEdit`]).
 //!
 //! ```text
 //! mke2fs 1.47's default set
@@ -17,11 +18,11 @@
 //! 2. Every profile is a set that can be made as it is.
 //! 3. Where the facts are unsure, the feature is left out and the notes say so.
 //!
-//! Sources: ext4(5), section "Kernel support" (first kernel without known serious bugs, so 3.18 for `metadata_csum`,
-//! whose journal format changed then); e2fsprogs release notes; Debian's e2fsprogs changelog (1.47.0-2 and 1.47.1~rc1-1
-//! on `orphan_file` and `metadata_csum_seed`); tests with `grub-fstest` of Debian 11 and 12; U-Boot commits "Refuse to
-//! mount filesystems with 64bit feature set" and "do not write on filesystem with metadata_csum feature"; the Syslinux
-//! wiki's page Filesystem; AOSP's mke2fs.conf.
+//! Sources: ext4(5), section "Kernel support" (first kernel without known serious bugs, so 3.18 for
+//! `metadata_csum`, whose journal format changed then); e2fsprogs release notes; Debian's e2fsprogs changelog
+//! (1.47.0-2 and 1.47.1~rc1-1 on `orphan_file` and `metadata_csum_seed`); tests with `grub-fstest` of Debian
+//! 11 and 12; U-Boot commits "Refuse to mount filesystems with 64bit feature set" and "do not write on
+//! filesystem with metadata_csum feature"; the Syslinux wiki's page Filesystem; AOSP's mke2fs.conf.
 
 use std::fmt;
 use std::sync::LazyLock;

@@ -1,7 +1,8 @@
 //! Rules by path: owners, modes, devices and links that are named by the user rather than found in a source.
 //!
-//! Owns: what a rule means, applying it to a tree, and the text formats of tables: genext2fs's device tables (makedevs, Buildroot)
-//! and mtree(5). Does **not** own: the command line's spelling of single rules, the tree.
+//! Owns: what a rule means, applying it to a tree, and the text formats of tables: genext2fs's device tables
+//! (makedevs, Buildroot) and mtree(5). Does **not** own: the command line's spelling of single rules, the
+//! tree.
 //!
 //! ```text
 //! # path         type mode uid gid major minor start inc count        /set type=file uid=0 gid=0
@@ -9,8 +10,8 @@
 //! /dev/console   c    600  0   0   5     1     -     -   -            ./dev/console type=char mode=0600 device=native,5,1
 //! /dev/tty       c    666  0   0   4     0     0     1   4            ./lib type=link link=usr/lib
 //! ```
-//! Both of the same kind: what a line names is made where it is missing (but a regular file, whose bytes no table has), and gets the
-//! mode and owner of the line.
+//! Both of the same kind: what a line names is made where it is missing (but a regular file, whose bytes no
+//! table has), and gets the mode and owner of the line.
 //!
 //! Invariants
 //! 1. Rules are applied in order, after owners were mapped: their ids are those of the image.

@@ -1,7 +1,7 @@
 //! From choices to numbers: the superblock's geometry fields for a device of so many blocks.
 //!
-//! Follows the rules of libext2fs (mke2fs(8)), so that dumpe2fs shows the same numbers for the same choices. Does
-//! **not** choose where anything lies (see [`crate::layout`]).
+//! Follows the rules of libext2fs (mke2fs(8)), so that dumpe2fs shows the same numbers for the same choices.
+//! Does **not** choose where anything lies (see [`crate::layout`]).
 
 use base::{BlockSize, Group};
 use ondisk::{Features, Geometry, Superblock, superblock};
@@ -55,7 +55,8 @@ pub enum SizingFault {
     },
 }
 
-/// Groups that are laid out at most: 2 PiB in blocks of 4 KiB. Each costs memory here, and time at every mount.
+/// Groups that are laid out at most: 2 PiB in blocks of 4 KiB. Each costs memory here, and time at every
+/// mount.
 const GROUPS_MAX: u64 = 1 << 24;
 
 fn limit(what: &'static str, found: u64, limits: impl Into<String>) -> SizingFault {
@@ -172,7 +173,8 @@ fn choose_group_size(
     bs: BlockSize,
     ratio: u64,
 ) -> Result<(), SizingFault> {
-    // A group's free count has 16 bits without the 64bit feature, so 64 KiB blocks cannot use all of their bitmap.
+    // A group's free count has 16 bits without the 64bit feature, so 64 KiB blocks cannot use all of their
+    // bitmap.
     let most = (8 * bs.bytes()).min(65_528);
     let clusters = match options.blocks_per_group {
         None => most,
@@ -227,7 +229,8 @@ fn choose_backups(options: &FormatOptions, sb: &mut Superblock) -> Result<(), Si
     Ok(())
 }
 
-/// Finds inodes per group, reserved descriptor blocks and the final number of blocks, going round until all agree.
+/// Finds inodes per group, reserved descriptor blocks and the final number of blocks, going round until all
+/// agree.
 fn settle(
     options: &FormatOptions,
     sb: &mut Superblock,

@@ -1,8 +1,9 @@
 //! Finding the size: the smallest file system that holds the tree, or a check that a given size does.
 //!
-//! The plan is a function of the number of blocks, and it says where its last block is. Cutting the device right there
-//! makes a smaller file system, whose plan ends earlier or at the same place; the search goes down until nothing changes.
-//! Descriptor tables, inode tables and the journal shrink in steps, so the last steps are tried one by one.
+//! The plan is a function of the number of blocks, and it says where its last block is. Cutting the device
+//! right there makes a smaller file system, whose plan ends earlier or at the same place; the search goes
+//! down until nothing changes. Descriptor tables, inode tables and the journal shrink in steps, so the last
+//! steps are tried one by one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -89,8 +90,8 @@ impl<'t> Solver<'_, 't> {
                 return Err(SolveFault::Plan(PlanFault::Full));
             }
         };
-        // Going down ends where one block less does not fit; but below a step, where something that costs room goes
-        // away, the tree may fit again.
+        // Going down ends where one block less does not fit; but below a step, where something that costs
+        // room goes away, the tree may fit again.
         loop {
             let steps = self.steps_below(best, inodes)?;
             let mut lower = None;
@@ -107,8 +108,8 @@ impl<'t> Solver<'_, 't> {
         }
     }
 
-    /// Sizes below `blocks` at which a file system has less metadata than right above: the last with a smaller journal
-    /// (or none), and the last with a group less.
+    /// Sizes below `blocks` at which a file system has less metadata than right above: the last with a
+    /// smaller journal (or none), and the last with a group less.
     fn steps_below(&self, blocks: u64, inodes: u64) -> Result<Vec<u64>, SolveFault> {
         let mut steps = Vec::new();
         if self.options.journal_size == JournalSize::Auto {
@@ -141,8 +142,8 @@ impl<'t> Solver<'_, 't> {
     /// From a plan that fits down to a size of which one block less does not fit.
     fn descend(&self, plan: Plan<'t>, inodes: u64) -> Result<u64, SolveFault> {
         let mut fits = plan.geometry().blocks;
-        // A plan that ends at the device's end may still fit one block less: descriptors reserved for growth follow the
-        // size, and one of them may go.
+        // A plan that ends at the device's end may still fit one block less: descriptors reserved for growth
+        // follow the size, and one of them may go.
         let mut next = plan.used_end().min(fits - 1);
         drop(plan);
         loop {
@@ -200,8 +201,9 @@ impl Default for SizeChoice {
 /// its number of inodes per group never changes.
 const SMALLEST_GROUP_RATIO: u64 = 64 << 10;
 
-/// The bytes per inode that every group of an image should have: as mke2fs would choose for the size to grow to, and a quarter of the usual number where
-/// nothing is said. A number of inodes that was given is not raised, nor that of a given size.
+/// The bytes per inode that every group of an image should have: as mke2fs would choose for the size to grow
+/// to, and a quarter of the usual number where nothing is said. A number of inodes that was given is not
+/// raised, nor that of a given size.
 #[must_use]
 pub fn group_ratio(options: &FormatOptions, choice: SizeChoice) -> Option<u64> {
     if options.inodes.is_some() {
@@ -223,8 +225,8 @@ fn usual_inodes(options: &FormatOptions, blocks: u64, block_size: BlockSize) -> 
     bytes / options.inode_ratio.unwrap_or(usage.inode_ratio()).max(block_size.bytes())
 }
 
-/// Plans the tree for the size chosen. The image's length in bytes comes with the plan; `cancel`, set by another thread,
-/// ends the search.
+/// Plans the tree for the size chosen. The image's length in bytes comes with the plan; `cancel`, set by
+/// another thread, ends the search.
 ///
 /// # Errors
 /// See [`SolveFault`].
@@ -235,7 +237,8 @@ pub fn solve<'t>(
     cancel: &AtomicBool,
 ) -> Result<(Plan<'t>, u64), SolveFault> {
     let options = input.options;
-    // Any size will do to find out what the tree needs; 2^20 blocks have room for every feature, and few inodes fit any group.
+    // Any size will do to find out what the tree needs; 2^20 blocks have room for every feature, and few
+    // inodes fit any group.
     let sample = sizing::size(options, block_size, 1 << 20, Some(1), Tail::Keep)?;
     let needs = Needs::new(input, &sample).map_err(SolveFault::Plan)?;
     let solver = Solver { input, options, block_size, needs, cancel };
@@ -279,7 +282,8 @@ pub fn solve<'t>(
             }
             let needed = solver.smallest(least_inodes)?;
             if needed <= blocks {
-                // It fits a smaller device, whose journal is smaller: make that file system inside of the size given.
+                // It fits a smaller device, whose journal is smaller: make that file system inside of the
+                // size given.
                 if let Some(plan) = solver.attempt(needed, least_inodes)? {
                     return Ok((plan, bytes));
                 }

@@ -39,7 +39,8 @@ impl Space {
         Self { taken: BTreeMap::new(), unit: unit.max(1) }
     }
 
-    /// The same blocks taken, from now on in units of `unit` blocks: a unit of which any block is taken is taken whole.
+    /// The same blocks taken, from now on in units of `unit` blocks: a unit of which any block is taken is
+    /// taken whole.
     #[must_use]
     pub fn in_units(&self, unit: u64) -> Self {
         let mut coarse = Self::new(unit);
@@ -116,7 +117,8 @@ impl Space {
         }
     }
 
-    /// Takes `len` blocks from the free gaps behind `from`, in order; the runs, or how many blocks were missing.
+    /// Takes `len` blocks from the free gaps behind `from`, in order; the runs, or how many blocks were
+    /// missing.
     pub fn allocate(&mut self, from: u64, to: u64, len: u64) -> Result<Vec<Run>, u64> {
         let mut runs = Vec::new();
         let (mut at, mut left) = (from, len);

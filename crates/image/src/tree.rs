@@ -1,8 +1,9 @@
-//! The tree to be built, merged from all sources, compact enough for millions of files (about 120 bytes each).
+//! The tree to be built, merged from all sources, compact enough for millions of files (about 120 bytes
+//! each).
 //!
-//! Owns names, metadata, the merge rules (later sources on top, whiteouts, opaque directories) and hard links. Does
-//! **not** own inode numbers, places or bytes on disk (see [`crate::plan`]), nor reading sources (see
-//! [`crate::source`]).
+//! Owns names, metadata, the merge rules (later sources on top, whiteouts, opaque directories) and hard
+//! links. Does **not** own inode numbers, places or bytes on disk (see [`crate::plan`]), nor reading sources
+//! (see [`crate::source`]).
 //!
 //! Nodes are inodes, records are names. Both live in flat vectors and point to each other by index:
 //!
@@ -59,7 +60,8 @@ pub struct Node {
     pub xattrs: u32,
     /// Index into [`Tree::times`], or [`NONE`]: the times that the source knows besides mtime.
     pub times: u32,
-    /// By type: a directory's index in [`Tree::dirs`]; a symlink's target in [`Tree::names`]; a file's [`Content`].
+    /// By type: a directory's index in [`Tree::dirs`]; a symlink's target in [`Tree::names`]; a file's
+    /// [`Content`].
     pub content: u32,
     /// A directory source's file with holes: index into [`Tree::sparse`]; else [`NONE`].
     pub sparse: u32,
@@ -163,7 +165,8 @@ pub struct Tree {
     pub sparse: Vec<Box<[(u64, u64)]>>,
     /// Times besides mtime, where the source's are kept.
     pub times: Vec<ExtraTimes>,
-    /// Files of directory sources that another source gave a further name: the name by which they can be opened.
+    /// Files of directory sources that another source gave a further name: the name by which they can be
+    /// opened.
     source_names: HashMap<u32, u32>,
     index: HashTable<u32>,
     xattr_ids: HashMap<Vec<Xattr>, u32>,
@@ -232,7 +235,8 @@ impl Tree {
         parts.join(&b'/')
     }
 
-    /// The name by which a file of a directory source can be opened there: not one that a later source gave it.
+    /// The name by which a file of a directory source can be opened there: not one that a later source gave
+    /// it.
     #[must_use]
     pub fn source_record(&self, node: u32) -> &Record {
         let own = self.nodes[node as usize].record;

@@ -1,16 +1,17 @@
 //! Writing a planned image: every thread takes the next piece of the device and writes it with large writes.
 //!
-//! Owns the bytes of metadata (descriptors, bitmaps, inode tables, directories) and the copying of contents. Does **not**
-//! own any choice of place: the plan says where everything goes, so the threads need no locks and the bytes do not
-//! depend on how many there are.
+//! Owns the bytes of metadata (descriptors, bitmaps, inode tables, directories) and the copying of contents.
+//! Does **not** own any choice of place: the plan says where everything goes, so the threads need no locks
+//! and the bytes do not depend on how many there are.
 //!
-//! Order: contents, directories and tables in any order; the superblock last. Until then the image is not one.
+//! Order: contents, directories and tables in any order; the superblock last. Until then the image is not
+//! one.
 //!
 //! Invariants
 //! 1. Each block is written at most once; on a device with old content, the first 4 KiB are zeroed before.
 //! 2. On a fresh device, blocks that would be all zero are not written: holes stay holes.
-//! 3. A content whose size changed while it was read makes the whole build fail, with all such files listed, unless
-//!    the caller tolerates changes.
+//! 3. A content whose size changed while it was read makes the whole build fail, with all such files listed,
+//!    unless the caller tolerates changes.
 
 mod contents;
 mod groups;
@@ -62,7 +63,8 @@ pub enum WriteFault {
 pub struct Written {
     /// Bytes handed to the device.
     pub bytes: u64,
-    /// Files whose size changed while they were read, and which were padded or cut (only when that was allowed).
+    /// Files whose size changed while they were read, and which were padded or cut (only when that was
+    /// allowed).
     pub changed_files: u64,
 }
 
@@ -181,7 +183,8 @@ impl Writer<'_, '_> {
             return Ok(());
         }
         let log2 = self.plan.geometry().block_size.log2();
-        // The boot sectors and the superblock; a few KiB at the end may hold a RAID or GPT label, which is not ours.
+        // The boot sectors and the superblock; a few KiB at the end may hold a RAID or GPT label, which is
+        // not ours.
         self.device.zero_at(0, 4096.min(self.device.size_bytes()))?;
         for run in &self.plan.zero_runs {
             self.device.zero_at(run.start << log2, run.len << log2)?;
@@ -313,7 +316,8 @@ impl Writer<'_, '_> {
                     special.inode.encode(bytes);
                     return Ok(Some(special.inode.generation));
                 }
-                // Reserved inodes are sealed although empty: the kernel verifies the boot loader's when asked for it.
+                // Reserved inodes are sealed although empty: the kernel verifies the boot loader's when asked
+                // for it.
                 return Ok((ino < Ino::FIRST).then_some(0));
             }
         };

@@ -1,11 +1,13 @@
-//! Planning extended attributes: what goes into the inode, what into a shared block, what into an inode of its own.
+//! Planning extended attributes: what goes into the inode, what into a shared block, what into an inode of
+//! its own.
 //!
 //! Each distinct set of attributes is planned once, however many inodes carry it.
 //!
 //! Invariants
-//! 1. An attribute goes into the inode if there is room, else into the set's block; a value that does not fit into a
-//!    block with the others goes into an EA inode, if the feature allows it.
-//! 2. A block is shared by at most 1024 inodes, the kernel's limit; a set with more users gets several copies.
+//! 1. An attribute goes into the inode if there is room, else into the set's block; a value that does not fit
+//!    into a block with the others goes into an EA inode, if the feature allows it.
+//! 2. A block is shared by at most 1024 inodes, the kernel's limit; a set with more users gets several
+//!    copies.
 //! 3. Equal large values share one EA inode.
 //! 4. ACLs without entries, and access ACLs that say no more than the mode, are not stored.
 //!
@@ -271,8 +273,8 @@ fn borrow(attrs: &[DiskAttr]) -> Vec<Attr<'_>> {
         .collect()
 }
 
-/// An attribute as it is stored; `None` for an ACL that says nothing, or no more than the mode does: as the kernel, which keeps
-/// none of those.
+/// An attribute as it is stored; `None` for an ACL that says nothing, or no more than the mode does: as the
+/// kernel, which keeps none of those.
 fn to_disk(xattr: &Xattr) -> Result<Option<DiskAttr>, XattrFault> {
     let shown = || String::from_utf8_lossy(&xattr.name).into_owned();
     let (index, suffix) = split_name(&xattr.name).ok_or_else(|| XattrFault::UnknownPrefix(shown()))?;
@@ -304,7 +306,8 @@ mod tests {
         XattrPlan::new(&[vec![xattr]], &[1], &space)
     }
 
-    /// The kernel keeps no ACL without entries, and no access ACL that says no more than the mode; a default ACL like that it does.
+    /// The kernel keeps no ACL without entries, and no access ACL that says no more than the mode; a default
+    /// ACL like that it does.
     #[test]
     fn acls_that_say_nothing_are_not_stored() {
         let empty = 2u32.to_le_bytes().to_vec();

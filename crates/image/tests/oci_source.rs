@@ -1,4 +1,5 @@
-//! The OCI reader against layouts written here: tags, platforms, whiteouts, and every way in which a layout lies.
+//! The OCI reader against layouts written here: tags, platforms, whiteouts, and every way in which a layout
+//! lies.
 
 use std::fs;
 use std::io::Write;
@@ -308,7 +309,8 @@ fn what_is_no_layout_and_no_layer_is_refused_by_name() {
     assert!(layout.read(None).unwrap_err().contains("this is not an OCI image layout"));
 }
 
-/// Docker makes layers of no bytes, and some tools names that begin as a whiteout and hide nothing. Docker takes both.
+/// Docker makes layers of no bytes, and some tools names that begin as a whiteout and hide nothing. Docker
+/// takes both.
 #[test]
 fn layers_without_bytes_and_whiteouts_of_no_name_are_left_out_with_a_word() {
     let layout = Layout::new();
@@ -322,8 +324,8 @@ fn layers_without_bytes_and_whiteouts_of_no_name_are_left_out_with_a_word() {
     assert_eq!((has("has no bytes at all"), has("whiteout of no name")), (1, 2), "{warnings:?}");
 }
 
-/// The digests of unpacked layers stand in the configuration, whose own digest stands in the manifest. A layer may be packed anew
-/// by another program, so only these say what was meant.
+/// The digests of unpacked layers stand in the configuration, whose own digest stands in the manifest. A
+/// layer may be packed anew by another program, so only these say what was meant.
 #[test]
 fn unpacked_layers_and_the_configuration_are_what_the_image_says() {
     let layout = Layout::new();
@@ -365,7 +367,8 @@ fn unpacked_layers_and_the_configuration_are_what_the_image_says() {
     assert!(layout.read(None).unwrap_err().starts_with("cannot open "));
 }
 
-/// A few MiB of zstd or gzip can be made to unpack to terabytes of zeros, which the disk beside the image would have to hold.
+/// A few MiB of zstd or gzip can be made to unpack to terabytes of zeros, which the disk beside the image
+/// would have to hold.
 #[test]
 fn a_layer_that_unpacks_to_more_than_it_may_is_refused() {
     let layout = Layout::new();
@@ -383,7 +386,8 @@ fn a_layer_that_unpacks_to_more_than_it_may_is_refused() {
     );
 }
 
-/// `arm` without a variant means v7 to Docker: the best image that runs there is taken, not the first one that is listed.
+/// `arm` without a variant means v7 to Docker: the best image that runs there is taken, not the first one
+/// that is listed.
 #[test]
 fn the_best_variant_of_an_architecture_is_taken() {
     let layout = Layout::new();
@@ -408,7 +412,8 @@ fn the_best_variant_of_an_architecture_is_taken() {
     assert!(chosen(&["v7", "v8"], "arm/v6").unwrap_err().contains("no image for linux/arm/v6"));
 }
 
-/// The same image as an archive of the layout, as `docker save` wrote it before it was a layout, and as skopeo's `dir:`.
+/// The same image as an archive of the layout, as `docker save` wrote it before it was a layout, and as
+/// skopeo's `dir:`.
 #[test]
 fn archives_and_directories_of_other_tools_hold_images_too() {
     let layout = Layout::new();

@@ -1,5 +1,5 @@
-//! The plan's own rules, on random trees and choices: every block has one owner, the counts agree with what is taken, the
-//! size is the smallest, and the order of reading does not matter.
+//! The plan's own rules, on random trees and choices: every block has one owner, the counts agree with what
+//! is taken, the size is the smallest, and the order of reading does not matter.
 
 use std::collections::BTreeMap;
 

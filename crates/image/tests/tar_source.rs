@@ -1,4 +1,5 @@
-//! The tar reader against archives that GNU tar wrote, archives made by hand to be wrong, and bytes changed at random.
+//! The tar reader against archives that GNU tar wrote, archives made by hand to be wrong, and bytes changed
+//! at random.
 //!
 //! Tests that need GNU tar (or setfattr, setfacl) say so and pass where it is missing.
 
@@ -271,8 +272,8 @@ fn sparse_files_keep_their_holes_in_every_form() {
     let dir = tree();
     let tree = dir.path().join("tree");
     let mut expected = Vec::new();
-    // 4 pairs fit the old header, 21 an extension block: 3, 30 and 300 runs need none, two and many; and in PAX 1.0
-    // the map of 300 needs more than one block.
+    // 4 pairs fit the old header, 21 an extension block: 3, 30 and 300 runs need none, two and many; and in
+    // PAX 1.0 the map of 300 needs more than one block.
     for (count, tail) in [(3u64, 0u64), (30, 1 << 20), (300, 5)] {
         let path = tree.join(format!("holes-{count}"));
         let file = File::create(&path).unwrap();
@@ -553,7 +554,8 @@ fn refusals_say_where_what_and_what_to_do() {
 
 #[test]
 fn whatever_the_cut_it_is_noticed() {
-    // Byte 0 header, 512 content, 1024 pax header, 1536 records, 2048 header, 2560 + 3072 content, 3584 end mark.
+    // Byte 0 header, 512 content, 1024 pax header, 1536 records, 2048 header, 2560 + 3072 content, 3584 end
+    // mark.
     let records = pax(b'x', &[("SCHILY.xattr.user.a", b"value")]);
     let whole = ended([member("a", b'0', b"hello"), records, member("b", b'0', &[b'x'; 700])].concat());
     assert_eq!(whole.len(), 4608);

@@ -59,7 +59,8 @@ impl<'a> Change<'a> {
         self.live.shared()
     }
 
-    /// Gives `with` an editor of a directory that is kept in blocks. The caller holds its operation lock alone.
+    /// Gives `with` an editor of a directory that is kept in blocks. The caller holds its operation lock
+    /// alone.
     ///
     /// # Errors
     /// What the editor says, or why there is none.
@@ -75,7 +76,8 @@ impl<'a> Change<'a> {
         Ok(done)
     }
 
-    /// As [`with_dir`](Self::with_dir), and then a change of the directory's values that goes with it, unless `with` failed.
+    /// As [`with_dir`](Self::with_dir), and then a change of the directory's values that goes with it, unless
+    /// `with` failed.
     ///
     /// # Errors
     /// As [`with_dir`](Self::with_dir).
@@ -141,13 +143,13 @@ impl<'a> Change<'a> {
         done
     }
 
-    /// Unmaps and frees what the inode has from logical block `from` on: a bounded part, from the end backwards. `true` when
-    /// all is done; else call again, with another handle: the inode is an orphan meanwhile. Needs
-    /// [`cut_credits`](Self::cut_credits).
+    /// Unmaps and frees what the inode has from logical block `from` on: a bounded part, from the end
+    /// backwards. `true` when all is done; else call again, with another handle: the inode is an orphan
+    /// meanwhile. Needs [`cut_credits`](Self::cut_credits).
     ///
     /// # Errors
-    /// A block cannot be read: what was done so far is whole, unless some of the tree was changed. Or a block is free already, or
-    /// its bitmap cannot be read: then it is unmapped all the same, and lost at worst.
+    /// A block cannot be read: what was done so far is whole, unless some of the tree was changed. Or a block
+    /// is free already, or its bitmap cannot be read: then it is unmapped all the same, and lost at worst.
     pub fn cut(&self, node: &Arc<Node>, from: u64) -> Result<bool, Fault> {
         self.punch(node, from..1 << 32).map(|left| left.is_none())
     }
@@ -166,7 +168,8 @@ impl<'a> Change<'a> {
         self.fill_dir(node, format, fill)
     }
 
-    /// Gives a directory without blocks its first one: `fill` gets zeros, and puts "." and ".." there and what else it holds.
+    /// Gives a directory without blocks its first one: `fill` gets zeros, and puts "." and ".." there and
+    /// what else it holds.
     ///
     /// # Errors
     /// No space; or a block cannot be read. Nothing was changed.
@@ -215,14 +218,15 @@ impl<'a> Change<'a> {
         mapping::credits_remove(5, EXTENTS_PER_STEP, shared.geometry.block_size) + 2 * EXTENTS_PER_STEP + 8
     }
 
-    /// Frees blocks that `map` has no more, in the order in which they were unmapped. What can be freed is, also after a fault.
+    /// Frees blocks that `map` has no more, in the order in which they were unmapped. What can be freed is,
+    /// also after a fault.
     fn free(&self, space: &Space<'_>, map: &FileMap, gone: &[Gone], is_meta: bool) -> Result<(), ReadFault> {
         let geometry = &self.shared().geometry;
         let mut freed = Ok(());
         let told = clusters::unused(geometry, &self.shared().buffers, map, gone, &mut |blocks| {
             let len = blocks.end - blocks.start;
-            // Not what stays the inode's with its cluster: that may be logged again by the same transaction, which would drop it. All
-            // of the cluster then, what was unmapped before too.
+            // Not what stays the inode's with its cluster: that may be logged again by the same transaction,
+            // which would drop it. All of the cluster then, what was unmapped before too.
             if is_meta {
                 blocks.clone().for_each(|block| self.edit.revoke(Pblk(block)));
             }
@@ -242,8 +246,8 @@ impl<'a> Change<'a> {
         self.alloc.free(self.edit, Pblk(blocks.start), blocks.end - blocks.start, false)
     }
 
-    /// One block for data of `values` that is kept as metadata (a symbolic link's target, an attribute's value, a quota file),
-    /// mapped at `lblk`.
+    /// One block for data of `values` that is kept as metadata (a symbolic link's target, an attribute's
+    /// value, a quota file), mapped at `lblk`.
     ///
     /// # Errors
     /// No space; or a block cannot be read.
@@ -345,7 +349,8 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Was all that was given back freed? A block whose bitmap cannot be read would stay in use without an owner.
+    /// Was all that was given back freed? A block whose bitmap cannot be read would stay in use without an
+    /// owner.
     fn freed(&self) -> Result<(), ReadFault> {
         self.unfreed.take().map_or(Ok(()), Err)
     }

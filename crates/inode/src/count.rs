@@ -1,7 +1,8 @@
-//! i_blocks: how many blocks an inode has, in the units that its flags name; and what kind of content it has. The one place that
-//! adds to it.
+//! i_blocks: how many blocks an inode has, in the units that its flags name; and what kind of content it has.
+//! The one place that adds to it.
 //!
-//! It counts data, nodes of the map, the attribute block and the values in inodes of their own, whole clusters each.
+//! It counts data, nodes of the map, the attribute block and the values in inodes of their own, whole
+//! clusters each.
 //!
 //! ```text
 //!   without the feature huge_file     32 bits of 512 bytes; the high half means nothing
@@ -9,7 +10,8 @@
 //!   with it and the flag HUGE_FILE    48 bits of file-system blocks
 //! ```
 //!
-//! As the kernel writes it: the flag only where 48 bits of 512 bytes do not suffice, taken off again where they do.
+//! As the kernel writes it: the flag only where 48 bits of 512 bytes do not suffice, taken off again where
+//! they do.
 //!
 //! Source: kernel Documentation/filesystems/ext4/inodes.rst.
 

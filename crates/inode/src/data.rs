@@ -1,4 +1,5 @@
-//! The bytes of a regular file that is being written: in memory first, where blocks are promised and not chosen.
+//! The bytes of a regular file that is being written: in memory first, where blocks are promised and not
+//! chosen.
 //!
 //! ```text
 //!            delay: promise          run of dirty bytes        allocate unwritten        write         convert, size
@@ -6,13 +7,15 @@
 //!   read  <----------------- pages <------------------- device (what is not here)
 //! ```
 //!
-//! Owns: what a file has in memory besides its inode ([`FileData`]): its bytes, what is known of its blocks, its size, promises.
-//! Does **not** own: transactions, when something is written (see `volume`), the map on disk (see `mapping`).
+//! Owns: what a file has in memory besides its inode ([`FileData`]): its bytes, what is known of its blocks,
+//! its size, promises. Does **not** own: transactions, when something is written (see `volume`), the map on
+//! disk (see `mapping`).
 //!
 //! Invariants
-//! 1. The size here is what reads and stat see. The inode's own (`i_size` on disk) is at most that, and follows the data: less of
-//!    it means that something is dirty or being written.
-//! 2. A block is delayed only while its bytes are dirty or being written, or the writer that promised it holds the operation lock.
+//! 1. The size here is what reads and stat see. The inode's own (`i_size` on disk) is at most that, and
+//!    follows the data: less of it means that something is dirty or being written.
+//! 2. A block is delayed only while its bytes are dirty or being written, or the writer that promised it
+//!    holds the operation lock.
 //! 3. In memory, bytes behind the size in the last block are zeros.
 //! 4. The map changes under `mapping`, held exclusively, and the inode's values; readers of the map hold one
 //!    of them (the operation lock does not exclude write-back). Locks, in order: operation lock, handle,
@@ -39,33 +42,36 @@ use crate::live::Values;
 use crate::unconverted::Unconverted;
 use crate::{Fault, Node, Shared};
 
-/// How bytes get from memory to the device: chosen for the volume, and for each file when it is first in memory: one whose map has no
-/// extents goes block by block in any case.
+/// How bytes get from memory to the device: chosen for the volume, and for each file when it is first in
+/// memory: one whose map has no extents goes block by block in any case.
 ///
-/// (The kernel goes block by block on the whole file system where there may be inline data, encryption or verity. Here bytes leave
-/// the inode before they are written by range, and encrypted and verity files are not written to.)
+/// (The kernel goes block by block on the whole file system where there may be inline data, encryption or
+/// verity. Here bytes leave the inode before they are written by range, and encrypted and verity files are
+/// not written to.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DataPath {
-    /// By ranges, in large folios: blocks are allocated unwritten, and converted, with the size, when the bytes are there. Nothing
-    /// is ordered: no commit waits for data. The kernel's `buffered_iomap`.
+    /// By ranges, in large folios: blocks are allocated unwritten, and converted, with the size, when the
+    /// bytes are there. Nothing is ordered: no commit waits for data. The kernel's `buffered_iomap`.
     #[default]
     Iomap,
-    /// Block by block, in pages: blocks are allocated as written, and no commit that says so goes before their bytes are there. The
-    /// kernel's `nobuffered_iomap` with `data=ordered`.
+    /// Block by block, in pages: blocks are allocated as written, and no commit that says so goes before
+    /// their bytes are there. The kernel's `nobuffered_iomap` with `data=ordered`.
     Ordered,
-    /// As [`Ordered`](Self::Ordered), but commits do not wait: after a crash a file may hold what its blocks held before. The
-    /// kernel's `data=writeback`.
+    /// As [`Ordered`](Self::Ordered), but commits do not wait: after a crash a file may hold what its blocks
+    /// held before. The kernel's `data=writeback`.
     Writeback,
-    /// Bytes go through the journal, as metadata does, and are written home later: after a crash each block has the bytes of one write
-    /// or of the next. Twice the bytes to the device. The kernel's `data=journal`; without a journal as [`Writeback`](Self::Writeback).
+    /// Bytes go through the journal, as metadata does, and are written home later: after a crash each block
+    /// has the bytes of one write or of the next. Twice the bytes to the device. The kernel's `data=journal`;
+    /// without a journal as [`Writeback`](Self::Writeback).
     Journal,
 }
 
-/// Bytes of memory per entry of what is known of files' blocks: of it there is a share of the budget at most, and less when that is spent.
+/// Bytes of memory per entry of what is known of files' blocks: of it there is a share of the budget at most,
+/// and less when that is spent.
 const ENTRY_BYTES: u64 = 24;
 
-/// Memory that a file with cached data takes besides that data and its inode: this structure, and its entries in the page cache (one
-/// chunk and one folio) and in the extent-status cache.
+/// Memory that a file with cached data takes besides that data and its inode: this structure, and its entries
+/// in the page cache (one chunk and one folio) and in the extent-status cache.
 pub(crate) const FILE_BYTES: usize = size_of::<FileData>() + 2048;
 
 /// What all files' data of a volume share.
@@ -79,7 +85,8 @@ pub struct FileCaches {
     dirty: Mutex<HashMap<u64, Arc<Node>>>,
     /// Is one among them that [is rewritten](crate::Values::is_rewritten)?
     has_rewritten: AtomicBool,
-    /// Those with bytes that could not be written back, by the cache's key: they stay in memory until those leave it.
+    /// Those with bytes that could not be written back, by the cache's key: they stay in memory until those
+    /// leave it.
     lost: Mutex<HashMap<u64, Arc<Node>>>,
 }
 
@@ -117,8 +124,8 @@ impl FileCaches {
         self.path
     }
 
-    /// What a file gets that has nothing in memory yet. `changed_in`: the last transaction that changed its inode, maybe its size or
-    /// that it is there at all.
+    /// What a file gets that has nothing in memory yet. `changed_in`: the last transaction that changed its
+    /// inode, maybe its size or that it is there at all.
     pub(crate) fn file(&self, shared: &Shared, ino: base::Ino, values: &Values) -> FileData {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let block_bytes = shared.geometry.block_size.bytes() as u32;
@@ -146,7 +153,8 @@ impl FileCaches {
         }
     }
 
-    /// Something of this file is dirty: it stays in memory until [`settle`](Self::settle) finds that nothing is.
+    /// Something of this file is dirty: it stays in memory until [`settle`](Self::settle) finds that nothing
+    /// is.
     ///
     /// Called before the bytes become dirty, so that write-back finds the file, and after.
     pub fn note_dirty(&self, node: &Arc<Node>, data: &FileData) {
@@ -258,8 +266,8 @@ impl FileData {
         self.budget.charge(FILE_BYTES);
     }
 
-    /// Whether it can be evicted and read again from the device, where the inode's size is `on_disk`: it has no dirty data, no delayed
-    /// allocation and no error to report.
+    /// Whether it can be evicted and read again from the device, where the inode's size is `on_disk`: it has
+    /// no dirty data, no delayed allocation and no error to report.
     pub(crate) fn is_idle(&self, on_disk: u64) -> bool {
         let is_settled = !self.is_listed.load(Ordering::Acquire) && self.pages.is_clean();
         is_settled && self.promised() == 0 && self.size() == on_disk && !self.pages.had_errors()
@@ -277,7 +285,8 @@ impl FileData {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Changes [`size`](Self::size). The caller holds the operation lock alone, and `mapping` exclusively to make it less.
+    /// Changes [`size`](Self::size). The caller holds the operation lock alone, and `mapping` exclusively to
+    /// make it less.
     pub fn set_size(&self, size: u64) {
         self.pages.cut_end(size);
         self.size.store(size, Ordering::Release);
@@ -344,8 +353,8 @@ impl FileData {
         self.known.map(lblk, len, &mut OnDisk::new(shared, node), Keep::No)
     }
 
-    /// Promises blocks for what is a hole of `len` blocks from `lblk` on; how many of them are promised or allocated now, and whether
-    /// they were promised by this call. The caller holds the operation lock alone.
+    /// Promises blocks for what is a hole of `len` blocks from `lblk` on; how many of them are promised or
+    /// allocated now, and whether they were promised by this call. The caller holds the operation lock alone.
     ///
     /// # Errors
     /// No space: nothing is promised. Or the map cannot be read.
@@ -384,8 +393,9 @@ impl FileData {
         }
     }
 
-    /// The bytes in front of the end on disk that are in its block, if a run of bytes after that block must wait for them: the block is
-    /// dirty or being written, so what it has on the device after that end may be anything, and the size may not go past it yet.
+    /// The bytes in front of the end on disk that are in its block, if a run of bytes after that block must
+    /// wait for them: the block is dirty or being written, so what it has on the device after that end may be
+    /// anything, and the size may not go past it yet.
     #[must_use]
     pub fn end_in_front_of(&self, on_disk: u64, run: &Range<u64>, block_bytes: u64) -> Option<Range<u64>> {
         let block = on_disk & !(block_bytes - 1);

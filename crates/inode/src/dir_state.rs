@@ -1,10 +1,12 @@
-//! What makes changes of a directory fast, and the memory that it takes: charged to the budget, and given back when that is short.
+//! What makes changes of a directory fast, and the memory that it takes: charged to the budget, and given
+//! back when that is short.
 //!
 //! Owns: each directory's cache and its window of blocks; the memory of each. Does **not** own: the content
 //! of a cache (see `dir`).
 //!
 //! Invariants
-//! 1. What is remembered may be forgotten between two operations at any time: it is made again from the blocks.
+//! 1. What is remembered may be forgotten between two operations at any time: it is made again from the
+//!    blocks.
 //! 2. Where a cache has a block agrees with the directory's map: a change of the map that bypasses the
 //!    directory's editor drops the whole cache.
 //! 3. The shrinker waits for no lock: a charging thread may hold a directory's values.

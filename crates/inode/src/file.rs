@@ -155,8 +155,8 @@ impl Inode {
         Ok(len)
     }
 
-    /// Where on the device the bytes from `offset` on lie, when all `len` of them lie there one after the other, as they are,
-    /// and before the end of the file. Else they have to be read.
+    /// Where on the device the bytes from `offset` on lie, when all `len` of them lie there one after the
+    /// other, as they are, and before the end of the file. Else they have to be read.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -187,7 +187,8 @@ impl Inode {
         if !self.is_inline() {
             return Ok(self.fields().block[..(self.size() as usize).min(60)].to_vec());
         }
-        // i_size may be ahead of the data while a write that moves it out is under way: what is missing reads as zeros.
+        // i_size may be ahead of the data while a write that moves it out is under way: what is missing reads
+        // as zeros.
         let places = self.places(shared);
         let value = places.inline_data().map_err(Fault::of(self.ino()))?.unwrap_or_default();
         Ok([&self.fields().block[..], value].concat())
@@ -285,7 +286,8 @@ impl Blocks<'_> {
         self.get(lblk, Kind::DirIndex, |bytes, seed| format.verify(bytes, seed))
     }
 
-    /// For a block that is a hole: how many blocks from there on are, as far as the map knows in one look. 1 for any other.
+    /// For a block that is a hole: how many blocks from there on are, as far as the map knows in one look. 1
+    /// for any other.
     #[must_use]
     pub fn hole_len(&self, lblk: Lblk) -> u32 {
         let left = self.count().saturating_sub(lblk.0);

@@ -70,7 +70,8 @@ impl Inode {
         let seed = shared.inode_seed(ino, fields.generation);
         let kind = FileType::from_mode(fields.mode);
         let size = content_size(&fields, kind, shared);
-        // Changes go by the fields, and what walks a directory would walk as far as a high half without meaning says.
+        // Changes go by the fields, and what walks a directory would walk as far as a high half without
+        // meaning says.
         fields.size = size;
         let rule = |holds, rule, found: u64| {
             Malformed::unless(holds, "inode", rule, found).map_err(|fact| Fault::corrupt(ino, fact))

@@ -15,9 +15,9 @@
 //!    the table on disk has it live.
 //! 3. Only a commit changes table blocks, one commit at a time.
 //! 4. What an inode costs its owners is counted when the list is frozen: see [`Quota`].
-//! 5. Locks, in order: the operation locks of inodes (by number, see `volume`), then a handle, then an inode's values, then the
-//!    lists and blocks. A directory's values come before those of what it holds. Values are not locked across the start of a
-//!    handle.
+//! 5. Locks, in order: the operation locks of inodes (by number, see `volume`), then a handle, then an
+//!    inode's values, then the lists and blocks. A directory's values come before those of what it holds.
+//!    Values are not locked across the start of a handle.
 
 mod changed;
 mod room;
@@ -92,7 +92,8 @@ pub struct Values {
     snapshot: Option<Arc<Inode>>,
     /// Its bytes in memory, of a regular file that was written or read through them.
     data: Option<Arc<FileData>>,
-    /// All that the file held was cut off: what is written to it stands in for that, and is not to be kept in memory for long.
+    /// All that the file held was cut off: what is written to it stands in for that, and is not to be kept in
+    /// memory for long.
     pub is_rewritten: bool,
 }
 
@@ -145,7 +146,8 @@ impl Values {
         }
     }
 
-    /// Bytes of its content, as reads and stat see it: more than the inode on disk says, while some of it is not written back.
+    /// Bytes of its content, as reads and stat see it: more than the inode on disk says, while some of it is
+    /// not written back.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.data.as_ref().map_or(self.fields.size, |data| data.size())
@@ -251,7 +253,8 @@ pub struct Node {
     /// Byte offset in its block of the inode table.
     place_at: u32,
     table_block: Pblk,
-    /// Held exclusively by operations that change the inode, shared by those that need its blocks to stay: before any handle.
+    /// Held exclusively by operations that change the inode, shared by those that need its blocks to stay:
+    /// before any handle.
     pub operation: RwLock<()>,
     values: Mutex<Values>,
     /// The number of opens: the inode is deleted when its last link is gone and this is zero.
@@ -321,7 +324,8 @@ impl Node {
     }
 }
 
-/// With the counts of its `Arc` no more than 320 bytes: a million inodes come and go as fast as their memory does.
+/// With the counts of its `Arc` no more than 320 bytes: a million inodes come and go as fast as their memory
+/// does.
 const _: () = assert!(size_of::<Node>() <= 304);
 
 /// All inodes of a volume that is open for writing, as far as they are in memory.
@@ -330,8 +334,8 @@ pub struct Live {
     files: FileCaches,
     table: Arc<Table>,
     dirs: Arc<DirMemory>,
-    /// What the running transaction changed, in parts by the inodes' numbers: threads that work in different groups of inodes do
-    /// not meet.
+    /// What the running transaction changed, in parts by the inodes' numbers: threads that work in different
+    /// groups of inodes do not meet.
     dirty: Box<[Apart<Mutex<Dirty>>]>,
     /// What the commit under way has to write.
     frozen: Apart<Mutex<Frozen>>,
@@ -343,7 +347,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// No inode in memory yet. Of files: how bytes get to the device, and how what is known of their blocks is forgotten. `forget_orphans`: see `journal::Sabotage`.
+    /// No inode in memory yet. Of files: how bytes get to the device, and how what is known of their blocks
+    /// is forgotten. `forget_orphans`: see `journal::Sabotage`.
     #[must_use]
     pub fn new(
         shared: Arc<Shared>,
@@ -401,7 +406,8 @@ impl Live {
         &self.dirs
     }
 
-    /// Counts what inodes cost their owners from now on, where the file system has quota files. Before any inode is changed.
+    /// Counts what inodes cost their owners from now on, where the file system has quota files. Before any
+    /// inode is changed.
     ///
     /// # Errors
     /// A quota file is damaged: writing would make it worse.

@@ -218,8 +218,8 @@ impl Orphans {
         self.file.as_ref().map_or(0, OrphanFile::blocks_to_come)
     }
 
-    /// Writes what is kept as values (the file's slots) into blocks, as part of the transaction that ends here: no handle is open
-    /// but `edit`.
+    /// Writes what is kept as values (the file's slots) into blocks, as part of the transaction that ends
+    /// here: no handle is open but `edit`.
     ///
     /// # Errors
     /// A block cannot be read.

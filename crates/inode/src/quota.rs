@@ -8,14 +8,15 @@
 //! Operations do not count: an inode's cost follows from its values, and the commit that writes the inode
 //! adds the difference to its last recorded cost. So every change, and every undo of one, is counted right.
 //!
-//! An owner gets its entry before the operation that gives it its first inode ([`Quota::admit`]), which is the last moment to
-//! refuse: entries need blocks, and a commit cannot lack any. An entry stays when its usage goes back to zero.
+//! An owner gets its entry before the operation that gives it its first inode ([`Quota::admit`]), which is
+//! the last moment to refuse: entries need blocks, and a commit cannot lack any. An entry stays when its
+//! usage goes back to zero.
 //!
 //! Does **not** own: limits, which are kept and not enforced, as on a kernel's mount without quota options.
 //!
 //! Invariants
-//! 1. What counts: the root directory and inodes that are not reserved; not the file system's own, and not values of attributes
-//!    in inodes of their own, which count for each inode that names them.
+//! 1. What counts: the root directory and inodes that are not reserved; not the file system's own, and not
+//!    values of attributes in inodes of their own, which count for each inode that names them.
 //! 2. An inode counts from its first commit until the one that frees it, orphans too.
 //! 3. The files' places of entries never move.
 //! 4. Locks: a handle, then a file's `places`, then inodes' values, then `due`.
@@ -82,7 +83,8 @@ impl From<Malformed> for WalkFault {
 }
 
 impl Quota {
-    /// Blocks that an operation's inodes may have entries in: a directory and three inodes, one of which changes its owners.
+    /// Blocks that an operation's inodes may have entries in: a directory and three inodes, one of which
+    /// changes its owners.
     pub const CREDITS: u32 = 5 * 3;
     /// Blocks that [`admit`](Self::admit) may change: the file's own, bitmaps, the map of one file.
     pub const ADMIT_CREDITS: u32 = tree::CHANGED_MAX + 4 * 2 + 16;
@@ -128,8 +130,8 @@ impl Quota {
         Ok(true)
     }
 
-    /// Gives the first of these owners that has none an entry without usage. `false`: some may still lack one, call again with
-    /// another handle of [`ADMIT_CREDITS`](Self::ADMIT_CREDITS).
+    /// Gives the first of these owners that has none an entry without usage. `false`: some may still lack
+    /// one, call again with another handle of [`ADMIT_CREDITS`](Self::ADMIT_CREDITS).
     ///
     /// # Errors
     /// No space, or a file cannot be read: it has its old entries then.
@@ -389,7 +391,8 @@ impl Shared {
     }
 }
 
-/// Values of attributes that have inodes of their own: the inode that names them counts their blocks as its own.
+/// Values of attributes that have inodes of their own: the inode that names them counts their blocks as its
+/// own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ValuesInInodes {
     /// Blocks that they take, whole clusters each.

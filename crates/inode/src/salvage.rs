@@ -1,7 +1,8 @@
 //! Reading a damaged volume: group descriptors by their backups.
 //!
-//! Owns: which descriptors were replaced or believed in spite of a wrong checksum, and the words for it. Does **not** own:
-//! reading them (see [`Shared::descriptor`](crate::Shared::descriptor)). For volumes that are open for reading only.
+//! Owns: which descriptors were replaced or believed in spite of a wrong checksum, and the words for it. Does
+//! **not** own: reading them (see [`Shared::descriptor`](crate::Shared::descriptor)). For volumes that are
+//! open for reading only.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -26,14 +27,16 @@ pub(crate) enum Way {
 /// What is to be done about damaged descriptors, and was.
 #[derive(Debug, Default)]
 pub struct Salvage {
-    /// Blocks of descriptors that are asked first: those beside the backup superblock in use, and the number of the first.
+    /// Blocks of descriptors that are asked first: those beside the backup superblock in use, and the number
+    /// of the first.
     pub(crate) preferred: Option<(Pblk, u32, u32)>,
     backup: Mutex<BTreeSet<u32>>,
     unverified: Mutex<BTreeSet<u32>>,
 }
 
 impl Salvage {
-    /// Where the superblock in use is a backup, the descriptors beside it come first: those of `group` of the geometry.
+    /// Where the superblock in use is a backup, the descriptors beside it come first: those of `group` of the
+    /// geometry.
     #[must_use]
     pub fn beside(geometry: &ondisk::Geometry, group: Option<Group>) -> Self {
         let head = group.map(|group| geometry.group_head(group));

@@ -61,9 +61,9 @@ impl Shared {
         }
     }
 
-    /// The descriptor of a group that exists, verified. Descriptors are read when they are needed: opening reads none. With
-    /// [`salvage`](Self::salvage) a damaged one is replaced by a backup, and where there is none with a right checksum, used as
-    /// it is: the inodes have checksums of their own.
+    /// The descriptor of a group that exists, verified. Descriptors are read when they are needed: opening
+    /// reads none. With [`salvage`](Self::salvage) a damaged one is replaced by a backup, and where there is
+    /// none with a right checksum, used as it is: the inodes have checksums of their own.
     ///
     /// # Errors
     /// It cannot be read, its checksum is wrong, or its tables lie outside the file system.

@@ -4,9 +4,9 @@
 //! 00 header   0C type u8   0D size u8   10 checksum u32 * 8   30 seconds u64   38 nanoseconds u32   3C zeros
 //! ```
 //!
-//! Versions 2 and 3 keep type and size 0, and `checksum[0]` is CRC-32C of the whole block from the journal's seed, the
-//! word itself as zero. Version 1 has type 1, size 4, and `checksum[0]` is the CRC-32 of the transaction's descriptor
-//! and logged blocks.
+//! Versions 2 and 3 keep type and size 0, and `checksum[0]` is CRC-32C of the whole block from the journal's
+//! seed, the word itself as zero. Version 1 has type 1, size 4, and `checksum[0]` is the CRC-32 of the
+//! transaction's descriptor and logged blocks.
 
 use base::{Malformed, checksum::crc32c};
 
@@ -45,8 +45,8 @@ pub enum CommitVerdict {
     Unchecked,
     /// Right.
     Match,
-    /// Right if everything behind the commit header is taken as zero: the header's sector reached the disk, the rest
-    /// of the block did not. jbd2 accepts such a commit.
+    /// Right if everything behind the commit header is taken as zero: the header's sector reached the disk,
+    /// the rest of the block did not. jbd2 accepts such a commit.
     MatchHeaderOnly,
     /// Wrong.
     Mismatch,
@@ -66,8 +66,8 @@ impl CommitBlock {
         self
     }
 
-    /// Is `crc` the version 1 checksum of this transaction? A commit with no checksum at all (type, size and word
-    /// zero) was written before the feature was turned on and matches anything.
+    /// Is `crc` the version 1 checksum of this transaction? A commit with no checksum at all (type, size and
+    /// word zero) was written before the feature was turned on and matches anything.
     #[must_use]
     pub fn matches_v1(&self, crc: u32) -> bool {
         match (self.checksum_type, self.checksum_size, self.checksums[0]) {

@@ -4,9 +4,9 @@
 //! | header | tag 1 | uuid | tag 2 | tag 3 | ... | tag n (LAST) | unused | tail |
 //! ```
 //!
-//! The first tag is followed by a UUID; every other tag says SAME_UUID. A logged block whose first word happens to be
-//! the journal's magic is logged with that word zero and its tag says ESCAPE, or a scan would take it for a journal
-//! block.
+//! The first tag is followed by a UUID; every other tag says SAME_UUID. A logged block whose first word
+//! happens to be the journal's magic is logged with that word zero and its tag says ESCAPE, or a scan would
+//! take it for a journal block.
 
 use base::{Malformed, Pblk};
 
@@ -67,7 +67,8 @@ pub struct Tags<'a> {
     end: usize,
 }
 
-/// The tags of the descriptor `block`, up to the one marked LAST or to the end of the block, as jbd2 counts them.
+/// The tags of the descriptor `block`, up to the one marked LAST or to the end of the block, as jbd2 counts
+/// them.
 ///
 /// Neither header nor tail is looked at: see [`Header::decode`] and [`LogFormat::verify_tail`].
 #[must_use]
@@ -141,8 +142,8 @@ pub struct DescriptorWriter {
 }
 
 impl DescriptorWriter {
-    /// An empty descriptor of transaction `tid`; `uuid` goes behind the first tag (readers skip it, jbd2 and debugfs
-    /// write zeros).
+    /// An empty descriptor of transaction `tid`; `uuid` goes behind the first tag (readers skip it, jbd2 and
+    /// debugfs write zeros).
     #[must_use]
     pub fn new(format: LogFormat, tid: Tid, uuid: [u8; 16]) -> Self {
         let mut bytes = vec![0; format.block_size.len()];

@@ -10,11 +10,11 @@
 //!  8 TAIL       tid, crc, zeros to the end of the block      9 HEAD  features, tid
 //! ```
 //!
-//! A fast commit starts at a block, with HEAD if it is the first after a full commit, and ends with TAIL. The crc of
-//! TAIL is CRC-32C from **zero** over every byte from the start of this fast commit to the crc itself.
+//! A fast commit starts at a block, with HEAD if it is the first after a full commit, and ends with TAIL. The
+//! crc of TAIL is CRC-32C from **zero** over every byte from the start of this fast commit to the crc itself.
 //!
-//! Does **not** own: what a record does to the file system (replay), which blocks of the journal are the area (see
-//! [`Superblock::fast_commit_range`](crate::Superblock::fast_commit_range)).
+//! Does **not** own: what a record does to the file system (replay), which blocks of the journal are the area
+//! (see [`Superblock::fast_commit_range`](crate::Superblock::fast_commit_range)).
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst, "Fast commits".
 
@@ -243,8 +243,9 @@ impl Scan {
     /// Takes the area's next block.
     ///
     /// # Errors
-    /// A bad record, tail or crc before any good TAIL: the first fast commit, once begun by a right HEAD, is damaged.
-    /// Behind a good TAIL the same is just the end, since the next fast commit may have been cut off by the crash.
+    /// A bad record, tail or crc before any good TAIL: the first fast commit, once begun by a right HEAD, is
+    /// damaged. Behind a good TAIL the same is just the end, since the next fast commit may have been cut off
+    /// by the crash.
     pub fn feed(&mut self, block: &[u8]) -> Result<Flow, Malformed> {
         let mut walk = records(block);
         loop {
@@ -290,8 +291,8 @@ impl Scan {
 pub enum RecordError {
     /// The record is longer than a block: a full commit must take its place.
     TooLong,
-    /// A name, an inode, an extent's length or a block number is out of its range, or the record is a PAD or TAIL,
-    /// which the writer makes itself.
+    /// A name, an inode, an extent's length or a block number is out of its range, or the record is a PAD or
+    /// TAIL, which the writer makes itself.
     Invalid,
 }
 
@@ -375,8 +376,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The blocks, ended by a TAIL on top of `tid`. The last block is the one to write with a flush before and
-    /// through the cache: it is the commit point.
+    /// The blocks, ended by a TAIL on top of `tid`. The last block is the one to write with a flush before
+    /// and through the cache: it is the commit point.
     #[must_use]
     pub fn finish(mut self, tid: Tid) -> Vec<u8> {
         // Cannot fail: a tail is far shorter than a block.
@@ -394,7 +395,8 @@ impl Writer {
         self.block_size.len() - self.bytes.len() % self.block_size.len()
     }
 
-    /// Makes sure that `len` bytes and a PAD header fit into the current block, going to a new one if need be.
+    /// Makes sure that `len` bytes and a PAD header fit into the current block, going to a new one if need
+    /// be.
     fn reserve(&mut self, len: usize) -> Result<(), RecordError> {
         if len > self.block_size.len() - HEADER_LEN {
             return Err(RecordError::TooLong);

@@ -62,7 +62,8 @@ impl Features {
         *self == Self::default()
     }
 
-    /// Names of all set bits, in dumpe2fs's words; bits without a name as `FEATURE_I7` (word initial, bit number).
+    /// Names of all set bits, in dumpe2fs's words; bits without a name as `FEATURE_I7` (word initial, bit
+    /// number).
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         const COMPAT: &[&str] = &["journal_checksum"];

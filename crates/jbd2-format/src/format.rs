@@ -101,8 +101,8 @@ impl LogFormat {
 
     /// Tags that fit into one descriptor block, with the UUID after the first.
     ///
-    /// jbd2's own writer stops a tag or two earlier (when a tag *and a UUID* would no longer fit); readers, the kernel's
-    /// included, take as many as fit, and debugfs writes as many.
+    /// jbd2's own writer stops a tag or two earlier (when a tag *and a UUID* would no longer fit); readers,
+    /// the kernel's included, take as many as fit, and debugfs writes as many.
     #[must_use]
     pub fn tags_per_descriptor(&self) -> usize {
         (self.block_size.len() - Header::LEN - 16 - self.tail_len()) / self.tag_len()
@@ -114,8 +114,8 @@ impl LogFormat {
         (self.block_size.len() - crate::revoke::HEADER_LEN - self.tail_len()) / self.revoke_record_len()
     }
 
-    /// Checksum of a block for its tag: CRC-32C from the seed over the big-endian transaction id and the block as
-    /// logged (escaped). All 32 bits; a version 2 tag keeps the low 16. 0 where tags carry none.
+    /// Checksum of a block for its tag: CRC-32C from the seed over the big-endian transaction id and the
+    /// block as logged (escaped). All 32 bits; a version 2 tag keeps the low 16. 0 where tags carry none.
     #[must_use]
     pub fn tag_checksum(&self, tid: Tid, logged: &[u8]) -> u32 {
         self.tag_seed(tid).map_or(0, |seed| crc32c(seed, logged))
@@ -138,7 +138,8 @@ impl LogFormat {
         }
     }
 
-    /// Writes the checksum of a descriptor or revoke block into its last four bytes; nothing without versions 2 and 3.
+    /// Writes the checksum of a descriptor or revoke block into its last four bytes; nothing without versions
+    /// 2 and 3.
     pub fn seal_tail(&self, block: &mut [u8]) {
         if let (true, Some(at)) = (self.has_block_checksums(), block.len().checked_sub(4)) {
             block[at..].fill(0);
@@ -158,9 +159,11 @@ impl LogFormat {
     }
 }
 
-/// CRC-32 with polynomial 0x04C11DB7, most significant bit first, no final inversion: the checksum of version 1.
+/// CRC-32 with polynomial 0x04C11DB7, most significant bit first, no final inversion: the checksum of version
+/// 1.
 ///
-/// A transaction's checksum starts at all ones and runs over each descriptor block and its logged blocks in log order.
+/// A transaction's checksum starts at all ones and runs over each descriptor block and its logged blocks in
+/// log order.
 #[must_use]
 pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(seed, |crc, &byte| (crc << 8) ^ CRC32_BE[usize::from((crc >> 24) as u8 ^ byte)])

@@ -90,7 +90,8 @@ impl Header {
 
     /// Reads the header of `block`.
     ///
-    /// A scan takes an error here as the end of the log, not as corruption: the block may be older than the journal.
+    /// A scan takes an error here as the end of the log, not as corruption: the block may be older than the
+    /// journal.
     ///
     /// # Errors
     /// Too short, another magic, or a type that is not 1 to 5.

@@ -5,21 +5,23 @@
 //! journal:  | superblock | log: first .. log_end, wraps round | fast-commit area |
 //! ```
 //!
-//! Owns: the journal superblock ([`Superblock`], [`Features`]); the header of every other journal block ([`Header`]);
-//! descriptor blocks with every tag layout ([`DescriptorWriter`], [`tags`]); revoke blocks; commit blocks; fast-commit
-//! records ([`fast_commit`]); the checksums of all of them ([`LogFormat`]); the size of a new journal
-//! ([`default_journal_blocks`]).
+//! Owns: the journal superblock ([`Superblock`], [`Features`]); the header of every other journal block
+//! ([`Header`]); descriptor blocks with every tag layout ([`DescriptorWriter`], [`tags`]); revoke blocks;
+//! commit blocks; fast-commit records ([`fast_commit`]); the checksums of all of them ([`LogFormat`]); the
+//! size of a new journal ([`default_journal_blocks`]).
 //!
-//! Does **not** own: reading or writing blocks, the order of recovery passes, the meaning of a logged block or of the
-//! inode inside a fast-commit record, where the journal lives.
+//! Does **not** own: reading or writing blocks, the order of recovery passes, the meaning of a logged block
+//! or of the inode inside a fast-commit record, where the journal lives.
 //!
 //! Invariants
 //! 1. Decoding never panics, whatever the bytes, and allocates nothing: iterators borrow the block.
 //! 2. `encode(decode(bytes)) == bytes` for the superblock; `decode(encode(value)) == value` for all.
 //! 3. Every number is big endian, except in fast-commit records, which are little endian.
-//! 4. How a block is laid out and sealed is decided in one place, [`LogFormat`], from the superblock's features.
+//! 4. How a block is laid out and sealed is decided in one place, [`LogFormat`], from the superblock's
+//!    features.
 //!
-//! Source: kernel Documentation/filesystems/ext4/journal.rst, corrected where the kernel's bytes differ (tag sizes).
+//! Source: kernel Documentation/filesystems/ext4/journal.rst, corrected where the kernel's bytes differ (tag
+//! sizes).
 //!
 //! ```
 //! use base::{BlockSize, Pblk};

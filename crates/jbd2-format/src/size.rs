@@ -17,8 +17,8 @@ const TABLE: [(u64, u32); 7] = [
     (32 << 20, 128 << 10),
 ];
 
-/// Blocks of the journal that mke2fs gives to a file system of `fs_blocks` blocks (the fast-commit area not counted);
-/// `None` below 2048 blocks, where it makes no journal.
+/// Blocks of the journal that mke2fs gives to a file system of `fs_blocks` blocks (the fast-commit area not
+/// counted); `None` below 2048 blocks, where it makes no journal.
 #[must_use]
 pub fn default_journal_blocks(fs_blocks: u64) -> Option<u32> {
     if fs_blocks < 2048 {
@@ -27,8 +27,8 @@ pub fn default_journal_blocks(fs_blocks: u64) -> Option<u32> {
     Some(TABLE.iter().find(|(below, _)| fs_blocks < *below).map_or(256 << 10, |(_, blocks)| *blocks))
 }
 
-/// Blocks of the fast-commit area that mke2fs adds to the journal of a file system of `fs_blocks` blocks when the
-/// `fast_commit` feature is on.
+/// Blocks of the fast-commit area that mke2fs adds to the journal of a file system of `fs_blocks` blocks when
+/// the `fast_commit` feature is on.
 ///
 /// A 64th of the *default* journal, even when the user asked for a journal of another size.
 #[must_use]

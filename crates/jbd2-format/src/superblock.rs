@@ -126,8 +126,8 @@ impl Superblock {
     /// The only [`checksum_type`](Self::checksum_type) in use: CRC-32C.
     pub const CRC32C: u8 = 4;
 
-    /// The superblock that mke2fs writes into a new internal journal of `blocks` blocks: clean, no features, no
-    /// checksum. A mount adds 64BIT and CSUM_V3 where the file system has the like.
+    /// The superblock that mke2fs writes into a new internal journal of `blocks` blocks: clean, no features,
+    /// no checksum. A mount adds 64BIT and CSUM_V3 where the file system has the like.
     ///
     /// `uuid` is the file system's.
     #[must_use]
@@ -157,7 +157,8 @@ impl Superblock {
         }
     }
 
-    /// The same journal, longer by a fast-commit area of `blocks` blocks, as mke2fs does for `-O fast_commit`.
+    /// The same journal, longer by a fast-commit area of `blocks` blocks, as mke2fs does for `-O
+    /// fast_commit`.
     ///
     /// The journal's own FAST_COMMIT bit stays clear: the mounter sets it while it uses the area.
     #[must_use]
@@ -167,8 +168,8 @@ impl Superblock {
         self
     }
 
-    /// Reads a superblock from the first 1024 bytes of `block`. Only what makes it a superblock is checked here; see
-    /// [`check`](Self::check).
+    /// Reads a superblock from the first 1024 bytes of `block`. Only what makes it a superblock is checked
+    /// here; see [`check`](Self::check).
     ///
     /// # Errors
     /// Too short, no journal magic, or a block type other than 3 and 4.
@@ -263,7 +264,8 @@ impl Superblock {
         self.active_features().has_incompat(Features::CSUM_V2 | Features::CSUM_V3)
     }
 
-    /// The checksum that belongs to these fields: CRC-32C from all ones over the 1024 bytes, its own field as zero.
+    /// The checksum that belongs to these fields: CRC-32C from all ones over the 1024 bytes, its own field as
+    /// zero.
     #[must_use]
     pub fn computed_checksum(&self) -> u32 {
         let mut bytes = self.encode();
@@ -271,7 +273,8 @@ impl Superblock {
         crc32c(!0, &bytes)
     }
 
-    /// Stores the checksum of the present fields, or 0 where the features ask for none. Needed after every change.
+    /// Stores the checksum of the present fields, or 0 where the features ask for none. Needed after every
+    /// change.
     pub fn seal(&mut self) {
         self.checksum = if self.has_checksum() { self.computed_checksum() } else { 0 };
     }

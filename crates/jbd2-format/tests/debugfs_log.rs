@@ -1,7 +1,7 @@
 //! Every kind of log block as debugfs writes it: read here, written again by this crate, and compared.
 //!
-//! Descriptors are compared by their tags, not their bytes: debugfs leaves rubbish in bytes that mean nothing, and
-//! does not mark the last tag of a full descriptor.
+//! Descriptors are compared by their tags, not their bytes: debugfs leaves rubbish in bytes that mean
+//! nothing, and does not mark the last tag of a full descriptor.
 
 use std::{fs, os::unix::fs::FileExt, process::Command};
 
@@ -20,8 +20,8 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The journal of a new file system after debugfs logged `data` at blocks 40000.., revoked two blocks, and logged one
-/// block more.
+/// The journal of a new file system after debugfs logged `data` at blocks 40000.., revoked two blocks, and
+/// logged one block more.
 fn journal_of_debugfs(open: &str, data: &[u8]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let (image, source, script) =

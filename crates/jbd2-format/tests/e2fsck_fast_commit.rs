@@ -47,8 +47,8 @@ fn names_of_a_fast_commit_appear_and_those_of_a_torn_one_do_not() {
     file.write_all_at(&sb.encode(), places[0] * BLOCK).unwrap();
     debugfs("feature needs_recovery");
 
-    // "old" is inode 12: the first after lost+found. Two fast commits, the second longer than a block, and a third whose
-    // end never reached the disk. The long names come and go, since the directory has one block.
+    // "old" is inode 12: the first after lost+found. Two fast commits, the second longer than a block, and a
+    // third whose end never reached the disk. The long names come and go, since the directory has one block.
     use NameChange::{Link, Unlink};
     let long = |first: u8| std::iter::once(first).chain([b'l'; 249]).collect::<Vec<u8>>();
     let (a, b, c) = (long(b'a'), long(b'b'), long(b'c'));

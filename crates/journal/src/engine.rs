@@ -18,16 +18,20 @@
 //!
 //! Invariants
 //! 1. A home is written only with bytes of a committed transaction (C1).
-//! 2. A block of the log is used again only after all blocks of its transaction, or newer committed ones in their place, were
-//!    written home, or are in the log behind it, that device was flushed, and the log's superblock says so durably (C3).
+//! 2. A block of the log is used again only after all blocks of its transaction, or newer committed ones in
+//!    their place, were written home, or are in the log behind it, that device was flushed, and the log's
+//!    superblock says so durably (C3).
 //! 3. A transaction's log blocks are durable before its commit block is written; the commit block is durable
 //!    before [`Journal::committed`] reports the transaction (barriers on).
-//! 4. After the first failure nothing more is written but a note of it: [`Aborted`] is latched with its cause.
+//! 4. After the first failure nothing more is written but a note of it: [`Aborted`] is latched with its
+//!    cause.
 //! 5. A thread holds at most one handle, and commits while it holds none.
 //!
-//! Most handles take none of the locks: as long as the running transaction has much room they come and go in `lanes`.
+//! Most handles take none of the locks: as long as the running transaction has much room they come and go in
+//! `lanes`.
 //!
-//! Locks, in order: `writer` (one commit or checkpoint at a time), `running`, a transaction's list, the cache's shards.
+//! Locks, in order: `writer` (one commit or checkpoint at a time), `running`, a transaction's list, the
+//! cache's shards.
 
 mod batching;
 mod checkpoint;
@@ -76,15 +80,15 @@ pub enum Work {
 
 /// The owner of a file system's values in memory, which knows how its blocks get their checksums.
 pub trait Client: Send + Sync {
-    /// Draws the line below what belongs to this transaction. No handle is open, and none will be until this returns: what is
-    /// kept as values and is little (group descriptors) is written into blocks here.
+    /// Draws the line below what belongs to this transaction. No handle is open, and none will be until this
+    /// returns: what is kept as values and is little (group descriptors) is written into blocks here.
     ///
     /// # Errors
     /// A block could not be read; the journal aborts.
     fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault>;
 
-    /// Writes the values below that line (inodes) into blocks, while the next transaction runs: only blocks that nothing else
-    /// changes.
+    /// Writes the values below that line (inodes) into blocks, while the next transaction runs: only blocks
+    /// that nothing else changes.
     ///
     /// # Errors
     /// As [`before_commit`](Self::before_commit).
@@ -96,8 +100,9 @@ pub trait Client: Send + Sync {
     /// Puts a block's checksum in place.
     fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]);
 
-    /// The checksum of a block that has it in its last four bytes, over bytes from its beginning on: what [`seal`](Self::seal) would
-    /// put there. `has_sum`: it is there already (see [`buffer::Patch`]). `None`: it lies elsewhere, or is another.
+    /// The checksum of a block that has it in its last four bytes, over bytes from its beginning on: what
+    /// [`seal`](Self::seal) would put there. `has_sum`: it is there already (see [`buffer::Patch`]). `None`:
+    /// it lies elsewhere, or is another.
     fn end_sum(&self, _seal: Seal, _bytes: &[u8], _has_sum: bool) -> Option<EndSum> {
         None
     }
@@ -166,7 +171,8 @@ pub struct Stats {
     pub batch_waits: u64,
 }
 
-/// A journal that is open for writing; or, without a log, the same order of things with homes written at each commit.
+/// A journal that is open for writing; or, without a log, the same order of things with homes written at each
+/// commit.
 pub struct Journal {
     buffers: Arc<Buffers>,
     home: Arc<dyn Device>,
@@ -216,8 +222,8 @@ const FEW: u32 = 64;
 #[cfg(feature = "shuttle")]
 const FEW: u32 = 2;
 
-/// A commit or checkpoint that panicked is half done: nothing may be written after it. Threads that wait for it to end are woken, and
-/// find the journal aborted.
+/// A commit or checkpoint that panicked is half done: nothing may be written after it. Threads that wait for
+/// it to end are woken, and find the journal aborted.
 struct AbortOnPanic<'a>(&'a Journal);
 
 impl Drop for AbortOnPanic<'_> {
@@ -445,7 +451,8 @@ impl Journal {
     pub fn commit_all(&self) -> Result<(), Aborted> {
         let running = self.running.lock();
         let number = running.transaction.number;
-        // All of it asked at one moment: a transaction that is being sealed has nothing to come any more, and is not durable.
+        // All of it asked at one moment: a transaction that is being sealed has nothing to come any more, and
+        // is not durable.
         let is_idle = !running.is_locked
             && running.handles == 0
             && running.transaction.is_untouched(self.lanes.open())
@@ -465,8 +472,8 @@ impl Journal {
         self.empty_log(&mut writer).map_err(|cause| self.give_up(&mut writer, cause))
     }
 
-    /// Makes room in the log and in memory for what comes: a [checkpoint](Self::checkpoint) of what was committed before the last
-    /// transaction, if that is enough.
+    /// Makes room in the log and in memory for what comes: a [checkpoint](Self::checkpoint) of what was
+    /// committed before the last transaction, if that is enough.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -496,8 +503,8 @@ impl Journal {
         closed.map_err(|cause| self.give_up(&mut writer, cause))
     }
 
-    /// For the committer's thread: waits until there is something to do, or `timeout` passes, after which all is committed.
-    /// `None` to end.
+    /// For the committer's thread: waits until there is something to do, or `timeout` passes, after which all
+    /// is committed. `None` to end.
     pub fn wait_for_work(&self, timeout: std::time::Duration) -> Option<Work> {
         let mut running = self.running.lock();
         loop {
@@ -665,8 +672,8 @@ impl Journal {
         Ok(images)
     }
 
-    /// Should homes be written now? Early enough that the next commit finds room in the log, and so that what is pinned
-    /// leaves room for what others keep in memory.
+    /// Should homes be written now? Early enough that the next commit finds room in the log, and so that what
+    /// is pinned leaves room for what others keep in memory.
     fn is_due(&self, writer: &Writer) -> bool {
         self.is_much(writer)
             || self.options.has_committer && writer.log.as_ref().is_some_and(LogWriter::is_nearly_full)
@@ -678,8 +685,8 @@ impl Journal {
         self.options.pinned_bytes_max > 0 && pinned > self.options.pinned_bytes_max
     }
 
-    /// Waits for the running transaction's handles, takes the bytes of all its blocks, lets the next transaction run, and the
-    /// client write the values of this one.
+    /// Waits for the running transaction's handles, takes the bytes of all its blocks, lets the next
+    /// transaction run, and the client write the values of this one.
     fn seal(&self, log: Option<LogChecksums>) -> Result<(Arc<Transaction>, Vec<Image>), Failure> {
         let mut running = self.running.lock();
         running.is_locked = true;
@@ -701,7 +708,8 @@ impl Journal {
             self.buffers.begin_taking(transaction.number);
         }
         let next = transaction.number + 1;
-        // The one before this one is committed: nothing joins it any more. The next one is as large as this one, as a rule.
+        // The one before this one is committed: nothing joins it any more. The next one is as large as this
+        // one, as a rule.
         let len = &self.lens[(next % 2) as usize];
         let begins = Arc::new(Transaction::new(next, len, transaction.len()));
         let mut running = self.running.lock();

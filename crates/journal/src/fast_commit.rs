@@ -99,7 +99,8 @@ impl fmt::Display for FastCommitPlan {
 
 /// Looks for fast commits for `tid` in the blocks of `area`.
 ///
-/// A scan stops at the first block that does not go on, so that it keeps no more than what was written there on purpose.
+/// A scan stops at the first block that does not go on, so that it keeps no more than what was written there
+/// on purpose.
 pub(crate) fn scan_area(
     log: &mut Sequential<'_>,
     area: Range<u32>,

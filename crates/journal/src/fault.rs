@@ -73,8 +73,8 @@ pub enum JournalFault {
         /// The number in the log's superblock.
         users: u32,
     },
-    /// A descriptor or revoke block inside of a transaction that was committed does not match its checksum, and it is
-    /// no remnant of an older use of the log. Nothing can be replayed: jbd2 refuses as well.
+    /// A descriptor or revoke block inside of a transaction that was committed does not match its checksum,
+    /// and it is no remnant of an older use of the log. Nothing can be replayed: jbd2 refuses as well.
     #[error(
         "journal: log block {block}: checksum WRONG, in transaction {tid}, which was committed; copy the image, then \
          `e2fsck -f` gives up what waits in the journal"

@@ -1,5 +1,5 @@
-//! The journal: what a log that was left behind by a crash asks for, how its device looks once that is done; and a live one,
-//! whose transactions make many changes durable at once.
+//! The journal: what a log that was left behind by a crash asks for, how its device looks once that is done;
+//! and a live one, whose transactions make many changes durable at once.
 //!
 //! ```text
 //! Log (device, map, block size) ── scan ──> ReplayPlan ──> Overlay     read-only: a device that shows it replayed
@@ -7,28 +7,28 @@
 //!                                     Journal ── start ──> Handle ── change ──> commit ──> checkpoint     see `engine`
 //! ```
 //!
-//! Owns: the map of a log's blocks ([`LogMap`]), the walk over the log by jbd2's rules ([`scan()`]), its result as a plain
-//! value ([`ReplayPlan`]), the fast commits that are to be applied on top ([`FastCommitPlan`]), and the device that shows
-//! the blocks of a plan in their places ([`Overlay`]).
+//! Owns: the map of a log's blocks ([`LogMap`]), the walk over the log by jbd2's rules ([`scan()`]), its
+//! result as a plain value ([`ReplayPlan`]), the fast commits that are to be applied on top
+//! ([`FastCommitPlan`]), and the device that shows the blocks of a plan in their places ([`Overlay`]).
 //!
 //! The live part owns transactions, the order of their writes, and when a changed block may leave the cache.
 //!
-//! Does **not** own: where a log lives (the caller lists its blocks; this crate knows no inode and no file-system
-//! structure), the layout of log blocks (see `jbd2-format`), whether a replay is wanted (a file system's superblock says
-//! so), what a fast-commit record does to a file system.
+//! Does **not** own: where a log lives (the caller lists its blocks; this crate knows no inode and no
+//! file-system structure), the layout of log blocks (see `jbd2-format`), whether a replay is wanted (a file
+//! system's superblock says so), what a fast-commit record does to a file system.
 //!
 //! Invariants
 //! 1. Scanning writes nothing. An [`Overlay`] refuses writes.
-//! 2. No bytes make a scan panic, hang, or take memory out of proportion: each block of the log is read at most once on
-//!    the way, blocks of revoke records once more; what is kept grows with the blocks logged, not with what revoke
-//!    records name.
-//! 3. A plan holds committed transactions only. Among several copies of a block the newest sound one wins, unless a
-//!    revoke record as young as the copy, or younger, names the block.
+//! 2. No bytes make a scan panic, hang, or take memory out of proportion: each block of the log is read at
+//!    most once on the way, blocks of revoke records once more; what is kept grows with the blocks logged,
+//!    not with what revoke records name.
+//! 3. A plan holds committed transactions only. Among several copies of a block the newest sound one wins,
+//!    unless a revoke record as young as the copy, or younger, names the block.
 //! 4. A plan never names a block outside of the target, nor a block of the log itself.
 //! 5. What was left out, and why, is in [`ReplayPlan::problems`], each with its place.
 //!
-//! Words: a *log block* is a number within the log, counted from the log's first block; a *home* is the block of the
-//! target where a logged block belongs; a *copy* is a logged block.
+//! Words: a *log block* is a number within the log, counted from the log's first block; a *home* is the block
+//! of the target where a logged block belongs; a *copy* is a logged block.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 //!

@@ -85,7 +85,8 @@ impl<'a> LogView<'a> {
         self.block_size
     }
 
-    /// Byte offset of a log block on the device, and how many blocks follow it there; `None` outside of the log.
+    /// Byte offset of a log block on the device, and how many blocks follow it there; `None` outside of the
+    /// log.
     #[must_use]
     pub fn offset_of(&self, log: u32) -> Option<(u64, u32)> {
         let (place, len) = self.map.find(log)?;
@@ -95,7 +96,8 @@ impl<'a> LogView<'a> {
     /// Reads one log block.
     ///
     /// # Errors
-    /// [`JournalFault::Device`] when the device refuses, [`JournalFault::OutsideLog`] when there is no such block.
+    /// [`JournalFault::Device`] when the device refuses, [`JournalFault::OutsideLog`] when there is no such
+    /// block.
     pub fn block(&self, log: u32) -> Result<Vec<u8>, JournalFault> {
         let (offset, _) = self.offset_of(log).ok_or(JournalFault::OutsideLog { block: log })?;
         let mut bytes = vec![0; self.block_size.len()];

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst. That an external log counts its blocks from the
-//! start of the device, not from its
-//! superblock, is what mke2fs and the kernel do: `s_first` is 2 (3) there, and `s_maxlen` the size of the device.
+//! start of the device, not from its superblock, is what mke2fs and the kernel do: `s_first` is 2 (3) there,
+//! and `s_maxlen` the size of the device.
 
 use base::{BlockSize, Pblk};
 
@@ -69,8 +69,8 @@ pub struct LogMap {
 }
 
 impl LogMap {
-    /// The map of a log of `blocks` blocks inside a file system of `limit` blocks. Runs may come in any order; what
-    /// they map behind the log is left out.
+    /// The map of a log of `blocks` blocks inside a file system of `limit` blocks. Runs may come in any
+    /// order; what they map behind the log is left out.
     ///
     /// # Errors
     /// The first rule that the runs break; see [`MapFault`].
@@ -107,9 +107,9 @@ impl LogMap {
         Ok(Self { runs, places, blocks, superblock: 0 })
     }
 
-    /// The map of a log on a device of its own, of `blocks` blocks. Log blocks are the device's blocks, and the log's
-    /// superblock is log block 1, or 2 where blocks have 1 KiB: it stands behind the block of the superblock that
-    /// begins at byte 1024.
+    /// The map of a log on a device of its own, of `blocks` blocks. Log blocks are the device's blocks, and
+    /// the log's superblock is log block 1, or 2 where blocks have 1 KiB: it stands behind the block of the
+    /// superblock that begins at byte 1024.
     #[must_use]
     pub fn external(blocks: u32, block_size: BlockSize) -> Self {
         let superblock = if block_size == BlockSize::MIN { 2 } else { 1 };

@@ -1,7 +1,7 @@
 //! A device that shows its base with some blocks replaced: by copies in a log, or by bytes in memory.
 //!
-//! Copies are read from the log when they are asked for. A range without replaced blocks costs one search in a sorted
-//! list, and then exactly the read that the base would have got.
+//! Copies are read from the log when they are asked for. A range without replaced blocks costs one search in
+//! a sorted list, and then exactly the read that the base would have got.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -81,8 +81,9 @@ impl Overlay {
         Ok(if len == 0 { &[] } else { &self.entries[from..to] })
     }
 
-    /// Fills `buf` with replaced bytes from `at` on, as many as come from one place in one go: at most to the end of
-    /// `buf`, at least to the end of the first block. Returns how many, and how many entries that were.
+    /// Fills `buf` with replaced bytes from `at` on, as many as come from one place in one go: at most to the
+    /// end of `buf`, at least to the end of the first block. Returns how many, and how many entries that
+    /// were.
     fn read_replaced(
         &self,
         entries: &[Entry],

@@ -73,8 +73,8 @@ pub enum EndReason {
     OtherTransaction(Tid),
     /// A superblock, of all things.
     ASuperblock,
-    /// A transaction with wrong checksums that was committed before the one in front of it: left from an older use of
-    /// these blocks, whose ids happen to fit.
+    /// A transaction with wrong checksums that was committed before the one in front of it: left from an
+    /// older use of these blocks, whose ids happen to fit.
     Stale,
     /// A commit block with a wrong checksum.
     FailedCommit,
@@ -136,15 +136,16 @@ pub enum Problem {
         /// Where it should belong.
         home: Pblk,
     },
-    /// A transaction's commit block has a wrong checksum, though it is no remnant: this transaction and all behind it
-    /// are lost.
+    /// A transaction's commit block has a wrong checksum, though it is no remnant: this transaction and all
+    /// behind it are lost.
     FailedCommit {
         /// The transaction.
         tid: Tid,
         /// Log block of the commit block.
         log_block: u32,
     },
-    /// Only the first sector of a commit block is right. It is taken as committed: that sector is all a writer promises.
+    /// Only the first sector of a commit block is right. It is taken as committed: that sector is all a
+    /// writer promises.
     IncompleteCommit {
         /// The transaction.
         tid: Tid,
@@ -168,8 +169,8 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Does it lose something that was committed? jbd2 and e2fsck replay around it, and then report that recovery
-    /// failed: the file system needs a check. The others are worth a note only.
+    /// Does it lose something that was committed? jbd2 and e2fsck replay around it, and then report that
+    /// recovery failed: the file system needs a check. The others are worth a note only.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         !matches!(self, Self::IncompleteCommit { .. })

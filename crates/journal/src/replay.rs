@@ -1,7 +1,7 @@
 //! Replay for good: copies go home.
 //!
-//! A cut at any moment does no harm: the log still asks for the same replay until it is marked clean, which is the last thing
-//! written.
+//! A cut at any moment does no harm: the log still asks for the same replay until it is marked clean, which
+//! is the last thing written.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
@@ -55,8 +55,8 @@ pub fn replay(log: &Log, plan: &ReplayPlan, target: &dyn Device) -> Result<(), R
     Ok(())
 }
 
-/// Says durably that nothing waits any more, and forgets that the journal was aborted. Only after everything that was replayed is
-/// durable, and the abort is noted elsewhere.
+/// Says durably that nothing waits any more, and forgets that the journal was aborted. Only after everything
+/// that was replayed is durable, and the abort is noted elsewhere.
 ///
 /// # Errors
 /// The log cannot be written.

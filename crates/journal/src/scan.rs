@@ -11,12 +11,13 @@
 //! not older                      fault: nothing is replayed      whole      lost: the log ends, a problem
 //! ```
 //!
-//! With the feature async_commit a commit block may reach the disk before the blocks in front of it, so a wrong checksum
-//! on the last transaction is just a crash; only when another commit follows is it a loss.
+//! With the feature async_commit a commit block may reach the disk before the blocks in front of it, so a
+//! wrong checksum on the last transaction is just a crash; only when another commit follows is it a loss.
 //!
-//! jbd2 walks three times (scan, revoke, replay). Here the walk is one: it notes each copy and the place of each revoke
-//! block, and what is behind the end falls away. Then revoke blocks of committed transactions are read once more, now
-//! that the homes are known: only records that name one of them are kept, so that no log can make the table large.
+//! jbd2 walks three times (scan, revoke, replay). Here the walk is one: it notes each copy and the place of
+//! each revoke block, and what is behind the end falls away. Then revoke blocks of committed transactions are
+//! read once more, now that the homes are known: only records that name one of them are kept, so that no log
+//! can make the table large.
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
@@ -40,7 +41,8 @@ pub struct Target {
     pub fs_blocks: u64,
     /// Its block size, which the log must share.
     pub block_size: BlockSize,
-    /// The UUID that a log on a device of its own must have; `None`: any. Not looked at for a log inside the target.
+    /// The UUID that a log on a device of its own must have; `None`: any. Not looked at for a log inside the
+    /// target.
     pub journal_uuid: Option<[u8; 16]>,
 }
 
@@ -55,8 +57,8 @@ impl Target {
 /// Reads and checks a log's superblock.
 ///
 /// # Errors
-/// It cannot be read, breaks a rule, has a wrong checksum or unknown features, does not fit to log or target, or belongs
-/// to another file system.
+/// It cannot be read, breaks a rule, has a wrong checksum or unknown features, does not fit to log or target,
+/// or belongs to another file system.
 pub fn read_superblock(log: LogView<'_>, target: &Target) -> Result<Superblock, JournalFault> {
     let bytes = log.block(log.map().superblock())?;
     let sb = Superblock::decode(&bytes).map_err(JournalFault::Superblock)?;
@@ -92,8 +94,8 @@ pub fn read_superblock(log: LogView<'_>, target: &Target) -> Result<Superblock, 
 /// Ask only when the target says that it needs recovery: jbd2 forgets a log whose target does not.
 ///
 /// # Errors
-/// Where jbd2 would refuse before it wrote a block; see [`JournalFault`]. Whatever it would leave out and go on is in the
-/// plan's [`problems`](ReplayPlan::problems).
+/// Where jbd2 would refuse before it wrote a block; see [`JournalFault`]. Whatever it would leave out and go
+/// on is in the plan's [`problems`](ReplayPlan::problems).
 pub fn scan(log: LogView<'_>, target: &Target) -> Result<ReplayPlan, JournalFault> {
     let sb = read_superblock(log, target)?;
     let examined = examine(log, target, sb)?;
@@ -106,7 +108,8 @@ pub fn scan(log: LogView<'_>, target: &Target) -> Result<ReplayPlan, JournalFaul
 /// What can be seen of a log, however damaged.
 #[derive(Debug)]
 pub struct Examined {
-    /// What a replay would do if the log ended where the fault is. With a fault: to be looked at, not to be used.
+    /// What a replay would do if the log ended where the fault is. With a fault: to be looked at, not to be
+    /// used.
     pub plan: ReplayPlan,
     /// Why there is no replay: what [`scan`] would have returned.
     pub fault: Option<JournalFault>,
@@ -205,7 +208,8 @@ struct Walk<'a> {
     problems: Vec<Problem>,
     /// First descriptor or revoke block of the current transaction with a wrong checksum.
     suspicious: Option<u32>,
-    /// A commit with a wrong checksum in a log with async_commit; the walk goes on to see whether another follows.
+    /// A commit with a wrong checksum in a log with async_commit; the walk goes on to see whether another
+    /// follows.
     failed: Option<(Tid, u32)>,
     last_commit_seconds: u64,
     /// Checksum of version 1 over the current transaction.
@@ -435,7 +439,8 @@ fn begin(tid: Tid, first_log_block: u32) -> Transaction {
     }
 }
 
-/// For each home that was logged, the youngest transaction that revokes it; `None` if none does. With the first fault.
+/// For each home that was logged, the youngest transaction that revokes it; `None` if none does. With the
+/// first fault.
 fn youngest_revokes(
     log: &mut Sequential<'_>,
     format: LogFormat,

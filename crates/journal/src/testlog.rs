@@ -1,4 +1,5 @@
-//! A small target with a log in it, for tests: 16,384 blocks of 1 KiB, the log in two pieces, the later one first.
+//! A small target with a log in it, for tests: 16,384 blocks of 1 KiB, the log in two pieces, the later one
+//! first.
 //!
 //! ```text
 //! block 0    5000: log 600..1100+fc    9000: log 0..600    every block of the target is filled with its number

@@ -1,5 +1,5 @@
-//! Logs that the kernel wrote: images are copied while they are mounted and busy, and shown by an overlay; e2fsck
-//! replays another copy. Every block must be the same.
+//! Logs that the kernel wrote: images are copied while they are mounted and busy, and shown by an overlay;
+//! e2fsck replays another copy. Every block must be the same.
 //!
 //! Needs root, for mounting. Without it the tests say so and pass.
 
@@ -51,12 +51,14 @@ fn mkfs(recipe: &Recipe, image: &Path) {
     run("mke2fs", args);
 }
 
-/// Makes a file's data and metadata durable: the journal is committed, and its blocks stay in the log for a while.
+/// Makes a file's data and metadata durable: the journal is committed, and its blocks stay in the log for a
+/// while.
 fn sync(path: &Path) {
     File::open(path).unwrap().sync_all().unwrap();
 }
 
-/// Files come, grow and go; directories are made and removed, so that their blocks are revoked and used again.
+/// Files come, grow and go; directories are made and removed, so that their blocks are revoked and used
+/// again.
 fn work(root: &Path, round: u32) {
     let dir = root.join(format!("dir {round}"));
     fs::create_dir(&dir).unwrap();
@@ -153,7 +155,8 @@ impl Captured {
         (last_orphan != [0; 4]).then(|| format!("orphan {}", u32::from_le_bytes(last_orphan)))
     }
 
-    /// e2fsck replays a copy, and all blocks of it but those of superblock and journal are compared with an overlay.
+    /// e2fsck replays a copy, and all blocks of it but those of superblock and journal are compared with an
+    /// overlay.
     fn compare(&self, log: &Log, plan: &ReplayPlan, e2fsck: &[&str], story: &str) {
         let copy = self.dir.path().join("replayed.img");
         fs::copy(&self.image, &copy).unwrap();
@@ -309,7 +312,8 @@ fn a_journal_on_a_device_of_its_own_is_replayed_from_there() {
             work(mounted.path(), round);
         }
         fs::copy(&live, &image).unwrap();
-        // Copies are written past the device's own cache, so while anyone has it open that may show older ones: ask the file.
+        // Copies are written past the device's own cache, so while anyone has it open that may show older
+        // ones: ask the file.
         File::open(device.path()).unwrap().sync_all().unwrap();
         fs::copy(&journal, &log_image).unwrap();
         drop(mounted);
@@ -357,8 +361,8 @@ fn difference(block: u64, ours: &[u8], theirs: &[u8]) -> String {
     format!("block {block}, {} bytes (byte: ours theirs) {}", differing.len(), some.join(", "))
 }
 
-/// One byte of the log is changed. Then either the kernel mounts, and has replayed what the overlay shows; or it
-/// refuses, and the plan says that something is lost; and even then both have the same blocks.
+/// One byte of the log is changed. Then either the kernel mounts, and has replayed what the overlay shows; or
+/// it refuses, and the plan says that something is lost; and even then both have the same blocks.
 #[test]
 fn the_kernel_replays_damaged_logs_alike_and_refuses_what_we_call_a_loss() {
     if !can_run() {

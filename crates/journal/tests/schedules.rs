@@ -22,8 +22,8 @@ const VALUE: u64 = 1090;
 /// The first of two blocks that every operation of a thread sets alike.
 const PAIRS: u64 = 1100;
 
-/// Counts open handles by what the threads say, and transactions by what the journal says. Its plain lock is held across
-/// nothing.
+/// Counts open handles by what the threads say, and transactions by what the journal says. Its plain lock is
+/// held across nothing.
 #[derive(Default)]
 struct Watch {
     open: AtomicU32,
@@ -178,7 +178,8 @@ fn handles_and_commits() {
     }
 }
 
-/// With much room, handles come and go without the lock: each commit waits for those that are open, and is woken by the last.
+/// With much room, handles come and go without the lock: each commit waits for those that are open, and is
+/// woken by the last.
 #[test]
 fn handles_in_lanes_and_commits() {
     schedules("journal: handles in lanes", 1000, || {
@@ -243,8 +244,8 @@ fn an_abort_ends_everybody() {
     }
 }
 
-/// Handles get the room that they ask for: never do more blocks join than a transaction has, and room that was not used is given
-/// back.
+/// Handles get the room that they ask for: never do more blocks join than a transaction has, and room that
+/// was not used is given back.
 #[test]
 fn credits_are_kept() {
     schedules("journal: credits", 300, || {

@@ -1,5 +1,5 @@
-//! How fast the bytes of a file go into memory and out of it: by ranges in large folios, block by block, with the kernel's file
-//! system and with plain copies beside them.
+//! How fast the bytes of a file go into memory and out of it: by ranges in large folios, block by block, with
+//! the kernel's file system and with plain copies beside them.
 //!
 //! ```text
 //! hole_read        a file that is one hole is read            limit: setting a buffer to zero
@@ -10,9 +10,9 @@
 //! sync_write       each write made durable                    none
 //! ```
 //!
-//! Paths are compared side by side: within a round each has its turn, so that what else the machine does meets all of them.
-//! A first round is not counted. Sequential, one thread. Source: the linux-ext4 series "ext4: use iomap for
-//! regular file's buffered I/O", 2024.
+//! Paths are compared side by side: within a round each has its turn, so that what else the machine does
+//! meets all of them. A first round is not counted. Sequential, one thread. Source: the linux-ext4 series
+//! "ext4: use iomap for regular file's buffered I/O", 2024.
 
 use std::fmt;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Very many names in one directory, as fast as they can be made: the driver of the large directories' study.
 //!
-//! The protocol's lines and totals are those of the tool of this name that the study was measured with, so that numbers can be
-//! laid side by side (createmany of the Lustre test suite):
+//! The protocol's lines and totals are those of the tool of this name that the study was measured with, so
+//! that numbers can be laid side by side (createmany of the Lustre test suite):
 //!
 //! ```text
 //!  - create 10000 (time 1700000000.12 total 0.01 last 912345.67)      every 10,000 objects, or after 10 seconds
@@ -306,8 +306,8 @@ impl<'a> Worker<'a> {
         Worked { made, removed, failed }
     }
 
-    /// Calls `each` with the name of each number, room for another name and the count so far, until it fails, or count or time
-    /// are up.
+    /// Calls `each` with the name of each number, room for another name and the count so far, until it fails,
+    /// or count or time are up.
     fn pass<P: Place>(
         &mut self,
         word: &str,

@@ -4,13 +4,14 @@
 //! overwrite   each thread: overwrite a block of its own, ask for a flush; nothing else
 //! happy       each thread: mostly reads, and a flush after what is written; on files the mix of `happy`
 //! ```
-//! The load works on files that have all their blocks, by fdatasync: a journal has nothing to commit then, and each fsync would send
-//! a flush of its own. Or on the device below any file system, where nothing else takes time. The device takes the times of another
-//! kind (`device::Model`), so that a disk can be studied where there is none.
+//! The load works on files that have all their blocks, by fdatasync: a journal has nothing to commit then,
+//! and each fsync would send a flush of its own. Or on the device below any file system, where nothing else
+//! takes time. The device takes the times of another kind (`device::Model`), so that a disk can be studied
+//! where there is none.
 //!
-//! For each device and number of threads, the modes have their turns side by side, and one turn is without flushes: `cost` is
-//! 1 - throughput with / throughput without. Source: the linux-ext4 series "ext4: Coordinate data-only flush
-//! requests sent by fsync" v6, 2010.
+//! For each device and number of threads, the modes have their turns side by side, and one turn is without
+//! flushes: `cost` is 1 - throughput with / throughput without. Source: the linux-ext4 series "ext4:
+//! Coordinate data-only flush requests sent by fsync" v6, 2010.
 
 mod happy;
 

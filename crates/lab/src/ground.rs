@@ -30,7 +30,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// A fresh file system on a new device in memory of `size` bytes. Memory is taken for what is written only.
+    /// A fresh file system on a new device in memory of `size` bytes. Memory is taken for what is written
+    /// only.
     ///
     /// # Errors
     /// The options contradict each other, or what they ask for does not fit.

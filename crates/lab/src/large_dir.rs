@@ -1,8 +1,9 @@
 //! One directory with very many names.
 //!
-//! Links are made to few inodes, so that nothing but the directory grows: names are hashed, leaves found, split, and the index
-//! gets its levels. Per so many names the rate is noted: it shows where caches become too small (the knee), and what a hash
-//! does that puts neighbouring names together (tea is said to, and does not).
+//! Links are made to few inodes, so that nothing but the directory grows: names are hashed, leaves found,
+//! split, and the index gets its levels. Per so many names the rate is noted: it shows where caches become
+//! too small (the knee), and what a hash does that puts neighbouring names together (tea is said to, and does
+//! not).
 
 use std::fmt;
 use std::sync::Mutex;
@@ -78,14 +79,16 @@ pub struct OfHash {
     pub per_s: f64,
     /// Names per second of all runs.
     pub runs: Summary,
-    /// Names in the directory from where on the rate stays below 0.8 of the best before; `None` if it does not.
+    /// Names in the directory from where on the rate stays below 0.8 of the best before; `None` if it does
+    /// not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub knee: Option<u64>,
     /// Seconds until all was home on the device, behind the last name.
     pub close_seconds: f64,
     /// Rates along the way; the last point is of what was left over.
     pub points: Vec<Point>,
-    /// Names per second of the last [`Study::per`] names, to that of the first; `None` if there are not twice as many.
+    /// Names per second of the last [`Study::per`] names, to that of the first; `None` if there are not twice
+    /// as many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_to_first: Option<f64>,
     /// Bytes of the directory.

@@ -11,12 +11,13 @@
 //!                 shrinker: on a cache of extents of its own, without a file system
 //! ```
 //!
-//! Owns: the loads, the clocks, the reports (values that can be serialised, and tables for people). Does **not** own: options
-//! of a command line, terminals, any rule of the format. Nothing here makes the engine faster or slower: what is measured
-//! goes through the same calls as a mount's.
+//! Owns: the loads, the clocks, the reports (values that can be serialised, and tables for people). Does
+//! **not** own: options of a command line, terminals, any rule of the format. Nothing here makes the engine
+//! faster or slower: what is measured goes through the same calls as a mount's.
 //!
 //! Invariants
-//! 1. One load is one code, whatever the place: two sides differ by what they do with a call, not by what is called.
+//! 1. One load is one code, whatever the place: two sides differ by what they do with a call, not by what is
+//!    called.
 //! 2. Names are written into a buffer that is used again: the driver allocates nothing per name.
 //! 3. A clock runs only over what a report says that it measures; making images and checking them is outside.
 //! 4. Each worker has a directory of its own, unless the load is one directory.

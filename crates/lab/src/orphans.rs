@@ -4,12 +4,13 @@
 //! truncate   each worker: its own file of 4096 bytes; repeat: cut to 4095, 4094, ... 1, extend to 4096
 //! creat_clo  each worker: repeat: create and close 1000 files, then unlink them
 //! ```
-//! A cut of a file without blocks is nearly nothing but: track, change the inode, track no more. So the load shows what the
-//! tracking costs: under the list's lock (four times for each cut in version 0, where each call asks there; twice in version 3), or in
-//! a slot of the orphan file.
+//! A cut of a file without blocks is nearly nothing but: track, change the inode, track no more. So the load
+//! shows what the tracking costs: under the list's lock (four times for each cut in version 0, where each
+//! call asks there; twice in version 3), or in a slot of the orphan file.
 //!
-//! Modes are compared side by side: within a run each mode has its turn on a fresh file system, so that what else the machine
-//! does meets all of them. Source: the linux-ext4 series "Improve orphan list scaling" v3, 2014.
+//! Modes are compared side by side: within a run each mode has its turn on a fresh file system, so that what
+//! else the machine does meets all of them. Source: the linux-ext4 series "Improve orphan list scaling" v3,
+//! 2014.
 
 use std::fmt;
 use std::sync::Barrier;
@@ -161,10 +162,12 @@ pub struct Row {
     pub seconds: Summary,
     /// Operations per second, of the median.
     pub per_s: f64,
-    /// The seconds of list-v0 by this one's in the same run, the median of all runs: above 1 is faster; where that was measured.
+    /// The seconds of list-v0 by this one's in the same run, the median of all runs: above 1 is faster; where
+    /// that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_list_v0: Option<f64>,
-    /// This one's seconds by those of `none` in the same run, the median of all runs: what tracking costs; where that was measured.
+    /// This one's seconds by those of `none` in the same run, the median of all runs: what tracking costs;
+    /// where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_over_none: Option<f64>,
     /// The list's lock, in all runs together; not for the kernel.

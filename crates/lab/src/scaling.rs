@@ -26,7 +26,8 @@ use crate::{Failed, Place, Summary, Watch};
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct Study {
-    /// The load. Its `time` ends a turn, and its `count`: names of a turn, of all its workers together. `threads` does not count.
+    /// The load. Its `time` ends a turn, and its `count`: names of a turn, of all its workers together.
+    /// `threads` does not count.
     pub job: Job,
     /// Numbers of workers; the first is what the others are compared with.
     pub widths: Vec<usize>,
@@ -35,7 +36,8 @@ pub struct Study {
 }
 
 impl Study {
-    /// Names that are made on one file system at most, if that is known. `apart`: there are others for workers apart.
+    /// Names that are made on one file system at most, if that is known. `apart`: there are others for
+    /// workers apart.
     #[must_use]
     pub fn names_at_most(&self, apart: bool) -> Option<u64> {
         let turns = self.widths.len() as u64 * (1 + u64::from(apart));
@@ -82,8 +84,9 @@ pub struct Row {
     pub others_per_cpu_s: f64,
 }
 
-/// Runs a study in the first of these places, and for numbers of workers that are not more than the places, each on a file system of its own,
-/// also with a worker in each. A turn that fails is the last one; what was measured before is in the report with the reason.
+/// Runs a study in the first of these places, and for numbers of workers that are not more than the places,
+/// each on a file system of its own, also with a worker in each. A turn that fails is the last one; what was
+/// measured before is in the report with the reason.
 ///
 /// # Errors
 /// The workers' directories cannot be made.

@@ -12,8 +12,9 @@
 //! merged, as in that study. The cache has a limit of reclaimable entries; a writer that exceeds it scans,
 //! for 128 entries or the excess.
 //!
-//! A policy whose scans look at very much in all ([`Study::work_max`]) ends its run before the others, or a study of the full size would
-//! take hours for its worst policies. What a scan looks at depends on nothing else, so that all runs of a policy end at the same call.
+//! A policy whose scans look at very much in all ([`Study::work_max`]) ends its run before the others, or a
+//! study of the full size would take hours for its worst policies. What a scan looks at depends on nothing
+//! else, so that all runs of a policy end at the same call.
 //!
 //! Scans are timed by the CPU clock, which is read once before: the first read after a while takes longer
 //! than a scan. The time still includes interruptions of a scan: a timer's tick, or a hypervisor, takes tens
@@ -95,13 +96,13 @@ pub struct Study {
     pub runs: usize,
     /// Workers that share the cache; the load is shared out among them.
     pub threads: usize,
-    /// How large: 1 is the study's size (3 GB of memory for a run); trees of `giant-trees`, inodes of `many-inodes` and the reader's files
-    /// grow with it.
+    /// How large: 1 is the study's size (3 GB of memory for a run); trees of `giant-trees`, inodes of
+    /// `many-inodes` and the reader's files grow with it.
     pub scale: f64,
     /// How scans are timed. Users' calls have the wall's time.
     pub clock: Clock,
-    /// A run ends before all its calls are made if its scans have looked at so many entries and inodes, and are [`SCANS_MIN`] or more.
-    /// `None`: all calls.
+    /// A run ends before all its calls are made if its scans have looked at so many entries and inodes, and
+    /// are [`SCANS_MIN`] or more. `None`: all calls.
     pub work_max: Option<u64>,
 }
 
@@ -142,12 +143,14 @@ pub struct Row {
     pub scan_avg_us: Summary,
     /// The longest scan of each run, in microseconds.
     pub scan_max_us: Summary,
-    /// Mean time of a scan without what happened to it by chance, in microseconds: with one worker all runs make the same scans with
-    /// the same work, so of each scan the shortest of its runs counts. With more workers, or one run, as `scan_avg_us`.
+    /// Mean time of a scan without what happened to it by chance, in microseconds: with one worker all runs
+    /// make the same scans with the same work, so of each scan the shortest of its runs counts. With more
+    /// workers, or one run, as `scan_avg_us`.
     pub scan_own_avg_us: f64,
     /// The longest of those. With more workers, or one run, as `scan_max_us`.
     pub scan_longest_us: f64,
-    /// Entries and inodes that this longest one looked at, and entries that it reclaimed. `None` with more workers, or one run.
+    /// Entries and inodes that this longest one looked at, and entries that it reclaimed. `None` with more
+    /// workers, or one run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scan_longest_work: Option<(u32, u32)>,
     /// The scan that half of them, 99 % and 99.9 % did not exceed, in microseconds.
@@ -156,7 +159,8 @@ pub struct Row {
     pub scan_p99_us: f64,
     /// As above.
     pub scan_p999_us: f64,
-    /// The most entries and inodes that one scan looked at: a maximum that other work on the machine does not change.
+    /// The most entries and inodes that one scan looked at: a maximum that other work on the machine does not
+    /// change.
     pub scan_work_max: u64,
     /// Entries reclaimed.
     pub reclaimed: u64,
@@ -273,7 +277,8 @@ mod tests {
         assert_eq!(Case::by_name("b"), Some(Case::ManyInodes));
     }
 
-    /// A run ends by what its scans have looked at, not before so many scans, and all runs of a policy at the same call.
+    /// A run ends by what its scans have looked at, not before so many scans, and all runs of a policy at the
+    /// same call.
     #[test]
     fn who_looks_at_too_much_ends_before_the_others() {
         let study = Study {

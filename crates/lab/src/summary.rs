@@ -42,7 +42,8 @@ pub fn rate(objects: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { objects as f64 / seconds } else { 0.0 }
 }
 
-/// The ratio of what two measured in the same run, the median of all runs: what else the machine does for longer is in both.
+/// The ratio of what two measured in the same run, the median of all runs: what else the machine does for
+/// longer is in both.
 #[must_use]
 pub fn by_runs(these: &[f64], those: &[f64]) -> f64 {
     let ratios: Vec<f64> = these.iter().zip(those).map(|(this, that)| this / that).collect();

@@ -3,7 +3,8 @@
 //! ```text
 //! {-o [-k] | -m | -d | -l TARGET} [-u[UNLINKFMT]] [-r ALIAS] [-t SECONDS] FILENAMEFMT [[START] COUNT]
 //! ```
-//! A negative COUNT is the older spelling of `-t`. Letters may be joined, and an option's word may follow at once: `-mt10`.
+//! A negative COUNT is the older spelling of `-t`. Letters may be joined, and an option's word may follow at
+//! once: `-mt10`.
 
 use std::time::Duration;
 

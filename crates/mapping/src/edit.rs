@@ -38,8 +38,8 @@ pub enum EditFault {
     /// No block for the tree: its owner's quota is used up (EDQUOT).
     #[error("no quota for the file's block map")]
     Quota,
-    /// The map cannot say it: a tree deeper than five levels, or, without extents, a logical block behind the reach of three
-    /// levels or a physical block of more than 32 bits (EFBIG).
+    /// The map cannot say it: a tree deeper than five levels, or, without extents, a logical block behind the
+    /// reach of three levels or a physical block of more than 32 bits (EFBIG).
     #[error("the file is too large for its block map")]
     TooLarge,
     /// What was to be mapped is mapped already.
@@ -59,14 +59,16 @@ pub struct Editor<'a> {
 }
 
 impl FileMap {
-    /// Maps a hole to blocks that are its own from now on: as much from the front of `mapped` as one change can do. How many
-    /// blocks that were, at least 1; call again for the rest.
+    /// Maps a hole to blocks that are its own from now on: as much from the front of `mapped` as one change
+    /// can do. How many blocks that were, at least 1; call again for the rest.
     ///
-    /// One change maps at most 32768 written or 32767 unwritten blocks; without extents, those whose numbers stand in one
-    /// indirect block. Needs [`credits_insert`] blocks. `i_block` may change: the caller writes the inode.
+    /// One change maps at most 32768 written or 32767 unwritten blocks; without extents, those whose numbers
+    /// stand in one indirect block. Needs [`credits_insert`] blocks. `i_block` may change: the caller writes
+    /// the inode.
     ///
     /// # Errors
-    /// Nothing was changed then: the range is mapped already, the tree needs a block and gets none, or a block cannot be read.
+    /// Nothing was changed then: the range is mapped already, the tree needs a block and gets none, or a
+    /// block cannot be read.
     ///
     /// # Panics
     /// When `mapped` holds nothing, is empty, or is unwritten in a file without extents, which cannot say so.
@@ -92,15 +94,17 @@ impl FileMap {
         Ok(len)
     }
 
-    /// Gives everything that is mapped in `range` the state `unwritten` (or written), as after its data was written. Holes
-    /// stay holes. At most `extents_max` extents change state; where to go on, or `None` when all is done.
+    /// Gives everything that is mapped in `range` the state `unwritten` (or written), as after its data was
+    /// written. Holes stay holes. At most `extents_max` extents change state; where to go on, or `None` when
+    /// all is done.
     ///
-    /// Needs [`credits_set_state`] blocks. `i_block` may change: the caller writes the inode. A map without extents knows only
-    /// written blocks: there is nothing to do.
+    /// Needs [`credits_set_state`] blocks. `i_block` may change: the caller writes the inode. A map without
+    /// extents knows only written blocks: there is nothing to do.
     ///
-    /// What it takes of the tree: each end of the range that lies inside an extent of the other state adds an entry to a leaf,
-    /// unless the piece joins a neighbour that it continues; so does a written extent of 32768 blocks that becomes unwritten,
-    /// which is two then. A leaf that is full is split for that, with [`nodes_of_split`] blocks at most.
+    /// What it takes of the tree: each end of the range that lies inside an extent of the other state adds an
+    /// entry to a leaf, unless the piece joins a neighbour that it continues; so does a written extent of
+    /// 32768 blocks that becomes unwritten, which is two then. A leaf that is full is split for that, with
+    /// [`nodes_of_split`] blocks at most.
     ///
     /// So an unwritten extent that is converted from its front adds one entry, once: with the first piece,
     /// or, if that one merges with the written extent before it, when this reaches the largest length of an
@@ -110,8 +114,9 @@ impl FileMap {
     /// as zeros.
     ///
     /// # Errors
-    /// As [`insert`](Self::insert), also where an extent has to be split. Refused for want of space, nothing has its new state: what
-    /// was done before ends the call as if it were all that it may do. If a block cannot be read, extents before that one have theirs.
+    /// As [`insert`](Self::insert), also where an extent has to be split. Refused for want of space, nothing
+    /// has its new state: what was done before ends the call as if it were all that it may do. If a block
+    /// cannot be read, extents before that one have theirs.
     ///
     /// # Panics
     /// When blocks of a map without extents are to become unwritten.
@@ -135,8 +140,8 @@ impl FileMap {
     /// end, maybe in another transaction), or `None` when all is done. `freed` receives the data's blocks;
     /// nodes that became empty go back to the [`TreeSpace`].
     ///
-    /// Needs [`credits_remove`] blocks, besides what freeing takes. `i_block` may change: the caller writes the inode, in the
-    /// same transaction. An inode that is being cut in several transactions is an orphan.
+    /// Needs [`credits_remove`] blocks, besides what freeing takes. `i_block` may change: the caller writes
+    /// the inode, in the same transaction. An inode that is being cut in several transactions is an orphan.
     ///
     /// # Errors
     /// A block cannot be read; or the middle of an extent was to be unmapped, the leaf is full, and there is
@@ -177,11 +182,12 @@ impl FileMap {
         Ok(())
     }
 
-    /// Moves everything that is mapped from logical block `from` on by `by` blocks towards the front, into the hole that
-    /// `from - by..from` is: in order, at most `extents_max` extents. Where to go on (call again from there, maybe in another transaction), or `None` when all is done.
+    /// Moves everything that is mapped from logical block `from` on by `by` blocks towards the front, into
+    /// the hole that `from - by..from` is: in order, at most `extents_max` extents. Where to go on (call
+    /// again from there, maybe in another transaction), or `None` when all is done.
     ///
-    /// Takes no block. Needs [`credits_shift`] blocks. `i_block` may change: the caller writes the inode, in the same
-    /// transaction. Between two steps the part before that place is moved and the rest is not.
+    /// Takes no block. Needs [`credits_shift`] blocks. `i_block` may change: the caller writes the inode, in
+    /// the same transaction. Between two steps the part before that place is moved and the rest is not.
     ///
     /// # Errors
     /// This step has changed nothing: `from - by..from` is not a hole, or a block cannot be read. If a step
@@ -202,10 +208,11 @@ impl FileMap {
         tree::shift_left_step(self, editor, from, by, extents_max.max(1)).map_err(|fault| self.own(fault))
     }
 
-    /// Moves everything that is mapped in `range` by `by` blocks towards the back, from its end backwards, at most `extents_max`
-    /// extents. An extent that holds the range's first block in its middle is split there. Behind the range there is a hole of
-    /// `by` blocks: it ends at 2^32 first, and then where the step before says, which is where what is left to do ends (call
-    /// again with that end, maybe in another transaction); `None` when all is done.
+    /// Moves everything that is mapped in `range` by `by` blocks towards the back, from its end backwards, at
+    /// most `extents_max` extents. An extent that holds the range's first block in its middle is split there.
+    /// Behind the range there is a hole of `by` blocks: it ends at 2^32 first, and then where the step before
+    /// says, which is where what is left to do ends (call again with that end, maybe in another transaction);
+    /// `None` when all is done.
     ///
     /// Only the first step takes blocks for the tree, as long as the map does not change between steps. Needs
     /// [`credits_shift`] blocks. `i_block` may change: the caller writes the inode, in the same transaction.
@@ -213,8 +220,8 @@ impl FileMap {
     ///
     /// # Errors
     /// What is mapped is as it was before this step: the last extent would pass logical block 2^32 - 2
-    /// ([`TooLarge`](EditFault::TooLarge)), the tree needs a block and gets none, behind the range there is no hole, or a block
-    /// cannot be read; of such a block see [`shift_left_step`](Self::shift_left_step).
+    /// ([`TooLarge`](EditFault::TooLarge)), the tree needs a block and gets none, behind the range there is
+    /// no hole, or a block cannot be read; of such a block see [`shift_left_step`](Self::shift_left_step).
     ///
     /// # Panics
     /// When the map has no extents, or `by` is 0.
@@ -259,23 +266,24 @@ pub fn credits_insert(depth: u32) -> u32 {
     2 * depth.min(MAX_DEPTH.into()) + 1
 }
 
-/// Blocks that room for one more entry in a full leaf takes at most, in a map of this [`depth`](FileMap::depth).
+/// Blocks that room for one more entry in a full leaf takes at most, in a map of this
+/// [`depth`](FileMap::depth).
 #[must_use]
 pub fn nodes_of_split(depth: u32) -> u32 {
     // One for each level below the root, and the old root's entries.
     depth.min(MAX_DEPTH.into()) + 1
 }
 
-/// Blocks of the tree that one [`set_state`](FileMap::set_state) of at most `extents_max` extents changes or makes at most.
-/// The inode comes on top.
+/// Blocks of the tree that one [`set_state`](FileMap::set_state) of at most `extents_max` extents changes or
+/// makes at most. The inode comes on top.
 #[must_use]
 pub fn credits_set_state(depth: u32, extents_max: u32, block_size: BlockSize) -> u32 {
     // At the range's ends leaves may have to be split.
     nodes_of(depth + 1, extents_max, block_size).saturating_add(2 * credits_insert(depth + 1))
 }
 
-/// Blocks of the tree that one [`remove_step`](FileMap::remove_step) of at most `extents_max` extents changes, makes or gives
-/// back at most. The inode, and what freeing takes, come on top.
+/// Blocks of the tree that one [`remove_step`](FileMap::remove_step) of at most `extents_max` extents
+/// changes, makes or gives back at most. The inode, and what freeing takes, come on top.
 #[must_use]
 pub fn credits_remove(depth: u32, extents_max: u32, block_size: BlockSize) -> u32 {
     // Only a hole in the middle of one extent splits a leaf. Children pulled up into the root are given back.
@@ -283,8 +291,8 @@ pub fn credits_remove(depth: u32, extents_max: u32, block_size: BlockSize) -> u3
 }
 
 /// Blocks of the tree that one [`shift_left_step`](FileMap::shift_left_step) or
-/// [`shift_right_step`](FileMap::shift_right_step) of at most `extents_max` extents changes, makes or gives back at most: a step
-/// ends after 16 leaves, however few extents they hold. The inode comes on top.
+/// [`shift_right_step`](FileMap::shift_right_step) of at most `extents_max` extents changes, makes or gives
+/// back at most: a step ends after 16 leaves, however few extents they hold. The inode comes on top.
 #[must_use]
 pub fn credits_shift(depth: u32, extents_max: u32, block_size: BlockSize) -> u32 {
     // Only the extent that the range begins in the middle of may split a leaf.

@@ -13,7 +13,8 @@ use crate::{FileMap, Holds, Mapped, PIECE_MAX, lies_inside, outside};
 pub(crate) use edit::{insert, remove_step};
 
 impl FileMap {
-    /// An indirect block. It has no checksum and any bytes are good: what its numbers lead to is judged when they are used.
+    /// An indirect block. It has no checksum and any bytes are good: what its numbers lead to is judged when
+    /// they are used.
     fn indirect(&self, buffers: &Buffers, block: Pblk) -> Result<Buffer, ReadFault> {
         buffers.get(block, Owner { kind: Kind::Indirect, ino: self.ino.0 }, |_| Ok(()))
     }

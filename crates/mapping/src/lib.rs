@@ -12,12 +12,13 @@
 //!    the given end.
 //! 2. A block that is handed out lies inside the file system, and is not block 0.
 //! 3. Holes are returned with their whole length as far as the node on the path shows it.
-//! 4. A node is verified whole once, when it enters the cache; after that its raw bytes are searched and changed.
-//! 5. A change that is refused has changed nothing: blocks that the tree needs are taken first, nodes that change are made
-//!    to stay in memory, then they are changed. Each step of a longer change leaves a whole map, and can be the last one of a
-//!    transaction.
-//! 6. Extents that follow each other are merged with their neighbours in the leaf, up to the lengths that the format has. A
-//!    node's key in its parent is the first one of its own. No node is empty but the root.
+//! 4. A node is verified whole once, when it enters the cache; after that its raw bytes are searched and
+//!    changed.
+//! 5. A change that is refused has changed nothing: blocks that the tree needs are taken first, nodes that
+//!    change are made to stay in memory, then they are changed. Each step of a longer change leaves a whole
+//!    map, and can be the last one of a transaction.
+//! 6. Extents that follow each other are merged with their neighbours in the leaf, up to the lengths that the
+//!    format has. A node's key in its parent is the first one of its own. No node is empty but the root.
 //! 7. A block of the tree that is not needed any more is given back once, after nothing refers to it.
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst and blockmap.rst.
@@ -71,7 +72,8 @@ impl Mapped {
 pub struct Around {
     /// The extent that has it, whole; or the hole around it, as far as the node on the path knows it.
     pub here: Mapped,
-    /// All extents of the leaf, in order, if that was read from the device just now: its neighbours are soon asked for too.
+    /// All extents of the leaf, in order, if that was read from the device just now: its neighbours are soon
+    /// asked for too.
     pub leaf: Vec<Mapped>,
 }
 

@@ -1,4 +1,5 @@
-//! Maps changed at random, held against an array of blocks, and their trees against the rules, after every change.
+//! Maps changed at random, held against an array of blocks, and their trees against the rules, after every
+//! change.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -496,7 +497,8 @@ proptest! {
     ) {
         if sorted {
             for (i, (depth, max, slots)) in nodes.iter_mut().enumerate() {
-                // Mostly good: children are the block behind, and the low halves of index entries are where lengths are.
+                // Mostly good: children are the block behind, and the low halves of index entries are where
+                // lengths are.
                 (*depth, *max) = (2u16.saturating_sub(i as u16), if i == 0 { 4 } else { 84 });
                 slots.sort_unstable();
                 slots.dedup_by_key(|slot| slot.0);

@@ -1,7 +1,7 @@
 //! Files of mke2fs whose blocks are mapped anew, judged by e2fsck and the kernel.
 //!
-//! A file's own blocks serve for the new tree and for the data alike, until none is left: so the bitmaps and the file's count
-//! of blocks stay right, and everything that e2fsck has to say is about the tree.
+//! A file's own blocks serve for the new tree and for the data alike, until none is left: so the bitmaps and
+//! the file's count of blocks stay right, and everything that e2fsck has to say is about the tree.
 
 mod common;
 
@@ -76,7 +76,8 @@ fn map_anew(path: &Path, ino: u64, lblk_of: impl Fn(u32) -> u32) -> Vec<u32> {
             break;
         }
     }
-    // The last ones lie side by side behind one another: each makes the newest extent longer, or fills an indirect block.
+    // The last ones lie side by side behind one another: each makes the newest extent longer, or fills an
+    // indirect block.
     lblks.sort_unstable();
     let mut next = lblks.last().unwrap() + 1;
     let mut more = Vec::new();

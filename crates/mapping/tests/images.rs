@@ -1,5 +1,5 @@
-//! Maps of files that mke2fs and the kernel wrote. Every block of a file's data begins with its own logical number, so that
-//! what a map says can be held against the image itself.
+//! Maps of files that mke2fs and the kernel wrote. Every block of a file's data begins with its own logical
+//! number, so that what a map says can be held against the image itself.
 
 mod common;
 

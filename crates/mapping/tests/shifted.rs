@@ -1,7 +1,7 @@
 //! Files of mke2fs whose parts are moved to other logical blocks, judged by e2fsck, debugfs and the kernel.
 //!
-//! Blocks that the tree needs come from the file's own end, as in `edited.rs`: so the bitmaps and the file's count of blocks stay
-//! right, and everything that e2fsck has to say is about the tree.
+//! Blocks that the tree needs come from the file's own end, as in `edited.rs`: so the bitmaps and the file's
+//! count of blocks stay right, and everything that e2fsck has to say is about the tree.
 
 mod common;
 
@@ -42,7 +42,8 @@ fn moved(model: &Model, from: u32, by: impl Fn(u32) -> u32) -> Model {
     model.iter().map(|(lblk, block)| (at(*lblk), *block)).collect()
 }
 
-/// Collapses and inserts ranges of the file, and writes tree and inode back. What is mapped then, as the model says.
+/// Collapses and inserts ranges of the file, and writes tree and inode back. What is mapped then, as the
+/// model says.
 fn shift(path: &Path, ino: u64) -> Model {
     let image = Image::open(path);
     let (mut inode, mut bytes) = image.inode(ino);
@@ -114,7 +115,8 @@ fn shift(path: &Path, ino: u64) -> Model {
 fn listed(path: &Path) -> Model {
     let mut model = Model::new();
     for line in testkit::debugfs(path, "ex /file").lines().skip(1) {
-        // Level of levels, entry of entries, logical from - to, physical from - to or the child's block, length.
+        // Level of levels, entry of entries, logical from - to, physical from - to or the child's block,
+        // length.
         let numbers: Vec<u64> =
             line.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
         if numbers[0] == numbers[1] {

@@ -1,29 +1,31 @@
 //! One budget of memory for all caches of a process, and the shrinkers that keep it.
 //!
-//! A cache *charges* what it keeps and *releases* what it drops. While the sum stays under the limit that is all: one
-//! atomic addition on a counter of the thread's own shard. When a charge takes the sum over the limit, the caches
-//! that registered a [`Shrinker`] are asked in turn, each for a bounded amount, until the sum is under the limit
-//! again or every one was asked once.
+//! A cache *charges* what it keeps and *releases* what it drops. While the sum stays under the limit that is
+//! all: one atomic addition on a counter of the thread's own shard. When a charge takes the sum over the
+//! limit, the caches that registered a [`Shrinker`] are asked in turn, each for a bounded amount, until the
+//! sum is under the limit again or every one was asked once.
 //!
 //! Owns: the sum, the limit, whose turn it is.
 //!
-//! Does **not** own: any memory, any policy of what a cache drops first, any thread. A budget never refuses: what is
-//! pinned may exceed the limit, and [`Budget::charge`] returns by how much.
+//! Does **not** own: any memory, any policy of what a cache drops first, any thread. A budget never refuses:
+//! what is pinned may exceed the limit, and [`Budget::charge`] returns by how much.
 //!
 //! Invariants
-//! 1. A shrinker is called with no lock of the budget's registry held and only from inside a [`Budget::charge`], by
-//!    the thread that charges. So **charge without holding a lock that a shrinker takes**: insert, unlock, charge.
-//!    `release` never calls a shrinker and may be called under any lock.
-//! 2. One thread shrinks at a time; a charge that comes meanwhile (also one from inside a shrinker) only adds.
-//! 3. The work of one charge is bounded: each shrinker is asked at most once, for at most [`STEP_MIN`] bytes or twice
-//!    what is being charged, whichever is more. Twice, so that freeing outruns growing.
-//!    After a round that freed next to nothing there is no other until the sum has grown by a 32nd of the limit: what is left
-//!    is in use.
+//! 1. A shrinker is called with no lock of the budget's registry held and only from inside a
+//!    [`Budget::charge`], by the thread that charges. So **charge without holding a lock that a shrinker
+//!    takes**: insert, unlock, charge. `release` never calls a shrinker and may be called under any lock.
+//! 2. One thread shrinks at a time; a charge that comes meanwhile (also one from inside a shrinker) only
+//!    adds.
+//! 3. The work of one charge is bounded: each shrinker is asked at most once, for at most [`STEP_MIN`] bytes
+//!    or twice what is being charged, whichever is more. Twice, so that freeing outruns growing. After a
+//!    round that freed next to nothing there is no other until the sum has grown by a 32nd of the limit: what
+//!    is left is in use.
 //! 4. A cache that is gone is forgotten: the registry holds weak references.
 //! 5. [`Budget::used`] is exact while no charge is in progress; the hot path's own view of it is off by less
 //!    than 1/16 of the limit (each shard holds back less than a small batch).
 //!
-//! Locks, in order: the turn (tried, never waited for), then the registry, which is let go before a shrinker runs.
+//! Locks, in order: the turn (tried, never waited for), then the registry, which is let go before a shrinker
+//! runs.
 //!
 //! ```
 //! use memory::{Budget, Shrinker};
@@ -62,8 +64,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 /// The least that a shrinker is asked for at a time, in bytes: enough to make a call worth its cost.
 pub const STEP_MIN: usize = 256 * 1024;
 
-/// Budgets below this are small: freed memory goes back to the system at once, one object at a time, since what an allocator
-/// retains can be as much as the limit. Larger ones use huge pages and retain freed memory, which is faster.
+/// Budgets below this are small: freed memory goes back to the system at once, one object at a time, since
+/// what an allocator retains can be as much as the limit. Larger ones use huge pages and retain freed memory,
+/// which is faster.
 pub const SMALL_MAX: usize = 256 << 20;
 
 /// Counters that threads spread over; more than the threads that usually charge at the same moment.
@@ -82,9 +85,9 @@ pub trait Shrinker: Send + Sync {
     /// How many bytes it holds now, pinned ones included. A hint: may be stale by the time it returns.
     fn cached_bytes(&self) -> usize;
 
-    /// Drops about `bytes` bytes, of what it can spare, and calls [`Budget::release`] for them; returns how many it
-    /// dropped. Looks at a bounded number of entries (in proportion to `bytes`), takes only locks of its own, does no
-    /// I/O and returns 0 when nothing can go.
+    /// Drops about `bytes` bytes, of what it can spare, and calls [`Budget::release`] for them; returns how
+    /// many it dropped. Looks at a bounded number of entries (in proportion to `bytes`), takes only locks of
+    /// its own, does no I/O and returns 0 when nothing can go.
     fn shrink(&self, bytes: usize) -> usize;
 }
 
@@ -122,11 +125,12 @@ impl Budget {
         })
     }
 
-    /// Adds `bytes` to what is held. Over the limit, asks the shrinkers first (invariants 1 to 3), so: **call it
-    /// without holding a lock that a shrinker takes**.
+    /// Adds `bytes` to what is held. Over the limit, asks the shrinkers first (invariants 1 to 3), so: **call
+    /// it without holding a lock that a shrinker takes**.
     ///
-    /// Returns by how many bytes the limit is exceeded afterwards, 0 as a rule. More means that what is left is
-    /// pinned, or that another thread is shrinking already; a caller that can do with less may take it as advice.
+    /// Returns by how many bytes the limit is exceeded afterwards, 0 as a rule. More means that what is left
+    /// is pinned, or that another thread is shrinking already; a caller that can do with less may take it as
+    /// advice.
     pub fn charge(&self, bytes: usize) -> usize {
         self.add(bytes as isize);
         let over = self.over();
@@ -211,7 +215,8 @@ impl Budget {
                 break;
             }
         }
-        // What is left is in use. To look through it again for each charge would cost more than what it holds.
+        // What is left is in use. To look through it again for each charge would cost more than what it
+        // holds.
         let freed = all - wanted;
         let sum = self.sum.load(Ordering::Relaxed);
         let rest = if freed < step / 4 { (self.limit / 32) as isize } else { 0 };

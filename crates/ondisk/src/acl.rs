@@ -152,9 +152,9 @@ impl Acl {
         value
     }
 
-    /// Would the kernel take this list? Owner, named users, group, named groups, mask and others come in this order;
-    /// owner, group and others exactly once; a mask at most once, and surely with named entries; permissions are rwx;
-    /// named ids are real. No entries at all are a valid list too: they say "no ACL".
+    /// Would the kernel take this list? Owner, named users, group, named groups, mask and others come in this
+    /// order; owner, group and others exactly once; a mask at most once, and surely with named entries;
+    /// permissions are rwx; named ids are real. No entries at all are a valid list too: they say "no ACL".
     ///
     /// # Errors
     /// The first rule broken.
@@ -180,7 +180,8 @@ impl Acl {
         rule(masks == 1 || !self.has_named(), "named entries need a mask", 0)
     }
 
-    /// The permission bits, 0o000 to 0o777, that a mode shows for this access ACL (the mask stands for the group).
+    /// The permission bits, 0o000 to 0o777, that a mode shows for this access ACL (the mask stands for the
+    /// group).
     ///
     /// `None` if an entry for owner, group or others is missing.
     #[must_use]

@@ -1,4 +1,5 @@
-//! Backup superblocks, looked for where the primary is lost: the places to try, and whether what stands there is one.
+//! Backup superblocks, looked for where the primary is lost: the places to try, and whether what stands there
+//! is one.
 //!
 //! Does **not** own: reading, and the decision to use a backup.
 //!
@@ -10,12 +11,14 @@ use base::{BlockSize, Group};
 
 use crate::{Geometry, Superblock};
 
-/// Groups that have a backup with sparse_super, and of sparse_super2 the first of its two; the others are far away.
+/// Groups that have a backup with sparse_super, and of sparse_super2 the first of its two; the others are far
+/// away.
 const GROUPS: [u64; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
 /// Larger clusters than these have no use: 2^16 blocks each.
 const CLUSTER_LOG_MAX: u32 = 16;
 
-/// Byte offsets below `device_bytes` where mke2fs puts backups, for every size of blocks and clusters, likely ones first.
+/// Byte offsets below `device_bytes` where mke2fs puts backups, for every size of blocks and clusters, likely
+/// ones first.
 #[must_use]
 pub fn offsets(device_bytes: u64) -> Vec<u64> {
     let mut known = HashSet::new();

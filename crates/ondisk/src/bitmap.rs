@@ -4,12 +4,13 @@
 //! bit 0 is the lowest bit of byte 0           | used bits ... | padding: all ones to the end of the block |
 //! ```
 //!
-//! Owns: setting, testing and counting ranges, runs of free bits, the padding, the two checksums. Does **not** own:
-//! what a bit means (block, cluster, inode), the descriptor that holds the checksum.
+//! Owns: setting, testing and counting ranges, runs of free bits, the padding, the two checksums. Does
+//! **not** own: what a bit means (block, cluster, inode), the descriptor that holds the checksum.
 //!
 //! Invariants
 //! 1. Ranges are filled and searched by whole bytes and 64-bit words, never bit by bit.
-//! 2. Bits from [`len`](GroupBitmap::len) to the end of the block are never changed by a range and never found free.
+//! 2. Bits from [`len`](GroupBitmap::len) to the end of the block are never changed by a range and never
+//!    found free.
 //!
 //! Source: kernel Documentation/filesystems/ext4/bitmaps.rst, checksums.rst (which claims a
 //! group number in the checksum: there is none).
@@ -20,7 +21,8 @@ use base::{BlockSize, Malformed, checksum::crc32c};
 
 /// Checksum of a group's block bitmap: CRC-32C from the file system's seed over `clusters_per_group` bits.
 ///
-/// The same number of bits in every group, the shorter last one included. Descriptors of 32 bytes keep the low half.
+/// The same number of bits in every group, the shorter last one included. Descriptors of 32 bytes keep the
+/// low half.
 #[must_use]
 pub fn block_bitmap_checksum(fs_seed: u32, bitmap: &[u8], clusters_per_group: u32) -> u32 {
     checksum(fs_seed, bitmap, clusters_per_group)
@@ -59,8 +61,8 @@ impl GroupBitmap {
         bitmap
     }
 
-    /// The bitmap read from a block, of which `bits` bits mean something. The padding is kept as it stands; see
-    /// [`padding_is_set`](Self::padding_is_set).
+    /// The bitmap read from a block, of which `bits` bits mean something. The padding is kept as it stands;
+    /// see [`padding_is_set`](Self::padding_is_set).
     ///
     /// # Errors
     /// The block has fewer than `bits` bits, or is larger than the largest block.
@@ -186,7 +188,8 @@ impl GroupBitmap {
     fn search(&self, from: u32, end: u32, set: bool) -> Option<u32> {
         let mut at = from;
         while at < end {
-            // A word from the byte of `at` on, in which a one is what we look for; past the block there is none.
+            // A word from the byte of `at` on, in which a one is what we look for; past the block there is
+            // none.
             let start = at as usize / 8;
             let mut word = [if set { 0 } else { 0xFF }; 8];
             let have = (self.bytes.len() - start).min(8);

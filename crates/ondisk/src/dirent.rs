@@ -1,8 +1,8 @@
 //! Directory entries and the blocks that hold them.
 //!
-//! Owns: one block (or one inline area) of entries, its checksum tail, and the `rec_len` arithmetic.
-//! Does **not** own: index blocks (see [`crate::htree`]), the choice of leaf, case folding, or what a name may contain:
-//! a damaged or hostile block can hold names with `/` or NUL, see [`Entry::has_plain_name`].
+//! Owns: one block (or one inline area) of entries, its checksum tail, and the `rec_len` arithmetic. Does
+//! **not** own: index blocks (see [`crate::htree`]), the choice of leaf, case folding, or what a name may
+//! contain: a damaged or hostile block can hold names with `/` or NUL, see [`Entry::has_plain_name`].
 //!
 //! ```text
 //!  0        4        6         7      8
@@ -11,9 +11,10 @@
 //! ```
 //!
 //! Invariants
-//! 1. Entries tile the block: each `rec_len` reaches the next entry, the last reaches the end of the usable bytes.
-//! 2. Usable bytes are the whole block, or with metadata_csum all but the last 12, where the checksum tail disguises
-//!    itself as an unused entry of type 0xDE.
+//! 1. Entries tile the block: each `rec_len` reaches the next entry, the last reaches the end of the usable
+//!    bytes.
+//! 2. Usable bytes are the whole block, or with metadata_csum all but the last 12, where the checksum tail
+//!    disguises itself as an unused entry of type 0xDE.
 //! 3. An entry whose inode is 0 is free space.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
@@ -198,8 +199,8 @@ impl Entry<'_> {
     }
 }
 
-/// Iterator over the entries of one block; see [`DirFormat::entries`]. Ends after the first malformed entry, because
-/// nothing says where the next one begins.
+/// Iterator over the entries of one block; see [`DirFormat::entries`]. Ends after the first malformed entry,
+/// because nothing says where the next one begins.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
     format: DirFormat,
@@ -223,8 +224,8 @@ impl<'a> Iterator for Entries<'a> {
 
 impl std::iter::FusedIterator for Entries<'_> {}
 
-/// The fewest bytes that an entry with a name of `name_len` bytes occupies; `hashed` adds the 8 bytes of hash that
-/// encrypted and casefolded directories store (except for "." and "..").
+/// The fewest bytes that an entry with a name of `name_len` bytes occupies; `hashed` adds the 8 bytes of hash
+/// that encrypted and casefolded directories store (except for "." and "..").
 #[must_use]
 pub const fn min_rec_len(name_len: usize, hashed: bool) -> usize {
     (HEADER_LEN + name_len).next_multiple_of(4) + if hashed { 8 } else { 0 }
@@ -232,7 +233,8 @@ pub const fn min_rec_len(name_len: usize, hashed: bool) -> usize {
 
 /// `rec_len` in bytes from its 16 bits on disk.
 ///
-/// Blocks of 64 KiB need a 17th bit: 0 and 65535 mean the whole block, and the two lowest bits are the bits 16 and 17.
+/// Blocks of 64 KiB need a 17th bit: 0 and 65535 mean the whole block, and the two lowest bits are the bits
+/// 16 and 17.
 #[must_use]
 pub fn decode_rec_len(raw: u16, block_size: BlockSize) -> usize {
     let raw = usize::from(raw);
@@ -256,8 +258,8 @@ pub fn encode_rec_len(len: usize, block_size: BlockSize) -> Option<u16> {
 
 /// Fills one directory block with entries, front to back.
 ///
-/// The caller packs: it pushes until an entry does not fit, finishes the block, and goes on with the next. Encrypted
-/// and casefolded directories cannot be written (their hashes need a key).
+/// The caller packs: it pushes until an entry does not fit, finishes the block, and goes on with the next.
+/// Encrypted and casefolded directories cannot be written (their hashes need a key).
 ///
 /// ```
 /// use base::{BlockSize, Ino};
@@ -326,8 +328,8 @@ impl<'a> DirBlockWriter<'a> {
         self.format.usable_len() - self.used
     }
 
-    /// Stretches the last entry to the end of the usable bytes (an empty block becomes one unused entry) and writes
-    /// the tail, where the format has one, with a checksum of 0: [`seal_tail`] computes it.
+    /// Stretches the last entry to the end of the usable bytes (an empty block becomes one unused entry) and
+    /// writes the tail, where the format has one, with a checksum of 0: [`seal_tail`] computes it.
     pub fn finish(self) {
         let usable = self.format.usable_len();
         let rec_len = self.rec_len_bits(usable - self.last);
@@ -361,8 +363,8 @@ impl<'a> DirBlockWriter<'a> {
     }
 }
 
-/// The checksum stored in a leaf block's tail; `None` when its last 12 bytes are no tail (a file system that got
-/// metadata_csum later, or damage).
+/// The checksum stored in a leaf block's tail; `None` when its last 12 bytes are no tail (a file system that
+/// got metadata_csum later, or damage).
 #[must_use]
 pub fn tail_checksum(block: &[u8]) -> Option<u32> {
     let (_, tail) = RawTail::ref_from_suffix(block).ok()?;
@@ -386,7 +388,8 @@ pub fn seal_tail(block: &mut [u8], inode_seed: u32) {
     block[at..].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// The checksum that [`seal_tail`] would write, and how many bytes it is of; `None` for a block without a tail.
+/// The checksum that [`seal_tail`] would write, and how many bytes it is of; `None` for a block without a
+/// tail.
 #[must_use]
 pub fn tail_sum(block: &[u8], inode_seed: u32) -> Option<(u32, usize)> {
     tail_checksum(block).map(|_| (leaf_checksum(block, inode_seed), block.len() - TAIL_LEN))

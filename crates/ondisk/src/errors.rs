@@ -1,7 +1,7 @@
 //! Errors as the superblock remembers them: how many since the last check, the first one and the last.
 //!
-//! Owns: what stands in the fields `s_error_count`, `s_first_error_*`, `s_last_error_*` and the ERROR bit of `s_state`. Does
-//! **not** own: what is an error, and what becomes of the file system then (`s_errors`).
+//! Owns: what stands in the fields `s_error_count`, `s_first_error_*`, `s_last_error_*` and the ERROR bit of
+//! `s_state`. Does **not** own: what is an error, and what becomes of the file system then (`s_errors`).
 //!
 //! Source: kernel Documentation/filesystems/ext4/super.rst.
 
@@ -84,7 +84,8 @@ impl ErrorLog {
         self.count = self.count.saturating_add(1);
     }
 
-    /// Lets the superblock remember this. Errors that there were set its ERROR bit; none leave the bit as it is.
+    /// Lets the superblock remember this. Errors that there were set its ERROR bit; none leave the bit as it
+    /// is.
     pub fn put(&self, sb: &mut Superblock) {
         let Self { count, first, last } = *self;
         sb.error_count = count;

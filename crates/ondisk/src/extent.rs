@@ -1,7 +1,8 @@
 //! Extent trees: a root of four entries in `i_block`, nodes of a block each, up to five levels deep.
 //!
-//! Owns nodes as bytes, whole ([`Node`]) and in place ([`NodeView`], [`splice`]), their checksum, the shape of a packed
-//! tree, and a walker that does no I/O. Does **not** own insertion into or removal from a living tree (see `mapping`).
+//! Owns nodes as bytes, whole ([`Node`]) and in place ([`NodeView`], [`splice`]), their checksum, the shape
+//! of a packed tree, and a walker that does no I/O. Does **not** own insertion into or removal from a living
+//! tree (see `mapping`).
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst.
 
@@ -52,8 +53,8 @@ impl Extent {
         if unwritten { MAX_UNWRITTEN_LEN } else { MAX_WRITTEN_LEN }
     }
 
-    /// The one extent that says what this one and `next` say: `next` follows in the file and on the device, in the same
-    /// state, and both together are not too long.
+    /// The one extent that says what this one and `next` say: `next` follows in the file and on the device,
+    /// in the same state, and both together are not too long.
     #[must_use]
     pub fn merged(&self, next: &Self) -> Option<Self> {
         let len = self.len.checked_add(next.len).filter(|len| *len <= Self::len_max(self.unwritten))?;
@@ -120,8 +121,8 @@ pub fn entries_per_block(block_size: BlockSize) -> usize {
 }
 
 impl Node {
-    /// Reads a node from `i_block` (60 bytes) or a whole block, and holds its entries against the rules that one node
-    /// can be judged by: sorted, not overlapping, lengths not zero, within 2^32 logical blocks.
+    /// Reads a node from `i_block` (60 bytes) or a whole block, and holds its entries against the rules that
+    /// one node can be judged by: sorted, not overlapping, lengths not zero, within 2^32 logical blocks.
     ///
     /// # Errors
     /// Names the broken rule.
@@ -135,7 +136,8 @@ impl Node {
         Ok(Self { depth: view.depth(), max: u16_at(bytes, 4), generation: u32_at(bytes, 8), entries })
     }
 
-    /// Writes the node over `out` (60 bytes or a block); room behind the entries becomes zero. No checksum yet.
+    /// Writes the node over `out` (60 bytes or a block); room behind the entries becomes zero. No checksum
+    /// yet.
     ///
     /// # Panics
     /// When the entries do not fit `out`: the caller chose the shape.
@@ -226,8 +228,8 @@ pub fn verify(block: &[u8], inode_seed: u32) -> bool {
 /// The shape of a packed tree over a number of extents: how many nodes each level has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeShape {
-    /// Nodes per level in blocks of their own, from the level below the root down to the leaves; empty when the
-    /// extents fit the root.
+    /// Nodes per level in blocks of their own, from the level below the root down to the leaves; empty when
+    /// the extents fit the root.
     pub levels: Vec<usize>,
 }
 
@@ -252,8 +254,8 @@ impl TreeShape {
     }
 }
 
-/// Writes a packed tree: the 60 bytes of `i_block`, and the nodes' bytes in the order of `node_blocks`, which takes the
-/// tree level by level from the top. Checksums are stored when `inode_seed` is given.
+/// Writes a packed tree: the 60 bytes of `i_block`, and the nodes' bytes in the order of `node_blocks`, which
+/// takes the tree level by level from the top. Checksums are stored when `inode_seed` is given.
 ///
 /// # Panics
 /// When `node_blocks` is not as long as [`TreeShape::blocks`] says.
@@ -325,9 +327,9 @@ pub enum Step {
 
 /// Walks a whole extent tree in logical order without doing I/O, through any bytes, in bounded time.
 ///
-/// A child must be exactly one level below its parent and keep to the range of logical blocks that its parent's entry
-/// gives it. Ranges of one level are disjoint, so no node is entered twice on a level, however the pointers are bent, and
-/// the walk reads at most one block per index entry of the blocks it entered.
+/// A child must be exactly one level below its parent and keep to the range of logical blocks that its
+/// parent's entry gives it. Ranges of one level are disjoint, so no node is entered twice on a level, however
+/// the pointers are bent, and the walk reads at most one block per index entry of the blocks it entered.
 #[derive(Debug, Clone)]
 pub struct Walker {
     inode_seed: Option<u32>,
@@ -416,7 +418,8 @@ impl Walker {
         }
     }
 
-    /// Hands over the block that [`Step::NeedBlock`] asked for; `None` when it could not be read, which skips it.
+    /// Hands over the block that [`Step::NeedBlock`] asked for; `None` when it could not be read, which skips
+    /// it.
     pub fn supply(&mut self, bytes: Option<&[u8]>) {
         let Some(Awaited { block, depth, range }) = self.awaited.take() else { return };
         let Some(bytes) = bytes else { return };

@@ -211,7 +211,8 @@ impl Features {
         self.has_ro_compat(Self::METADATA_CSUM)
     }
 
-    /// Names of all set bits, dumpe2fs's words; bits without a name as `FEATURE_C31` (word initial, bit number).
+    /// Names of all set bits, dumpe2fs's words; bits without a name as `FEATURE_C31` (word initial, bit
+    /// number).
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let mut names = Vec::new();

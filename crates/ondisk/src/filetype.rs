@@ -1,10 +1,10 @@
-//! What kind of file an inode is, in the two spellings of the disk: a directory entry's type byte and the mode's
-//! `S_IFMT` bits.
+//! What kind of file an inode is, in the two spellings of the disk: a directory entry's type byte and the
+//! mode's `S_IFMT` bits.
 //!
 //! Does **not** own: permissions or the set-id bits of the mode (see the inode).
 //!
-//! Invariant: [`FileType::from_dirent_code`] undoes [`FileType::dirent_code`], and [`FileType::from_mode`] undoes
-//! [`FileType::mode_bits`].
+//! Invariant: [`FileType::from_dirent_code`] undoes [`FileType::dirent_code`], and [`FileType::from_mode`]
+//! undoes [`FileType::mode_bits`].
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst and inodes.rst.
 //!

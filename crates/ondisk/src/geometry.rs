@@ -1,11 +1,12 @@
 //! Geometry: what follows from a superblock's numbers before any other block is read.
 //!
-//! Owns the arithmetic of groups, inodes, backup superblocks and the places of group descriptors, with and without
-//! meta_bg. Small, immutable, passed by reference. Does **not** own the descriptors' content.
+//! Owns the arithmetic of groups, inodes, backup superblocks and the places of group descriptors, with and
+//! without meta_bg. Small, immutable, passed by reference. Does **not** own the descriptors' content.
 //!
 //! Invariants
 //! 1. A `Geometry` made by [`Geometry::new`] has numbers that cannot overflow or divide by zero below.
-//! 2. `groups * blocks_per_group` covers all blocks from `first_data_block` on; only the last group may be short.
+//! 2. `groups * blocks_per_group` covers all blocks from `first_data_block` on; only the last group may be
+//!    short.
 //!
 //! Source: kernel Documentation/filesystems/ext4/blockgroup.rst.
 
@@ -231,7 +232,8 @@ impl Geometry {
         }
     }
 
-    /// Group that a meta block group's classic successor starts at: descriptor blocks below this index are classic.
+    /// Group that a meta block group's classic successor starts at: descriptor blocks below this index are
+    /// classic.
     #[must_use]
     pub fn classic_desc_blocks(&self) -> u32 {
         self.first_meta_bg.map_or(self.desc_blocks, |first| first.min(self.desc_blocks))

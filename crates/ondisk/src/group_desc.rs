@@ -1,7 +1,7 @@
 //! The group descriptor: 32 bytes, or `s_desc_size` (64 and more) with the 64bit feature.
 //!
-//! Says where a group's bitmaps and inode table are, how much of the group is free, and whether its bitmaps were ever
-//! written. Where the descriptors themselves lie is [`crate::geometry`]'s to say.
+//! Says where a group's bitmaps and inode table are, how much of the group is free, and whether its bitmaps
+//! were ever written. Where the descriptors themselves lie is [`crate::geometry`]'s to say.
 //!
 //! Source: kernel Documentation/filesystems/ext4/group_descr.rst.
 

@@ -1,8 +1,9 @@
-//! The name hashes that order indexed directories: legacy, half-MD4 and TEA, each over signed or unsigned bytes.
+//! The name hashes that order indexed directories: legacy, half-MD4 and TEA, each over signed or unsigned
+//! bytes.
 //!
-//! Owns: the hash of one name, and the codes of the hash versions.
-//! Does **not** own: case folding (the caller folds first), the SipHash of encrypted and casefolded directories (it is
-//! keyed by a secret; its value stands in the entries themselves).
+//! Owns: the hash of one name, and the codes of the hash versions. Does **not** own: case folding (the caller
+//! folds first), the SipHash of encrypted and casefolded directories (it is keyed by a secret; its value
+//! stands in the entries themselves).
 //!
 //! Invariants
 //! 1. The lowest bit of a hash is 0: index entries use it as the continuation flag.
@@ -16,7 +17,8 @@ pub const EOF_HASH: u32 = 0x7FFF_FFFF << 1;
 
 /// A hash version, together with how it reads the bytes of a name above 0x7F.
 ///
-/// The disk stores the algorithm in each index root (0, 1, 2 or 6) and the signedness once, in the superblock's flags.
+/// The disk stores the algorithm in each index root (0, 1, 2 or 6) and the signedness once, in the
+/// superblock's flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HashVersion {
     /// The first ext3 hash, bytes as signed numbers.
@@ -36,7 +38,8 @@ pub enum HashVersion {
 }
 
 impl HashVersion {
-    /// From the code on disk and the superblock's signedness (`s_flags` bit 1: unsigned); `None` for other codes.
+    /// From the code on disk and the superblock's signedness (`s_flags` bit 1: unsigned); `None` for other
+    /// codes.
     #[must_use]
     pub fn from_code(code: u8, unsigned: bool) -> Option<Self> {
         Some(match (code, unsigned) {
@@ -86,7 +89,8 @@ pub fn seed_words(seed: &[u8; 16]) -> [u32; 4] {
 
 /// The hash of `name` under `version` and the file system's seed (all zero: MD4's own initial values).
 ///
-/// `None` for [`HashVersion::SipHash`], which needs a key. Any length is hashed; names on disk have 1 to 255 bytes.
+/// `None` for [`HashVersion::SipHash`], which needs a key. Any length is hashed; names on disk have 1 to 255
+/// bytes.
 #[must_use]
 pub fn dirhash(version: HashVersion, seed: &[u32; 4], name: &[u8]) -> Option<NameHash> {
     let mut buf = if *seed == [0; 4] { MD4_INITIAL } else { *seed };
@@ -135,10 +139,11 @@ fn legacy(name: &[u8], widen: impl Fn(u8) -> u32) -> u32 {
     newer << 1
 }
 
-/// The next `N` words to digest: up to 4*N bytes of `rest`, big-endian, padded with the length of all of `rest`.
+/// The next `N` words to digest: up to 4*N bytes of `rest`, big-endian, padded with the length of all of
+/// `rest`.
 ///
-/// A signed byte is added as a negative number, so it borrows from the byte above it: a full word of signed bytes is
-/// the unsigned word minus 0x100 at the place of each byte that has its top bit set.
+/// A signed byte is added as a negative number, so it borrows from the byte above it: a full word of signed
+/// bytes is the unsigned word minus 0x100 at the place of each byte that has its top bit set.
 fn pack<const N: usize>(rest: &[u8], unsigned: bool) -> [u32; N] {
     let borrow = if unsigned { 0 } else { 0x0080_8080u32 };
     let len = rest.len() as u32;

@@ -1,8 +1,8 @@
 //! Indexed directories: the bytes of index roots and nodes.
 //!
-//! Owns: decoding, encoding, limits and checksums of index blocks. [`walk`] finds the leaf of a name, [`plan`] lays
-//! out a packed tree.
-//! Does **not** own: leaf blocks (see [`crate::dirent`]), name hashes (see [`crate::hash`]), splitting.
+//! Owns: decoding, encoding, limits and checksums of index blocks. [`walk`] finds the leaf of a name,
+//! [`plan`] lays out a packed tree. Does **not** own: leaf blocks (see [`crate::dirent`]), name hashes (see
+//! [`crate::hash`]), splitting.
 //!
 //! ```text
 //! root, block 0                                    node, any other index block
@@ -15,9 +15,10 @@
 //! ```
 //!
 //! Invariants
-//! 1. To a reader without dir_index every index block is a valid block of entries without names: the `rec_len` of ".."
-//!    and of the fake entry hide the rest.
-//! 2. Entry 0 covers all hashes below entry 1's; its hash word holds `limit` and `count`, where `count` includes it.
+//! 1. To a reader without dir_index every index block is a valid block of entries without names: the
+//!    `rec_len` of ".." and of the fake entry hide the rest.
+//! 2. Entry 0 covers all hashes below entry 1's; its hash word holds `limit` and `count`, where `count`
+//!    includes it.
 //! 3. `limit` is what fits in the block, exactly. The checksum lies after `limit` entries and covers `count`.
 //! 4. A hash's lowest bit is the continuation flag: the last name of the child before has the same hash.
 //! 5. Child blocks are logical blocks of the directory; their top four bits are reserved and masked away.
@@ -181,8 +182,8 @@ impl DxFormat {
     ///
     /// # Errors
     /// The first rule broken: "." and ".." in their places, known version and flags, depth within
-    /// [`levels_max`](Self::levels_max), and the rules of [`decode_node`](Self::decode_node) for the entries. That
-    /// hashes ascend is not checked: a lookup does not need it, a checker reads the entries anyway.
+    /// [`levels_max`](Self::levels_max), and the rules of [`decode_node`](Self::decode_node) for the entries.
+    /// That hashes ascend is not checked: a lookup does not need it, a checker reads the entries anyway.
     pub fn decode_root<'a>(&self, block: &'a [u8]) -> Result<DxRoot<'a>, Malformed> {
         let rule = |holds, rule, found: u32| Malformed::unless(holds, "index root", rule, found);
         let raw = match RawRoot::ref_from_prefix(block) {
@@ -222,7 +223,8 @@ impl DxFormat {
     /// Decodes an index block below the root.
     ///
     /// # Errors
-    /// The first rule broken: the fake entry spans the block, the limit is exact, the count is 1 to the limit.
+    /// The first rule broken: the fake entry spans the block, the limit is exact, the count is 1 to the
+    /// limit.
     pub fn decode_node<'a>(&self, block: &'a [u8]) -> Result<DxEntries<'a>, Malformed> {
         Malformed::unless(
             block.len() == self.block_size.len(),
@@ -253,8 +255,8 @@ impl DxFormat {
             .map_err(|_| Malformed::new(structure, "entries lie inside the block", count))
     }
 
-    /// Fills `block` with a root over `entries`, with `levels` levels of nodes below it; the checksum stays 0 until
-    /// [`seal`](Self::seal).
+    /// Fills `block` with a root over `entries`, with `levels` levels of nodes below it; the checksum stays 0
+    /// until [`seal`](Self::seal).
     ///
     /// # Panics
     /// If `block` is not one block long, or there are no entries or more than the limit.
@@ -333,8 +335,8 @@ impl DxFormat {
     /// Checks an index block's checksum; holds always in file systems without metadata_csum.
     ///
     /// # Errors
-    /// When the block is no index block, its limit or count is wrong (they say what the checksum covers), or the
-    /// checksum is another.
+    /// When the block is no index block, its limit or count is wrong (they say what the checksum covers), or
+    /// the checksum is another.
     pub fn verify(&self, block: &[u8], inode_seed: u32) -> Result<(), Malformed> {
         if !self.csum {
             return Ok(());

@@ -1,19 +1,20 @@
-//! The classic block map of files without the EXTENTS flag: twelve direct blocks, then trees of one, two and three
-//! levels.
+//! The classic block map of files without the EXTENTS flag: twelve direct blocks, then trees of one, two and
+//! three levels.
 //!
 //! ```text
 //! i_block (15 le32):  0..12 direct   12 single   13 double   14 triple        0 = hole, at every level
 //! a = block size / 4:    12 blocks     + a         + a^2       + a^3
 //! ```
 //!
-//! Owns: how many indirect blocks a file needs ([`blocks_needed`]), their bytes ([`encode`]), and the way from a logical
-//! block to a physical one ([`lookup`]). Does **not** own: reading the indirect blocks ([`Step::NeedBlock`] asks for
-//! them), choosing their places. They have no checksum.
+//! Owns: how many indirect blocks a file needs ([`blocks_needed`]), their bytes ([`encode`]), and the way
+//! from a logical block to a physical one ([`lookup`]). Does **not** own: reading the indirect blocks
+//! ([`Step::NeedBlock`] asks for them), choosing their places. They have no checksum.
 //!
 //! Invariants
 //! 1. A subtree without any mapped block has no indirect block: holes cost nothing.
-//! 2. Indirect blocks take their places in the order of a walk from the front of the file, parents before children: a
-//!    writer that hands out rising numbers puts the double block right before its first single block.
+//! 2. Indirect blocks take their places in the order of a walk from the front of the file, parents before
+//!    children: a writer that hands out rising numbers puts the double block right before its first single
+//!    block.
 //!
 //! Source: kernel Documentation/filesystems/ext4/blockmap.rst.
 
@@ -24,7 +25,8 @@ use base::{BlockSize, Lblk, Malformed, Pblk};
 const STRUCTURE: &str = "indirect block";
 const DIRECT: u64 = 12;
 
-/// The most logical blocks that a mapped file may have: what three levels reach, and never more than 2^32 - 1.
+/// The most logical blocks that a mapped file may have: what three levels reach, and never more than 2^32 -
+/// 1.
 #[must_use]
 pub fn max_blocks(block_size: BlockSize) -> u64 {
     let a = entries_per_block(block_size);
@@ -40,8 +42,8 @@ fn log2_entries(block_size: BlockSize) -> u32 {
     block_size.log2() - 2
 }
 
-/// Which tree a logical block hangs in: its number of levels (1 to 3) and the block's index among the tree's data
-/// blocks. `None` for direct blocks and those past the end.
+/// Which tree a logical block hangs in: its number of levels (1 to 3) and the block's index among the tree's
+/// data blocks. `None` for direct blocks and those past the end.
 fn tree_of(block_size: BlockSize, lblk: u64) -> Option<(u32, u64)> {
     let mut index = lblk.checked_sub(DIRECT)?;
     for levels in 1..=3 {
@@ -62,11 +64,13 @@ pub enum Step {
         /// Blocks from the one asked for that are known to be unmapped; there may be more.
         len_blocks: u32,
     },
-    /// Here it is. The number is as it stood on disk: whether the file system has such a block is for the caller.
+    /// Here it is. The number is as it stood on disk: whether the file system has such a block is for the
+    /// caller.
     Mapped {
         /// The physical block.
         pblk: Pblk,
-        /// Blocks from the one asked for that are known to follow each other on the device; there may be more.
+        /// Blocks from the one asked for that are known to follow each other on the device; there may be
+        /// more.
         len_blocks: u32,
     },
     /// Read this indirect block, then [`resume`](Walk::resume).
@@ -276,8 +280,8 @@ pub struct BlockMap {
     pub blocks: Vec<(Pblk, Vec<u8>)>,
 }
 
-/// Maps a file's data. `places` yields a physical block for each indirect block, [`blocks_needed`] of them, in the
-/// order of invariant 2.
+/// Maps a file's data. `places` yields a physical block for each indirect block, [`blocks_needed`] of them,
+/// in the order of invariant 2.
 ///
 /// # Errors
 /// Any [`MapError`].
@@ -294,8 +298,8 @@ pub fn encode(
     Ok(BlockMap { i_block, blocks: blocks.into_iter().map(|(_, place, bytes)| (place, bytes)).collect() })
 }
 
-/// [`encode`] without keeping the blocks: `emit` gets each one when it is complete (children before parents), with the
-/// position at which it took its place. Holds three blocks in memory, however large the file.
+/// [`encode`] without keeping the blocks: `emit` gets each one when it is complete (children before parents),
+/// with the position at which it took its place. Holds three blocks in memory, however large the file.
 ///
 /// # Errors
 /// Any [`MapError`]; blocks that were emitted before mean nothing then.
@@ -357,8 +361,8 @@ struct Encoder<P, E> {
 }
 
 impl<P: Iterator<Item = Pblk>, E: FnMut(u64, Pblk, &[u8])> Encoder<P, E> {
-    /// The lowest indirect block above data block `index` of the tree with `levels` levels, opened if need be with all
-    /// above it.
+    /// The lowest indirect block above data block `index` of the tree with `levels` levels, opened if need be
+    /// with all above it.
     fn leaf(&mut self, levels: u32, index: u64) -> Result<&mut [u8], MapError> {
         let log2 = log2_entries(self.block_size);
         for level in (0..levels).rev() {
@@ -438,7 +442,8 @@ mod tests {
         extents.iter().map(|extent| (extent.lblk, extent.len_blocks))
     }
 
-    /// What `debugfs stat` lists as a file's blocks: its data, and the places of its indirect blocks in order.
+    /// What `debugfs stat` lists as a file's blocks: its data, and the places of its indirect blocks in
+    /// order.
     fn listed(stat: &str) -> (Vec<DataExtent>, Vec<Pblk>) {
         let (mut data, mut places) = (Vec::new(), Vec::new());
         let list = stat.split("BLOCKS:\n").nth(1).unwrap().split("TOTAL").next().unwrap();

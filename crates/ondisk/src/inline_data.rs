@@ -5,10 +5,12 @@
 //! directory:  | i_block: parent u32 | 56 bytes of entries  | value of xattr system.data: more entries |
 //! ```
 //!
-//! Owns splitting and joining of the two parts. Does **not** own: directory entries (see `dirent`), the attribute
-//! itself (see `xattr`; index 7, name "data", and present even when its value is empty), the INLINE_DATA flag.
+//! Owns splitting and joining of the two parts. Does **not** own: directory entries (see `dirent`), the
+//! attribute itself (see `xattr`; index 7, name "data", and present even when its value is empty), the
+//! INLINE_DATA flag.
 //!
-//! Each part of a directory is a run of entries of its own, as a block would be, without `.`, `..` or checksum.
+//! Each part of a directory is a run of entries of its own, as a block would be, without `.`, `..` or
+//! checksum.
 //!
 //! Source: kernel Documentation/filesystems/ext4/inlinedata.rst.
 
@@ -33,7 +35,8 @@ pub fn split(data: &[u8]) -> ([u8; IN_BLOCK], &[u8]) {
     (i_block, tail)
 }
 
-/// A file's (or symbolic link's) data, `size` bytes, from its two parts. `value` is empty where the attribute is.
+/// A file's (or symbolic link's) data, `size` bytes, from its two parts. `value` is empty where the attribute
+/// is.
 ///
 /// # Errors
 /// The size is larger than both parts together.
@@ -88,8 +91,8 @@ impl<'a> InlineDir<'a> {
         (IN_BLOCK + self.second.len()) as u64
     }
 
-    /// Both runs of entries, in order, with the offset of the first byte of each in the directory's logical content
-    /// (`i_block` first, the attribute's value after it).
+    /// Both runs of entries, in order, with the offset of the first byte of each in the directory's logical
+    /// content (`i_block` first, the attribute's value after it).
     #[must_use]
     pub fn regions(&self) -> [(usize, &'a [u8]); 2] {
         [(4, self.first.as_slice()), (IN_BLOCK, self.second)]

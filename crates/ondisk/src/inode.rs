@@ -1,7 +1,9 @@
-//! The inode: 128 bytes of old fields, then `extra_isize` bytes of newer ones, then room for extended attributes.
+//! The inode: 128 bytes of old fields, then `extra_isize` bytes of newer ones, then room for extended
+//! attributes.
 //!
-//! Owns the fixed fields, timestamps, device numbers and the checksum. Does **not** own the content of `i_block`
-//! (see [`crate::extent`], [`crate::indirect`](mod@crate::indirect), inline data) nor the attribute area (see xattr).
+//! Owns the fixed fields, timestamps, device numbers and the checksum. Does **not** own the content of
+//! `i_block` (see [`crate::extent`], [`crate::indirect`](mod@crate::indirect), inline data) nor the attribute
+//! area (see xattr).
 //!
 //! A field beyond byte 128 exists only where it lies wholly below `128 + extra_isize`; others read as zero.
 //!
@@ -201,7 +203,8 @@ impl Inode {
     /// Reads an inode from its `inode_size` bytes.
     ///
     /// # Errors
-    /// When there are fewer than 128 bytes, or `extra_isize` is not a multiple of 4 or reaches past the inode.
+    /// When there are fewer than 128 bytes, or `extra_isize` is not a multiple of 4 or reaches past the
+    /// inode.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let Ok((raw, rest)) = RawBase::ref_from_prefix(bytes) else {
             return Err(Malformed::new("inode", "has 128 bytes", bytes.len() as u64));
@@ -300,7 +303,8 @@ impl Inode {
         new_part[..present].copy_from_slice(&extra.as_bytes()[..present]);
     }
 
-    /// Reads an inode as one of this file system: where the same bytes mean different things, the superblock decides.
+    /// Reads an inode as one of this file system: where the same bytes mean different things, the superblock
+    /// decides.
     ///
     /// | bytes | Linux | the Hurd |
     /// |---|---|---|
@@ -330,8 +334,9 @@ impl Inode {
         Self { file_acl: self.file_acl & 0xFFFF_FFFF, hurd_mode_high, ..self }
     }
 
-    /// Makes the values what the inode has room for, so that they are the same before and after they were on disk: without their
-    /// extra words times have whole seconds up to 2038, and there is no birth time, no project, and half a change counter.
+    /// Makes the values what the inode has room for, so that they are the same before and after they were on
+    /// disk: without their extra words times have whole seconds up to 2038, and there is no birth time, no
+    /// project, and half a change counter.
     pub fn fit(&mut self) {
         const fn has(extra_isize: u16, end: u16) -> bool {
             extra_isize >= end
@@ -378,8 +383,8 @@ impl Inode {
     }
 }
 
-/// `i_block` of a device node: the old 8+8-bit encoding where it fits, else the new 12+20-bit one; `None` when neither
-/// can hold the number.
+/// `i_block` of a device node: the old 8+8-bit encoding where it fits, else the new 12+20-bit one; `None`
+/// when neither can hold the number.
 #[must_use]
 pub fn device_block(major: u32, minor: u32) -> Option<[u8; 60]> {
     let mut block = [0u8; 60];
@@ -505,7 +510,8 @@ mod tests {
         assert_eq!((old.mtime, old.crtime.seconds), (Timestamp { seconds: end, nanos: 0 }, 0));
     }
 
-    /// The Hurd's translator, mode bits and author stand where Linux has a counter, half a block number and a checksum.
+    /// The Hurd's translator, mode bits and author stand where Linux has a counter, half a block number and a
+    /// checksum.
     #[test]
     fn the_hurds_fields_come_back_as_they_were() {
         let bytes: Vec<u8> = (1..=128).collect();

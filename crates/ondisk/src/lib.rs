@@ -1,14 +1,16 @@
 //! ext4's on-disk structures as pure bytes <-> values.
 //!
-//! One structure, one file: a table of its fields, `decode`, `encode`, its checksum (`seal` / `verify`), its limits,
-//! its tests. Walkers (extent trees, directories, block maps) do no I/O: they return the block they want next.
+//! One structure, one file: a table of its fields, `decode`, `encode`, its checksum (`seal` / `verify`), its
+//! limits, its tests. Walkers (extent trees, directories, block maps) do no I/O: they return the block they
+//! want next.
 //!
-//! Does **not** own: reading or writing (see `device`), choosing places (see `image`, later `alloc`), caching, or the
-//! journal's own structures (see `jbd2-format`).
+//! Does **not** own: reading or writing (see `device`), choosing places (see `image`, later `alloc`),
+//! caching, or the journal's own structures (see `jbd2-format`).
 //!
 //! Invariants
 //! 1. `decode` never panics, whatever the bytes, and never allocates more than the bytes given to it justify.
-//! 2. `decode(encode(value)) == value`; and where a value keeps every field, `encode(decode(bytes)) == bytes`.
+//! 2. `decode(encode(value)) == value`; and where a value keeps every field, `encode(decode(bytes)) ==
+//!    bytes`.
 //! 3. Disk fields keep their kernel spelling in the raw struct and get plain words in the value.
 //! 4. Numbers read from disk meet checked arithmetic only.
 //! 5. A checksum is computed in one place per structure, for sealing and for verifying alike.

@@ -9,8 +9,9 @@
 //! | 10 | 64 | nodename | | 74 | 904 | pad2 |
 //! | | | | | 3FC | 4 | checksum |
 //!
-//! Owns the bytes. Does **not** own the protocol (wait, re-read, claim), nor finding the block: the superblock's
-//! `s_mmp_block` names it. It must be read past every cache, since another machine may be writing it.
+//! Owns the bytes. Does **not** own the protocol (wait, re-read, claim), nor finding the block: the
+//! superblock's `s_mmp_block` names it. It must be read past every cache, since another machine may be
+//! writing it.
 //!
 //! Source: kernel Documentation/filesystems/ext4/mmp.rst.
 

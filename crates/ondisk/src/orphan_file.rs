@@ -4,8 +4,8 @@
 //! block:  | inode u32 * ((block size - 8) / 4), 0 = free slot | magic 0B10CA04 | checksum |
 //! ```
 //!
-//! Owns the bytes of its blocks and its default size. Does **not** own: which slot an inode takes, recovery, the
-//! feature bits ORPHAN_FILE and ORPHAN_PRESENT.
+//! Owns the bytes of its blocks and its default size. Does **not** own: which slot an inode takes, recovery,
+//! the feature bits ORPHAN_FILE and ORPHAN_PRESENT.
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
@@ -36,14 +36,15 @@ pub fn slots_per_block(block_size: BlockSize) -> usize {
     (block_size.len() - TAIL_LEN) / 4
 }
 
-/// Seed of an orphan file's checksums: its inode's seed, from the file system's seed, its inode number and generation.
+/// Seed of an orphan file's checksums: its inode's seed, from the file system's seed, its inode number and
+/// generation.
 #[must_use]
 pub fn inode_seed(fs_seed: u32, orphan_file: Ino, generation: u32) -> u32 {
     crc32c(crc32c(fs_seed, &orphan_file.0.to_le_bytes()), &generation.to_le_bytes())
 }
 
-/// Checksum of a block: CRC-32C from the orphan file's inode seed over the **physical** block number (64 bits, little
-/// endian) and the slots. 0 for a block without room for a tail.
+/// Checksum of a block: CRC-32C from the orphan file's inode seed over the **physical** block number (64
+/// bits, little endian) and the slots. 0 for a block without room for a tail.
 #[must_use]
 pub fn checksum(inode_seed: u32, place: Pblk, block: &[u8]) -> u32 {
     let Some(slots) = block.len().checked_sub(TAIL_LEN) else { return 0 };

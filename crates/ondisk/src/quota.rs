@@ -10,8 +10,8 @@
 //!
 //! A leaf holds entries of any ids, in the order in which they came; many tree slots point to one leaf.
 //!
-//! Owns the whole file as bytes; [`tree`] changes it in place, entry by entry. Does **not** own: where the file lives (inode 3,
-//! inode 4 or the superblock's `s_prj_quota_inum`), counting usage.
+//! Owns the whole file as bytes; [`tree`] changes it in place, entry by entry. Does **not** own: where the
+//! file lives (inode 3, inode 4 or the superblock's `s_prj_quota_inum`), counting usage.
 //!
 //! Source: kernel Documentation/filesystems/quota.rst; block numbering from files of e2fsprogs.
 
@@ -151,8 +151,8 @@ impl QuotaFile {
 
     /// The whole file: a multiple of 1 KiB.
     ///
-    /// Blocks are numbered as e2fsprogs numbers them when it inserts the ids in rising order: a tree block when its
-    /// first id comes, top down, and a leaf when the one before is full.
+    /// Blocks are numbered as e2fsprogs numbers them when it inserts the ids in rising order: a tree block
+    /// when its first id comes, top down, and a leaf when the one before is full.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut file = vec![0; 2 * BLOCK_LEN];
@@ -205,12 +205,12 @@ impl QuotaFile {
 
     /// Reads a whole quota file of `kind`.
     ///
-    /// Visits each tree block once, so it ends after at most one look at each slot, whatever the bytes. An entry that
-    /// no tree slot leads to does not exist.
+    /// Visits each tree block once, so it ends after at most one look at each slot, whatever the bytes. An
+    /// entry that no tree slot leads to does not exist.
     ///
     /// # Errors
-    /// The header is not that of a version 1 file of this kind, or counts more blocks than there are; a block number
-    /// lies outside the file; a tree block is used twice; a leaf does not hold the id that led to it.
+    /// The header is not that of a version 1 file of this kind, or counts more blocks than there are; a block
+    /// number lies outside the file; a tree block is used twice; a leaf does not hold the id that led to it.
     pub fn decode(kind: QuotaKind, file: &[u8]) -> Result<Self, Malformed> {
         let rule = |holds, rule, found: u32| Malformed::unless(holds, STRUCTURE, rule, found);
         Malformed::unless(file.len() >= 2 * BLOCK_LEN, STRUCTURE, "two blocks at least", file.len() as u64)?;

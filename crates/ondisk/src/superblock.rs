@@ -649,22 +649,22 @@ impl Superblock {
         self.creator_os == OS_HURD
     }
 
-    /// Must inodes have right checksums to be read? The kernel neither verifies nor writes them where another system than Linux made
-    /// the file system.
+    /// Must inodes have right checksums to be read? The kernel neither verifies nor writes them where another
+    /// system than Linux made the file system.
     #[must_use]
     pub fn verifies_inodes(&self) -> bool {
         self.features.metadata_csum() && self.creator_os == OS_LINUX
     }
 
-    /// Do inodes get checksums when they are written? e2fsck wants them whichever system made the file system, except for the
-    /// Hurd, which has the author there.
+    /// Do inodes get checksums when they are written? e2fsck wants them whichever system made the file
+    /// system, except for the Hurd, which has the author there.
     #[must_use]
     pub fn seals_inodes(&self) -> bool {
         self.features.metadata_csum() && !self.is_hurd()
     }
 
-    /// Do owners have 16 bits only (default mount option `uid16`)? Then the other halves are not read, and become 0; a user or
-    /// group that does not fit becomes [`OVERFLOW_ID`].
+    /// Do owners have 16 bits only (default mount option `uid16`)? Then the other halves are not read, and
+    /// become 0; a user or group that does not fit becomes [`OVERFLOW_ID`].
     #[must_use]
     pub fn has_short_ids(&self) -> bool {
         self.default_mount_opts & default_options::UID16 != 0

@@ -25,7 +25,8 @@ impl Timestamp {
             .then_some(Self { seconds, nanos })
     }
 
-    /// The nearest time that an inode can hold: with extra words when `extra`, else whole seconds from 1901 to 2038.
+    /// The nearest time that an inode can hold: with extra words when `extra`, else whole seconds from 1901
+    /// to 2038.
     #[must_use]
     pub fn clamped(self, extra: bool) -> Self {
         let (max, keep_nanos) = if extra { (Self::MAX_SECONDS, true) } else { (i64::from(i32::MAX), false) };
@@ -47,7 +48,8 @@ impl Timestamp {
         self.seconds as u32
     }
 
-    /// The extra word: the epoch counts how often 2^32 was taken from the seconds to make them fit a signed word.
+    /// The extra word: the epoch counts how often 2^32 was taken from the seconds to make them fit a signed
+    /// word.
     #[must_use]
     pub fn disk_extra(self) -> u32 {
         let epoch = ((self.seconds - i64::from(self.seconds as i32)) >> 32) as u32 & 3;

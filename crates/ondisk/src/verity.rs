@@ -95,7 +95,8 @@ impl VerityDescriptor {
     /// Reads the fixed part of a descriptor.
     ///
     /// # Errors
-    /// Too short; a version, algorithm, block size or salt length that Linux refuses too; reserved bytes in use.
+    /// Too short; a version, algorithm, block size or salt length that Linux refuses too; reserved bytes in
+    /// use.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let (raw, _) = Raw::read_from_prefix(bytes)
             .map_err(|_| Malformed::new(STRUCTURE, "at least 256 bytes", bytes.len() as u64))?;
@@ -152,8 +153,8 @@ impl VerityDescriptor {
     }
 }
 
-/// Bytes of the Merkle tree over `data_size` bytes: the root block first, then each level below. 0 where the data fits
-/// one block, whose hash is the root hash then.
+/// Bytes of the Merkle tree over `data_size` bytes: the root block first, then each level below. 0 where the
+/// data fits one block, whose hash is the root hash then.
 #[must_use]
 pub fn tree_len(data_size: u64, block_size: BlockSize, hash: HashAlgorithm) -> u64 {
     let per_block = block_size.bytes() / hash.digest_len() as u64;
@@ -200,14 +201,15 @@ impl VerityLayout {
     }
 }
 
-/// Where the Merkle tree of a file of `size` bytes begins: the next multiple of 64 KiB. `None` past the end of numbers.
+/// Where the Merkle tree of a file of `size` bytes begins: the next multiple of 64 KiB. `None` past the end
+/// of numbers.
 #[must_use]
 pub fn tree_offset(size: u64) -> Option<u64> {
     size.checked_next_multiple_of(ALIGNMENT)
 }
 
-/// Where a reader finds the descriptor of a file of `size` bytes whose last mapped block ends at byte `mapped_end`, and
-/// whose last four mapped bytes hold `stored_len`.
+/// Where a reader finds the descriptor of a file of `size` bytes whose last mapped block ends at byte
+/// `mapped_end`, and whose last four mapped bytes hold `stored_len`.
 ///
 /// # Errors
 /// The length is out of its range, or the descriptor would begin before the tree.

@@ -1,8 +1,8 @@
 //! Extended attributes: small ones behind the inode, more in one block, large values in inodes of their own.
 //!
-//! Owns: names as (index, suffix), the two areas' bytes, hashes, the block's checksum, and the arithmetic of what fits.
-//! Does **not** own: where the inode's area begins (see the inode), what a value means (ACLs: [`crate::acl`]), EA
-//! inodes, the sharing of equal blocks.
+//! Owns: names as (index, suffix), the two areas' bytes, hashes, the block's checksum, and the arithmetic of
+//! what fits. Does **not** own: where the inode's area begins (see the inode), what a value means (ACLs:
+//! [`crate::acl`]), EA inodes, the sharing of equal blocks.
 //!
 //! ```text
 //! in the inode, after 128 + extra_isize bytes        in a block
@@ -17,8 +17,9 @@
 //! 1. Entries grow upwards, end with four zero bytes, and do not touch the values, which grow downwards.
 //! 2. Values begin at multiples of 4 and do not overlap.
 //! 3. A block's entries are sorted by (index, suffix length, suffix): the kernel stops its search early.
-//! 4. Entry hashes are written over unsigned bytes; machines with signed characters once wrote them differently, and
-//!    both are accepted. In the inode the hash of a value that lies there is 0, as the kernel writes it.
+//! 4. Entry hashes are written over unsigned bytes; machines with signed characters once wrote them
+//!    differently, and both are accepted. In the inode the hash of a value that lies there is 0, as the
+//!    kernel writes it.
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
 
@@ -72,7 +73,8 @@ const ENTRY_HEADER_LEN: usize = size_of::<RawEntry>();
 const END_LEN: usize = 4;
 const CHECKSUM_AT: usize = 16;
 
-/// Indices with the text that they stand for. A text with a dot at its end is a prefix, others are whole names.
+/// Indices with the text that they stand for. A text with a dot at its end is a prefix, others are whole
+/// names.
 const NAMES: [(u8, &str); 8] = [
     (INDEX_USER, "user."),
     (INDEX_ACL_ACCESS, "system.posix_acl_access"),
@@ -86,7 +88,8 @@ const NAMES: [(u8, &str); 8] = [
 
 /// Splits a name of the system calls ("user.mime") into the index and the suffix that the disk stores.
 ///
-/// `None` for names that ext4 cannot store: an unknown prefix, nothing behind a prefix, NUL, more than 255 bytes.
+/// `None` for names that ext4 cannot store: an unknown prefix, nothing behind a prefix, NUL, more than 255
+/// bytes.
 #[must_use]
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     NAMES.iter().find_map(|&(index, text)| {
@@ -141,8 +144,8 @@ pub enum AttrValue<'a> {
         ino: Ino,
         /// Bytes of the value.
         size: u32,
-        /// Checksum of the value under the file system's seed; also stored in that inode. When decoded, what the
-        /// entry's hash implies.
+        /// Checksum of the value under the file system's seed; also stored in that inode. When decoded, what
+        /// the entry's hash implies.
         hash: u32,
     },
 }
@@ -159,7 +162,8 @@ pub struct Attr<'a> {
 }
 
 impl Attr<'_> {
-    /// Bytes that this attribute takes from an area, in the inode or in a block: its entry and its padded value.
+    /// Bytes that this attribute takes from an area, in the inode or in a block: its entry and its padded
+    /// value.
     #[must_use]
     pub fn stored_len(&self) -> usize {
         let value_len = match self.value {
@@ -249,7 +253,8 @@ pub fn entry_len(name_len: usize) -> usize {
     (ENTRY_HEADER_LEN + name_len).next_multiple_of(4)
 }
 
-/// Bytes that the attributes need behind the inode's fixed fields: 0 for none, else magic, entries, end and values.
+/// Bytes that the attributes need behind the inode's fixed fields: 0 for none, else magic, entries, end and
+/// values.
 #[must_use]
 pub fn ibody_len<'a>(attrs: impl IntoIterator<Item = &'a Attr<'a>>) -> usize {
     let stored: usize = attrs.into_iter().map(Attr::stored_len).sum();
@@ -282,8 +287,9 @@ pub fn decode_ibody(area: &[u8]) -> Result<Vec<StoredAttr<'_>>, Malformed> {
 /// Decodes an attribute block, without its checksum (see [`verify_block`]).
 ///
 /// # Errors
-/// The first rule broken: magic, one block, the list of entries ends, names have no NUL, values are aligned, lie
-/// between the entries and the end, and do not overlap. Order, hashes and the refcount are left to a checker.
+/// The first rule broken: magic, one block, the list of entries ends, names have no NUL, values are aligned,
+/// lie between the entries and the end, and do not overlap. Order, hashes and the refcount are left to a
+/// checker.
 pub fn decode_block(block: &[u8]) -> Result<(BlockHeader, Vec<StoredAttr<'_>>), Malformed> {
     const STRUCTURE: &str = "attribute block";
     let Ok((raw, _)) = RawHeader::ref_from_prefix(block) else {
@@ -447,7 +453,8 @@ fn encode_entries<'a>(
     block_hash(hashes)
 }
 
-/// The hash of one entry: over its suffix, then over its value in words (of a value in an EA inode: its checksum).
+/// The hash of one entry: over its suffix, then over its value in words (of a value in an EA inode: its
+/// checksum).
 ///
 /// `signed` widens the suffix's bytes as signed numbers, which some machines once wrote; write with `false`.
 #[must_use]

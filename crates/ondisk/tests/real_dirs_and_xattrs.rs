@@ -1,7 +1,9 @@
-//! Directories and extended attributes against e2fsprogs: what it writes is read, what is written here it accepts.
+//! Directories and extended attributes against e2fsprogs: what it writes is read, what is written here it
+//! accepts.
 //!
-//! Needs mke2fs, debugfs and e2fsck; without them the tests say so and pass. The one test that asks the kernel needs
-//! root and loop mounts, and runs only when asked for: `cargo test --test real_dirs_and_xattrs -- --ignored`.
+//! Needs mke2fs, debugfs and e2fsck; without them the tests say so and pass. The one test that asks the
+//! kernel needs root and loop mounts, and runs only when asked for: `cargo test --test real_dirs_and_xattrs
+//! -- --ignored`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -249,7 +251,8 @@ fn directories_of_mke2fs_and_indexes_of_e2fsck_are_read() {
         }
         assert_eq!(find_by_index(&image, &blocks, b"absent"), None);
 
-        // All blocks are index blocks or leaves, each with a good checksum; encoding the index again changes nothing.
+        // All blocks are index blocks or leaves, each with a good checksum; encoding the index again changes
+        // nothing.
         let mut lookup = Lookup::by_hash(image.dx_format(), blocks.len() as u32, 0);
         let mut step = lookup.start();
         let mut index = BTreeSet::new();
@@ -355,8 +358,8 @@ fn packed_directories_are_accepted_by_e2fsck() {
         (&["-b", "65536", "-O", "^metadata_csum"], 60_000, 40, 0),
         (&["-b", "1024", "-O", "^filetype"], 3000, 250, 1),
     ] {
-        // The directory's bytes enter as a regular file, which is then declared a directory. All of its names are
-        // links to one file.
+        // The directory's bytes enter as a regular file, which is then declared a directory. All of its names
+        // are links to one file.
         let temp = tempfile::tempdir().unwrap();
         let image = Image::make(temp.path(), "128M", options);
         let (ino, target) = (12, 13);

@@ -2,10 +2,11 @@
 //!
 //! `cargo run --release -p extant-page-cache --example copy [MIB [ROUNDS]]`
 //!
-//! Each round does everything once, so that what else the machine does hits all alike; the figures are medians of the rounds, in
-//! MiB/s, and their ratios to the plain copy with the same block size. *fresh* memory is touched for the first time, *recycled* was
-//! used before; `write` makes a new file in recycled memory, `write fresh` in fresh memory, `rewrite` writes over what is there;
-//! `hole` reads a file that has nothing.
+//! Each round does everything once, so that what else the machine does hits all alike; the figures are
+//! medians of the rounds, in MiB/s, and their ratios to the plain copy with the same block size. *fresh*
+//! memory is touched for the first time, *recycled* was used before; `write` makes a new file in recycled
+//! memory, `write fresh` in fresh memory, `rewrite` writes over what is there; `hole` reads a file that has
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

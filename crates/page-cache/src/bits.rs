@@ -1,5 +1,5 @@
-//! One bit for each block of a folio, set and asked by ranges: the cost is that of 64 blocks at a time, and of none at all where
-//! all blocks are alike.
+//! One bit for each block of a folio, set and asked by ranges: the cost is that of 64 blocks at a time, and
+//! of none at all where all blocks are alike.
 //!
 //! Invariant: `ones` is the number of set bits; bits from `len` on are clear.
 

@@ -22,7 +22,8 @@ pub(crate) struct Chunk {
     pub(crate) writing_blocks: AtomicU32,
     /// Where to look for dirty blocks: a chunk may have 512 folios, and one of them dirty.
     dirty_folios: [AtomicU64; WORDS],
-    /// When it became dirty; [`CLEAN`] while it is not. Changed under the lock of the file's list of dirty chunks.
+    /// When it became dirty; [`CLEAN`] while it is not. Changed under the lock of the file's list of dirty
+    /// chunks.
     pub(crate) dirtied_ms: AtomicU64,
 }
 

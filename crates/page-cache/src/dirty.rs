@@ -8,9 +8,10 @@
 //! Times are the callers' milliseconds; the cache asks no clock.
 //!
 //! Invariants
-//! 1. A chunk is on its file's list while it has dirty blocks. Every step of its count from or to 0 looks at the count again under
-//!    the list's lock, so the last of them leaves the truth.
-//! 2. A file is on the cache's list, under its oldest chunk's time, while its own list is not empty; the list keeps it alive.
+//! 1. A chunk is on its file's list while it has dirty blocks. Every step of its count from or to 0 looks at
+//!    the count again under the list's lock, so the last of them leaves the truth.
+//! 2. A file is on the cache's list, under its oldest chunk's time, while its own list is not empty; the list
+//!    keeps it alive.
 //! 3. `dirty_bytes` and `writing_bytes` are sums over the folios' bits.
 //! 4. A writer waits only in [`Shared::throttle`], with no lock held, and never longer than it said.
 
@@ -131,7 +132,8 @@ impl Shared {
         self.dirty.notify();
     }
 
-    /// Waits until less than half way between the limits is dirty or being written, if the hard limit is reached.
+    /// Waits until less than half way between the limits is dirty or being written, if the hard limit is
+    /// reached.
     pub(crate) fn throttle(&self, wait_max: Duration) -> Throttled {
         let Config { dirty_background_bytes, dirty_bytes_max, .. } = self.config;
         if self.dirty.unsettled_bytes() < dirty_bytes_max {

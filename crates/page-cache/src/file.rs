@@ -6,7 +6,8 @@
 //!
 //! Invariants
 //! 1. Bytes of a block that is not uptodate are never handed out.
-//! 2. A write that changes a part of a block has the rest of it from the backing, or zeros where that has a hole.
+//! 2. A write that changes a part of a block has the rest of it from the backing, or zeros where that has a
+//!    hole.
 //! 3. A thread locks one folio at a time, except a fill, which locks several in rising order.
 
 use std::collections::BTreeMap;
@@ -131,9 +132,10 @@ impl File {
         !self.errors.is_empty()
     }
 
-    /// Copies `bytes` into the file from byte `pos` on and marks them dirty since `now_ms`; how many bytes were copied: all, or
-    /// those before the first error. Where the write begins or ends inside a block that is not here, the backing is asked for
-    /// that block. Two writes of the same bytes, or a write and a truncation, are the caller's to keep apart.
+    /// Copies `bytes` into the file from byte `pos` on and marks them dirty since `now_ms`; how many bytes
+    /// were copied: all, or those before the first error. Where the write begins or ends inside a block that
+    /// is not here, the backing is asked for that block. Two writes of the same bytes, or a write and a
+    /// truncation, are the caller's to keep apart.
     ///
     /// # Errors
     /// What the backing says, if nothing was copied.
@@ -189,9 +191,9 @@ impl File {
         Ok(done)
     }
 
-    /// Copies the file's bytes from `pos` on into all of `buf`. Blocks that are here are copied under their folio's lock, shared
-    /// with other readers; holes of the backing become zeros, and no folio; anything else is brought in first. Did it find all of
-    /// it? The caller cuts `buf` at the end of the file.
+    /// Copies the file's bytes from `pos` on into all of `buf`. Blocks that are here are copied under their
+    /// folio's lock, shared with other readers; holes of the backing become zeros, and no folio; anything
+    /// else is brought in first. Did it find all of it? The caller cuts `buf` at the end of the file.
     ///
     /// # Errors
     /// What the backing says; what `buf` has then is not defined.
@@ -280,7 +282,8 @@ impl File {
         Ok(found)
     }
 
-    /// How many bytes from the block at `first` on, up to `len`, are not here, within a chunk; `None` if that block is.
+    /// How many bytes from the block at `first` on, up to `len`, are not here, within a chunk; `None` if that
+    /// block is.
     pub(crate) fn gap(&self, first: u64, len: u64) -> Option<u64> {
         let len = len.min(CHUNK_BYTES - first % CHUNK_BYTES);
         let Some(chunk) = self.chunk(first >> CHUNK_SHIFT) else { return Some(len) };
@@ -304,7 +307,8 @@ impl File {
         Some(len)
     }
 
-    /// Brings the blocks in that `part` covers only partly and that are not here. They are not marked: the write that follows does.
+    /// Brings the blocks in that `part` covers only partly and that are not here. They are not marked: the
+    /// write that follows does.
     fn load_edges<B: Backing + ?Sized>(
         &self,
         folio: &Folio,
@@ -346,9 +350,10 @@ impl File {
         Ok(is_data)
     }
 
-    /// Sets bytes inside one block to zero, in the cache, to be written: before what is behind the end of a file, or in a hole that
-    /// is going to be punched, may be seen. The backing's holes and blocks that only the cache has stay what they are. Is the block
-    /// dirty now? Then it must reach the backing before the change of the map does.
+    /// Sets bytes inside one block to zero, in the cache, to be written: before what is behind the end of a
+    /// file, or in a hole that is going to be punched, may be seen. The backing's holes and blocks that only
+    /// the cache has stay what they are. Is the block dirty now? Then it must reach the backing before the
+    /// change of the map does.
     ///
     /// # Errors
     /// What the backing says; nothing was changed then.
@@ -482,7 +487,8 @@ impl File {
         }
     }
 
-    /// The folio with this page and its chunk; a new one, if there is none, of a size for `wanted` bytes from that page on. Is it new?
+    /// The folio with this page and its chunk; a new one, if there is none, of a size for `wanted` bytes from
+    /// that page on. Is it new?
     pub(crate) fn folio(&self, memo: &mut Memo, page: u64, wanted: u64) -> (Arc<Chunk>, Arc<Folio>, bool) {
         self.folio_up_to(memo, page, wanted, self.order_max)
     }

@@ -30,8 +30,8 @@ impl File {
         FillsStopped { _fills: self.fills.write() }
     }
 
-    /// Brings in what is not here of a window: what [`Handle::read`](crate::Handle::read) recommends, on a thread that has time for
-    /// it. Holes are left out. Bytes that were read.
+    /// Brings in what is not here of a window: what [`Handle::read`](crate::Handle::read) recommends, on a
+    /// thread that has time for it. Holes are left out. Bytes that were read.
     ///
     /// # Errors
     /// What the backing says; what came before it stays.

@@ -84,7 +84,8 @@ impl Folio {
         self.pos() + self.order.bytes()
     }
 
-    /// The clock's hand leaves it alone once. A store only where it changes something: readers share the line.
+    /// The clock's hand leaves it alone once. A store only where it changes something: readers share the
+    /// line.
     pub(crate) fn touch(&self) {
         if !self.is_referenced.load(Ordering::Relaxed) {
             self.is_referenced.store(true, Ordering::Relaxed);
@@ -101,8 +102,8 @@ impl State {
         self.bytes.as_deref().map_or(&[], |memory| memory)
     }
 
-    /// The bytes, to be changed. If a run holds them the folio gets memory of its own first, and all bytes are copied but those of
-    /// `replaced`, which the caller is going to set.
+    /// The bytes, to be changed. If a run holds them the folio gets memory of its own first, and all bytes
+    /// are copied but those of `replaced`, which the caller is going to set.
     pub(crate) fn own_bytes(&mut self, shared: &Shared, order: Order, replaced: Range<usize>) -> &mut [u8] {
         let Some(bytes) = &mut self.bytes else { return &mut [] };
         if Arc::get_mut(bytes).is_none() {

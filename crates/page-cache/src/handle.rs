@@ -67,8 +67,8 @@ impl Handle {
         Ok(window)
     }
 
-    /// As [`File::write`]. Small writes that follow each other get folios as large as what was written in a row so far, up to
-    /// 256 KiB: so half of a folio at most is more than it holds.
+    /// As [`File::write`]. Small writes that follow each other get folios as large as what was written in a
+    /// row so far, up to 256 KiB: so half of a folio at most is more than it holds.
     ///
     /// # Errors
     /// As [`File::write`].

@@ -1,8 +1,9 @@
 //! The bytes of files in memory: what is valid of them, what waits to be written, and for how long.
 //!
-//! A file's bytes are kept in *folios* of 4 KiB to 2 MiB, as large as the reads and writes that make them. A folio has a bit for
-//! each block of the file that says whether the block is here, and one that says whether it is newer than what the file's *backing*
-//! has. All work goes by ranges: a write of 1 MiB is one or two folios to find and lock, one copy, two ranges of bits.
+//! A file's bytes are kept in *folios* of 4 KiB to 2 MiB, as large as the reads and writes that make them. A
+//! folio has a bit for each block of the file that says whether the block is here, and one that says whether
+//! it is newer than what the file's *backing* has. All work goes by ranges: a write of 1 MiB is one or two
+//! folios to find and lock, one copy, two ranges of bits.
 //!
 //! ```text
 //!            write                  take_run            done
@@ -15,19 +16,23 @@
 //! Owns: folios and their memory; which blocks are uptodate, dirty, in flight; the order of write-back;
 //! limits of dirty bytes; readahead; which write-back errors were reported to which open file.
 //!
-//! Does **not** own: where bytes are kept (a [`Backing`] says what a range is and reads it; the taker of a [`Run`] writes it), sizes
-//! of files, allocation, threads, a clock. Nothing here knows what kind of file system it serves.
+//! Does **not** own: where bytes are kept (a [`Backing`] says what a range is and reads it; the taker of a
+//! [`Run`] writes it), sizes of files, allocation, threads, a clock. Nothing here knows what kind of file
+//! system it serves.
 //!
 //! Invariants
 //! 1. A read gives the bytes that the last write of them gave, or the backing's; zeros where that has a hole.
 //! 2. Bytes of a block that is not uptodate are never handed out: recycled memory holds what other files had.
 //! 3. A block that is dirty stays until a run took it to the backing, or the caller dropped it by
-//!    [`truncate`](File::truncate) or [`discard`](File::discard). Memory that is wanted comes from clean folios only.
-//! 4. A block is in one [`Run`] at a time. The run's bytes do not change: **a writer does not wait for the device, it copies**. The
-//!    first write into a folio that a run holds moves the folio to memory of its own. (The other choice, to wait, would cost a
-//!    device's write each time; a copy costs 0.2 ms at most, once for each run and folio, and memory within the limit of dirty bytes,
-//!    since what is being written counts as dirty there.)
-//! 5. Reads of what is here take locks shared with other readers only: the file's map, the chunk's list, the folio.
+//!    [`truncate`](File::truncate) or [`discard`](File::discard). Memory that is wanted comes from clean
+//!    folios only.
+//! 4. A block is in one [`Run`] at a time. The run's bytes do not change: **a writer does not wait for the
+//!    device, it copies**. The first write into a folio that a run holds moves the folio to memory of its
+//!    own. (The other choice, to wait, would cost a device's write each time; a copy costs 0.2 ms at most,
+//!    once for each run and folio, and memory within the limit of dirty bytes, since what is being written
+//!    counts as dirty there.)
+//! 5. Reads of what is here take locks shared with other readers only: the file's map, the chunk's list, the
+//!    folio.
 //! 6. Every write-back failure is reported once per open file: see [`Handle::take_error`].
 //! 7. Bytes that are [pinned](File::pin) do not change either: what holds for a run's holds for them.
 //! 8. Reclaim on behalf of another allocation does bounded work.
@@ -130,8 +135,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The usual shares of so many bytes: a tenth dirty before writing back begins, a fifth before writers wait; windows of up to
-    /// 1 MiB; all folio sizes.
+    /// The usual shares of so many bytes: a tenth dirty before writing back begins, a fifth before writers
+    /// wait; windows of up to 1 MiB; all folio sizes.
     #[must_use]
     pub fn of_bytes(bytes_max: u64) -> Self {
         Self {
@@ -225,8 +230,9 @@ impl PageCache {
         self.shared.dirty.next_file(None).map(|((ms, _), _)| ms)
     }
 
-    /// To be called by a writer before or after each write, **without any lock** that writing back needs. If dirty bytes and those
-    /// being written reach the limit, waits until they are less than half way between the two limits, `wait_max` at most.
+    /// To be called by a writer before or after each write, **without any lock** that writing back needs. If
+    /// dirty bytes and those being written reach the limit, waits until they are less than half way between
+    /// the two limits, `wait_max` at most.
     pub fn throttle(&self, wait_max: Duration) -> Throttled {
         self.shared.throttle(wait_max)
     }
@@ -291,8 +297,8 @@ impl fmt::Debug for PageCache {
 }
 
 impl Shared {
-    /// Memory for a folio: recycled, or fresh while the limit allows, or of folios that are not used. May be called under a folio's
-    /// lock: see `reclaim`.
+    /// Memory for a folio: recycled, or fresh while the limit allows, or of folios that are not used. May be
+    /// called under a folio's lock: see `reclaim`.
     pub(crate) fn take_memory(&self, order: Order) -> Memory {
         if let Some(memory) = self.pool.recycled(order) {
             return memory;

@@ -1,7 +1,7 @@
 //! Sizes of folios, and which one is chosen.
 //!
-//! A folio of order k has 2^k pages of 4 KiB and begins at a multiple of its size. A *chunk* is 2 MiB of a file, the largest
-//! folio; no folio crosses the border of one.
+//! A folio of order k has 2^k pages of 4 KiB and begins at a multiple of its size. A *chunk* is 2 MiB of a
+//! file, the largest folio; no folio crosses the border of one.
 //!
 //! ```text
 //! write of 64 KiB at page 4:   4..8   8..16   16..20      orders 2 3 2: alignment first, then what is left
@@ -74,8 +74,9 @@ impl Order {
         usize::from(self.0)
     }
 
-    /// The folio for the byte at `page`, of which `wanted_bytes` are going to be used from there on: its first page and order.
-    /// As large as the use, the alignment and `max` allow; at least `min`, which a block needs.
+    /// The folio for the byte at `page`, of which `wanted_bytes` are going to be used from there on: its
+    /// first page and order. As large as the use, the alignment and `max` allow; at least `min`, which a
+    /// block needs.
     pub(crate) fn choose(page: u64, wanted_bytes: u64, min: Self, max: Self) -> (u64, Self) {
         let start = page & !(min.pages() - 1);
         let wanted = wanted_bytes.saturating_add((page - start) << PAGE_SHIFT);

@@ -1,7 +1,8 @@
 //! Zero-copy bytes, to be passed on in one vectored write.
 //!
-//! A pin shares the folio's memory, as a run does: the bytes stay what they were when they were pinned, and a writer that comes
-//! meanwhile copies the folio. So pin for the length of one system call, and where few write what many read.
+//! A pin shares the folio's memory, as a run does: the bytes stay what they were when they were pinned, and a
+//! writer that comes meanwhile copies the folio. So pin for the length of one system call, and where few
+//! write what many read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ impl Pins {
 }
 
 impl File {
-    /// The bytes from `pos` on, up to the first that is not here and `len` at most: what [`read`](Self::read) would copy. The rest
-    /// is to be read, or filled first.
+    /// The bytes from `pos` on, up to the first that is not here and `len` at most: what [`read`](Self::read)
+    /// would copy. The rest is to be read, or filled first.
     #[must_use]
     pub fn pin(&self, pos: u64, len: u64) -> Pins {
         check_range(pos, len);

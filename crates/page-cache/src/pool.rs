@@ -1,16 +1,17 @@
 //! Memory for folios: taken from the system once, then recycled.
 //!
-//! A fresh 2 MiB costs 512 page faults, about as much as copying into it; a recycled one costs nothing. So what a folio leaves
-//! waits here for the next folio of the same order, the last one first, as it is the warmest. When another order needs the room,
-//! what waits goes back to the system.
+//! A fresh 2 MiB costs 512 page faults, about as much as copying into it; a recycled one costs nothing. So
+//! what a folio leaves waits here for the next folio of the same order, the last one first, as it is the
+//! warmest. When another order needs the room, what waits goes back to the system.
 //!
 //! Invariants
 //! 1. `held` is what the system gave: in use and waiting. All of it is charged to the budget.
 //! 2. Memory from the pool has undefined content. No byte may be read before it was filled.
 //! 3. [`Memory`] comes back by itself, when its last holder drops it.
-//! 4. With a small budget each folio is a mapping of its own, so that what [`Pool::trim`] frees goes back to the system at once.
-//!    A general allocator packs folios with other blocks of their size, which live longer: one metadata block in use keeps
-//!    16 freed folios, and no budget counts them. Large budgets use the allocator: there huge pages count more.
+//! 4. With a small budget each folio is a mapping of its own, so that what [`Pool::trim`] frees goes back to
+//!    the system at once. A general allocator packs folios with other blocks of their size, which live
+//!    longer: one metadata block in use keeps 16 freed folios, and no budget counts them. Large budgets use
+//!    the allocator: there huge pages count more.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -134,7 +135,8 @@ impl Pool {
         Memory { bytes, order, pool: self.clone() }
     }
 
-    /// Gives what waits back to the system, the largest first, until that is `bytes` or nothing waits. How much it was.
+    /// Gives what waits back to the system, the largest first, until that is `bytes` or nothing waits. How
+    /// much it was.
     pub(crate) fn trim(&self, bytes: u64) -> u64 {
         let mut freed = 0;
         for (order, waiting) in self.waiting.iter().enumerate().rev() {
@@ -201,7 +203,8 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// A folio of a small budget takes whole pages that nothing else is in; a large budget leaves that to the allocator.
+    /// A folio of a small budget takes whole pages that nothing else is in; a large budget leaves that to the
+    /// allocator.
     #[test]
     fn folios_of_small_budgets_are_mappings() {
         let is_mapped = |limit, order| {

@@ -7,8 +7,8 @@
 //! read 7M..7M+4K: nowhere near              no window
 //! ```
 //!
-//! The start of a window is the *marker*: when the reader gets there the next window is due, so that it is on its way
-//! while this one is being read. Folios grow by two orders each time.
+//! The start of a window is the *marker*: when the reader gets there the next window is due, so that it is on
+//! its way while this one is being read. Folios grow by two orders each time.
 //!
 //! Sequential readers of one file are distinguished by position, not by identity, which is not always known
 //! (a mount without open requests sees one file). So one open file that is read at two positions in turn has
@@ -18,7 +18,8 @@
 //! 0..64K, 8M..8M+64K, 64K..128K, 8M+64K..8M+128K      stream 1: 0..128K      stream 2: 8M..8M+128K
 //! ```
 //!
-//! Source: Documentation/core-api/mm-api (readahead), spec "read path": the first window from the request, doubling up to the largest.
+//! Source: Documentation/core-api/mm-api (readahead), spec "read path": the first window from the request,
+//! doubling up to the largest.
 
 use crate::Order;
 
@@ -84,7 +85,8 @@ impl Readahead {
         pos == self.last_end || self.len != 0 && (self.last_end..=self.start + self.len).contains(&pos)
     }
 
-    /// After a read: what to bring in next. `has_missed`: some of it was not here. Windows are up to `len_max` bytes; 0 for none.
+    /// After a read: what to bring in next. `has_missed`: some of it was not here. Windows are up to
+    /// `len_max` bytes; 0 for none.
     fn after_read(&mut self, pos: u64, len: u64, has_missed: bool, len_max: u64) -> Option<Window> {
         let (end, last_end) = (pos + len, self.last_end);
         self.last_end = end;

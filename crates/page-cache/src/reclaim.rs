@@ -5,11 +5,12 @@
 //!               ^ hand
 //! ```
 //!
-//! A folio enters untouched and is touched by its second use, so that a file that is read once goes before what is used again.
+//! A folio enters untouched and is touched by its second use, so that a file that is read once goes before
+//! what is used again.
 //!
 //! Invariants
-//! 1. A ring names each folio that is in its file's map once, at `ring_at`, and no other; a folio that is being taken out of the
-//!    map leaves the ring afterwards.
+//! 1. A ring names each folio that is in its file's map once, at `ring_at`, and no other; a folio that is
+//!    being taken out of the map leaves the ring afterwards.
 //! 2. Reclaim only tries locks of chunks and folios, so it may be called under any of them (a writer
 //!    allocates memory under its folio's lock), and takes a ring's lock only to look or to remove.
 //! 3. A folio with another holder stays.
@@ -85,7 +86,8 @@ impl Clock {
 }
 
 impl Shared {
-    /// Takes clean folios of about `bytes` out of their files; their memory waits in the pool. How much it was.
+    /// Takes clean folios of about `bytes` out of their files; their memory waits in the pool. How much it
+    /// was.
     pub(crate) fn reclaim(&self, bytes: u64) -> u64 {
         let looks_max = 64 + 2 * (bytes / 4096) as usize;
         let (mut freed, mut looks, mut idle) = (0, 0, 0);

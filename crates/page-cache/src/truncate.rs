@@ -22,10 +22,12 @@ use crate::folio::Folio;
 use crate::order::{CHUNK_SHIFT, PAGE_SHIFT};
 
 impl File {
-    /// Cuts the file at `size` bytes: drops the blocks behind, and zeroes the rest of the block with the end, if it is here. Under
-    /// [`stop_fills`](Self::stop_fills) and whatever keeps writers away, until the map is cut too. Waits for runs in that part.
+    /// Cuts the file at `size` bytes: drops the blocks behind, and zeroes the rest of the block with the end,
+    /// if it is here. Under [`stop_fills`](Self::stop_fills) and whatever keeps writers away, until the map
+    /// is cut too. Waits for runs in that part.
     ///
-    /// The rest of the last block on the device is not this call's: [`zero_edge`](Self::zero_edge) comes before.
+    /// The rest of the last block on the device is not this call's: [`zero_edge`](Self::zero_edge) comes
+    /// before.
     pub fn truncate(&self, size: u64) {
         check_range(size, 0);
         let block = self.block_bytes();
@@ -139,7 +141,8 @@ impl File {
         self.blocks_around(&((start - folio.pos()) as usize..(end - folio.pos()) as usize))
     }
 
-    /// Asks until there is an answer, after each run that was settled. The lock of the count is not held while it asks.
+    /// Asks until there is an answer, after each run that was settled. The lock of the count is not held
+    /// while it asks.
     pub(crate) fn when_settled<T>(&self, mut ask: impl FnMut() -> Option<T>) -> T {
         loop {
             let before = *self.settled.lock();

@@ -8,16 +8,18 @@
 //!     put back (or dropped): dirty since when it was
 //! ```
 //!
-//! A run is a contiguous range of dirty blocks of one file. It has their bytes as they were when it was taken: readers go on
-//! reading the folio; a writer goes on writing, into memory of its own if the run holds the folio's. Where a run has only a small
-//! part of a folio it has a copy of that part, since a writer would have to copy all of it.
+//! A run is a contiguous range of dirty blocks of one file. It has their bytes as they were when it was
+//! taken: readers go on reading the folio; a writer goes on writing, into memory of its own if the run holds
+//! the folio's. Where a run has only a small part of a folio it has a copy of that part, since a writer would
+//! have to copy all of it.
 //!
 //! Invariants
-//! 1. A block is in one run at most: what became dirty again on the way waits until the run is settled. So two writes of a block
-//!    never pass each other.
-//! 2. A run is settled once: by [`done`](Run::done), [`failed`](Run::failed) or [`put_back`](Run::put_back); dropping puts back.
-//! 3. Runs come from the chunk (2 MiB) that has been dirty longest, of the file that has; within it in rising order, going on into
-//!    the following chunks as far as blocks are dirty.
+//! 1. A block is in one run at most: what became dirty again on the way waits until the run is settled. So
+//!    two writes of a block never pass each other.
+//! 2. A run is settled once: by [`done`](Run::done), [`failed`](Run::failed) or [`put_back`](Run::put_back);
+//!    dropping puts back.
+//! 3. Runs come from the chunk (2 MiB) that has been dirty longest, of the file that has; within it in rising
+//!    order, going on into the following chunks as far as blocks are dirty.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,8 +66,8 @@ pub enum Take {
 }
 
 impl File {
-    /// Takes the next run of at most `bytes_max` bytes (a block at least), of what is within `range` and has been dirty since
-    /// `until_ms` or before; `u64::MAX` for all.
+    /// Takes the next run of at most `bytes_max` bytes (a block at least), of what is within `range` and has
+    /// been dirty since `until_ms` or before; `u64::MAX` for all.
     #[must_use]
     pub fn take_run(&self, range: Range<u64>, until_ms: u64, bytes_max: u64) -> Take {
         let (mut after, mut is_busy) = (None, false);
@@ -91,8 +93,9 @@ impl File {
         numbers
     }
 
-    /// Takes the first run of at most `bytes_max` bytes (a block at least) that begins in this chunk and lies within `range`; and
-    /// whether dirty blocks before it, or all that there are, are on their way with older bytes.
+    /// Takes the first run of at most `bytes_max` bytes (a block at least) that begins in this chunk and lies
+    /// within `range`; and whether dirty blocks before it, or all that there are, are on their way with older
+    /// bytes.
     #[must_use]
     pub fn take_in(&self, number: u64, range: Range<u64>, bytes_max: u64) -> (Option<Run>, bool) {
         let start = (number << CHUNK_SHIFT).max(range.start);
@@ -216,8 +219,8 @@ impl File {
         })
     }
 
-    /// Is the block at the start of the range dirty or on its way, and up to where is that so of those behind it? Up to the
-    /// range's end at most; at least one byte further than its start, if it is not empty.
+    /// Is the block at the start of the range dirty or on its way, and up to where is that so of those behind
+    /// it? Up to the range's end at most; at least one byte further than its start, if it is not empty.
     #[must_use]
     pub fn held_run(&self, range: Range<u64>) -> (bool, u64) {
         let (is_held, mut end) = self.held_in_folio(&range);
@@ -295,8 +298,8 @@ impl Run {
         self.pieces.iter().map(Piece::len).sum()
     }
 
-    /// Where the bytes end that were put into the file: with its last block, or inside of that, when it was taken. What is appended
-    /// there afterwards is dirty again.
+    /// Where the bytes end that were put into the file: with its last block, or inside of that, when it was
+    /// taken. What is appended there afterwards is dirty again.
     #[must_use]
     pub fn end(&self) -> u64 {
         let put_end = self.pieces.last().map_or(self.start, |piece| piece.put_end);
@@ -314,7 +317,8 @@ impl Run {
         self.pieces.iter().map(|piece| &piece.memory[piece.bytes.clone()])
     }
 
-    /// Keeps the first `bytes` bytes, whole blocks, and returns the rest as a run of its own: where an extent on the device ends.
+    /// Keeps the first `bytes` bytes, whole blocks, and returns the rest as a run of its own: where an extent
+    /// on the device ends.
     #[must_use]
     pub fn split_off(&mut self, bytes: u64) -> Self {
         assert!(bytes.is_multiple_of(self.file.block_bytes()), "a run splits between blocks, not at {bytes}");

@@ -1,5 +1,5 @@
-//! Any sequence of writes, reads, truncations, holes, runs that end well, badly or not at all, and memory that is taken away:
-//! the file reads as an array of bytes does.
+//! Any sequence of writes, reads, truncations, holes, runs that end well, badly or not at all, and memory
+//! that is taken away: the file reads as an array of bytes does.
 
 mod common;
 
@@ -114,7 +114,8 @@ impl World {
                 run.done();
             }
             How::Failed => {
-                // A device may fail after it stored all. What becomes of bytes that it did not store: see `runs.rs`.
+                // A device may fail after it stored all. What becomes of bytes that it did not store: see
+                // `runs.rs`.
                 self.toy.store(&run);
                 run.failed(WriteError::Io);
                 self.failures += 1;

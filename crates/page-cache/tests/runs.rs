@@ -273,7 +273,8 @@ fn pinned_bytes_stay_what_they_were() {
     assert_eq!(file.pin(0, MIB).len_bytes(), 0);
 }
 
-/// Two readers of one open file, each in order, at different places: as many reads of the backing in turns as one after the other.
+/// Two readers of one open file, each in order, at different places: as many reads of the backing in turns as
+/// one after the other.
 #[test]
 fn readers_in_turns_do_not_spoil_each_others_windows() {
     const PIECE: u64 = 32 << 10;

@@ -1,5 +1,5 @@
-//! Many threads on the same and on different files, with writing back, truncation and little memory, under the real scheduler.
-//! `EXTANT_SECONDS=60` for longer.
+//! Many threads on the same and on different files, with writing back, truncation and little memory, under
+//! the real scheduler. `EXTANT_SECONDS=60` for longer.
 
 mod common;
 
@@ -17,7 +17,8 @@ const WRITERS: u64 = 4;
 const STRIPE: u64 = 30_011;
 const STRIPES: u64 = 160;
 
-/// What is right for a byte wherever it was written: so any byte that is neither this nor zero came from somewhere else.
+/// What is right for a byte wherever it was written: so any byte that is neither this nor zero came from
+/// somewhere else.
 fn pattern(key: u64, pos: u64) -> u8 {
     (pos.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8 ^ (key as u8).wrapping_mul(85) | 1
 }

@@ -28,12 +28,13 @@ pub struct Sector<'a> {
     pub pending: &'a [Pending],
 }
 
-/// Chooses what survives of a sector: 0 the durable version, `n` the one of `versions[n - 1]`; anything larger is the
-/// newest. Asked once for each sector in the cache, from the lowest on.
+/// Chooses what survives of a sector: 0 the durable version, `n` the one of `versions[n - 1]`; anything
+/// larger is the newest. Asked once for each sector in the cache, from the lowest on.
 pub type Choice<'c> = dyn FnMut(&Sector<'_>) -> usize + 'c;
 
-/// The disk after a cut: `durable`, with what survives of `log`, whose first event has the number `first_event`. When
-/// `in_flight`, the last event was not finished: even a durable write may be torn or missing.
+/// The disk after a cut: `durable`, with what survives of `log`, whose first event has the number
+/// `first_event`. When `in_flight`, the last event was not finished: even a durable write may be torn or
+/// missing.
 pub(crate) fn survivors(
     durable: &Image,
     log: &[Logged],
@@ -43,8 +44,8 @@ pub(crate) fn survivors(
 ) -> SimDisk {
     let mut pending = Vec::new();
     let mut entries: Vec<&Logged> = Vec::new(); // of each pending write
-    // (sector, index in `pending`, true) of each version. A durable write cuts off the older ones of its sectors: it has
-    // the index of the next pending write, and false.
+    // (sector, index in `pending`, true) of each version. A durable write cuts off the older ones of its
+    // sectors: it has the index of the next pending write, and false.
     let mut touched: Vec<(u64, u32, bool)> = Vec::new();
     for (index, entry) in log.iter().enumerate() {
         let finished = !(in_flight && index + 1 == log.len());
@@ -57,8 +58,8 @@ pub(crate) fn survivors(
             entries.push(entry);
         }
     }
-    // A barrier sorts before the pending write of its index, which is newer. Each write is a run in order already, which
-    // the stable sort makes use of.
+    // A barrier sorts before the pending write of its index, which is newer. Each write is a run in order
+    // already, which the stable sort makes use of.
     touched.sort();
 
     let mut image = durable.clone();
@@ -119,8 +120,8 @@ impl Logged {
 /// How a seed's cut looks; each finds other mistakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// Each write is lost with this chance in 256. Of several that survive, the newest wins, or, `reordered`, any. With
-    /// `torn`, a quarter of those kept survive in part.
+    /// Each write is lost with this chance in 256. Of several that survive, the newest wins, or, `reordered`,
+    /// any. With `torn`, a quarter of those kept survive in part.
     Writes { lost: u8, reordered: bool, torn: bool },
     /// Each sector holds any of its versions, on its own.
     Sectors,
@@ -134,8 +135,9 @@ enum Shape {
 
 /// A [`Choice`] made from a seed: the same seed chooses the same of the same events, on every machine.
 ///
-/// Seeds are spread over several distributions: few writes lost, half, most; in order or reordered among overlapping
-/// writes; whole or torn; every sector on its own; a clean prefix; exactly one write lost; exactly one kept.
+/// Seeds are spread over several distributions: few writes lost, half, most; in order or reordered among
+/// overlapping writes; whole or torn; every sector on its own; a clean prefix; exactly one write lost;
+/// exactly one kept.
 #[derive(Clone, Copy)]
 pub struct Seeded {
     seed: u64,

@@ -98,7 +98,8 @@ impl SimDisk {
         self
     }
 
-    /// Number of events so far: writes, zeroings, discards, durable writes, finished flushes. Empty ones are none.
+    /// Number of events so far: writes, zeroings, discards, durable writes, finished flushes. Empty ones are
+    /// none.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.state().events()
@@ -149,7 +150,8 @@ impl SimDisk {
         self.cut(&mut |sector| seeded.choose(sector))
     }
 
-    /// Records from now on; what was recorded before is forgotten. What is in the cache now stays open to be lost.
+    /// Records from now on; what was recorded before is forgotten. What is in the cache now stays open to be
+    /// lost.
     pub fn start_recording(&self) {
         let mut state = self.state_mut();
         state.marks.clear();
@@ -188,7 +190,8 @@ impl SimDisk {
         Ok(())
     }
 
-    /// Makes durable what was written to some bytes since event `since`, and nothing else; where to go on the next time.
+    /// Makes durable what was written to some bytes since event `since`, and nothing else; where to go on the
+    /// next time.
     pub(crate) fn flush_part(&self, bytes: Range<u64>, since: u64) -> u64 {
         let mut state = self.state_mut();
         let issued = state.events();
@@ -323,7 +326,8 @@ impl Device for SimDisk {
         Ok(())
     }
 
-    /// A write of whole sectors: each holds zeros or garbage afterwards, which one says its number and how much had happened.
+    /// A write of whole sectors: each holds zeros or garbage afterwards, which one says its number and how
+    /// much had happened.
     fn discard_at(&self, offset: u64, len: u64) -> Result<bool, DeviceFault> {
         DeviceFault::check_len("discard", offset, len, self.size)?;
         let (first, end) = (offset.div_ceil(SECTOR_BYTES), (offset + len) / SECTOR_BYTES);

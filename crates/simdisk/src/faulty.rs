@@ -31,7 +31,8 @@ pub enum Op {
 pub enum Effect {
     /// It fails with this error number, and nothing of it reaches the device.
     Fail(i32),
-    /// It fails with this error number after it was done: the device holds what the caller thinks is not there.
+    /// It fails with this error number after it was done: the device holds what the caller thinks is not
+    /// there.
     FailAfter(i32),
     /// It waits so long, then is done.
     Delay(Duration),
@@ -72,7 +73,8 @@ impl Rule {
         Self::new(op, Effect::Delay(time))
     }
 
-    /// The `n`th instead of the next, counted from 1 when the rule is armed, among those that the rule is about.
+    /// The `n`th instead of the next, counted from 1 when the rule is armed, among those that the rule is
+    /// about.
     #[must_use]
     pub fn nth(mut self, n: u64) -> Self {
         self.first = n.max(1);
@@ -146,8 +148,8 @@ fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// A device that does what the one beneath does, except where a [`Rule`] says otherwise. Of several rules that hit one
-/// call, delays add up, and the first armed of the others decides.
+/// A device that does what the one beneath does, except where a [`Rule`] says otherwise. Of several rules
+/// that hit one call, delays add up, and the first armed of the others decides.
 pub struct Faulty<D> {
     inner: D,
     rules: Mutex<Vec<Armed>>,

@@ -1,8 +1,8 @@
 //! A disk's content: sparse, and cheap to copy.
 //!
-//! A tree of 64-way nodes over chunks of 4 KiB, shared between copies until one of them writes there. A copy costs one
-//! reference; the first write to a chunk afterwards copies that chunk and the path to it (two nodes in 16 MiB, six in
-//! 16 TiB).
+//! A tree of 64-way nodes over chunks of 4 KiB, shared between copies until one of them writes there. A copy
+//! costs one reference; the first write to a chunk afterwards copies that chunk and the path to it (two nodes
+//! in 16 MiB, six in 16 TiB).
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ impl std::fmt::Debug for Image {
     }
 }
 
-/// Cuts `len` bytes at `offset` into parts that each lie in one chunk: (chunk, offset in it, range of the buffer).
+/// Cuts `len` bytes at `offset` into parts that each lie in one chunk: (chunk, offset in it, range of the
+/// buffer).
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -102,8 +103,8 @@ impl Image {
         Ok(image)
     }
 
-    /// Writes what is not zero to `device`, which must read as zeros and be at least as large: a new file for an outside
-    /// checker.
+    /// Writes what is not zero to `device`, which must read as zeros and be at least as large: a new file for
+    /// an outside checker.
     ///
     /// # Errors
     /// When a write fails.
@@ -111,8 +112,8 @@ impl Image {
         self.for_each_chunk(|offset, bytes| device.write_at(offset, bytes))
     }
 
-    /// Calls `each` with (offset in bytes, bytes) of every chunk of 4 KiB that was ever written, from the first on; the
-    /// last may be shorter.
+    /// Calls `each` with (offset in bytes, bytes) of every chunk of 4 KiB that was ever written, from the
+    /// first on; the last may be shorter.
     ///
     /// # Errors
     /// The first that `each` returns, at once.

@@ -1,9 +1,10 @@
-//! A disk in memory that can lose power, and faults on purpose: what the crash lab and the tests break things with.
+//! A disk in memory that can lose power, and faults on purpose: what the crash lab and the tests break things
+//! with.
 //!
-//! Owns: [`SimDisk`], a [`Device`](device::Device) with a volatile write cache; [`Image`], its content, which is copied in
-//! no time; [`Recording`], all that happened to a disk, from which the state after any event can be made; [`Faulty`], a
-//! wrapper around any device that fails or delays chosen reads, writes and flushes; [`Part`], one of several devices that lose power
-//! together.
+//! Owns: [`SimDisk`], a [`Device`](device::Device) with a volatile write cache; [`Image`], its content, which
+//! is copied in no time; [`Recording`], all that happened to a disk, from which the state after any event can
+//! be made; [`Faulty`], a wrapper around any device that fails or delays chosen reads, writes and flushes;
+//! [`Part`], one of several devices that lose power together.
 //!
 //! Does **not** own: what is run on the disk, what must be true after a cut, or which cuts to try.
 //!
@@ -19,19 +20,22 @@
 //! ```
 //!
 //! Invariants
-//! 1. Reads see all writes. A flush makes those durable that had returned when it was called; those that came while it was
-//!    under way stay in the cache.
-//! 2. A durable write makes its own sectors durable, and nothing else; older versions of those sectors are gone from the
-//!    cache, since a disk does not write an older version over a newer one that it has acknowledged as durable.
-//! 3. After a cut each sector holds one version, whole: the durable one, or one of those written since the last flush,
-//!    chosen on its own. So a write may be kept, lost or torn between sectors, and of two writes to one place either may
-//!    survive, whatever became of the other.
-//! 4. A write that does not begin and end at sectors' borders counts as one of whole sectors, as the cache held them after
-//!    it (so a durable one makes neighbouring bytes durable).
-//! 5. A discard is a write of whatever the disk likes to the whole sectors of its range: it may be lost like any write, and then
-//!    what was there is back.
-//! 6. Making the state after a cut costs in proportion to the sectors in the cache, not to the disk or the history.
-//! 7. Event `n` is the one that moves [`SimDisk::events`] from `n` to `n + 1`; "at `k`" means after the first `k` events.
+//! 1. Reads see all writes. A flush makes those durable that had returned when it was called; those that came
+//!    while it was under way stay in the cache.
+//! 2. A durable write makes its own sectors durable, and nothing else; older versions of those sectors are
+//!    gone from the cache, since a disk does not write an older version over a newer one that it has
+//!    acknowledged as durable.
+//! 3. After a cut each sector holds one version, whole: the durable one, or one of those written since the
+//!    last flush, chosen on its own. So a write may be kept, lost or torn between sectors, and of two writes
+//!    to one place either may survive, whatever became of the other.
+//! 4. A write that does not begin and end at sectors' borders counts as one of whole sectors, as the cache
+//!    held them after it (so a durable one makes neighbouring bytes durable).
+//! 5. A discard is a write of whatever the disk likes to the whole sectors of its range: it may be lost like
+//!    any write, and then what was there is back.
+//! 6. Making the state after a cut costs in proportion to the sectors in the cache, not to the disk or the
+//!    history.
+//! 7. Event `n` is the one that moves [`SimDisk::events`] from `n` to `n + 1`; "at `k`" means after the first
+//!    `k` events.
 //!
 //! ```
 //! use device::Device;

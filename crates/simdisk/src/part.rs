@@ -6,8 +6,9 @@ use device::{Device, DeviceFault};
 
 use crate::SimDisk;
 
-/// Bytes of a [`SimDisk`], flushed apart from the rest of it: a flush makes the writes to this part durable, and no other. Events
-/// and cuts are those of the whole disk, where such a flush shows as durable writes of what it found in the cache.
+/// Bytes of a [`SimDisk`], flushed apart from the rest of it: a flush makes the writes to this part durable,
+/// and no other. Events and cuts are those of the whole disk, where such a flush shows as durable writes of
+/// what it found in the cache.
 #[derive(Debug)]
 pub struct Part {
     disk: Arc<SimDisk>,

@@ -77,8 +77,8 @@ pub(crate) struct Mark {
     pub(crate) durable: Image,
 }
 
-/// What happened to a disk since [`SimDisk::start_recording`]. Takes as much memory as was written, in chunks of 4 KiB; cuts may be made by
-/// several threads at the same time.
+/// What happened to a disk since [`SimDisk::start_recording`]. Takes as much memory as was written, in chunks
+/// of 4 KiB; cuts may be made by several threads at the same time.
 #[derive(Clone)]
 pub struct Recording {
     /// Number of the first event in `log`.
@@ -139,8 +139,9 @@ impl Recording {
         self.cut_between(at, at, choice)
     }
 
-    /// The disk after a power cut while event `event` was under way, by `seed`. For a write into the cache and for a flush
-    /// that is nothing that [`cut`](Self::cut) does not do; but a durable write may be torn or missing too.
+    /// The disk after a power cut while event `event` was under way, by `seed`. For a write into the cache
+    /// and for a flush that is nothing that [`cut`](Self::cut) does not do; but a durable write may be torn
+    /// or missing too.
     ///
     /// # Panics
     /// When there is no such event.

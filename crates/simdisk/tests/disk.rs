@@ -70,7 +70,8 @@ fn a_durable_write_keeps_itself_and_nothing_else() {
 
 #[test]
 fn seeds_find_every_fate_of_a_few_writes() {
-    // Three writes of 4 KiB, two of them to one place: among few seeds there is every combination, and torn ones.
+    // Three writes of 4 KiB, two of them to one place: among few seeds there is every combination, and torn
+    // ones.
     let disk = SimDisk::new(16384);
     for (offset, fill) in [(0, 1), (4096, 2), (0, 3)] {
         disk.write_at(offset, &[fill; 4096]).unwrap();
@@ -93,7 +94,8 @@ fn seeds_find_every_fate_of_a_few_writes() {
 
 #[test]
 fn a_missing_barrier_is_found_in_few_seeds() {
-    // A log of 40 blocks and its commit block, written without a flush between them: one lost block is enough.
+    // A log of 40 blocks and its commit block, written without a flush between them: one lost block is
+    // enough.
     let disk = SimDisk::recording(Image::new(1 << 20));
     for block in 0..40 {
         disk.write_at(block * 4096, &[1; 4096]).unwrap();

@@ -1,4 +1,5 @@
-//! The disk against the plainest model: for each sector a list of versions. Every cut must be explainable by it.
+//! The disk against the plainest model: for each sector a list of versions. Every cut must be explainable by
+//! it.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -181,7 +182,8 @@ proptest! {
         prop_assert_eq!(disk.pending_writes(), recording.pending_writes(end));
     }
 
-    /// A choice is asked about exactly the sectors in the cache, with exactly their versions, and gets what it chooses.
+    /// A choice is asked about exactly the sectors in the cache, with exactly their versions, and gets what
+    /// it chooses.
     #[test]
     fn a_choice_sees_every_version_and_gets_the_one_it_chooses(steps in steps(), seed in any::<u64>()) {
         let (disk, mut model) = (SimDisk::recording(Image::new(SIZE)), Model::new());

@@ -26,11 +26,11 @@ const LARGE_MAX: u64 = 0o777_7777_7777;
 /// record does no harm.
 const NOBODY: u64 = 65534;
 
-/// Appends an entry's headers to `out`: what has to stand before its data. Its length is a multiple of 512. For a sparse
-/// file, that includes the map.
+/// Appends an entry's headers to `out`: what has to stand before its data. Its length is a multiple of 512.
+/// For a sparse file, that includes the map.
 ///
-/// Members may be built away from the writer (by several threads) with this, data and [`padding_bytes`] of zeros behind
-/// it, and be handed to [`TarWriter::members`](crate::TarWriter::members).
+/// Members may be built away from the writer (by several threads) with this, data and [`padding_bytes`] of
+/// zeros behind it, and be handed to [`TarWriter::members`](crate::TarWriter::members).
 ///
 /// # Errors
 /// [`TarFault::Path`] and [`TarFault::Runs`]; `out` is left as it was.
@@ -207,8 +207,8 @@ fn push_records(
     }
 }
 
-/// Does a name need a record? Yes if the header cannot hold it, and if it is UTF-8 that is more than ASCII. What is no
-/// UTF-8 is better off in the header, where readers take bytes as they are.
+/// Does a name need a record? Yes if the header cannot hold it, and if it is UTF-8 that is more than ASCII.
+/// What is no UTF-8 is better off in the header, where readers take bytes as they are.
 fn needs_record(name: &[u8], fits: bool) -> bool {
     !fits || (!name.is_ascii() && std::str::from_utf8(name).is_ok())
 }

@@ -6,8 +6,8 @@
 //!                                              large data, straight from the caller ───┘
 //! ```
 //!
-//! Owns: ustar headers, pax records, sparse maps, the text form of ACLs, batching of writes. Does **not** own: walking a
-//! tree, reading data, the choice of what goes into the archive, compression.
+//! Owns: ustar headers, pax records, sparse maps, the text form of ACLs, batching of writes. Does **not**
+//! own: walking a tree, reading data, the choice of what goes into the archive, compression.
 //!
 //! | of the entry | stands in |
 //! |---|---|
@@ -24,8 +24,8 @@
 //! 2. A member is whole: exactly the bytes that its header announces, or an error before the next header.
 //! 3. Paths are relative and hold no `.`, `..` or empty component, so that no reader can be led outside.
 //!
-//! Source: POSIX.1-2017 pax, "pax Interchange Format"; GNU tar manual, "Sparse Formats"; star(5). Verified by extracting
-//! with GNU tar and bsdtar.
+//! Source: POSIX.1-2017 pax, "pax Interchange Format"; GNU tar manual, "Sparse Formats"; star(5). Verified by
+//! extracting with GNU tar and bsdtar.
 //!
 //! ```
 //! use tarout::{Entry, Kind, TarWriter, Time};
@@ -99,8 +99,8 @@ pub struct Time {
     pub nanos: u32,
 }
 
-/// A run of data in a sparse file. A file is stored without its holes only if the lengths of all runs but the last are
-/// multiples of 512, as those of blocks are.
+/// A run of data in a sparse file. A file is stored without its holes only if the lengths of all runs but the
+/// last are multiples of 512, as those of blocks are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Where it begins in the file.

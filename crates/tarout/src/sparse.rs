@@ -3,8 +3,9 @@
 //! ```text
 //! file of 9000 bytes, data in 0..512 and 4096..4099:   "3\n0\n512\n4096\n3\n9000\n0\n", NULs up to 512, 515 bytes of data
 //! ```
-//! The pair at the end without length marks a hole there. Readers differ in where they look for a run behind one whose
-//! length is no multiple of 512 (GNU tar: in the next block), so such a file is stored whole, unless it is the last run.
+//! The pair at the end without length marks a hole there. Readers differ in where they look for a run behind
+//! one whose length is no multiple of 512 (GNU tar: in the next block), so such a file is stored whole,
+//! unless it is the last run.
 //!
 //! Source: GNU tar manual, "PAX Format, Version 1.0".
 

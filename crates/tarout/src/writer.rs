@@ -6,13 +6,14 @@ use crate::{BLOCK_BYTES, Begun, Entry, TarFault, encode, padding_bytes};
 
 /// The buffer is written when it holds this much.
 const BATCH_BYTES: usize = 1 << 20;
-/// Data from this size on is not copied into the buffer, but written from where it is, together with the buffer.
+/// Data from this size on is not copied into the buffer, but written from where it is, together with the
+/// buffer.
 const DIRECT_BYTES: usize = 64 << 10;
 /// The whole archive is a multiple of this, as tape drives wanted it and POSIX asks.
 const RECORD_BYTES: u64 = 10240;
 
-/// Writes one archive. [`entry`](Self::entry), then its [`data`](Self::data), and so on, then [`finish`](Self::finish).
-/// After [`TarFault::Io`] the archive is lost.
+/// Writes one archive. [`entry`](Self::entry), then its [`data`](Self::data), and so on, then
+/// [`finish`](Self::finish). After [`TarFault::Io`] the archive is lost.
 #[derive(Debug)]
 pub struct TarWriter<W> {
     output: W,
@@ -33,11 +34,12 @@ impl<W: Write> TarWriter<W> {
         Self { output, buffer, written: 0, announced: 0, missing: 0 }
     }
 
-    /// Begins a member; says how many bytes of data must follow, and whether they are the whole file or its runs.
+    /// Begins a member; says how many bytes of data must follow, and whether they are the whole file or its
+    /// runs.
     ///
     /// # Errors
-    /// [`TarFault::Data`] when the member before is not complete; [`TarFault::Path`] and [`TarFault::Runs`], after which
-    /// one may go on with another entry; [`TarFault::Io`].
+    /// [`TarFault::Data`] when the member before is not complete; [`TarFault::Path`] and [`TarFault::Runs`],
+    /// after which one may go on with another entry; [`TarFault::Io`].
     pub fn entry(&mut self, entry: &Entry<'_>) -> Result<Begun, TarFault> {
         self.check_complete()?;
         let begun = encode(entry, &mut self.buffer)?;
@@ -46,8 +48,8 @@ impl<W: Write> TarWriter<W> {
         Ok(begun)
     }
 
-    /// Writes data of the member that was begun last, in any number of pieces. Large pieces (64 KiB and more) are not
-    /// copied.
+    /// Writes data of the member that was begun last, in any number of pieces. Large pieces (64 KiB and more)
+    /// are not copied.
     ///
     /// # Errors
     /// [`TarFault::Data`] when it is more than announced, and nothing is written then; [`TarFault::Io`].
@@ -81,7 +83,8 @@ impl<W: Write> TarWriter<W> {
     /// Writes whole members that were built elsewhere with [`encode`]: headers, data, padding.
     ///
     /// # Errors
-    /// [`TarFault::Data`] when the member before is not complete, or these are not whole blocks; [`TarFault::Io`].
+    /// [`TarFault::Data`] when the member before is not complete, or these are not whole blocks;
+    /// [`TarFault::Io`].
     pub fn members(&mut self, encoded: &[u8]) -> Result<(), TarFault> {
         self.check_complete()?;
         if !encoded.len().is_multiple_of(BLOCK_BYTES) {

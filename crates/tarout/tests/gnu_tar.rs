@@ -295,7 +295,8 @@ fn acls_come_back_without_attributes_being_asked_for() {
 
 #[test]
 fn bsdtar_restores_content_and_attributes() {
-    // bsdtar takes the name of an attribute as it stands, and counts fractions before 1970 in the wrong direction.
+    // bsdtar takes the name of an attribute as it stands, and counts fractions before 1970 in the wrong
+    // direction.
     let restorable = |one: &Wanted| {
         let fraction_before_1970 = one.mtime.seconds < 0 && one.mtime.nanos != 0;
         !fraction_before_1970 && !one.xattrs.iter().any(|(name, _)| name.contains(&b'='))

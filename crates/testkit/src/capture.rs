@@ -7,19 +7,21 @@
 //!                                                 a copy: one capture
 //! ```
 //!
-//! The backing file of the loop device is served by this process, so that it can be copied *between two writes*:
-//! a plain copy of a file that is being written mixes blocks of different moments, states that no crash leaves.
-//! Freezing the file system instead would commit its journal first and leave nothing to replay.
+//! The backing file of the loop device is served by this process, so that it can be copied *between two
+//! writes*: a plain copy of a file that is being written mixes blocks of different moments, states that no
+//! crash leaves. Freezing the file system instead would commit its journal first and leave nothing to replay.
 //!
-//! What a capture is ([`Cut`]): either all writes that the kernel has handed over, or these less some of those that
-//! came after the last flush, as a disk with a volatile write cache loses them. Either way each is a state from which
-//! the kernel must recover, and a reader of the unreplayed image must see what the kernel sees after its replay.
+//! What a capture is ([`Cut`]): either all writes that the kernel has handed over, or these less some of
+//! those that came after the last flush, as a disk with a volatile write cache loses them. Either way each is
+//! a state from which the kernel must recover, and a reader of the unreplayed image must see what the kernel
+//! sees after its replay.
 //!
-//! Limits: writes are lost as whole requests or at multiples of 4096 bytes, not within a sector; there is no external
-//! journal; the moments differ from run to run, since the kernel's threads do. A capture that fails should be kept.
+//! Limits: writes are lost as whole requests or at multiples of 4096 bytes, not within a sector; there is no
+//! external journal; the moments differ from run to run, since the kernel's threads do. A capture that fails
+//! should be kept.
 //!
-//! Does **not** own: what is done with a capture. It is given to a callback, and its file is gone afterwards, so that
-//! the space needed does not grow with their number. While the callback works, the workers rest.
+//! Does **not** own: what is done with a capture. It is given to a callback, and its file is gone afterwards,
+//! so that the space needed does not grow with their number. While the callback works, the workers rest.
 //!
 //! Invariants
 //! 1. No thread of this process waits for the mount: see the workers.
@@ -63,7 +65,8 @@ pub enum Checksums {
     None,
     /// In commit blocks (`journal_checksum` without `metadata_csum`).
     V1,
-    /// In commit blocks, and commits that do not wait for their blocks (`journal_async_commit`, which implies v1).
+    /// In commit blocks, and commits that do not wait for their blocks (`journal_async_commit`, which implies
+    /// v1).
     V1Async,
     /// In every block (`metadata_csum`).
     V3,
@@ -84,11 +87,11 @@ pub struct Options {
     pub data: Data,
     /// The `fast_commit` feature. The kernel makes none with [`Data::Journal`].
     ///
-    /// Linux 6.18 is no perfect judge of these: it refuses some captures (about 1 in 20), leaves wrong counters after
-    /// the replay of some others (`i_blocks`, free inodes), stamps directories with the time of the replay, drops a
-    /// directory that was made with the inode of a removed one, shows a removed directory's block in the file that was made with
-    /// its inode, and with `inline_data` leaves files that it cannot read
-    /// itself (`ENOENT`).
+    /// Linux 6.18 is no perfect judge of these: it refuses some captures (about 1 in 20), leaves wrong
+    /// counters after the replay of some others (`i_blocks`, free inodes), stamps directories with the time
+    /// of the replay, drops a directory that was made with the inode of a removed one, shows a removed
+    /// directory's block in the file that was made with its inode, and with `inline_data` leaves files that
+    /// it cannot read itself (`ENOENT`).
     pub fast_commit: bool,
     /// The journal's checksums.
     pub checksums: Checksums,
@@ -166,13 +169,13 @@ impl Options {
     }
 }
 
-/// Runs a workload of creating, writing, renaming, removing, setting attributes and syncing, and calls `each` with
-/// every capture. Needs root and `/dev/fuse`.
+/// Runs a workload of creating, writing, renaming, removing, setting attributes and syncing, and calls `each`
+/// with every capture. Needs root and `/dev/fuse`.
 ///
 /// # Panics
-/// When the file system cannot be made or mounted (ext4 refuses `journal_async_commit` with `data=ordered`), when it
-/// has failed in the end, or when nothing is written for a minute. A panic of `each` passes through, after everything
-/// was unmounted.
+/// When the file system cannot be made or mounted (ext4 refuses `journal_async_commit` with `data=ordered`),
+/// when it has failed in the end, or when nothing is written for a minute. A panic of `each` passes through,
+/// after everything was unmounted.
 pub fn captures(options: &Options, mut each: impl FnMut(&Capture<'_>)) {
     let dir = scratch();
     let image = dir.path().join("image");
@@ -192,7 +195,8 @@ pub fn captures(options: &Options, mut each: impl FnMut(&Capture<'_>)) {
     let gate = Gate::default();
     std::thread::scope(|scope| {
         let snapshots = disk.arm(options.cut, options.writes_between, options.seed);
-        // Dropped at the end of the scope's closure or by a panic in it, before the scope waits for the workers.
+        // Dropped at the end of the scope's closure or by a panic in it, before the scope waits for the
+        // workers.
         let _guard = StopWhenDropped { gate: &gate, disk: &disk };
         for number in 0..options.n_workers {
             let (root, gate) = (mount.path(), &gate);

@@ -10,12 +10,12 @@
 //!
 //! Owns: choosing fields and what is put into them; undoing.
 //!
-//! Does **not** own: where an image has its metadata, and its checksums. The caller labels [`Region`]s and reseals: what
-//! knows the layout is what is to be tested, or another tool, but never this crate.
+//! Does **not** own: where an image has its metadata, and its checksums. The caller labels [`Region`]s and
+//! reseals: what knows the layout is what is to be tested, or another tool, but never this crate.
 //!
 //! Invariants
-//! 1. Every mutation changes at least one byte, all of them in one field of at most 8 bytes, or two fields next to each
-//!    other that change places.
+//! 1. Every mutation changes at least one byte, all of them in one field of at most 8 bytes, or two fields
+//!    next to each other that change places.
 //! 2. Every kind of region gets the same share of a corpus, however many regions of it there are.
 
 use std::collections::{BTreeMap, HashSet};
@@ -166,8 +166,8 @@ impl Drop for Patch<'_> {
     }
 }
 
-/// Up to `n` different mutations: the kinds of regions take turns, and within a kind region, field and change are
-/// chosen by the seed. Fewer only when the regions have no more to give.
+/// Up to `n` different mutations: the kinds of regions take turns, and within a kind region, field and change
+/// are chosen by the seed. Fewer only when the regions have no more to give.
 ///
 /// # Panics
 /// When a region reaches beyond the image.

@@ -14,7 +14,8 @@ pub struct Dumpe2fs {
     pub groups: Vec<GroupDump>,
 }
 
-/// One block group as dumpe2fs describes it. Ranges include both ends, as printed; block numbers are absolute.
+/// One block group as dumpe2fs describes it. Ranges include both ends, as printed; block numbers are
+/// absolute.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroupDump {
     /// The group's number.
@@ -147,7 +148,8 @@ fn group_line(group: &mut GroupDump, line: &str) -> Option<()> {
             }
         }
     } else {
-        // Places: "Block bitmap at 65 (+65), csum 0x1", and two of them on one line where there is a superblock.
+        // Places: "Block bitmap at 65 (+65), csum 0x1", and two of them on one line where there is a
+        // superblock.
         for (label, place) in places(line)? {
             match label {
                 "Primary superblock" | "Backup superblock" => group.superblock = Some(place.0),

@@ -1,6 +1,7 @@
 //! A tree of files as a value: everything that an image must keep, path by path.
 //!
-//! Taken from a source directory and from the mounted image, two manifests are compared by [`diff`](diff::diff).
+//! Taken from a source directory and from the mounted image, two manifests are compared by
+//! [`diff`](diff::diff).
 //!
 //! Does **not** own: what may differ (see [`diff::DiffOptions`]).
 //!
@@ -105,7 +106,8 @@ pub struct Entry {
 }
 
 impl Manifest {
-    /// Reads the whole tree below `root`, `root` included. Other file systems mounted within it are read as well.
+    /// Reads the whole tree below `root`, `root` included. Other file systems mounted within it are read as
+    /// well.
     ///
     /// # Panics
     /// When something cannot be read or vanishes meanwhile. Files without permission are no reason: they have
@@ -146,7 +148,8 @@ impl Manifest {
         Self { entries: paths.into_iter().zip(entries).collect() }
     }
 
-    /// The relative paths of `root` and all below it, a directory before what it holds, otherwise in no order.
+    /// The relative paths of `root` and all below it, a directory before what it holds, otherwise in no
+    /// order.
     pub(crate) fn paths(root: &Path) -> Vec<Vec<u8>> {
         let mut paths = vec![Vec::new()];
         if Entry::stat(root, b"").kind == Kind::Directory {

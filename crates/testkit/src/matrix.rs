@@ -16,8 +16,8 @@
 //! 1. Names of recipes are stable and unique; the UUID of an image comes from its name.
 //! 2. mke2fs's own configuration is used, not the machine's: features are those of e2fsprogs 1.47 upstream.
 //! 3. A clean image has passed `e2fsck -fn`. A dirty one is as a crash left it: its journal wants a replay.
-//! 4. What is random comes from a seed. What the kernel chooses (times of its own, its generation numbers, where it
-//!    allocates) is not the same twice.
+//! 4. What is random comes from a seed. What the kernel chooses (times of its own, its generation numbers,
+//!    where it allocates) is not the same twice.
 
 mod build;
 mod recipes;
@@ -76,8 +76,8 @@ pub enum Needs {
 pub enum Step {
     /// Mount with `-o OPTIONS` (`rw` for none), work in the mount, unmount.
     Kernel(&'static str, fn(&Path)),
-    /// Mount, work, and take the image as it is while the mount and the files that the work returns are still there:
-    /// what a power cut leaves. The work ends when all that it wants in the image has been synced.
+    /// Mount, work, and take the image as it is while the mount and the files that the work returns are still
+    /// there: what a power cut leaves. The work ends when all that it wants in the image has been synced.
     Crash(&'static str, fn(&Path) -> Vec<File>),
     /// Requests to debugfs, with write access. `{dir}` is the directory of the build.
     Debugfs(&'static [&'static str]),

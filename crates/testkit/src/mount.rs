@@ -35,8 +35,8 @@ impl LoopMount {
     /// Mounts `image` as ext4 with `-o loop,OPTIONS` on a fresh directory: `"ro"`, `"ro,noload"`, `"rw"`.
     ///
     /// # Errors
-    /// What `mount` said. The usual reasons: not root, no free loop device, a block size above the page size, a
-    /// feature that this kernel does not know.
+    /// What `mount` said. The usual reasons: not root, no free loop device, a block size above the page size,
+    /// a feature that this kernel does not know.
     ///
     /// # Panics
     /// When no temporary directory can be made or `mount` cannot be started.
@@ -85,8 +85,9 @@ impl LoopMount {
 
 impl Drop for LoopMount {
     fn drop(&mut self) {
-        // Something may still hold a file open for a moment (a scanner, a child that is going away): try again
-        // before falling back to a lazy unmount, which leaves the loop device busy until the last user is gone.
+        // Something may still hold a file open for a moment (a scanner, a child that is going away): try
+        // again before falling back to a lazy unmount, which leaves the loop device busy until the last user
+        // is gone.
         for attempt in 0..20 {
             let output = output_of(command("umount").arg(self.dir.path()));
             if output.status.success() {
@@ -107,8 +108,8 @@ impl Drop for LoopMount {
 /// elsewhere: the kernel writes a device's cache out when its *last* user closes it, and any scan of devices
 /// on the machine may be that.
 ///
-/// `mount -o loop,ro` attaches read-only, and then the kernel refuses to replay a journal. With a device attached
-/// apart from the mount it replays before it mounts read-only.
+/// `mount -o loop,ro` attaches read-only, and then the kernel refuses to replay a journal. With a device
+/// attached apart from the mount it replays before it mounts read-only.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -157,8 +158,9 @@ impl Drop for LoopDevice {
 /// Features that say what happened to an image, or that mke2fs does not make, or that make a mount wait.
 const NOT_PROBED: [&str; 5] = ["needs_recovery", "orphan_present", "shared_blocks", "snapshot_bitmap", "mmp"];
 
-/// Whether this process can have the kernel mount file systems with the features and the block size of `image`. It tries one that
-/// `mke2fs` makes, so the answer is about the machine: if it is yes, `image` must mount. Prints the reason if it is no.
+/// Whether this process can have the kernel mount file systems with the features and the block size of
+/// `image`. It tries one that `mke2fs` makes, so the answer is about the machine: if it is yes, `image` must
+/// mount. Prints the reason if it is no.
 ///
 /// # Panics
 /// When `mke2fs`, `dumpe2fs` or a temporary directory is missing, or `image` has no superblock.

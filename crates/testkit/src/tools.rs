@@ -12,8 +12,8 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A temporary directory for source trees and images, in memory where the machine has `/dev/shm`: fast, and a tmpfs
-/// holds every time, attribute and hole.
+/// A temporary directory for source trees and images, in memory where the machine has `/dev/shm`: fast, and a
+/// tmpfs holds every time, attribute and hole.
 ///
 /// # Panics
 /// When none can be made.
@@ -27,8 +27,8 @@ pub fn scratch() -> TempDir {
 
 /// A command that finds system programs and speaks plainly.
 ///
-/// `PATH` gains the `sbin` directories, where Debian keeps e2fsprogs out of sight of ordinary users; `LC_ALL=C` and
-/// `TZ=UTC` make outputs comparable.
+/// `PATH` gains the `sbin` directories, where Debian keeps e2fsprogs out of sight of ordinary users;
+/// `LC_ALL=C` and `TZ=UTC` make outputs comparable.
 #[must_use]
 pub fn command(program: &str) -> Command {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
@@ -41,7 +41,8 @@ pub fn command(program: &str) -> Command {
 /// Runs a program and returns its output.
 ///
 /// # Panics
-/// When it cannot be started or exits with anything but 0; the message holds the command line and all it printed.
+/// When it cannot be started or exits with anything but 0; the message holds the command line and all it
+/// printed.
 pub fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Output {
     let mut command = command(program);
     command.args(args);
@@ -88,7 +89,8 @@ pub(crate) fn output_of(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"))
 }
 
-/// The command line and everything it printed, for a failure's message. Our own environment settings are left out.
+/// The command line and everything it printed, for a failure's message. Our own environment settings are left
+/// out.
 pub(crate) fn story(command: &Command, output: &Output) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
     for arg in command.get_args() {

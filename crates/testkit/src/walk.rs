@@ -10,20 +10,22 @@
 //! let lines = diff(&theirs, &ours, &DiffOptions::exact(block_size));
 //! ```
 //!
-//! All fields of an [`Entry`](crate::Entry) are public. What the kernel puts into them, and another reader has to:
+//! All fields of an [`Entry`](crate::Entry) are public. What the kernel puts into them, and another reader
+//! has to:
 //! - `inode`: (anything constant, inode number); names of one inode have equal entries.
-//! - `size`, `blocks`, `nlink`: as `statx` has them; `blocks` in units of 512 bytes whatever the block size, inline
-//!   data and xattrs in the inode count nothing, an xattr block counts, an EA inode does not.
+//! - `size`, `blocks`, `nlink`: as `statx` has them; `blocks` in units of 512 bytes whatever the block size,
+//!   inline data and xattrs in the inode count nothing, an xattr block counts, an EA inode does not.
 //! - `nlink`: as stored, 1 for a directory with more subdirectories than ext4 counts.
 //! - `btime`: only with inodes that have room for it (`i_extra_isize` from 24 on).
-//! - `xattrs`: whole names (`user.a`); ACLs in the form of the system call (version 2: `02 00 00 00`, then 8 bytes per
-//!   entry), not in the disk's (version 1, entries of 4 or 8 bytes); not `system.data` of inline data.
+//! - `xattrs`: whole names (`user.a`); ACLs in the form of the system call (version 2: `02 00 00 00`, then 8
+//!   bytes per entry), not in the disk's (version 1, entries of 4 or 8 bytes); not `system.data` of inline
+//!   data.
 //! - `content` of regular files: [`Content::from_reader`](crate::Content::from_reader) makes the digest; its
 //!   `data` is the result of `SEEK_DATA` and `SEEK_HOLE`: unwritten extents are holes, inline data is one
 //!   run.
 //! - `extents` of regular files and directories: [`Extent::join`](crate::Extent::join)ed.
-//! - without a key, an encrypted file is [`Content::Unreadable`](crate::Content::Unreadable) with `ENOKEY`; its name and
-//!   a symlink's target are the kernel's encoding of the ciphertext.
+//! - without a key, an encrypted file is [`Content::Unreadable`](crate::Content::Unreadable) with `ENOKEY`;
+//!   its name and a symlink's target are the kernel's encoding of the ciphertext.
 //!
 //! Does **not** own: which images there are ([`matrix`](crate::matrix)).
 //!
@@ -44,7 +46,8 @@ pub use debugfs::by_debugfs;
 
 use crate::{LoopDevice, LoopMount, Manifest, MountError, parse_dumpe2fs, run, scratch};
 
-/// A copy of an image, mounted by the kernel, read-only and without access times; its journal was replayed if need be.
+/// A copy of an image, mounted by the kernel, read-only and without access times; its journal was replayed if
+/// need be.
 #[derive(Debug)]
 pub struct KernelView {
     // Dropped in this order: unmount, detach, delete.
@@ -57,7 +60,8 @@ impl KernelView {
     /// Copies `image`, and `journal` where it has an external one, and mounts the copy.
     ///
     /// # Errors
-    /// What `losetup` or `mount` said: not root, a feature that this kernel does not know, an image beyond repair.
+    /// What `losetup` or `mount` said: not root, a feature that this kernel does not know, an image beyond
+    /// repair.
     ///
     /// # Panics
     /// When the copy cannot be made.
@@ -77,9 +81,9 @@ impl KernelView {
         let needs_recovery = needs_recovery(&path);
         let device = LoopDevice::attach(&path)?;
         if needs_recovery {
-            // Mounting read-only replays a journal too, but not all that a fast commit may hold: Linux 6.18 refuses to
-            // make the links of one ("error loading journal"). So it is mounted for writing, left alone, and mounted
-            // again.
+            // Mounting read-only replays a journal too, but not all that a fast commit may hold: Linux 6.18
+            // refuses to make the links of one ("error loading journal"). So it is mounted for writing, left
+            // alone, and mounted again.
             drop(LoopMount::device(&device, &format!("rw,{options}"))?);
         }
         let mount = LoopMount::device(&device, &format!("ro,{options}"))?;
@@ -102,7 +106,8 @@ impl KernelView {
         Manifest::with_extents(self.path())
     }
 
-    /// Unmounts and returns the copy, as the kernel left it, with its directory: after a replay a clean image.
+    /// Unmounts and returns the copy, as the kernel left it, with its directory: after a replay a clean
+    /// image.
     #[must_use]
     pub fn close(self) -> (PathBuf, TempDir) {
         let Self { mount, _devices: devices, copy } = self;

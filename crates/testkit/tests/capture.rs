@@ -15,8 +15,9 @@ fn possible() -> bool {
     possible
 }
 
-/// Has every capture recovered by the kernel. It recovers completely, but for fast commits: after their replay Linux
-/// 6.18 may leave counters wrong (`i_blocks`, free inodes) and with a lossy cache it refuses some captures.
+/// Has every capture recovered by the kernel. It recovers completely, but for fast commits: after their
+/// replay Linux 6.18 may leave counters wrong (`i_blocks`, free inodes) and with a lossy cache it refuses
+/// some captures.
 fn recover(options: &Options) {
     let (mut n, mut n_dirty, mut n_refused, mut n_unclean, mut n_lost, mut n_entries, mut n_writes) =
         (0, 0, 0, 0, 0, 0, 0);

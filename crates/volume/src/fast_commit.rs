@@ -1,4 +1,5 @@
-//! Fast commits, applied in memory: what they changed of inodes, maps and names lies over what the tables and trees hold.
+//! Fast commits, applied in memory: what they changed of inodes, maps and names lies over what the tables and
+//! trees hold.
 //!
 //! ```text
 //! INODE          the raw inode, but i_block, which the tree on the device keeps      -> Overrides
@@ -6,8 +7,8 @@
 //! CREAT, LINK, UNLINK   names of a directory                                         -> NameChanges
 //! ```
 //!
-//! Does **not** own: which records are valid (see `journal`); writing it back, bitmaps and counts with it (see
-//! `write::fast_commits`).
+//! Does **not** own: which records are valid (see `journal`); writing it back, bitmaps and counts with it
+//! (see `write::fast_commits`).
 //!
 //! Invariants
 //! 1. A record that makes no sense is noted and left out; the others are applied.
@@ -35,7 +36,8 @@ const EMPTY_ROOT: [u8; 12] = [0x0A, 0xF3, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
 /// Why an inode is left as it stands.
 const TOO_MANY: &str = "too many pieces in the maps of all inodes; shown as it stands";
 
-/// A file's map while records are put over it: pieces by their first block, which do not overlap, without holes.
+/// A file's map while records are put over it: pieces by their first block, which do not overlap, without
+/// holes.
 type Pieces = BTreeMap<u32, Mapped>;
 
 /// Names that fast commits gave or took.
@@ -80,7 +82,8 @@ impl NameChanges {
         names.filter_map(|(name, ino)| Some((name.as_slice(), (*ino)?)))
     }
 
-    /// The directories whose names changed, and how, in the order of their numbers; `true` for one that was made.
+    /// The directories whose names changed, and how, in the order of their numbers; `true` for one that was
+    /// made.
     pub(crate) fn all(&self) -> Vec<(Ino, bool, &DirNames)> {
         let mut all: Vec<_> =
             self.dirs.iter().map(|(dir, change)| (*dir, change.is_new, &change.names)).collect();
@@ -110,8 +113,8 @@ impl NameChanges {
     }
 }
 
-/// Applies the records on top of what `inodes` shows. Takes the pieces that maps have from `pieces_left`; an inode for which
-/// that is not enough is left as it stands.
+/// Applies the records on top of what `inodes` shows. Takes the pieces that maps have from `pieces_left`; an
+/// inode for which that is not enough is left as it stands.
 pub(crate) fn apply(
     plan: &FastCommitPlan,
     inodes: &Inodes,
@@ -270,8 +273,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Takes the blocks from an inode whose last link went: a later record may use its number for another file, and keeps
-    /// the tree that it finds.
+    /// Takes the blocks from an inode whose last link went: a later record may use its number for another
+    /// file, and keeps the tree that it finds.
     fn empty(&mut self, ino: Ino, fields: layout::Inode) {
         if fields.has_flag(flags::EXTENTS)
             && let Ok(map) = self.map(ino)
@@ -280,8 +283,8 @@ impl Work<'_> {
         }
     }
 
-    /// Takes away what the map holds behind the end of the file: the kernel logs no removal of the blocks of a file that was
-    /// cut and written again. Unwritten blocks may be there for what is to come.
+    /// Takes away what the map holds behind the end of the file: the kernel logs no removal of the blocks of
+    /// a file that was cut and written again. Unwritten blocks may be there for what is to come.
     fn cut_behind_end(&self, ino: Ino, map: &mut Pieces) {
         let raw = self.overrides.get(&ino).and_then(|known| known.raw.as_deref());
         let Some(Ok(fields)) = raw.map(layout::Inode::decode) else { return };
@@ -337,7 +340,8 @@ impl Work<'_> {
         };
         match change {
             NameChange::Unlink => {
-                // The name may be gone already, or lead to another inode since; the kernel counts the link in the latter case.
+                // The name may be gone already, or lead to another inode since; the kernel counts the link in
+                // the latter case.
                 let Some(there) = there else { return Ok(()) };
                 // An inode that is gone by now needs no count.
                 if let Ok(fields) = links(-1)

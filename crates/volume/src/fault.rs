@@ -29,7 +29,8 @@ pub enum Fault {
     /// Nothing is written any more, since something went wrong before.
     #[error(transparent)]
     Aborted(journal::Aborted),
-    /// Damage was met, and nothing is done any more: neither written nor read ([`OnError::Panic`](crate::OnError::Panic)).
+    /// Damage was met, and nothing is done any more: neither written nor read
+    /// ([`OnError::Panic`](crate::OnError::Panic)).
     #[error("nothing is done any more, since damage was met (errors=panic): {0}")]
     Stopped(journal::Aborted),
     /// It was shut down on purpose: nothing is read or written any more.
@@ -161,7 +162,8 @@ impl fmt::Display for Refusal {
 }
 
 impl Fault {
-    /// The number that system calls return: of a refusal its own, 117 (EUCLEAN) for corruption, the system's for I/O.
+    /// The number that system calls return: of a refusal its own, 117 (EUCLEAN) for corruption, the system's
+    /// for I/O.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -188,8 +190,8 @@ impl Fault {
         self.is(Refusal::NoSpace) || self.is(Refusal::NoInodes)
     }
 
-    /// Is it a refusal that operations give before they change anything, or after they took that back? What leads nowhere half-way
-    /// is damage, whatever it is called.
+    /// Is it a refusal that operations give before they change anything, or after they took that back? What
+    /// leads nowhere half-way is damage, whatever it is called.
     pub(crate) fn is_clean_refusal(&self) -> bool {
         matches!(self, Self::Refused(refusal) if !matches!(refusal, Refusal::NotFound | Refusal::Stale))
     }

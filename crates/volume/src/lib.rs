@@ -1,7 +1,7 @@
 //! A volume: an ext4 file system that is open, for reading or for writing, and every operation on it.
 //!
-//! Owns: opening (probe, feature policy, recovery) and the order of things across the floors below; operations in
-//! [`ops`]. Does **not** own: any layout, cache or tree of its own.
+//! Owns: opening (probe, feature policy, recovery) and the order of things across the floors below;
+//! operations in [`ops`]. Does **not** own: any layout, cache or tree of its own.
 //!
 //! ```text
 //!  device -> probe -> policy -> locate log -> scan -> overlay -> reload -> fast commits -> Volume
@@ -108,8 +108,8 @@ impl Volume {
         self.note.as_deref()
     }
 
-    /// What was found damaged, a line each, when it was opened for reading, and got over: a lost superblock, an image that ends
-    /// early. Opening for writing refuses instead.
+    /// What was found damaged, a line each, when it was opened for reading, and got over: a lost superblock,
+    /// an image that ends early. Opening for writing refuses instead.
     #[must_use]
     pub fn damage(&self) -> &[String] {
         &self.damage

@@ -1,4 +1,5 @@
-//! Keeping others off a file system that is open for writing (feature `mmp`), on this machine and on those that share its disk.
+//! Keeping others off a file system that is open for writing (feature `mmp`), on this machine and on those
+//! that share its disk.
 //!
 //! ```text
 //! claim:  clean? ------------------------------> write a number of ours -> read it back -> held
@@ -12,7 +13,8 @@
 //! the consequences of a lost guard: its holder decides.
 //!
 //! Invariants
-//! 1. The block is read past the memory of this machine, where the device can ([`Device::forget_cached`]), and written durably.
+//! 1. The block is read past the memory of this machine, where the device can ([`Device::forget_cached`]),
+//!    and written durably.
 //! 2. A mount that has lost the file system no longer writes its block.
 //!
 //! Source: kernel Documentation/filesystems/ext4/mmp.rst.
@@ -108,8 +110,8 @@ impl Place {
 }
 
 impl MountGuard {
-    /// Claims the file system on `device`: that takes seconds, up to minutes, where the last one to write it did not end well.
-    /// `None`: it has no such protection.
+    /// Claims the file system on `device`: that takes seconds, up to minutes, where the last one to write it
+    /// did not end well. `None`: it has no such protection.
     ///
     /// # Errors
     /// [`OpenFault::InUse`]; as [`Volume::open`](crate::Volume::open).
@@ -273,7 +275,8 @@ impl Held {
                 let next = if state.block.sequence >= Mmp::SEQ_MAX { 1 } else { state.block.sequence + 1 };
                 state.block.sequence = next;
                 let written = self.place.write(&mut state.block);
-                // A device that lost other bytes refuses everything from then on: the journal's end, but others see us.
+                // A device that lost other bytes refuses everything from then on: the journal's end, but
+                // others see us.
                 let is_there = || self.place.read().is_ok_and(|block| is_same(&block, &state.block));
                 match written {
                     Err(fault) if !is_there() => format!(

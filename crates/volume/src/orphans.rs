@@ -1,4 +1,5 @@
-//! Truncations that a crash cut short, shown as finished: i_size is already the new one, blocks behind it are still there.
+//! Truncations that a crash cut short, shown as finished: i_size is already the new one, blocks behind it are
+//! still there.
 //!
 //! Deleted files on the orphan list have no name: nothing of them shows, and nothing is done about them.
 //!
@@ -81,7 +82,8 @@ fn orphans(inodes: &Inodes, problems: &mut Problems) -> Vec<Ino> {
     found
 }
 
-/// Cuts one file's map at its size; `false` when nothing lay behind. Takes the pieces that it looks at from `pieces_left`.
+/// Cuts one file's map at its size; `false` when nothing lay behind. Takes the pieces that it looks at from
+/// `pieces_left`.
 fn cut(
     inode: &Inode,
     inodes: &Inodes,

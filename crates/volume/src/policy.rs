@@ -62,7 +62,8 @@ pub const WRITABLE: u32 = Features::SPARSE_SUPER
     | Features::VERITY
     | Features::ORPHAN_PRESENT;
 
-/// What the Hurd's file systems cannot have, since its inodes use the bytes for something else: as the kernel.
+/// What the Hurd's file systems cannot have, since its inodes use the bytes for something else: as the
+/// kernel.
 const NOT_HURDS: u32 = Features::BIT64 | Features::EA_INODE;
 
 /// The features that forbid writing, by name.

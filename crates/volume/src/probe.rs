@@ -44,13 +44,15 @@ pub(crate) fn probe(device: &dyn Device) -> Result<Probed, OpenFault> {
     whole(device, primary(device, false)?)
 }
 
-/// As [`probe`], but takes a superblock whose checksum is wrong for what it looks like, if there is a journal: it may hold the
-/// whole one, which was being written home when power failed. Only to find the journal: probe again after its replay.
+/// As [`probe`], but takes a superblock whose checksum is wrong for what it looks like, if there is a
+/// journal: it may hold the whole one, which was being written home when power failed. Only to find the
+/// journal: probe again after its replay.
 pub(crate) fn probe_for_log(device: &dyn Device) -> Result<Probed, OpenFault> {
     whole(device, primary(device, true)?)
 }
 
-/// Finds the superblock to read by: damaged volumes are read as far as they go. `for_log` as for [`probe_for_log`].
+/// Finds the superblock to read by: damaged volumes are read as far as they go. `for_log` as for
+/// [`probe_for_log`].
 pub(crate) fn probe_to_read(
     device: &dyn Device,
     by: BySuperblock,
@@ -99,7 +101,8 @@ pub(crate) fn probe_to_read(
 /// A superblock in place of the primary, the group that it is of, and the words for it.
 type Substitute = (Probed, Option<Group>, String);
 
-/// A backup in place of a primary that was refused, unless it is refused for what it says, or the device holds something else.
+/// A backup in place of a primary that was refused, unless it is refused for what it says, or the device
+/// holds something else.
 fn by_backup_after(device: &dyn Device, fault: OpenFault) -> Result<Substitute, OpenFault> {
     let is_lost = match &fault {
         OpenFault::NotExt4(_) | OpenFault::Damaged(_) => true,
@@ -231,8 +234,8 @@ fn judge(mut sb: Superblock, for_log: bool) -> Result<Probed, OpenFault> {
     Ok(Probed { sb, geometry })
 }
 
-/// A superblock that was torn between its two sectors when it was last written: opening and closing change only these bits in
-/// its first half, and the checksum in its second.
+/// A superblock that was torn between its two sectors when it was last written: opening and closing change
+/// only these bits in its first half, and the checksum in its second.
 const OPEN_BITS: [(u32, u32, u16); 3] =
     [(Features::RECOVER, 0, 0), (0, Features::ORPHAN_PRESENT, 0), (0, 0, STATE_CLEAN)];
 

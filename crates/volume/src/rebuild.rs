@@ -1,15 +1,17 @@
-//! A superblock made from what stands after it, for volumes that have no copy of it left: a file system of one group has none.
+//! A superblock made from what stands after it, for volumes that have no copy of it left: a file system of
+//! one group has none.
 //!
 //! ```text
 //! for each block size: descriptors after the superblock's block -> inode bitmap -> inodes per group
 //!                      for each inode size: the root in the inode table, with "." and ".." in its first block
 //! ```
 //!
-//! Owns: the guess, and the proof that it is right. Does **not** own: the decision to do without a superblock (see
-//! [`crate::probe`]).
+//! Owns: the guess, and the proof that it is right. Does **not** own: the decision to do without a superblock
+//! (see [`crate::probe`]).
 //!
-//! Invariant: a guess is returned only if the root directory stands where it would be. What cannot be known is left off:
-//! checksums (their seed is lost), hash indexes (they are read as plain blocks), sizes of groups other than the default.
+//! Invariant: a guess is returned only if the root directory stands where it would be. What cannot be known
+//! is left off: checksums (their seed is lost), hash indexes (they are read as plain blocks), sizes of groups
+//! other than the default.
 
 use base::{BlockSize, Ino};
 use device::Device;

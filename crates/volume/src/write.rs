@@ -6,10 +6,11 @@
 //! ```
 //!
 //! Invariants
-//! 1. An operation that is refused has changed nothing that lasts: what it took (an inode's number) it gave back in the same
-//!    transaction. One that failed after it had changed something, and could not take that back, is never committed: the journal
-//!    is aborted (see [`Writer::run`]).
-//! 2. Operation locks: a directory before what it holds; two directories by number, ancestors first; then the handle.
+//! 1. An operation that is refused has changed nothing that lasts: what it took (an inode's number) it gave
+//!    back in the same transaction. One that failed after it had changed something, and could not take that
+//!    back, is never committed: the journal is aborted (see [`Writer::run`]).
+//! 2. Operation locks: a directory before what it holds; two directories by number, ancestors first; then the
+//!    handle.
 //! 3. An inode without links that is open is an orphan; one that is not is deleted at once, in the same
 //!    transaction if that has room for it (INV-EN6).
 //! 4. A new inode's operation lock is held until it has its name: a thread with an older number never uses an
@@ -80,7 +81,8 @@ pub use xattrs::SetXattr;
 
 pub use open::WriteOptions;
 
-/// Blocks that an operation on names may change: two directories' index paths split, an inode, an attribute block, orphans.
+/// Blocks that an operation on names may change: two directories' index paths split, an inode, an attribute
+/// block, orphans.
 const NAME_CREDITS: u32 = 60;
 /// Set-group-id.
 const SETGID: u16 = 0o2000;
@@ -225,8 +227,8 @@ impl Writer {
         self.flusher.change(handle)
     }
 
-    /// Runs an operation in a handle. When there is no space, but will be after a commit, that is waited for, and the operation
-    /// runs again.
+    /// Runs an operation in a handle. When there is no space, but will be after a commit, that is waited for,
+    /// and the operation runs again.
     ///
     /// The operation's part: it refuses before its first change, or undoes its changes. Other failures
     /// (damage, the device) may occur half-way; if it has changes then that it did not settle (see
@@ -310,7 +312,8 @@ impl Writer {
         })
     }
 
-    /// Is an inode that a name leads to still there? That it is not is damage: the name's directory is locked.
+    /// Is an inode that a name leads to still there? That it is not is damage: the name's directory is
+    /// locked.
     fn is_in_use(node: &Node, values: &Values) -> Result<(), Fault> {
         if node.is_gone(values) { Err(not_in_use(node.ino())) } else { Ok(()) }
     }
@@ -339,8 +342,8 @@ impl Volume {
         self.noted(writer.journal.checkpoint().map_err(Fault::from))
     }
 
-    /// As [`checkpoint`](Self::checkpoint), but the last transaction stays in the log, if a large one has room beside it: what the
-    /// committer's thread does, and only of use without it.
+    /// As [`checkpoint`](Self::checkpoint), but the last transaction stays in the log, if a large one has
+    /// room beside it: what the committer's thread does, and only of use without it.
     ///
     /// # Errors
     /// As [`sync`](Self::sync).
@@ -385,8 +388,8 @@ impl Volume {
         }
     }
 
-    /// Evicts this inode from memory, if nothing uses it and it has no changes that are not on the device. For callers that do not
-    /// expect to use it soon.
+    /// Evicts this inode from memory, if nothing uses it and it has no changes that are not on the device.
+    /// For callers that do not expect to use it soon.
     pub fn evict(&self, ino: Ino) {
         if let Some(writer) = &self.writer {
             writer.live().evict(ino);
@@ -427,8 +430,8 @@ impl Volume {
         self.inodes.shared().buffers.stats()
     }
 
-    /// What the allocator did since the volume was opened; as text, in the form of the kernel's `mb_stats`. `None` when open for
-    /// reading.
+    /// What the allocator did since the volume was opened; as text, in the form of the kernel's `mb_stats`.
+    /// `None` when open for reading.
     #[must_use]
     pub fn alloc_stats(&self) -> Option<space::Stats> {
         self.writer.as_ref().map(|writer| writer.keeper.alloc.stats())
@@ -440,7 +443,8 @@ impl Volume {
         self.writer.as_ref().map(|writer| writer.keeper.orphans.lock_stats())
     }
 
-    /// What changes of a directory did since it came into memory; `None` when nothing changed it, or when open for reading.
+    /// What changes of a directory did since it came into memory; `None` when nothing changed it, or when
+    /// open for reading.
     #[must_use]
     pub fn dir_stats(&self, ino: Ino) -> Option<dir::edit::Stats> {
         let node = self.writer.as_ref()?.live().get(ino).ok()?;
@@ -455,7 +459,8 @@ impl Volume {
     }
 }
 
-/// Runs `attempt`, and again when there was no space: a commit makes what was freed usable. `may_help`: can there be any?
+/// Runs `attempt`, and again when there was no space: a commit makes what was freed usable. `may_help`: can
+/// there be any?
 fn with_room<R>(
     journal: &Journal,
     may_help: impl Fn() -> bool,

@@ -1,4 +1,5 @@
-//! Copying inside the engine: the bytes of a read and a write, holes that stay holes, the kernel's refusals; appending by many.
+//! Copying inside the engine: the bytes of a read and a write, holes that stay holes, the kernel's refusals;
+//! appending by many.
 //!
 //! More: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`.
 
@@ -68,7 +69,8 @@ fn refusal<T: std::fmt::Debug>(done: Result<T, Fault>) -> Refusal {
     }
 }
 
-/// Files with data, holes and reserved blocks are copied to each other and into themselves, against lists of bytes.
+/// Files with data, holes and reserved blocks are copied to each other and into themselves, against lists of
+/// bytes.
 fn random_copies(options: &[&str], data: DataPath) {
     const FILES: usize = 3;
     const SIZE_MAX: u64 = 2 << 20;

@@ -1,4 +1,5 @@
-//! File systems that were made for other systems: fields whose meaning depends on that (`s_creator_os`). Judged by e2fsck.
+//! File systems that were made for other systems: fields whose meaning depends on that (`s_creator_os`).
+//! Judged by e2fsck.
 
 mod common;
 
@@ -36,7 +37,8 @@ fn change(volume: &Volume) {
     volume.unlink(old, b"new").unwrap();
 }
 
-/// A directory's first change wrote a version where the Hurd has the block of a translator: e2fsck then wanted to clone or delete.
+/// A directory's first change wrote a version where the Hurd has the block of a translator: e2fsck then
+/// wanted to clone or delete.
 #[test]
 fn what_the_hurd_keeps_in_an_inode_stays() {
     for options in [&["-t", "ext2", "-o", "hurd"][..], &["-t", "ext4", "-o", "hurd", "-O", "^64bit"]] {
@@ -60,7 +62,8 @@ fn what_the_hurd_keeps_in_an_inode_stays() {
         let old = volume.inode(find(&volume, b"old")).unwrap();
         assert_eq!(volume.stat(&old).uid, 70_000);
         assert_eq!(volume.xattr(&old, b"user.large").unwrap(), [7; 600]);
-        // A translator's block is one of a file system of the Hurd's; Linux leaves it alone, and so it goes here.
+        // A translator's block is one of a file system of the Hurd's; Linux leaves it alone, and so it goes
+        // here.
         volume.close().unwrap();
         file.write_all_at(&before[0x76..0x78], at + 0x76).unwrap();
         testkit::e2fsck_clean(&path);
@@ -79,7 +82,8 @@ fn what_the_hurd_cannot_have_is_refused() {
     }
 }
 
-/// The kernel neither verifies nor writes inodes' checksums where another system made the file system; e2fsck wants them.
+/// The kernel neither verifies nor writes inodes' checksums where another system made the file system; e2fsck
+/// wants them.
 #[test]
 fn other_systems_inodes_need_no_checksum_and_get_one() {
     for os in ["freebsd", "lites", "linux"] {

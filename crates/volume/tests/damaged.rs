@@ -1,5 +1,6 @@
-//! Volumes that are damaged as a whole are read as far as they go: an image that ends early, a lost primary superblock, damaged
-//! group descriptors; and files with sizes that no map has. The kernel refuses most of these; e2fsck is the judge of what is damage.
+//! Volumes that are damaged as a whole are read as far as they go: an image that ends early, a lost primary
+//! superblock, damaged group descriptors; and files with sizes that no map has. The kernel refuses most of
+//! these; e2fsck is the judge of what is damage.
 
 mod common;
 
@@ -28,7 +29,8 @@ fn read(volume: &Volume, path: &str) -> Result<Vec<u8>, Fault> {
     Ok(bytes)
 }
 
-/// An image of 40 MiB in groups of 8 MiB, with a file in the first group and one in the last; `options` beside.
+/// An image of 40 MiB in groups of 8 MiB, with a file in the first group and one in the last; `options`
+/// beside.
 fn image(scratch: &Path, options: &[&str]) -> std::path::PathBuf {
     let path = scratch.join("image");
     let hello = scratch.join("hello");
@@ -43,7 +45,8 @@ fn write_at(path: &Path, offset: u64, bytes: &[u8]) {
     std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
-/// Half a download: what lies before the end is read, what lies behind is an error of the device; for writing it is refused.
+/// Half a download: what lies before the end is read, what lies behind is an error of the device; for writing
+/// it is refused.
 #[test]
 fn an_image_that_ends_early_is_read_as_far_as_it_goes() {
     for options in [&[][..], &["-O", "^flex_bg"], &["-O", "^metadata_csum,^has_journal"]] {
@@ -75,7 +78,8 @@ fn what_lies_behind_the_end_is_an_error() {
     assert!(matches!(fault, Fault::Device(_)), "{fault}");
 }
 
-/// The first blocks overwritten: the superblock and the descriptors are there a second time, and that is said.
+/// The first blocks overwritten: the superblock and the descriptors are there a second time, and that is
+/// said.
 #[test]
 fn a_lost_superblock_is_replaced_by_a_backup() {
     for (options, lost) in [
@@ -97,8 +101,8 @@ fn a_lost_superblock_is_replaced_by_a_backup() {
     }
 }
 
-/// Asked for, a backup is used though the primary is sound; a block without one is refused, and so is another file system's
-/// beginning with old backups behind it, unless a backup is asked for.
+/// Asked for, a backup is used though the primary is sound; a block without one is refused, and so is another
+/// file system's beginning with old backups behind it, unless a backup is asked for.
 #[test]
 fn a_backup_is_used_where_it_is_asked_for() {
     let scratch = testkit::scratch();
@@ -118,7 +122,8 @@ fn a_backup_is_used_where_it_is_asked_for() {
     assert_eq!(read(&open_by(&path, BySuperblock::AnyBackup).unwrap(), "hello").unwrap(), b"hello");
 }
 
-/// Power failed after the commit, and the primary superblock is lost: backups do not say that a log waits, so it is asked itself.
+/// Power failed after the commit, and the primary superblock is lost: backups do not say that a log waits, so
+/// it is asked itself.
 #[test]
 fn the_log_is_replayed_though_no_backup_speaks_of_it() {
     let scratch = testkit::scratch();
@@ -135,8 +140,8 @@ fn the_log_is_replayed_though_no_backup_speaks_of_it() {
     assert!(volume.resolve(b"late", Follow::Links).is_ok());
 }
 
-/// One flipped bit in a descriptor must not keep intact inodes from being read: a backup serves, and where there is none, the
-/// descriptor as it is, since inodes have checksums of their own.
+/// One flipped bit in a descriptor must not keep intact inodes from being read: a backup serves, and where
+/// there is none, the descriptor as it is, since inodes have checksums of their own.
 #[test]
 fn damaged_descriptors_keep_no_intact_inode_from_being_read() {
     for (options, size) in [(&[][..], "40M"), (&["-O", "^resize_inode"], "8M")] {
@@ -155,8 +160,8 @@ fn damaged_descriptors_keep_no_intact_inode_from_being_read() {
     }
 }
 
-/// Sizes beyond what a map can reach, as e2fsck and the kernel judge them: extents, block maps, and inline data, whose files count
-/// as those of block maps. The largest sizes stay good.
+/// Sizes beyond what a map can reach, as e2fsck and the kernel judge them: extents, block maps, and inline
+/// data, whose files count as those of block maps. The largest sizes stay good.
 #[test]
 fn sizes_that_no_map_has_are_corrupt() {
     let indirect = (12 + 256 + 256 * 256 + 256 * 256 * 256) * 1024u64;
@@ -198,8 +203,8 @@ fn paths_begin_at_any_inode() {
     assert!(volume.inode(Ino(5000)).unwrap_err().is(Refusal::Stale));
 }
 
-/// A file system of one group has no backup: its superblock is made again from the descriptors and the root directory, for
-/// extents, block maps and inline data, and any size of blocks and inodes.
+/// A file system of one group has no backup: its superblock is made again from the descriptors and the root
+/// directory, for extents, block maps and inline data, and any size of blocks and inodes.
 #[test]
 fn a_superblock_without_a_backup_is_made_from_what_is_left() {
     for options in [
@@ -226,7 +231,8 @@ fn a_superblock_without_a_backup_is_made_from_what_is_left() {
     }
 }
 
-/// Without large_dir the high half of a directory's size has no meaning: changes take the same size as lookups, and write the half as 0.
+/// Without large_dir the high half of a directory's size has no meaning: changes take the same size as
+/// lookups, and write the half as 0.
 #[test]
 fn the_high_half_of_a_directorys_size_has_no_meaning() {
     for is_map_broken in [false, true] {
@@ -254,8 +260,9 @@ fn the_high_half_of_a_directorys_size_has_no_meaning() {
     }
 }
 
-/// A power cut between the two sectors of the superblock leaves the new first sector and the old second one, which has the
-/// checksum (docs/media.md). Such an image opens; e2fsck uses a backup, and exits with 8 where the image has none.
+/// A power cut between the two sectors of the superblock leaves the new first sector and the old second one,
+/// which has the checksum (docs/media.md). Such an image opens; e2fsck uses a backup, and exits with 8 where
+/// the image has none.
 #[test]
 fn a_torn_superblock_opens_and_e2fsck_wants_a_backup() {
     for (size, exit_code) in [("8M", 8), ("40M", 4)] {

@@ -1,5 +1,5 @@
-//! The bytes of files: random writes, cuts, reservations and holes against a list of bytes, over closing and opening again; judged by
-//! e2fsck, and by the kernel where there is root.
+//! The bytes of files: random writes, cuts, reservations and holes against a list of bytes, over closing and
+//! opening again; judged by e2fsck, and by the kernel where there is root.
 //!
 //! More: `EXTANT_OPS=100000`; another seed: `EXTANT_SEED=7`.
 
@@ -251,8 +251,8 @@ fn through_the_journal() {
     random_bytes(&["-b", "4096", "-O", "bigalloc", "-C", "65536"], journal);
 }
 
-/// What goes through the journal can have blocks reserved, holes punched, and what is behind moved, as other files can: by the mount,
-/// and by a file's own flag.
+/// What goes through the journal can have blocks reserved, holes punched, and what is behind moved, as other
+/// files can: by the mount, and by a file's own flag.
 #[test]
 fn journaled_files_take_each_mode() {
     for by_flag in [false, true] {
@@ -311,7 +311,8 @@ fn clusters() {
     random_bytes(&["-b", "1024", "-O", "bigalloc", "-C", "4096"], THREADS);
 }
 
-/// A block that is cut off and written again before anything is committed stays its cluster's: it is logged all the same.
+/// A block that is cut off and written again before anything is committed stays its cluster's: it is logged
+/// all the same.
 #[test]
 fn clusters_through_the_journal() {
     let scratch = testkit::scratch();
@@ -437,7 +438,8 @@ fn what_is_promised_is_not_free() {
     }
 }
 
-/// What is written past the cache is on the device when the call returns, and a read past the cache finds what was in it.
+/// What is written past the cache is on the device when the call returns, and a read past the cache finds
+/// what was in it.
 #[test]
 fn direct_writes_need_no_writing_back() {
     let scratch = testkit::scratch();

@@ -1,5 +1,6 @@
-//! Threads that read, write, cut, punch, sync and remove the same files: each word of a file says which file and where it is, so
-//! that whatever a reader finds can be judged. Then e2fsck, and nothing is promised any more.
+//! Threads that read, write, cut, punch, sync and remove the same files: each word of a file says which file
+//! and where it is, so that whatever a reader finds can be judged. Then e2fsck, and nothing is promised any
+//! more.
 //!
 //! Longer: `EXTANT_SECONDS=600`.
 

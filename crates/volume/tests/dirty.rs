@@ -1,7 +1,9 @@
-//! Dirty journals: images cut off while the kernel was writing, read through the overlay, are what the kernel shows after its own
-//! replay, with nothing written to the image; and opened for writing they become that, and sound.
+//! Dirty journals: images cut off while the kernel was writing, read through the overlay, are what the kernel
+//! shows after its own replay, with nothing written to the image; and opened for writing they become that,
+//! and sound.
 //!
-//! More moments: `EXTANT_CAPTURES=210` (of each of the tests). `EXTANT_KEEP=DIR` keeps the captures that fail.
+//! More moments: `EXTANT_CAPTURES=210` (of each of the tests). `EXTANT_KEEP=DIR` keeps the captures that
+//! fail.
 
 mod common;
 
@@ -127,7 +129,8 @@ fn compare(options: &Options) {
             }
         };
         let mut after = common::manifest(&common::open(&written, None));
-        // The kernel finishes truncations that were cut off, and stamps those files with the time of its mount.
+        // The kernel finishes truncations that were cut off, and stamps those files with the time of its
+        // mount.
         for (path, entry) in &theirs.entries {
             for found in [&mut ours, &mut after] {
                 if entry.mtime.seconds >= read_at
@@ -138,15 +141,16 @@ fn compare(options: &Options) {
             }
         }
         let exact = DiffOptions::exact(options.block_size.into());
-        // The kernel's replay gives a directory another block when a name does not fit; we keep names in memory.
+        // The kernel's replay gives a directory another block when a name does not fit; we keep names in
+        // memory.
         let is_size_of_dir = |line: &str| {
             let is_dir = |path: &str| {
                 theirs.entries.get(path.as_bytes()).is_some_and(|entry| entry.kind == Kind::Directory)
             };
             line.split_once("\": size is ").is_some_and(|(path, _)| is_dir(&path[1..]))
         };
-        // Of a directory that is removed and another made with its inode's number, its replay finds the old block, and
-        // drops the new directory with all that is in it.
+        // Of a directory that is removed and another made with its inode's number, its replay finds the old
+        // block, and drops the new directory with all that is in it.
         let is_dropped = |line: &str| {
             let Some((path, _)) = line.split_once("\": only in the image") else { return false };
             let mut dirs = path[1..].match_indices('/').map(|(end, _)| &path[1..=end]).chain([&path[1..]]);
@@ -156,8 +160,8 @@ fn compare(options: &Options) {
                     && !theirs.entries.contains_key(dir.as_bytes())
             })
         };
-        // Of a file made with the number of a removed directory, its replay keeps that directory's block, unless a record
-        // covers it: the file shows the names that were in it.
+        // Of a file made with the number of a removed directory, its replay keeps that directory's block,
+        // unless a record covers it: the file shows the names that were in it.
         let shows_a_dir = |line: &str| {
             let Some((path, _)) = line[1..].split_once("\": ") else { return false };
             let Some(entry) = theirs.entries.get(path.as_bytes()) else { return false };
@@ -169,15 +173,16 @@ fn compare(options: &Options) {
                 && u64::from(u32::from_le_bytes([n0, n1, n2, n3])) == entry.inode.1
                 && rest == *b"\x0c\0\x01\x02."
         };
-        // See `Options::fast_commit` for what the kernel is no judge of. Blocks behind the end of a file come and go
-        // with its replay as well; what lies before it is compared as content and holes.
+        // See `Options::fast_commit` for what the kernel is no judge of. Blocks behind the end of a file come
+        // and go with its replay as well; what lies before it is compared as content and holes.
         let unjudged = |line: &String| {
             let of_replay = ["time is ", "space used", ": extent "];
             let is_of_replay = of_replay.iter().any(|words| line.contains(words));
             options.fast_commit
                 && (is_of_replay || is_size_of_dir(line) || is_dropped(line) || shows_a_dir(line))
         };
-        // The kernel counts no directories in directories at its replay, nor names that it did not log: e2fsck has judged ours.
+        // The kernel counts no directories in directories at its replay, nor names that it did not log:
+        // e2fsck has judged ours.
         let is_links = |line: &String| options.fast_commit && line.contains("\": link count is ");
         let lines: Vec<String> =
             diff(&theirs, &ours, &exact).into_iter().filter(|line| !unjudged(line)).collect();

@@ -154,7 +154,8 @@ fn a_range_is_durable_and_the_rest_as_it_comes() {
     assert!(there[..1024] == [1; 1024] && there[4096..5120] == [3; 1024] && there.len() == 9000);
 }
 
-/// The size on disk stops in front of a block that is not written back: the one that has the end goes with the range.
+/// The size on disk stops in front of a block that is not written back: the one that has the end goes with
+/// the range.
 #[test]
 fn a_range_behind_the_end_is_durable_with_what_lies_before_it() {
     for by_flag in [false, true] {
@@ -254,7 +255,8 @@ fn who_needs_a_commit_at_once_lets_others_in() {
     assert!(waits > 0 && shared <= 40, "{shared} commits with {waits} waits");
 }
 
-/// A shell cuts a file, closes one descriptor of it, and writes to the other: the last of those that are closed counts, whichever it is.
+/// A shell cuts a file, closes one descriptor of it, and writes to the other: the last of those that are
+/// closed counts, whichever it is.
 #[test]
 fn what_replaces_bytes_is_there_once_it_is_closed() {
     for no_auto_da_alloc in [false, true] {
@@ -276,8 +278,9 @@ fn what_replaces_bytes_is_there_once_it_is_closed() {
     }
 }
 
-/// A nearly full file system promises nothing, and each write gets its blocks at once, but for the end that an earlier one left in the
-/// middle of a block: that is still dirty. A commit of another file comes, and power fails. No file may have blocks behind its end.
+/// A nearly full file system promises nothing, and each write gets its blocks at once, but for the end that
+/// an earlier one left in the middle of a block: that is still dirty. A commit of another file comes, and
+/// power fails. No file may have blocks behind its end.
 #[test]
 fn a_nearly_full_file_system_is_sound_after_a_cut() {
     for (block, features, data) in [

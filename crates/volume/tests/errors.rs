@@ -105,8 +105,8 @@ fn remount_ro_writes_nothing_more() {
         assert!(volume.lookup(&volume.root().unwrap(), b"synced").is_ok());
         assert_eq!(volume.close().unwrap_err().errno(), 30);
 
-        // The kernel replays the same log, and keeps the record (but for the code, which it takes from the log); e2fsck deals
-        // with it.
+        // The kernel replays the same log, and keeps the record (but for the code, which it takes from the
+        // log); e2fsck deals with it.
         let copy = scratch.path().join("copy");
         std::fs::copy(&path, &copy).unwrap();
         let mount = testkit::LoopMount::new(&copy, "errors=continue").unwrap();

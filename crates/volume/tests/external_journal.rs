@@ -1,4 +1,5 @@
-//! A journal on a device of its own: power fails for both at any moment, and what is left is recovered, by us and by the kernel.
+//! A journal on a device of its own: power fails for both at any moment, and what is left is recovered, by us
+//! and by the kernel.
 //!
 //! More moments: `EXTANT_CUTS=n`.
 

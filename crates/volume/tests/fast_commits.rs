@@ -1,4 +1,5 @@
-//! Power fails while fast commits are written back: opened again, the tree is the same, and the image is sound.
+//! Power fails while fast commits are written back: opened again, the tree is the same, and the image is
+//! sound.
 //!
 //! More captures: `EXTANT_CAPTURES=100`; another seed: `EXTANT_SEED=n`.
 

@@ -73,8 +73,8 @@ fn fill_up(path: &Path) {
     assert_eq!(volume.statfs().unwrap().blocks_available, 1);
 }
 
-/// Two directories inside their inodes have to move into blocks, and there is only one: both names stay as they are. The second
-/// one moved in the middle of the operation once, when the new name was there already.
+/// Two directories inside their inodes have to move into blocks, and there is only one: both names stay as
+/// they are. The second one moved in the middle of the operation once, when the new name was there already.
 #[test]
 fn a_rename_between_inline_directories_is_refused_whole() {
     for how in [Rename::Replace, Rename::Exchange, Rename::Whiteout] {
@@ -126,7 +126,8 @@ fn an_inline_directory_moves_with_all_its_names() {
     testkit::e2fsck_clean(&path);
 }
 
-/// The name is gone when the bitmap turns out to be unreadable: what cannot be taken back is not committed either.
+/// The name is gone when the bitmap turns out to be unreadable: what cannot be taken back is not committed
+/// either.
 #[test]
 fn a_fault_in_the_middle_lets_nothing_be_committed() {
     let scratch = testkit::scratch();
@@ -152,7 +153,8 @@ fn a_fault_in_the_middle_lets_nothing_be_committed() {
     testkit::e2fsck_clean(&path);
 }
 
-/// An operation that fails before it changed anything, or that takes back what it changed, does no harm to others.
+/// An operation that fails before it changed anything, or that takes back what it changed, does no harm to
+/// others.
 #[test]
 fn a_fault_before_the_first_change_is_the_operations_own() {
     let scratch = testkit::scratch();

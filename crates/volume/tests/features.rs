@@ -1,5 +1,6 @@
-//! No structure is written that needs a feature which the superblock does not announce: the table of `write/announce.rs`, line by
-//! line. Judged by e2fsck; the features are those that the kernel leaves after the same operations.
+//! No structure is written that needs a feature which the superblock does not announce: the table of
+//! `write/announce.rs`, line by line. Judged by e2fsck; the features are those that the kernel leaves after
+//! the same operations.
 
 mod common;
 
@@ -50,8 +51,8 @@ fn write_all(volume: &Volume) {
     assert!(matches!(full, Ok(()) | Err(Fault::Refused(Refusal::NotSupported))), "{full:?}");
 }
 
-/// Each feature of ext4 taken off alone, and the old kinds: after all structures were written e2fsck finds nothing, and only what
-/// the kernel would announce is announced.
+/// Each feature of ext4 taken off alone, and the old kinds: after all structures were written e2fsck finds
+/// nothing, and only what the kernel would announce is announced.
 #[test]
 fn every_structure_is_written_in_a_form_that_is_announced() {
     let lacking = [
@@ -137,8 +138,8 @@ fn open_for_reading(path: &Path) -> Volume {
     .unwrap()
 }
 
-/// Every log got 64BIT and CSUM_V3 for good, and what knows neither could not use it any more. The right column is what the kernel
-/// leaves.
+/// Every log got 64BIT and CSUM_V3 for good, and what knows neither could not use it any more. The right
+/// column is what the kernel leaves.
 #[test]
 fn the_log_gets_what_the_file_system_calls_for() {
     for (options, expected) in [
@@ -212,7 +213,8 @@ fn without_the_feature_no_value_gets_an_inode() {
     testkit::e2fsck_clean(&path);
 }
 
-/// tune2fs took dir_index off: the index of an old directory does not know of new names, so it must not be found again.
+/// tune2fs took dir_index off: the index of an old directory does not know of new names, so it must not be
+/// found again.
 #[test]
 fn an_index_that_is_not_kept_up_is_taken_off() {
     let scratch = testkit::scratch();
@@ -243,7 +245,8 @@ fn find_in(volume: &Volume, dir: Ino, name: &str) -> Ino {
     volume.lookup(&volume.inode(dir).unwrap(), name.as_bytes()).unwrap().ino()
 }
 
-/// A directory has more subdirectories than it can count only with dir_nlink, and as in the kernel only with an index.
+/// A directory has more subdirectories than it can count only with dir_nlink, and as in the kernel only with
+/// an index.
 #[test]
 fn links_that_cannot_be_counted_need_a_feature_and_an_index() {
     for (options, is_indexed, is_refused) in
@@ -269,7 +272,8 @@ fn links_that_cannot_be_counted_need_a_feature_and_an_index() {
     }
 }
 
-/// A map without extents cannot say that a block is unwritten, and i_blocks of 32 bits cannot count files of many TiB.
+/// A map without extents cannot say that a block is unwritten, and i_blocks of 32 bits cannot count files of
+/// many TiB.
 #[test]
 fn what_has_no_older_form_is_refused() {
     let scratch = testkit::scratch();
@@ -298,7 +302,8 @@ fn without_the_feature_there_are_no_projects() {
     assert!(!open_for_reading(&path).superblock().features.has_ro_compat(Features::PROJECT));
 }
 
-/// Nothing distinguished "no block" from "no inode", and only one of the two is mended by removing what is large.
+/// Nothing distinguished "no block" from "no inode", and only one of the two is mended by removing what is
+/// large.
 #[test]
 fn that_no_inode_is_left_is_said_as_such() {
     let scratch = testkit::scratch();

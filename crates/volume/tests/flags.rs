@@ -1,4 +1,5 @@
-//! Flags of inodes: which can be set on what, and what immutable and append-only leave possible; the label; trimming a range.
+//! Flags of inodes: which can be set on what, and what immutable and append-only leave possible; the label;
+//! trimming a range.
 
 mod common;
 
@@ -54,7 +55,8 @@ fn each_flag_has_types_that_can_have_it() {
     testkit::e2fsck_clean(&path);
 }
 
-/// What was refused to a file that is immutable is let to one that is append-only, or to a cache that took it before.
+/// What was refused to a file that is immutable is let to one that is append-only, or to a cache that took it
+/// before.
 #[test]
 fn who_may_write_depends_on_when_it_was_permitted() {
     let scratch = testkit::scratch();
@@ -66,7 +68,8 @@ fn who_may_write_depends_on_when_it_was_permitted() {
     volume.write_at(other, 0, &[2; 100]).unwrap();
     let plain = flags_of(&volume, ino);
     let no = Some(Refusal::NotPermitted);
-    // Each: flags; may it be opened to write, to append; may be replaced, and appended, by Flags, Opened and Cache.
+    // Each: flags; may it be opened to write, to append; may be replaced, and appended, by Flags, Opened and
+    // Cache.
     let table = [
         (0, [None, None], [None, None, None], [None, None, None]),
         (flags::APPEND, [no, None], [no, None, None], [None, None, None]),

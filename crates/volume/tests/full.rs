@@ -1,4 +1,5 @@
-//! Writing back into a file system that is full to its last block, or that cannot say what is free. Judged by e2fsck.
+//! Writing back into a file system that is full to its last block, or that cannot say what is free. Judged by
+//! e2fsck.
 
 mod common;
 
@@ -92,7 +93,8 @@ fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
     }
 }
 
-/// Zeros that cannot be written around a run cost its bytes, and nothing else: no part of the change was begun.
+/// Zeros that cannot be written around a run cost its bytes, and nothing else: no part of the change was
+/// begun.
 #[test]
 fn zeros_that_cannot_be_written_do_not_end_the_journal() {
     let scratch = testkit::scratch();

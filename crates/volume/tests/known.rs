@@ -56,7 +56,8 @@ fn a_map_is_learnt_and_forgotten() {
     assert_eq!(volume.forget_extents(ino).unwrap(), 41);
 }
 
-/// A question about one block is answered for its neighbours too: all of its extent or hole, and all of a leaf that was read for it.
+/// A question about one block is answered for its neighbours too: all of its extent or hole, and all of a
+/// leaf that was read for it.
 #[test]
 fn one_question_teaches_what_lies_around() {
     let (device, volume) = made_on();

@@ -1,4 +1,5 @@
-//! Operations on a file's bytes in which something of the device fails: what memory shows, and what is on the disk later.
+//! Operations on a file's bytes in which something of the device fails: what memory shows, and what is on the
+//! disk later.
 
 mod common;
 
@@ -49,8 +50,8 @@ fn judge(path: &Path, expected: &[u8]) {
     testkit::e2fsck_clean(path);
 }
 
-/// The block with the new end cannot be read: the file is as it was, in memory and on the disk, whatever is done next. Memory had the new
-/// size, and a later fsync acknowledged it.
+/// The block with the new end cannot be read: the file is as it was, in memory and on the disk, whatever is
+/// done next. Memory had the new size, and a later fsync acknowledged it.
 #[test]
 fn a_cut_that_cannot_read_the_block_with_the_new_end_changes_nothing() {
     for is_mapped in [false, true] {
@@ -99,7 +100,8 @@ fn growth_that_fails_changes_nothing() {
     judge(&path, &[b'a'; 5500]);
 }
 
-/// Neither zeros behind the new end nor the old bytes can be written there: what is there is not known, so nothing is written any more.
+/// Neither zeros behind the new end nor the old bytes can be written there: what is there is not known, so
+/// nothing is written any more.
 #[test]
 fn zeros_that_cannot_be_written_end_the_journal() {
     let scratch = testkit::scratch();
@@ -134,8 +136,9 @@ fn zeros_that_were_written_all_the_same_are_taken_back() {
     judge(&path, &[b'a'; 5500]);
 }
 
-/// Appended bytes cannot be written back: fsync says so, and from then on memory shows what the disk has. The size stayed that of the lost
-/// bytes, the second fsync acknowledged it, and what was reserved there lay behind the end on the disk.
+/// Appended bytes cannot be written back: fsync says so, and from then on memory shows what the disk has. The
+/// size stayed that of the lost bytes, the second fsync acknowledged it, and what was reserved there lay
+/// behind the end on the disk.
 #[test]
 fn bytes_that_are_reported_as_lost_leave_memory() {
     for follow in 0..3 {
@@ -175,8 +178,8 @@ fn bytes_that_are_reported_as_lost_leave_memory() {
     }
 }
 
-/// An inode whose map cannot be read is not deleted with its last name; the name is gone all the same, and the inode with the next
-/// opening. The operation said that it had failed.
+/// An inode whose map cannot be read is not deleted with its last name; the name is gone all the same, and
+/// the inode with the next opening. The operation said that it had failed.
 #[test]
 fn a_name_is_gone_though_its_inode_cannot_be_deleted_yet() {
     let scratch = testkit::scratch();

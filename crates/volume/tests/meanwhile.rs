@@ -42,7 +42,8 @@ fn set_size(volume: &Volume, ino: Ino, size: u64) {
     volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
 }
 
-/// A file is cut inside a block whose newer bytes are in memory: they, and zeros behind them, are on the device in the end.
+/// A file is cut inside a block whose newer bytes are in memory: they, and zeros behind them, are on the
+/// device in the end.
 #[test]
 fn who_cuts_a_block_does_not_bring_older_bytes_back() {
     let (disk, volume) = made("8M", DataPath::Iomap);
@@ -64,7 +65,8 @@ fn who_cuts_a_block_does_not_bring_older_bytes_back() {
     assert!(bytes(&volume, ino) == expected);
 }
 
-/// Each block that went through the journal takes a record there when it is freed, and a small log has room for few of them.
+/// Each block that went through the journal takes a record there when it is freed, and a small log has room
+/// for few of them.
 #[test]
 fn a_large_journaled_file_goes_through_a_small_log() {
     let (_disk, volume) = made("220M", DataPath::Journal);
@@ -145,7 +147,8 @@ fn what_is_written_behind_a_block_that_fails_is_there() {
         scope.spawn(|| volume.write_back_some(1024).unwrap());
         std::thread::sleep(SHORT);
         volume.append(ino, &[3; 3000]).unwrap();
-        // All but the block with the end on disk, which is on its way; then that block, which has newer bytes.
+        // All but the block with the end on disk, which is on its way; then that block, which has newer
+        // bytes.
         disk.arm(Rule::fail(Op::Write, 5).nth(2).times(1));
         assert!(volume.write_back_some(1 << 20).unwrap());
     });

@@ -1,5 +1,5 @@
-//! Inodes that have no room, or not yet, for nanoseconds, years past 2038 and birth: stat(2) shows the same before and after they were
-//! on disk, and room is made where it can be, as the kernel makes it.
+//! Inodes that have no room, or not yet, for nanoseconds, years past 2038 and birth: stat(2) shows the same
+//! before and after they were on disk, and room is made where it can be, as the kernel makes it.
 
 mod common;
 
@@ -96,8 +96,8 @@ fn with_attribute(path: &Path, len: u32) {
     std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(&body, at + 132).unwrap();
 }
 
-/// Attributes move to make room, into a block where they fill the inode. Where there is none, times are cut, and shown as they are
-/// kept.
+/// Attributes move to make room, into a block where they fill the inode. Where there is none, times are cut,
+/// and shown as they are kept.
 #[test]
 fn attributes_make_room_or_times_are_cut() {
     for (len, is_full) in [(8, false), (64, false), (96, false), (64, true), (96, true)] {
@@ -136,7 +136,8 @@ fn open_asked(path: &Path) -> Volume {
     Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).unwrap()
 }
 
-/// `tune2fs -o bsdgroups`: what is made belongs to the directory's group, and no set-group-id bit is inherited.
+/// `tune2fs -o bsdgroups`: what is made belongs to the directory's group, and no set-group-id bit is
+/// inherited.
 #[test]
 fn the_superblock_gives_the_directorys_group() {
     for (tune, text, group) in [

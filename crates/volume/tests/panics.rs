@@ -15,8 +15,8 @@ use device::FileDevice;
 use simdisk::{Effect, Faulty, Op, Rule};
 use volume::{Fault, New, OpenOptions, Rename, SetAttr, SetXattr, Volume, WriteOptions};
 
-/// A directory with an index, files with several extents, an attribute block, a long link: what the operations below read when nothing
-/// is in memory.
+/// A directory with an index, files with several extents, an attribute block, a long link: what the
+/// operations below read when nothing is in memory.
 fn make(path: &Path) {
     testkit::run(
         "mke2fs",
@@ -121,7 +121,8 @@ fn run(image: &Path, states: &[String], op: Op, nth: u64, no_threads: bool) -> b
                 }
                 continue;
             }
-            // One of the volume's own threads panicked: the journal is aborted, and this step is the first to meet that.
+            // One of the volume's own threads panicked: the journal is aborted, and this step is the first to
+            // meet that.
             Ok(Err(fault)) => assert!(disk.hits(armed) > 0 && !no_threads, "{op:?} {nth}: {name}: {fault}"),
             Err(_) => volume.abort("a test caught a panic"),
         }

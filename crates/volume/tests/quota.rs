@@ -180,7 +180,8 @@ fn a_damaged_quota_file_is_not_written_under() {
     assert!(refused.contains("quota file") && refused.contains("magic"), "{refused}");
 }
 
-/// Is there a kernel to compare with? Many are built without quotas (CONFIG_QFMT_V2), and mount such images for reading only.
+/// Is there a kernel to compare with? Many are built without quotas (CONFIG_QFMT_V2), and mount such images
+/// for reading only.
 fn kernel_counts() -> bool {
     let scratch = testkit::scratch();
     let path = scratch.path().join("image");
@@ -288,7 +289,8 @@ fn the_kernel_refuses_what_we_refuse() {
     assert_eq!(answers, expected);
 }
 
-/// Anything, by chance, with commits in between, and plugs pulled: what is synced is counted right when it is opened again.
+/// Anything, by chance, with commits in between, and plugs pulled: what is synced is counted right when it is
+/// opened again.
 #[test]
 fn any_operations_are_counted() {
     each_kind(|kind, path| {

@@ -1,4 +1,5 @@
-//! Root's reserve: others stop in front of it, root goes on until the pool of metadata is left, as with the kernel.
+//! Root's reserve: others stop in front of it, root goes on until the pool of metadata is left, as with the
+//! kernel.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! What inodes hold: blocks counted, cut and given back. Judged by e2fsck, and by the kernel where there is root.
+//! What inodes hold: blocks counted, cut and given back. Judged by e2fsck, and by the kernel where there is
+//! root.
 
 mod common;
 
@@ -8,7 +9,8 @@ use base::Ino;
 use common::small::{edit, find, image, open, sectors};
 use volume::{New, Refusal, SetAttr, SetXattr};
 
-/// A file that counts its blocks in blocks: an attribute block more is counted as one, and the flag goes, as the kernel has it.
+/// A file that counts its blocks in blocks: an attribute block more is counted as one, and the flag goes, as
+/// the kernel has it.
 #[test]
 fn a_count_in_blocks_is_understood_and_written_in_sectors() {
     let scratch = testkit::scratch();
@@ -26,7 +28,8 @@ fn a_count_in_blocks_is_understood_and_written_in_sectors() {
     testkit::e2fsck_clean(&path);
 }
 
-/// Without huge_file the high half of the count means nothing: it may hold anything, and what is counted stays below it.
+/// Without huge_file the high half of the count means nothing: it may hold anything, and what is counted
+/// stays below it.
 #[test]
 fn without_huge_file_a_count_has_32_bits() {
     let scratch = testkit::scratch();
@@ -53,7 +56,8 @@ fn without_huge_file_a_count_has_32_bits() {
     testkit::e2fsck_clean(&path);
 }
 
-/// Clusters whose front is a hole in the file: they are given back when their last mapped block goes, and not before.
+/// Clusters whose front is a hole in the file: they are given back when their last mapped block goes, and not
+/// before.
 #[test]
 fn clusters_with_holes_at_their_front_are_given_back() {
     const CLUSTER: u64 = 16 << 10;

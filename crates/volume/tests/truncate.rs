@@ -1,5 +1,5 @@
-//! Files get other sizes: zeros behind the end, what a failing device leaves, files inside inodes, limits. Judged by e2fsck, and by
-//! the kernel where there is root.
+//! Files get other sizes: zeros behind the end, what a failing device leaves, files inside inodes, limits.
+//! Judged by e2fsck, and by the kernel where there is root.
 
 mod common;
 
@@ -41,8 +41,8 @@ fn resized(bytes: &[u8], sizes: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// A file inside its inode stays there when it is cut, and while it fits; else it moves into a block. Nothing that was cut off
-/// comes back.
+/// A file inside its inode stays there when it is cut, and while it fits; else it moves into a block. Nothing
+/// that was cut off comes back.
 #[test]
 fn files_inside_inodes_are_cut_and_grow() {
     for len in [5, 60, 61, 100, 125] {
@@ -88,7 +88,8 @@ fn files_inside_inodes_are_cut_and_grow() {
     }
 }
 
-/// What was cut off does not come back when the file grows, and neither does what stood behind the end before.
+/// What was cut off does not come back when the file grows, and neither does what stood behind the end
+/// before.
 #[test]
 fn a_file_that_grows_again_has_zeros_behind_its_old_end() {
     for (flags, stale) in [("0x80000", false), ("0x84000", false), ("0x80000", true)] {
@@ -98,7 +99,8 @@ fn a_file_that_grows_again_has_zeros_behind_its_old_end() {
         let set = format!("set_inode_field file flags {flags}");
         let path = image(scratch.path(), &["-b", "1024"], &[&write, &set]);
         if stale {
-            // As a crash in the middle of an appending write may leave it: written, but the size is not there yet.
+            // As a crash in the middle of an appending write may leave it: written, but the size is not there
+            // yet.
             edit(&path, "set_inode_field file size 1500");
             edit(&path, "set_inode_field file blocks 6");
         }
@@ -132,7 +134,8 @@ fn faulty_with(path: &Path, write: WriteOptions) -> (Arc<Faulty<FileDevice>>, Vo
     (device, volume)
 }
 
-/// Zeros that cannot be written: the cut is refused, and the file is as it was. After an abort nothing is written at all.
+/// Zeros that cannot be written: the cut is refused, and the file is as it was. After an abort nothing is
+/// written at all.
 #[test]
 fn a_cut_that_cannot_zero_changes_nothing() {
     let scratch = testkit::scratch();
@@ -159,7 +162,8 @@ fn a_cut_that_cannot_zero_changes_nothing() {
     assert_eq!(format!("{:?}", device.counts()), format!("{writes:?}"));
 }
 
-/// The file's map cannot be read when its tail is to be freed: it was an orphan by then, and is none any more.
+/// The file's map cannot be read when its tail is to be freed: it was an orphan by then, and is none any
+/// more.
 #[test]
 fn a_cut_that_cannot_read_the_map_tracks_nothing() {
     for orphans in [OrphanMode::ListV0, OrphanMode::ListV3, OrphanMode::File] {
@@ -192,7 +196,8 @@ fn a_cut_that_cannot_read_the_map_tracks_nothing() {
     }
 }
 
-/// Content that goes through the journal is zeroed there: until the commit the device has the old bytes, and the old size.
+/// Content that goes through the journal is zeroed there: until the commit the device has the old bytes, and
+/// the old size.
 #[test]
 fn journaled_content_is_zeroed_in_the_journal() {
     let scratch = testkit::scratch();

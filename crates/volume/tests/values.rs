@@ -54,7 +54,8 @@ fn with_value(scratch: &Path) -> (std::path::PathBuf, Ino) {
     (path, Ino(value))
 }
 
-/// An attribute that names what is no value: nothing is counted there, nothing deleted, whatever is done with the attribute.
+/// An attribute that names what is no value: nothing is counted there, nothing deleted, whatever is done with
+/// the attribute.
 #[test]
 fn what_is_no_value_is_not_touched() {
     for name in [&b"other"[..], b"dir", b"file", b"lost+found"] {
@@ -151,7 +152,8 @@ fn many_values_go_with_their_inode() {
     testkit::e2fsck_clean(&path);
 }
 
-/// The kernel lets equal values share an inode, which two blocks then name; when both blocks become one, it is named once.
+/// The kernel lets equal values share an inode, which two blocks then name; when both blocks become one, it
+/// is named once.
 #[test]
 fn a_shared_block_counts_its_values_once() {
     let scratch = testkit::scratch();

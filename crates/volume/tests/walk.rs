@@ -1,5 +1,6 @@
-//! Walk equality: for every image of the matrix, made by mke2fs, debugfs and the kernel, the tree that a volume shows is the
-//! tree that the kernel shows, in every field; for those that this kernel does not mount, debugfs's.
+//! Walk equality: for every image of the matrix, made by mke2fs, debugfs and the kernel, the tree that a
+//! volume shows is the tree that the kernel shows, in every field; for those that this kernel does not mount,
+//! debugfs's.
 //!
 //! One image only: `EXTANT_MATRIX=part-of-its-name`.
 

@@ -66,9 +66,9 @@ pub fn parse(value: &[u8]) -> Result<Option<Acl>, AclFault> {
     Ok((!acl.entries.is_empty()).then_some(acl))
 }
 
-/// Sets an access ACL on an inode with this mode: the mode shows what the ACL says, and an ACL that says no more than the mode
-/// is not stored. Whether the set-group-id bit must go (the caller is neither of the file's group nor privileged) is the
-/// caller's to know. Without an ACL the mode stays.
+/// Sets an access ACL on an inode with this mode: the mode shows what the ACL says, and an ACL that says no
+/// more than the mode is not stored. Whether the set-group-id bit must go (the caller is neither of the
+/// file's group nor privileged) is the caller's to know. Without an ACL the mode stays.
 #[must_use]
 pub fn set_access(acl: Option<&Acl>, mode: u16) -> AccessChange {
     let Some(acl) = acl else { return AccessChange { mode, stored: None } };
@@ -88,8 +88,8 @@ pub fn set_default(acl: Option<&Acl>, is_directory: bool) -> Result<Option<Vec<u
     }
 }
 
-/// What an inode of this mode gets that is made in a directory with a default ACL (symbolic links get nothing: do not ask).
-/// The umask plays no part then; without a default ACL it would be all that counts.
+/// What an inode of this mode gets that is made in a directory with a default ACL (symbolic links get
+/// nothing: do not ask). The umask plays no part then; without a default ACL it would be all that counts.
 ///
 /// # Errors
 /// The default ACL has no entry for the owner, the group or others.

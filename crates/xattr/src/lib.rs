@@ -8,12 +8,13 @@
 //! Invariants
 //! 1. Names come in the kernel's order: those of the body, then those of the block, each as stored. A name
 //!    that is stored twice is returned once, with the first value, as a search finds it.
-//! 2. Attributes that the system calls have no name for are hidden, as the kernel hides them: the encryption context, the
-//!    descriptor of fs-verity, and all of "system." but the ACLs, so inline data too.
+//! 2. Attributes that the system calls have no name for are hidden, as the kernel hides them: the encryption
+//!    context, the descriptor of fs-verity, and all of "system." but the ACLs, so inline data too.
 //! 3. ACLs are returned in the form of the system calls; an ACL without entries means that there is none.
-//! 4. A change is planned whole before anything is written: what is refused has changed nothing. Attributes that a change does
-//!    not name stay in the body or the block where they are.
-//! 5. Blocks that several inodes share are never changed but for their count: a change makes a copy, or finds another block.
+//! 4. A change is planned whole before anything is written: what is refused has changed nothing. Attributes
+//!    that a change does not name stay in the body or the block where they are.
+//! 5. Blocks that several inodes share are never changed but for their count: a change makes a copy, or finds
+//!    another block.
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst, eainode.rst.
 
@@ -85,8 +86,8 @@ impl<'a> Places<'a> {
     /// The value of an attribute by its full name.
     ///
     /// # Errors
-    /// As [`names`](Self::names); also an ACL that is none, and a value that is not as long as its entry says, or has
-    /// another hash.
+    /// As [`names`](Self::names); also an ACL that is none, and a value that is not as long as its entry
+    /// says, or has another hash.
     pub fn get(
         &self,
         buffers: &Buffers,
@@ -115,7 +116,8 @@ impl<'a> Places<'a> {
     pub fn all(&self, buffers: &Buffers, values: &dyn ValueInodes) -> Result<Vec<Attribute>, ReadFault> {
         let block = self.block(buffers)?;
         let stored = self.stored(block.as_deref())?;
-        // Values in inodes of their own are as long as entries say, and one inode may be named by many: summed before any is read.
+        // Values in inodes of their own are as long as entries say, and one inode may be named by many:
+        // summed before any is read.
         let len_of = |stored: &StoredAttr<'_>| match stored.attr.value {
             AttrValue::Bytes(bytes) => bytes.len() as u64,
             AttrValue::Inode { size, .. } => u64::from(size),
@@ -135,8 +137,8 @@ impl<'a> Places<'a> {
         Ok(all)
     }
 
-    /// The value of `system.data`, where small files' and directories' bytes live beyond `i_block`. It is always in the
-    /// body.
+    /// The value of `system.data`, where small files' and directories' bytes live beyond `i_block`. It is
+    /// always in the body.
     ///
     /// # Errors
     /// The body breaks a rule.
@@ -153,8 +155,9 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The entries whose values are in inodes of their own, hidden ones too: index, name and inode of each. Those of the block
-    /// only if no other inode shares it: they are named by the block, however many inodes have that.
+    /// The entries whose values are in inodes of their own, hidden ones too: index, name and inode of each.
+    /// Those of the block only if no other inode shares it: they are named by the block, however many inodes
+    /// have that.
     ///
     /// # Errors
     /// A structure cannot be read or breaks a rule.
@@ -241,7 +244,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// An attribute block. Inodes share blocks of equal attributes: the block belongs to none of them, and is verified once for all.
+/// An attribute block. Inodes share blocks of equal attributes: the block belongs to none of them, and is
+/// verified once for all.
 fn verified_block(buffers: &Buffers, block: Pblk, fs_seed: Option<u32>) -> Result<Buffer, ReadFault> {
     buffers.get(block, Owner { kind: Kind::Xattr, ino: 0 }, |bytes| {
         if let Some(seed) = fs_seed {

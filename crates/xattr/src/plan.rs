@@ -5,8 +5,8 @@
 //! set:     inode's body   - no room ->   block   - no room ->   value in an inode of its own, entry as above
 //! ```
 //!
-//! Wherever the attribute was before, it is there no more when it has found another place. Attributes that the change does not
-//! name stay where they are.
+//! Wherever the attribute was before, it is there no more when it has found another place. Attributes that
+//! the change does not name stay where they are.
 //!
 //! ```
 //! use base::{BlockSize, Ino, Pblk};
@@ -86,7 +86,8 @@ pub enum Mode {
 pub struct Rules {
     /// Its block size.
     pub block_size: BlockSize,
-    /// With the feature ea_inode: the seed of values' checksums, which is the file system's even without metadata_csum.
+    /// With the feature ea_inode: the seed of values' checksums, which is the file system's even without
+    /// metadata_csum.
     pub value_seed: Option<u32>,
 }
 
@@ -114,7 +115,8 @@ pub enum BlockPlan {
     Replace(Vec<u8>),
     /// The inode has no block any more; the old one loses a reference.
     Drop,
-    /// A block that exists becomes the inode's, and gets this count of references; the old one, if any, loses a reference.
+    /// A block that exists becomes the inode's, and gets this count of references; the old one, if any, loses
+    /// a reference.
     Share {
         /// The block.
         block: Pblk,
@@ -130,10 +132,11 @@ pub struct Plan {
     pub body: Option<Vec<u8>>,
     /// What becomes of the block.
     pub block: BlockPlan,
-    /// The block that the inode had, and how many share it. Where `block` says that it loses a reference: the last one frees it.
+    /// The block that the inode had, and how many share it. Where `block` says that it loses a reference: the
+    /// last one frees it.
     pub old_block: Option<(Pblk, u32)>,
-    /// An inode has to be made for the change's value, named once, with this checksum (its `i_atime`); its number then goes to
-    /// [`set_value_inode`](Self::set_value_inode).
+    /// An inode has to be made for the change's value, named once, with this checksum (its `i_atime`); its
+    /// number then goes to [`set_value_inode`](Self::set_value_inode).
     pub value_checksum: Option<u32>,
     values: Values,
 }
@@ -151,7 +154,8 @@ impl<'a> Change<'a> {
     /// Sets an attribute by its full name, as setxattr does.
     ///
     /// # Errors
-    /// The name or the value is none that the kernel takes. ACLs have their own rules ([`crate::acl`]) and are not set here.
+    /// The name or the value is none that the kernel takes. ACLs have their own rules ([`crate::acl`]) and
+    /// are not set here.
     pub fn set(full: &'a [u8], value: &'a [u8], mode: Mode) -> Result<Self, ChangeFault> {
         let (index, name) = split(full)?;
         if value.len() > VALUE_LEN_MAX {
@@ -178,7 +182,8 @@ impl<'a> Change<'a> {
     /// An inode of more than 128 bytes whose `extra_isize` is 0 keeps no attributes: give it an empty body.
     ///
     /// # Errors
-    /// A structure cannot be read; the attribute is there and must not be, or the other way round; there is no room.
+    /// A structure cannot be read; the attribute is there and must not be, or the other way round; there is
+    /// no room.
     ///
     /// # Panics
     /// If the name is longer than 255 bytes.
@@ -263,7 +268,8 @@ impl<'a> Change<'a> {
         Err(ChangeFault::NoSpace)
     }
 
-    /// Where values may have inodes of their own, the front of a block is kept for entries: an eighth, at most 1024 bytes.
+    /// Where values may have inodes of their own, the front of a block is kept for entries: an eighth, at
+    /// most 1024 bytes.
     fn leaves_reserve(&self, list: &[Attr<'_>], stored: AttrValue<'_>, rules: &Rules) -> bool {
         let adds_bytes = matches!(stored, AttrValue::Bytes(bytes) if !bytes.is_empty());
         if rules.value_seed.is_none() || !adds_bytes {
@@ -275,8 +281,8 @@ impl<'a> Change<'a> {
     }
 }
 
-/// What a block has less than its length for the only value of a short name: header, entry, end. A longer value goes to an
-/// inode of its own at once.
+/// What a block has less than its length for the only value of a short name: header, entry, end. A longer
+/// value goes to an inode of its own at once.
 const LARGE_LESS: usize = 32 + 20 + 4;
 
 /// Places found: the new lists of what changes.
@@ -336,7 +342,8 @@ impl Plan {
         self.body.is_none() && self.block == BlockPlan::Keep
     }
 
-    /// Enters the number of the inode that was made for the value; see [`value_checksum`](Self::value_checksum).
+    /// Enters the number of the inode that was made for the value; see
+    /// [`value_checksum`](Self::value_checksum).
     pub fn set_value_inode(&mut self, ino: Ino) {
         let is_it = |stored: &StoredAttr<'_>| matches!(stored.attr.value, AttrValue::Inode { ino, .. } if ino == NOT_MADE);
         if let Some(bytes) = &mut self.body {
@@ -353,16 +360,16 @@ impl Plan {
         }
     }
 
-    /// Enters the number of an inode that has the value already: none is made, and this one is named once more. See
-    /// [`value_checksum`](Self::value_checksum).
+    /// Enters the number of an inode that has the value already: none is made, and this one is named once
+    /// more. See [`value_checksum`](Self::value_checksum).
     pub fn share_value_inode(&mut self, ino: Ino) {
         self.set_value_inode(ino);
         let named = [&mut self.values.new_body, &mut self.values.new_block];
         named.into_iter().flatten().filter(|named| **named == NOT_MADE).for_each(|named| *named = ino);
     }
 
-    /// Takes a block with the same attributes in the place of a new one, if the index knows one that fewer than 1024 inodes
-    /// share. Not with a value that still has no inode.
+    /// Takes a block with the same attributes in the place of a new one, if the index knows one that fewer
+    /// than 1024 inodes share. Not with a value that still has no inode.
     ///
     /// # Errors
     /// A block of the index cannot be read.
@@ -393,8 +400,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The hash under which the [`BlockIndex`] knows the block of [`BlockPlan::New`] or [`BlockPlan::Replace`]; `None` where
-    /// there is nothing to note.
+    /// The hash under which the [`BlockIndex`] knows the block of [`BlockPlan::New`] or
+    /// [`BlockPlan::Replace`]; `None` where there is nothing to note.
     #[must_use]
     pub fn block_hash(&self) -> Option<u32> {
         let (BlockPlan::New(bytes) | BlockPlan::Replace(bytes)) = &self.block else { return None };
@@ -433,8 +440,8 @@ impl Plan {
 }
 
 impl Places<'_> {
-    /// The longest value that the body has room for under this name, whatever is there under it now; `None` if not even an
-    /// empty one. Inline data goes by this.
+    /// The longest value that the body has room for under this name, whatever is there under it now; `None`
+    /// if not even an empty one. Inline data goes by this.
     ///
     /// # Errors
     /// The body breaks a rule.
@@ -447,8 +454,9 @@ impl Places<'_> {
 }
 
 impl Places<'_> {
-    /// What it comes to when the body becomes `room` bytes long, so that the inode's fixed fields can be longer: attributes move into
-    /// the block, the smallest that makes enough room first. Bytes of the inode's content stay.
+    /// What it comes to when the body becomes `room` bytes long, so that the inode's fixed fields can be
+    /// longer: attributes move into the block, the smallest that makes enough room first. Bytes of the
+    /// inode's content stay.
     ///
     /// # Errors
     /// [`ChangeFault::NoSpace`]: the block has no room for them; a structure cannot be read.

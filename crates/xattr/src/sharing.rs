@@ -7,8 +7,8 @@ use base::Pblk;
 /// Blocks remembered for one hash: the newest ones. Older ones are shared by 1024 inodes already, as a rule.
 const PER_HASH_MAX: usize = 4;
 
-/// Attribute blocks by the hash over their entries. A memory aid: it may forget, and what it says is looked at before it is
-/// used. A block that is changed or freed is removed first.
+/// Attribute blocks by the hash over their entries. A memory aid: it may forget, and what it says is looked
+/// at before it is used. A block that is changed or freed is removed first.
 #[derive(Debug)]
 pub struct BlockIndex {
     by_hash: HashMap<u32, [Pblk; PER_HASH_MAX]>,

@@ -1,4 +1,5 @@
-//! What both targets share: the fuzzer's bytes are read as damage to one of the small images, checksums made right.
+//! What both targets share: the fuzzer's bytes are read as damage to one of the small images, checksums made
+//! right.
 
 #[path = "../../../crates/hostile/tests/images/mod.rs"]
 mod images;

@@ -1,4 +1,5 @@
-//! Each type that a crate exports from its root is a term: of the field (a list in `xtask/tidy.toml`), or of the glossary.
+//! Each type that a crate exports from its root is a term: of the field (a list in `xtask/tidy.toml`), or of
+//! the glossary.
 //!
 //! A generic noun (`Place`, `Node`, `Target`) says nothing where another crate imports it.
 
@@ -55,7 +56,8 @@ impl Exports {
     }
 }
 
-/// Names in camel case that `pub use`, `pub struct`, `pub enum`, `pub trait` and `pub type` give at the first column.
+/// Names in camel case that `pub use`, `pub struct`, `pub enum`, `pub trait` and `pub type` give at the first
+/// column.
 fn exported(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut in_use = false;

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::rules::{File, Findings};
 
-/// Checks `[text](target)` and `[label]: target` of a Markdown file. Links into the web and within the page are
-/// left alone, and so is everything in code.
+/// Checks `[text](target)` and `[label]: target` of a Markdown file. Links into the web and within the page
+/// are left alone, and so is everything in code.
 pub(crate) fn check(root: &Path, file: &File<'_>, findings: &mut Findings) {
     if !file.path.ends_with(".md") {
         return;

@@ -1,8 +1,9 @@
 //! What documents promise and code must keep: invariants and claims.
 //!
-//! `docs/invariants.md`: each row's number is cited by a Rust file, and a test that the row names exists. A citation anywhere leads
-//! to a row. `docs/claims.md`: each row quotes a page of the project word for word, and names a test or a program that exists. In the
-//! pages that `xtask/tidy.toml` lists, each paragraph with a ratio, an "always" or a "never" is quoted by a row.
+//! `docs/invariants.md`: each row's number is cited by a Rust file, and a test that the row names exists. A
+//! citation anywhere leads to a row. `docs/claims.md`: each row quotes a page of the project word for word,
+//! and names a test or a program that exists. In the pages that `xtask/tidy.toml` lists, each paragraph with
+//! a ratio, an "always" or a "never" is quoted by a row.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -135,7 +135,8 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Does an absolute path in the line begin with `path`? Not in `a/home/b`, `$X/home/b`, `../home/b`, `https://x/home/b`.
+/// Does an absolute path in the line begin with `path`? Not in `a/home/b`, `$X/home/b`, `../home/b`,
+/// `https://x/home/b`.
 fn has_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(place, _)| {
         let before = &line[..place];

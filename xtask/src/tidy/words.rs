@@ -1,8 +1,9 @@
 //! Private words and long lines, counted per folder against a limit that only goes down.
 //!
-//! Prose is what this module counts in: comments and string literals of Rust, all of Markdown but its code blocks, comments of
-//! shell and Python. A folder without a limit has the limit 0. A folder that holds less than its limit is a fault as well: the limit
-//! in `xtask/tidy.toml` is to be lowered with the change that made it too high.
+//! Prose is what this module counts in: comments and string literals of Rust, all of Markdown but its code
+//! blocks, comments of shell and Python. A folder without a limit has the limit 0. A folder that holds less
+//! than its limit is a fault as well: the limit in `xtask/tidy.toml` is to be lowered with the change that
+//! made it too high.
 
 use std::collections::BTreeMap;
 
@@ -128,7 +129,8 @@ fn prose<'a>(file: &File<'a>) -> Vec<(usize, &'a str)> {
     }
 }
 
-/// The comment and the string literals of a line, without code in backquotes. Literals over several lines are not followed.
+/// The comment and the string literals of a line, without code in backquotes. Literals over several lines are
+/// not followed.
 fn of_rust(line: &str) -> impl Iterator<Item = &str> {
     let (code, comment) = line.split_once("//").unwrap_or((line, ""));
     let literals = code.split('"').skip(1).step_by(2);

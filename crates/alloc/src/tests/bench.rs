@@ -1,4 +1,5 @@
-//! The two hot paths, in nanoseconds. Run: `cargo test --release -p extant-alloc -- --ignored --nocapture bench`
+//! The two hot paths, in nanoseconds. Run: `cargo test --release -p extant-alloc -- --ignored --nocapture
+//! bench`
 
 use std::time::Instant;
 

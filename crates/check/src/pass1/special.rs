@@ -115,8 +115,8 @@ pub(super) fn check(subject: &Subject<'_, '_>, role: Role) -> bool {
         Role::Journal | Role::Quota | Role::OrphanFile => true,
         Role::Idle => {
             let first = inode.block[..4] != [0; 4];
-            // When the kernel grows a file system past its reserved descriptors, it turns resize_inode off and
-            // takes the inode's blocks; mode, size and link count stay.
+            // When the kernel grows a file system past its reserved descriptors, it turns resize_inode off
+            // and takes the inode's blocks; mode, size and link count stay.
             let linked = inode.links != 0 && subject.ino != Ino::RESIZE;
             let used = linked || inode.blocks as u32 != 0 || first;
             !used || broken(&rules::RESERVED, "the inode is not in use, but holds data".into())

@@ -1,6 +1,8 @@
-//! Options of `extant build` that name paths of the image: `--device-table`, `--mtree`, `--mknod`, `--chown`, `--chmod`.
+//! Options of `extant build` that name paths of the image: `--device-table`, `--mtree`, `--mknod`, `--chown`,
+//! `--chmod`.
 //!
-//! Owns: their spelling, their order. Does **not** own: tables' formats and what rules do (see `image::rules`).
+//! Owns: their spelling, their order. Does **not** own: tables' formats and what rules do (see
+//! `image::rules`).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

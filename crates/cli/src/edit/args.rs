@@ -1,4 +1,5 @@
-//! The words and options of the commands that change an image: the same on a command line and on the line of a script.
+//! The words and options of the commands that change an image: the same on a command line and on the line of
+//! a script.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +14,8 @@ Paths: behind a colon, from the root of the image. What is there already can be 
 for any number of directories; quote them for the shell.
 All paths of one image are changed in one commit. The image is locked meanwhile, and must not be mounted.";
 
-/// A command that changes an image, or looks at what it changes. What help says of each stands at its arguments.
+/// A command that changes an image, or looks at what it changes. What help says of each stands at its
+/// arguments.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub(crate) enum Change {
     Mkdir(MkdirArgs),
@@ -206,8 +208,9 @@ pub(crate) struct LnArgs {
 
 /// Change the permissions of files in an image.
 ///
-/// MODE is octal (0755) or symbolic as in chmod(1): u=rwx,go+rX, parts set apart by commas, also copies like g=u. One that begins with -
-/// stands behind --. Symbolic links are followed; -R leaves those that it finds alone.
+/// MODE is octal (0755) or symbolic as in chmod(1): u=rwx,go+rX, parts set apart by commas, also copies like
+/// g=u. One that begins with - stands behind --. Symbolic links are followed; -R leaves those that it finds
+/// alone.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = format!("{PATHS_HELP}\n\nExamples:
   extant chmod 0600 root.img:/etc/shadow
@@ -229,8 +232,8 @@ pub(crate) struct ChmodArgs {
 
 /// Change the owners of files in an image, by numbers.
 ///
-/// Names are in the image's own /etc/passwd, which this does not read. As the system call does, this takes the setuid bit
-/// off a file, and the setgid bit off an executable one.
+/// Names are in the image's own /etc/passwd, which this does not read. As the system call does, this takes
+/// the setuid bit off a file, and the setgid bit off an executable one.
 #[derive(Debug, Clone, clap::Args)]
 #[command(disable_help_flag = true, after_help = format!("{PATHS_HELP}\n\nExamples:
   extant chown 1000:1000 root.img:/srv/ann
@@ -264,7 +267,8 @@ pub(crate) struct ProjectArgs {
     /// Directories with everything below them; symbolic links in there themselves.
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// What is made in the directories from now on gets their project too, and files of other projects cannot be moved there.
+    /// What is made in the directories from now on gets their project too, and files of other projects cannot
+    /// be moved there.
     #[arg(short = 's', long)]
     pub(crate) inherit: bool,
     /// No more of that.
@@ -368,7 +372,8 @@ pub(crate) struct LinksArg {
 
 /// Write standard input, or a file, into a file of an image.
 ///
-/// A file that is there keeps its owner, mode and names, and gets new content; one that is not is made, of root's (0:0), with mode 0644.
+/// A file that is there keeps its owner, mode and names, and gets new content; one that is not is made, of
+/// root's (0:0), with mode 0644.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = format!("{PATHS_HELP}\n\nExamples:
   echo box7 | extant put root.img:/etc/hostname
@@ -430,7 +435,8 @@ pub(crate) struct FallocateArgs {
 
 /// Set the size of files in an image.
 ///
-/// What is cut off is freed; what is added is a hole, which reads as zeros. Files that are not there are made.
+/// What is cut off is freed; what is added is a hole, which reads as zeros. Files that are not there are
+/// made.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = format!("{PATHS_HELP}\n\nExamples:
   extant truncate -s 0 'root.img:/var/log/*.log'

@@ -1,7 +1,7 @@
 //! `extant put` and `fallocate`: bytes into a file of an image, and blocks for it.
 //!
-//! Owns: what is read and where it goes. Does **not** own: trees (see [`copy_in`](super::copy_in)), what is held back of an image until
-//! all is done (see [`staged`](super::staged)).
+//! Owns: what is read and where it goes. Does **not** own: trees (see [`copy_in`](super::copy_in)), what is
+//! held back of an image until all is done (see [`staged`](super::staged)).
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};

@@ -1,11 +1,11 @@
 //! Files and trees of the host into an image: `extant cp HOST... IMG:PATH`.
 //!
-//! Owns: what is read of the host and made of it. Does **not** own: copies out (see [`host`](crate::look::host)), which this is the other
-//! direction of, with the same choices.
+//! Owns: what is read of the host and made of it. Does **not** own: copies out (see
+//! [`host`](crate::look::host)), which this is the other direction of, with the same choices.
 //!
 //! Invariants
-//! 1. What has the name already, and is no directory, is replaced in one step when the new file is whole; a file that could not be
-//!    copied whole leaves what was there.
+//! 1. What has the name already, and is no directory, is replaced in one step when the new file is whole; a
+//!    file that could not be copied whole leaves what was there.
 //! 2. A file that cannot be copied is reported, and the rest is done. A full image ends the copy.
 //! 3. A directory gets its times after everything in it was made.
 
@@ -142,8 +142,8 @@ pub(super) fn temporary(fs: &FileSystem, path: &[u8]) -> Result<Vec<u8>, Error> 
     Err(Error::At { path: path.to_vec(), fault: Refusal::Exists.into() })
 }
 
-/// Gives what stands under a [`temporary`] name the one that it is for, instead of what has that. The temporary one is gone then,
-/// whatever happened.
+/// Gives what stands under a [`temporary`] name the one that it is for, instead of what has that. The
+/// temporary one is gone then, whatever happened.
 pub(super) fn take_name(fs: &FileSystem, place: &[u8], path: &[u8]) -> Result<(), Error> {
     let moved = fs.rename_with(os(place), os(path), Rename::Replace);
     match fs.remove_file(os(place)) {

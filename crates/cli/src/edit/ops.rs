@@ -1,6 +1,7 @@
 //! What each command does with the paths that it is given.
 //!
-//! Owns: the order of a command's operations, and the advice that goes with a refusal. Does **not** own: the operations.
+//! Owns: the order of a command's operations, and the advice that goes with a refusal. Does **not** own: the
+//! operations.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -390,8 +391,8 @@ fn make_link(
     }
 }
 
-/// Does something to the inodes of targets, and of all that is below them. Symbolic links below are left out, or changed
-/// themselves. `unsupported`: what is missing where it is not supported.
+/// Does something to the inodes of targets, and of all that is below them. Symbolic links below are left out,
+/// or changed themselves. `unsupported`: what is missing where it is not supported.
 fn each_inode(
     session: &mut Session,
     targets: &[Target],

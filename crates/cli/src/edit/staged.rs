@@ -5,13 +5,14 @@
 //! write: into memory, and into a list with the flushes between     write_out: the list, in order, to the device
 //! ```
 //!
-//! The engine writes in an order in which a power cut does no harm; the list has the same order, so a power cut while it is
-//! written out does none either. Before that the device has not changed by a byte.
+//! The engine writes in an order in which a power cut does no harm; the list has the same order, so a power
+//! cut while it is written out does none either. Before that the device has not changed by a byte.
 //!
 //! Owns: the list. Does **not** own: what is in it, and locks on the image.
 //!
 //! Invariants
-//! 1. Nothing reaches the device before [`Staged::write_out`], unless the list is full and [`Hold::UntilFull`] was asked for.
+//! 1. Nothing reaches the device before [`Staged::write_out`], unless the list is full and
+//!    [`Hold::UntilFull`] was asked for.
 //! 2. Memory is bounded by the limit of what is held, twice.
 
 use std::collections::HashMap;

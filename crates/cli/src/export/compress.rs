@@ -20,7 +20,8 @@ const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
 const XZ_LEVEL: u32 = 6;
 
-/// Names of compressed archives, and how they are made; `Err` with the program for those that are not made here.
+/// Names of compressed archives, and how they are made; `Err` with the program for those that are not made
+/// here.
 const NAMES: [(&str, Result<Compression, &str>); 15] = [
     (".gz", Ok(Compression::Gzip)),
     (".tgz", Ok(Compression::Gzip)),

@@ -157,7 +157,8 @@ impl Archive<'_> {
         shown(&self.target.image, &below(&self.target.path, loaded.entry.path()))
     }
 
-    /// Adds an entry, unless it is a further name of a file that is not in the archive. Errors are the output's.
+    /// Adds an entry, unless it is a further name of a file that is not in the archive. Errors are the
+    /// output's.
     fn add(&mut self, loaded: Loaded) -> io::Result<()> {
         self.progress.file();
         let path = self.outside.next(&loaded).path;
@@ -298,7 +299,8 @@ impl Archive<'_> {
         Ok(Some(runs.iter().map(run).collect()))
     }
 
-    /// Writes data of the member that was begun. A part that cannot be read becomes zeros, since the header is written.
+    /// Writes data of the member that was begun. A part that cannot be read becomes zeros, since the header
+    /// is written.
     fn data(&mut self, loaded: &Loaded, runs: &[Run]) -> Result<(), TarFault> {
         if let Data::Ready(bytes) = &loaded.data {
             for run in runs {

@@ -1,7 +1,7 @@
 //! Where a new image goes: a file, standard output, or a part of a file or device that is there.
 //!
-//! Owns: the spelling (that of image arguments, and `-`), the bounds of a part, refusing to overwrite without a word, what is
-//! overwritten in words. Does **not** own: making files, or what is written.
+//! Owns: the spelling (that of image arguments, and `-`), the bounds of a part, refusing to overwrite without
+//! a word, what is overwritten in words. Does **not** own: making files, or what is written.
 //!
 //! Invariants
 //! 1. Nothing outside of the partition, or of the room up to the next one, is written.
@@ -45,8 +45,8 @@ pub(crate) enum Target {
 type Refused = (u8, String);
 
 impl Target {
-    /// From the command line. What is written in place is opened and locked, and what it holds is refused unless `force`; a dry
-    /// run only looks.
+    /// From the command line. What is written in place is opened and locked, and what it holds is refused
+    /// unless `force`; a dry run only looks.
     ///
     /// # Errors
     /// A message with its exit code.
@@ -199,8 +199,8 @@ fn content(device: &Arc<dyn Device>) -> Option<String> {
     }
 }
 
-/// A part of a file that is made empty before the first byte is written, so that it reads as zeros like a new file: the same
-/// image has the same bytes in it, and holes take no room.
+/// A part of a file that is made empty before the first byte is written, so that it reads as zeros like a new
+/// file: the same image has the same bytes in it, and holes take no room.
 struct Emptied {
     part: Arc<dyn Device>,
     emptied: OnceLock<Result<(), DeviceFault>>,

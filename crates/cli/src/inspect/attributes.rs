@@ -1,4 +1,5 @@
-//! `inspect … xattr`: an inode's extended attributes, wherever they are kept, with values that people can read.
+//! `inspect … xattr`: an inode's extended attributes, wherever they are kept, with values that people can
+//! read.
 
 use base::{Ino, Pblk};
 use ondisk::acl::{Acl, AclTag};

@@ -35,8 +35,8 @@ impl Hasher {
         }
     }
 
-    /// The hash of an entry; `None` when it is not stored and cannot be computed: it needs a secret key, or the folding
-    /// of letters beyond ASCII.
+    /// The hash of an entry; `None` when it is not stored and cannot be computed: it needs a secret key, or
+    /// the folding of letters beyond ASCII.
     pub(super) fn hash(&self, entry: &Entry<'_>) -> Option<NameHash> {
         if entry.hash.is_some() {
             return entry.hash;

@@ -1,7 +1,7 @@
 //! A directory's blocks in order, and the way from a path to an inode.
 //!
-//! Owns: the loop over blocks or inline areas, lookup by linear search (an index may be damaged), and following
-//! symbolic links on the way. Does **not** own: the rules of an entry (see [`ondisk::dirent`]).
+//! Owns: the loop over blocks or inline areas, lookup by linear search (an index may be damaged), and
+//! following symbolic links on the way. Does **not** own: the rules of an entry (see [`ondisk::dirent`]).
 //!
 //! Invariants
 //! 1. A walk visits at most as many blocks as the device has.
@@ -49,8 +49,8 @@ impl Target {
     /// The inode that is meant.
     ///
     /// # Errors
-    /// [`InspectError::Absent`] when the image has no such inode or path, [`InspectError::Unreadable`] when it cannot
-    /// be read.
+    /// [`InspectError::Absent`] when the image has no such inode or path, [`InspectError::Unreadable`] when
+    /// it cannot be read.
     pub(super) fn resolve(&self, reader: &Reader<'_>) -> Result<FoundInode, InspectError> {
         let ino = match self {
             Self::Ino(ino) => *ino,
@@ -100,8 +100,8 @@ pub(super) fn inline_value<'a>(reader: &Reader<'_>, file: &'a FoundInode) -> &'a
     }
 }
 
-/// Visits a directory's blocks in order until `each` breaks. Holes, blocks past the size and blocks that cannot be
-/// read are noted as damage.
+/// Visits a directory's blocks in order until `each` breaks. Holes, blocks past the size and blocks that
+/// cannot be read are noted as damage.
 pub(super) fn each_block(
     reader: &Reader<'_>,
     dir: &FoundInode,

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! 1. A value that people read in a derived form shows its raw number as well.
-//! 2. Bytes from a disk reach the terminal escaped: no control character passes, whatever the name or label says.
+//! 2. Bytes from a disk reach the terminal escaped: no control character passes, whatever the name or label
+//!    says.
 
 use ondisk::filetype::FileType;
 use ondisk::time::Timestamp;

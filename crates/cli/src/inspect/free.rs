@@ -1,5 +1,5 @@
-//! `inspect … free`: free clusters and inodes by the bitmaps, against descriptors and superblock, and how scattered the
-//! free space is.
+//! `inspect … free`: free clusters and inodes by the bitmaps, against descriptors and superblock, and how
+//! scattered the free space is.
 
 use base::Group;
 use serde_json::{Value, json};

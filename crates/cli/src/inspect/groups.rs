@@ -1,7 +1,7 @@
 //! `inspect … groups` and `inspect … group N`: where each group keeps its tables and how full it is.
 //!
-//! Also owns what a group's bitmaps say ([`block_bitmap`], [`inode_bitmap`]), the ones that were never written included:
-//! those follow from the layout.
+//! Also owns what a group's bitmaps say ([`block_bitmap`], [`inode_bitmap`]), the ones that were never
+//! written included: those follow from the layout.
 
 use std::ops::Range;
 
@@ -94,7 +94,8 @@ fn note_checksum(reader: &Reader<'_>, group: Group, which: &str, checksum: Optio
     }
 }
 
-/// A group whose block bitmap was never written uses the copies at its head, and its own tables if they lie in it.
+/// A group whose block bitmap was never written uses the copies at its head, and its own tables if they lie
+/// in it.
 fn derived_block_bitmap(reader: &Reader<'_>, group: Group, found: &Descriptor) -> GroupBitmap {
     let geometry = reader.geometry();
     let mut bits = GroupBitmap::new(geometry.block_size, geometry.group_clusters(group));

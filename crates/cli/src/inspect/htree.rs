@@ -1,9 +1,9 @@
-//! `inspect … htree`: a directory's index from the root down, the fill of its leaves, and whether names stand where
-//! their hashes say.
+//! `inspect … htree`: a directory's index from the root down, the fill of its leaves, and whether names stand
+//! where their hashes say.
 //!
-//! Rules that are checked: index hashes rise within a block and stay within the range that the entry above gives; every
-//! name's hash lies in its leaf's range (with the continuation flag, the range's first hash may stand in the leaf
-//! before too); no block is used twice.
+//! Rules that are checked: index hashes rise within a block and stay within the range that the entry above
+//! gives; every name's hash lies in its leaf's range (with the continuation flag, the range's first hash may
+//! stand in the leaf before too); no block is used twice.
 
 use std::collections::HashSet;
 
@@ -58,7 +58,8 @@ struct Range {
 /// Prints a directory's index.
 ///
 /// # Errors
-/// [`InspectError::Absent`] when the inode has none, [`InspectError::Unreadable`] when its root cannot be read.
+/// [`InspectError::Absent`] when the inode has none, [`InspectError::Unreadable`] when its root cannot be
+/// read.
 pub(super) fn show(reader: &Reader<'_>, dir: &FoundInode, page: &mut Page<'_>) -> Result<(), InspectError> {
     let ino = dir.ino;
     if FileType::from_mode(dir.inode.mode) != FileType::Directory || !dir.inode.has_flag(flags::INDEX) {

@@ -1,4 +1,5 @@
-//! `inspect … journal`: the journal's superblock, and what a replay of its log would do (see [`super::replay_plan`]).
+//! `inspect … journal`: the journal's superblock, and what a replay of its log would do (see
+//! [`super::replay_plan`]).
 //!
 //! Where the journal's inode is damaged, the superblock's copy of its block map is used.
 
@@ -36,8 +37,8 @@ struct Journal<'r> {
 /// Prints the journal inside a file system.
 ///
 /// # Errors
-/// [`InspectError::Absent`] when there is none or it is on another device, [`InspectError::Unreadable`] when its
-/// superblock cannot be read.
+/// [`InspectError::Absent`] when there is none or it is on another device, [`InspectError::Unreadable`] when
+/// its superblock cannot be read.
 pub(super) fn show(reader: &Reader<'_>, page: &mut Page<'_>) -> Result<(), InspectError> {
     let sb = reader.sb();
     if !sb.features.has_compat(Features::HAS_JOURNAL) {

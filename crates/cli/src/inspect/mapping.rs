@@ -4,8 +4,8 @@
 //! [`ondisk::indirect`]), inline data.
 //!
 //! Invariants
-//! 1. A walk reads at most as many nodes as the device has blocks, and reports at most as many blocks as the file
-//!    system has: a file has no block twice, so more than that is damage and ends the walk.
+//! 1. A walk reads at most as many nodes as the device has blocks, and reports at most as many blocks as the
+//!    file system has: a file has no block twice, so more than that is damage and ends the walk.
 //! 2. A damaged node is noted and left out; the walk goes on behind it.
 
 use std::ops::ControlFlow;
@@ -274,7 +274,8 @@ fn walk_indirect(
 ) -> ControlFlow<()> {
     let block_size = budget.reader.geometry().block_size;
     let end = indirect::max_blocks(block_size);
-    // The blocks on the way to the last answer, by the levels below them: the next answer mostly needs the same.
+    // The blocks on the way to the last answer, by the levels below them: the next answer mostly needs the
+    // same.
     let mut path: [Option<Visited>; 3] = [None, None, None];
     let mut pending: Option<Run> = None;
     let mut at = 0;
@@ -331,7 +332,8 @@ fn walk_indirect(
     tell(budget, each, pending)
 }
 
-/// Blocks from logical block `at` to the end of what the indirect block above it with `depth` levels below it maps.
+/// Blocks from logical block `at` to the end of what the indirect block above it with `depth` levels below it
+/// maps.
 fn below(block_bytes: u64, at: u64, depth: usize) -> u32 {
     let fan_out = block_bytes / 4;
     let mut index = at.saturating_sub(12);

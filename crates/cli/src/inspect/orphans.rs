@@ -1,4 +1,5 @@
-//! `inspect … orphans`: inodes that must be deleted or truncated at the next mount, on the list and in the file.
+//! `inspect … orphans`: inodes that must be deleted or truncated at the next mount, on the list and in the
+//! file.
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 

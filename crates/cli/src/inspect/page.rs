@@ -1,6 +1,7 @@
 //! What `inspect` prints, as it is found: aligned text for people or one JSON object for programs.
 //!
-//! Owns: indentation, columns, commas and brackets. Does **not** own: what a fact says (see [`super::format`]).
+//! Owns: indentation, columns, commas and brackets. Does **not** own: what a fact says (see
+//! [`super::format`]).
 //!
 //! ```text
 //! text                                         JSON

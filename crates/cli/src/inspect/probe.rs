@@ -8,8 +8,8 @@
 //!                                         └─ none ──────────────> what can be read of the primary, or nothing
 //! ```
 //!
-//! Owns: the search for backups without knowing the block size, and the list of damage. Does **not** own: anything
-//! behind the superblock (see [`super::reader`]).
+//! Owns: the search for backups without knowing the block size, and the list of damage. Does **not** own:
+//! anything behind the superblock (see [`super::reader`]).
 //!
 //! Source: kernel Documentation/filesystems/ext4/blockgroup.rst, super.rst.
 
@@ -106,11 +106,13 @@ impl<'d> Probe<'d> {
     /// Finds the superblock to believe.
     ///
     /// # Errors
-    /// [`InspectError::Unreadable`] when the device cannot be read, or holds no ext4 superblock in any usual place.
+    /// [`InspectError::Unreadable`] when the device cannot be read, or holds no ext4 superblock in any usual
+    /// place.
     pub(super) fn find(device: Box<dyn Device>, damage: &'d DamageLog) -> Result<Self, InspectError> {
         let primary = match read_super(&*device, superblock::OFFSET) {
             Ok(bytes) => Superblock::decode(&bytes).map_err(|fault| broken_rule(&fault)),
-            // A device that ends before the superblock is no file system; one that fails to read may have backups.
+            // A device that ends before the superblock is no file system; one that fails to read may have
+            // backups.
             Err(fault @ DeviceFault::OutOfRange { .. }) => {
                 return Err(InspectError::Unreadable(match foreign::identify(&*device) {
                     Some(found) => found.to_string(),

@@ -1,11 +1,12 @@
 //! Reads one image for inspection: blocks, group descriptors and inodes, each with what is wrong with it.
 //!
-//! Owns: a read-only device with its superblock and geometry, and a small cache of blocks. Does **not** own: what a
-//! file's blocks are (see [`super::mapping`]), any printing.
+//! Owns: a read-only device with its superblock and geometry, and a small cache of blocks. Does **not** own:
+//! what a file's blocks are (see [`super::mapping`]), any printing.
 //!
 //! Invariants
 //! 1. Nothing is ever written.
-//! 2. A damaged structure is still handed out where its bytes allow it; the damage is noted in the [`DamageLog`].
+//! 2. A damaged structure is still handed out where its bytes allow it; the damage is noted in the
+//!    [`DamageLog`].
 //! 3. Memory does not grow with the image: at most [`CACHED_BLOCKS`] blocks are kept.
 
 use std::cell::RefCell;
@@ -60,8 +61,8 @@ pub(super) struct Descriptor {
     pub(super) checksum: Option<Checksum>,
     /// Block and byte offset of the primary copy.
     pub(super) place: (Pblk, usize),
-    /// Block of the block bitmap, of the inode bitmap, and first block of the inode table: those to use, from a backup
-    /// where the primary copy is damaged.
+    /// Block of the block bitmap, of the inode bitmap, and first block of the inode table: those to use, from
+    /// a backup where the primary copy is damaged.
     pub(super) tables: Tables,
 }
 
@@ -301,8 +302,8 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// An inode. A wrong checksum is noted as damage; an inode with an impossible `extra_isize` is decoded as if it had
-    /// only its first 128 bytes.
+    /// An inode. A wrong checksum is noted as damage; an inode with an impossible `extra_isize` is decoded as
+    /// if it had only its first 128 bytes.
     ///
     /// # Errors
     /// There is no such inode, or the block of the table cannot be read.

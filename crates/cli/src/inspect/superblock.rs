@@ -1,4 +1,5 @@
-//! `inspect … super`: every field of the superblock that says something, and the multiple-mount-protection block.
+//! `inspect … super`: every field of the superblock that says something, and the multiple-mount-protection
+//! block.
 
 use base::Pblk;
 use jbd2_format as jbd2;

@@ -1,5 +1,5 @@
-//! Damage: seeded bytes are flipped all over small images, and every view is printed from each of them. Nothing may
-//! panic, hang, or print JSON that is none.
+//! Damage: seeded bytes are flipped all over small images, and every view is printed from each of them.
+//! Nothing may panic, hang, or print JSON that is none.
 //!
 //! `EXTANT_SEED=n cargo test -p extant-cli inspect` tries other bytes; a failure names the seed and the view.
 
@@ -92,7 +92,8 @@ fn make_tree(dir: &Path) {
     std::os::unix::fs::symlink("x/".repeat(40), dir.join("long link")).unwrap();
 }
 
-/// The bytes of an image of that tree, with an indexed directory, attributes, an orphan, and a journal to replay.
+/// The bytes of an image of that tree, with an indexed directory, attributes, an orphan, and a journal to
+/// replay.
 fn make_image(name: &str, mkfs: &[&str]) -> Arc<Vec<u8>> {
     let dir = scratch();
     let (tree, image) = (dir.path().join("tree"), dir.path().join(name));
@@ -135,8 +136,8 @@ fn views() -> Vec<What> {
     views
 }
 
-/// Prints every view, and checks that JSON is JSON. Returns how many views could be printed, and how much damage they
-/// saw.
+/// Prints every view, and checks that JSON is JSON. Returns how many views could be printed, and how much
+/// damage they saw.
 fn print_all(base: &Arc<Vec<u8>>, patches: &[(usize, u8)], size: usize, story: &str) -> (usize, usize) {
     let (mut printed, mut damages) = (0, 0);
     for (i, what) in views().iter().enumerate() {

@@ -11,8 +11,8 @@ use super::{GroundArgs, Shown, print, usage};
 use crate::sizes::parse_size;
 use crate::voice;
 
-/// How fast files' bytes go into memory and out of it: by ranges, block by block, through the journal, and beside them the kernel and
-/// plain copies.
+/// How fast files' bytes go into memory and out of it: by ranges, block by block, through the journal, and
+/// beside them the kernel and plain copies.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Cases: hole_read, cached_read, cached_write, overwrite, writeback_write, sync_write.

@@ -46,7 +46,8 @@ Examples:
   extant lab createmany --kernel /mnt -m test 1000000          the same loop on a mount"
 )]
 pub(crate) struct CreatemanyArgs {
-    /// Work in an image: FILE, FILE@OFFSET, FILE#PARTITION, or mem:SIZE for a new one in memory. Without this, in memory with enough room.
+    /// Work in an image: FILE, FILE@OFFSET, FILE#PARTITION, or mem:SIZE for a new one in memory. Without
+    /// this, in memory with enough room.
     #[arg(long, value_name = "IMG")]
     image: Option<OsString>,
     /// Work in a directory of the system, through its calls.
@@ -55,7 +56,8 @@ pub(crate) struct CreatemanyArgs {
     /// Workers; each gets a directory of its own, and COUNT names.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Compare numbers of workers, turn by turn on one file system: turns of -t SECONDS, or of COUNT names of all workers together.
+    /// Compare numbers of workers, turn by turn on one file system: turns of -t SECONDS, or of COUNT names of
+    /// all workers together.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::orphans::parse_width,
           conflicts_with_all = ["threads", "then_unlink", "sync"])]
     widths: Vec<u16>,
@@ -63,7 +65,8 @@ pub(crate) struct CreatemanyArgs {
     #[arg(long, value_name = "N", default_value_t = 10, requires = "widths",
           value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
-    /// With --widths: also each worker on a file system of its own, in memory: what the machine gives to workers that have nothing in common.
+    /// With --widths: also each worker on a file system of its own, in memory: what the machine gives to
+    /// workers that have nothing in common.
     #[arg(long, requires = "widths", conflicts_with_all = ["image", "kernel", "check"])]
     apart: bool,
     /// With -l: make TARGET if it is missing, and take a new one (TARGET.1, ...) after so many links.

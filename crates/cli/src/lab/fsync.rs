@@ -53,8 +53,8 @@ pub(crate) struct FsyncArgs {
     /// Seconds of each turn.
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     seconds: f64,
-    /// How long the leader of mode seed waits: full (as long as a flush takes), aged (until the last flush was that long
-    /// ago), none.
+    /// How long the leader of mode seed waits: full (as long as a flush takes), aged (until the last flush
+    /// was that long ago), none.
     #[arg(long, value_name = "POLICY", default_value = "aged", value_parser = parse_delay)]
     delay: Delay,
     /// Where the threads' choices begin.

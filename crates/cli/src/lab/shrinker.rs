@@ -39,7 +39,8 @@ pub(crate) struct ShrinkerArgs {
     /// How large: 1 is the study's size; trees, numbers of inodes and of calls grow with it.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     scale: f64,
-    /// End a policy's run when its scans have looked at so many entries and inodes, after 100 scans; 0: never.
+    /// End a policy's run when its scans have looked at so many entries and inodes, after 100 scans; 0:
+    /// never.
     #[arg(long, value_name = "N", default_value_t = WORK_MAX)]
     work_max: u64,
     /// Print JSON.

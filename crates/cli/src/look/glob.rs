@@ -1,6 +1,7 @@
 //! Patterns in paths: `/usr/**/*.so`, `/etc/{passwd,group}`, `/var/log/*.[0-9]`.
 //!
-//! Owns: parsing, matching a path, and saying whether something below a directory could still match. Does **not** own: walking.
+//! Owns: parsing, matching a path, and saying whether something below a directory could still match. Does
+//! **not** own: walking.
 //!
 //! | pattern | matches |
 //! |---|---|
@@ -277,7 +278,8 @@ fn literal(tokens: &[Token]) -> Option<Vec<u8>> {
 
 fn name_matches(tokens: &[Token], name: &[u8]) -> bool {
     let (mut at, mut rest) = (0, name);
-    // Where to go on when a run of characters has to be longer: only the last `*` ever needs to be tried again.
+    // Where to go on when a run of characters has to be longer: only the last `*` ever needs to be tried
+    // again.
     let mut retry: Option<(usize, &[u8])> = None;
     loop {
         let unit = next_unit(rest);

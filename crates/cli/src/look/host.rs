@@ -1,7 +1,8 @@
-//! Trees of an image onto the host: directories, files with their holes, links, devices, and what belongs to them.
+//! Trees of an image onto the host: directories, files with their holes, links, devices, and what belongs to
+//! them.
 //!
-//! Owns: making names below a directory of the host, metadata, hard links, the threads that do it. Does **not** own: reading
-//! (see `extant::walk`), what is copied where (see the commands).
+//! Owns: making names below a directory of the host, metadata, hard links, the threads that do it. Does
+//! **not** own: reading (see `extant::walk`), what is copied where (see the commands).
 //!
 //! ```text
 //!  contents of a walk -> this thread: directories, in order -> queue of 256 -> workers: files, links, devices
@@ -9,8 +10,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. Nothing outside of the destination is touched: every name is made in a directory that is held open, no symbolic link is
-//!    followed, and a name with a slash is refused, whatever the image says.
+//! 1. Nothing outside of the destination is touched: every name is made in a directory that is held open, no
+//!    symbolic link is followed, and a name with a slash is refused, whatever the image says.
 //! 2. Files have mode 0600 until they are complete and have their owner, so that no other user can run a
 //!    foreign set-uid program, or read a private file.
 //! 3. A directory gets its times after everything in it was made.
@@ -47,7 +48,8 @@ const QUEUE: usize = 256;
 /// What is kept and how.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Choices {
-    /// Keep mode, times and attributes, and owners where this process may give files away. Else modes go through the umask.
+    /// Keep mode, times and attributes, and owners where this process may give files away. Else modes go
+    /// through the umask.
     pub(crate) metadata: bool,
     /// Keep holes.
     pub(crate) sparse: bool,
@@ -439,8 +441,8 @@ impl Shared {
         attributes.iter().filter(move |attribute| own || attribute.name != b"security.capability")
     }
 
-    /// Owner, attributes, mode and times of an open file or directory, in this order: a change of owner takes set-uid bits and
-    /// capabilities away, and an ACL changes the mode.
+    /// Owner, attributes, mode and times of an open file or directory, in this order: a change of owner takes
+    /// set-uid bits and capabilities away, and an ACL changes the mode.
     fn settle(&self, fd: BorrowedFd<'_>, shown: &str, metadata: &Metadata) {
         let stat = &metadata.stat;
         let refused = |what: &str, error: Errno| self.refused(shown, what, error.into());
@@ -747,7 +749,8 @@ pub(crate) fn open_named_dir(path: &std::path::Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// fchmod(2) by the C library, where fakeroot can see it (as fchown of the standard library): rustix has the system call only.
+/// fchmod(2) by the C library, where fakeroot can see it (as fchown of the standard library): rustix has the
+/// system call only.
 fn set_mode(fd: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
     File::from(fd.try_clone_to_owned()?).set_permissions(std::fs::Permissions::from_mode(mode.as_raw_mode()))
 }

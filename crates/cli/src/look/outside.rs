@@ -1,6 +1,7 @@
 //! Paths of a walk as they are outside of the image.
 //!
-//! Owns: names of encrypted directories, which are spelled there (see `extant::spelled`). Everything else has its own name.
+//! Owns: names of encrypted directories, which are spelled there (see `extant::spelled`). Everything else has
+//! its own name.
 //!
 //! Invariant: entries come in the order of the walk, each directory before what is in it.
 

@@ -1,12 +1,13 @@
-//! `mount.fuse.extant` and `umount.fuse.extant`: what mount(8) and umount(8) call for mounts of type `fuse.extant`.
+//! `mount.fuse.extant` and `umount.fuse.extant`: what mount(8) and umount(8) call for mounts of type
+//! `fuse.extant`.
 //!
 //! ```text
 //!  mount -t fuse.extant IMG DIR -o OPTIONS    -> mount.fuse.extant IMG DIR [-sfnv] -o OPTIONS   -> extant mount IMG DIR -o OPTIONS
 //!  umount DIR                                 -> umount.fuse.extant DIR [-flnrv] [-t TYPE]      -> extant umount DIR [-l]
 //! ```
 //!
-//! Both are links to this program, which looks at the name that it is called by. With the second one umount(8) returns when the server
-//! has ended and the image is durable; without, FUSE lets it return before.
+//! Both are links to this program, which looks at the name that it is called by. With the second one
+//! umount(8) returns when the server has ended and the image is durable; without, FUSE lets it return before.
 //!
 //! Source: mount(8) and umount(8), "external helpers".
 
@@ -98,7 +99,8 @@ pub(crate) fn run_if_called_so() -> Option<ExitCode> {
 /// An option's letter, and its value, if it has one.
 type Letter<'a> = (u8, &'a OsStr);
 
-/// What stands in a helper's words: its operands, and its options. `with_value`: letters of options that have one.
+/// What stands in a helper's words: its operands, and its options. `with_value`: letters of options that have
+/// one.
 fn taken_apart<'a>(
     words: &'a [OsString],
     with_value: &[u8],

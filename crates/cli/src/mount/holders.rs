@@ -1,7 +1,7 @@
 //! What holds a mount: open files, working directories, mounts inside of it, other mount namespaces.
 //!
-//! Looks at /proc alone and touches no file of the mount, whose server may hang. What cannot be looked at (processes of others, as an
-//! ordinary user; namespaces without a process) is not found.
+//! Looks at /proc alone and touches no file of the mount, whose server may hang. What cannot be looked at
+//! (processes of others, as an ordinary user; namespaces without a process) is not found.
 //!
 //! Source: proc(5) (fdinfo, maps, mountinfo, ns), mount_namespaces(7).
 
@@ -27,7 +27,8 @@ impl Elsewhere {
         format!("process {} ({}) has it on {}", self.process, name_of(self.process), self.dir.display())
     }
 
-    /// The directory, as this process reaches it; a holder that ends or unmounts it makes that something else.
+    /// The directory, as this process reaches it; a holder that ends or unmounts it makes that something
+    /// else.
     pub(super) fn reached(&self) -> PathBuf {
         let dir = self.dir.strip_prefix("/").unwrap_or(&self.dir);
         Path::new(&format!("/proc/{}/root", self.process)).join(dir)

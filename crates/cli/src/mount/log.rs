@@ -1,4 +1,5 @@
-//! What a mount has to say: on standard error, and to where an administrator looks when there is no terminal any more.
+//! What a mount has to say: on standard error, and to where an administrator looks when there is no terminal
+//! any more.
 //!
 //! ```text
 //!   damage, errors, warnings ---> standard error (of a background process: until it leaves the terminal)
@@ -9,8 +10,8 @@
 //!
 //! Invariants
 //! 1. Nothing waits for a log: a full one loses messages, not the mount's answers.
-//! 2. Damage can be found as often as a file is read: no more than [`DAMAGES_MAX`] messages in [`DAMAGES_TIME`], and how many were left
-//!    out is said.
+//! 2. Damage can be found as often as a file is read: no more than [`DAMAGES_MAX`] messages in
+//!    [`DAMAGES_TIME`], and how many were left out is said.
 //!
 //! Source: systemd's "Native Journal Protocol"; RFC 3164 and syslog(3).
 

@@ -83,8 +83,8 @@ impl std::fmt::Display for Note {
 }
 
 impl MountFlags {
-    /// Understands all lists that were given, later words overruling earlier ones. `sloppy`: words that are not known are left out,
-    /// with a note.
+    /// Understands all lists that were given, later words overruling earlier ones. `sloppy`: words that are
+    /// not known are left out, with a note.
     pub(super) fn parse(lists: &[OsString], sloppy: bool) -> Result<Self, String> {
         let mut flags = Self::default();
         for word in lists.iter().flat_map(|list| list.as_bytes().split(|byte| *byte == b',')) {

@@ -1,8 +1,8 @@
-//! `extant mount -o remount,...`: switches of a mount that stands. Whatever else is asked for has to be as it is already: mount(8)
-//! repeats all options that it finds in the table of mounts and in /etc/fstab.
+//! `extant mount -o remount,...`: switches of a mount that stands. Whatever else is asked for has to be as it
+//! is already: mount(8) repeats all options that it finds in the table of mounts and in /etc/fstab.
 //!
-//! The kernel changes the switches by itself. What it cannot do is to have a server write that opened its image for reading: such a
-//! mount is replaced by one for writing, if nothing uses it at that moment.
+//! The kernel changes the switches by itself. What it cannot do is to have a server write that opened its
+//! image for reading: such a mount is replaced by one for writing, if nothing uses it at that moment.
 //!
 //! ```text
 //!  server opened for writing:  the kernel's switch
@@ -89,7 +89,8 @@ struct Started {
     /// The words of its command line, without its name.
     words: Vec<OsString>,
     args: MountArgs,
-    /// What paths among them are relative to; `None` for one in the foreground, which another program waits for.
+    /// What paths among them are relative to; `None` for one in the foreground, which another program waits
+    /// for.
     relative_to: Option<PathBuf>,
 }
 

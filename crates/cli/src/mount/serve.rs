@@ -320,8 +320,8 @@ fn leave_terminal(device: Option<(u32, u32)>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Waits for signals until the handle is closed. A mount that is in use is taken out of the tree, and its users get errors:
-/// `end` closes the image and ends the process.
+/// Waits for signals until the handle is closed. A mount that is in use is taken out of the tree, and its
+/// users get errors: `end` closes the image and ends the process.
 fn unmount_on_signal(
     mut signals: Signals,
     dir: &Path,

@@ -30,8 +30,8 @@ const HELD_BY_NOBODY: Duration = Duration::from_secs(3);
 const WORD: Duration = Duration::from_secs(5);
 /// How often the server is looked at.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a mount may be in use by nothing that can be seen: the system lets go of what ended processes had mapped, and of requests to
-/// io_uring, some time after they ended.
+/// How long a mount may be in use by nothing that can be seen: the system lets go of what ended processes had
+/// mapped, and of requests to io_uring, some time after they ended.
 const BUSY: Duration = Duration::from_secs(2);
 /// How long if something is seen, which may be ending just now.
 const BUSY_BY: Duration = Duration::from_millis(200);
@@ -183,7 +183,8 @@ fn held(dir: &Path, holders: &[holders::Elsewhere]) -> MountError {
     )
 }
 
-/// Makes all changes durable: extant takes an fsync of the root for that. Nothing on mounts that are read-only.
+/// Makes all changes durable: extant takes an fsync of the root for that. Nothing on mounts that are
+/// read-only.
 fn sync(dir: &Path) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }

@@ -1,4 +1,5 @@
-//! What to do instead of what was asked for: names of other programs' commands, and words that stand elsewhere here.
+//! What to do instead of what was asked for: names of other programs' commands, and words that stand
+//! elsewhere here.
 //!
 //! Does **not** own: suggestions for slips of the finger (see [`usage`](super)).
 

@@ -140,7 +140,8 @@ pub(crate) fn assert_has(text: &str, part: &str) {
     assert!(text.contains(part), "no {part:?} in:\n{text}");
 }
 
-/// Mounts an image by the kernel and insists that it equals its source. Without root, says so and does nothing.
+/// Mounts an image by the kernel and insists that it equals its source. Without root, says so and does
+/// nothing.
 #[track_caller]
 pub(crate) fn assert_mounts_equal(image: &Path, source: &Manifest, options: &DiffOptions) {
     if !testkit::is_root() {

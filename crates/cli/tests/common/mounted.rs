@@ -74,8 +74,9 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
 }
 
-/// Unmounts by `umount`, insisting on success. Until a program that another test starts runs, it has copies of this
-/// process's open files, also of those that are closed here meanwhile: the mount is in use for as long.
+/// Unmounts by `umount`, insisting on success. Until a program that another test starts runs, it has copies
+/// of this process's open files, also of those that are closed here meanwhile: the mount is in use for as
+/// long.
 #[track_caller]
 pub(crate) fn umounted(umount: impl Fn() -> Outcome) {
     let mut last = umount();

@@ -25,8 +25,8 @@ const LINES_MAX: usize = 6;
 const GROUPS_MANY: usize = 10_000;
 const CHUNK: u64 = 1 << 20;
 
-/// Byte ranges in which a difference is allowed, none of which overlap: start to end, and the index of the expected
-/// difference if it is one.
+/// Byte ranges in which a difference is allowed, none of which overlap: start to end, and the index of the
+/// expected difference if it is one.
 #[derive(Default)]
 struct Allowed(BTreeMap<u64, (u64, Option<usize>)>);
 
@@ -71,8 +71,8 @@ impl Findings<'_> {
     }
 }
 
-/// Compares the image of mke2fs with that of extant. Everything must be equal except for what is expected to differ, and
-/// each expected difference must be there.
+/// Compares the image of mke2fs with that of extant. Everything must be equal except for what is expected to
+/// differ, and each expected difference must be there.
 pub(crate) fn compare(theirs: &Path, ours: &Path, expected: &[&Expected]) -> Result<(), String> {
     let our_dump = dumpe2fs(ours);
     let their_dump = if our_dump.groups.len() > GROUPS_MANY {

@@ -26,8 +26,8 @@ const IMAGES: &[(&str, &str)] = &[
     ("600M", "-t ext4 -b 65536"),
 ];
 
-/// Mounts what extant made; `None` when this kernel does not mount what mke2fs makes of the same arguments, either: its
-/// pages are smaller than the blocks, or it was built without quota.
+/// Mounts what extant made; `None` when this kernel does not mount what mke2fs makes of the same arguments,
+/// either: its pages are smaller than the blocks, or it was built without quota.
 fn mount(image: &Path, size: &str, args: &str) -> Option<LoopMount> {
     let error = match LoopMount::new(image, "rw") {
         Ok(mount) => return Some(mount),

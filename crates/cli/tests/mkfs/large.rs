@@ -9,8 +9,8 @@ use testkit::scratch;
 
 use crate::make;
 
-/// Arguments, and the most that may be written (MiB): one bitmap for each flex group, whose tables it counts, and 8 MiB
-/// for each copy of the descriptors.
+/// Arguments, and the most that may be written (MiB): one bitmap for each flex group, whose tables it counts,
+/// and 8 MiB for each copy of the descriptors.
 const FORMATS: &[(&str, u64)] = &[
     ("", 240),
     ("-O sparse_super2", 60),

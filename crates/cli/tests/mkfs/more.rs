@@ -21,7 +21,8 @@ const CHOICES: &[(&str, Holds)] = &[
     ("-s 2G -O meta_bg", |dump| !dump.features().contains(&"resize_inode")),
     // mke2fs drops a journal that was asked for below 2048 blocks.
     ("-s 1679K -b 1024 -J size=1", |dump| dump.features().contains(&"has_journal")),
-    // The descriptors there are suffice for the size to grow to; mke2fs reads 0 reserved blocks as "not chosen".
+    // The descriptors there are suffice for the size to grow to; mke2fs reads 0 reserved blocks as "not
+    // chosen".
     ("-s 2G -E resize=1000000", |dump| !dump.fields.contains_key("Reserved GDT blocks")),
     // mke2fs finds no room for these.
     ("-s 64K", |dump| dump.number("Block count") == 64),

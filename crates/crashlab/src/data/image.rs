@@ -97,7 +97,8 @@ impl DataKind {
         !matches!(self, Self::Indirect | Self::Indirect4K)
     }
 
-    /// Can a commit come between the steps of writing back? Not where those are taken under a handle, for which it would wait.
+    /// Can a commit come between the steps of writing back? Not where those are taken under a handle, for
+    /// which it would wait.
     #[must_use]
     pub fn lets_commits_between(self) -> bool {
         self.has_extents() && self.path() != DataPath::Ordered
@@ -132,8 +133,9 @@ impl DataKind {
         }
     }
 
-    /// MiB of its log, which has 1024 blocks at least, and of the whole. Short images are small: a fiftieth of their blocks is kept
-    /// for maps, and as long as that is much, what is promised is little beside what is free.
+    /// MiB of its log, which has 1024 blocks at least, and of the whole. Short images are small: a fiftieth
+    /// of their blocks is kept for maps, and as long as that is much, what is promised is little beside what
+    /// is free.
     fn mib(self, space: Space) -> (u64, u64) {
         let is_short = space == Space::Short;
         match self.block_bytes() {
@@ -166,8 +168,8 @@ pub(super) fn stale(block: u64) -> u64 {
     0xA5A5_A5A5 << 32 | block
 }
 
-/// A file system of this kind with so much free space. One whose blocks must be written to be taken is [`Space::Plenty`] instead of
-/// [`Space::Reused`].
+/// A file system of this kind with so much free space. One whose blocks must be written to be taken is
+/// [`Space::Plenty`] instead of [`Space::Reused`].
 ///
 /// # Panics
 /// When mke2fs, dumpe2fs or the volume fails.
@@ -199,8 +201,8 @@ fn make(kind: DataKind, space: Space) -> Image {
     let left = match space {
         Space::Plenty => None,
         Space::Reused => kind.has_extents().then_some(REUSED_BYTES),
-        // More than four times what is kept for maps: less, and no promise is much beside what is free. Three files of the largest
-        // size do not fit.
+        // More than four times what is kept for maps: less, and no promise is much beside what is free. Three
+        // files of the largest size do not fit.
         Space::Short => Some(kind.bytes_max(space) * 9 / 4),
     };
     if let Some(left) = left {

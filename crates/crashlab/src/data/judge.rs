@@ -21,8 +21,8 @@ pub(super) struct Found {
 }
 
 impl DataRun {
-    /// Power fails during event `event` (or just after it, by the seed), with these survivors. `again`: and once more during
-    /// recovery. The disk after our recovery comes along for other judges.
+    /// Power fails during event `event` (or just after it, by the seed), with these survivors. `again`: and
+    /// once more during recovery. The disk after our recovery comes along for other judges.
     #[must_use]
     pub fn judge(&self, event: u64, seed: u64, again: bool) -> (Verdict, Option<Arc<SimDisk>>) {
         let mut disk = Arc::new(self.cut_disk(event, seed));
@@ -156,7 +156,8 @@ impl DataRun {
         Err(format!("with steps up to {clock}: {first}; without that: {second}"))
     }
 
-    /// Are these the files as commits leave them that have the steps up to `applied`? `or`: or part of those behind this one.
+    /// Are these the files as commits leave them that have the steps up to `applied`? `or`: or part of those
+    /// behind this one.
     fn judge_at(&self, found: &Found, applied: usize, or: Option<usize>, event: u64) -> Result<(), String> {
         let names = &self.taken[applied].memory.names;
         for (at, (found, expected)) in found.files.iter().zip(names).enumerate() {

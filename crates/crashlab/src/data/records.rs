@@ -5,8 +5,8 @@
 //!   cut at event e:  the record of t is at least the last one acknowledged at or before e, and none that had not begun
 //! ```
 //!
-//! Nothing but the bytes changes, so each fsync needs a flush and no commit: this is where threads share flushes. The disk takes
-//! its time for one, so that they meet.
+//! Nothing but the bytes changes, so each fsync needs a flush and no commit: this is where threads share
+//! flushes. The disk takes its time for one, so that they meet.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -5,8 +5,8 @@
 //!   steps after them:                       write: this too, where the block was (in place)             zeroed edges: zeros too
 //! ```
 //!
-//! A write in place needs no commit to be seen; all else does. So steps after the surviving commits reach what the file had there
-//! before they moved it: `origin`.
+//! A write in place needs no commit to be seen; all else does. So steps after the surviving commits reach
+//! what the file had there before they moved it: `origin`.
 
 use std::ops::Range;
 
@@ -84,7 +84,8 @@ impl DataRun {
         needed.max().unwrap_or(0)
     }
 
-    /// The last step up to this one that changed a file's name (if that counts), its size or its map without writing.
+    /// The last step up to this one that changed a file's name (if that counts), its size or its map without
+    /// writing.
     fn last_change(&self, upto: usize, file: Option<u32>, names: bool) -> usize {
         let size = |number: usize| {
             file.and_then(|file| self.taken[number].memory.files.get(&file)).map(|of| of.len())
@@ -148,7 +149,8 @@ impl DataRun {
 
 struct Replay {
     allowed: Allowed,
-    /// Where the unit at this place was when the last surviving commit was made; `None` at first: nothing was moved.
+    /// Where the unit at this place was when the last surviving commit was made; `None` at first: nothing was
+    /// moved.
     origin: Option<Vec<Option<usize>>>,
     kind: DataKind,
     /// Units of a block.

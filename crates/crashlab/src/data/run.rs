@@ -72,7 +72,8 @@ pub struct DataRun {
     pub(super) schedule: DataSchedule,
 }
 
-/// How a volume of the lab is opened, and on what: the log may be on the last bytes of the disk, a device of its own.
+/// How a volume of the lab is opened, and on what: the log may be on the last bytes of the disk, a device of
+/// its own.
 pub(super) fn opening(schedule: &DataSchedule, disk: &Arc<SimDisk>) -> (Arc<dyn Device>, OpenOptions) {
     let DataSchedule { kind, discard, sabotage, .. } = *schedule;
     let flush = FlushSettings { mode: schedule.flush, ..FlushSettings::default() };

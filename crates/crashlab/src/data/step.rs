@@ -36,7 +36,8 @@ pub enum Step {
     Fdatasync(usize),
     /// Everything is.
     Sync,
-    /// So many dirty bytes at most are written back. What runs may be committed before they are on the device, and after.
+    /// So many dirty bytes at most are written back. What runs may be committed before they are on the
+    /// device, and after.
     WriteBack(u64, [bool; 2]),
     /// A commit, for which no bytes are written back.
     Commit,
@@ -148,7 +149,8 @@ impl Step {
         }
     }
 
-    /// May it be refused for want of space, as a whole or in part? Fsync may not: what a write took is promised.
+    /// May it be refused for want of space, as a whole or in part? Fsync may not: what a write took is
+    /// promised.
     pub(super) fn may_be_refused(self, (kind, space): (DataKind, Space)) -> bool {
         space == Space::Short
             && match self {

@@ -1,4 +1,5 @@
-//! The table: every operation, on files of every kind, after nothing and after what leaves something in memory.
+//! The table: every operation, on files of every kind, after nothing and after what leaves something in
+//! memory.
 
 use volume::{Allocate, Rename, Seek};
 
@@ -42,7 +43,8 @@ pub fn cases(world: World) -> Vec<Case> {
     all
 }
 
-/// What is in memory of a file before its operation: nothing, dirty bytes in its middle, at and behind its end, a map that changed.
+/// What is in memory of a file before its operation: nothing, dirty bytes in its middle, at and behind its
+/// end, a map that changed.
 fn preludes(world: World, file: &'static str) -> Vec<Vec<Step>> {
     let bs = world.block_bytes();
     let mut all = vec![
@@ -61,7 +63,8 @@ fn preludes(world: World, file: &'static str) -> Vec<Vec<Step>> {
 fn on_bytes(world: World, file: &'static str) -> Vec<Step> {
     let (bs, cluster) = (world.block_bytes(), world.cluster_bytes());
     let mut all = vec![
-        // Into a block, to its end, to nothing; inside the last block of `even`; longer by a little and by much; the same.
+        // Into a block, to its end, to nothing; inside the last block of `even`; longer by a little and by
+        // much; the same.
         Step::Truncate(file, 4 * bs + 17),
         Step::Truncate(file, 2 * bs),
         Step::Truncate(file, 0),

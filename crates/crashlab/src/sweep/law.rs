@@ -3,7 +3,8 @@
 use super::picture::{Picture, Shown};
 use super::step::Step;
 
-/// Is each byte of a file, and its size, one that it has in one of these pictures, or zero where bytes may not be there yet?
+/// Is each byte of a file, and its size, one that it has in one of these pictures, or zero where bytes may
+/// not be there yet?
 pub(super) fn is_one_of(found: &Shown, states: &[&Shown]) -> bool {
     let sizes = || states.iter().map(|state| state.size);
     let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));

@@ -34,7 +34,8 @@ pub struct Failing {
 }
 
 impl Failing {
-    /// All kinds of failures. A readahead may take the first failure; the second one hits the read that needs the bytes.
+    /// All kinds of failures. A readahead may take the first failure; the second one hits the read that needs
+    /// the bytes.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let (fail, after) = (Effect::Fail(EIO), Effect::FailAfter(EIO));

@@ -6,7 +6,8 @@ use super::{FileDevice, VECTOR_MAX};
 use crate::{Device, DeviceFault, Io, total_len};
 
 impl FileDevice {
-    /// Hands transfers to the system in another way. Where there are no rings, or no more, transfers are calls.
+    /// Hands transfers to the system in another way. Where there are no rings, or no more, transfers are
+    /// calls.
     #[must_use]
     pub fn with_io(mut self, io: Io) -> Self {
         self.io = io;
@@ -92,7 +93,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Whichever way transfers go, and however they are aligned: what was written is what is read, in its place.
+        /// Whichever way transfers go, and however they are aligned: what was written is what is read, in its
+        /// place.
         #[test]
         fn every_way_writes_and_reads_the_same(
             parts in prop::collection::vec((0u64..60_000, prop::collection::vec(0usize..5000, 1..5), any::<bool>()), 1..8),

@@ -14,8 +14,8 @@
 //!        16 16  its own GUID                 48  8  attributes; bit 2 bootable
 //!        32  8  first LBA                    56 72  name, UTF-16
 //! ```
-//! Numbers are little-endian. An LBA is a sector, 512 or 4096 bytes; an image file does not say which, so the place where
-//! a sound header is found says it.
+//! Numbers are little-endian. An LBA is a sector, 512 or 4096 bytes; an image file does not say which, so the
+//! place where a sound header is found says it.
 //!
 //! Source: UEFI specification 2.10, section 5.3.
 

@@ -1,7 +1,7 @@
 //! GUIDs as GPT stores and people write them, and the names of common types.
 //!
-//! Source: UEFI specification 2.10, appendix A; type GUIDs: "Discoverable Partitions Specification" and the makers'
-//! publications.
+//! Source: UEFI specification 2.10, appendix A; type GUIDs: "Discoverable Partitions Specification" and the
+//! makers' publications.
 
 use std::fmt;
 

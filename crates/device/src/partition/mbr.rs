@@ -172,8 +172,8 @@ impl Chain<'_> {
         Ok(if is_signed(&sector) { Ok(entries(&sector)) } else { Err("has a link without signature") })
     }
 
-    /// Takes the logical partitions of the link at sector `at`, `here` sectors long, in an extended partition that is
-    /// `whole`.
+    /// Takes the logical partitions of the link at sector `at`, `here` sectors long, in an extended partition
+    /// that is `whole`.
     fn take(&mut self, entries: &[Entry; 4], at: u64, here: u64, whole: std::ops::Range<u64>) {
         for (i, entry) in entries.iter().enumerate() {
             if !entry.is_used() || is_extended(entry.kind) || self.next > NUMBER_MAX {

@@ -349,8 +349,8 @@ fn guids_are_text_and_back() {
     }
 }
 
-/// A small disk with a GPT whose checksums are right, whatever it says otherwise: header fields are overwritten before
-/// it is sealed.
+/// A small disk with a GPT whose checksums are right, whatever it says otherwise: header fields are
+/// overwritten before it is sealed.
 fn sealed_gpt(edits: &[(usize, u64)], entries: &[u8]) -> Vec<u8> {
     let mut disk = vec![0; 64 << 10];
     disk[..512].copy_from_slice(&record(&[(0xEE, 1, u32::MAX)]));

@@ -12,8 +12,9 @@
 //! were issued long before. So a caller that hints names while earlier hinted ones are pending gets the first
 //! half of the prefetches for the new ones done, and the second half for the earlier ones.
 //!
-//! Nothing is read from the device here and nothing is changed: what is not in memory is passed over. What was found on the way (hashes,
-//! and leaves as long as no other names belong there) is remembered for the operations, which ask in the same order.
+//! Nothing is read from the device here and nothing is changed: what is not in memory is passed over. What
+//! was found on the way (hashes, and leaves as long as no other names belong there) is remembered for the
+//! operations, which ask in the same order.
 
 use base::Lblk;
 use ondisk::hash::NameHash;
@@ -125,7 +126,8 @@ impl Editor<'_> {
         self.cache.told = told;
     }
 
-    /// From the lowest nodes on step by step for all of them together: what one waits for in a step has nothing to do with the others.
+    /// From the lowest nodes on step by step for all of them together: what one waits for in a step has
+    /// nothing to do with the others.
     fn tell<'n>(&self, told: &mut Told, names: impl IntoIterator<Item = &'n [u8]>) {
         told.make_room(AHEAD_MAX);
         let before = told.len;

@@ -7,10 +7,10 @@
 //! filters: what no name is known by                                            or, where there is no room for notes, here
 //! ```
 //!
-//! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split made it (the
-//! hashes are known then). Where there is no memory for notes, it gets a filter in the same way, a fifth as large. All of it can be
-//! made again from the blocks: notes and filters are not made beyond their limits; beyond the limit of all notes are dropped, and then
-//! nodes.
+//! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split
+//! made it (the hashes are known then). Where there is no memory for notes, it gets a filter in the same way,
+//! a fifth as large. All of it can be made again from the blocks: notes and filters are not made beyond their
+//! limits; beyond the limit of all notes are dropped, and then nodes.
 
 use std::fmt;
 
@@ -47,7 +47,8 @@ pub struct DirCache {
     pub(super) levels: u8,
     hasher: Hasher,
     slots: Vec<Slot>,
-    /// Of a block far behind all that were seen before, which only damage leads to: nothing is remembered of it.
+    /// Of a block far behind all that were seen before, which only damage leads to: nothing is remembered of
+    /// it.
     spare: Slot,
     notes: Vec<Notes>,
     free_notes: Vec<u32>,
@@ -136,8 +137,8 @@ impl DirCache {
         self
     }
 
-    /// May leaves that have neither get notes and filters? Where memory is short it is better that each directory remembers a part of its
-    /// leaves, and keeps that, than that each is remembered for a moment.
+    /// May leaves that have neither get notes and filters? Where memory is short it is better that each
+    /// directory remembers a part of its leaves, and keeps that, than that each is remembered for a moment.
     pub fn set_may_grow(&mut self, may_grow: bool) {
         self.may_grow = may_grow;
         self.filters.set_bytes_max(if may_grow { self.filter_bytes_max } else { 0 });
@@ -149,7 +150,8 @@ impl DirCache {
         self.may_grow
     }
 
-    /// Forgets the directory, but not the counts. Always right, and to be called when blocks changed by another way.
+    /// Forgets the directory, but not the counts. Always right, and to be called when blocks changed by
+    /// another way.
     pub fn clear(&mut self) {
         let empty = Self::new(self.limit_bytes).with_filters(self.filter_bytes_max);
         let may_grow = self.may_grow;
@@ -224,8 +226,9 @@ impl DirCache {
         }
     }
 
-    /// Notes stop at half of the limit, so the nodes are too much. They lead to all leaves, and a leaf may do without notes: those go
-    /// first, and nodes only when there is nothing else. Filters have memory of their own.
+    /// Notes stop at half of the limit, so the nodes are too much. They lead to all leaves, and a leaf may do
+    /// without notes: those go first, and nodes only when there is nothing else. Filters have memory of their
+    /// own.
     #[cold]
     fn drop_some(&mut self) {
         if self.notes.is_empty() {
@@ -292,8 +295,8 @@ impl DirCache {
         self.filters.ask_for(lblk, Key::of(hash));
     }
 
-    /// As [`ask_for`](Self::ask_for), a moment later, for the leaf's notes. What else it takes to put a name there, if that is known, and
-    /// where the leaf is.
+    /// As [`ask_for`](Self::ask_for), a moment later, for the leaf's notes. What else it takes to put a name
+    /// there, if that is known, and where the leaf is.
     pub(super) fn ask_for_notes(&self, lblk: Lblk) -> Option<(&Location, Ahead)> {
         let slot = self.slots.get(lblk.0 as usize)?;
         let notes = slot.notes.checked_sub(2).and_then(|place| self.notes.get(place as usize));
@@ -334,7 +337,8 @@ impl DirCache {
         !has_filter || self.filters.may_hold(lblk, Key::of(hash))
     }
 
-    /// Makes the filter of a leaf of so many bytes, if there is room: of all its names, if it is known what each is known by.
+    /// Makes the filter of a leaf of so many bytes, if there is room: of all its names, if it is known what
+    /// each is known by.
     pub(super) fn make_filter(
         &mut self,
         lblk: Lblk,
@@ -347,8 +351,8 @@ impl DirCache {
         (slot.has_filter, slot.has_gone) = (has_filter, false);
     }
 
-    /// The filter of a leaf believed in a name that is not there. If it still has names that are gone the leaf gets another; else it
-    /// was chance.
+    /// The filter of a leaf believed in a name that is not there. If it still has names that are gone the
+    /// leaf gets another; else it was chance.
     pub(super) fn filter_failed(&mut self, lblk: Lblk) {
         let slot = self.slot(lblk);
         slot.has_filter &= !slot.has_gone;

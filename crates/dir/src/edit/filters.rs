@@ -11,8 +11,8 @@
 //! it would have to read the leaf for. For one in 150 new names the filter answers "maybe": then the leaf is
 //! read.
 //!
-//! Invariant: in a leaf that [`super::cache::DirCache`] says to have a filter, the bits of all names are set. Names that are taken out
-//! leave theirs, until all are set anew.
+//! Invariant: in a leaf that [`super::cache::DirCache`] says to have a filter, the bits of all names are set.
+//! Names that are taken out leave theirs, until all are set anew.
 
 use base::Lblk;
 use ondisk::hash::NameHash;

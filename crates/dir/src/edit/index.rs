@@ -482,7 +482,8 @@ impl Editor<'_> {
         self.format.index.limit(kind_of(lblk))
     }
 
-    /// Appends the nodes that another leaf below this path needs: as many as index blocks are full, from the bottom up.
+    /// Appends the nodes that another leaf below this path needs: as many as index blocks are full, from the
+    /// bottom up.
     fn reserve_nodes(&mut self, path: &Path) -> Result<Spare, EditFault> {
         let full = path.steps().iter().rev();
         let full = full.take_while(|step| self.node(step.lblk).len() >= self.limit(step.lblk)).count();

@@ -1,8 +1,10 @@
-//! Changing a directory that lives inside its inode: two short runs of entries, and the parent's number before them.
+//! Changing a directory that lives inside its inode: two short runs of entries, and the parent's number
+//! before them.
 //!
-//! The caller brings the bytes of both runs ([`ondisk::inline_data`] says where they are) and writes them back. When there is no
-//! room it makes the second run longer (the rest becomes room at its end: [`InlineEditor::stretch`]) or moves the directory into
-//! a block ([`InlineEditor::to_block`]) and inserts there.
+//! The caller brings the bytes of both runs ([`ondisk::inline_data`] says where they are) and writes them
+//! back. When there is no room it makes the second run longer (the rest becomes room at its end:
+//! [`InlineEditor::stretch`]) or moves the directory into a block ([`InlineEditor::to_block`]) and inserts
+//! there.
 
 use base::{Ino, Malformed, Place};
 use buffer::ReadFault;
@@ -23,8 +25,8 @@ pub struct InlineEditor<'a> {
 }
 
 impl<'a> InlineEditor<'a> {
-    /// The parts of an inline directory: its parent, the entries in `i_block`, those in the value of `system.data` (of a length
-    /// that is a multiple of 4; maybe empty).
+    /// The parts of an inline directory: its parent, the entries in `i_block`, those in the value of
+    /// `system.data` (of a length that is a multiple of 4; maybe empty).
     ///
     /// # Errors
     /// Encrypted and casefolded directories are read only; entries that break a rule.
@@ -142,7 +144,8 @@ impl<'a> InlineEditor<'a> {
         for region in &self.regions {
             let entries = self.format.entries(region).map_while(Result::ok);
             for entry in entries.filter(|entry| entry.is_used() && !entry.is_dot_or_dotdot()) {
-                // An inode is no larger than a block, and what stands before its data is longer than "." and "..".
+                // An inode is no larger than a block, and what stands before its data is longer than "." and
+                // "..".
                 let placed = self.format.insert_at(&mut block, at, entry.ino, entry.file_type, entry.name);
                 at = placed.ok_or(EditFault::NoSpace(NoSpace::Inline))?.at;
             }

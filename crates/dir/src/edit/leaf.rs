@@ -7,8 +7,8 @@ use ondisk::hash::NameHash;
 use super::filters::Key;
 use crate::order::Hasher;
 
-/// A leaf's entry: its hash above its offset in words of 4 bytes, so that sorting brings it into the order of hashes; and what else its
-/// [key](Key) is made of, if that is known.
+/// A leaf's entry: its hash above its offset in words of 4 bytes, so that sorting brings it into the order of
+/// hashes; and what else its [key](Key) is made of, if that is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Mapped(u64);
 
@@ -63,8 +63,8 @@ pub(super) fn map(
     Ok(())
 }
 
-/// Are these entries in the block, and fit into one together? Bytes may have changed since they were noted: where a damaged index
-/// leads to a block as a node and as a leaf.
+/// Are these entries in the block, and fit into one together? Bytes may have changed since they were noted:
+/// where a damaged index leads to a block as a node and as a leaf.
 pub(super) fn check(format: &DirFormat, block: &[u8], entries: &[Mapped]) -> Result<(), Malformed> {
     let mut sum = 0;
     for entry in entries {
@@ -81,7 +81,8 @@ pub(super) fn check(format: &DirFormat, block: &[u8], entries: &[Mapped]) -> Res
     )
 }
 
-/// Where a sorted leaf is cut: the entries from there on move. At least one stays and one moves, of two or more.
+/// Where a sorted leaf is cut: the entries from there on move. At least one stays and one moves, of two or
+/// more.
 ///
 /// From the high end as many as half a block holds; if that is all of them, half of their number.
 pub(super) fn cut(block: &[u8], sorted: &[Mapped]) -> usize {

@@ -1,5 +1,5 @@
-//! Directories without an index: blocks of entries, one after the other. A full one of a single block gets an index where the
-//! file system has any.
+//! Directories without an index: blocks of entries, one after the other. A full one of a single block gets an
+//! index where the file system has any.
 
 use base::{Ino, Lblk};
 use ondisk::Features;
@@ -32,7 +32,8 @@ impl Editor<'_> {
     }
 
     pub(super) fn insert_linear(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
-        // Where the feature dir_index was taken off: the index does not know of the new name, and must not be used again.
+        // Where the feature dir_index was taken off: the index does not know of the new name, and must not be
+        // used again.
         self.blocks.set_indexed(false);
         let format = self.format.entries;
         let need = min_rec_len(name.len(), false);
@@ -185,8 +186,8 @@ impl Editor<'_> {
         Ok(found.ino)
     }
 
-    /// Gives the empty blocks at the end back. Those in the middle stay: positions in linear directories are offsets, and a
-    /// listing in progress would miss what moves.
+    /// Gives the empty blocks at the end back. Those in the middle stay: positions in linear directories are
+    /// offsets, and a listing in progress would miss what moves.
     fn pop_empty_blocks(&mut self) -> Result<(), EditFault> {
         for _ in 0..LINEAR_POPS_MAX {
             let Some(last) = self.blocks.len().checked_sub(1).filter(|last| *last > 0) else { return Ok(()) };

@@ -11,8 +11,8 @@
 //! looking a name up, adding it and removing it touch one line each, and all the same one.
 //!
 //! Invariants
-//! 1. A name is in the first bucket from its own on that had room, and all before that have `spilled` set. It is never taken off,
-//!    but when all is noted anew.
+//! 1. A name is in the first bucket from its own on that had room, and all before that have `spilled` set. It
+//!    is never taken off, but when all is noted anew.
 //! 2. At least one bucket in ten has room: what has no more is made larger.
 
 use ondisk::dirent::edit::Hole;
@@ -239,7 +239,8 @@ impl Notes {
 mod tests {
     use super::*;
 
-    /// Names of few hashes spill from bucket to bucket; whatever comes and goes, what is there is found, and nothing else.
+    /// Names of few hashes spill from bucket to bucket; whatever comes and goes, what is there is found, and
+    /// nothing else.
     #[test]
     fn what_is_noted_is_found_where_it_is() {
         for n_hashes in [1, 3, 50, 1 << 20] {

@@ -48,9 +48,9 @@ impl Editor<'_> {
 
     /// Removes a name whose hash and place are known.
     ///
-    /// In a leaf with notes nothing but its entry is looked at: no way leads from there to the entry before, and to go from the
-    /// first to it would touch half of the block. So the entry stays as an unused one. The notes know when nothing is used any
-    /// more.
+    /// In a leaf with notes nothing but its entry is looked at: no way leads from there to the entry before,
+    /// and to go from the first to it would touch half of the block. So the entry stays as an unused one. The
+    /// notes know when nothing is used any more.
     pub(super) fn remove_in_leaf(
         &mut self,
         name: &[u8],
@@ -100,7 +100,8 @@ impl Editor<'_> {
         Ok(path)
     }
 
-    /// Gives back a leaf without names, and what became useless with it. Where that cannot be done the empty leaf stays.
+    /// Gives back a leaf without names, and what became useless with it. Where that cannot be done the empty
+    /// leaf stays.
     fn free_leaf(&mut self, path: Path) -> Result<(), EditFault> {
         let mut freed = Freed::default();
         freed.push(path.leaf());
@@ -146,8 +147,8 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// A root above a single node takes that node's entries, once they fill half of it at most (so that the next split does
-    /// not undo it). Did it?
+    /// A root above a single node takes that node's entries, once they fill half of it at most (so that the
+    /// next split does not undo it). Did it?
     fn collapse(&mut self, freed: &mut Freed) -> Result<bool, EditFault> {
         if self.cache.levels == 0 || self.node(Lblk(0)).len() > 1 || freed.len == FREED_MAX {
             return Ok(false);
@@ -220,7 +221,8 @@ impl Editor<'_> {
         let parent = root.map_err(|fact| self.corrupt(&block, Lblk(0), fact))?.parent;
         drop(block);
         if parent.0 == 0 {
-            // Damage: an entry that leads to no inode is free space, which ".." cannot be. The index stays; the directory can go.
+            // Damage: an entry that leads to no inode is free space, which ".." cannot be. The index stays;
+            // the directory can go.
             return Ok(());
         }
         let (format, ino) = (self.format.entries, self.ino);

@@ -209,7 +209,8 @@ fn refused_operations_change_nothing() {
         let mut refused = 0;
         for number in 0..30_000u32 {
             let name = name(number, 200);
-            // Now and then the device is full, with room for no block, or for some of those that a split needs.
+            // Now and then the device is full, with room for no block, or for some of those that a split
+            // needs.
             let has_room = number % 3 > 0;
             toy.blocks_max.set(if has_room { u32::MAX } else { toy.len.get() + number / 3 % 3 });
             let len = toy.len.get();

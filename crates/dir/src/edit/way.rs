@@ -55,8 +55,8 @@ impl Path {
         low: 0,
     };
 
-    /// Goes one level down in the node that it leads to: to a hash, or to the first child. The keys of a node lie between its own in its
-    /// parent and the one behind that.
+    /// Goes one level down in the node that it leads to: to a hash, or to the first child. The keys of a node
+    /// lie between its own in its parent and the one behind that.
     #[inline]
     pub(super) fn go_on(&mut self, node: Node<'_>, hash: Option<u32>) {
         let at = hash.map_or(0, |hash| node.position(hash, self.low, self.high()));
@@ -113,7 +113,8 @@ impl Path {
         Some(Step { lblk, at: at + 1 })
     }
 
-    /// After [`back_to_next`](Self::back_to_next): goes to this entry, which leads to `child`; behind it comes `next_key`.
+    /// After [`back_to_next`](Self::back_to_next): goes to this entry, which leads to `child`; behind it
+    /// comes `next_key`.
     pub(super) fn go_to(&mut self, step: Step, child: Lblk, next_key: Option<u32>) {
         self.steps[self.len] = step;
         self.len += 1;
@@ -129,7 +130,8 @@ impl Path {
         self.len += 1;
     }
 
-    /// The entries from `half` on of the node at this depth, which is below another, went into `new`, whose entry is behind the node's.
+    /// The entries from `half` on of the node at this depth, which is below another, went into `new`, whose
+    /// entry is behind the node's.
     pub(super) fn follow_split(&mut self, depth: usize, half: usize, new: Lblk) {
         let at = self.steps[depth].at;
         if at >= half {

@@ -1,7 +1,7 @@
 //! A walk with what is in the files, read ahead.
 //!
-//! Owns: gathering neighbouring files into one transfer, buffers, how far ahead to read. Does **not** own: large files, which the
-//! caller reads in pieces when he comes to them.
+//! Owns: gathering neighbouring files into one transfer, buffers, how far ahead to read. Does **not** own:
+//! large files, which the caller reads in pieces when he comes to them.
 //!
 //! ```text
 //!  walk -> entries in order -> files that lie next to each other on the device: one read of up to 1 MiB
@@ -346,7 +346,8 @@ impl Loader {
         whole.then_some(extent.physical)
     }
 
-    /// Reads what was gathered. Where that fails, each file is read by itself, so that the fault finds its file.
+    /// Reads what was gathered. Where that fails, each file is read by itself, so that the fault finds its
+    /// file.
     fn read_run(&self, draft: &mut Draft) {
         let Some(run) = draft.run.take() else { return };
         let into = &mut draft.bytes[run.at..run.at + run.len];
@@ -379,7 +380,8 @@ impl Draft {
     }
 }
 
-/// Fills `into`, a file's whole size; a file that ends earlier (another state of the same inode) reads as zeros there.
+/// Fills `into`, a file's whole size; a file that ends earlier (another state of the same inode) reads as
+/// zeros there.
 fn read_whole(fs: &FileSystem, inode: &InodeRef, into: &mut [u8]) -> Result<(), Fault> {
     let mut done = 0;
     while done < into.len() {

@@ -1,12 +1,13 @@
 //! Which thread lists which directory when.
 //!
-//! Owns: the pending directories, the listings that wait for the caller, the threads. Does **not** own: the order of
-//! results, which the keys say.
+//! Owns: the pending directories, the listings that wait for the caller, the threads. Does **not** own: the
+//! order of results, which the keys say.
 //!
 //! Invariants
-//! 1. A key is in one of three places: pending, running or done. The caller takes each key once, or cancels it.
-//! 2. Threads begin a directory only while fewer than [`PIECES_AHEAD`] pieces and [`NAMES_AHEAD`] names wait; the caller never
-//!    waits for that.
+//! 1. A key is in one of three places: pending, running or done. The caller takes each key once, or cancels
+//!    it.
+//! 2. Threads begin a directory only while fewer than [`PIECES_AHEAD`] pieces and [`NAMES_AHEAD`] names wait;
+//!    the caller never waits for that.
 //! 3. No lock is held while anything is read.
 
 use std::collections::BTreeMap;
@@ -26,7 +27,8 @@ const PIECES_AHEAD: usize = 512;
 /// Names that may wait for the caller.
 const NAMES_AHEAD: usize = 32 << 10;
 
-/// A place in pre-order: the places of a directory and of its ancestors in their directories, from the root down.
+/// A place in pre-order: the places of a directory and of its ancestors in their directories, from the root
+/// down.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key(Arc<[u64]>);
 

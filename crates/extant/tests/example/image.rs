@@ -1,4 +1,5 @@
-// Included by the examples of the documentation and by tests: a small image, made by `extant build`'s own library.
+// Included by the examples of the documentation and by tests: a small image, made by `extant build`'s own
+// library.
 
 /// Makes the image in a temporary directory, which must be kept as long as the image is needed.
 pub fn example_image() -> (tempfile::TempDir, std::path::PathBuf) {

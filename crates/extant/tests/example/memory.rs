@@ -1,4 +1,5 @@
-// Included by the examples of the documentation and by tests: an empty file system in memory, as `extant mkfs` makes it.
+// Included by the examples of the documentation and by tests: an empty file system in memory, as `extant
+// mkfs` makes it.
 
 /// A device in memory of `bytes` bytes, with an empty ext4 on it.
 pub fn empty_memory(bytes: u64) -> std::sync::Arc<extant::MemDevice> {

@@ -122,8 +122,8 @@ impl Default for Rules {
     }
 }
 
-/// Applies the next `n_ops` operations of the generator to the model and to all subjects, each of which is to answer as
-/// [`Model::judge`] wants.
+/// Applies the next `n_ops` operations of the generator to the model and to all subjects, each of which is to
+/// answer as [`Model::judge`] wants.
 ///
 /// # Errors
 /// The first difference, with all operations that led to it.
@@ -239,11 +239,11 @@ fn check(model: &mut Model, subjects: &mut [&mut dyn DataFs], report: &mut Repor
     Ok(())
 }
 
-/// The fewest operations that still part the subjects `begin` makes from the model, as far as leaving out runs of them
-/// finds (delta debugging, Zeller 2002).
+/// The fewest operations that still part the subjects `begin` makes from the model, as far as leaving out
+/// runs of them finds (delta debugging, Zeller 2002).
 ///
-/// Begins with the operations of the difference's file where they do alone. A list that no longer shows it comes back
-/// whole.
+/// Begins with the operations of the difference's file where they do alone. A list that no longer shows it
+/// comes back whole.
 pub fn shrink<S: DataFs>(
     found: &Difference,
     model: &Model,

@@ -1,5 +1,5 @@
-//! Random operations near the places where file systems go wrong: bounds of blocks, clusters and pages, the end of the
-//! file, what direct and indirect blocks reach, and the largest sizes.
+//! Random operations near the places where file systems go wrong: bounds of blocks, clusters and pages, the
+//! end of the file, what direct and indirect blocks reach, and the largest sizes.
 //!
 //! The generator keeps a model of its own for aiming. The same seed and options always give the same
 //! operations.
@@ -97,7 +97,8 @@ impl Generator {
         }
     }
 
-    /// What the first blocks of a file and its first, second and third tree of block numbers reach; and round numbers.
+    /// What the first blocks of a file and its first, second and third tree of block numbers reach; and round
+    /// numbers.
     fn mark(&mut self) -> u64 {
         let block = self.options.limits.block_size;
         let n = block / 4;

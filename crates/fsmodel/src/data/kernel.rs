@@ -1,15 +1,15 @@
 //! The kernel's files behind the face of [`DataFs`].
 //!
-//! Owns: the system calls for each operation. Does **not** own: the mount. Files are called `f0`, `f1`, … and stay open
-//! between operations, until [`Op::Reopen`].
+//! Owns: the system calls for each operation. Does **not** own: the mount. Files are called `f0`, `f1`, … and
+//! stay open between operations, until [`Op::Reopen`].
 //!
 //! Some answers of the kernel (6.18) are wrong, and are put right or kept from here:
 //! * In a file without extents and in one that outgrows its inode, data that has no blocks yet is reported as
 //!   a hole, or refused with `ENOENT`: such files are written back before each seek ([`Kernel::with`]).
 //! * In a file whose bytes lie in its inode, seeks behind them are refused with `ENOENT`: it is a hole.
-//! * Fallocate moves such bytes into a block by way of the journal, and reads that block from the disk before the
-//!   journal has brought it home: bytes are lost. The file is made to leave its inode, and all is written home, before
-//!   ([`Kernel::with`]).
+//! * Fallocate moves such bytes into a block by way of the journal, and reads that block from the disk before
+//!   the journal has brought it home: bytes are lost. The file is made to leave its inode, and all is written
+//!   home, before ([`Kernel::with`]).
 //! * The end of the file is reported as data where unwritten blocks past the end share a page with it that
 //!   was read.
 

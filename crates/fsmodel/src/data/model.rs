@@ -9,8 +9,8 @@
 //! 3. An operation that refuses has changed nothing.
 //! 4. A copy of a model costs one pointer per piece.
 //!
-//! Source: the manual pages of the calls; fallocate(2), lseek(2); ext4's limits from the kernel's documentation
-//! (filesystems/ext4); all judged against the kernel by `tests/data.rs`.
+//! Source: the manual pages of the calls; fallocate(2), lseek(2); ext4's limits from the kernel's
+//! documentation (filesystems/ext4); all judged against the kernel by `tests/data.rs`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,13 +37,15 @@ pub struct Limits {
     pub cluster_size: u64,
     /// Feature `extent`: files have trees of extents, not of block numbers.
     pub extents: bool,
-    /// Feature `inline_data`: a small file has no map at all, and the smaller limit of those without extents as long
-    /// as that is so. The generator stays away from where that shows.
+    /// Feature `inline_data`: a small file has no map at all, and the smaller limit of those without extents
+    /// as long as that is so. The generator stays away from where that shows.
     pub inline_data: bool,
-    /// The device writes zeros by itself and unmaps: else [`Fallocate::WriteZeroes`] is refused. Loop devices do not.
+    /// The device writes zeros by itself and unmaps: else [`Fallocate::WriteZeroes`] is refused. Loop devices
+    /// do not.
     pub write_zeroes: bool,
-    /// Small extents that are reserved may be filled with zeros in place of being split, as the kernel does where it
-    /// writes in place (`nodelalloc`, `dioread_lock`, `data=journal`): [`Op::Map`] is judged by bytes only.
+    /// Small extents that are reserved may be filled with zeros in place of being split, as the kernel does
+    /// where it writes in place (`nodelalloc`, `dioread_lock`, `data=journal`): [`Op::Map`] is judged by
+    /// bytes only.
     pub fills: bool,
 }
 
@@ -101,7 +103,8 @@ struct File {
 pub type Expected = Result<Answer, Errno>;
 
 impl File {
-    /// Calls with the piece's number, the bytes in it and the position of the first, for each piece of a range.
+    /// Calls with the piece's number, the bytes in it and the position of the first, for each piece of a
+    /// range.
     fn pieces_of(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>, u64)> {
         let mut pos = range.start;
         std::iter::from_fn(move || {
@@ -363,7 +366,8 @@ impl Model {
         }
     }
 
-    /// Is `answer`, of a subject, right where this model, which has done the operation already, answered `expected`?
+    /// Is `answer`, of a subject, right where this model, which has done the operation already, answered
+    /// `expected`?
     ///
     /// Of seeks, and of maps where [`Limits`] leave them open, it requires what holds for every file system:
     /// a reported hole has only zeros, results lie between the requested position and the size, and nothing

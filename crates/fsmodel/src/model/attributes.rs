@@ -1,8 +1,8 @@
 //! The attributes of one inode, and the room that they have.
 //!
-//! An attribute lives in the body of its inode, behind the fixed fields, or in the inode's attribute block. An entry
-//! takes 16 bytes and the name without its prefix, a value its length, both rounded up to 4; values grow from the end
-//! towards the entries:
+//! An attribute lives in the body of its inode, behind the fixed fields, or in the inode's attribute block.
+//! An entry takes 16 bytes and the name without its prefix, a value its length, both rounded up to 4; values
+//! grow from the end towards the entries:
 //!
 //! ```text
 //! body   4 magic  | entries … 4 zeros … values |  256 - 128 - 32 bytes
@@ -11,10 +11,11 @@
 //!
 //! Rules of the kernel, in this order, which decide where an attribute is and so what fits later
 //! 1. A value that stays as it is changes nothing.
-//! 2. With `ea_inode`, a value that would fill a block by itself goes to an inode of its own: it takes no room.
+//! 2. With `ea_inode`, a value that would fill a block by itself goes to an inode of its own: it takes no
+//!    room.
 //! 3. The body is tried first, also for an attribute that is in the block; it leaves the block then.
-//! 4. Then the block is tried, also for one that is in the body; it leaves the body then. With `ea_inode` an eighth of
-//!    the block is kept for entries.
+//! 4. Then the block is tried, also for one that is in the body; it leaves the body then. With `ea_inode` an
+//!    eighth of the block is kept for entries.
 //! 5. Then, with `ea_inode`, the same again with the value in an inode of its own. Then `ENOSPC`.
 //! 6. A value replaced by one of the same rounded length, in the same place, always fits.
 //!

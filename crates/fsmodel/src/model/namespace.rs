@@ -46,7 +46,8 @@ impl Model {
         Ok(())
     }
 
-    /// What a new object takes from its directory: the group of a set-group-id directory, and its default ACL.
+    /// What a new object takes from its directory: the group of a set-group-id directory, and its default
+    /// ACL.
     fn born(&self, dir: Ino, mut inode: Inode) -> Result<Inode, Errno> {
         let parent = self.inode(dir);
         if parent.mode & S_ISGID != 0 {
@@ -266,7 +267,8 @@ impl Model {
         max
     }
 
-    /// The first name of a directory at or after `from`, and whether it is a directory's; begins again at the end.
+    /// The first name of a directory at or after `from`, and whether it is a directory's; begins again at the
+    /// end.
     pub(crate) fn next_name(&self, dir: &At, from: &[u8]) -> Option<(&[u8], bool)> {
         let entries = &self.inode(self.object(dir).ok()?).entries;
         let rest = entries.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));

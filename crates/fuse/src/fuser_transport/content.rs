@@ -50,7 +50,8 @@ pub(super) fn allocate_of(mode: i32) -> Result<Allocate, Errno> {
     }
 }
 
-/// The kernel keeps no pages for this opener: the file may only be appended to, so none may be mapped for writing, or space is short.
+/// The kernel keeps no pages for this opener: the file may only be appended to, so none may be mapped for
+/// writing, or space is short.
 const PAST_CACHE: u64 = 1 << 63;
 /// The opener writes to pages that the kernel passes on later.
 const LATE: u64 = 1 << 62;
@@ -81,7 +82,8 @@ pub(super) fn permit_of(handle: FileHandle) -> Permit {
 }
 
 impl<S: Serve> Transport<S> {
-    /// Copies bytes from one file to another, or inside of one; how many. Fewer than asked for also of more than one request takes.
+    /// Copies bytes from one file to another, or inside of one; how many. Fewer than asked for also of more
+    /// than one request takes.
     pub(super) fn copy(
         &self,
         permit: Permit,

@@ -26,7 +26,8 @@ pub(super) fn ino_of(node: INodeNo) -> Result<Ino, Errno> {
     }
 }
 
-/// May an ordinary name lead to this inode? The root would become a directory with two parents, and number 1 the root.
+/// May an ordinary name lead to this inode? The root would become a directory with two parents, and number 1
+/// the root.
 pub(super) fn can_be_named(ino: Ino) -> bool {
     !matches!(ino, Ino(0) | Ino::BAD_BLOCKS | Ino::ROOT)
 }
@@ -129,7 +130,8 @@ pub(super) fn device_parts(device: u32) -> (u32, u32) {
     (device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xF_FF00)
 }
 
-/// Where the times that are to be set come from. `writes_back`: the kernel keeps what is written, and the times of that.
+/// Where the times that are to be set come from. `writes_back`: the kernel keeps what is written, and the
+/// times of that.
 ///
 /// It reports the latter by a change of mtime and ctime, as nothing else does; and then sends only that atime
 /// is to be now.

@@ -1,8 +1,8 @@
 //! Pages of the kernel's cache that are to be dropped before a request is answered.
 //!
-//! - A write past the cache made them old. The kernel drops them by itself after a write that it waits for. After one of io_submit(2)
-//!   or io_uring it does not, and a reader that filled a page while the write was under way would see the old bytes for as long as the
-//!   kernel keeps the page.
+//! - A write past the cache made them old. The kernel drops them by itself after a write that it waits for.
+//!   After one of io_submit(2) or io_uring it does not, and a reader that filled a page while the write was
+//!   under way would see the old bytes for as long as the kernel keeps the page.
 //! - They hold bytes that the kernel was given and did not pass on yet: dropping a page writes it first.
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //!   this thread:      queue --> pages dropped --> answer
 //! ```
 //!
-//! Invariant: no server's thread drops pages itself. The kernel waits for pages that are being read or written, and these requests
-//! wait for a server's thread.
+//! Invariant: no server's thread drops pages itself. The kernel waits for pages that are being read or
+//! written, and these requests wait for a server's thread.
 
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
@@ -59,7 +59,8 @@ impl Drops {
         let (sender, receiver) = channel::<Drop>();
         let work = move || {
             for Drop { node, range, then } in receiver {
-                // A length of 0 stands for all that follows; a negative offset would stand for attributes alone.
+                // A length of 0 stands for all that follows; a negative offset would stand for attributes
+                // alone.
                 let len = i64::try_from(range.end - range.start).unwrap_or(0);
                 if let Ok(start) = i64::try_from(range.start) {
                     // An error says that the kernel has nothing of it.

@@ -1,14 +1,17 @@
-//! Writes that the kernel keeps, with [`MountOptions::writeback_cache`](crate::MountOptions::writeback_cache), where space is short.
+//! Writes that the kernel keeps, with
+//! [`MountOptions::writeback_cache`](crate::MountOptions::writeback_cache), where space is short.
 //!
-//! The kernel does not report how much it keeps, so what it took may find no space later. It keeps a bounded amount, though: while
-//! more than that is free, all of it has a place. Below that
+//! The kernel does not report how much it keeps, so what it took may find no space later. It keeps a bounded
+//! amount, though: while more than that is free, all of it has a place. Below that
 //!
 //! - files are opened past the cache: a write comes at once, and is refused if there is no space;
-//! - of files that were opened before, the kernel is made to ask for attributes before each write(2). Then what it keeps of the file is
-//!   written first, and the writer gets an error if that failed. So at most one write(2) of each of these files is taken without a
-//!   place for it, and the next write(2), fsync(2) and close(2) report it.
+//! - of files that were opened before, the kernel is made to ask for attributes before each write(2). Then
+//!   what it keeps of the file is written first, and the writer gets an error if that failed. So at most one
+//!   write(2) of each of these files is taken without a place for it, and the next write(2), fsync(2) and
+//!   close(2) report it.
 //!
-//! Source: kernel fs/fuse/file.c (a write to the cache updates the attributes first), Documentation/ABI/testing/sysfs-class-bdi.
+//! Source: kernel fs/fuse/file.c (a write to the cache updates the attributes first),
+//! Documentation/ABI/testing/sysfs-class-bdi.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -66,8 +69,8 @@ impl Late {
 }
 
 impl<S: Serve> Transport<S> {
-    /// Is there so little space that the kernel may have taken more? Once it is so, the kernel writes what it keeps, and asks from
-    /// then on.
+    /// Is there so little space that the kernel may have taken more? Once it is so, the kernel writes what it
+    /// keeps, and asks from then on.
     fn is_short(&self) -> bool {
         if !self.writes_back {
             return false;

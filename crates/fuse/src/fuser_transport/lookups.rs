@@ -21,8 +21,8 @@ const SHARDS: usize = 16;
 /// Entries that a shard keeps room for when the kernel forgets inodes.
 const CAPACITY_KEPT: usize = 1024;
 
-/// The lookup count of one inode. The highest bit is set when the inode has lost its last name. One word, because millions of
-/// these may be in memory.
+/// The lookup count of one inode. The highest bit is set when the inode has lost its last name. One word,
+/// because millions of these may be in memory.
 #[derive(Debug, Default, Clone, Copy)]
 struct Known(u64);
 
@@ -71,8 +71,8 @@ impl Lookups {
         }
     }
 
-    /// Takes off the lookups that the kernel dropped. Returns `None` while others remain, and `Some(has_no_name)` when these were
-    /// the last: an inode without a name is to be released then.
+    /// Takes off the lookups that the kernel dropped. Returns `None` while others remain, and
+    /// `Some(has_no_name)` when these were the last: an inode without a name is to be released then.
     pub(super) fn forget(&self, ino: Ino, count: u64) -> Option<bool> {
         let mut shard = self.shard(ino);
         let known = shard.get_mut(&ino.0)?;

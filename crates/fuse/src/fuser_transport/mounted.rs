@@ -1,6 +1,7 @@
 //! The life of a mount: it is made, served by threads, and ended by an unmount.
 //!
-//! Does **not** own: how one gets a connection (see [`crate::mounting`]), any request (see the parent module).
+//! Does **not** own: how one gets a connection (see [`crate::mounting`]), any request (see the parent
+//! module).
 
 use std::io;
 use std::path::{Path, PathBuf};

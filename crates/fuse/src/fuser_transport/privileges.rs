@@ -1,11 +1,12 @@
-//! What writing takes off a file, unless the writer has CAP_FSETID: set-user-id, and set-group-id where the group may execute the
-//! file or the writer is not in its group.
+//! What writing takes off a file, unless the writer has CAP_FSETID: set-user-id, and set-group-id where the
+//! group may execute the file or the writer is not in its group.
 //!
 //! The kernel marks such writes. Other requests that change bytes carry no mark, or `fuser` does not pass it
 //! on: then the caller is checked, but only for files with such bits, which are few. The kernel removes the
 //! attribute `security.capability` by itself.
 //!
-//! Source: kernel include/uapi/linux/fuse.h (FUSE_HANDLE_KILLPRIV_V2), linux/capability.h; proc_pid_status(5).
+//! Source: kernel include/uapi/linux/fuse.h (FUSE_HANDLE_KILLPRIV_V2), linux/capability.h;
+//! proc_pid_status(5).
 
 use base::Ino;
 use fuser::{INodeNo, Request};
@@ -27,7 +28,8 @@ pub(super) fn may_keep_set_id(thread: u32) -> bool {
     has_capability(thread, &status(thread), FSETID)
 }
 
-/// May the thread say which files have their bytes in the journal? That takes space which others need: CAP_SYS_RESOURCE.
+/// May the thread say which files have their bytes in the journal? That takes space which others need:
+/// CAP_SYS_RESOURCE.
 pub(super) fn may_journal(thread: u32) -> bool {
     has_capability(thread, &status(thread), SYS_RESOURCE)
 }
@@ -85,7 +87,8 @@ impl<S: Serve> Transport<S> {
         Ok((after != before).then_some(after))
     }
 
-    /// The permissions that a new owner or group leaves, where they are fewer than those that every such change leaves.
+    /// The permissions that a new owner or group leaves, where they are fewer than those that every such
+    /// change leaves.
     pub(super) fn mode_after_chown(&self, request: &Request, ino: Ino) -> Result<Option<u16>, Errno> {
         if !self.kills_set_id {
             return Ok(None);
@@ -108,7 +111,8 @@ impl<S: Serve> Transport<S> {
         Ok(true)
     }
 
-    /// Takes off what goes because of a write that is about to happen, and has the kernel ask for the mode again.
+    /// Takes off what goes because of a write that is about to happen, and has the kernel ask for the mode
+    /// again.
     pub(super) fn drop_set_id(&self, request: &Request, node: INodeNo, ino: Ino) -> Result<(), Errno> {
         if let Some(mode) = self.mode_after_write(request, ino)? {
             self.serve.set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })?;

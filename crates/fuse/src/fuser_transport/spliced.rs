@@ -1,4 +1,5 @@
-//! Answers to reads whose bytes the kernel moves: out of the image's page cache into the reader's, never through our memory.
+//! Answers to reads whose bytes the kernel moves: out of the image's page cache into the reader's, never
+//! through our memory.
 //!
 //! ```text
 //!  header ---write---+
@@ -34,7 +35,8 @@ pub(super) fn len_max() -> usize {
     CAPACITY - 2 * rustix::param::page_size()
 }
 
-/// Answers request `unique` with `len` bytes of `file` from byte `at` on; false when that did not work, and nothing was sent.
+/// Answers request `unique` with `len` bytes of `file` from byte `at` on; false when that did not work, and
+/// nothing was sent.
 pub(super) fn answer(
     connection: BorrowedFd<'_>,
     unique: u64,

@@ -18,7 +18,8 @@ impl Plan<'_> {
         (blocks.next_multiple_of(ratio) + nodes * ratio) * (self.geometry().block_size.bytes() / 512)
     }
 
-    /// What a node's `i_blocks` counts, in 512-byte units: data, tree, attribute block, large attribute values.
+    /// What a node's `i_blocks` counts, in 512-byte units: data, tree, attribute block, large attribute
+    /// values.
     #[must_use]
     pub fn sectors_of(&self, node: u32) -> u64 {
         let xattr_blocks = u64::from(self.xattr_block_of.contains_key(&node));
@@ -39,8 +40,8 @@ impl Plan<'_> {
         data + large
     }
 
-    /// Blocks of all clusters that these extents touch. Two extents may lie in one cluster: none is longer than 32,768
-    /// blocks, clusters can be.
+    /// Blocks of all clusters that these extents touch. Two extents may lie in one cluster: none is longer
+    /// than 32,768 blocks, clusters can be.
     fn blocks_in_clusters(&self, extents: &[Extent]) -> u64 {
         let ratio = self.geometry().cluster_ratio();
         let (mut clusters, mut newest) = (0, None);

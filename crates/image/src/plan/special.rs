@@ -1,5 +1,5 @@
-//! Inodes and blocks outside of the tree: resize inode, MMP block, journal, quota files, orphan file, large attribute
-//! values.
+//! Inodes and blocks outside of the tree: resize inode, MMP block, journal, quota files, orphan file, large
+//! attribute values.
 //!
 //! Source: kernel Documentation/filesystems/ext4/blockgroup.rst, attributes.rst, special_inodes.rst,
 //! journal.rst, orphan.rst.
@@ -31,7 +31,8 @@ pub struct Special {
     pub inode: Inode,
 }
 
-/// The length of the journal and of its fast-commit area, in blocks; `None` when the device is too small for one.
+/// The length of the journal and of its fast-commit area, in blocks; `None` when the device is too small for
+/// one.
 fn journal_len(
     input: &Input<'_>,
     features: &Features,
@@ -345,7 +346,8 @@ impl Plan<'_> {
         let bs = geometry.block_size;
         let ratio = geometry.cluster_ratio();
         let blocks = match input.options.orphan_file_bytes {
-            // mke2fs rounds up to whole clusters; where one alone is more than the kernel accepts, part of it must do.
+            // mke2fs rounds up to whole clusters; where one alone is more than the kernel accepts, part of it
+            // must do.
             None => orphan_file::default_blocks(geometry.blocks, ratio as u32).min(orphan_file::MAX_BLOCKS),
             Some(bytes) => {
                 let blocks = bs.blocks_for(bytes).next_multiple_of(ratio);

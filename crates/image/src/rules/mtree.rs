@@ -1,8 +1,9 @@
-//! mtree(5) specifications: `path key=value ...`, with `/set` and `/unset` for keys that follow, `..` and names without a slash
-//! for trees that are spelled by descent, and a backslash at a line's end to go on.
+//! mtree(5) specifications: `path key=value ...`, with `/set` and `/unset` for keys that follow, `..` and
+//! names without a slash for trees that are spelled by descent, and a backslash at a line's end to go on.
 //!
-//! Understood: `type`, `mode`, `uid`, `gid`, `time`, `link`, `device`, `optional`, `ignore`. Others (sizes, digests, flags, names of
-//! owners beside their numbers) say nothing about what is to be made, and are passed over.
+//! Understood: `type`, `mode`, `uid`, `gid`, `time`, `link`, `device`, `optional`, `ignore`. Others (sizes,
+//! digests, flags, names of owners beside their numbers) say nothing about what is to be made, and are passed
+//! over.
 
 use std::collections::BTreeMap;
 

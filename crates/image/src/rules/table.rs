@@ -1,4 +1,5 @@
-//! Device tables as genext2fs and makedevs read them: one line a rule, ten fields, `-` for what does not apply.
+//! Device tables as genext2fs and makedevs read them: one line a rule, ten fields, `-` for what does not
+//! apply.
 //!
 //! ```text
 //! name  type  mode  uid  gid  major  minor  start  inc  count
@@ -11,7 +12,8 @@
 //! | `r` | a directory that is there, and all below it: owner, and mode unless that is -1 |
 //! | `c` `b` `p` `s` | character device, block device, pipe, socket |
 //!
-//! With a count, `name` and `minor` are those of a row: `/dev/tty c 666 0 0 4 0 0 1 4` makes tty0 to tty3, minors 0 to 3.
+//! With a count, `name` and `minor` are those of a row: `/dev/tty c 666 0 0 4 0 0 1 4` makes tty0 to tty3,
+//! minors 0 to 3.
 
 use super::{Make, Mode, Paths, Rule, RuleFault, plain};
 

@@ -1,8 +1,9 @@
 //! POSIX ACLs from the text that archives carry to the bytes that the kernel shows as an extended attribute.
 //!
-//! Text: entries `tag:qualifier:permissions[:id]`, separated by commas or newlines. Tags `user`, `group`, `mask`,
-//! `other` (or their first letter); a qualifier is a number or a name; star and libarchive add the number as a fourth
-//! field. `mask:rwx` and `other:rwx` may leave the empty qualifier out. `#` begins a comment that ends with its line.
+//! Text: entries `tag:qualifier:permissions[:id]`, separated by commas or newlines. Tags `user`, `group`,
+//! `mask`, `other` (or their first letter); a qualifier is a number or a name; star and libarchive add the
+//! number as a fourth field. `mask:rwx` and `other:rwx` may leave the empty qualifier out. `#` begins a
+//! comment that ends with its line.
 //!
 //! Bytes, little-endian:
 //! ```text
@@ -29,8 +30,9 @@ const ENTRIES_MAX: usize = 8191;
 const NUMERIC_OWNER: &str =
     "names depend on the machine: create the archive with --numeric-owner so that ACLs carry numbers";
 
-/// The kernel's form of an ACL in text; `None` if the text is empty, or if it says no more than the permission bits do
-/// (user::, group::, other:: alone, and not a default ACL): the kernel keeps no attribute for those.
+/// The kernel's form of an ACL in text; `None` if the text is empty, or if it says no more than the
+/// permission bits do (user::, group::, other:: alone, and not a default ACL): the kernel keeps no attribute
+/// for those.
 ///
 /// # Errors
 /// A text that is not an ACL; an owner that has a name but no number.
@@ -75,11 +77,11 @@ pub(crate) fn to_xattr(text: &[u8], is_default: bool) -> Result<Option<Vec<u8>>,
     Ok(Some(bytes))
 }
 
-/// The nine permission bits that the kernel gives an inode when this access ACL is set on it: the group's are the mask's.
-/// `None` if the bytes are not the kernel's form of an ACL.
+/// The nine permission bits that the kernel gives an inode when this access ACL is set on it: the group's are
+/// the mask's. `None` if the bytes are not the kernel's form of an ACL.
 ///
-/// Archives differ in what their mode field says next to an ACL (GNU tar: the mask, libarchive: the owning group), so
-/// the ACL decides.
+/// Archives differ in what their mode field says next to an ACL (GNU tar: the mask, libarchive: the owning
+/// group), so the ACL decides.
 pub(crate) fn permissions_of(xattr: &[u8]) -> Option<u16> {
     let entries = xattr.strip_prefix(&VERSION.to_le_bytes())?;
     let (entries, rest) = entries.as_chunks::<8>();
@@ -91,7 +93,8 @@ pub(crate) fn permissions_of(xattr: &[u8]) -> Option<u16> {
     rest.is_empty().then_some(bits)
 }
 
-/// One entry: tag, id, permissions. The order of the tags' numbers is the order in which the kernel wants them.
+/// One entry: tag, id, permissions. The order of the tags' numbers is the order in which the kernel wants
+/// them.
 fn entry(piece: &[u8]) -> Result<(u16, u32, u16), Rule> {
     let malformed = || Rule::damaged(format!("an ACL has the entry \"{}\"", ShownPath(piece)));
     let piece_fields: Vec<&[u8]> = piece.splitn(6, |&b| b == b':').map(<[u8]>::trim_ascii).collect();
@@ -117,7 +120,8 @@ fn entry(piece: &[u8]) -> Result<(u16, u32, u16), Rule> {
         return Ok((own, NO_ID, permissions));
     }
     let named = named.ok_or_else(malformed)?;
-    // The fourth field wins: star writes the name in the second and the number that it stood for in the fourth.
+    // The fourth field wins: star writes the name in the second and the number that it stood for in the
+    // fourth.
     let id = match number.filter(|number| !number.is_empty()) {
         Some(number) => id(number).ok_or_else(malformed)?,
         None if qualifier.iter().all(u8::is_ascii_digit) => id(qualifier).ok_or_else(malformed)?,

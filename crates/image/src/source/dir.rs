@@ -1,7 +1,7 @@
 //! A directory as a source: walked by several threads, straight into the tree.
 //!
-//! Each thread takes a directory, looks at everything in it, and adds it to the tree in one go. The order in which
-//! directories are finished does not matter: the tree is sorted later.
+//! Each thread takes a directory, looks at everything in it, and adds it to the tree in one go. The order in
+//! which directories are finished does not matter: the tree is sorted later.
 //!
 //! Problems (unreadable files and directories) are collected, so that one run names them all.
 
@@ -217,8 +217,8 @@ fn with_unmapped(mut report: DirReport) -> DirReport {
 /// Longest path that is handed to the system at once, below its own limit of 4095 bytes.
 const PATH_MAX: usize = 4000;
 
-/// Opens something below a directory without following any symlink on the way: what was scanned may have been replaced
-/// since, and a link out of the source must not bring in what is not there.
+/// Opens something below a directory without following any symlink on the way: what was scanned may have been
+/// replaced since, and a link out of the source must not bring in what is not there.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut path = if path.is_empty() { b"." } else { path };
@@ -381,8 +381,8 @@ impl Walk<'_, '_> {
             full_path.push(b'/');
         }
         let base_len = full_path.len();
-        // Attributes have no calls relative to a directory: reach it through its descriptor, so that neither a symlink
-        // put in the way nor a long path matters.
+        // Attributes have no calls relative to a directory: reach it through its descriptor, so that neither
+        // a symlink put in the way nor a long path matters.
         let by_descriptor = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
         let mut xattr_path = if self.has_proc { by_descriptor } else { full_path.clone() };
         let xattr_base_len = xattr_path.len();
@@ -572,10 +572,11 @@ fn data_runs(dir: BorrowedFd<'_>, name: &[u8], size: u64) -> Result<(DataRuns, b
     Ok(((runs != [(0, size)]).then_some(runs), is_swap))
 }
 
-/// The attributes of a file that an image can hold; `follow` for the root, which may be reached by a symlink. Messages
-/// call it `shown`.
+/// The attributes of a file that an image can hold; `follow` for the root, which may be reached by a symlink.
+/// Messages call it `shown`.
 ///
-/// One that is listed and cannot be read is left out, with a warning: a sandbox lists labels of the host that it does not show.
+/// One that is listed and cannot be read is left out, with a warning: a sandbox lists labels of the host that
+/// it does not show.
 fn read_xattrs(
     path: &[u8],
     shown: &[u8],

@@ -13,8 +13,8 @@ pub struct Time {
 
 /// One extended attribute as `getxattr` would show it: full name ("user.comment"), value bytes.
 ///
-/// POSIX ACLs use the kernel's xattr form (`system.posix_acl_access`: le32 version 2, then 8-byte entries), whatever
-/// form the source had.
+/// POSIX ACLs use the kernel's xattr form (`system.posix_acl_access`: le32 version 2, then 8-byte entries),
+/// whatever form the source had.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Xattr {
     /// Name with its prefix: `user.comment`, `security.capability`.
@@ -55,8 +55,8 @@ pub struct DataRun {
     pub backing_offset: u64,
 }
 
-/// The content of a regular file that came out of an archive: runs of bytes in a backing file that can be read at any
-/// offset, by several threads.
+/// The content of a regular file that came out of an archive: runs of bytes in a backing file that can be
+/// read at any offset, by several threads.
 #[derive(Debug, Clone)]
 pub struct Payload {
     /// The archive itself, or the unlinked spool file that holds what was unpacked from it.
@@ -79,8 +79,8 @@ pub enum Kind {
     },
     /// A symbolic link with its target's bytes.
     Symlink(Vec<u8>),
-    /// One more name for an entry that came earlier in the same source, or is there from an earlier one: its path,
-    /// normalised like [`Entry::path`].
+    /// One more name for an entry that came earlier in the same source, or is there from an earlier one: its
+    /// path, normalised like [`Entry::path`].
     HardLink(Vec<u8>),
     /// A character device.
     CharDevice {
@@ -100,19 +100,20 @@ pub enum Kind {
     Fifo,
     /// A socket.
     Socket,
-    /// Not an inode: removes `path` as it came from earlier sources (an OCI whiteout). Removing what is not there is no
-    /// error.
+    /// Not an inode: removes `path` as it came from earlier sources (an OCI whiteout). Removing what is not
+    /// there is no error.
     Whiteout,
-    /// Not an inode: removes all children that the directory `path` has from earlier sources (an OCI opaque marker);
-    /// what this source itself adds to it stays, whether it came before or after the marker.
+    /// Not an inode: removes all children that the directory `path` has from earlier sources (an OCI opaque
+    /// marker); what this source itself adds to it stays, whether it came before or after the marker.
     Opaque,
 }
 
 /// One entry of a source.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Path below the image's root: components joined by `/`, no leading or trailing slash, no empty component, no `.`
-    /// or `..`; empty for the root itself. Each component is 1 to 255 bytes of anything but NUL and `/`.
+    /// Path below the image's root: components joined by `/`, no leading or trailing slash, no empty
+    /// component, no `.` or `..`; empty for the root itself. Each component is 1 to 255 bytes of anything but
+    /// NUL and `/`.
     pub path: Vec<u8>,
     /// Everything but the type-specific part (meaningless for hard links, whiteouts and opaque markers).
     pub metadata: Metadata,

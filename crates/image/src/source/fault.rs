@@ -1,9 +1,11 @@
 //! Why a source cannot be used, and what a source's reader wants said although it goes on.
 //!
-//! Owns: [`SourceFault`], [`Warning`], and the one way in which paths of any bytes are printed ([`ShownPath`]).
-//! Does **not** own: deciding what is a fault and what is a warning; each reader does that and says so in its page.
+//! Owns: [`SourceFault`], [`Warning`], and the one way in which paths of any bytes are printed
+//! ([`ShownPath`]). Does **not** own: deciding what is a fault and what is a warning; each reader does that
+//! and says so in its page.
 //!
-//! Every message names the place (archive, entry, byte, path), the rule that does not hold, and what to do about it.
+//! Every message names the place (archive, entry, byte, path), the rule that does not hold, and what to do
+//! about it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -107,8 +109,8 @@ impl Rule {
 /// What to do about an archive whose bytes make no sense.
 pub(crate) const DAMAGED: &str = "the archive is damaged: fetch or create it again";
 
-/// A path of any bytes, readable and on one line: what is not printable UTF-8 appears as `\ooo`, like `ls -b` does it
-/// (but a space stays a space); a backslash doubles. At most 1 KiB is shown.
+/// A path of any bytes, readable and on one line: what is not printable UTF-8 appears as `\ooo`, like `ls -b`
+/// does it (but a space stays a space); a backslash doubles. At most 1 KiB is shown.
 #[derive(Debug, Clone, Copy)]
 pub struct ShownPath<'a>(pub &'a [u8]);
 

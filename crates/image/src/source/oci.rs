@@ -8,15 +8,18 @@
 //! blobs/sha256/HEX                every blob under the digest of its bytes
 //! ```
 //!
-//! The same image also comes as an archive of such a layout (oci-archive, `docker save` from Docker 25 on), as an archive with a
-//! manifest.json of Docker's own (`docker save` before), and as skopeo's `dir:`, blobs in a directory beside their manifest.
+//! The same image also comes as an archive of such a layout (oci-archive, `docker save` from Docker 25 on),
+//! as an archive with a manifest.json of Docker's own (`docker save` before), and as skopeo's `dir:`, blobs
+//! in a directory beside their manifest.
 //!
-//! Owns: the choice of one manifest, the check of every blob against its digest and size, and of every unpacked layer against
-//! the image's configuration, and the translation of whiteout names. Does **not** own: tar (see `tar`), applying whiteouts to a tree, the image's configuration
-//! (entry point, environment: no part of a file system).
+//! Owns: the choice of one manifest, the check of every blob against its digest and size, and of every
+//! unpacked layer against the image's configuration, and the translation of whiteout names. Does **not** own:
+//! tar (see `tar`), applying whiteouts to a tree, the image's configuration (entry point, environment: no
+//! part of a file system).
 //!
-//! A layer's stored bytes are verified by a thread of their own while they are read: the walk costs no second pass, and no
-//! entry of a tampered layer outlives it, because [`read_oci`] fails before its caller writes anything.
+//! A layer's stored bytes are verified by a thread of their own while they are read: the walk costs no second
+//! pass, and no entry of a tampered layer outlives it, because [`read_oci`] fails before its caller writes
+//! anything.
 //!
 //! Whiteouts, by the last component of a member's name:
 //!
@@ -123,8 +126,8 @@ impl Platform {
 
     /// How well an offered platform fits: the smaller the better, `None` for not at all.
     ///
-    /// A variant that is not named is the usual one of its architecture (`arm` is v7, `arm64` v8). Lower variants run on higher
-    /// ones; a higher one is taken where none was asked for and there is nothing else.
+    /// A variant that is not named is the usual one of its architecture (`arm` is v7, `arm64` v8). Lower
+    /// variants run on higher ones; a higher one is taken where none was asked for and there is nothing else.
     fn rank(&self, offered: &oci_spec::image::Platform) -> Option<u32> {
         if offered.os().to_string() != self.os || offered.architecture().to_string() != self.architecture {
             return None;
@@ -218,14 +221,15 @@ pub struct OciImage<'i> {
     pub unpacking: Unpacking,
 }
 
-/// Reads one image: hands every entry of every layer to `sink`, bottom layer first, and calls `next_layer` before each with its
-/// number from 0.
+/// Reads one image: hands every entry of every layer to `sink`, bottom layer first, and calls `next_layer`
+/// before each with its number from 0.
 ///
 /// Payloads of entries may be read once this function has returned.
 ///
 /// # Errors
-/// An image that is none, lacks what was asked for, or has a blob whose bytes are not those of its digest; a layer that
-/// is no tar, gzip or zstd, or unpacks to more than it may; any fault of [`super::tar`]; whatever `sink` returns.
+/// An image that is none, lacks what was asked for, or has a blob whose bytes are not those of its digest; a
+/// layer that is no tar, gzip or zstd, or unpacks to more than it may; any fault of [`super::tar`]; whatever
+/// `sink` returns.
 pub fn read_oci<E: From<SourceFault>>(
     image: OciImage<'_>,
     spool: &mut Spool,
@@ -378,7 +382,8 @@ impl<'a> Layout<'a> {
         listed.iter().map(parsed).collect()
     }
 
-    /// How a layer is packed, by its first bytes. One without any is an empty layer: Docker makes and takes them.
+    /// How a layer is packed, by its first bytes. One without any is an empty layer: Docker makes and takes
+    /// them.
     fn compression_of(&self, place: &str, blob: &Blob) -> Result<Compression, SourceFault> {
         let mut first = [0; 512];
         let got = super::tar::read_full(&mut blob.reader(), &mut first)
@@ -713,7 +718,8 @@ impl<'a> Layout<'a> {
             .map_err(|e| self.fault(place, Rule::new(format!("the document is malformed ({e})"), INCOMPLETE)))
     }
 
-    /// The blob of a digest; only algorithms whose digests are plain hexadecimal, so no digest leads out of the layout.
+    /// The blob of a digest; only algorithms whose digests are plain hexadecimal, so no digest leads out of
+    /// the layout.
     fn blob(&self, place: &str, digest: &BlobId) -> Result<Blob, SourceFault> {
         Hash::of(digest).ok_or_else(|| self.unknown_digest(place))?;
         let hex = digest.digest();
@@ -761,7 +767,8 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// An entry with its whiteout name understood; `None` for AUFS's bookkeeping. The path of one that hides no name is an error.
+/// An entry with its whiteout name understood; `None` for AUFS's bookkeeping. The path of one that hides no
+/// name is an error.
 fn translated(mut entry: Entry) -> Result<Option<Entry>, Vec<u8>> {
     const WHITEOUT: &[u8] = b".wh.";
     const AUFS: &[u8] = b".wh..wh.";

@@ -1,8 +1,8 @@
 //! PAX extended headers: records `LEN KEY=VALUE\n`, and what their keys say about an entry.
 //!
-//! Owns: splitting records, the numbers and times of PAX, the encodings of extended attributes, the merge of a global
-//! header under a local one. Does **not** own: ustar headers, the sparse maps that come in the file's data, or which of
-//! header and record wins (both in `tar`).
+//! Owns: splitting records, the numbers and times of PAX, the encodings of extended attributes, the merge of
+//! a global header under a local one. Does **not** own: ustar headers, the sparse maps that come in the
+//! file's data, or which of header and record wins (both in `tar`).
 //!
 //! | key | becomes |
 //! |---|---|
@@ -21,7 +21,8 @@
 //! 1. Nothing is allocated that the bytes at hand do not justify, and no loop is longer than they are.
 //! 2. A record that is understood and malformed is an error, never silently left out.
 //!
-//! Source: POSIX.1-2017 pax, "pax Extended Header"; GNU tar manual, "Sparse Formats"; star(5); libarchive tar(5).
+//! Source: POSIX.1-2017 pax, "pax Extended Header"; GNU tar manual, "Sparse Formats"; star(5); libarchive
+//! tar(5).
 
 use std::collections::BTreeMap;
 
@@ -311,8 +312,8 @@ pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// A time in seconds as PAX writes it: `-1.5`, `1700000000.123456789`. Digits behind the ninth round down, towards the
-/// past, so that no file becomes newer than it was.
+/// A time in seconds as PAX writes it: `-1.5`, `1700000000.123456789`. Digits behind the ninth round down,
+/// towards the past, so that no file becomes newer than it was.
 pub(crate) fn decimal_time(text: &[u8]) -> Option<Time> {
     let (negative, text) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),

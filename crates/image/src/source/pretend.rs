@@ -1,9 +1,9 @@
-//! Libraries that show owners and devices to a program that are not there: fakeroot, pseudo, fakechroot; and ids that a user
-//! namespace does not show.
+//! Libraries that show owners and devices to a program that are not there: fakeroot, pseudo, fakechroot; and
+//! ids that a user namespace does not show.
 //!
-//! fakeroot and pseudo stand between a program and the C library (`LD_PRELOAD`). A program that calls the C library sees what
-//! they pretend. A static one does not, and would take the real owners without a word: that is found out here, so that it can
-//! be refused.
+//! fakeroot and pseudo stand between a program and the C library (`LD_PRELOAD`). A program that calls the C
+//! library sees what they pretend. A static one does not, and would take the real owners without a word: that
+//! is found out here, so that it can be refused.
 //!
 //! Owns: finding out. Does **not** own: the refusals, which each command makes.
 
@@ -61,8 +61,8 @@ pub fn pretender() -> Result<Option<Pretender>, Unseen> {
     named_in(&asked, Some(&maps))
 }
 
-/// May a directory be opened by openat2(2)? The C library has no such call, so nothing that stands before it sees that; and
-/// pseudo must have seen how a directory was opened, to know what is in it.
+/// May a directory be opened by openat2(2)? The C library has no such call, so nothing that stands before it
+/// sees that; and pseudo must have seen how a directory was opened, to know what is in it.
 pub(crate) fn sees_openat2() -> bool {
     static SEES: OnceLock<bool> = OnceLock::new();
     *SEES.get_or_init(|| matches!(pretender(), Ok(None | Some(Pretender::Fakeroot))))
@@ -83,7 +83,8 @@ fn named_in(asked: &str, loaded: Option<&[u8]>) -> Result<Option<Pretender>, Uns
     Ok(None)
 }
 
-/// The id that stands for all those that a user namespace does not map; `None` where every id is shown as it is.
+/// The id that stands for all those that a user namespace does not map; `None` where every id is shown as it
+/// is.
 ///
 /// `map` is `/proc/self/uid_map` or its like, `overflow` what the system shows instead.
 fn stand_in(map: &str, overflow: u32) -> Option<u32> {

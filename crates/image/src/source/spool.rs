@@ -1,16 +1,17 @@
-//! The spool: one unlinked temporary file that holds file content unpacked from compressed or streamed sources.
+//! The spool: one unlinked temporary file that holds file content unpacked from compressed or streamed
+//! sources.
 //!
-//! Several sources append to one spool, one after another; what they appended is then read at any offset, by several
-//! threads, as the backing of their payloads.
+//! Several sources append to one spool, one after another; what they appended is then read at any offset, by
+//! several threads, as the backing of their payloads.
 //!
-//! Does **not** own: what the bytes mean, or the decision that they must be copied (an uncompressed archive in a regular
-//! file is its own backing and copies nothing).
+//! Does **not** own: what the bytes mean, or the decision that they must be copied (an uncompressed archive
+//! in a regular file is its own backing and copies nothing).
 //!
 //! Invariants
 //! 1. No file exists before the first byte (or the first [`Spool::file`]) needs one.
 //! 2. The file has no name: nothing is left behind, however the process ends.
-//! 3. Bytes appended are in the file only after [`Spool::flush`]; the readers of this module's siblings flush before
-//!    they return.
+//! 3. Bytes appended are in the file only after [`Spool::flush`]; the readers of this module's siblings flush
+//!    before they return.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,28 +1,30 @@
 //! Tar archives: one walk from the first header to the end, each member handed over as an [`Entry`].
 //!
-//! Owns: the order of headers (extended ones, then the member's own, then its content), which of them wins, the rules
-//! for names, and the refusals. `tar/header.rs` knows one header, `tar/sparse.rs` the maps of sparse files,
-//! `tar/input.rs` where bytes come from, `pax` the extended records.
+//! Owns: the order of headers (extended ones, then the member's own, then its content), which of them wins,
+//! the rules for names, and the refusals. `tar/header.rs` knows one header, `tar/sparse.rs` the maps of
+//! sparse files, `tar/input.rs` where bytes come from, `pax` the extended records.
 //!
-//! Does **not** own: what an entry becomes in an image, the order of sources, whether a hard link's target exists.
+//! Does **not** own: what an entry becomes in an image, the order of sources, whether a hard link's target
+//! exists.
 //!
 //! ```text
 //! [g: records for all] [x: records for the next] [L: long name] [K: long target]  header  content  padding
 //! '----------------------- zero or more, any order -----------------------------'
 //! ... 512 zeros 512 zeros  (whatever follows is ignored)
 //! ```
-//! For a path, in this order: `GNU.sparse.name`, pax `path`, GNU long name, the header's name. All else: pax, then the
-//! header; but an access ACL decides the permission bits, as it does when the kernel is given one.
+//! For a path, in this order: `GNU.sparse.name`, pax `path`, GNU long name, the header's name. All else: pax,
+//! then the header; but an access ACL decides the permission bits, as it does when the kernel is given one.
 //!
-//! Why not the `tar` crate: it does not hand over sparse maps (it reads holes as zeros, and knows the old GNU form
-//! only), has no global headers, no fractional or negative times, drops nothing and refuses nothing on its own, and
-//! reads each header with system calls of its own. On top of it all of this file would be needed all the same; a header
-//! of 512 bytes is its smallest part.
+//! Why not the `tar` crate: it does not hand over sparse maps (it reads holes as zeros, and knows the old GNU
+//! form only), has no global headers, no fractional or negative times, drops nothing and refuses nothing on
+//! its own, and reads each header with system calls of its own. On top of it all of this file would be needed
+//! all the same; a header of 512 bytes is its smallest part.
 //!
 //! Invariants
-//! 1. Content of an uncompressed archive in a regular file is neither read nor copied; its payload is the archive.
-//! 2. Nothing is allocated because a header says so: names and records grow with the bytes that are really there, up to
-//!    a limit (`NAME_BYTES_MAX`, `pax::LOCAL_BYTES_MAX`, `pax::SPARSE_RUNS_MAX`).
+//! 1. Content of an uncompressed archive in a regular file is neither read nor copied; its payload is the
+//!    archive.
+//! 2. Nothing is allocated because a header says so: names and records grow with the bytes that are really
+//!    there, up to a limit (`NAME_BYTES_MAX`, `pax::LOCAL_BYTES_MAX`, `pax::SPARSE_RUNS_MAX`).
 //! 3. Every step consumes bytes, so the walk ends with the archive.
 //! 4. Whatever the bytes: an entry, a warning or a [`SourceFault`], never a panic.
 //!
@@ -71,7 +73,8 @@ pub struct TarReport {
 
 /// Walks an archive and hands every entry to `sink`, every warning to `warn`.
 ///
-/// Payloads of entries may be read once this function has returned (before that, the spool may hold them in memory).
+/// Payloads of entries may be read once this function has returned (before that, the spool may hold them in
+/// memory).
 ///
 /// # Errors
 /// A [`SourceFault`] of the archive or the spool; whatever `sink` returns, which ends the walk.
@@ -151,7 +154,8 @@ impl TarReader {
     /// Opens an archive and recognises its compression.
     ///
     /// # Errors
-    /// The file cannot be opened or read; it is empty, a directory, or compressed in a way that is not supported.
+    /// The file cannot be opened or read; it is empty, a directory, or compressed in a way that is not
+    /// supported.
     pub fn open(input: TarInput, unpacking: Unpacking) -> Result<Self, SourceFault> {
         match input {
             TarInput::Path(path) => {
@@ -270,7 +274,8 @@ impl TarReader {
         }
     }
 
-    /// The next entry; `None` at the archive's end. A payload in the spool can be read after [`Spool::flush`].
+    /// The next entry; `None` at the archive's end. A payload in the spool can be read after
+    /// [`Spool::flush`].
     ///
     /// # Errors
     /// See the module's page; after an error the walk cannot go on.
@@ -327,7 +332,8 @@ impl TarReader {
         }
     }
 
-    /// The next block that is no zero block; `None` at the archive's end, with a warning if that is not marked.
+    /// The next block that is no zero block; `None` at the archive's end, with a warning if that is not
+    /// marked.
     fn header_block(&mut self, warn: &mut dyn FnMut(Warning)) -> Result<Option<Block>, SourceFault> {
         let mut block = [0; BLOCK];
         let got = self.input.block(&mut block).map_err(|e| self.unreadable(&[], e))?;
@@ -400,8 +406,8 @@ impl TarReader {
         self.skip_padding(path, size)
     }
 
-    /// Steps over the zeros that fill a block. They may be missing at the very end; then so is the end mark, and that
-    /// is warned about.
+    /// Steps over the zeros that fill a block. They may be missing at the very end; then so is the end mark,
+    /// and that is warned about.
     fn skip_padding(&mut self, path: &[u8], size: u64) -> Result<(), SourceFault> {
         let padding = size.wrapping_neg() % BLOCK as u64;
         self.input.skip(padding).map_err(|e| self.unreadable(path, e))?;
@@ -481,7 +487,8 @@ impl TarReader {
             }
             b'2' => self.symlink(std::mem::take(&mut member.raw_link), &raw_path)?,
             b'3' | b'4' => self.device(&member, &raw_path)?,
-            // A size here is not content: some writers put a link's length or a directory's blocks into the field.
+            // A size here is not content: some writers put a link's length or a directory's blocks into the
+            // field.
             b'5' => Kind::Directory,
             b'D' => {
                 self.skip_content(&raw_path, member.stored_bytes)?;

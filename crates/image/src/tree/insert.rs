@@ -127,7 +127,8 @@ impl Tree {
             let node = self.find_link_target(target)?;
             let Node { record, archived, .. } = self.nodes[node as usize];
             if !archived {
-                // The new name is not one of the source that holds the content, and may outlive those that are.
+                // The new name is not one of the source that holds the content, and may outlive those that
+                // are.
                 self.source_names.entry(node).or_insert(record);
             }
             let (dir, name) = self.make_parent(&path, &metadata, rules)?;
@@ -138,8 +139,8 @@ impl Tree {
         self.add_node(dir, &name, node, rules).map(|(_, placement)| placement)
     }
 
-    /// Adds `node` as `name` to a directory, or replaces what has that name; a directory keeps its children under a new
-    /// one. Returns the node's index.
+    /// Adds `node` as `name` to a directory, or replaces what has that name; a directory keeps its children
+    /// under a new one. Returns the node's index.
     ///
     /// # Errors
     /// When something else would replace a directory and the rules forbid it, or the tree is full.
@@ -161,7 +162,8 @@ impl Tree {
                 node.record = existing.record;
                 self.nodes[record.node as usize] = node;
                 self.records[record_index as usize].layer = rules.layer;
-                // A directory that was implied by its children, or that an archive brings once per part, is no duplicate.
+                // A directory that was implied by its children, or that an archive brings once per part, is
+                // no duplicate.
                 let placement = if placement == Placement::Duplicate { Placement::New } else { placement };
                 return Ok((record.node, placement));
             }
@@ -386,7 +388,8 @@ impl Tree {
         }
     }
 
-    /// Removes a name that an earlier layer brought; else, if it is a directory, its children are to be looked at.
+    /// Removes a name that an earlier layer brought; else, if it is a directory, its children are to be
+    /// looked at.
     fn remove_record_if_older(&mut self, record: u32, layer: u16) -> Option<u32> {
         if self.records[record as usize].layer != layer {
             self.records[record as usize].node = NONE;
@@ -407,7 +410,8 @@ impl Tree {
         Ok(Some((walk.dir(), name.to_vec())))
     }
 
-    /// The directory and last name of `path`; missing parents are made (mode 755, owner 0:0, the entry's time).
+    /// The directory and last name of `path`; missing parents are made (mode 755, owner 0:0, the entry's
+    /// time).
     fn make_parent(
         &mut self,
         path: &[u8],

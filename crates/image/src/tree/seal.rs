@@ -1,8 +1,8 @@
 //! Sealing: from a merged tree to the order in which inodes are numbered and names are packed.
 //!
-//! Children are ordered the way the kernel's readdir will return them (by hash where directories are indexed, else by
-//! name), and inodes are numbered in that order, so that `find`, `tar` and `cp` over the image read inode tables and
-//! data from front to back.
+//! Children are ordered the way the kernel's readdir will return them (by hash where directories are indexed,
+//! else by name), and inodes are numbered in that order, so that `find`, `tar` and `cp` over the image read
+//! inode tables and data from front to back.
 
 use ondisk::hash::{HashVersion, dirhash};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -16,7 +16,8 @@ pub struct Sealed {
     pub children: Vec<u32>,
     /// Per directory index: first and end index into `children`. Unreachable directories are empty.
     pub child_ranges: Vec<(u32, u32)>,
-    /// All reachable nodes but the root, each once: a directory's children in order, then each child directory's.
+    /// All reachable nodes but the root, each once: a directory's children in order, then each child
+    /// directory's.
     pub order: Vec<u32>,
     /// Directories in the same order, the root first (node indexes).
     pub directories: Vec<u32>,
@@ -34,8 +35,9 @@ impl Sealed {
 }
 
 impl Tree {
-    /// A digest of everything in the tree but the contents of files: paths, types, modes, owners, sizes, times, links,
-    /// attributes, symlink targets. The same tree has the same digest, in whatever order it was read.
+    /// A digest of everything in the tree but the contents of files: paths, types, modes, owners, sizes,
+    /// times, links, attributes, symlink targets. The same tree has the same digest, in whatever order it was
+    /// read.
     #[must_use]
     pub fn digest(&self) -> u128 {
         let mut sum: u128 = 0;
@@ -92,9 +94,9 @@ impl Tree {
         }
     }
 
-    /// Counts links and lets every reachable node point to a live name of its own, the first by path where it has
-    /// several: in which order they were read must not show. Comes before
-    /// [`digest`](Self::digest) and [`order`](Self::order).
+    /// Counts links and lets every reachable node point to a live name of its own, the first by path where it
+    /// has several: in which order they were read must not show. Comes before [`digest`](Self::digest) and
+    /// [`order`](Self::order).
     pub fn count_links(&mut self) {
         for node in &mut self.nodes {
             node.links = 0;
@@ -126,7 +128,8 @@ impl Tree {
         }
     }
 
-    /// Is the path of one record before that of another? The directories above must have their own records already.
+    /// Is the path of one record before that of another? The directories above must have their own records
+    /// already.
     fn comes_before(&self, one: u32, other: u32) -> bool {
         let (one, other) = (&self.records[one as usize], &self.records[other as usize]);
         if one.dir == other.dir {
@@ -135,8 +138,8 @@ impl Tree {
         self.path_in(one.dir, self.name(one)) < self.path_in(other.dir, self.name(other))
     }
 
-    /// Numbers attribute sets by their content instead of by the order in which they were met, and joins those that
-    /// have become equal. Comes after the last [`intern_xattrs`](Self::intern_xattrs).
+    /// Numbers attribute sets by their content instead of by the order in which they were met, and joins
+    /// those that have become equal. Comes after the last [`intern_xattrs`](Self::intern_xattrs).
     pub fn order_xattr_sets(&mut self) {
         let mut order: Vec<u32> = (0..self.xattr_sets.len() as u32).collect();
         order.sort_by(|&a, &b| self.xattr_sets[a as usize].cmp(&self.xattr_sets[b as usize]));

@@ -16,7 +16,8 @@ use crate::source::dir::open_beneath;
 use crate::source::entry::DataRun;
 use crate::tree::{Content, PayloadRecord};
 
-/// Bytes that are read and written at once: large enough to make calls cheap, small enough to stay in a core's cache.
+/// Bytes that are read and written at once: large enough to make calls cheap, small enough to stay in a
+/// core's cache.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
 
 /// A directory that contents are read from.
@@ -45,8 +46,8 @@ impl Writer<'_, '_> {
         let plan = self.plan;
         let bs = self.bs() as u64;
         let batch_blocks = BATCH_BYTES as u64 / bs;
-        // The row being collected: first and end block. Its job begins where the last one ended, so that the jobs
-        // together pass every file, also those without blocks.
+        // The row being collected: first and end block. Its job begins where the last one ended, so that the
+        // jobs together pass every file, also those without blocks.
         let mut row: Option<(u64, u64)> = None;
         let mut covered = 0;
         let mut close = |row: &mut Option<(u64, u64)>, end: u32, jobs: &mut Vec<Job>| {
@@ -110,8 +111,8 @@ enum Trouble {
     Grew,
 }
 
-/// By fstat, whose answer pseudo leaves alone for descriptors that it does not know; of the standard library's statx it would
-/// want to know the path.
+/// By fstat, whose answer pseudo leaves alone for descriptors that it does not know; of the standard
+/// library's statx it would want to know the path.
 fn size_of(file: &File) -> Result<u64, Trouble> {
     rustix::fs::fstat(file).map(|stat| stat.st_size as u64).map_err(|errno| Trouble::Refused(errno.into()))
 }
@@ -281,7 +282,8 @@ impl<'c, 'w, 't> Copier<'c, 'w, 't> {
         is_last: bool,
     ) -> Result<(), Trouble> {
         use std::os::unix::fs::FileExt;
-        // Whatever is found out about the size, the content is filled: the buffer still holds other files' bytes.
+        // Whatever is found out about the size, the content is filled: the buffer still holds other files'
+        // bytes.
         let mut judged = Ok(());
         if self.file.as_ref().is_none_or(|(node, _)| *node != node_index) {
             let fd = self.open(node_index, source).map_err(|e| Trouble::Refused(e.into()))?;

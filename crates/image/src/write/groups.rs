@@ -120,7 +120,8 @@ impl Writer<'_, '_> {
         bitmap
     }
 
-    /// Does the group hold nothing but what its descriptor and the superblock imply? Then its bitmap need not exist.
+    /// Does the group hold nothing but what its descriptor and the superblock imply? Then its bitmap need not
+    /// exist.
     fn has_only_implied_blocks(&self, group: u32) -> bool {
         let geometry = self.plan.geometry();
         if group + 1 == geometry.groups {

@@ -1,4 +1,5 @@
-//! Blocks for what is a hole, and changes of what a range of a file is: what writing back, fallocate and punching need.
+//! Blocks for what is a hole, and changes of what a range of a file is: what writing back, fallocate and
+//! punching need.
 //!
 //! With clusters the blocks of a file stand at the same places in a logical and in its physical cluster:
 //!
@@ -30,11 +31,13 @@ pub struct Want {
 }
 
 impl Change<'_> {
-    /// Gives blocks to the hole of `len` blocks at `lblk`, as many from its front as lie in one run. The caller holds `mapping` of
-    /// the file's data exclusively, if it has any. Needs [`map_credits`](Self::map_credits).
+    /// Gives blocks to the hole of `len` blocks at `lblk`, as many from its front as lie in one run. The
+    /// caller holds `mapping` of the file's data exclusively, if it has any. Needs
+    /// [`map_credits`](Self::map_credits).
     ///
     /// # Errors
-    /// No space, for the blocks or the map; the file is too large; or a block of the map cannot be read. Nothing was changed.
+    /// No space, for the blocks or the map; the file is too large; or a block of the map cannot be read.
+    /// Nothing was changed.
     pub fn map_hole(&self, node: &Arc<Node>, lblk: Lblk, len: u32, want: Want) -> Result<Mapped, Fault> {
         let before = self.edit.changes();
         let mut values = self.hand_over(node);
@@ -160,12 +163,13 @@ impl Change<'_> {
         }
     }
 
-    /// Gives all that is mapped in a range of blocks this state; at most a few extents at a time: where to go on, or `None` when all
-    /// is done. Holes stay holes. The caller holds `mapping` as for [`map_hole`](Self::map_hole). Needs
-    /// [`state_credits`](Self::state_credits).
+    /// Gives all that is mapped in a range of blocks this state; at most a few extents at a time: where to go
+    /// on, or `None` when all is done. Holes stay holes. The caller holds `mapping` as for
+    /// [`map_hole`](Self::map_hole). Needs [`state_credits`](Self::state_credits).
     ///
     /// # Errors
-    /// No space for the map: nothing has its new state. Or a block of it cannot be read: extents before that one have theirs.
+    /// No space for the map: nothing has its new state. Or a block of it cannot be read: extents before that
+    /// one have theirs.
     pub fn set_state(
         &self,
         node: &Arc<Node>,
@@ -184,8 +188,9 @@ impl Change<'_> {
         done.map_err(|fault| edit_fault(node.ino(), fault))
     }
 
-    /// Unmaps and frees what is mapped in a range of blocks: a bounded part, from its end backwards. Where what is left ends, or
-    /// `None` when all is done. Nothing of it is in memory. Needs [`cut_credits`](Self::cut_credits).
+    /// Unmaps and frees what is mapped in a range of blocks: a bounded part, from its end backwards. Where
+    /// what is left ends, or `None` when all is done. Nothing of it is in memory. Needs
+    /// [`cut_credits`](Self::cut_credits).
     ///
     /// # Errors
     /// As [`cut`](Self::cut).
@@ -215,13 +220,15 @@ impl Change<'_> {
         let given_back = self.free(&space, &map, &gone, is_meta).and(space.freed()).map_err(Fault::of(ino));
         space.settle(&mut values);
         if let Some(data) = &data {
-            // Also what was learnt since the caller forgot it: of whole extents that writing back converts elsewhere in them.
+            // Also what was learnt since the caller forgot it: of whole extents that writing back converts
+            // elsewhere in them.
             gone.iter().for_each(|(lblk, _, len)| data.forget(self.shared(), self.alloc, Lblk(lblk.0), *len));
             self.promise_again(data, &map, &gone)?;
         }
         let left = left.map_err(|fault| edit_fault(ino, fault))?;
         if let Err(fault) = given_back {
-            // What is damaged is unmapped, and lost at worst. What could not be read is not damaged: this is half of a change.
+            // What is damaged is unmapped, and lost at worst. What could not be read is not damaged: this is
+            // half of a change.
             if matches!(fault, Fault::Corrupt(_)) {
                 self.edit.settle(before);
             }
@@ -230,8 +237,8 @@ impl Change<'_> {
         Ok(left)
     }
 
-    /// Reads what [`punch`](Self::punch) of a range of blocks is going to look at, so that it is unlikely to fail half-way: the map there,
-    /// and the bitmaps. No handle is needed.
+    /// Reads what [`punch`](Self::punch) of a range of blocks is going to look at, so that it is unlikely to
+    /// fail half-way: the map there, and the bitmaps. No handle is needed.
     ///
     /// # Errors
     /// A block cannot be read.

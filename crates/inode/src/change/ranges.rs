@@ -1,7 +1,9 @@
-//! Moving what a file has to other places in it, as collapsing and inserting ranges do: a bounded part per call.
+//! Moving what a file has to other places in it, as collapsing and inserting ranges do: a bounded part per
+//! call.
 //!
-//! Does **not** own: sizes, what is known of the file in memory (its bytes, its extents' status), the hole that is moved into.
-//! With clusters the caller sees to it that places and distances are whole clusters, as a logical cluster has one physical one.
+//! Does **not** own: sizes, what is known of the file in memory (its bytes, its extents' status), the hole
+//! that is moved into. With clusters the caller sees to it that places and distances are whole clusters, as a
+//! logical cluster has one physical one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,9 +16,9 @@ use crate::live::Node;
 use crate::{Fault, Shared};
 
 impl Change<'_> {
-    /// Moves everything from logical block `from` on by `by` blocks towards the front, into the hole there: a bounded part, from
-    /// the front on. Where to go on, with another handle, or `None` when all is done. Needs
-    /// [`shift_credits`](Self::shift_credits).
+    /// Moves everything from logical block `from` on by `by` blocks towards the front, into the hole there: a
+    /// bounded part, from the front on. Where to go on, with another handle, or `None` when all is done.
+    /// Needs [`shift_credits`](Self::shift_credits).
     ///
     /// # Errors
     /// Nothing was moved by this step: a block of the map cannot be read, or there is no hole before `from`.
@@ -27,14 +29,14 @@ impl Change<'_> {
         self.shift(node, |map, editor| map.shift_left_step(editor, from, by, u32::MAX))
     }
 
-    /// Moves everything in `range`, which ends at 2^32 first, by `by` blocks towards the back: a bounded part, from the end
-    /// backwards. Where what is left to do ends (call again with that end and another handle), or `None` when all is done.
-    /// Needs [`shift_credits`](Self::shift_credits).
+    /// Moves everything in `range`, which ends at 2^32 first, by `by` blocks towards the back: a bounded
+    /// part, from the end backwards. Where what is left to do ends (call again with that end and another
+    /// handle), or `None` when all is done. Needs [`shift_credits`](Self::shift_credits).
     ///
     /// # Errors
-    /// Nothing was moved by this step: the last block would be one that no file has ([`Fault::TooLarge`]) or there is no space
-    /// to split an extent, either of which only the first step says; a block of the map cannot be read, or there is no hole
-    /// behind `range`.
+    /// Nothing was moved by this step: the last block would be one that no file has ([`Fault::TooLarge`]) or
+    /// there is no space to split an extent, either of which only the first step says; a block of the map
+    /// cannot be read, or there is no hole behind `range`.
     ///
     /// # Panics
     /// When the inode has no extents, or `by` is 0.
@@ -42,7 +44,8 @@ impl Change<'_> {
         self.shift(node, |map, editor| map.shift_right_step(editor, range, by, u32::MAX))
     }
 
-    /// Blocks that one step of [`shift_left`](Self::shift_left) or [`shift_right`](Self::shift_right) may change.
+    /// Blocks that one step of [`shift_left`](Self::shift_left) or [`shift_right`](Self::shift_right) may
+    /// change.
     #[must_use]
     pub fn shift_credits(shared: &Shared) -> u32 {
         // The tree; and a bitmap for each node that is made or given back.

@@ -1,5 +1,5 @@
-//! Giving an inode another map as a whole, as recovery has it from fast commits: first the blocks of all inodes, then the trees,
-//! whose own blocks are chosen among what is left.
+//! Giving an inode another map as a whole, as recovery has it from fast commits: first the blocks of all
+//! inodes, then the trees, whose own blocks are chosen among what is left.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use crate::Fault;
 use crate::live::Node;
 
 impl Change<'_> {
-    /// Frees what `old` maps and `new` does not, takes what `new` maps and `old` does not, and counts both in i_blocks.
+    /// Frees what `old` maps and `new` does not, takes what `new` maps and `old` does not, and counts both in
+    /// i_blocks.
     ///
     /// # Errors
     /// What is freed is not in use, what is taken is; or a bitmap cannot be read.
@@ -36,10 +37,12 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Makes the tree of an inode with extents anew: `pieces`, and nothing else. `has_room` is asked before each of them.
+    /// Makes the tree of an inode with extents anew: `pieces`, and nothing else. `has_room` is asked before
+    /// each of them.
     ///
     /// # Errors
-    /// No space for the tree; [`Fault::NoSpace`] too when there is no room; or a block of the old tree cannot be read.
+    /// No space for the tree; [`Fault::NoSpace`] too when there is no room; or a block of the old tree cannot
+    /// be read.
     pub fn rebuild_map(
         &self,
         node: &Arc<Node>,

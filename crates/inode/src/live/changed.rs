@@ -10,10 +10,11 @@
 //!
 //! Invariants
 //! 1. All inodes of a table block are listed in one part, each in a turn of its own.
-//! 2. An inode that is in a whole is not listed, and may be changed and listed again. Of a block, what was listed before the turns that
-//!    went into its last whole is in that or gone; what was listed after them is newer.
-//! 3. An inode that a whole has stays in memory until that is written, by `changed_in`: the whole does not hold it, since letting a
-//!    million inodes go would cost the commit as much as writing them.
+//! 2. An inode that is in a whole is not listed, and may be changed and listed again. Of a block, what was
+//!    listed before the turns that went into its last whole is in that or gone; what was listed after them is
+//!    newer.
+//! 3. An inode that a whole has stays in memory until that is written, by `changed_in`: the whole does not
+//!    hold it, since letting a million inodes go would cost the commit as much as writing them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,8 +58,8 @@ impl Dirty {
         self.turns += 1;
     }
 
-    /// A new table block, if so many inodes that were listed before the last one are all that it has; and where in the list they
-    /// begin.
+    /// A new table block, if so many inodes that were listed before the last one are all that it has; and
+    /// where in the list they begin.
     fn whole_block(&self, of_block: usize) -> Option<(Pblk, usize)> {
         let at = self.nodes.len().checked_sub(of_block + 1)?;
         let nodes = &self.nodes[at..at + of_block];
@@ -71,8 +72,8 @@ impl Dirty {
         (are_all && is_new).then_some((block, at))
     }
 
-    /// Of those that are [all of a block](Self::whole_block) and begin here the ones that `take` takes are listed no more: `bytes` has
-    /// them. The others stay, each with its turn.
+    /// Of those that are [all of a block](Self::whole_block) and begin here the ones that `take` takes are
+    /// listed no more: `bytes` has them. The others stay, each with its turn.
     fn make_whole(
         &mut self,
         (block, at): (Pblk, usize),
@@ -91,7 +92,8 @@ impl Dirty {
         self.wholes.push(Whole { block, since, filled: Filled::new(bytes) });
     }
 
-    /// The wholes, of one block the last, by their blocks; and the inodes that were listed, with the older ones of a number first.
+    /// The wholes, of one block the last, by their blocks; and the inodes that were listed, with the older
+    /// ones of a number first.
     fn sort(&mut self) {
         self.wholes.reverse();
         self.wholes.sort_by_key(|whole| whole.block);
@@ -145,7 +147,8 @@ pub struct Editing<'a> {
     values: MutexGuard<'a, Values>,
 }
 
-/// What an inode has no room for is not kept in memory either: stat(2) shows the same before and after the inode was evicted.
+/// What an inode has no room for is not kept in memory either: stat(2) shows the same before and after the
+/// inode was evicted.
 impl Drop for Editing<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -244,8 +247,9 @@ impl Live {
         self.dirty_blocks.load(Ordering::Relaxed) + self.quota().map_or(0, Quota::blocks_to_come)
     }
 
-    /// Ends the list of the running transaction, of which no handle is open any more but this: what is changed from here on
-    /// belongs to the next one. What the inodes of the list cost goes into the quota files.
+    /// Ends the list of the running transaction, of which no handle is open any more but this: what is
+    /// changed from here on belongs to the next one. What the inodes of the list cost goes into the quota
+    /// files.
     ///
     /// # Errors
     /// A block of a quota file cannot be read.
@@ -262,8 +266,8 @@ impl Live {
         counted
     }
 
-    /// Writes the inodes of the frozen list into their table blocks, while the next transaction runs: nothing else changes these
-    /// blocks.
+    /// Writes the inodes of the frozen list into their table blocks, while the next transaction runs: nothing
+    /// else changes these blocks.
     ///
     /// # Errors
     /// A table block cannot be read.
@@ -401,7 +405,8 @@ mod tests {
         }
     }
 
-    /// One block is begun, another one made whole meanwhile, and the first one too; then an inode of the second changes.
+    /// One block is begun, another one made whole meanwhile, and the first one too; then an inode of the
+    /// second changes.
     #[test]
     fn what_is_listed_after_a_whole_is_newer_whatever_was_taken_off_the_list() {
         let mut dirty = Dirty { fresh: vec![Pblk(7), Pblk(9)], ..Dirty::default() };

@@ -1,7 +1,7 @@
 //! The inodes in memory, by number, and which of them go when memory is short.
 //!
-//! Threads that work in directories of their own come for these again and again, and directories made one after the other are in one
-//! row: what a thread came for last it has at hand, without the row's lock.
+//! Threads that work in directories of their own come for these again and again, and directories made one
+//! after the other are in one row: what a thread came for last it has at hand, without the row's lock.
 //!
 //! ```text
 //! shard 0..63:  row 5 -> inodes [80 | 81 | -- | 83 | ...]     16 neighbours together: a thread with many files
@@ -33,12 +33,13 @@ const ROW: u32 = 16;
 const NEIGHBOURS: u32 = 16;
 /// Rows looked at per call of the shrinker.
 const SCAN_MAX: usize = 1 << 10;
-/// Rows of a shard with inodes that are not written, one after the other, before the shrinker goes on to the next: what came later is not
-/// either.
+/// Rows of a shard with inodes that are not written, one after the other, before the shrinker goes on to the
+/// next: what came later is not either.
 const UNWRITTEN_MAX: usize = 4;
 /// Inodes that a shard charges for together.
 const CHARGED: usize = 16;
-/// Memory that an inode takes, roughly: values, body, its place in the table, and the snapshot that nearly each has.
+/// Memory that an inode takes, roughly: values, body, its place in the table, and the snapshot that nearly
+/// each has.
 const NODE_BYTES: usize = size_of::<Node>() + 64 + size_of::<Inode>() + 112;
 
 type Row = [Option<Arc<Node>>; ROW as usize];

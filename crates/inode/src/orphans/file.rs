@@ -79,7 +79,8 @@ impl Slot {
 struct Slots {
     place: Pblk,
     slots: Box<[AtomicU32]>,
-    /// Where the next search begins: the slot that was given back to all last, or the one behind the last claim. Or [`FULL`].
+    /// Where the next search begins: the slot that was given back to all last, or the one behind the last
+    /// claim. Or [`FULL`].
     next: AtomicU32,
     is_changed: AtomicBool,
     /// No slot was [`KEPT`] on disk.
@@ -116,11 +117,12 @@ impl OrphanFile {
         Some(slot)
     }
 
-    /// Claims a free slot; threads with different numbers begin in different blocks. `None`: others have all of them, or had each
-    /// one at the moment that it was looked at.
+    /// Claims a free slot; threads with different numbers begin in different blocks. `None`: others have all
+    /// of them, or had each one at the moment that it was looked at.
     #[inline]
     pub(crate) fn claim(&self, ino: Ino, thread: u32) -> Option<Slot> {
-        // Numbers that follow each other are far apart then; the upper half of the product is below the number of blocks.
+        // Numbers that follow each other are far apart then; the upper half of the product is below the
+        // number of blocks.
         let spread = u64::from(thread.wrapping_mul(GOLDEN));
         let first = ((spread * self.blocks.len() as u64) >> 32) as usize;
         let block = self.blocks.get(first)?;
@@ -178,7 +180,8 @@ impl OrphanFile {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Writes the slots that changed into their blocks, as part of the transaction that ends here: no handle is open but `edit`.
+    /// Writes the slots that changed into their blocks, as part of the transaction that ends here: no handle
+    /// is open but `edit`.
     ///
     /// # Errors
     /// A block had to be read again, and cannot be.
@@ -235,8 +238,8 @@ impl Slots {
             return None;
         }
         self.search(first as usize, ino).or_else(|| {
-            // A slot behind the search may have been given back meanwhile. One that is from here on takes the mark away; one that
-            // was before is found now.
+            // A slot behind the search may have been given back meanwhile. One that is from here on takes the
+            // mark away; one that was before is found now.
             self.next.swap(FULL, Ordering::AcqRel);
             self.search(0, ino)
         })

@@ -5,9 +5,10 @@
 //!                             '---- a run that is not much shorter than the one before is merged into it, the newer bytes win
 //! ```
 //!
-//! A commit brings its blocks in order, so adding them is one run more, and writing them home one merge of what is there: few
-//! large transactions move no block twice, many small ones each block some times. The last transaction stands apart: what was before it can
-//! go home alone, so that each large transaction is followed by about as much, and none by two ([`Extent::BeforeLast`]).
+//! A commit brings its blocks in order, so adding them is one run more, and writing them home one merge of
+//! what is there: few large transactions move no block twice, many small ones each block some times. The last
+//! transaction stands apart: what was before it can go home alone, so that each large transaction is followed
+//! by about as much, and none by two ([`Extent::BeforeLast`]).
 //!
 //! Invariants
 //! 1. A run has each block once, in the order of places, and is more than twice as long as the next one.
@@ -27,8 +28,8 @@ const WRITE_MAX: usize = 256;
 /// Writes home that are handed to the device together.
 const BATCH_MAX: usize = 64;
 
-/// The newest committed bytes of each block that the device has not got. What a block had before does not matter any more: what is newer
-/// is in the log until it is home.
+/// The newest committed bytes of each block that the device has not got. What a block had before does not
+/// matter any more: what is newer is in the log until it is home.
 #[derive(Default)]
 pub(super) struct Checkpoint {
     /// Of transactions before the last one.
@@ -203,7 +204,8 @@ mod tests {
 
     use super::*;
 
-    /// Transactions of any size, some of whose blocks are freed: home gets the newest bytes of each block, once.
+    /// Transactions of any size, some of whose blocks are freed: home gets the newest bytes of each block,
+    /// once.
     #[test]
     fn the_newest_bytes_of_each_block_go_home() {
         let mut random = 5u32;

@@ -75,8 +75,8 @@ impl<'j> Handle<'j> {
         })
     }
 
-    /// Asks for room for `credits` more blocks. `false`: the transaction has none; end this handle at a consistent point and
-    /// start another.
+    /// Asks for room for `credits` more blocks. `false`: the transaction has none; end this handle at a
+    /// consistent point and start another.
     #[must_use]
     pub fn extend(&self, credits: u32) -> bool {
         let running = self.journal.running.lock();
@@ -102,8 +102,8 @@ impl<'j> Handle<'j> {
         self.left.get() >= credits && blocks + credits <= self.journal.transaction_max
     }
 
-    /// An operation failed and does not go on. Was something of it changed and not taken back, the transaction must not be
-    /// committed: the journal is aborted, before this handle ends.
+    /// An operation failed and does not go on. Was something of it changed and not taken back, the
+    /// transaction must not be committed: the journal is aborted, before this handle ends.
     pub fn fail(&self, cause: &dyn std::fmt::Display) {
         if self.changes.get() > 0 {
             self.journal.abort(format!("an operation failed half-way: {cause}"));
@@ -219,7 +219,8 @@ impl Drop for Handle<'_> {
             return;
         }
         if std::thread::panicking() {
-            // Half an operation is in the transaction. Before the handle ends: a commit that waits for it must find this.
+            // Half an operation is in the transaction. Before the handle ends: a commit that waits for it
+            // must find this.
             self.journal.abort("an operation panicked half-way, which is a defect".to_owned());
         }
         let given = self.given.get();

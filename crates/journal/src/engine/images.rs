@@ -34,7 +34,8 @@ pub(super) struct Image {
     pub(super) has_sum: bool,
     /// It leaves as it is, with this checksum in the log.
     pub(super) is_ready: bool,
-    /// What the log gets, if there is one: held from where the bytes' count was at hand, since that is far away when it is written.
+    /// What the log gets, if there is one: held from where the bytes' count was at hand, since that is far
+    /// away when it is written.
     pub(super) logged: Bytes,
     /// Of that.
     pub(super) checksum: u32,
@@ -57,8 +58,9 @@ impl Image {
     }
 }
 
-/// Blocks in the order of their places, which is how the checkpoint writes them, each once: of one that was taken twice the later. On a
-/// damaged file system an inode's block may be a directory's, too: the later one has the inode.
+/// Blocks in the order of their places, which is how the checkpoint writes them, each once: of one that was
+/// taken twice the later. On a damaged file system an inode's block may be a directory's, too: the later one
+/// has the inode.
 pub(super) fn in_order(mut parts: [Vec<Image>; 2]) -> Vec<Image> {
     let before = parts[0].len();
     let place = |at: u32| (at as usize).checked_sub(before).map_or((0, at as usize), |at| (1, at));
@@ -88,7 +90,8 @@ const SOON: usize = 8;
 /// Blocks that are copied together.
 const TOGETHER: usize = 16;
 
-/// Makes the blocks ready to leave, with their checksums, their own and the log's. `busy`: see [`pieces::each`].
+/// Makes the blocks ready to leave, with their checksums, their own and the log's. `busy`: see
+/// [`pieces::each`].
 pub(super) fn make_ready(
     client: &dyn Client,
     images: &mut [Image],

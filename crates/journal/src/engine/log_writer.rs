@@ -59,8 +59,8 @@ pub(super) struct LogChecksums {
 }
 
 impl LogChecksums {
-    /// A block as it is logged, if that is different from the block, and the checksum of what is logged: one that begins like a
-    /// block of the journal is logged with that word zeroed.
+    /// A block as it is logged, if that is different from the block, and the checksum of what is logged: one
+    /// that begins like a block of the journal is logged with that word zeroed.
     pub(super) fn of(&self, block: &[u8]) -> (Option<Bytes>, u32) {
         let escaped = needs_escape(block).then(|| {
             let mut logged = Bytes::copy_of(block);
@@ -103,8 +103,9 @@ impl LogChecksums {
     }
 }
 
-/// The features of a log that is written from now on. As the kernel: what the file system calls for is added, checksums that it does
-/// not call for go; 64BIT and REVOKE stay once they are there. REVOKE itself is added with the first revoke record.
+/// The features of a log that is written from now on. As the kernel: what the file system calls for is added,
+/// checksums that it does not call for go; 64BIT and REVOKE stay once they are there. REVOKE itself is added
+/// with the first revoke record.
 ///
 /// | the file system has | the log gets |
 /// |---|---|
@@ -191,8 +192,8 @@ impl LogWriter {
         Ok(writer)
     }
 
-    /// Blocks that a transaction may have: half of the log, without what describes them. A commit that finds no room empties the
-    /// log first, so all of it would do; but then every commit did.
+    /// Blocks that a transaction may have: half of the log, without what describes them. A commit that finds
+    /// no room empties the log first, so all of it would do; but then every commit did.
     pub(super) fn transaction_max(&self) -> u32 {
         let all = (self.sb.log_end() - self.sb.first).saturating_sub(SPARE_BLOCKS);
         let part = if self.has_all { all } else { all / 2 };
@@ -227,8 +228,8 @@ impl LogWriter {
         LogChecksums { format: self.format, tid: self.tid }
     }
 
-    /// Writes the next transaction and makes it durable; its images were made ready by [`checksums`](Self::checksums), and what they have
-    /// for the log is taken. How many blocks.
+    /// Writes the next transaction and makes it durable; its images were made ready by
+    /// [`checksums`](Self::checksums), and what they have for the log is taken. How many blocks.
     pub(super) fn write(
         &mut self,
         images: &mut [Image],
@@ -296,8 +297,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Nothing in the log is needed any more: it begins where the next transaction goes. Durable, as before any of its blocks
-    /// is used again.
+    /// Nothing in the log is needed any more: it begins where the next transaction goes. Durable, as before
+    /// any of its blocks is used again.
     pub(super) fn move_tail_to_head(&mut self) -> Result<(), Failure> {
         self.last = None;
         if self.sb.sequence == self.tid && self.sb.start == self.head {
@@ -306,7 +307,8 @@ impl LogWriter {
         self.write_tail()
     }
 
-    /// As [`move_tail_to_head`](Self::move_tail_to_head), when nothing is needed any more but the last transaction.
+    /// As [`move_tail_to_head`](Self::move_tail_to_head), when nothing is needed any more but the last
+    /// transaction.
     pub(super) fn move_tail_to_last(&mut self) -> Result<(), Failure> {
         let Some(Logged { start, len, tid }) = self.last else { return self.move_tail_to_head() };
         if (self.sb.start, self.sb.sequence) == (start, tid) {

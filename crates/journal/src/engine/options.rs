@@ -47,8 +47,8 @@ pub struct Options {
     pub no_barriers: bool,
     /// Blocks of a transaction at most; 0 for half of the log.
     pub transaction_max: u32,
-    /// Bytes of committed blocks that may wait in memory to be written home, before a checkpoint is due; 0 for as many as the
-    /// log holds.
+    /// Bytes of committed blocks that may wait in memory to be written home, before a checkpoint is due; 0
+    /// for as many as the log holds.
     pub pinned_bytes_max: usize,
     /// A thread calls [`Journal::commit`] when [`Journal::wait_for_work`] returns; without one, the operation
     /// that fills a transaction commits it.
@@ -65,9 +65,9 @@ pub struct Options {
     pub sabotage: Sabotage,
 }
 
-/// The first transaction takes the place of the fast commits that wait in a log: it gets the number that they stand for. Until
-/// its commit block is durable they count, from then on it does, so that they can be written back in one step. It may fill the
-/// log, which holds nothing else.
+/// The first transaction takes the place of the fast commits that wait in a log: it gets the number that they
+/// stand for. Until its commit block is durable they count, from then on it does, so that they can be written
+/// back in one step. It may fill the log, which holds nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Supersede {
     /// The transaction that the fast commits stand for.

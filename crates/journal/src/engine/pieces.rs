@@ -13,7 +13,8 @@ const THREADS_MAX: usize = 4;
 /// keep their CPUs, unless they occupy all of them.
 pub(super) fn each<T: Send>(all: &mut [T], busy: usize, each: impl Fn(&mut [T]) + Sync) {
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    // Where none is free each gives a part: a system leaves the caller on one, whose own thread would fall behind the others.
+    // Where none is free each gives a part: a system leaves the caller on one, whose own thread would fall
+    // behind the others.
     let free = if busy < cpus { cpus - busy } else { cpus };
     let helpers = free.min(THREADS_MAX).min(all.len() / (4 * PIECE)).saturating_sub(1);
     if helpers == 0 {

@@ -119,8 +119,8 @@ fn log_features(device: &Arc<MemDevice>) -> String {
     crate::read_superblock(log(device).view(), &Target::new(0, BlockSize::MIN)).unwrap().features.to_string()
 }
 
-/// ext3, and ext4 without 64bit or metadata_csum, got a log with both for good, which old kernels refuse. The right column is what
-/// the kernel (6.18) leaves after mount, change, umount.
+/// ext3, and ext4 without 64bit or metadata_csum, got a log with both for good, which old kernels refuse. The
+/// right column is what the kernel (6.18) leaves after mount, change, umount.
 #[test]
 fn a_log_gets_the_features_that_its_file_system_calls_for() {
     for (is_wide, has_checksums, before_revoke) in [
@@ -150,7 +150,8 @@ fn a_log_gets_the_features_that_its_file_system_calls_for() {
     }
 }
 
-/// Checksums that the file system does not call for any more (tune2fs -O ^metadata_csum) go, wide block numbers stay: as the kernel.
+/// Checksums that the file system does not call for any more (tune2fs -O ^metadata_csum) go, wide block
+/// numbers stay: as the kernel.
 #[test]
 fn a_log_loses_checksums_that_its_file_system_does_not_call_for() {
     let device = device();
@@ -207,8 +208,8 @@ fn what_is_committed_is_in_the_log_and_what_is_checkpointed_at_home() {
     assert!(plan.superblock.is_clean());
 }
 
-/// What was committed before the last transaction goes home, and the log begins with that one: it is there after a power cut, newer than
-/// what is at home.
+/// What was committed before the last transaction goes home, and the log begins with that one: it is there
+/// after a power cut, newer than what is at home.
 #[test]
 fn room_is_made_with_what_was_before_the_last_transaction() {
     let device = device();

@@ -75,7 +75,8 @@ impl Transaction {
         revokes
     }
 
-    /// The blocks to log, and where in the cache they were; in any order. One that was freed and used again may be there twice.
+    /// The blocks to log, and where in the cache they were; in any order. One that was freed and used again
+    /// may be there twice.
     pub(super) fn take_blocks(&self) -> Vec<(Pblk, Hint, Seal)> {
         let mut changes = self.changes.lock();
         let Changes { blocks, revokes } = &mut *changes;

@@ -139,7 +139,8 @@ fn what_is_left_of_an_older_round_ends_the_log() {
     assert_eq!((plan.transactions.len(), plan.unfinished), (1, None));
 }
 
-/// Ids that fit, checksums that do not, and a commit in the past: the log of a file system that was here before.
+/// Ids that fit, checksums that do not, and a commit in the past: the log of a file system that was here
+/// before.
 #[test]
 fn a_stale_tail_with_ids_that_fit_is_left_alone() {
     for checksums in [Checksums::V2, Checksums::V3] {

@@ -58,7 +58,8 @@ pub(super) fn row(case: Case, policy: Policy, runs: &[Outcome]) -> Row {
     }
 }
 
-/// Of each scan the shortest of its runs: they did the same, and whatever else happened made it longer. `None` if runs differ.
+/// Of each scan the shortest of its runs: they did the same, and whatever else happened made it longer.
+/// `None` if runs differ.
 fn own_ns(runs: &[Outcome]) -> Option<Vec<u64>> {
     let (first, rest) = runs.split_first()?;
     let differs = |run: &Outcome| {

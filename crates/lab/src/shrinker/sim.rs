@@ -54,8 +54,9 @@ struct Shape {
 }
 
 impl Shape {
-    /// What is appended goes to disk a turn of writeback at a time, and in one piece: that is what delayed allocation is for.
-    /// Dirty are four fifths of what was written and is in memory, as `dirty_ratio` was 80 in the study of 2014.
+    /// What is appended goes to disk a turn of writeback at a time, and in one piece: that is what delayed
+    /// allocation is for. Dirty are four fifths of what was written and is in memory, as `dirty_ratio` was 80
+    /// in the study of 2014.
     fn of(case: Case, scale: f64) -> Self {
         let times = |count: u64| ((count as f64 * scale) as u64).max(1);
         match case {
@@ -119,8 +120,8 @@ impl File {
         Appended { back: self.back, stride: self.stride, extent: self.extent }
     }
 
-    /// Writes so many blocks, and has them on disk; then so many that are dirty, one by one as callers do, but most of them without
-    /// being asked what they are: nothing is known there but the hole behind.
+    /// Writes so many blocks, and has them on disk; then so many that are dirty, one by one as callers do,
+    /// but most of them without being asked what they are: nothing is known there but the hole behind.
     fn grow(&mut self, (on_disk, dirty): (u32, u32)) {
         while self.back < on_disk {
             let Ok(delayed) = self.inode.delay(Lblk(self.next), self.extent, &mut self.source());

@@ -1,5 +1,5 @@
-//! Changing maps without extents: numbers are entered into the indirect block that they belong to, and taken out from the
-//! end of the file backwards.
+//! Changing maps without extents: numbers are entered into the indirect block that they belong to, and taken
+//! out from the end of the file backwards.
 
 use std::ops::Range;
 
@@ -138,8 +138,8 @@ pub(crate) fn insert(
     Ok(len as u32)
 }
 
-/// Makes the indirect blocks that are missing below `level` of a way, the numbers in the lowest, and enters the highest into
-/// `parent`.
+/// Makes the indirect blocks that are missing below `level` of a way, the numbers in the lowest, and enters
+/// the highest into `parent`.
 fn add_blocks(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -207,7 +207,8 @@ pub(crate) fn remove_step(
     let reached = range.end;
     let mut remover = Remover { editor, range, left: runs_max.max(1), reached, freed };
     for level in (0..3u32).rev() {
-        // The tree with `level` levels below its root block maps a^(level+1) blocks behind those of the smaller trees.
+        // The tree with `level` levels below its root block maps a^(level+1) blocks behind those of the
+        // smaller trees.
         let first = DIRECT + (1..=level).map(|below| a.pow(below)).sum::<u64>();
         let slot = DIRECT + u64::from(level);
         let block = Pblk(get(&map.i_block, slot).into());
@@ -266,8 +267,8 @@ impl Remover<'_, '_> {
         at..to
     }
 
-    /// Unmaps below an indirect block with `level` levels below it, whose first logical block is `first`. Is nothing left in
-    /// it? Then it is not changed: the caller takes it out and frees it.
+    /// Unmaps below an indirect block with `level` levels below it, whose first logical block is `first`. Is
+    /// nothing left in it? Then it is not changed: the caller takes it out and frees it.
     fn below(&mut self, map: &mut FileMap, block: Pblk, level: u32, first: u64) -> Result<bool, EditFault> {
         if !lies_inside(self.editor.buffers, block, 1) {
             return Err(outside(first as u32, block).into());

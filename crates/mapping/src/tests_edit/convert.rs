@@ -33,7 +33,8 @@ fn map_with(toy: &Toy, depth: u32, entries: u32) -> (FileMap, Model, u32) {
     (map, model, 2 * (before + entries))
 }
 
-/// As writeback does it: 16 blocks at a time, from the front. One entry more, once; and not a block for the tree.
+/// As writeback does it: 16 blocks at a time, from the front. One entry more, once; and not a block for the
+/// tree.
 #[test]
 fn from_the_front_one_more_entry_is_enough() {
     for (depth, room) in [(0, 4), (1, 84), (2, 84)] {
@@ -58,8 +59,8 @@ fn from_the_front_one_more_entry_is_enough() {
     }
 }
 
-/// Several extents in a row: what is written joins what was written before as far as one extent can be long, and each unwritten
-/// one is there until its end is.
+/// Several extents in a row: what is written joins what was written before as far as one extent can be long,
+/// and each unwritten one is there until its end is.
 #[test]
 fn a_file_of_long_extents_has_one_more_than_before() {
     let toy = Toy::new(BlockSize::MIN);
@@ -79,7 +80,8 @@ fn a_file_of_long_extents_has_one_more_than_before() {
     assert_eq!(told(&map, &toy.buffers), model);
 }
 
-/// Behind what was written and goes on there, the entry is added where that is as long as it can be: one, once, but late.
+/// Behind what was written and goes on there, the entry is added where that is as long as it can be: one,
+/// once, but late.
 #[test]
 fn what_is_written_before_is_continued_as_long_as_it_can_be() {
     let toy = Toy::new(BlockSize::MIN);
@@ -125,8 +127,8 @@ fn a_full_leaf_refuses_the_first_piece_or_is_split_once() {
     }
 }
 
-/// In no order each piece adds up to two entries. One that finds no room changes nothing, and is done when it is tried again with
-/// the blocks that splits at both its ends may take.
+/// In no order each piece adds up to two entries. One that finds no room changes nothing, and is done when it
+/// is tried again with the blocks that splits at both its ends may take.
 #[test]
 fn in_no_order_a_refused_piece_is_done_later() {
     let toy = Toy::new(BlockSize::MIN);

@@ -148,7 +148,8 @@ proptest! {
     }
 }
 
-/// A tree with so many extents of two blocks, each behind a hole of two, inserted in no order: leaves are half full.
+/// A tree with so many extents of two blocks, each behind a hole of two, inserted in no order: leaves are
+/// half full.
 fn scattered_tree(toy: &Toy, count: u32) -> (FileMap, Model) {
     let (mut map, mut model) = (empty(true), Model::new());
     for i in 0..count {
@@ -279,7 +280,8 @@ impl buffer::Edit for Failing<'_> {
     }
 }
 
-/// A step that meets a fault says so, and has changed nothing; or it did some of its work, and says where to go on.
+/// A step that meets a fault says so, and has changed nothing; or it did some of its work, and says where to
+/// go on.
 #[test]
 fn a_fault_ends_a_step_between_leaves() {
     let toy = Toy::new(BlockSize::MIN);
@@ -374,7 +376,8 @@ fn a_leaf_without_entries_is_no_room() {
     let before = told(&map, &toy.buffers);
     let (refused, _) = toy.edit(|editor| map.shift_left_step(editor, 60, 20, 9));
     assert!(refused.unwrap_err().to_string().contains("begins behind the one before"));
-    // The leaf behind has moved by the time that the fault is met: that step is done, the next one is refused.
+    // The leaf behind has moved by the time that the fault is met: that step is done, the next one is
+    // refused.
     let (done, _) = toy.edit(|editor| map.shift_right_step(editor, 30..1 << 32, 20, 9));
     assert_eq!(done.unwrap(), Some(50));
     let (refused, _) = toy.edit(|editor| map.shift_right_step(editor, 30..50, 20, 9));

@@ -25,7 +25,8 @@ pub(super) const LEVELS: usize = MAX_DEPTH as usize + 1;
 pub(super) struct Step {
     /// The node's block; 0 for the root.
     pub(super) block: Pblk,
-    /// In an inner node the entry that was followed; in the leaf how many entries begin at or before the block looked for.
+    /// In an inner node the entry that was followed; in the leaf how many entries begin at or before the
+    /// block looked for.
     pub(super) at: usize,
     /// Entries of the node.
     pub(super) len: usize,
@@ -83,7 +84,8 @@ impl FileMap {
         Seal { owner: Owner { kind: Kind::Extents, ino: self.ino.0 }, seed: self.seed }
     }
 
-    /// Changes the node of a step. `change` says whether the node was as it expected, which a node in memory is.
+    /// Changes the node of a step. `change` says whether the node was as it expected, which a node in memory
+    /// is.
     pub(super) fn change_node(
         &mut self,
         editor: &Editor<'_>,
@@ -128,9 +130,10 @@ impl FileMap {
         Ok(())
     }
 
-    /// Puts `run` in the place of `removed` entries of the leaf from `at` on, calls `settle` when nothing can be refused any
-    /// more. `false`: there was no room, the leaf was split, look again. `append` is the extent that alone is new, behind all
-    /// others of the tree: a split puts it into a leaf of its own, and all is done.
+    /// Puts `run` in the place of `removed` entries of the leaf from `at` on, calls `settle` when nothing can
+    /// be refused any more. `false`: there was no room, the leaf was split, look again. `append` is the
+    /// extent that alone is new, behind all others of the tree: a split puts it into a leaf of its own, and
+    /// all is done.
     fn replace(
         &mut self,
         editor: &Editor<'_>,
@@ -169,7 +172,8 @@ impl FileMap {
         if level == 0 { ROOT_ENTRIES } else { extent::entries_per_block(editor.buffers.block_size()) }
     }
 
-    /// Takes the leaf out of the tree, with those above that lose their only entry; `settle` as in [`replace`](Self::replace).
+    /// Takes the leaf out of the tree, with those above that lose their only entry; `settle` as in
+    /// [`replace`](Self::replace).
     fn remove_leaf(
         &mut self,
         editor: &Editor<'_>,
@@ -205,7 +209,8 @@ impl FileMap {
         Ok(())
     }
 
-    /// Pulls the root's only child up into the root while it fits there. A child that cannot be read stays where it is.
+    /// Pulls the root's only child up into the root while it fits there. A child that cannot be read stays
+    /// where it is.
     pub(super) fn shrink(&mut self, editor: &Editor<'_>) {
         loop {
             let Ok(root) = self.root() else { return };
@@ -368,8 +373,8 @@ pub(crate) fn remove_step(
     Ok(None)
 }
 
-/// Unmaps at most `extents_max` extents of the last leaf that reaches into `range`, or the last `blocks_max` blocks of the last one that is
-/// longer: how many it were, and where what is left ends.
+/// Unmaps at most `extents_max` extents of the last leaf that reaches into `range`, or the last `blocks_max`
+/// blocks of the last one that is longer: how many it were, and where what is left ends.
 fn remove_in_leaf(
     map: &mut FileMap,
     editor: &Editor<'_>,

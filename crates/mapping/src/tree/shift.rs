@@ -1,13 +1,15 @@
-//! Moving what is mapped towards the front or the back: a leaf's keys in one change, and what follows from it in the nodes above.
+//! Moving what is mapped towards the front or the back: a leaf's keys in one change, and what follows from it
+//! in the nodes above.
 //!
 //! ```text
 //! left, from 20 by 10    | 0..10 | 20..30 | 35..40 |   ->   | 0..20 | 25..30 |             merged at the seam
 //! right, from 20 by 10   | 0..30 | 35..40 |            ->   | 0..20 | 30..40 | 45..50 |     split where it begins
 //! ```
 //!
-//! Left goes from the front, right from the back. So there is always a hole of `by` blocks for a leaf to move into, and no node
-//! ever reaches into its neighbour's range. No leaf loses its last entry; the one that needs room for another gets it before
-//! anything is moved, so that a shift that has begun needs no block any more.
+//! Left goes from the front, right from the back. So there is always a hole of `by` blocks for a leaf to move
+//! into, and no node ever reaches into its neighbour's range. No leaf loses its last entry; the one that
+//! needs room for another gets it before anything is moved, so that a shift that has begun needs no block any
+//! more.
 
 use std::ops::Range;
 
@@ -38,8 +40,8 @@ impl Left {
         self.extents == 0 || self.leaves == 0
     }
 
-    /// Where to go on after a leaf. `None`: a fault ends the step here. What was moved before is moved, and the next step,
-    /// which meets the fault again, has changed nothing.
+    /// Where to go on after a leaf. `None`: a fault ends the step here. What was moved before is moved, and
+    /// the next step, which meets the fault again, has changed nothing.
     fn after(&mut self, leaf: Result<(u32, u64), EditFault>) -> Result<Option<u64>, EditFault> {
         match leaf {
             Ok((0, next)) => Ok(Some(next)),
@@ -92,7 +94,8 @@ pub(crate) fn shift_right_step(
     Ok(Some(end).filter(|end| range.start < *end))
 }
 
-/// Moves at most `extents_max` extents of the first leaf that has some from `from` on: how many it were, and where to go on.
+/// Moves at most `extents_max` extents of the first leaf that has some from `from` on: how many it were, and
+/// where to go on.
 fn left_in_leaf(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -124,8 +127,8 @@ fn left_in_leaf(
     Ok((count as u32, last.end()))
 }
 
-/// Moves at most `extents_max` extents of the last leaf that reaches into `range`: how many it were, and where what is left
-/// ends.
+/// Moves at most `extents_max` extents of the last leaf that reaches into `range`: how many it were, and
+/// where what is left ends.
 fn right_in_leaf(
     map: &mut FileMap,
     editor: &Editor<'_>,
@@ -231,8 +234,8 @@ fn make_room(map: &mut FileMap, editor: &Editor<'_>, from: u64) -> Result<(), Ed
     Ok(())
 }
 
-/// A leaf that begins with `key` begins behind the key of the one before. That holds but for a damaged tree, with a leaf that
-/// has no entry in the hole.
+/// A leaf that begins with `key` begins behind the key of the one before. That holds but for a damaged tree,
+/// with a leaf that has no entry in the hole.
 fn must_follow(map: &FileMap, editor: &Editor<'_>, path: &Path, key: u32) -> Result<(), EditFault> {
     let Some(level) = (0..path.depth).rev().find(|level| path.steps[*level].at > 0) else { return Ok(()) };
     let step = path.steps[level];

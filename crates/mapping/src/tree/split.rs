@@ -1,4 +1,5 @@
-//! Room for one more entry: full nodes give half of their entries to a new neighbour, a full root moves one level down.
+//! Room for one more entry: full nodes give half of their entries to a new neighbour, a full root moves one
+//! level down.
 //!
 //! ```text
 //! root [ a b c d ]  full            root [ x ]
@@ -46,9 +47,9 @@ impl Drop for Taken<'_> {
 }
 
 impl FileMap {
-    /// Makes room in the leaf of a path, which is full: what is mapped stays as it is. An extent to `append` behind all others
-    /// goes into a new leaf of its own, so that files written from front to end have full leaves; where the root is the leaf
-    /// it only gets room.
+    /// Makes room in the leaf of a path, which is full: what is mapped stays as it is. An extent to `append`
+    /// behind all others goes into a new leaf of its own, so that files written from front to end have full
+    /// leaves; where the root is the leaf it only gets room.
     ///
     /// New nodes are taken first; nothing has been changed when this fails.
     pub(super) fn split(

@@ -1,4 +1,5 @@
-//! Opens an image and reads inodes by ondisk's structures alone: what the floors under test are given from above.
+//! Opens an image and reads inodes by ondisk's structures alone: what the floors under test are given from
+//! above.
 
 #![allow(dead_code)]
 

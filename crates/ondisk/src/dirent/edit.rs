@@ -1,7 +1,7 @@
 //! Changing the entries of one block (or inline region) in place.
 //!
-//! Owns: splitting an entry's slack, taking an entry out, packing entries anew. Does **not** own: which block, whether a
-//! name may be there, directories whose entries carry hashes (they are read only).
+//! Owns: splitting an entry's slack, taking an entry out, packing entries anew. Does **not** own: which
+//! block, whether a name may be there, directories whose entries carry hashes (they are read only).
 //!
 //! ```text
 //! insert:  | a ......slack | b |    ->  | a | new .... | b |     or into an unused entry, which it takes over
@@ -105,8 +105,9 @@ impl DirFormat {
         if self.csum && len == self.block_size.len() { len - TAIL_LEN } else { len }
     }
 
-    /// May this name be in the area? `false` is certain. Goes over the bytes without following the entries, which costs a small part of
-    /// a [`scan`](Self::scan): names begin where a word of four bytes does, and where two words of this one are not, it is not.
+    /// May this name be in the area? `false` is certain. Goes over the bytes without following the entries,
+    /// which costs a small part of a [`scan`](Self::scan): names begin where a word of four bytes does, and
+    /// where two words of this one are not, it is not.
     #[must_use]
     pub fn may_hold(area: &[u8], name: &[u8]) -> bool {
         let (words, parts) = (area.as_chunks::<4>().0, name.as_chunks::<4>().0);
@@ -165,8 +166,8 @@ impl DirFormat {
         Ok(scan)
     }
 
-    /// Puts a new entry into the room of the entry at `at`: where it lies now, with the room that is left behind it.
-    /// `None` when the room is too small.
+    /// Puts a new entry into the room of the entry at `at`: where it lies now, with the room that is left
+    /// behind it. `None` when the room is too small.
     pub fn insert_at(
         &self,
         area: &mut [u8],
@@ -214,8 +215,8 @@ impl DirFormat {
         is_it && found.ino.0 != 0 && entry.get(HEADER_LEN..HEADER_LEN + name.len()) == Some(name)
     }
 
-    /// Takes the entry at `at` out. `from` is an entry before it, from which on the one right before is looked for (0
-    /// always is good). The room that came to be; `None` when there is no such entry.
+    /// Takes the entry at `at` out. `from` is an entry before it, from which on the one right before is
+    /// looked for (0 always is good). The room that came to be; `None` when there is no such entry.
     pub fn remove_at(&self, area: &mut [u8], from: usize, at: usize) -> Option<Hole> {
         let end = self.end_of(area.len());
         let gone = self
@@ -244,8 +245,8 @@ impl DirFormat {
         Some(Hole { at: before_at, own, len: rec_len.saturating_sub(own) })
     }
 
-    /// Makes the entry at `at` an unused one, along with those behind it that are unused already: its room. `None` when there is no
-    /// such entry.
+    /// Makes the entry at `at` an unused one, along with those behind it that are unused already: its room.
+    /// `None` when there is no such entry.
     pub fn unuse_at(&self, area: &mut [u8], at: usize) -> Option<Hole> {
         let end = self.end_of(area.len());
         let fits = |header: &Header, at: usize| header.rec_len >= HEADER_LEN && at + header.rec_len <= end;
@@ -291,9 +292,10 @@ impl DirFormat {
         true
     }
 
-    /// Writes the entries of `source` at these offsets into the block `area`, from byte `start` on, one behind the other,
-    /// the last one stretched to the end, with a tail where the format has one. What lay before `start` stays. `placed`
-    /// gets the new offset of each. The room behind the last (of an empty block: all of it).
+    /// Writes the entries of `source` at these offsets into the block `area`, from byte `start` on, one
+    /// behind the other, the last one stretched to the end, with a tail where the format has one. What lay
+    /// before `start` stays. `placed` gets the new offset of each. The room behind the last (of an empty
+    /// block: all of it).
     ///
     /// # Panics
     /// If an offset is no entry of `source`, or they do not all fit.
@@ -327,7 +329,8 @@ impl DirFormat {
         hole
     }
 
-    /// Makes an area one unused entry, with a tail where the format has one. (The checksum: [`super::seal_tail`].)
+    /// Makes an area one unused entry, with a tail where the format has one. (The checksum:
+    /// [`super::seal_tail`].)
     pub fn lay_empty(&self, area: &mut [u8]) {
         self.repack(&[], [], area, 0, |_| ());
     }

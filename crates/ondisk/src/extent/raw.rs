@@ -17,7 +17,8 @@ pub struct NodeView<'a> {
 }
 
 impl<'a> NodeView<'a> {
-    /// The view of a node that [`verified`](Self::verified) found good. Any other bytes give some answers, never a panic.
+    /// The view of a node that [`verified`](Self::verified) found good. Any other bytes give some answers,
+    /// never a panic.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
@@ -28,8 +29,8 @@ impl<'a> NodeView<'a> {
         Self { depth: u16_at(header, 6), slots: &slots[..count.min(slots.len())] }
     }
 
-    /// The view of `i_block` (60 bytes) or of a whole block, held against the rules that one node can be judged by: sorted,
-    /// not overlapping, lengths not zero, within 2^32 logical blocks.
+    /// The view of `i_block` (60 bytes) or of a whole block, held against the rules that one node can be
+    /// judged by: sorted, not overlapping, lengths not zero, within 2^32 logical blocks.
     ///
     /// # Errors
     /// Names the broken rule.
@@ -105,8 +106,8 @@ impl<'a> NodeView<'a> {
         self.slots.get(at).map(|slot| decode_index(slot))
     }
 
-    /// How many entries begin at or before `lblk`: the place of a new entry that begins there. The one before it is where a
-    /// search goes on.
+    /// How many entries begin at or before `lblk`: the place of a new entry that begins there. The one before
+    /// it is where a search goes on.
     #[must_use]
     pub fn place_of(&self, lblk: u32) -> usize {
         self.slots.partition_point(|slot| u32_at(slot, 0) <= lblk)
@@ -129,8 +130,8 @@ pub fn init_node(bytes: &mut [u8], depth: u16, slots: &[Slot]) {
     bytes[HEADER..][..slots.len() * ENTRY].copy_from_slice(slots.as_flattened());
 }
 
-/// Puts `added` in the place of `removed` entries from `at` on; `eh_max` becomes what the bytes have room for. `false`, and
-/// nothing changed, where the entries to remove are not there or those to add do not fit.
+/// Puts `added` in the place of `removed` entries from `at` on; `eh_max` becomes what the bytes have room
+/// for. `false`, and nothing changed, where the entries to remove are not there or those to add do not fit.
 #[must_use]
 pub fn splice(bytes: &mut [u8], at: usize, removed: usize, added: &[Slot]) -> bool {
     let (count, max) = (NodeView::new(bytes).len(), capacity(bytes));

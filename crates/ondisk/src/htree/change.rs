@@ -5,11 +5,12 @@
 use super::{DxEntry, DxFormat, DxKind, ENTRY_LEN, RawRoot, entries_at};
 
 impl DxFormat {
-    /// Writes entries `from` to the last one of `count` into an index block that exists, and its count. Entry 0 keeps its
-    /// place for limit and count: of its hash nothing is written.
+    /// Writes entries `from` to the last one of `count` into an index block that exists, and its count. Entry
+    /// 0 keeps its place for limit and count: of its hash nothing is written.
     ///
     /// # Panics
-    /// If `count` is 0 or above the limit, `entries` yields fewer than `count - from`, or the block is too short.
+    /// If `count` is 0 or above the limit, `entries` yields fewer than `count - from`, or the block is too
+    /// short.
     pub fn put_entries(
         &self,
         kind: DxKind,

@@ -1,7 +1,8 @@
 //! Packed trees: how many index blocks a finished list of leaves needs, where they lie, and their bytes.
 //!
-//! A builder packs the names, sorted by hash, into leaves; this plan puts the smallest index over them. Nothing is
-//! held but counts: each index block is computed alone, in any order, from the first hash of every leaf.
+//! A builder packs the names, sorted by hash, into leaves; this plan puts the smallest index over them.
+//! Nothing is held but counts: each index block is computed alone, in any order, from the first hash of every
+//! leaf.
 //!
 //! ```text
 //! logical block   0       1 ..            .. n        n+1 ..
@@ -9,11 +10,12 @@
 //! ```
 //!
 //! Invariants
-//! 1. Every level has the fewest blocks that can hold the level below, and its children are shared out evenly: with
-//!    T children, node i of n begins at child i*T/n. Filling nodes to the limit would take no fewer blocks, and the
-//!    first insertion into each full node would have to split it; shared out, all of the slack is useful.
-//! 2. The plan fits: depth within the features, block numbers within the 28 bits of an index entry, and without
-//!    large_dir the directory's size within 31 bits.
+//! 1. Every level has the fewest blocks that can hold the level below, and its children are shared out
+//!    evenly: with T children, node i of n begins at child i*T/n. Filling nodes to the limit would take no
+//!    fewer blocks, and the first insertion into each full node would have to split it; shared out, all of
+//!    the slack is useful.
+//! 2. The plan fits: depth within the features, block numbers within the 28 bits of an index entry, and
+//!    without large_dir the directory's size within 31 bits.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
@@ -28,8 +30,8 @@ use super::{CHILD_MASK, DxEntry, DxFormat, DxKind, RootInfo};
 pub struct IndexPlan {
     format: DxFormat,
     levels: u8,
-    /// Blocks of each level: the root (1), nodes of level 1, nodes of level 2, leaves; levels that are not there are
-    /// left out, so `counts[levels + 1]` is the number of leaves.
+    /// Blocks of each level: the root (1), nodes of level 1, nodes of level 2, leaves; levels that are not
+    /// there are left out, so `counts[levels + 1]` is the number of leaves.
     counts: [u32; 4],
 }
 
@@ -124,12 +126,13 @@ impl IndexPlan {
 
     /// Fills `block` with index block `i` (its logical block number), sealed.
     ///
-    /// `leaf_first_hashes[j]` is the hash of leaf j's first name, with the lowest bit set when the last name of leaf
-    /// j - 1 has the same hash; that of leaf 0 does not matter. `inode_seed` is the checksum seed of the directory's
-    /// inode (unused without metadata_csum).
+    /// `leaf_first_hashes[j]` is the hash of leaf j's first name, with the lowest bit set when the last name
+    /// of leaf j - 1 has the same hash; that of leaf 0 does not matter. `inode_seed` is the checksum seed of
+    /// the directory's inode (unused without metadata_csum).
     ///
     /// # Panics
-    /// If `i` is no index block, `leaf_first_hashes` has not one hash per leaf, or `block` is not one block long.
+    /// If `i` is no index block, `leaf_first_hashes` has not one hash per leaf, or `block` is not one block
+    /// long.
     pub fn encode_index_block(
         &self,
         i: u32,

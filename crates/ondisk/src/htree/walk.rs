@@ -8,12 +8,14 @@
 //!                └──────── next_same_hash / next_leaf ─┴──> End: no leaf left to search
 //! ```
 //!
-//! Does **not** own: checksums (verify a block with [`DxFormat::verify`] before feeding it) or the search in the leaf.
+//! Does **not** own: checksums (verify a block with [`DxFormat::verify`] before feeding it) or the search in
+//! the leaf.
 //!
 //! Invariants
 //! 1. No block is its own ancestor, every child lies inside the directory, depth is bounded by the features.
 //! 2. No more leaves are visited than the directory has blocks. So every walk ends, whatever the bytes.
-//! 3. The walk holds a few numbers, not blocks: to go on to the next leaf it asks for the parent's block again.
+//! 3. The walk holds a few numbers, not blocks: to go on to the next leaf it asks for the parent's block
+//!    again.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
@@ -114,8 +116,8 @@ impl<'n> Lookup<'n> {
         Self::new(format, dir_blocks, Key::Name { name, seed, unsigned }, 0)
     }
 
-    /// A walk to the leaf of a hash: for readdir (`hash` 0 is the first leaf) and for hashes that are not computed
-    /// from the name alone.
+    /// A walk to the leaf of a hash: for readdir (`hash` 0 is the first leaf) and for hashes that are not
+    /// computed from the name alone.
     #[must_use]
     pub fn by_hash(format: DxFormat, dir_blocks: u32, hash: u32) -> Self {
         Self::new(format, dir_blocks, Key::Hash, hash & !1)
@@ -184,7 +186,8 @@ impl<'n> Lookup<'n> {
         }
     }
 
-    /// After a [`Step::Leaf`]: the lowest hash of the leaf after it, with the continuation flag; `None` at the last.
+    /// After a [`Step::Leaf`]: the lowest hash of the leaf after it, with the continuation flag; `None` at
+    /// the last.
     #[must_use]
     pub fn next_hash(&self) -> Option<u32> {
         self.turning_level().and_then(|level| self.path[level].next_hash)
@@ -267,7 +270,8 @@ mod tests {
         }
     }
 
-    /// Root over nodes 1 and 2, leaves 3 to 6; the names of hash 0x40 fill the end of 4, all of 5 and begin 6.
+    /// Root over nodes 1 and 2, leaves 3 to 6; the names of hash 0x40 fill the end of 4, all of 5 and begin
+    /// 6.
     fn two_level_dir() -> Vec<Vec<u8>> {
         vec![
             index(Some(1), &[(0, 1), (0x41, 2)]),

@@ -138,7 +138,8 @@ pub fn insert<E: From<Malformed>>(
     Ok(Insertion { place, changed: file.changed, blocks: file.blocks })
 }
 
-/// Counts an entry's usage up or down; below zero it stays at zero. `false`: the bytes at `place` are another id's.
+/// Counts an entry's usage up or down; below zero it stays at zero. `false`: the bytes at `place` are another
+/// id's.
 #[must_use]
 pub fn count(entry: &mut [u8], id: u32, bytes: i64, inodes: i64) -> bool {
     let Some((found, mut values)) = QuotaEntry::decode(entry) else { return false };

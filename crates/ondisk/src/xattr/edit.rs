@@ -28,8 +28,8 @@ pub fn set_refcount(block: &mut [u8], refcount: u32) {
     block[REFCOUNT_AT..][..4].copy_from_slice(&refcount.to_le_bytes());
 }
 
-/// Enters the inode that holds the value of the entry at `offset` (see [`StoredAttr`](super::StoredAttr)) of a block or an
-/// inode's area. The entry's hash says nothing of the inode's number and stays right.
+/// Enters the inode that holds the value of the entry at `offset` (see [`StoredAttr`](super::StoredAttr)) of
+/// a block or an inode's area. The entry's hash says nothing of the inode's number and stays right.
 ///
 /// # Panics
 /// If there is no entry at `offset`.

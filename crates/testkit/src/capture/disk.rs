@@ -1,8 +1,8 @@
 //! A disk in memory, behind one file of a FUSE file system, that can be copied between any two writes.
 //!
 //! Invariants
-//! 1. The server has one thread and the file is opened with `FOPEN_DIRECT_IO`: a write of the loop device is one
-//!    request (or a few, in order), and nothing is kept back in a page cache.
+//! 1. The server has one thread and the file is opened with `FOPEN_DIRECT_IO`: a write of the loop device is
+//!    one request (or a few, in order), and nothing is kept back in a page cache.
 //! 2. The server never waits for a thread that requests a copy. Programs of the callback (`losetup --find`
 //!    asks every loop device for its backing file's attributes) wait for the server.
 //! 3. `durable` is the disk at the last flush; `current` is `durable` with all of `pending` written in order.
@@ -35,8 +35,8 @@ const SECTOR: usize = 4096;
 pub enum Cut {
     /// Every write that the kernel has handed over: a disk without a volatile cache.
     AllHandedOver,
-    /// Of the writes since the last flush some are lost and one may be there in part, at random: a disk with a
-    /// volatile cache that it writes in any order.
+    /// Of the writes since the last flush some are lost and one may be there in part, at random: a disk with
+    /// a volatile cache that it writes in any order.
     LosesUnflushed,
 }
 
@@ -103,8 +103,8 @@ impl Disk {
         receiver
     }
 
-    /// Asks for one snapshot, `writes_between` writes from now, more or less. Until it has been received there must
-    /// be no other wish.
+    /// Asks for one snapshot, `writes_between` writes from now, more or less. Until it has been received
+    /// there must be no other wish.
     pub(super) fn want(&self) {
         let mut state = lock(&self.state);
         let n_writes = state.n_writes;
@@ -158,7 +158,8 @@ impl State {
     }
 }
 
-/// The durable bytes with some of the pending writes, in order, and how many of these are not there or not wholly.
+/// The durable bytes with some of the pending writes, in order, and how many of these are not there or not
+/// wholly.
 fn survivors(durable: &[u8], pending: &[(usize, Vec<u8>)], random: &mut Random) -> (Vec<u8>, u64) {
     let mut bytes = durable.to_vec();
     let mut n_lost = 0;

@@ -19,14 +19,14 @@ const GRAIN: usize = 4096;
 pub enum Content {
     /// Read.
     Read {
-        /// SHA-256 of the content without its zeros: for each 4096-byte piece (the last may be shorter) that is not
-        /// all zero, its number as 8 bytes little-endian, then the piece.
+        /// SHA-256 of the content without its zeros: for each 4096-byte piece (the last may be shorter) that
+        /// is not all zero, its number as 8 bytes little-endian, then the piece.
         ///
-        /// Together with the size it is equal exactly when all bytes are equal, wherever the holes are; and a file
-        /// of many TiB with little data takes no time.
+        /// Together with the size it is equal exactly when all bytes are equal, wherever the holes are; and a
+        /// file of many TiB with little data takes no time.
         sha256: [u8; 32],
-        /// Where `SEEK_DATA` and `SEEK_HOLE` see data: byte ranges, ascending, apart from each other. Unwritten
-        /// extents count as holes on ext4.
+        /// Where `SEEK_DATA` and `SEEK_HOLE` see data: byte ranges, ascending, apart from each other.
+        /// Unwritten extents count as holes on ext4.
         data: Vec<Range<u64>>,
     },
     /// Not read: no permission, or encrypted without a key (`ENOKEY`).
@@ -49,9 +49,10 @@ impl Content {
         Self::from_reader(data, read_at).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// The content of a file of which `data` is known to hold all that is not zero (byte ranges, ascending, apart
-    /// from each other; those of the whole file will do), read by `read_at(buffer, offset_bytes)`, which returns how
-    /// many bytes it has read: fewer than asked for as it likes, 0 at the end of the file only.
+    /// The content of a file of which `data` is known to hold all that is not zero (byte ranges, ascending,
+    /// apart from each other; those of the whole file will do), read by `read_at(buffer, offset_bytes)`,
+    /// which returns how many bytes it has read: fewer than asked for as it likes, 0 at the end of the file
+    /// only.
     ///
     /// For the walk of another reader than the kernel, to be compared with the kernel's.
     ///
@@ -77,7 +78,8 @@ fn data_runs(file: &File) -> rustix::io::Result<Vec<Range<u64>>> {
         };
         let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
             Ok(end) => end,
-            // What ext4 says behind inline data that is shorter than the file (mke2fs -d makes such files of holes).
+            // What ext4 says behind inline data that is shorter than the file (mke2fs -d makes such files of
+            // holes).
             Err(Errno::NOENT) => rustix::fs::fstat(file)?.st_size.unsigned_abs(),
             Err(error) => return Err(error),
         };

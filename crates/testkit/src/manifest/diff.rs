@@ -45,13 +45,13 @@ pub struct DiffOptions {
     pub nanoseconds: bool,
     /// How holes are compared.
     pub holes: Holes,
-    /// Compare what two readers of one image must agree on: inode numbers, ctime, space used, sizes of directories,
-    /// link counts as they are stored.
+    /// Compare what two readers of one image must agree on: inode numbers, ctime, space used, sizes of
+    /// directories, link counts as they are stored.
     pub same_image: bool,
     /// Compare extents, where both sides have them.
     pub extents: bool,
-    /// Leave out mtime and ctime of directories. When Linux (6.18) replays a fast commit it makes and removes names
-    /// like a process of that moment, and the directories get the time of the replay.
+    /// Leave out mtime and ctime of directories. When Linux (6.18) replays a fast commit it makes and removes
+    /// names like a process of that moment, and the directories get the time of the replay.
     pub ignore_directory_times: bool,
 }
 
@@ -248,8 +248,8 @@ impl Differ<'_> {
         }
     }
 
-    /// Link counts of a directory. A source of 1 means that its file system does not count (overlay, btrfs): then the
-    /// image is held against the directories that it has. An image of 1 means too many to count.
+    /// Link counts of a directory. A source of 1 means that its file system does not count (overlay, btrfs):
+    /// then the image is held against the directories that it has. An image of 1 means too many to count.
     fn directory_links(&mut self, path: &[u8], a: u32, b: u32, of: (&Manifest, &Manifest), counted: u32) {
         let lost_and_found = |manifest: &Manifest| {
             u32::from(
@@ -300,7 +300,8 @@ impl Differ<'_> {
     }
 }
 
-/// The whole blocks of a file that hold no data, as byte ranges. The last block reaches to the end of its block.
+/// The whole blocks of a file that hold no data, as byte ranges. The last block reaches to the end of its
+/// block.
 fn holes(data: &[Range<u64>], size: u64, block_size: u64) -> Vec<Range<u64>> {
     let up = |offset: u64| offset.div_ceil(block_size).saturating_mul(block_size);
     let mut holes = Vec::new();

@@ -9,8 +9,9 @@ use super::open_quietly;
 
 /// A run of a file that is one run of the device, or data kept in the inode. Offsets and lengths in bytes.
 ///
-/// In a list of extents ([`join`](Self::join)) no two touch in the file and on the device at once: how many records
-/// the disk has for one run is not said, since the kernel does not say it reliably either (its cache joins them).
+/// In a list of extents ([`join`](Self::join)) no two touch in the file and on the device at once: how many
+/// records the disk has for one run is not said, since the kernel does not say it reliably either (its cache
+/// joins them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Where in the file.

@@ -92,8 +92,8 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 /// Builds one image in `dir`.
 ///
 /// # Panics
-/// When a step fails, or the clean image that should come out is not clean by `e2fsck -fn`; for recipes that need
-/// root also when this process is not.
+/// When a step fails, or the clean image that should come out is not clean by `e2fsck -fn`; for recipes that
+/// need root also when this process is not.
 #[must_use]
 pub fn build(recipe: &Recipe, dir: &Path) -> Built {
     let work = dir.join(format!("{}.work", recipe.name));
@@ -264,7 +264,8 @@ impl Bench<'_> {
         let mut command = self.tool("debugfs");
         command.args([OsStr::new("-w"), OsStr::new("-f"), script.as_os_str(), self.image.as_os_str()]);
         let output = self.run(&mut command, &[0]);
-        // debugfs exits with 0 whatever happened, but a request that went well prints nothing or what it allocated.
+        // debugfs exits with 0 whatever happened, but a request that went well prints nothing or what it
+        // allocated.
         let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
         let said = String::from_utf8_lossy(&said);
         let is_expected = |line: &str| {

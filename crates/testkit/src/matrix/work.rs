@@ -1,8 +1,8 @@
 //! What fills the images: workloads on a mounted file system, one function each.
 //!
 //! Invariants
-//! 1. What a file system without the feature in question cannot do (fallocate without extents, large xattrs without
-//!    `ea_inode`) is left out; every other failure panics.
+//! 1. What a file system without the feature in question cannot do (fallocate without extents, large xattrs
+//!    without `ea_inode`) is left out; every other failure panics.
 //! 2. Names, bytes, owners and modes are the same in every run.
 
 pub(super) mod attributes;

@@ -12,8 +12,8 @@ use super::random::Random;
 pub struct Limits {
     /// Longest symlink target, in bytes. ext4: a block less one byte, at most 4095.
     pub symlink_bytes: usize,
-    /// Largest value of an extended attribute, in bytes. ext4 without `ea_inode`: all attributes of an inode fit in
-    /// the inode and one block.
+    /// Largest value of an extended attribute, in bytes. ext4 without `ea_inode`: all attributes of an inode
+    /// fit in the inode and one block.
     pub xattr_bytes: usize,
     /// Size of the largest sparse file, in bytes.
     pub sparse_bytes: u64,
@@ -43,8 +43,9 @@ pub fn adversarial(dir: &Path) -> Report {
     adversarial_within(dir, &Limits::default())
 }
 
-/// Fills `dir` (which exists and is empty) with one of everything: names, sizes, symlinks, hard links, special files,
-/// modes, owners, times, holes, attributes, ACLs, large and deep directories. About 6,000 inodes, 3 MB of data.
+/// Fills `dir` (which exists and is empty) with one of everything: names, sizes, symlinks, hard links,
+/// special files, modes, owners, times, holes, attributes, ACLs, large and deep directories. About 6,000
+/// inodes, 3 MB of data.
 ///
 /// Put it on tmpfs or ext4, as root, to get all of it; returns what could not be made.
 ///
@@ -69,7 +70,8 @@ pub fn adversarial_within(dir: &Path, limits: &Limits) -> Report {
 
 fn names(maker: &Maker<'_>) {
     maker.dir("names");
-    // Every byte that a name may hold, also those above 127: signed and unsigned directory hashes differ there.
+    // Every byte that a name may hold, also those above 127: signed and unsigned directory hashes differ
+    // there.
     let every_byte: Vec<u8> = (1..=255).filter(|&byte| byte != b'/').collect();
     let names: &[&[u8]] = &[
         b"a",
@@ -315,7 +317,8 @@ fn attributes(maker: &mut Maker<'_>, limits: &Limits) {
 }
 
 fn acls(maker: &mut Maker<'_>) {
-    // Tags of an ACL entry, linux/posix_acl.h: owner 1, user 2, group of the file 4, group 8, mask 16, other 32.
+    // Tags of an ACL entry, linux/posix_acl.h: owner 1, user 2, group of the file 4, group 8, mask 16, other
+    // 32.
     let named = acl(&[(1, 7, None), (2, 6, Some(1000)), (4, 5, None), (16, 7, None), (32, 4, None)]);
     let many = acl(&[
         (1, 7, None),
@@ -341,7 +344,8 @@ fn acls(maker: &mut Maker<'_>) {
     maker.xattr("acls/both", "user.and", b"an attribute");
 }
 
-/// The value of `system.posix_acl_*`: version 2, then (tag, permissions, id) each, in the order of tags and ids.
+/// The value of `system.posix_acl_*`: version 2, then (tag, permissions, id) each, in the order of tags and
+/// ids.
 fn acl(entries: &[(u16, u16, Option<u32>)]) -> Vec<u8> {
     let mut value = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {

@@ -21,8 +21,8 @@ pub struct Report {
 
 /// Makes things below a root. Paths are relative, as bytes.
 ///
-/// Failures to create files and directories panic (a test cannot go on); failures of what needs privileges or a
-/// capable file system are noted in the report.
+/// Failures to create files and directories panic (a test cannot go on); failures of what needs privileges or
+/// a capable file system are noted in the report.
 pub(super) struct Maker<'a> {
     root: &'a Path,
     /// Times that were asked for; all others are derived from the path at the end.
@@ -124,8 +124,8 @@ impl<'a> Maker<'a> {
         self.times.insert(path.as_bytes().to_vec(), Time { seconds, nanoseconds });
     }
 
-    /// Sets the times of everything (children before parents need no order: setting times touches no parent) and
-    /// checks that the file system holds them.
+    /// Sets the times of everything (children before parents need no order: setting times touches no parent)
+    /// and checks that the file system holds them.
     pub(super) fn finish(mut self) -> Report {
         let wanted: Vec<(Vec<u8>, Time)> = Manifest::paths(self.root)
             .into_iter()

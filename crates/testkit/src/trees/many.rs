@@ -18,9 +18,11 @@ const SIZE_MAX: u64 = 8192;
 /// The mtime and atime of the first file, 2020-01-01; each next one is a second later.
 const FIRST_TIME: i64 = 1_577_836_800;
 
-/// Fills `dir` with `n_files` files of 0 bytes to 8 KiB, a thousand per directory: `d0000/f000000`. Two threads.
+/// Fills `dir` with `n_files` files of 0 bytes to 8 KiB, a thousand per directory: `d0000/f000000`. Two
+/// threads.
 ///
-/// Nine files in ten are below 1 KiB, so on tmpfs a file costs one page: a million files are about 4.5 GB there.
+/// Nine files in ten are below 1 KiB, so on tmpfs a file costs one page: a million files are about 4.5 GB
+/// there.
 ///
 /// # Panics
 /// When a file cannot be made.

@@ -11,9 +11,9 @@ use crate::{Entry, Kind, Manifest, Time};
 /// The root's inode number.
 const ROOT: u64 = 2;
 
-/// Reads the tree with debugfs. As [`Manifest::of`] on a mount, except: the content of files has no holes (compare
-/// with [`Holes::Ignore`](crate::Holes::Ignore)), there are no extents, attributes with control characters or a backslash
-/// in their names are left out, and ACLs and names of casefolded or encrypted
+/// Reads the tree with debugfs. As [`Manifest::of`] on a mount, except: the content of files has no holes
+/// (compare with [`Holes::Ignore`](crate::Holes::Ignore)), there are no extents, attributes with control
+/// characters or a backslash in their names are left out, and ACLs and names of casefolded or encrypted
 /// directories are as debugfs shows them.
 ///
 /// # Panics
@@ -125,8 +125,8 @@ fn paths(image: &Path) -> BTreeMap<Vec<u8>, u64> {
     paths
 }
 
-/// The names of one `ls -p`: lines of `/INODE/MODE/UID/GID/NAME/SIZE/`. A name may hold anything but a slash, so the
-/// slashes and not the lines are what holds the fields apart.
+/// The names of one `ls -p`: lines of `/INODE/MODE/UID/GID/NAME/SIZE/`. A name may hold anything but a slash,
+/// so the slashes and not the lines are what holds the fields apart.
 fn listed(listing: &[u8]) -> Vec<(Vec<u8>, u64, bool)> {
     const FIELDS: usize = 7;
     let fields: Vec<&[u8]> = listing.split(|&byte| byte == b'/').collect();
@@ -210,8 +210,8 @@ fn device(text: &str) -> (u32, u32) {
     (part(major), part(minor))
 }
 
-/// `0x6b023fe3:97876f28` (seconds and the extra field: nanoseconds in its upper 30 bits, epoch in its lower 2) or
-/// `0x6b023fe3`.
+/// `0x6b023fe3:97876f28` (seconds and the extra field: nanoseconds in its upper 30 bits, epoch in its lower
+/// 2) or `0x6b023fe3`.
 fn time(text: &str) -> Time {
     let (seconds, extra) = text.split_once(':').unwrap_or((text, "0"));
     let seconds = number(seconds.trim_start_matches("0x"), 16) as u32;
@@ -230,8 +230,9 @@ fn fast_target(text: &[u8]) -> Option<Vec<u8>> {
     Some(rest[..end].to_vec())
 }
 
-/// The names in `stat`'s list of attributes, as far as they can be asked for: `  user.a (6) = "q"`, or in hexadecimal
-/// when not ASCII, `  75 73 65 72 2e c3 bc  (1) = "v"`. Names with control characters are escaped, and left out here.
+/// The names in `stat`'s list of attributes, as far as they can be asked for: `  user.a (6) = "q"`, or in
+/// hexadecimal when not ASCII, `  75 73 65 72 2e c3 bc  (1) = "v"`. Names with control characters are
+/// escaped, and left out here.
 fn xattr_names(text: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(text);
     let Some((_, list)) = text.split_once("Extended attributes:\n") else { return Vec::new() };

@@ -60,8 +60,8 @@ impl Volume {
     /// The inode that `name` leads to in a directory; "." and ".." too.
     ///
     /// # Errors
-    /// [`Refusal::NotDirectory`], [`Refusal::NameTooLong`], [`Refusal::NotFound`]; the directory is corrupt; the device
-    /// refused.
+    /// [`Refusal::NotDirectory`], [`Refusal::NameTooLong`], [`Refusal::NotFound`]; the directory is corrupt;
+    /// the device refused.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<InodeRef, Fault> {
         self.check_going()?;
         if dir.kind() != FileType::Directory {
@@ -88,8 +88,8 @@ impl Volume {
         })
     }
 
-    /// The inode at a path from the root. Symbolic links on the way are followed inside the volume: ".." and absolute
-    /// targets never leave it.
+    /// The inode at a path from the root. Symbolic links on the way are followed inside the volume: ".." and
+    /// absolute targets never leave it.
     ///
     /// # Errors
     /// As [`lookup`](Self::lookup), and [`Refusal::TooManyLinks`].
@@ -97,7 +97,8 @@ impl Volume {
         self.resolve_at(self.root()?, path, follow)
     }
 
-    /// As [`resolve`](Self::resolve), from an inode: a path that begins with a slash too. The root is needed for absolute links only.
+    /// As [`resolve`](Self::resolve), from an inode: a path that begins with a slash too. The root is needed
+    /// for absolute links only.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).

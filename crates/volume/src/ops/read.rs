@@ -24,8 +24,8 @@ pub enum Seek {
     Hole,
 }
 
-/// The first byte from `offset` on of what is looked for. `piece`: is a byte one of data, and where does what it is end? `None` for
-/// what is behind the last block that a file can have.
+/// The first byte from `offset` on of what is looked for. `piece`: is a byte one of data, and where does what
+/// it is end? `None` for what is behind the last block that a file can have.
 pub(crate) fn seek_by(
     size: u64,
     offset: u64,
@@ -50,7 +50,8 @@ impl Volume {
     /// Reads from byte `offset` on; fewer bytes than asked for only at the end of the file.
     ///
     /// # Errors
-    /// [`Refusal::IsDirectory`], [`Refusal::WrongType`], [`Refusal::NeedsKey`]; the map is corrupt; the device refused.
+    /// [`Refusal::IsDirectory`], [`Refusal::WrongType`], [`Refusal::NeedsKey`]; the map is corrupt; the
+    /// device refused.
     pub fn read(&self, file: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, Fault> {
         self.check_going()?;
         match file.kind() {
@@ -124,7 +125,8 @@ impl Volume {
         Ok(now.kind() == before.kind() && now.fields().generation == before.fields().generation)
     }
 
-    /// A regular file as it is on the device once all that is in memory of it went there; `None` when open for reading.
+    /// A regular file as it is on the device once all that is in memory of it went there; `None` when open
+    /// for reading.
     fn written_back(&self, file: &Inode) -> Result<Option<Arc<Inode>>, Fault> {
         let Some(writer) = &self.writer else { return Ok(None) };
         if file.kind() != FileType::Regular {
@@ -195,7 +197,8 @@ impl Volume {
     /// The next data or hole at or after `offset`.
     ///
     /// # Errors
-    /// [`Refusal::PastEnd`] when `offset` is at or behind the end, or there is no more data; as [`read`](Self::read).
+    /// [`Refusal::PastEnd`] when `offset` is at or behind the end, or there is no more data; as
+    /// [`read`](Self::read).
     pub fn seek(&self, file: &Inode, offset: u64, what: Seek) -> Result<u64, Fault> {
         self.check_going()?;
         let mut now = None;
@@ -223,8 +226,8 @@ impl Volume {
     /// The value of an extended attribute by its full name ("user.comment").
     ///
     /// # Errors
-    /// [`Refusal::NoAttribute`]; [`Refusal::Range`] for a name that none can have; [`Refusal::NotSupported`] for an ACL of a
-    /// symbolic link; the attributes are corrupt; the device refused.
+    /// [`Refusal::NoAttribute`]; [`Refusal::Range`] for a name that none can have; [`Refusal::NotSupported`]
+    /// for an ACL of a symbolic link; the attributes are corrupt; the device refused.
     pub fn xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>, Fault> {
         self.check_going()?;
         if name.is_empty() || name.len() > ondisk::xattr::NAME_LEN_MAX {

@@ -18,7 +18,8 @@ impl Volume {
     pub fn statfs(&self) -> Result<StatFs, Fault> {
         if let Some(writer) = &self.writer {
             let usage = writer.keeper.alloc.usage();
-            // What was promised to delayed writes is as good as used: it does not depend on when they are written back.
+            // What was promised to delayed writes is as good as used: it does not depend on when they are
+            // written back.
             let unpromised = usage.blocks_free.saturating_sub(usage.blocks_dirty);
             let fixed = self.statfs_of(unpromised, usage.inodes_free);
             return Ok(StatFs { blocks_available: usage.blocks_available, ..fixed });
@@ -61,8 +62,8 @@ impl Volume {
         }
     }
 
-    /// Blocks of the file system's own: superblocks, descriptors, bitmaps, tables, journal. As stored, or counted where
-    /// that is not there or impossible.
+    /// Blocks of the file system's own: superblocks, descriptors, bitmaps, tables, journal. As stored, or
+    /// counted where that is not there or impossible.
     fn overhead_blocks(&self) -> u64 {
         let shared = self.inodes.shared();
         let geometry = &shared.geometry;

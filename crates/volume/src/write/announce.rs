@@ -1,8 +1,9 @@
 //! What the superblock announces: no structure is written that needs a feature which it does not have.
 //!
-//! Before a structure is written, what it needs is held against the superblock. As the kernel (6.18, tried on loop mounts of images
-//! that lack one feature each): two features come with the first structure that needs them, in the same transaction; for want
-//! of any other the older form is written, or the operation is refused.
+//! Before a structure is written, what it needs is held against the superblock. As the kernel (6.18, tried on
+//! loop mounts of images that lack one feature each): two features come with the first structure that needs
+//! them, in the same transaction; for want of any other the older form is written, or the operation is
+//! refused.
 //!
 //! | structure | needs | where it is missing |
 //! |---|---|---|
@@ -25,7 +26,8 @@
 //! | orphans in a file | `orphan_file` | the list |
 //! | wide block numbers, checksums in the log | `64bit`, `metadata_csum` | a plain log; see `journal::Options` |
 //!
-//! Owns: the two that are set. Does **not** own: the older forms, each of which is where the structure is written.
+//! Owns: the two that are set. Does **not** own: the older forms, each of which is where the structure is
+//! written.
 //!
 //! `tests/features.rs` has a test for each line.
 
@@ -70,7 +72,8 @@ impl Keeper {
         }
         self.edit_superblock(change, &|sb| {
             if sb.rev_level == 0 {
-                // The first revision has no features; the second one's fields get the values that the first one stands for.
+                // The first revision has no features; the second one's fields get the values that the first
+                // one stands for.
                 (sb.rev_level, sb.first_ino, sb.inode_size) = (1, 11, BASE_SIZE as u16);
             }
             what.put(&mut sb.features);
@@ -87,7 +90,8 @@ impl Writer {
             && flags & ondisk::inode::flags::INDEX != 0
     }
 
-    /// Bytes of newer fields in new inodes: what the superblock wants, if it says so, but at least what is in use today.
+    /// Bytes of newer fields in new inodes: what the superblock wants, if it says so, but at least what is in
+    /// use today.
     pub(super) fn new_extra_isize(&self) -> u16 {
         let shared = self.shared();
         let least = ondisk::inode::EXTRA_SIZE as u16;

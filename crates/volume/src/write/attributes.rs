@@ -17,7 +17,8 @@ use crate::{Fault, InodeRef, Refusal, Volume};
 pub struct SetAttr {
     /// The twelve permission bits. An access ACL's mask follows.
     pub mode: Option<u16>,
-    /// Owner. Takes the setuid bit off a file, and the setgid bit of an executable one, as the system call does.
+    /// Owner. Takes the setuid bit off a file, and the setgid bit of an executable one, as the system call
+    /// does.
     pub uid: Option<u32>,
     /// Group. As `uid`.
     pub gid: Option<u32>,
@@ -78,8 +79,8 @@ impl Volume {
     /// Changes an inode's attributes.
     ///
     /// # Errors
-    /// [`Refusal::WrongType`] for the size of what has none ([`Refusal::IsDirectory`] for directories), [`Refusal::TooLarge`],
-    /// [`Refusal::NotPermitted`]; the device refused.
+    /// [`Refusal::WrongType`] for the size of what has none ([`Refusal::IsDirectory`] for directories),
+    /// [`Refusal::TooLarge`], [`Refusal::NotPermitted`]; the device refused.
     pub fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<InodeRef, Fault> {
         self.noted(self.change_attr(ino, set))
     }
@@ -242,7 +243,8 @@ fn check_flags(kind: FileType, (old, new): (u32, u32)) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The nearest time that an inode can hold; at the ends of what it can, whole seconds, as the kernel makes it.
+/// The nearest time that an inode can hold; at the ends of what it can, whole seconds, as the kernel makes
+/// it.
 fn storable(time: Timestamp, extra: bool) -> Timestamp {
     let kept = time.clamped(extra);
     let ends = [i64::MIN, i64::MAX].map(|seconds| Timestamp { seconds, nanos: 0 }.clamped(extra).seconds);

@@ -6,7 +6,8 @@
 //!   | zeros ... run ... zeros |                      ->   | written .................... |    none more
 //! ```
 //!
-//! Writing zeros around a run is for extents that end before the file does on disk: behind it nothing written may stand.
+//! Writing zeros around a run is for extents that end before the file does on disk: behind it nothing written
+//! may stand.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024.
 
@@ -25,7 +26,8 @@ use super::writeback::{Flusher, reach};
 use crate::{Fault, Refusal};
 
 impl Flusher {
-    /// A run's bytes are on the device: says so in the map, where it stands in an unwritten extent, and in the size.
+    /// A run's bytes are on the device: says so in the map, where it stands in an unwritten extent, and in
+    /// the size.
     pub(super) fn conclude_run(
         &self,
         node: &Arc<Node>,
@@ -66,8 +68,8 @@ impl Flusher {
         Ok(())
     }
 
-    /// Converts a few extents, and raises the size on disk to where they end; where to go on. `within`: the extent that has all of the
-    /// blocks; `None` to convert whole extents, with zeros around the blocks.
+    /// Converts a few extents, and raises the size on disk to where they end; where to go on. `within`: the
+    /// extent that has all of the blocks; `None` to convert whole extents, with zeros around the blocks.
     fn convert_some(
         &self,
         node: &Arc<Node>,
@@ -144,8 +146,9 @@ impl Flusher {
         Ok(pieces)
     }
 
-    /// Has zeros written to what is unwritten in the extents that lie in a range of blocks, but not where bytes were written: which
-    /// blocks can be converted then without the map growing. The caller has the map locked, and converts them in the same handle.
+    /// Has zeros written to what is unwritten in the extents that lie in a range of blocks, but not where
+    /// bytes were written: which blocks can be converted then without the map growing. The caller has the map
+    /// locked, and converts them in the same handle.
     fn zero_around(&self, node: &Node, data: &FileData, blocks: &Range<u64>) -> Result<Range<u64>, Fault> {
         let log = self.shared().geometry.block_size.log2();
         let pieces = self.pieces(node, blocks)?;

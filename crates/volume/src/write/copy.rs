@@ -11,8 +11,8 @@
 //!
 //! Invariants
 //! 1. The target's bytes are those of a read and a write.
-//! 2. A hole of the source takes no block of the target, but where its file is not one of plain extents or blocks: bytes inside the
-//!    inode, or through the journal, are written.
+//! 2. A hole of the source takes no block of the target, but where its file is not one of plain extents or
+//!    blocks: bytes inside the inode, or through the journal, are written.
 //! 3. A piece is seen as a whole by others, the copy is not: as with the kernel.
 //!
 //! Source: copy_file_range(2).
@@ -42,13 +42,14 @@ struct Copy<'a> {
 }
 
 impl Volume {
-    /// Copies `len` bytes from one regular file, from a byte on, to another or to a place in the same file; how many bytes: fewer at
-    /// the end of the source, and when there is no space for more. Holes stay holes where the target has nothing. The bytes are in
-    /// memory then, as [`write_at`](Self::write_at) leaves them.
+    /// Copies `len` bytes from one regular file, from a byte on, to another or to a place in the same file;
+    /// how many bytes: fewer at the end of the source, and when there is no space for more. Holes stay holes
+    /// where the target has nothing. The bytes are in memory then, as [`write_at`](Self::write_at) leaves
+    /// them.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for two ranges of one file that overlap; as [`write_at`](Self::write_at) of the target and
-    /// [`read_at`](Self::read_at) of the source.
+    /// [`Refusal::Invalid`] for two ranges of one file that overlap; as [`write_at`](Self::write_at) of the
+    /// target and [`read_at`](Self::read_at) of the source.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64, Fault> {
         self.copy_range_by(Permit::Flags, from, to, len)
     }
@@ -149,7 +150,8 @@ impl Writer {
             self.set_size(target, to + hole)?;
             return Ok(hole);
         }
-        // What is written behind the target's end leaves a hole in front of it: only then has it grown by that.
+        // What is written behind the target's end leaves a hole in front of it: only then has it grown by
+        // that.
         let (from, to) = (from + hole, to + hole);
         let end = (left - hole).min(PIECE);
         let end = if may_skip { self.data_run(source, from..from + end)? } else { end };
@@ -177,7 +179,8 @@ impl Writer {
         }
     }
 
-    /// Bytes from the start of a range on, which is before the file's end, until a hole. The caller holds the operation lock.
+    /// Bytes from the start of a range on, which is before the file's end, until a hole. The caller holds the
+    /// operation lock.
     fn data_run(&self, node: &Arc<Node>, range: Range<u64>) -> Result<u64, Fault> {
         let from = range.start;
         Ok(self.seek_locked(node, &self.live().data(node), range, Seek::Hole)? - from)

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. A write that is refused has changed no bytes; one for a part of which there is no space writes that before it.
+//! 1. A write that is refused has changed no bytes; one for a part of which there is no space writes that
+//!    before it.
 //! 2. Space is promised before bytes are copied, so that writing back cannot lack it.
 //! 3. Before the size grows past an end inside of a block, the rest of that block becomes zeros, in memory
 //!    and dirty: its content on disk belongs to no file.
@@ -34,9 +35,11 @@ const GROUP_EXEC: u16 = 0o0010;
 /// What permits a write to a file that is append-only or immutable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permit {
-    /// The flags of the moment: nothing is written to what is immutable, nothing replaced in what is append-only.
+    /// The flags of the moment: nothing is written to what is immutable, nothing replaced in what is
+    /// append-only.
     Flags,
-    /// The file was opened for writing, [as its flags let it](Volume::check_open) at that time: append-only is a matter of opening.
+    /// The file was opened for writing, [as its flags let it](Volume::check_open) at that time: append-only
+    /// is a matter of opening.
     Opened,
     /// A cache above took the bytes when it might, and writes them back now.
     Cache,
@@ -58,7 +61,8 @@ impl Volume {
     /// May a regular file be opened so? `append`: every write goes to its end (O_APPEND).
     ///
     /// # Errors
-    /// [`Refusal::NotPermitted`] for writing to what is immutable, or elsewhere than to the end of what is append-only; no such inode.
+    /// [`Refusal::NotPermitted`] for writing to what is immutable, or elsewhere than to the end of what is
+    /// append-only; no such inode.
     pub fn check_open(&self, ino: Ino, write: bool, append: bool) -> Result<(), Fault> {
         match &self.writer {
             Some(writer) if write => {
@@ -70,8 +74,9 @@ impl Volume {
         }
     }
 
-    /// Writes `bytes` into a regular file from byte `pos` on, which may lie behind its end; how many bytes: fewer only when there is
-    /// no space for more. They are in memory then; [`fsync`](Self::fsync) makes them durable.
+    /// Writes `bytes` into a regular file from byte `pos` on, which may lie behind its end; how many bytes:
+    /// fewer only when there is no space for more. They are in memory then; [`fsync`](Self::fsync) makes them
+    /// durable.
     ///
     /// # Errors
     /// [`Refusal::NoSpace`], [`Refusal::TooLarge`], [`Refusal::NotPermitted`], [`Refusal::WrongType`] or
@@ -94,8 +99,8 @@ impl Volume {
         Ok(done)
     }
 
-    /// Reads a regular file by its inode's number, from byte `pos` on; fewer bytes than asked for only at its end. Of a volume that
-    /// is open for reading, [`read`](Self::read) of an inode in hand is faster.
+    /// Reads a regular file by its inode's number, from byte `pos` on; fewer bytes than asked for only at its
+    /// end. Of a volume that is open for reading, [`read`](Self::read) of an inode in hand is faster.
     ///
     /// # Errors
     /// As [`read`](Self::read); no such inode.
@@ -431,7 +436,8 @@ impl Writer {
         if end > super::truncate::SMALL_MAX && end > old {
             self.keeper.announce(change, Announced::LargeFiles)?;
         }
-        // Also when nothing of the inode changes: fsync asks it for the last transaction that has bytes of the file.
+        // Also when nothing of the inode changes: fsync asks it for the last transaction that has bytes of
+        // the file.
         let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
         values.fields.size = old.max(end);
         values.changed_in = buffer::Edit::transaction(change.edit);
@@ -448,8 +454,8 @@ impl Writer {
         Ok(self.live().snapshot(&node)?)
     }
 
-    /// As [`Volume::seek`], by what is in memory and what is known of the map; `None` if nothing is in memory. What is dirty is data,
-    /// whatever it lies in.
+    /// As [`Volume::seek`], by what is in memory and what is known of the map; `None` if nothing is in
+    /// memory. What is dirty is data, whatever it lies in.
     pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>, Fault> {
         let node = self.live().get(ino)?;
         let _operation = node.operation.read();

@@ -1,4 +1,5 @@
-//! The mount options that a superblock asks for: `tune2fs -o` and `-E mount_opts=`, as the kernel's mount honours them.
+//! The mount options that a superblock asks for: `tune2fs -o` and `-E mount_opts=`, as the kernel's mount
+//! honours them.
 //!
 //! | `tune2fs -o` | here |
 //! |---|---|
@@ -113,7 +114,8 @@ impl DefaultOptions {
         Ok(())
     }
 
-    /// How bytes of files get to the device. Whether commits wait for them is a question only where they go block by block.
+    /// How bytes of files get to the device. Whether commits wait for them is a question only where they go
+    /// block by block.
     #[must_use]
     pub fn data_path(&self) -> DataPath {
         match self.data.unwrap_or(DataPath::Ordered) {
@@ -138,7 +140,8 @@ impl DefaultOptions {
     }
 }
 
-/// An option of the kernel's ext4 that changes nothing here: what it asks for holds anyway, or is about the kernel alone.
+/// An option of the kernel's ext4 that changes nothing here: what it asks for holds anyway, or is about the
+/// kernel alone.
 fn is_for_the_kernel(word: &str) -> bool {
     const PLAIN: [&str; 25] = [
         "",

@@ -49,8 +49,8 @@ impl Writer {
         is_short && self.value_entries(node).is_ok_and(|entries| entries.is_empty())
     }
 
-    /// Deletes an inode without links: what it has in blocks by as many transactions as it takes, then the inode.
-    /// The caller holds its operation lock; it is an orphan.
+    /// Deletes an inode without links: what it has in blocks by as many transactions as it takes, then the
+    /// inode. The caller holds its operation lock; it is an orphan.
     pub(super) fn delete(&self, node: &Arc<Node>) -> Result<(), Fault> {
         self.drop_data(node);
         self.release_values(node)?;
@@ -58,8 +58,9 @@ impl Writer {
         self.run(NAME_CREDITS, |change| self.delete_now(change, node))
     }
 
-    /// As [`delete`](Self::delete), for an operation that was to take a name away, and has: what of the inode cannot be deleted now stays
-    /// an orphan, as after a crash, and the next opening of the volume deletes it.
+    /// As [`delete`](Self::delete), for an operation that was to take a name away, and has: what of the inode
+    /// cannot be deleted now stays an orphan, as after a crash, and the next opening of the volume deletes
+    /// it.
     ///
     /// # Errors
     /// The journal was aborted: the name may be there again.

@@ -41,8 +41,8 @@ impl Volume {
         }
     }
 
-    /// As [`write_at`](Self::write_at), to the device, not to memory: fast where whole blocks are written that were written before.
-    /// Durable it is after [`fdatasync`](Self::fdatasync).
+    /// As [`write_at`](Self::write_at), to the device, not to memory: fast where whole blocks are written
+    /// that were written before. Durable it is after [`fdatasync`](Self::fdatasync).
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -56,7 +56,8 @@ impl Volume {
         Ok(done)
     }
 
-    /// The page of a regular file with this number, as a mapping of it shows it: behind the end there are zeros.
+    /// The page of a regular file with this number, as a mapping of it shows it: behind the end there are
+    /// zeros.
     ///
     /// # Errors
     /// [`Refusal::PastEnd`] for a page that is wholly behind the end; as [`read_at`](Self::read_at).
@@ -75,7 +76,8 @@ impl Volume {
     /// write to a page.
     ///
     /// # Errors
-    /// [`Refusal::PastEnd`] for a page that is wholly behind the end; [`Refusal::NoSpace`]; as [`write_at`](Self::write_at).
+    /// [`Refusal::PastEnd`] for a page that is wholly behind the end; [`Refusal::NoSpace`]; as
+    /// [`write_at`](Self::write_at).
     pub fn make_writable(&self, ino: Ino, page: u64) -> Result<(), Fault> {
         let writer = self.writer()?;
         writer.flusher.throttle();
@@ -165,7 +167,8 @@ impl Writer {
         Ok((at - pos) as usize)
     }
 
-    /// Takes a range of whole blocks out of the cache, once what is dirty in it is on the device. The caller holds the operation lock.
+    /// Takes a range of whole blocks out of the cache, once what is dirty in it is on the device. The caller
+    /// holds the operation lock.
     fn drop_clean(
         &self,
         node: &Arc<Node>,

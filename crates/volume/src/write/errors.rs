@@ -6,11 +6,12 @@
 //!   in memory            '- remount-ro, panic -> the journal is aborted; the superblock is written in place, the log's too
 //! ```
 //!
-//! Owns: [`OnError`], the record. Does **not** own: whether an operation that failed half-way may be committed. It never may: the
-//! journal is aborted then whatever was chosen here (see `Writer::run`), and that is noted as any other error.
+//! Owns: [`OnError`], the record. Does **not** own: whether an operation that failed half-way may be
+//! committed. It never may: the journal is aborted then whatever was chosen here (see `Writer::run`), and
+//! that is noted as any other error.
 //!
-//! Only the primary superblock is written. In place, it is not part of a transaction: what the log has of it may be older, so replay
-//! keeps the newer record (see `write/open.rs`).
+//! Only the primary superblock is written. In place, it is not part of a transaction: what the log has of it
+//! may be older, so replay keeps the newer record (see `write/open.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +29,8 @@ use crate::{Fault, Volume};
 pub enum OnError {
     /// Note it and go on: the operation fails, others do not.
     Continue,
-    /// Note it, and write nothing any more: what was not committed is lost, as with the kernel's `remount-ro`.
+    /// Note it, and write nothing any more: what was not committed is lost, as with the kernel's
+    /// `remount-ro`.
     ReadOnly,
     /// As [`ReadOnly`](Self::ReadOnly), and reading ends as well: every operation is refused. The kernel
     /// stops the machine; a library must not stop its program, but refuses everything.
@@ -36,7 +38,8 @@ pub enum OnError {
 }
 
 impl OnError {
-    /// What the superblock asks for (`s_errors`); what is no known number counts as `remount-ro`, as in the kernel.
+    /// What the superblock asks for (`s_errors`); what is no known number counts as `remount-ro`, as in the
+    /// kernel.
     fn of(sb: &Superblock) -> Self {
         match sb.errors {
             1 => Self::Continue,
@@ -104,7 +107,8 @@ impl Errors {
 }
 
 impl Volume {
-    /// Where operations of a volume that is open for writing end: what they met is noted. Without a handle or an inode's lock.
+    /// Where operations of a volume that is open for writing end: what they met is noted. Without a handle or
+    /// an inode's lock.
     pub(crate) fn noted<R>(&self, done: Result<R, Fault>) -> Result<R, Fault> {
         match (done, &self.writer) {
             (Err(fault), Some(writer)) if writer.is_shut_down() => Err(match fault {
@@ -119,9 +123,10 @@ impl Volume {
         }
     }
 
-    /// Ends all writing, as damage does where `errors=remount-ro` is set: for a caller that caught a panic out of this volume, since
-    /// what is in memory may be half changed. What was synced is safe, the superblock gets the error, and closing reports it. A volume
-    /// that is open for reading has nothing to end.
+    /// Ends all writing, as damage does where `errors=remount-ro` is set: for a caller that caught a panic
+    /// out of this volume, since what is in memory may be half changed. What was synced is safe, the
+    /// superblock gets the error, and closing reports it. A volume that is open for reading has nothing to
+    /// end.
     pub fn abort(&self, cause: &str) {
         if let Some(writer) = &self.writer {
             writer.abort(cause.to_owned());

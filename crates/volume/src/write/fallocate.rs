@@ -7,10 +7,11 @@
 //!   collapse  a punch, and what is behind moves to the front        insert  what is behind moves back
 //! ```
 //!
-//! What changes in several transactions leaves a whole file after each of them, as with the kernel: some of it done.
+//! What changes in several transactions leaves a whole file after each of them, as with the kernel: some of
+//! it done.
 //!
-//! A file whose bytes go through the journal has nothing in memory but its blocks: what is zeroed there is a change of them, and what
-//! has to be on the device first for others is in the same log for it.
+//! A file whose bytes go through the journal has nothing in memory but its blocks: what is zeroed there is a
+//! change of them, and what has to be on the device first for others is in the same log for it.
 //!
 //! Source: the linux-ext4 series "ext4: use iomap for regular file's buffered I/O", 2024; fallocate(2).
 
@@ -49,8 +50,8 @@ pub enum Allocate {
     Collapse,
     /// Make room: what is there and behind moves back. Whole clusters. FALLOC_FL_INSERT_RANGE.
     Insert,
-    /// Zeros, and blocks that hold them on the device: what is written there later changes no map. The file grows if the range ends
-    /// behind its end. FALLOC_FL_WRITE_ZEROES.
+    /// Zeros, and blocks that hold them on the device: what is written there later changes no map. The file
+    /// grows if the range ends behind its end. FALLOC_FL_WRITE_ZEROES.
     WriteZeroes,
     /// Own copies of shared blocks: ext4 has none to share. Not supported. FALLOC_FL_UNSHARE_RANGE.
     Unshare,
@@ -63,9 +64,10 @@ impl Volume {
     /// Changes which blocks a range of a regular file has.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for an empty range, or one that a mode cannot take; [`Refusal::NotSupported`] for modes and files that
-    /// do not go together (a map without extents can only be punched); [`Refusal::TooLarge`], [`Refusal::NoSpace`]: some of it may
-    /// be done then; [`Refusal::NotPermitted`], [`Refusal::WrongType`], [`Refusal::IsDirectory`]; the device refused.
+    /// [`Refusal::Invalid`] for an empty range, or one that a mode cannot take; [`Refusal::NotSupported`] for
+    /// modes and files that do not go together (a map without extents can only be punched);
+    /// [`Refusal::TooLarge`], [`Refusal::NoSpace`]: some of it may be done then; [`Refusal::NotPermitted`],
+    /// [`Refusal::WrongType`], [`Refusal::IsDirectory`]; the device refused.
     pub fn fallocate(&self, ino: Ino, mode: Allocate, pos: u64, len: u64) -> Result<(), Fault> {
         let writer = self.writer()?;
         self.noted(writer.fallocate(ino, mode, pos, len))
@@ -198,7 +200,8 @@ impl Writer {
         if blocks.start < blocks.end {
             let on_disk = file.node.values().fields.size;
             if on_disk < size && blocks.end << bs.log2() > on_disk {
-                // Some of what goes would raise the size on disk, when it is written back: else it would stay what it is.
+                // Some of what goes would raise the size on disk, when it is written back: else it would stay
+                // what it is.
                 file.write_back(0..u64::MAX)?;
             }
             // What is read now does not fail once bytes were dropped that are nowhere else.
@@ -290,7 +293,8 @@ impl Writer {
                 let _mapping = file.lock_map();
                 file.note_mapped(change);
                 let end = change.shift_right(file.node, blocks.start..to, by)?;
-                // With the first step, which is the last that may be refused: what moves behind the end would be cut off.
+                // With the first step, which is the last that may be refused: what moves behind the end would
+                // be cut off.
                 if to == 1 << 32 {
                     if size + len > SMALL_MAX {
                         self.keeper.announce(change, Announced::LargeFiles)?;
@@ -329,7 +333,8 @@ impl Writer {
         self.reserve(file, range, keep_size)
     }
 
-    /// Has the device write zeros to the blocks of a range that read as zeros, and says that they are written.
+    /// Has the device write zeros to the blocks of a range that read as zeros, and says that they are
+    /// written.
     fn write_zeroes(&self, file: &Target<'_>, range: &Range<u64>) -> Result<(), Fault> {
         // The edges, which were zeroed in memory.
         file.write_back(0..u64::MAX)?;

@@ -6,11 +6,13 @@
 //!   all of it in one handle -> one commit: before its commit block the fast commits count, after it the transaction does
 //! ```
 //!
-//! The records say nothing of bitmaps, trees, link counts of directories and times of directories; what they say of link counts
-//! can be behind. So: blocks are what the maps say; links are those of before, and the names that came and went.
+//! The records say nothing of bitmaps, trees, link counts of directories and times of directories; what they
+//! say of link counts can be behind. So: blocks are what the maps say; links are those of before, and the
+//! names that came and went.
 //!
 //! Invariants
-//! 1. All or nothing: what does not fit one transaction, or contradicts the bitmaps, is refused, and nothing was written.
+//! 1. All or nothing: what does not fit one transaction, or contradicts the bitmaps, is refused, and nothing
+//!    was written.
 //! 2. Numbers and blocks that the records name are taken before anything is chosen freely.
 //! 3. An inode on the list of orphans keeps its link to the next.
 
@@ -91,7 +93,8 @@ struct Work<'a> {
 }
 
 impl Writer {
-    /// Puts everything into the running transaction, which the caller commits. `orphans`: those that are tracked.
+    /// Puts everything into the running transaction, which the caller commits. `orphans`: those that are
+    /// tracked.
     pub(super) fn write_back(
         &self,
         overrides: &Overrides,
@@ -226,8 +229,8 @@ impl Work<'_> {
                 }
             }
         }
-        // The kernel logs names in a directory that was made in the same transaction, and sometimes not the directory: nothing
-        // leads to them.
+        // The kernel logs names in a directory that was made in the same transaction, and sometimes not the
+        // directory: nothing leads to them.
         loop {
             let mut lost = Vec::new();
             for dir in names.given.keys() {

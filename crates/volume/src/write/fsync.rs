@@ -9,8 +9,8 @@
 //! 1. When it returns, what had been written before it was called is durable: bytes, map and size.
 //! 2. A write-back error is reported once per open file ([`ErrorsTold`]), and once to all callers without
 //!    one.
-//! 3. A flush that was issued before the file's bytes were on the device counts for nothing: a commit that was under way already
-//!    may have flushed before.
+//! 3. A flush that was issued before the file's bytes were on the device counts for nothing: a commit that
+//!    was under way already may have flushed before.
 //!
 //! Source: the linux-ext4 series "ext4: Coordinate data-only flush requests sent by fsync" v6, 2010.
 
@@ -60,7 +60,8 @@ impl Volume {
         self.fsync_part(ino, &Part { data_only, told: Some(told), ..Part::ALL })
     }
 
-    /// As [`fsync_as`](Self::fsync_as), of a range of bytes: what O_SYNC, or O_DSYNC if `data_only`, asks for after each write.
+    /// As [`fsync_as`](Self::fsync_as), of a range of bytes: what O_SYNC, or O_DSYNC if `data_only`, asks for
+    /// after each write.
     ///
     /// # Errors
     /// As [`fsync`](Self::fsync).
@@ -90,19 +91,20 @@ impl Volume {
     /// Makes everything that was done durable.
     ///
     /// # Errors
-    /// The device refused, now or before; [`Fault::LostWrite`] when bytes of some file could not be written back before, and that was
-    /// not reported yet: the rest is durable.
+    /// The device refused, now or before; [`Fault::LostWrite`] when bytes of some file could not be written
+    /// back before, and that was not reported yet: the rest is durable.
     pub fn sync(&self) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
         self.check_going()?;
         self.noted(writer.sync())
     }
 
-    /// Makes a file durable: its bytes, and what else was done to it. Of a directory and others, their last transaction and all
-    /// before.
+    /// Makes a file durable: its bytes, and what else was done to it. Of a directory and others, their last
+    /// transaction and all before.
     ///
     /// # Errors
-    /// The device refused, now or when bytes were written back before; [`Refusal::NoSpace`] where these found no blocks; no such inode.
+    /// The device refused, now or when bytes were written back before; [`Refusal::NoSpace`] where these found
+    /// no blocks; no such inode.
     pub fn fsync(&self, ino: Ino) -> Result<(), Fault> {
         self.fsync_part(ino, &Part::ALL)
     }
@@ -168,8 +170,8 @@ impl Writer {
         }
     }
 
-    /// Flushes the device, unless a flush that was issued since `mark` did. `ino`: what is to be durable. `will_flush`: a commit did
-    /// since.
+    /// Flushes the device, unless a flush that was issued since `mark` did. `ino`: what is to be durable.
+    /// `will_flush`: a commit did since.
     fn cover(&self, mark: Mark, ino: Ino, will_flush: bool) -> Result<(), Fault> {
         let device = &self.flusher.device;
         let is_same_device = !self.flusher.has_external_log || self.flusher.sabotage.trust_log_flush;
@@ -177,7 +179,8 @@ impl Writer {
         if self.flusher.no_barriers || is_covered {
             return Ok(());
         }
-        // Without a log no commit flushes what it does not write, and one that is elsewhere flushes nothing here.
+        // Without a log no commit flushes what it does not write, and one that is elsewhere flushes nothing
+        // here.
         if device.settings().mode == Mode::EmptyTxn && self.flusher.has_log && is_same_device {
             return Ok(self.journal.commit_with_others(self.journal.running(), ino.0.into())?);
         }

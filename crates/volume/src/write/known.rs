@@ -18,23 +18,26 @@ use crate::{Fault, Refusal, Volume};
 const PIECE: usize = 1024;
 
 impl Volume {
-    /// Counts of what is known of files' blocks, and of the scans that keep it small; as text, in the form of the kernel's file, by
-    /// [`es_shrinker_info`](extent_status::Stats::es_shrinker_info). `None` when open for reading: then nothing of it is kept.
+    /// Counts of what is known of files' blocks, and of the scans that keep it small; as text, in the form of
+    /// the kernel's file, by [`es_shrinker_info`](extent_status::Stats::es_shrinker_info). `None` when open
+    /// for reading: then nothing of it is kept.
     #[must_use]
     pub fn extent_stats(&self) -> Option<extent_status::Stats> {
         Some(self.writer.as_ref()?.live().files().extent_stats())
     }
 
-    /// Learns all of a regular file's map, so that no access to the file has to read of it; it is forgotten last when memory is
-    /// short. How many extents it has.
+    /// Learns all of a regular file's map, so that no access to the file has to read of it; it is forgotten
+    /// last when memory is short. How many extents it has.
     ///
     /// # Errors
-    /// It is open for reading; no such inode, or no regular file; the map is corrupt, or cannot be read: what was learnt stays.
+    /// It is open for reading; no such inode, or no regular file; the map is corrupt, or cannot be read: what
+    /// was learnt stays.
     pub fn precache_extents(&self, ino: Ino) -> Result<u64, Fault> {
         self.noted(self.writer()?.precache(ino))
     }
 
-    /// Forgets of a file's blocks what can be read again, and that it was [learnt](Self::precache_extents). How many entries.
+    /// Forgets of a file's blocks what can be read again, and that it was [learnt](Self::precache_extents).
+    /// How many entries.
     ///
     /// # Errors
     /// It is open for reading; no such inode.
@@ -43,8 +46,8 @@ impl Volume {
         Ok(node.data().map_or(0, |data| data.known.clear()))
     }
 
-    /// What is known of a file's blocks now, in order: also of those that are promised and not allocated yet, and of holes. Of what is
-    /// in no entry nothing is known.
+    /// What is known of a file's blocks now, in order: also of those that are promised and not allocated yet,
+    /// and of holes. Of what is in no entry nothing is known.
     ///
     /// # Errors
     /// It is open for reading; no such inode.
@@ -63,7 +66,8 @@ impl Writer {
             FileType::Directory => return Err(Refusal::IsDirectory.into()),
             _ => return Err(Refusal::WrongType.into()),
         }
-        // Its bytes are in the inode, go through the journal, or need a key: nothing of it is kept by extents.
+        // Its bytes are in the inode, go through the journal, or need a key: nothing of it is kept by
+        // extents.
         if node.values().has_flag(flags::INLINE_DATA | flags::ENCRYPT)
             || node.values().is_journaled(self.shared())
         {

@@ -25,7 +25,8 @@ impl Volume {
     /// Changes the label; it is durable then.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for one of more than [`LABEL_MAX`] bytes, or with a zero byte in it; the device refused.
+    /// [`Refusal::Invalid`] for one of more than [`LABEL_MAX`] bytes, or with a zero byte in it; the device
+    /// refused.
     pub fn set_label(&self, label: &[u8]) -> Result<(), Fault> {
         let writer = self.writer()?;
         if label.len() > LABEL_MAX || label.contains(&0) {

@@ -4,8 +4,8 @@
 //!   a run fails -> error latched, range noted -> fsync, sync, or the next change of the file -> its bytes dropped, the size that of the disk
 //! ```
 //!
-//! Else an fsync that succeeds later would acknowledge what the device never got, and what is done to the file by its size in memory
-//! would not fit its size on disk.
+//! Else an fsync that succeeds later would acknowledge what the device never got, and what is done to the
+//! file by its size in memory would not fit its size on disk.
 //!
 //! Does **not** own: where the error is reported (see `fsync`), which runs fail (see `writeback`).
 
@@ -18,8 +18,8 @@ use inode::Node;
 use super::Writer;
 
 impl Writer {
-    /// Drops from memory what could not be written back of a file, and with it a size that only those bytes gave it. The caller holds the
-    /// operation lock alone.
+    /// Drops from memory what could not be written back of a file, and with it a size that only those bytes
+    /// gave it. The caller holds the operation lock alone.
     pub(super) fn drop_lost(&self, node: &Arc<Node>) {
         let Some(data) = node.data().filter(|data| data.has_lost()) else { return };
         if self.journal.aborted().is_some() {

@@ -115,7 +115,8 @@ impl Volume {
     /// Removes a name; with the last one goes the inode, unless it is open.
     ///
     /// # Errors
-    /// [`Refusal::NotFound`], [`Refusal::IsDirectory`], [`Refusal::NotPermitted`]; the directory is corrupt; the device refused.
+    /// [`Refusal::NotFound`], [`Refusal::IsDirectory`], [`Refusal::NotPermitted`]; the directory is corrupt;
+    /// the device refused.
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
         self.noted(self.remove_name(dir, name))
     }
@@ -160,8 +161,8 @@ impl Volume {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// [`Refusal::NotFound`], [`Refusal::NotDirectory`], [`Refusal::NotEmpty`], [`Refusal::Invalid`] for ".", as
-    /// [`unlink`](Self::unlink).
+    /// [`Refusal::NotFound`], [`Refusal::NotDirectory`], [`Refusal::NotEmpty`], [`Refusal::Invalid`] for ".",
+    /// as [`unlink`](Self::unlink).
     pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<(), Fault> {
         self.noted(self.remove_dir(dir, name))
     }
@@ -208,8 +209,8 @@ enum Unlinked {
 }
 
 impl Writer {
-    /// Takes a name away, with one look at the directory, if its inode is at hand. `locked`: an inode whose operation lock the
-    /// caller has.
+    /// Takes a name away, with one look at the directory, if its inode is at hand. `locked`: an inode whose
+    /// operation lock the caller has.
     fn unlink_at_once(
         &self,
         change: &Change<'_>,
@@ -289,7 +290,8 @@ impl Writer {
         Ok((self.named_unasked(spot.ino)?, spot))
     }
 
-    /// Locks an inode to change it, if it is still there. What could not be written back of it leaves memory first.
+    /// Locks an inode to change it, if it is still there. What could not be written back of it leaves memory
+    /// first.
     pub(super) fn lock_node<'a>(&self, node: &'a Arc<Node>) -> Result<RwLockWriteGuard<'a, ()>, Fault> {
         let operation = node.operation.write();
         let is_gone = node.values().fields.links == 0 && node.opens.load(Ordering::Acquire) == 0;
@@ -351,7 +353,8 @@ impl Writer {
         }
     }
 
-    /// As [`check_dir`](Self::check_dir), of one that the caller [did not ask](Self::node_unasked) if it is there.
+    /// As [`check_dir`](Self::check_dir), of one that the caller [did not ask](Self::node_unasked) if it is
+    /// there.
     fn check_dir_of(&self, dir: &Node) -> Result<u32, Fault> {
         let values = dir.values();
         Self::is_there(dir, &values)?;
@@ -367,8 +370,8 @@ impl Writer {
         check_flags(dir.values().fields.flags, of_inode)
     }
 
-    /// One link less. `true` when nothing leads to the inode any more and it was not put among the orphans: delete it in this
-    /// transaction, or do that.
+    /// One link less. `true` when nothing leads to the inode any more and it was not put among the orphans:
+    /// delete it in this transaction, or do that.
     pub(super) fn drop_link(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<bool, Fault> {
         let now = self.now();
         let mut values = change.live.edit(node, change.edit.transaction());

@@ -66,8 +66,9 @@ impl Volume {
     /// Makes an inode with a name. It gets inherited ACLs, flags, group and project of its directory.
     ///
     /// # Errors
-    /// [`Refusal::Exists`], [`Refusal::NoSpace`], [`Refusal::NoInodes`], [`Refusal::TooManyNames`] (of a directory's links), [`Refusal::NameTooLong`],
-    /// [`Refusal::Invalid`] (an empty target, a device number that cannot be stored); the directory is corrupt; the device refused.
+    /// [`Refusal::Exists`], [`Refusal::NoSpace`], [`Refusal::NoInodes`], [`Refusal::TooManyNames`] (of a
+    /// directory's links), [`Refusal::NameTooLong`], [`Refusal::Invalid`] (an empty target, a device number
+    /// that cannot be stored); the directory is corrupt; the device refused.
     pub fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
         let node = self.noted(self.create_node(dir, name, new))?;
         Ok(self.writer()?.live().snapshot(&node)?)
@@ -101,8 +102,8 @@ impl Volume {
         })
     }
 
-    /// Makes an inode without a name, open once: [`link`](Self::link) gives it one, else it is gone when it is
-    /// [`released`](Self::released).
+    /// Makes an inode without a name, open once: [`link`](Self::link) gives it one, else it is gone when it
+    /// is [`released`](Self::released).
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -169,7 +170,8 @@ impl Writer {
         Ok(values.fields.flags)
     }
 
-    /// Allocates an inode, gives it its values and first block, and goes on with it. On an error nothing is left of it.
+    /// Allocates an inode, gives it its values and first block, and goes on with it. On an error nothing is
+    /// left of it.
     ///
     /// Until then it is locked: a thread with an old number must not change an inode that may be freed again.
     pub(super) fn make(
@@ -301,8 +303,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Gets a directory ready for changes of its names: one that is kept inside its inode moves into a block. Comes before
-    /// anything else of an operation, since there may be no block.
+    /// Gets a directory ready for changes of its names: one that is kept inside its inode moves into a block.
+    /// Comes before anything else of an operation, since there may be no block.
     pub(super) fn ready_names(&self, change: &Change<'_>, dir: &Arc<Node>) -> Result<(), Fault> {
         let of_dir = dir.values().fields.flags;
         if of_dir & (flags::ENCRYPT | flags::CASEFOLD) != 0 {
@@ -311,7 +313,8 @@ impl Writer {
         if of_dir & flags::INLINE_DATA != 0 { self.move_out(change, dir) } else { Ok(()) }
     }
 
-    /// As [`ready_names`](Self::ready_names), of a directory whose flags were these when its operation lock was taken.
+    /// As [`ready_names`](Self::ready_names), of a directory whose flags were these when its operation lock
+    /// was taken.
     pub(super) fn ready_names_of(
         &self,
         change: &Change<'_>,
@@ -333,7 +336,8 @@ impl Writer {
         Ok(change.with_dir(dir, &self.dir_format, with)?)
     }
 
-    /// Changes the names of a directory that is [ready](Self::ready_names) for that: its times follow, and by `links` its links.
+    /// Changes the names of a directory that is [ready](Self::ready_names) for that: its times follow, and by
+    /// `links` its links.
     pub(super) fn change_names<R>(
         &self,
         change: &Change<'_>,
@@ -348,7 +352,8 @@ impl Writer {
     fn move_out(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
         let shared = self.shared();
         let begun = change.edit.changes();
-        // What can be wrong with the names, or with the attributes that one goes from, is found before the first change.
+        // What can be wrong with the names, or with the attributes that one goes from, is found before the
+        // first change.
         let (body, block) = self.parts(node);
         Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed }.names(&shared.buffers)?;
         let inode = self.live().snapshot(node)?;
@@ -381,8 +386,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on with an inode that was made after the first `before` changes. If that fails, the inode is taken back; what failed
-    /// half-way itself still counts as a change, see [`Writer::run`].
+    /// Goes on with an inode that was made after the first `before` changes. If that fails, the inode is
+    /// taken back; what failed half-way itself still counts as a change, see [`Writer::run`].
     pub(super) fn or_unmake<R>(
         &self,
         change: &Change<'_>,

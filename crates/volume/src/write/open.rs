@@ -51,7 +51,8 @@ pub struct WriteOptions {
     pub track_all_orphans: bool,
     /// Do not flush at commits: for measurements, and devices whose writes are durable.
     pub no_barriers: bool,
-    /// Limit of blocks in a transaction. 0 stands for the smaller of what the log allows and an eighth of the budget.
+    /// Limit of blocks in a transaction. 0 stands for the smaller of what the log allows and an eighth of the
+    /// budget.
     pub transaction_max: u32,
     /// How bytes of files get from memory to the device.
     pub data: DataPath,
@@ -59,14 +60,16 @@ pub struct WriteOptions {
     pub flush: flush::Settings,
     /// How long a change that must be durable at once waits for other threads, to share a commit.
     pub batching: journal::Batching,
-    /// The longest time between two commits, and until bytes of files are written back; `None`: 5 and 30 seconds.
+    /// The longest time between two commits, and until bytes of files are written back; `None`: 5 and 30
+    /// seconds.
     pub commit_interval: Option<Duration>,
     /// How what is known of files' blocks is forgotten when memory is short.
     pub extents: extent_status::Policy,
     /// Commits run on request or when a transaction is full, in the thread that needs them; write-back on
     /// request or when much is dirty, in the writing thread; no background threads.
     pub no_committer: bool,
-    /// Keep no journal though the file system has one: what is not synced is lost in a crash, and the image may need a check.
+    /// Keep no journal though the file system has one: what is not synced is lost in a crash, and the image
+    /// may need a check.
     pub no_journal: bool,
     /// Say to the device what is no longer needed: blocks that were freed, when that is durable.
     pub discard: bool,
@@ -77,15 +80,15 @@ pub struct WriteOptions {
     pub keeps_set_id: bool,
     /// Writes leave times alone: a server sets those of its clients.
     pub keeps_times: bool,
-    /// Leave bytes that are to replace others in memory as long as all others (the kernel's `noauto_da_alloc`). Else they are written
-    /// back when the file takes another's name, and when one that was cut to nothing is closed: a crash leaves old bytes or new ones,
-    /// also of programs that do not sync.
+    /// Leave bytes that are to replace others in memory as long as all others (the kernel's
+    /// `noauto_da_alloc`). Else they are written back when the file takes another's name, and when one that
+    /// was cut to nothing is closed: a crash leaves old bytes or new ones, also of programs that do not sync.
     pub no_auto_da_alloc: bool,
     /// New files get their directory's group, whatever their creator's, and directories do not inherit the
     /// set-group-id bit (the kernel's `grpid`). Otherwise a directory with that bit does so.
     pub dir_groups: bool,
-    /// This is no mount: the superblock's count of mounts, and the time of the last one, stay. A file system that a hundred commands
-    /// changed is not due for a check because of that.
+    /// This is no mount: the superblock's count of mounts, and the time of the last one, stay. A file system
+    /// that a hundred commands changed is not due for a check because of that.
     pub is_no_mount: bool,
     /// Keep reserved blocks (mke2fs -m) for their users: an operation may use them while its thread has an
     /// [`Acting::as_root`](crate::Acting::as_root). Otherwise all operations are root's.
@@ -102,8 +105,8 @@ const ORPHANS_MAX: usize = 1 << 20;
 
 /// Blocks that wait to be written home take at most this part of the memory for caches.
 const PINNED_PART: usize = 4;
-/// A transaction takes at most this part of the budget: its blocks stay in memory until they are in the log, and blocks that the next
-/// transaction changes are there twice.
+/// A transaction takes at most this part of the budget: its blocks stay in memory until they are in the log,
+/// and blocks that the next transaction changes are there twice.
 const TRANSACTION_PART: usize = 8;
 /// A transaction may always have this many blocks: what the smallest log has room for.
 const TRANSACTION_MIN: usize = 512;
@@ -433,8 +436,8 @@ fn write_back(
     writer.journal.close().map_err(|fault| OpenFault::Journal(fault.to_string()))
 }
 
-/// After a replay: the superblock that was in place may know of later errors than the one in the log, since they are written there
-/// when the journal is aborted; and that it was aborted is an error, too.
+/// After a replay: the superblock that was in place may know of later errors than the one in the log, since
+/// they are written there when the journal is aborted; and that it was aborted is an error, too.
 fn keep_errors(device: &dyn Device, before: &Superblock, journal_errno: i32) -> Result<(), OpenFault> {
     let mut bytes = [0; superblock::SIZE];
     device.read_at(superblock::OFFSET, &mut bytes)?;
@@ -457,7 +460,8 @@ fn keep_errors(device: &dyn Device, before: &Superblock, journal_errno: i32) -> 
     Ok(device.flush()?)
 }
 
-/// A log that holds something though the superblock does not ask for it is out of date, and must not be asked later.
+/// A log that holds something though the superblock does not ask for it is out of date, and must not be asked
+/// later.
 fn forget_old_log(log: &journal::Log, sb: &Superblock, geometry: &Geometry) -> Result<(), OpenFault> {
     let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
     let target = Target {
@@ -573,17 +577,18 @@ impl Volume {
     /// Opens for reading and writing: a log that waits is replayed first, and orphans are cleaned up.
     ///
     /// # Errors
-    /// Not an ext4 file system, a feature that cannot be written (it may be possible to read), a log that cannot be replayed, or
-    /// the device refused.
+    /// Not an ext4 file system, a feature that cannot be written (it may be possible to read), a log that
+    /// cannot be replayed, or the device refused.
     pub fn open(device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
         read_write(device, options)
     }
 
-    /// Writes everything home and ends. Dropping a volume without this is like pulling the plug: what was synced is safe.
+    /// Writes everything home and ends. Dropping a volume without this is like pulling the plug: what was
+    /// synced is safe.
     ///
     /// # Errors
-    /// The device refused, now or before: what was synced is in the log still. [`Fault::LostWrite`]: it is closed, but bytes of some file
-    /// could not be written back before, and that was not reported yet.
+    /// The device refused, now or before: what was synced is in the log still. [`Fault::LostWrite`]: it is
+    /// closed, but bytes of some file could not be written back before, and that was not reported yet.
     pub fn close(mut self) -> Result<(), Fault> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         writer.dismiss();

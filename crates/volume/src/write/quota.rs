@@ -1,5 +1,5 @@
-//! Quotas and projects, as operations meet them: owners get their entries before they get an inode, and an inode does not enter
-//! a directory that wants another project.
+//! Quotas and projects, as operations meet them: owners get their entries before they get an inode, and an
+//! inode does not enter a directory that wants another project.
 //!
 //! Does **not** own: counting (see `inode::Quota`).
 
@@ -23,8 +23,9 @@ impl Writer {
         [sb.storable_id(new.uid), gid, if inherits { values.fields.projid } else { 0 }]
     }
 
-    /// Makes sure that owners have entries in the quota files. Called without a handle, before an operation gives them an inode:
-    /// an operation that is refused after that leaves entries without usage, which is as good as none.
+    /// Makes sure that owners have entries in the quota files. Called without a handle, before an operation
+    /// gives them an inode: an operation that is refused after that leaves entries without usage, which is as
+    /// good as none.
     pub(super) fn admit(&self, owners: impl FnOnce() -> Owners) -> Result<(), Fault> {
         let Some(quota) = self.live().quota() else { return Ok(()) };
         let owners = owners();

@@ -47,10 +47,11 @@ impl Volume {
     /// Moves a name.
     ///
     /// # Errors
-    /// [`Refusal::NotFound`]; [`Refusal::Exists`] with [`Rename::NoReplace`]; [`Refusal::IsDirectory`], [`Refusal::NotDirectory`],
-    /// [`Refusal::NotEmpty`] for a name in the way of another kind, or a directory that holds names; [`Refusal::Invalid`] for a
-    /// directory into itself; [`Refusal::OtherProject`] into a directory that wants another project; [`Refusal::Busy`] for "."
-    /// and ".."; [`Refusal::TooManyNames`]; [`Refusal::NoSpace`].
+    /// [`Refusal::NotFound`]; [`Refusal::Exists`] with [`Rename::NoReplace`]; [`Refusal::IsDirectory`],
+    /// [`Refusal::NotDirectory`], [`Refusal::NotEmpty`] for a name in the way of another kind, or a directory
+    /// that holds names; [`Refusal::Invalid`] for a directory into itself; [`Refusal::OtherProject`] into a
+    /// directory that wants another project; [`Refusal::Busy`] for "." and ".."; [`Refusal::TooManyNames`];
+    /// [`Refusal::NoSpace`].
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
         self.noted(self.move_name(from, to, how))
     }
@@ -125,7 +126,8 @@ impl Writer {
         node.values().kind() == FileType::Directory
     }
 
-    /// Does `above` lie on the way from `dir` up to the root, `dir` itself not counted? Nothing moves meanwhile.
+    /// Does `above` lie on the way from `dir` up to the root, `dir` itself not counted? Nothing moves
+    /// meanwhile.
     fn is_above(&self, above: &Node, dir: &Arc<Node>) -> Result<bool, Fault> {
         let mut here = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {

@@ -8,7 +8,8 @@
 //!
 //! For tests of crashes, and for taking a device away at once. The next opening for writing recovers.
 //!
-//! Invariant: when it returned nothing more is written, not even that it happened; but closing lets others in ([`MountGuard`](crate::MountGuard)).
+//! Invariant: when it returned nothing more is written, not even that it happened; but closing lets others in
+//! ([`MountGuard`](crate::MountGuard)).
 //!
 //! Source: kernel fs/ext4/ioctl.c (EXT4_IOC_SHUTDOWN), include/uapi/linux/ext4.h.
 
@@ -22,15 +23,16 @@ use crate::{Fault, Volume};
 pub enum Shutdown {
     /// Everything (EXT4_GOING_FLAGS_DEFAULT).
     Flush,
-    /// What the journal has: names and attributes, and bytes of files as far as they were written back (LOGFLUSH).
+    /// What the journal has: names and attributes, and bytes of files as far as they were written back
+    /// (LOGFLUSH).
     Journal,
     /// Nothing: as a power cut (NOLOGFLUSH).
     Nothing,
 }
 
 impl Volume {
-    /// Shuts the volume down: from now on every operation fails with [`Fault::ShutDown`], reading too, and nothing is written. A second
-    /// time nothing happens. Closing it succeeds then, and leaves it as it is.
+    /// Shuts the volume down: from now on every operation fails with [`Fault::ShutDown`], reading too, and
+    /// nothing is written. A second time nothing happens. Closing it succeeds then, and leaves it as it is.
     ///
     /// # Errors
     /// It is open for reading; or what was to be made durable could not be: it is shut down all the same.

@@ -99,7 +99,8 @@ fn directories_give_memory_back() {
     testkit::e2fsck_clean(&path);
 }
 
-/// Reading inodes of a writable volume charges the budget for all that stays in memory of them; eviction returns the charge.
+/// Reading inodes of a writable volume charges the budget for all that stays in memory of them; eviction
+/// returns the charge.
 #[test]
 fn snapshots_are_charged_and_evicted() {
     let scratch = testkit::scratch();

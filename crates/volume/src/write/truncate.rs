@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Invariants
-//! 1. Zeros behind the end are on the device before the transaction with the size commits, else bytes that were cut off could come
-//!    back when the file grows: they are written under the handle, to the device, which the commit flushes. If their block cannot
-//!    be read or they cannot be written nothing has changed: the old bytes are written again, and where that fails too the journal is
-//!    aborted. If power fails before the commit, the file has its old size, and zeros where it was being cut.
+//! 1. Zeros behind the end are on the device before the transaction with the size commits, else bytes that
+//!    were cut off could come back when the file grows: they are written under the handle, to the device,
+//!    which the commit flushes. If their block cannot be read or they cannot be written nothing has changed:
+//!    the old bytes are written again, and where that fails too the journal is aborted. If power fails before
+//!    the commit, the file has its old size, and zeros where it was being cut.
 //! 2. What goes through the journal is zeroed there.
 //! 3. After an abort nothing is written.
 //!
@@ -40,7 +41,8 @@ pub(super) const SMALL_MAX: u64 = 0x7FFF_FFFF;
 const IN_BLOCK: usize = 60;
 
 impl Writer {
-    /// The largest size of a file, in bytes, as the kernel has it: what its map reaches, and what i_blocks can count.
+    /// The largest size of a file, in bytes, as the kernel has it: what its map reaches, and what i_blocks
+    /// can count.
     pub(super) fn size_max(&self, extents: bool) -> u64 {
         let shared = self.shared();
         let bs = shared.geometry.block_size;
@@ -57,8 +59,8 @@ impl Writer {
         (blocks << bs.log2()).min(i64::MAX as u64)
     }
 
-    /// Sets a regular file's size. What lies behind the new end is freed; while that takes several transactions the inode is
-    /// an orphan, so that a crash does not leave it half done.
+    /// Sets a regular file's size. What lies behind the new end is freed; while that takes several
+    /// transactions the inode is an orphan, so that a crash does not leave it half done.
     pub(super) fn set_size(&self, node: &Arc<Node>, size: u64) -> Result<(), Fault> {
         if let Some(aborted) = self.journal.aborted() {
             return Err(aborted.clone().into());
@@ -125,7 +127,8 @@ impl Writer {
         self.run(NAME_CREDITS, |change| self.untrack(change, node))
     }
 
-    /// Ends the journal if something failed that is half done. Not for a want of space, which leaves it in parts that are whole.
+    /// Ends the journal if something failed that is half done. Not for a want of space, which leaves it in
+    /// parts that are whole.
     pub(super) fn or_abort<R>(&self, done: Result<R, Fault>) -> Result<R, Fault> {
         if let Err(fault) = &done
             && !fault.is_clean_refusal()
@@ -135,8 +138,8 @@ impl Writer {
         done
     }
 
-    /// All of a change of the size that may fail while nothing has changed: what has to be written back before, and what is read of the
-    /// map for that.
+    /// All of a change of the size that may fail while nothing has changed: what has to be written back
+    /// before, and what is read of the map for that.
     fn ready_to_resize(&self, node: &Arc<Node>, data: &FileData, size: u64) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
         let on_disk = node.values().fields.size;
@@ -149,14 +152,15 @@ impl Writer {
         }
         let in_edge = size & !(bs.bytes() - 1)..bs.blocks_for(size) << bs.log2();
         if !in_edge.is_empty() && self.is_mapped_first(node, data, &in_edge)? {
-            // Zeros go behind the end on the device, with what the block has there: no newer bytes may be on their way.
+            // Zeros go behind the end on the device, with what the block has there: no newer bytes may be on
+            // their way.
             self.flusher.flush_file(node, data, in_edge)?;
         }
         Ok(())
     }
 
-    /// Drops what is in memory behind a new size. What is left to do on disk is as for a file with nothing in memory: its size there is
-    /// the old one, or less if all of that is cut off.
+    /// Drops what is in memory behind a new size. What is left to do on disk is as for a file with nothing in
+    /// memory: its size there is the old one, or less if all of that is cut off.
     fn cut_in_memory(&self, data: &FileData, size: u64) -> CutInMemory {
         let bs = self.shared().geometry.block_size;
         let before = data.size();
@@ -181,8 +185,8 @@ impl Writer {
         CutInMemory { before, is_less: size < before, is_final }
     }
 
-    /// A change of the size failed after memory had been made to fit it: memory gets its size again, and what was dropped is read
-    /// again. Where that was nowhere else the journal is aborted.
+    /// A change of the size failed after memory had been made to fit it: memory gets its size again, and what
+    /// was dropped is read again. Where that was nowhere else the journal is aborted.
     fn take_back_cut(
         &self,
         data: &FileData,
@@ -217,8 +221,8 @@ impl Writer {
         Ok(entry.status == Status::Written)
     }
 
-    /// Before the file grows to `end` without bytes: what is behind its end in its last block is zeros on the device, too, and its
-    /// size there is its size.
+    /// Before the file grows to `end` without bytes: what is behind its end in its last block is zeros on the
+    /// device, too, and its size there is its size.
     pub(super) fn end_in_zeros(&self, node: &Arc<Node>, data: &FileData, end: u64) -> Result<(), Fault> {
         let size = data.size();
         if end <= size {
@@ -253,8 +257,8 @@ impl Writer {
         Ok(is_done)
     }
 
-    /// The first step of a cut whose new size the caller puts in the same transaction: an orphan from here until both are done, which
-    /// is for the caller to say. Is the cut done?
+    /// The first step of a cut whose new size the caller puts in the same transaction: an orphan from here
+    /// until both are done, which is for the caller to say. Is the cut done?
     ///
     /// Size and blocks are two layers, as in the kernel, where each tracks by itself: two additions and two
     /// removals for one truncation, of which the second ones find nothing to do. Version 3 of the list took
@@ -388,7 +392,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Could what is written to this file be kept in its inode, where it is not yet? It has nothing but zeros, if anything.
+    /// Could what is written to this file be kept in its inode, where it is not yet? It has nothing but
+    /// zeros, if anything.
     pub(super) fn may_go_inside(&self, node: &Node) -> bool {
         if !self.shared().sb.features.has_incompat(Features::INLINE_DATA) {
             return false;
@@ -398,8 +403,8 @@ impl Writer {
         !values.has_flag(elsewhere) && values.data().is_none() && values.maps_nothing()
     }
 
-    /// Writes into a file that is kept in its inode, or [may be](Self::may_go_inside). `false`: it has no room there; nothing was
-    /// changed then.
+    /// Writes into a file that is kept in its inode, or [may be](Self::may_go_inside). `false`: it has no
+    /// room there; nothing was changed then.
     pub(super) fn write_inside(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<bool, Fault> {
         let inode = self.live().snapshot(node)?;
         let mut content = match inode.is_inline() {
@@ -426,7 +431,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Changes the size of a file that is kept in its inode. `false`: it has no room there; nothing was changed then.
+    /// Changes the size of a file that is kept in its inode. `false`: it has no room there; nothing was
+    /// changed then.
     fn resize_inside(&self, node: &Arc<Node>, size: u64) -> Result<bool, Fault> {
         let inode = self.live().snapshot(node)?;
         let mut bytes = inode.inline_content(self.shared())?;
@@ -514,8 +520,8 @@ fn is_short_cut(node: &Node) -> bool {
     map.extents && map.depth() == 0
 }
 
-/// Blocks of the longest file without extents that has no holes: what three levels of blocks with `per_block` numbers each reach,
-/// and no more than leaves `counted` blocks with the map's own.
+/// Blocks of the longest file without extents that has no holes: what three levels of blocks with `per_block`
+/// numbers each reach, and no more than leaves `counted` blocks with the map's own.
 fn indirect_max(per_block: u64, counted: u64) -> u64 {
     let (single, double) = (per_block, per_block * per_block);
     let reach = 12 + single + double + double * per_block;

@@ -6,14 +6,16 @@
 //!   without extents, or data=ordered:      one handle around all of it: allocate, write, size
 //! ```
 //!
-//! Owns: the order of these steps, the thread that takes them. Does **not** own: which bytes are dirty (see `page-cache`), the map.
+//! Owns: the order of these steps, the thread that takes them. Does **not** own: which bytes are dirty (see
+//! `page-cache`), the map.
 //!
 //! Invariants
 //! 1. A block is written before a transaction that says so can commit: unwritten blocks are converted after
 //!    their write completed; block by block the handle that maps them is open until it has. So previous
 //!    content is never visible, except with [`DataPath::Writeback`], which does not promise that.
-//! 2. The size on disk follows the data, in the transaction that converts or maps it: no commit has a written block behind the size.
-//!    So what is in the way of the size is written back first ([`Flusher::behind_the_end`]).
+//! 2. The size on disk follows the data, in the transaction that converts or maps it: no commit has a written
+//!    block behind the size. So what is in the way of the size is written back first
+//!    ([`Flusher::behind_the_end`]).
 //! 3. A run needs no operation lock, so its holders may wait for it; and no thread waits for a run with a
 //!    handle. A run waits for none but the earlier one with the end on disk.
 //! 4. After an abort nothing is written.
@@ -99,7 +101,8 @@ impl Flusher {
         self.begun.elapsed().as_millis() as u64
     }
 
-    /// To be called before a write, with no lock held: waits while too much is dirty, or writes some of it back.
+    /// To be called before a write, with no lock held: waits while too much is dirty, or writes some of it
+    /// back.
     pub(super) fn throttle(&self) {
         let pages = &self.files().pages;
         if self.has_thread {
@@ -155,8 +158,8 @@ impl Flusher {
         is_done
     }
 
-    /// Writes back all that is dirty in a byte range of a file, and waits for what is on its way already. What becomes dirty meanwhile
-    /// may stay so.
+    /// Writes back all that is dirty in a byte range of a file, and waits for what is on its way already.
+    /// What becomes dirty meanwhile may stay so.
     ///
     /// # Errors
     /// What the device or the allocation of its blocks said. The other bytes are written all the same.
@@ -227,8 +230,8 @@ impl Flusher {
         first
     }
 
-    /// Writes one run back: all of it, whatever fails. Where something does, its blocks are not dirty any more, and nothing is promised
-    /// to them.
+    /// Writes one run back: all of it, whatever fails. Where something does, its blocks are not dirty any
+    /// more, and nothing is promised to them.
     fn write_back(&self, node: &Arc<Node>, mut run: Run) -> Result<(), Fault> {
         let Some(data) = node.data() else { return Ok(()) };
         let mut first = Ok(());
@@ -253,12 +256,14 @@ impl Flusher {
         }
     }
 
-    /// Takes promises back of blocks that are not dirty. If one becomes dirty just now, it is a hole when it is written back.
+    /// Takes promises back of blocks that are not dirty. If one becomes dirty just now, it is a hole when it
+    /// is written back.
     fn forget_promises(&self, data: &FileData, bytes: std::ops::Range<u64>) {
         let log = self.shared().geometry.block_size.log2();
         let mut at = bytes.start;
         while at < bytes.end {
-            // Asked before `mapping` is locked, which comes after folios; and again, where that has to be waited for.
+            // Asked before `mapping` is locked, which comes after folios; and again, where that has to be
+            // waited for.
             let (is_held, end) = data.pages.held_run(at..bytes.end);
             let (from, to) = (Lblk((at >> log) as u32), Lblk((end >> log) as u32));
             if is_held {
@@ -278,7 +283,8 @@ impl Flusher {
         }
     }
 
-    /// Writes back what of a run lies in one extent, and keeps it there; `rest`: the rest of the run, if there is any.
+    /// Writes back what of a run lies in one extent, and keeps it there; `rest`: the rest of the run, if
+    /// there is any.
     fn write_piece(
         &self,
         node: &Arc<Node>,
@@ -477,12 +483,14 @@ impl Flusher {
         if is_ordered { Ok(()) } else { self.submit(run, &entry) }
     }
 
-    /// Runs `step` in a handle in which the size on disk may go past a run of bytes, and its blocks may count as written.
+    /// Runs `step` in a handle in which the size on disk may go past a run of bytes, and its blocks may count
+    /// as written.
     ///
-    /// The block that the file ends in on disk, in its middle, is written back before, if it is dirty; if it is on its way, that is waited
-    /// for, with no handle. If the map had the run's blocks as written and the size stayed behind, and power failed, the file would have
-    /// blocks behind its end. `step` gets what locks the map, or finds that the end moved into the way: it answers `None` then, has
-    /// changed nothing, and runs again.
+    /// The block that the file ends in on disk, in its middle, is written back before, if it is dirty; if it
+    /// is on its way, that is waited for, with no handle. If the map had the run's blocks as written and the
+    /// size stayed behind, and power failed, the file would have blocks behind its end. `step` gets what
+    /// locks the map, or finds that the end moved into the way: it answers `None` then, has changed nothing,
+    /// and runs again.
     pub(super) fn behind_the_end<'d, R>(
         &self,
         node: &Arc<Node>,
@@ -497,7 +505,8 @@ impl Flusher {
         let bs = self.shared().geometry.block_size.bytes();
         let lock = || {
             loop {
-                // Asked before `mapping` is locked, which comes after folios. What becomes dirty after it was as it should be.
+                // Asked before `mapping` is locked, which comes after folios. What becomes dirty after it was
+                // as it should be.
                 let on_disk = node.values().fields.size;
                 if data.end_in_front_of(on_disk, run, bs).is_some() {
                     return None;
@@ -524,7 +533,8 @@ impl Flusher {
         }
     }
 
-    /// Raises the size on disk to `end`, as far as the file goes. Is it a large one now? The caller has the map locked.
+    /// Raises the size on disk to `end`, as far as the file goes. Is it a large one now? The caller has the
+    /// map locked.
     pub(super) fn raise_size(
         &self,
         handle: &Handle<'_>,

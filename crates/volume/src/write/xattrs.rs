@@ -1,7 +1,8 @@
 //! Attributes and ACLs: doing what a plan of the crate `xattr` says.
 //!
-//! A value that has an inode of its own is kept as metadata: its blocks go through the journal. How many entries name such an
-//! inode stands in its ctime (high half) and version (low half), its checksum in its atime.
+//! A value that has an inode of its own is kept as metadata: its blocks go through the journal. How many
+//! entries name such an inode stands in its ctime (high half) and version (low half), its checksum in its
+//! atime.
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst.
 
@@ -48,7 +49,8 @@ pub enum SetXattr {
     Replace,
 }
 
-/// What may be shared of attributes. Held while any of it is looked at or changed, and until what names a value was counted.
+/// What may be shared of attributes. Held while any of it is looked at or changed, and until what names a
+/// value was counted.
 pub(crate) struct SharedXattrs(Mutex<Index>);
 
 /// What was written lately, to find what is the same.
@@ -75,12 +77,13 @@ impl Index {
 }
 
 impl Volume {
-    /// Sets an extended attribute by its full name. ACLs come as the system call has them: an access ACL changes the mode too.
+    /// Sets an extended attribute by its full name. ACLs come as the system call has them: an access ACL
+    /// changes the mode too.
     ///
     /// # Errors
-    /// [`Refusal::Exists`], [`Refusal::NoAttribute`] as `how` asks; [`Refusal::NotSupported`] for names that are not kept,
-    /// [`Refusal::Range`] for names that are too long, [`Refusal::ValueTooLong`], [`Refusal::NoSpace`]; [`Refusal::Invalid`] for
-    /// an ACL that is none; [`Refusal::NotPermitted`].
+    /// [`Refusal::Exists`], [`Refusal::NoAttribute`] as `how` asks; [`Refusal::NotSupported`] for names that
+    /// are not kept, [`Refusal::Range`] for names that are too long, [`Refusal::ValueTooLong`],
+    /// [`Refusal::NoSpace`]; [`Refusal::Invalid`] for an ACL that is none; [`Refusal::NotPermitted`].
     pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Fault> {
         self.noted(self.change_xattr(ino, name, Some(value), how))
     }
@@ -366,8 +369,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes room for all newer fields of an old inode whose attributes fill it: some of them move into the block. As the kernel. Where
-    /// that cannot be, the inode stays as it is.
+    /// Makes room for all newer fields of an old inode whose attributes fill it: some of them move into the
+    /// block. As the kernel. Where that cannot be, the inode stays as it is.
     pub(super) fn make_room(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
         let shared = self.shared();
         let room = shared.geometry.inode_size.checked_sub(layout::BASE_SIZE + layout::EXTRA_SIZE);
@@ -502,8 +505,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The values of an inode that is to be deleted and may have many of them: each loses one that names it, in a transaction of
-    /// its own.
+    /// The values of an inode that is to be deleted and may have many of them: each loses one that names it,
+    /// in a transaction of its own.
     pub(super) fn release_values(&self, node: &Arc<Node>) -> Result<(), Fault> {
         for (index, name, ino) in self.value_entries(node)? {
             // What names no value is left alone, and goes with the rest.
@@ -623,8 +626,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The inode of a value, if that is what it is. Anything else must not be counted, let alone deleted, because an attribute
-    /// names it; and a value that had attributes of its own could lead back here.
+    /// The inode of a value, if that is what it is. Anything else must not be counted, let alone deleted,
+    /// because an attribute names it; and a value that had attributes of its own could lead back here.
     fn value_node(&self, owner: Ino, ino: Ino) -> Result<Arc<Node>, Fault> {
         let wrong = |rule| Fault::corrupt(owner, Malformed::new("attribute value's inode", rule, ino.0));
         if ino == owner || ino == Ino::ROOT || self.shared().is_special(ino) {

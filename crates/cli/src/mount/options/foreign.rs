@@ -1,7 +1,9 @@
-//! Options of other mounts of ext4: those of ext4(5) and the generic ones of mount(8) that change nothing here.
+//! Options of other mounts of ext4: those of ext4(5) and the generic ones of mount(8) that change nothing
+//! here.
 //!
-//! A line of /etc/fstab that was written for the kernel's driver must not end a boot: what changes nothing here is taken, with a note
-//! where something else would be expected of it. What would show another file system than the one that is meant is refused.
+//! A line of /etc/fstab that was written for the kernel's driver must not end a boot: what changes nothing
+//! here is taken, with a note where something else would be expected of it. What would show another file
+//! system than the one that is meant is refused.
 //!
 //! Source: ext4(5), mount(8), kernel Documentation/admin-guide/ext4.rst.
 

@@ -4,10 +4,11 @@ use ondisk::hash::{HashVersion, dirhash};
 
 use super::*;
 
-/// Names of 255 bytes that share one legacy hash: all bytes but the last are tried, and the last one is computed.
+/// Names of 255 bytes that share one legacy hash: all bytes but the last are tried, and the last one is
+/// computed.
 ///
-/// The last step is `hash = older + (newer ^ byte * 7152373)`, less 0x7FFFFFFF if that has its top bit; for a wanted hash both
-/// cases are solved for the byte.
+/// The last step is `hash = older + (newer ^ byte * 7152373)`, less 0x7FFFFFFF if that has its top bit; for a
+/// wanted hash both cases are solved for the byte.
 fn colliding(count: usize) -> Vec<Vec<u8>> {
     const FACTOR: u32 = 7_152_373;
     // The factor's inverse modulo 2^32, by Newton's steps: each doubles the bits that are right.

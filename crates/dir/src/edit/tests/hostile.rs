@@ -1,4 +1,5 @@
-//! Directories whose blocks hold anything: changes end with an answer or a fault, never in a panic, whatever one block serves as.
+//! Directories whose blocks hold anything: changes end with an answer or a fault, never in a panic, whatever
+//! one block serves as.
 
 use buffer::{Direct, Edit, Kind, Owner, Seal};
 
@@ -115,7 +116,8 @@ proptest! {
     }
 }
 
-/// An entry that leads to no inode is free space; the one block that is left without an index could not say so of "..".
+/// An entry that leads to no inode is free space; the one block that is left without an index could not say
+/// so of "..".
 #[test]
 fn an_index_whose_dotdot_leads_nowhere_can_be_emptied() {
     let toy = Toy::new(Like { csum: false, ..Like::default() });

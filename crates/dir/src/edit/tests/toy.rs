@@ -1,4 +1,5 @@
-//! A directory that is a cache of blocks, and a judge of its structure that shares no code with what is judged but the layouts.
+//! A directory that is a cache of blocks, and a judge of its structure that shares no code with what is
+//! judged but the layouts.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

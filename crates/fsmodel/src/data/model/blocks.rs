@@ -1,12 +1,13 @@
 //! Which blocks of a file hold data once everything is written back.
 //!
-//! Owns: for each block of a file whether it is written, reserved without being written, or a hole. Does **not** own:
-//! bytes, sizes, refusals, where a block lies.
+//! Owns: for each block of a file whether it is written, reserved without being written, or a hole. Does
+//! **not** own: bytes, sizes, refusals, where a block lies.
 //!
-//! A block that was written to is written once it is on the disk, whatever it was before. What is only reserved reads as
-//! zeros and counts as a hole. The kernel keeps to that whatever the state of its allocator, with two exceptions: mount
-//! options by which it writes in place (`nodelalloc`, `dioread_lock`, `data=journal`), where small reserved extents are
-//! filled with zeros instead of being split (`extent_max_zeroout_kb`); and what is in memory only.
+//! A block that was written to is written once it is on the disk, whatever it was before. What is only
+//! reserved reads as zeros and counts as a hole. The kernel keeps to that whatever the state of its
+//! allocator, with two exceptions: mount options by which it writes in place (`nodelalloc`, `dioread_lock`,
+//! `data=journal`), where small reserved extents are filled with zeros instead of being split
+//! (`extent_max_zeroout_kb`); and what is in memory only.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

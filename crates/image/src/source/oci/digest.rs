@@ -13,7 +13,8 @@ pub(in crate::source) enum Hash {
 }
 
 impl Hash {
-    /// For the algorithm of a digest; `None` for one whose digests are not plain hexadecimal, or that is not known.
+    /// For the algorithm of a digest; `None` for one whose digests are not plain hexadecimal, or that is not
+    /// known.
     pub(in crate::source) fn of(digest: &BlobId) -> Option<Self> {
         match digest.algorithm() {
             DigestAlgorithm::Sha256 => Some(Self::Sha256(sha2::Sha256::new())),
@@ -41,7 +42,8 @@ impl Hash {
     }
 }
 
-/// The digest of a file that is called by it (`HEX`, `HEX.json`, `blobs/sha256/HEX`): sha256, as Docker names files.
+/// The digest of a file that is called by it (`HEX`, `HEX.json`, `blobs/sha256/HEX`): sha256, as Docker names
+/// files.
 pub(super) fn of_name(name: &str) -> Option<BlobId> {
     let last = name.rsplit('/').next().unwrap_or(name);
     let hex = last.split('.').next().unwrap_or(last);

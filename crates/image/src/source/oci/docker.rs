@@ -6,8 +6,8 @@
 //! HEX.json       configuration, under its digest     HEX            blobs, under their digests
 //! ID/layer.tar   layers, plain, perhaps links        HEX.manifest.json  of each platform
 //! ```
-//! Docker 25 and later save an OCI layout with such a manifest.json beside it: then the layout counts, but for names that only
-//! manifest.json knows (`alpine:3.20`).
+//! Docker 25 and later save an OCI layout with such a manifest.json beside it: then the layout counts, but
+//! for names that only manifest.json knows (`alpine:3.20`).
 
 use std::str::FromStr;
 
@@ -29,7 +29,8 @@ struct Saved {
 }
 
 impl Saved {
-    /// Is it what a reference names: `alpine:3.20`, `alpine` (the tag `latest`), or its configuration's digest?
+    /// Is it what a reference names: `alpine:3.20`, `alpine` (the tag `latest`), or its configuration's
+    /// digest?
     fn is_called(&self, reference: &str) -> bool {
         let tags = self.repo_tags.iter().flatten();
         let latest = format!("{reference}:latest");

@@ -1,9 +1,10 @@
 //! Where an image's files are: a directory, or an archive of one.
 //!
-//! Owns: finding a file by its name, reading a part of a file as if it were one. Does **not** own: what the files mean.
+//! Owns: finding a file by its name, reading a part of a file as if it were one. Does **not** own: what the
+//! files mean.
 //!
-//! An archive is read once. What it holds stays where it is when it is a plain tar in a file, and is unpacked into the spool
-//! otherwise; either way a member is a part of an open file.
+//! An archive is read once. What it holds stays where it is when it is a plain tar in a file, and is unpacked
+//! into the spool otherwise; either way a member is a part of an open file.
 
 use std::collections::HashMap;
 use std::fs::File;

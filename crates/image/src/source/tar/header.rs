@@ -12,7 +12,8 @@
 //!    156    1  typeflag                 357   12  GNU: ctime                     (star: 488)
 //!    157  100  link name                386   96  GNU: four sparse runs; 482: more follow; 483: 12 bytes real size
 //! ```
-//! Numbers are octal digits, or base-256 if the first byte has its top bit set (0x80 positive, 0xff negative).
+//! Numbers are octal digits, or base-256 if the first byte has its top bit set (0x80 positive, 0xff
+//! negative).
 //!
 //! Source: POSIX.1-2017 pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format"; star(5).
 
@@ -166,7 +167,8 @@ impl<'a> Header<'a> {
         self.small_number("devminor", 337)
     }
 
-    /// Old GNU sparse: the (offset, length) pairs in the header, whether extension blocks follow, and the real size.
+    /// Old GNU sparse: the (offset, length) pairs in the header, whether extension blocks follow, and the
+    /// real size.
     pub(super) fn old_sparse(&self) -> Result<(Vec<u64>, bool, u64), Rule> {
         let mut map = Vec::new();
         sparse_pairs(&self.block[386..482], &mut map)?;
@@ -275,8 +277,8 @@ mod tests {
         }
     }
 
-    /// moby issue 34092: archives of Docker up to 17.05 have GNU's magic, and the name's prefix where GNU tar has times. As with
-    /// Go, a prefix that could be a time is one.
+    /// moby issue 34092: archives of Docker up to 17.05 have GNU's magic, and the name's prefix where GNU tar
+    /// has times. As with Go, a prefix that could be a time is one.
     #[test]
     fn a_prefix_in_the_place_of_times_is_read_as_docker_reads_it() {
         let path = |magic: &[u8], prefix: &[u8]| {

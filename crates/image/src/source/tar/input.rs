@@ -1,7 +1,9 @@
-//! Where an archive's bytes come from: a regular file read at positions, or a stream read forwards, unpacked on the way.
+//! Where an archive's bytes come from: a regular file read at positions, or a stream read forwards, unpacked
+//! on the way.
 //!
-//! Owns: recognising compression by its first bytes, decompression, and the two ways of getting past content: a file is
-//! its own backing and content is stepped over without being read; a stream's content goes to the spool.
+//! Owns: recognising compression by its first bytes, decompression, and the two ways of getting past content:
+//! a file is its own backing and content is stepped over without being read; a stream's content goes to the
+//! spool.
 //!
 //! ```text
 //! regular file, not compressed    pread windows over headers        payload = (the file, its offset)
@@ -25,8 +27,8 @@ use super::header::{BLOCK, Block, Header};
 use crate::source::oci::Hash;
 use crate::source::spool::{AppendFault, Spool};
 
-/// Bytes per `pread` of a regular file: enough for the headers of a few small files in a row, little enough that
-/// content between the headers is mostly not read.
+/// Bytes per `pread` of a regular file: enough for the headers of a few small files in a row, little enough
+/// that content between the headers is mostly not read.
 const WINDOW_BYTES: usize = 8 << 10;
 /// Bytes per chunk that the worker hands over.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -302,8 +304,8 @@ impl Input {
         }
     }
 
-    /// Reads a stream to its end, so that what stands there (checksums of the compression) is verified and its writer is
-    /// not cut off.
+    /// Reads a stream to its end, so that what stands there (checksums of the compression) is verified and
+    /// its writer is not cut off.
     pub(super) fn drain(&mut self) -> io::Result<()> {
         if let Self::Stream(input) = self {
             let most = if input.compression == Compression::None { DRAIN_BYTES_MAX } else { u64::MAX };
@@ -392,7 +394,8 @@ impl StreamInput {
 
     fn peek(&mut self) -> io::Result<Option<Block>> {
         while self.chunk.len() - self.used < BLOCK && !self.ended {
-            // Rare (a hard link's header at a chunk's end): what is left moves to the front of the next chunk.
+            // Rare (a hard link's header at a chunk's end): what is left moves to the front of the next
+            // chunk.
             let next = self.next_chunk()?;
             self.chunk.drain(..self.used);
             self.chunk.extend_from_slice(&next);

@@ -1,7 +1,7 @@
 //! Maps of sparse files: from the numbers that archives carry to data runs.
 //!
-//! An archive stores a sparse file's data runs one after another without the holes, and a map of pairs (offset in the
-//! file, length). Five ways to write the map are in use; all end in a list of numbers here:
+//! An archive stores a sparse file's data runs one after another without the holes, and a map of pairs
+//! (offset in the file, length). Five ways to write the map are in use; all end in a list of numbers here:
 //!
 //! | form | map | real size |
 //! |---|---|---|
@@ -54,7 +54,8 @@ pub(super) fn runs(
         }
         match runs.last_mut() {
             Some(last) if last.file_offset + last.len == file_offset => last.len += len,
-            // `used` is not above `file_end`, and the sum with the backing's offset is checked below for the whole.
+            // `used` is not above `file_end`, and the sum with the backing's offset is checked below for the
+            // whole.
             _ => runs.push(DataRun { file_offset, len, backing_offset: backing_offset.saturating_add(used) }),
         }
         used += len;
@@ -67,8 +68,8 @@ pub(super) fn runs(
     Ok(runs)
 }
 
-/// Reads the map of PAX 1.0 from the first blocks of a file's data: the number of pairs, then the pairs, a line each
-/// number.
+/// Reads the map of PAX 1.0 from the first blocks of a file's data: the number of pairs, then the pairs, a
+/// line each number.
 #[derive(Debug, Default)]
 pub(super) struct MapReader {
     count: Option<u64>,

@@ -11,8 +11,8 @@ fn file(blocks: u64, slots: usize) -> Arc<OrphanFile> {
     Arc::new(OrphanFile::new(Ino(12), None, blocks.collect()))
 }
 
-/// A slot belongs to one inode at a time, a claim is refused only when others hold or try for all, and what was given back is
-/// counted.
+/// A slot belongs to one inode at a time, a claim is refused only when others hold or try for all, and what
+/// was given back is counted.
 #[test]
 fn a_slot_is_never_given_twice() {
     schedules("orphan slots", 3000, || {

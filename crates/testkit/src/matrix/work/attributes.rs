@@ -58,7 +58,8 @@ pub(in crate::matrix) fn attributes(root: &Path) {
     acls(&place.dir("acls"));
 }
 
-/// ACLs in the form of the system call: version 2, then (tag, permissions, id) of 2, 2 and 4 bytes, little-endian.
+/// ACLs in the form of the system call: version 2, then (tag, permissions, id) of 2, 2 and 4 bytes,
+/// little-endian.
 fn acls(place: &Place) {
     const NO_ID: u32 = u32::MAX;
     let acl = |entries: &[(u16, u16, u32)]| {

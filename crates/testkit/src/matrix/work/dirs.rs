@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::Place;
 
-/// Makes `n` names of `len` bytes or more. One empty file per `n_links` of them, the others are its hard links, which
-/// saves inodes.
+/// Makes `n` names of `len` bytes or more. One empty file per `n_links` of them, the others are its hard
+/// links, which saves inodes.
 fn names(place: &Place, n: usize, len: usize, n_links: usize) {
     let name = |i: usize| {
         let mut name = format!("{i:07}");
@@ -60,8 +60,9 @@ pub(in crate::matrix) fn strange_names(root: &Path) {
     }
 }
 
-/// An index of three levels: `large_dir`, blocks of 1 KiB, names of 250 bytes: 3 names a leaf, and two levels have
-/// room for about 120 x 126 leaves when all are full; names in no order leave them about two thirds full.
+/// An index of three levels: `large_dir`, blocks of 1 KiB, names of 250 bytes: 3 names a leaf, and two levels
+/// have room for about 120 x 126 leaves when all are full; names in no order leave them about two thirds
+/// full.
 pub(in crate::matrix) fn three_levels(root: &Path) {
     names(&Place::new(root).dir("deep"), 32_000, 250, 60_000);
 }

@@ -67,8 +67,8 @@ fn every_other(place: &Place, name: &str, n: u64) {
     }
 }
 
-/// Extent trees of depth 0, 1 and (at 1 KiB) 2, by holes and by punching; unwritten extents in between; files written
-/// in turns.
+/// Extent trees of depth 0, 1 and (at 1 KiB) 2, by holes and by punching; unwritten extents in between; files
+/// written in turns.
 pub(in crate::matrix) fn fragmented(root: &Path) {
     let place = Place::new(root);
     let block = place.block_size();
@@ -95,8 +95,8 @@ pub(in crate::matrix) fn fragmented(root: &Path) {
     }
 }
 
-/// An extent tree of depth 3 at blocks of 1 KiB: more than 4 x 83 x 84 extents, leaves half full when they grew in
-/// order or not.
+/// An extent tree of depth 3 at blocks of 1 KiB: more than 4 x 83 x 84 extents, leaves half full when they
+/// grew in order or not.
 pub(in crate::matrix) fn depth_three(root: &Path) {
     let place = Place::new(root);
     every_other(&place, "deep", 29_000);

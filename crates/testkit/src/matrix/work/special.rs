@@ -32,7 +32,8 @@ pub(in crate::matrix) fn symlinks(place: &Place) {
     place.symlink("..", "to-parent");
 }
 
-/// Times at the edges of 32 bits, of the epoch bits, and what lies between; owners and modes of all sizes; flags.
+/// Times at the edges of 32 bits, of the epoch bits, and what lies between; owners and modes of all sizes;
+/// flags.
 pub(in crate::matrix) fn metadata(root: &Path) {
     let place = Place::new(root);
     times(&place.dir("times"));
@@ -129,8 +130,8 @@ pub(in crate::matrix) fn encrypted(root: &Path) {
     assert!(output.status.success(), "{}", crate::tools::story(&command, &output));
 }
 
-/// A file to become a verity file by debugfs, with what comes after the end of its data: from the next multiple of
-/// 64 KiB on, bytes in the place of the Merkle tree and the descriptor.
+/// A file to become a verity file by debugfs, with what comes after the end of its data: from the next
+/// multiple of 64 KiB on, bytes in the place of the Merkle tree and the descriptor.
 pub(in crate::matrix) fn before_verity(root: &Path) {
     super::mixed(root);
     let place = Place::new(root);

@@ -1,4 +1,5 @@
-//! The file whose blocks change, and what has to follow of what is in memory of it: its bytes, and what is known of its blocks.
+//! The file whose blocks change, and what has to follow of what is in memory of it: its bytes, and what is
+//! known of its blocks.
 //!
 //! ```text
 //!   most files        bytes in folios, promises: written back, dropped, forgotten before the map changes
@@ -141,7 +142,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Before the file grows to `end` without bytes: what is behind its end in its last block is zeros, also after a crash.
+    /// Before the file grows to `end` without bytes: what is behind its end in its last block is zeros, also
+    /// after a crash.
     pub(super) fn end_in_zeros(&self, end: u64) -> Result<(), Fault> {
         if let Some(data) = &self.data {
             return self.writer.end_in_zeros(self.node, data, end);

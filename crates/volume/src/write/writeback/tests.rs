@@ -24,8 +24,8 @@ fn take(data: &FileData, range: Range<u64>) -> Run {
     }
 }
 
-/// A run gives blocks to all of a delayed extent; what is known of that may be forgotten, memory is short, before another run of the same
-/// extent asks: its blocks are no hole.
+/// A run gives blocks to all of a delayed extent; what is known of that may be forgotten, memory is short,
+/// before another run of the same extent asks: its blocks are no hole.
 #[test]
 fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
     let (_device, volume) = made();
@@ -50,8 +50,9 @@ fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
     volume.close().unwrap();
 }
 
-/// Bytes after the block that a file ends in on disk arrive while that block is on its way: its map has them as written when the size
-/// may go past it, and not before. If power failed in between, e2fsck would find blocks behind the end.
+/// Bytes after the block that a file ends in on disk arrive while that block is on its way: its map has them
+/// as written when the size may go past it, and not before. If power failed in between, e2fsck would find
+/// blocks behind the end.
 #[test]
 fn blocks_count_as_written_when_the_size_can_cover_them() {
     let (device, volume) = made();
