@@ -1,4 +1,4 @@
-//! Freeing blocks, and what becomes of them at the commit.
+//! Freeing blocks, and their reuse after the commit (INV-EN5).
 
 use std::ops::Range;
 

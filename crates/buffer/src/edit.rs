@@ -302,7 +302,7 @@ impl Buffers {
     }
 
     /// This transaction changes no block any more, and the next one may start: changed blocks are saved until
-    /// [`end_taking`](Self::end_taking), so that no operation waits while they are taken.
+    /// [`end_taking`](Self::end_taking), so that no operation waits while they are taken (INV-EN35).
     pub fn begin_taking(&self, transaction: u64) {
         self.shards.iter().for_each(|shard| shard.lock().begin_taking(transaction));
     }

@@ -9,14 +9,14 @@
 //!    (INV-M3). A block in memory records the last owner that passed, so the verification runs once for a
 //!    block with one owner. A block that was changed here belongs to the owner of the change, even if it is
 //!    read as something else: it gets that owner's checksum.
-//! 2. Bytes handed out never change: a [`Buffer`] keeps its copy alive, and a change then goes to a copy of
-//!    its own.
+//! 2. INV-M4: returned bytes never change: a [`Buffer`] keeps its copy alive, and a change then goes to a
+//!    copy of its own.
 //! 3. Memory is charged to the budget; on request the cache evicts the oldest untouched blocks. Blocks with
 //!    other holders stay: evicting them would free nothing. A device in memory that keeps the blocks
 //!    themselves does not count as a holder.
 //! 4. No lock is held across device I/O, a verification or a charge.
-//! 5. What is kept of a block is never older than what was here before: bytes that were read from the device
-//!    while a change came, was written home and left are not kept.
+//! 5. INV-M6: a block in the cache is never replaced by an older version: bytes that were read from the
+//!    device while a change came, was written home and left are not kept.
 //! 6. A changed block stays until the device has what its transaction changed
 //!    ([`Buffers::set_clean_through`]).
 //! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make

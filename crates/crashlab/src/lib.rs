@@ -19,7 +19,7 @@
 //! a cut ([`Run::judge`]), mistakes planted on purpose ([`plants`], [`data_plants`]). Does **not** own: what
 //! operations mean (see `fsmodel`), what a device may forget (see `simdisk`).
 //!
-//! What a cut must show
+//! What a cut must show (INV-EN1, and INV-EN22 for the bytes of files)
 //! 1. The volume opens, and recovery says nothing is wrong.
 //! 2. Its tree is, to the last byte of an attribute and nanosecond of a time, the one after some operation:
 //!    not before the last one that was synced when power failed, not after the last one that had begun. One

@@ -1,4 +1,4 @@
-//! A file that appears under its name only when it is complete.
+//! A file that appears under its name only when it is complete (INV-D4).
 //!
 //! The bytes go to a file without a name in the target's directory (`O_TMPFILE`), or, where the file system
 //! has no such thing, to one with a random name. [`NewFile::publish`] gives it the name in one step. A crash,

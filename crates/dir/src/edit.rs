@@ -1,4 +1,5 @@
-//! Changing directories: names come, go and lead elsewhere; blocks are split, filled and given back.
+//! Changing directories: inserting, removing and redirecting names; splitting, filling and freeing blocks. A
+//! damaged directory is an error, never a panic (INV-EN12).
 //!
 //! Owns: which block a name belongs into, when a block is split, packed or given back, the growth and
 //! shrinking of the index, what a directory's [`DirCache`] remembers. Does **not** own: where blocks are,

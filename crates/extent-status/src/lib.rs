@@ -24,9 +24,9 @@
 //! to a budget ([`Cache::with_budget`]).
 //!
 //! Invariants
-//! 1. Entries of an inode are in order, disjoint, not empty; neighbours that say the same of one run are one
-//!    (unless `no_merge`).
-//! 2. A block has one status. A delayed one is never forgotten by reclaim, `clear` or a weak insert.
+//! 1. INV-ES1: entries of an inode are in order, disjoint, not empty; neighbours that say the same of one run
+//!    are one (unless `no_merge`).
+//! 2. INV-ES2: a block has one status. A delayed one is never forgotten by reclaim, `clear` or a weak insert.
 //! 3. Where two sources differ, what was inserted stays and what was read loses ([`Inode::cache`]).
 //! 4. [`Inode::seq`] changes with every change of what a block is; learning and forgetting leave it.
 //! 5. Promises that the caller holds = [`Inode::promises`], if it settles what each operation returns.

@@ -15,9 +15,9 @@
 //! flush (it measures that itself, see `device`), commits, what is to be flushed for.
 //!
 //! Invariants
-//! 1. A flush covers the writes that had completed before it was **issued**. So a round can be joined until
-//!    it is issued, never while it is in flight: what was written since then may still be in the cache when
-//!    it ends.
+//! 1. INV-EN21: a flush covers the writes that had completed before it was **issued**. So a round can be
+//!    joined until it is issued, never while it is in flight: what was written since then may still be in the
+//!    cache when it ends.
 //! 2. At most one round is in flight, and one collects. Every member is released by exactly one round, with
 //!    its result.
 //! 3. A leader flushes, whatever happens to the members; it sleeps without a lock.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. The same sources and choices make the same bytes, on any machine, at any time and with any number of
-//!    threads: nothing random and no clock goes into the image.
+//! 1. INV-B1: the same sources and choices make the same bytes, on any machine, at any time and with any
+//!    number of threads: nothing random and no clock goes into the image.
 //! 2. Nothing appears under the target's name before it is complete.
 
 use std::cell::Cell;

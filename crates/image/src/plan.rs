@@ -449,7 +449,8 @@ impl<'t> Plan<'t> {
         Ok(runs)
     }
 
-    /// Takes in the space what the cursor has passed, so that others can allocate too.
+    /// Marks the blocks behind the cursor as taken in the space, so that other allocations avoid them
+    /// (INV-P3).
     fn settle_cursor(&mut self) {
         let Cursor { at, gap } = &mut self.cursor;
         self.layout.space.take(gap.start, *at - gap.start);

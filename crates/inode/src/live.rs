@@ -89,6 +89,7 @@ pub struct Values {
     /// The transaction on whose list it is, to be written by its commit; 0 for none.
     listed_in: u64,
     /// The last one made, for the next reader. The table charges for it with the node.
+    // INV-M8: charged with the inode, and evicted with it.
     snapshot: Option<Arc<Inode>>,
     /// Its bytes in memory, of a regular file that was written or read through them.
     data: Option<Arc<FileData>>,

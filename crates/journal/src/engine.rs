@@ -17,14 +17,14 @@
 //! in the cache.
 //!
 //! Invariants
-//! 1. A home is written only with bytes of a committed transaction (C1).
-//! 2. A block of the log is used again only after all blocks of its transaction, or newer committed ones in
-//!    their place, were written home, or are in the log behind it, that device was flushed, and the log's
-//!    superblock says so durably (C3).
+//! 1. INV-EN2: a home is written only with bytes of a committed transaction (C1).
+//! 2. INV-EN3: a block of the log is used again only after all blocks of its transaction, or newer committed
+//!    ones in their place, were written home, or are in the log behind it, that device was flushed, and the
+//!    log's superblock says so durably (C3).
 //! 3. A transaction's log blocks are durable before its commit block is written; the commit block is durable
 //!    before [`Journal::committed`] reports the transaction (barriers on).
-//! 4. After the first failure nothing more is written but a note of it: [`Aborted`] is latched with its
-//!    cause.
+//! 4. INV-EN7: after the first failure nothing more is written but a note of it: [`Aborted`] is latched with
+//!    its cause.
 //! 5. A thread holds at most one handle, and commits while it holds none.
 //!
 //! Most handles take none of the locks: as long as the running transaction has much room they come and go in

@@ -19,12 +19,12 @@
 //!
 //! Invariants
 //! 1. Scanning writes nothing. An [`Overlay`] refuses writes.
-//! 2. No bytes make a scan panic, hang, or take memory out of proportion: each block of the log is read at
-//!    most once on the way, blocks of revoke records once more; what is kept grows with the blocks logged,
-//!    not with what revoke records name.
-//! 3. A plan holds committed transactions only. Among several copies of a block the newest sound one wins,
-//!    unless a revoke record as young as the copy, or younger, names the block.
-//! 4. A plan never names a block outside of the target, nor a block of the log itself.
+//! 2. INV-R2: no bytes make a scan panic, hang, or take memory out of proportion: each block of the log is
+//!    read at most once on the way, blocks of revoke records once more; what is kept grows with the blocks
+//!    logged, not with what revoke records name.
+//! 3. INV-R3: a plan holds committed transactions only. Among several copies of a block the newest sound one
+//!    wins, unless a revoke record as young as the copy, or younger, names the block.
+//! 4. INV-R4: a plan never names a block outside of the target, nor a block of the log itself.
 //! 5. What was left out, and why, is in [`ReplayPlan::problems`], each with its place.
 //!
 //! Words: a *log block* is a number within the log, counted from the log's first block; a *home* is the block

@@ -312,6 +312,8 @@ impl Inode {
     /// | 0x76 | high half of the attribute block, with `64bit` only | high bits of the mode |
     /// | 0x7C, 0x7E | checksum, reserved | author |
     ///
+    /// INV-EN51: an image of the Hurd would lose these bytes by the first write otherwise.
+    ///
     /// # Errors
     /// As [`decode`](Self::decode).
     pub fn decode_of(sb: &Superblock, bytes: &[u8]) -> Result<Self, Malformed> {

@@ -8,12 +8,13 @@
 //! caching, or the journal's own structures (see `jbd2-format`).
 //!
 //! Invariants
-//! 1. `decode` never panics, whatever the bytes, and never allocates more than the bytes given to it justify.
+//! 1. INV-O1: `decode` never panics, whatever the bytes, and never allocates more than the bytes given to it
+//!    justify.
 //! 2. `decode(encode(value)) == value`; and where a value keeps every field, `encode(decode(bytes)) ==
 //!    bytes`.
 //! 3. Disk fields keep their kernel spelling in the raw struct and get plain words in the value.
 //! 4. Numbers read from disk meet checked arithmetic only.
-//! 5. A checksum is computed in one place per structure, for sealing and for verifying alike.
+//! 5. INV-O5: a checksum is computed in one place per structure, for sealing and for verifying alike.
 //!
 //! ```
 //! use ondisk::{Superblock, Features};

@@ -21,16 +21,17 @@
 //! system it serves.
 //!
 //! Invariants
-//! 1. A read gives the bytes that the last write of them gave, or the backing's; zeros where that has a hole.
+//! 1. INV-PC1: a read gives the bytes that the last write of them gave, or the backing's; zeros where that
+//!    has a hole.
 //! 2. Bytes of a block that is not uptodate are never handed out: recycled memory holds what other files had.
 //! 3. A block that is dirty stays until a run took it to the backing, or the caller dropped it by
 //!    [`truncate`](File::truncate) or [`discard`](File::discard). Memory that is wanted comes from clean
 //!    folios only.
-//! 4. A block is in one [`Run`] at a time. The run's bytes do not change: **a writer does not wait for the
-//!    device, it copies**. The first write into a folio that a run holds moves the folio to memory of its
-//!    own. (The other choice, to wait, would cost a device's write each time; a copy costs 0.2 ms at most,
-//!    once for each run and folio, and memory within the limit of dirty bytes, since what is being written
-//!    counts as dirty there.)
+//! 4. INV-PC3: a block is in one [`Run`] at a time. The run's bytes do not change: **a writer does not wait
+//!    for the device, it copies**. The first write into a folio that a run holds moves the folio to memory of
+//!    its own. (The other choice, to wait, would cost a device's write each time; a copy costs 0.2 ms at
+//!    most, once for each run and folio, and memory within the limit of dirty bytes, since what is being
+//!    written counts as dirty there.)
 //! 5. Reads of what is here take locks shared with other readers only: the file's map, the chunk's list, the
 //!    folio.
 //! 6. Every write-back failure is reported once per open file: see [`Handle::take_error`].

@@ -15,7 +15,7 @@
 //! Invariants
 //! 1. The block is read past the memory of this machine, where the device can ([`Device::forget_cached`]),
 //!    and written durably.
-//! 2. A mount that has lost the file system no longer writes its block.
+//! 2. INV-EN15: a mount that has lost the file system no longer writes its block.
 //!
 //! Source: kernel Documentation/filesystems/ext4/mmp.rst.
 

@@ -9,8 +9,8 @@
 //! 1. An operation that is refused has changed nothing that lasts: what it took (an inode's number) it gave
 //!    back in the same transaction. One that failed after it had changed something, and could not take that
 //!    back, is never committed: the journal is aborted (see [`Writer::run`]).
-//! 2. Operation locks: a directory before what it holds; two directories by number, ancestors first; then the
-//!    handle.
+//! 2. INV-EN9 (docs/locks.md): operation locks of a directory before those of what it holds; two directories
+//!    by number, ancestors first; then the handle.
 //! 3. An inode without links that is open is an orphan; one that is not is deleted at once, in the same
 //!    transaction if that has room for it (INV-EN6).
 //! 4. A new inode's operation lock is held until it has its name: a thread with an older number never uses an

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Invariants
-//! 1. Nothing outside of the destination is touched: every name is made in a directory that is held open, no
-//!    symbolic link is followed, and a name with a slash is refused, whatever the image says.
+//! 1. INV-A4: nothing outside of the destination is touched: every name is made in a directory that is held
+//!    open, no symbolic link is followed, and a name with a slash is refused, whatever the image says.
 //! 2. Files have mode 0600 until they are complete and have their owner, so that no other user can run a
 //!    foreign set-uid program, or read a private file.
 //! 3. A directory gets its times after everything in it was made.

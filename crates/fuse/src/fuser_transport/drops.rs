@@ -1,4 +1,4 @@
-//! Pages of the kernel's cache that are to be dropped before a request is answered.
+//! Pages of the kernel's cache that are dropped before a request is answered (INV-U11).
 //!
 //! - A write past the cache made them old. The kernel drops them by itself after a write that it waits for.
 //!   After one of io_submit(2) or io_uring it does not, and a reader that filled a page while the write was

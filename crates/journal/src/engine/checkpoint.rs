@@ -1,4 +1,4 @@
-//! Committed blocks that have not been written home.
+//! Committed blocks that have not been written home: the newest bytes of each, once (INV-EN37).
 //!
 //! ```text
 //! runs:  [ 3 7 8 12 19 .. ] [ 7 20 21 ] [ 8 ]     each in the order of places, the oldest first

@@ -62,6 +62,7 @@ impl Transaction {
         self.begun.get().map_or(Duration::ZERO, Instant::elapsed)
     }
 
+    // INV-EN4: without the record a replay would write an old copy over the block's next use.
     pub(super) fn revoke(&self, block: Pblk) {
         let mut changes = self.changes.lock();
         if changes.revokes.insert(block) && changes.revokes.len() % REVOKES_PER_CREDIT == 1 {

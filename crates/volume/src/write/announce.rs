@@ -1,4 +1,4 @@
-//! What the superblock announces: no structure is written that needs a feature which it does not have.
+//! Features in the superblock: no structure is written that needs a missing one (INV-EN50).
 //!
 //! Before a structure is written, what it needs is held against the superblock. As the kernel (6.18, tried on
 //! loop mounts of images that lack one feature each): two features come with the first structure that needs

@@ -1,4 +1,4 @@
-//! Bytes that could not be written back: they leave memory, so that it shows what the device has.
+//! Bytes that could not be written back: they leave memory, so that it shows what the device has (INV-EN45).
 //!
 //! ```text
 //!   a run fails -> error latched, range noted -> fsync, sync, or the next change of the file -> its bytes dropped, the size that of the disk

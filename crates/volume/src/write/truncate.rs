@@ -7,11 +7,11 @@
 //! ```
 //!
 //! Invariants
-//! 1. Zeros behind the end are on the device before the transaction with the size commits, else bytes that
-//!    were cut off could come back when the file grows: they are written under the handle, to the device,
-//!    which the commit flushes. If their block cannot be read or they cannot be written nothing has changed:
-//!    the old bytes are written again, and where that fails too the journal is aborted. If power fails before
-//!    the commit, the file has its old size, and zeros where it was being cut.
+//! 1. INV-EN18: zeros past the end are on the device before the transaction with the size commits, else bytes
+//!    that were cut off could come back when the file grows: they are written under the handle, to the
+//!    device, which the commit flushes. If their block cannot be read or they cannot be written nothing has
+//!    changed: the old bytes are written again, and where that fails too the journal is aborted. If power
+//!    fails before the commit, the file has its old size, and zeros where it was being cut.
 //! 2. What goes through the journal is zeroed there.
 //! 3. After an abort nothing is written.
 //!

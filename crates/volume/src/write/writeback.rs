@@ -13,8 +13,8 @@
 //! 1. A block is written before a transaction that says so can commit: unwritten blocks are converted after
 //!    their write completed; block by block the handle that maps them is open until it has. So previous
 //!    content is never visible, except with [`DataPath::Writeback`], which does not promise that.
-//! 2. The size on disk follows the data, in the transaction that converts or maps it: no commit has a written
-//!    block behind the size. So what is in the way of the size is written back first
+//! 2. INV-EN44: the size on disk follows the data, in the transaction that converts or maps it: no commit has
+//!    a written block behind the size. So what is in the way of the size is written back first
 //!    ([`Flusher::behind_the_end`]).
 //! 3. A run needs no operation lock, so its holders may wait for it; and no thread waits for a run with a
 //!    handle. A run waits for none but the earlier one with the end on disk.
