@@ -5,5 +5,5 @@
 mod common;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let _ = hostile::verify(&*common::damaged(data));
+    let _ = extant_hostile::verify(&*common::damaged(data));
 });

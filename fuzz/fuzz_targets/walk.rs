@@ -5,5 +5,5 @@
 mod common;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let _ = hostile::walk(common::damaged(data));
+    let _ = extant_hostile::walk(common::damaged(data));
 });

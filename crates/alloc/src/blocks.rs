@@ -8,9 +8,9 @@
 use std::ops::{BitOr, Range};
 use std::sync::atomic::Ordering;
 
-use base::{Group, Pblk};
-use buffer::{Edit, ReadFault};
-use ondisk::group_desc::BLOCK_UNINIT;
+use extant_base::{Group, Pblk};
+use extant_buffer::{Edit, ReadFault};
+use extant_ondisk::group_desc::BLOCK_UNINIT;
 
 use crate::group::{Cell, DIRTY_BLOCKS, DIRTY_INODES, State};
 use crate::index::{By, ORDERS};

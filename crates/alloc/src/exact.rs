@@ -3,8 +3,8 @@
 //!
 //! Nothing is chosen here, and no other thread allocates meanwhile: this is for recovery.
 
-use base::{Group, Ino, Malformed, Pblk, Place};
-use buffer::{Edit, ReadFault};
+use extant_base::{Group, Ino, Malformed, Pblk, Place};
+use extant_buffer::{Edit, ReadFault};
 
 use crate::{Alloc, NewInode, bits};
 

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use base::{Malformed, Pblk, Place};
-use buffer::{Edit, ReadFault};
+use extant_base::{Malformed, Pblk, Place};
+use extant_buffer::{Edit, ReadFault};
 use std::sync::atomic::Ordering;
 
 use crate::group::{Cell, DIRTY_BLOCKS, Pending, State};

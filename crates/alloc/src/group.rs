@@ -14,8 +14,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use base::Malformed;
-use ondisk::group_desc::GroupDesc;
+use extant_base::Malformed;
+use extant_ondisk::group_desc::GroupDesc;
 use parking_lot::Mutex;
 
 use crate::bits;

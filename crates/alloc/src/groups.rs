@@ -4,11 +4,11 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use base::{Group, Malformed, Pblk, Place};
-use buffer::{Buffer, ReadFault, Seal};
-use memory::Shrinker;
-use ondisk::bitmap::{block_bitmap_checksum, inode_bitmap_checksum};
-use ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, LARGE};
+use extant_base::{Group, Malformed, Pblk, Place};
+use extant_buffer::{Buffer, ReadFault, Seal};
+use extant_memory::Shrinker;
+use extant_ondisk::bitmap::{block_bitmap_checksum, inode_bitmap_checksum};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, LARGE};
 use parking_lot::MutexGuard;
 
 use crate::group::{Cell, State};

@@ -16,10 +16,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use base::sync::thread_number;
-use base::{Group, Ino, Malformed, Pblk, Place};
-use buffer::{Edit, ReadFault};
-use ondisk::group_desc::INODE_UNINIT;
+use extant_base::sync::thread_number;
+use extant_base::{Group, Ino, Malformed, Pblk, Place};
+use extant_buffer::{Edit, ReadFault};
+use extant_ondisk::group_desc::INODE_UNINIT;
 
 use crate::group::{DIRTY_INODES, State};
 use crate::{Alloc, Fault, INODE_BITMAP, NoSpace, bits};

@@ -20,7 +20,7 @@
 //!    transaction that is not committed, or a window keeps it, or the file system itself lives there. Only
 //!    clusters that are not busy are given out. So a freed block is not reused before its freeing is durable:
 //!    if it were, and power failed, the old file would come back with the new file's bytes.
-//! 2. A change of a block bitmap is one [`Edit::change`](buffer::Edit::change) of the caller's transaction.
+//! 2. A change of a block bitmap is one [`Edit::change`](extant_buffer::Edit::change) of the caller's transaction.
 //!    Inode bitmaps and descriptors change in memory, and go to their blocks in [`seal`](Alloc::seal), once
 //!    per commit, with the bitmaps' checksums as they are then; until then an inode bitmap stays in memory.
 //! 3. A refusal changes nothing.
@@ -36,23 +36,23 @@
 //!
 //! ```
 //! use space::{Flags, Options, Request};
-//! # use {base::*, ondisk::{Features, Geometry, Superblock, group_desc::GroupDesc}, std::sync::Arc, device::Device};
+//! # use {extant_base::*, extant_ondisk::{Features, Geometry, Superblock, group_desc::GroupDesc}, std::sync::Arc, extant_device::Device};
 //! # let mut sb = Superblock {
 //! #     blocks_count: 8192, free_blocks_count: 8000, log_block_size: 2, log_cluster_size: 2, rev_level: 1, inode_size: 256,
 //! #     blocks_per_group: 32768, clusters_per_group: 32768, inodes_per_group: 1024, ..Superblock::default()
 //! # };
 //! # sb.features.incompat = Features::EXTENTS;
 //! # let geometry = Geometry::new(&sb).unwrap();
-//! # let device = Arc::new(device::MemDevice::new(32 << 20));
+//! # let device = Arc::new(extant_device::MemDevice::new(32 << 20));
 //! # let desc = GroupDesc { block_bitmap: 10, inode_bitmap: 11, inode_table: 12, free_clusters: 8112, ..Default::default() };
 //! # let mut bytes = [0; 32];
 //! # desc.encode(&mut bytes);
 //! # device.write_at(4096, &bytes).unwrap();
 //! # device.write_at(10 * 4096, &[0xFF; 10]).unwrap();
-//! # let budget = memory::Budget::new(1 << 20);
-//! # let buffers = buffer::Buffers::new(device, BlockSize::KIB4, 8192, &budget);
+//! # let budget = extant_memory::Budget::new(1 << 20);
+//! # let buffers = extant_buffer::Buffers::new(device, BlockSize::KIB4, 8192, &budget);
 //! let alloc = space::Alloc::open(buffers.clone(), &sb, &geometry, Options::default()).unwrap();
-//! let edit = buffer::Direct(&buffers); // in the engine: a handle of the journal
+//! let edit = extant_buffer::Direct(&buffers); // in the engine: a handle of the journal
 //! let request = Request { goal: Pblk(200), len: 8, min_len: 1, flags: Flags::DATA, stream: None };
 //! let (start, len) = alloc.allocate(&edit, &request).unwrap();
 //! assert_eq!((start, len), (Pblk(200), 8));
@@ -83,12 +83,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock, Weak};
 
-use base::sync::Apart;
-use base::{Group, Malformed};
-use buffer::{Buffers, Kind, Owner, ReadFault, Seal};
-use memory::{Budget, Shrinker};
-use ondisk::group_desc::ChecksumRule;
-use ondisk::{Features, Geometry, Superblock};
+use extant_base::sync::Apart;
+use extant_base::{Group, Malformed};
+use extant_buffer::{Buffers, Kind, Owner, ReadFault, Seal};
+use extant_memory::{Budget, Shrinker};
+use extant_ondisk::group_desc::ChecksumRule;
+use extant_ondisk::{Features, Geometry, Superblock};
 use parking_lot::Mutex;
 
 pub use acting::Acting;
@@ -222,7 +222,7 @@ impl Alloc {
             "there are at most 2^22 blocks of descriptors",
             chunks,
         )
-        .map_err(|fact| ReadFault::corrupt(base::Place::default(), fact))?;
+        .map_err(|fact| ReadFault::corrupt(extant_base::Place::default(), fact))?;
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let streams = match options.stream_goals {
             0 => processors.min(geometry.groups / 4),

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use base::{Group, Pblk};
-use buffer::{Edit, ReadFault};
+use extant_base::{Group, Pblk};
+use extant_buffer::{Edit, ReadFault};
 
 use crate::group::{DIRTY_BLOCKS, DIRTY_INODES, State};
 use crate::{Alloc, BLOCK_BITMAP, DESCRIPTORS, INODE_BITMAP, bits};
@@ -20,7 +20,7 @@ impl Alloc {
     pub fn seal(&self, edit: &dyn Edit) -> Result<(), ReadFault> {
         let per_block = self.geometry.descs_per_block();
         let mut groups = self.take_dirty().into_iter().peekable();
-        let mut sealed: Vec<(u32, usize, ondisk::group_desc::GroupDesc)> = Vec::new();
+        let mut sealed: Vec<(u32, usize, extant_ondisk::group_desc::GroupDesc)> = Vec::new();
         while let Some(&first) = groups.peek() {
             let (block, _) = self.geometry.descriptor_place(Group(first));
             sealed.clear();
@@ -72,7 +72,7 @@ impl Alloc {
         &self,
         edit: &dyn Edit,
         group: u32,
-    ) -> Result<Option<ondisk::group_desc::GroupDesc>, ReadFault> {
+    ) -> Result<Option<extant_ondisk::group_desc::GroupDesc>, ReadFault> {
         let Some(cell) = self.seen_cell(group) else { return Ok(None) };
         let mut state = cell.state.lock();
         if self.fs_seed.is_some() && state.dirty & DIRTY_BLOCKS != 0 {

@@ -17,8 +17,8 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use base::sync::Sum;
-use ondisk::{Geometry, Superblock};
+use extant_base::sync::Sum;
+use extant_ondisk::{Geometry, Superblock};
 
 /// The pool that keeps maps of what was promised from failing: this part of the file system, and at most so
 /// many clusters.

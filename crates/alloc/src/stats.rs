@@ -5,8 +5,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::Group;
-use buffer::ReadFault;
+use extant_base::Group;
+use extant_buffer::ReadFault;
 
 use crate::{Alloc, Privilege, bits};
 

@@ -11,11 +11,11 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use base::{Ino, Pblk};
-use buffer::{Buffers, Direct, Edit, ReadFault, Seal};
-use device::{Device, MemDevice};
-use memory::Budget;
-use ondisk::superblock;
+use extant_base::{Ino, Pblk};
+use extant_buffer::{Buffers, Direct, Edit, ReadFault, Seal};
+use extant_device::{Device, MemDevice};
+use extant_memory::Budget;
+use extant_ondisk::superblock;
 
 use super::*;
 
@@ -32,13 +32,13 @@ pub(crate) struct Image {
 
 impl Image {
     pub(crate) fn mke2fs(size: &str, args: &[&str]) -> Self {
-        let dir = testkit::scratch();
+        let dir = extant_testkit::scratch();
         let file = dir.path().join("image");
         let mut all = vec!["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,nodiscard", "-J", "size=4"];
         all.extend(args);
         let path = file.to_str().unwrap();
         all.extend([path, size]);
-        testkit::run("mke2fs", all);
+        extant_testkit::run("mke2fs", all);
         let mut image = Self::load(file);
         image.dir = Some(Box::new(dir));
         image
@@ -87,7 +87,7 @@ impl Image {
         sb.free_blocks_count = alloc.usage().blocks_free;
         sb.free_inodes_count = alloc.usage().inodes_free as u32;
         file.write_all_at(&sb.sealed(), superblock::OFFSET).unwrap();
-        testkit::e2fsck_clean(&self.file);
+        extant_testkit::e2fsck_clean(&self.file);
     }
 }
 

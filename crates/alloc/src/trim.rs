@@ -1,7 +1,7 @@
 //! Discarding free blocks on a device: fstrim.
 
-use base::Pblk;
-use buffer::ReadFault;
+use extant_base::Pblk;
+use extant_buffer::ReadFault;
 
 use crate::{Alloc, bits};
 

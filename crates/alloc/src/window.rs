@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use base::Pblk;
-use buffer::Edit;
+use extant_base::Pblk;
+use extant_buffer::Edit;
 
 use crate::group::{State, Window};
 use crate::{Alloc, Fault, Flags, NoSpace, Request};

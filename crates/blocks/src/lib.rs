@@ -26,7 +26,7 @@
 //! Locks: one per size of blocks, held for the moves of a batch.
 //!
 //! ```
-//! use blocks::Block;
+//! use extant_blocks::Block;
 //! let mut mine = Block::copy_of(&[7; 4096]);
 //! let yours = mine.clone();
 //! assert_eq!(mine.holders(), 2);
@@ -52,7 +52,7 @@ pub use crate::region::purge_free_blocks;
 /// are waited for together.
 ///
 /// ```
-/// use blocks::Copies;
+/// use extant_blocks::Copies;
 /// let mut copies = Copies::default();
 /// copies.push(4096, |copy| {
 ///     copy.put(&[7; 4092]);

@@ -1,7 +1,7 @@
 //! Memory of free blocks that goes back to the system. Alone in its process, since the setting is one of the
 //! process.
 
-use blocks::Block;
+use extant_blocks::Block;
 
 /// Which pages of these blocks have memory.
 fn resident(blocks: &[usize]) -> usize {
@@ -29,9 +29,9 @@ fn freed_blocks_go_back_to_the_system_one_by_one() {
     };
     let (_kept, places) = freed_of(2000);
     assert!(resident(&places) > places.len() / 2, "by default memory stays for the next block");
-    blocks::purge_free_blocks(true);
+    extant_blocks::purge_free_blocks(true);
     let (_kept, places) = freed_of(2000);
     let left = resident(&places);
-    blocks::purge_free_blocks(false);
+    extant_blocks::purge_free_blocks(false);
     assert!(left < 200, "{left} of {} have memory: more than a thread keeps at hand", places.len());
 }

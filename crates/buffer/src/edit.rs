@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use base::checksum::crc32c;
-use base::sync::atomic::Ordering;
-use base::{Malformed, Pblk, Place};
+use extant_base::checksum::crc32c;
+use extant_base::sync::atomic::Ordering;
+use extant_base::{Malformed, Pblk, Place};
 
 use crate::shard::Taken;
 use crate::waiting::Batch;
@@ -404,7 +404,7 @@ impl Buffers {
     }
 
     /// The device has what transactions changed up to this one: those blocks may leave the cache. `are_kept`:
-    /// it has these very bytes (see [`Device::write_shared_at`](device::Device::write_shared_at)), which are
+    /// it has these very bytes (see [`Device::write_shared_at`](extant_device::Device::write_shared_at)), which are
     /// no reason to keep a block in the cache.
     pub fn set_clean_through(&self, transaction: u64, are_kept: bool) {
         self.shards.iter().for_each(|shard| shard.lock().set_clean_through(transaction, are_kept));

@@ -28,14 +28,14 @@
 //! Locks: one per shard; no two are ever held together.
 //!
 //! ```
-//! use base::{BlockSize, Malformed, Pblk};
-//! use buffer::{Buffers, Kind, Owner};
-//! use device::{Device, MemDevice};
+//! use extant_base::{BlockSize, Malformed, Pblk};
+//! use extant_buffer::{Buffers, Kind, Owner};
+//! use extant_device::{Device, MemDevice};
 //! use std::sync::Arc;
 //!
 //! let device = Arc::new(MemDevice::new(64 << 10));
 //! device.write_at(3 * 1024, b"node").unwrap();
-//! let buffers = Buffers::new(device, BlockSize::MIN, 64, &memory::Budget::new(1 << 20));
+//! let buffers = Buffers::new(device, BlockSize::MIN, 64, &extant_memory::Budget::new(1 << 20));
 //! let owner = Owner { kind: Kind::Other, ino: 0 };
 //! let verify = |bytes: &[u8]| Malformed::unless(bytes.starts_with(b"node"), "toy", "is a node", bytes[0]);
 //! assert_eq!(&buffers.get(Pblk(3), owner, verify).unwrap()[..4], b"node");
@@ -55,15 +55,17 @@ use std::io::IoSliceMut;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock, Weak};
 
-use base::checksum::Difference;
-use base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use base::sync::{Apart, Mutex, MutexGuard};
-use base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
-use device::{Device, DeviceFault};
-use memory::{Budget, Shrinker};
+use extant_base::checksum::Difference;
+use extant_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use extant_base::sync::{Apart, Mutex, MutexGuard};
+use extant_base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
+use extant_device::{Device, DeviceFault};
+use extant_memory::{Budget, Shrinker};
 
-pub use device::{Copies, ask_for, ask_for_block, ask_for_ends, ask_for_start, ask_for_whole, make_room};
 pub use edit::{Direct, Edit, Filled, Made, Patch, Seal, Snapshot, Summed};
+pub use extant_device::{
+    Copies, ask_for, ask_for_block, ask_for_ends, ask_for_start, ask_for_whole, make_room,
+};
 
 use crate::shard::{Shard, Slot};
 
@@ -89,7 +91,7 @@ const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 const OVERHEAD: usize = 96;
 
 /// A block's bytes, shared.
-pub type Bytes = device::SharedBytes;
+pub type Bytes = extant_device::SharedBytes;
 
 /// Why a structure cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -384,7 +386,9 @@ impl Buffers {
     /// the block.
     pub fn ask_for_slot(&self, block: Pblk, hint: Hint) {
         let slots_at = self.slots_at[self.shard_of(block)].load(Ordering::Relaxed);
-        device::ask_for_place(slots_at.wrapping_add((hint.0 as usize).wrapping_mul(size_of::<Slot>())));
+        extant_device::ask_for_place(
+            slots_at.wrapping_add((hint.0 as usize).wrapping_mul(size_of::<Slot>())),
+        );
     }
 
     /// Reads blocks that will be asked for soon, those that are not there yet: one transfer for each run of
@@ -443,7 +447,8 @@ impl Buffers {
 
     fn shard_of(&self, block: Pblk) -> usize {
         // Top bits: the buckets inside a shard go by others.
-        (base::salted::spread(block.0 >> self.row_log ^ self.salt) >> (u64::BITS - SHARDS.ilog2())) as usize
+        (extant_base::salted::spread(block.0 >> self.row_log ^ self.salt) >> (u64::BITS - SHARDS.ilog2()))
+            as usize
     }
 
     fn read(&self, block: Pblk) -> Result<Bytes, ReadFault> {

@@ -12,8 +12,8 @@
 
 use std::collections::HashMap;
 
-use base::Pblk;
-use base::salted::Salted;
+use extant_base::Pblk;
+use extant_base::salted::Salted;
 
 use crate::waiting::{Batch, Chain, Making, Waiting, Zeros};
 use crate::{Bytes, Hint, Patch};
@@ -226,7 +226,7 @@ impl Shard {
         let holders = there.map(|slot| {
             // Read all of, soon: where it is is looked up meanwhile.
             if !slot.waiting.is_empty() {
-                device::ask_for_ends(&slot.bytes);
+                extant_device::ask_for_ends(&slot.bytes);
             }
             slot.bytes.holders()
         });
@@ -242,7 +242,7 @@ impl Shard {
 
     /// Prefetches the slot of a block with a known hint.
     pub(crate) fn ask_for_slot(&self, hint: Hint) {
-        self.slots.get(hint.0 as usize).into_iter().for_each(device::ask_for_start);
+        self.slots.get(hint.0 as usize).into_iter().for_each(extant_device::ask_for_start);
     }
 
     /// Prefetches the pending changes of this transaction: they were left some time ago.
@@ -274,7 +274,7 @@ impl Shard {
 
     fn add(&mut self, block: Pblk, bytes: Bytes) -> &mut Slot {
         let at = self.slots.len();
-        device::make_room(&mut self.slots, 1);
+        extant_device::make_room(&mut self.slots, 1);
         self.slots.push(Slot {
             block: block.0,
             bytes,

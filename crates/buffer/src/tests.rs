@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicUsize;
 
-use device::MemDevice;
+use extant_device::MemDevice;
 
 use super::*;
 
@@ -281,7 +281,7 @@ fn a_block_that_the_device_keeps_too_leaves_the_cache_as_others() {
         buffers.change(Pblk(3), owner, transaction, &mut |bytes| bytes[0] = transaction as u8).unwrap();
         let bytes = buffers.snapshot(Pblk(3)).unwrap().0.into_shared();
         // In a log, and at home.
-        let mut parts = device::SharedParts::default();
+        let mut parts = extant_device::SharedParts::default();
         for (offset, bytes) in [(9 << 12, bytes.clone()), (3 << 12, bytes)] {
             parts.begin(offset);
             parts.push(bytes);
@@ -523,7 +523,7 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
         assert_eq!((made.summed, taken.told), (summed, Some(5)));
         assert!(taken.buffer.starts_with(&made.start) && taken.buffer.ends_with(&made.end));
         assert!(taken.has_sum && taken.owner == Some(owner));
-        let sum = base::checksum::crc32c(77, &taken.buffer[..1012]);
+        let sum = extant_base::checksum::crc32c(77, &taken.buffer[..1012]);
         assert_eq!(taken.buffer[1020..], sum.to_le_bytes());
         taken.buffer
     };
@@ -573,7 +573,7 @@ fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
         buffers.take(&[(Pblk(block), Hint::NONE, ())], transaction, &|_| None, each).unwrap();
         told.unwrap()
     };
-    let sum = Some(base::checksum::crc32c(0, &[5; 1024]));
+    let sum = Some(extant_base::checksum::crc32c(0, &[5; 1024]));
     for block in 0..4 {
         assert!(buffers.put(Pblk(block), owner, 1, filled(5)));
     }

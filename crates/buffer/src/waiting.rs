@@ -26,9 +26,9 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use base::Pblk;
-use base::checksum::{Difference, crc32c};
-use device::Copies;
+use extant_base::Pblk;
+use extant_base::checksum::{Difference, crc32c};
+use extant_device::Copies;
 
 use crate::{Bytes, Patch};
 
@@ -150,15 +150,15 @@ impl Waiting {
     /// Prefetches the slot of the next change: the committing thread used it last, and many other shards get
     /// changes before this one does.
     fn ask_for_next(&self) {
-        device::ask_to_write_behind(&self.bytes, 2 * LINE);
-        device::ask_to_write_behind(&self.changes, size_of::<Change>());
+        extant_device::ask_to_write_behind(&self.bytes, 2 * LINE);
+        extant_device::ask_to_write_behind(&self.changes, size_of::<Change>());
     }
 
     /// Prefetches all of them, if they are this transaction's.
     pub(crate) fn ask_for(&self, transaction: u64) {
         if self.is_of(transaction) {
-            self.changes.chunks(2).for_each(|changes| device::ask_for_start(&changes[0]));
-            device::ask_for(&self.bytes);
+            self.changes.chunks(2).for_each(|changes| extant_device::ask_for_start(&changes[0]));
+            extant_device::ask_for(&self.bytes);
         }
     }
 
@@ -326,7 +326,7 @@ impl Batch {
         // Looked at first, and all at the same time.
         if let Some(Piece { at, .. }) = pieces(&self.changes[changes.clone()]).next() {
             let line = older.get(at / LINE * LINE..).unwrap_or_default();
-            device::ask_for(&line[..line.len().min(2 * LINE)]);
+            extant_device::ask_for(&line[..line.len().min(2 * LINE)]);
         }
         self.blocks.push(Making {
             number,
@@ -358,7 +358,7 @@ impl Batch {
         while let [making, behind @ ..] = rest {
             // Where the hardware prefetcher does not see the next address.
             if let Some(next) = behind.first() {
-                device::ask_for(&next.older[..next.older.len().min(NEXT)]);
+                extant_device::ask_for(&next.older[..next.older.len().min(NEXT)]);
             }
             making.copy(windows, copies);
             rest = behind;

@@ -3,12 +3,12 @@
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-use base::sync::atomic::{AtomicU8, Ordering};
-use base::sync::{schedules, shuttle};
-use base::{BlockSize, Pblk};
-use buffer::{Buffers, Bytes, Hint, Kind, Made, Owner, Patch, Snapshot, Summed};
-use device::{Device, DeviceFault, MemDevice};
-use memory::{Budget, Shrinker};
+use extant_base::sync::atomic::{AtomicU8, Ordering};
+use extant_base::sync::{schedules, shuttle};
+use extant_base::{BlockSize, Pblk};
+use extant_buffer::{Buffers, Bytes, Hint, Kind, Made, Owner, Patch, Snapshot, Summed};
+use extant_device::{Device, DeviceFault, MemDevice};
+use extant_memory::{Budget, Shrinker};
 
 const OWNER: Owner = Owner { kind: Kind::Other, ino: 7 };
 const BLOCK: Pblk = Pblk(3);
@@ -188,7 +188,7 @@ fn what_waits_is_in_the_commit_of_its_transaction() {
         let before = taken(&buffers, 1, &tell);
         buffers.end_taking();
         assert_eq!(before.buffer[..2], [1, 9], "as the first transaction left it");
-        let sum = base::checksum::crc32c(9, &before.buffer[..1012]);
+        let sum = extant_base::checksum::crc32c(9, &before.buffer[..1012]);
         let ends_in_it = before.buffer[1020..] == sum.to_le_bytes();
         assert!(ends_in_it || !before.has_sum);
         assert!(before.told.is_none() || before.has_sum && told.get() == Some([1, 9, 0, 0]));

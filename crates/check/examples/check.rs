@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use check::Options;
-use device::FileDevice;
+use extant_check::Options;
+use extant_device::FileDevice;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     for image in args {
         let report = FileDevice::open(Path::new(&image), false)
             .map_err(|error| error.to_string())
-            .and_then(|device| check::check(&device, &options).map_err(|fault| fault.to_string()));
+            .and_then(|device| extant_check::check(&device, &options).map_err(|fault| fault.to_string()));
         let report = match report {
             Ok(report) => report,
             Err(says) => {
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     ExitCode::from(worst)
 }
 
-fn place(place: &check::Place) -> String {
+fn place(place: &extant_check::Place) -> String {
     let mut parts = Vec::new();
     parts.extend(place.group.map(|group| format!("group {group}")));
     parts.extend(place.ino.map(|ino| format!("inode {ino}")));

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use check::{Area, rules};
+use extant_check::{Area, rules};
 
 fn main() -> std::io::Result<()> {
     let mut text = String::from("# The rules of `extant check`\n");

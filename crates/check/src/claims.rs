@@ -9,8 +9,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use base::{Group, Pblk};
-use ondisk::Geometry;
+use extant_base::{Group, Pblk};
+use extant_ondisk::Geometry;
 
 type Words = Box<[AtomicU64]>;
 
@@ -145,7 +145,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ondisk::Superblock;
+    use extant_ondisk::Superblock;
 
     fn claims() -> Claims {
         let sb = Superblock {

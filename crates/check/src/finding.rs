@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use base::{Group, Ino, Lblk, Pblk};
+use extant_base::{Group, Ino, Lblk, Pblk};
 
 use crate::Rule;
 

@@ -9,16 +9,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{Group, Ino, Pblk};
-use device::DeviceFault;
-use ondisk::group_desc::GroupDesc;
-use ondisk::{Features, Geometry, Superblock};
+use extant_base::{Group, Ino, Pblk};
+use extant_device::DeviceFault;
+use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::{Features, Geometry, Superblock};
 
 use crate::replay::Replay;
 
 /// The image under check.
 pub(crate) struct Image<'d> {
-    pub(crate) device: &'d dyn device::Device,
+    pub(crate) device: &'d dyn extant_device::Device,
     pub(crate) sb: Superblock,
     pub(crate) geometry: Geometry,
     pub(crate) fs_seed: u32,

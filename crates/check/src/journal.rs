@@ -8,9 +8,9 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
-use base::Ino;
-use jbd2_format::{Features as LogFeatures, Superblock as LogSuper};
-use ondisk::Features;
+use extant_base::Ino;
+use extant_jbd2_format::{Features as LogFeatures, Superblock as LogSuper};
+use extant_ondisk::Features;
 
 use crate::Place;
 use crate::replay::locate::{self, Journal};
@@ -66,7 +66,7 @@ fn check_superblock(state: &State<'_>, journal: &Journal, place: &Place) {
         let (stored, expected) = (u64::from(jsb.total_blocks), u64::from(journal.blocks));
         findings.differs(&rules::LENGTH, place.clone(), "the number of blocks", stored, expected);
     }
-    if jsb.version == jbd2_format::Version::V2 && jsb.nr_users > 1 {
+    if jsb.version == extant_jbd2_format::Version::V2 && jsb.nr_users > 1 {
         let says = format!("{} file systems use it", jsb.nr_users);
         findings.broken(&rules::USERS, place.clone(), says);
     }

@@ -28,9 +28,9 @@
 //!    repair it.
 //!
 //! ```
-//! use device::{Device, MemDevice};
+//! use extant_device::{Device, MemDevice};
 //! let device = MemDevice::new(1 << 20);
-//! let report = check::check(&device, &check::Options::default()).unwrap();
+//! let report = extant_check::check(&device, &extant_check::Options::default()).unwrap();
 //! assert!(!report.clean()); // zeros are no file system
 //! assert_eq!(report.exit_code(), 8);
 //! ```
@@ -61,7 +61,7 @@ mod xattrs;
 use std::num::NonZero;
 use std::time::Instant;
 
-use device::Device;
+use extant_device::Device;
 
 pub use finding::{Finding, Findings, Place};
 pub use progress::Progress;
@@ -88,7 +88,7 @@ pub struct Options<'o> {
 pub enum CheckFault {
     /// The first 2 KiB of the device cannot be read.
     #[error("the superblock cannot be read: {0}; check that the device is there and large enough")]
-    Device(#[from] device::DeviceFault),
+    Device(#[from] extant_device::DeviceFault),
 }
 
 /// Checks the file system on `device` in its state after the journal's replay. Writes nothing.
@@ -124,7 +124,7 @@ pub fn check(device: &dyn Device, options: &Options<'_>) -> Result<Report, Check
         meter.finish();
     });
     // With shared_blocks, files may share blocks; the kernel mounts such an image read-only.
-    let may_share = state.image.sb.features.has_ro_compat(ondisk::Features::SHARED_BLOCKS);
+    let may_share = state.image.sb.features.has_ro_compat(extant_ondisk::Features::SHARED_BLOCKS);
     if state.claims.any_twice() && !may_share {
         timed("pass 1b: clusters claimed twice", &mut || pass1::shared::run(&state, threads));
     }

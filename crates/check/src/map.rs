@@ -13,7 +13,7 @@ mod indirect;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use base::{Ino, Lblk, Pblk};
+use extant_base::{Ino, Lblk, Pblk};
 
 use crate::image::Image;
 use crate::{Place, Rule};

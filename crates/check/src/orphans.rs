@@ -12,11 +12,11 @@
 
 use std::collections::HashSet;
 
-use base::{Ino, Lblk, Pblk};
-use ondisk::filetype::FileType;
-use ondisk::inode::{Inode, flags, inode_seed};
-use ondisk::orphan_file::{MAX_BLOCKS, OrphanBlock};
-use ondisk::{Features, orphan_file};
+use extant_base::{Ino, Lblk, Pblk};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{Inode, flags, inode_seed};
+use extant_ondisk::orphan_file::{MAX_BLOCKS, OrphanBlock};
+use extant_ondisk::{Features, orphan_file};
 
 use crate::Place;
 use crate::map::{MapRoot, data_runs};

@@ -15,10 +15,10 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use base::{Group, Ino, Pblk};
-use ondisk::Features;
-use ondisk::group_desc::INODE_UNINIT;
-use ondisk::inode::{self, Inode, flags};
+use extant_base::{Group, Ino, Pblk};
+use extant_ondisk::Features;
+use extant_ondisk::group_desc::INODE_UNINIT;
+use extant_ondisk::inode::{self, Inode, flags};
 
 use crate::map::MapRoot;
 use crate::progress::Meter;
@@ -273,7 +273,7 @@ impl<'s, 'd> Worker<'s, 'd> {
             add(&mut self.group, inode.gid);
             add(&mut self.project, inode.projid);
         }
-        if kind == ondisk::filetype::FileType::Directory && !note.bad {
+        if kind == extant_ondisk::filetype::FileType::Directory && !note.bad {
             self.dirs.push(DirNote {
                 ino,
                 size: inode.size,

@@ -28,9 +28,9 @@ mod twice;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use base::{Ino, Lblk, Pblk};
-use ondisk::inode::flags;
-use ondisk::{Features, Geometry};
+use extant_base::{Ino, Lblk, Pblk};
+use extant_ondisk::inode::flags;
+use extant_ondisk::{Features, Geometry};
 
 use crate::map::Run;
 use crate::progress::Meter;

@@ -11,8 +11,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use base::{Group, Ino};
-use ondisk::filetype::FileType;
+use extant_base::{Group, Ino};
+use extant_ondisk::filetype::FileType;
 
 use crate::progress::Meter;
 use crate::rules::directory as rules;

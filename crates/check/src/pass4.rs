@@ -4,9 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
-use base::{Group, Ino};
-use ondisk::Features;
-use ondisk::filetype::FileType;
+use extant_base::{Group, Ino};
+use extant_ondisk::Features;
+use extant_ondisk::filetype::FileType;
 
 use crate::progress::Meter;
 use crate::rules::directory as rules;
@@ -76,5 +76,5 @@ fn check_inode(state: &State<'_>, ino: Ino, note: &InodeNote, counted: u32) {
 fn is_indexed(state: &State<'_>, ino: Ino) -> bool {
     let dirs = state.dirs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let found = dirs.binary_search_by_key(&ino, |dir| dir.ino);
-    found.is_ok_and(|at| dirs[at].flags & ondisk::inode::flags::INDEX != 0)
+    found.is_ok_and(|at| dirs[at].flags & extant_ondisk::inode::flags::INDEX != 0)
 }

@@ -4,9 +4,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{Group, Pblk};
-use ondisk::bitmap::{block_bitmap_checksum, inode_bitmap_checksum};
-use ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT};
+use extant_base::{Group, Pblk};
+use extant_ondisk::bitmap::{block_bitmap_checksum, inode_bitmap_checksum};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT};
 
 use crate::progress::Meter;
 use crate::rules::{bitmap as rules, group as group_rules, superblock as sb_rules};

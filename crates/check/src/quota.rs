@@ -8,11 +8,11 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use base::Ino;
-use ondisk::Features;
-use ondisk::filetype::FileType;
-use ondisk::inode::{Inode, flags, inode_seed};
-use ondisk::quota::{BLOCK_LEN, QuotaFile, QuotaKind};
+use extant_base::Ino;
+use extant_ondisk::Features;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{Inode, flags, inode_seed};
+use extant_ondisk::quota::{BLOCK_LEN, QuotaFile, QuotaKind};
 
 use crate::Place;
 use crate::map::{MapRoot, data_runs};

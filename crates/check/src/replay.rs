@@ -22,13 +22,13 @@ pub(crate) mod locate;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use base::{BlockSize, Ino, Pblk};
-use device::{Device, DeviceFault};
-use jbd2_format::{
+use extant_base::{BlockSize, Ino, Pblk};
+use extant_device::{Device, DeviceFault};
+use extant_jbd2_format::{
     BlockType, Checksums, CommitBlock, CommitVerdict, Features as LogFeatures, Header, LogFormat,
     Superblock as LogSuper, Tag, Tid, crc32_be, fast_commit, revokes, tags, unescape,
 };
-use ondisk::{Features, Geometry, Superblock};
+use extant_ondisk::{Features, Geometry, Superblock};
 
 use crate::rules::journal as rules;
 use crate::{Findings, Place};
@@ -199,7 +199,7 @@ impl<'d> Log<'d> {
     ) -> Option<Replay<'static>> {
         let found = self.scan();
         let place = |lblk: u32| {
-            let place = journal_place(sb).at_lblk(base::Lblk(lblk));
+            let place = journal_place(sb).at_lblk(extant_base::Lblk(lblk));
             if locate::is_external(sb) {
                 return place; // blocks of the image are meant elsewhere
             }

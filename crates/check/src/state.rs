@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use base::{Group, Ino, Pblk};
-use ondisk::Geometry;
+use extant_base::{Group, Ino, Pblk};
+use extant_ondisk::Geometry;
 
 use crate::Findings;
 use crate::claims::Claims;

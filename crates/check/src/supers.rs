@@ -14,11 +14,11 @@ mod resize;
 
 use std::sync::atomic::AtomicU64;
 
-use base::{BlockSize, Group, Malformed, Pblk};
-use device::{Device, foreign};
-use ondisk::features::{TABLE, Word};
-use ondisk::{Features, Geometry, Superblock};
-use ondisk::{mmp, superblock};
+use extant_base::{BlockSize, Group, Malformed, Pblk};
+use extant_device::{Device, foreign};
+use extant_ondisk::features::{TABLE, Word};
+use extant_ondisk::{Features, Geometry, Superblock};
+use extant_ondisk::{mmp, superblock};
 
 use crate::image::{Image, Zones};
 use crate::rules::superblock as rules;

@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 
-use base::checksum::crc32c;
-use base::{Ino, Malformed, Pblk};
-use ondisk::Features;
-use ondisk::inode::{Inode, flags};
-use ondisk::xattr::{self, AttrValue, StoredAttr};
+use extant_base::checksum::crc32c;
+use extant_base::{Ino, Malformed, Pblk};
+use extant_ondisk::Features;
+use extant_ondisk::inode::{Inode, flags};
+use extant_ondisk::xattr::{self, AttrValue, StoredAttr};
 
 use crate::Place;
 use crate::map::{self, MapFault, MapRoot, Run, Visit};
@@ -398,7 +398,7 @@ fn read_value(state: &State<'_>, ino: Ino, budget: &mut u64) -> Result<Value, Va
     if size > xattr::STORED_VALUE_LEN_MAX as usize {
         return Err(format!("its size is {size}").into());
     }
-    let seed = ondisk::inode::inode_seed(image.fs_seed, ino, inode.generation);
+    let seed = extant_ondisk::inode::inode_seed(image.fs_seed, ino, inode.generation);
     let root = MapRoot { ino, i_block: inode.block, extents: inode.has_flag(flags::EXTENTS), seed };
     let bs = image.geometry.block_size.len();
     let blocks = size.div_ceil(bs) as u64;

@@ -4,13 +4,13 @@ mod lab;
 
 use std::num::NonZero;
 
-use check::{Options, Report};
-use device::FileDevice;
+use extant_check::{Options, Report};
+use extant_device::FileDevice;
 use lab::{Image, codes};
 
 fn check(image: &Image, threads: usize) -> Report {
     let device = FileDevice::open(&image.path, false).unwrap();
-    check::check(&device, &Options { threads: NonZero::new(threads), ..Options::default() }).unwrap()
+    extant_check::check(&device, &Options { threads: NonZero::new(threads), ..Options::default() }).unwrap()
 }
 
 fn says(report: &Report, code: &str) -> Vec<String> {
@@ -44,7 +44,7 @@ fn many_small_groups_are_checked() {
 #[test]
 fn thousands_of_claims_of_the_same_blocks_end() {
     let image = Image::new(&["-O", "^metadata_csum,^has_journal,^orphan_file"], &[]);
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let file = dir.path().join("file");
     std::fs::write(&file, vec![7; 8 << 20]).unwrap();
     let mut commands = vec![format!("write {} a", file.display())];
@@ -58,7 +58,7 @@ fn thousands_of_claims_of_the_same_blocks_end() {
 
 #[test]
 fn a_value_with_a_hole_is_told() {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let value = dir.path().join("value");
     std::fs::write(&value, vec![b'v'; 1024]).unwrap();
     let image = Image::new(
@@ -66,7 +66,7 @@ fn a_value_with_a_hole_is_told() {
         &["mkdir d", &format!("ea_set -f {} d user.v", value.display())],
     );
     // debugfs does not count the value's blocks in i_blocks.
-    let _ = testkit::command("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
+    let _ = extant_testkit::command("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
     image.assert_clean();
     image.write(&["sif <13> block[0] 0"]);
     assert_ne!(image.e2fsck().0, 0);

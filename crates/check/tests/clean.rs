@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use check::{Options, Report, Severity};
-use device::FileDevice;
-use testkit::matrix;
+use extant_check::{Options, Report, Severity};
+use extant_device::FileDevice;
+use extant_testkit::matrix;
 
 fn check(image: &Path) -> Report {
     let device =
         FileDevice::open(image, false).unwrap_or_else(|error| panic!("{}: {error}", image.display()));
-    check::check(&device, &Options::default()).unwrap_or_else(|fault| panic!("{}: {fault}", image.display()))
+    extant_check::check(&device, &Options::default())
+        .unwrap_or_else(|fault| panic!("{}: {fault}", image.display()))
 }
 
 /// The findings as text, a line each.
@@ -25,11 +26,11 @@ fn told(report: &Report, least: Severity) -> String {
 /// orphans, which the kernel processes at mount, are not damage.
 #[test]
 fn images_of_mke2fs_and_the_kernel_have_no_findings() {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let mut bad = String::new();
     let mut checked = 0;
     for recipe in matrix::recipes() {
-        if recipe.needs() == matrix::Needs::Root && !testkit::is_root() {
+        if recipe.needs() == matrix::Needs::Root && !extant_testkit::is_root() {
             eprintln!("{} is skipped: only root can mount", recipe.name);
             continue;
         }
@@ -58,9 +59,9 @@ fn images_of_mke2fs_and_the_kernel_have_no_findings() {
 
 #[test]
 fn any_number_of_threads_tells_the_same() {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let image = dir.path().join("t.img");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", image.to_str().unwrap(), "64M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", image.to_str().unwrap(), "64M"]);
     // Damage in every group: bitmaps and the inode table of the first.
     let mut bytes = std::fs::read(&image).unwrap();
     for at in (200 << 10..600 << 10).step_by(1000) {
@@ -70,7 +71,7 @@ fn any_number_of_threads_tells_the_same() {
     let device = FileDevice::open(&image, false).unwrap();
     let with = |threads| {
         let options = Options { threads: std::num::NonZero::new(threads), ..Options::default() };
-        check::check(&device, &options).unwrap().findings
+        extant_check::check(&device, &options).unwrap().findings
     };
     let one = with(1);
     assert!(!one.is_empty());

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use check::rules;
+use extant_check::rules;
 
 #[test]
 fn codes_are_one_each_and_explained() {

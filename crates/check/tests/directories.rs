@@ -215,7 +215,7 @@ fn inline_directories() {
             std::fs::write(tree.join(format!("d/f{i}")), "x").unwrap();
         }
     });
-    let text = testkit::debugfs(&image.path, "imap /d");
+    let text = extant_testkit::debugfs(&image.path, "imap /d");
     let number = |word: &str| {
         text.split(word).nth(1).unwrap().trim_start().split([',', '\n']).next().unwrap().to_owned()
     };

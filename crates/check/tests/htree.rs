@@ -91,7 +91,7 @@ fn every_hash_and_signedness_is_clean() {
             commands.push("sif f links_count 601".to_owned());
             commands.extend((0..40).map(|_| "expand /d".to_owned()));
             image.write(&commands.iter().map(String::as_str).collect::<Vec<_>>());
-            let _ = testkit::command("e2fsck").arg("-fyD").arg(&image.path).output().unwrap();
+            let _ = extant_testkit::command("e2fsck").arg("-fyD").arg(&image.path).output().unwrap();
             image.assert_clean();
         }
     }
@@ -144,7 +144,7 @@ fn casefolded_directories_are_hashed_by_their_folded_names() {
     let (head, tail) = commands.split_at(40);
     let commands: Vec<&str> = tail[..4].iter().chain(head).chain(&tail[4..]).map(String::as_str).collect();
     let image = Image::new(&["-O", "casefold,^metadata_csum,^has_journal,^orphan_file"], &commands);
-    let _ = testkit::command("e2fsck").arg("-fyD").arg(&image.path).output().unwrap();
+    let _ = extant_testkit::command("e2fsck").arg("-fyD").arg(&image.path).output().unwrap();
     let blocks = image.blocks("/d");
     assert!(blocks.len() > 4 && image.read(blocks[0] * BS + 0x1C, 1) == [1]);
     let mut cases = Cases::on(&image);
@@ -165,11 +165,11 @@ fn casefolded_directories_are_hashed_by_their_folded_names() {
 
 #[test]
 fn encrypted_directories() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         return eprintln!("skipped: only root can mount");
     }
     let image = Image::new(&["-O", "encrypt,^metadata_csum"], &[]);
-    let mount = match testkit::LoopMount::new(&image.path, "test_dummy_encryption=v2") {
+    let mount = match extant_testkit::LoopMount::new(&image.path, "test_dummy_encryption=v2") {
         Ok(mount) => mount,
         Err(error) => return eprintln!("skipped: {error}"),
     };

@@ -117,7 +117,7 @@ fn quota() {
         &["mkdir d", "write /etc/passwd u"],
     );
     assert!(lab::codes(&image.findings()).contains(&"QU004"), "debugfs does not count");
-    let _ = testkit::command("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
+    let _ = extant_testkit::command("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
     // Header, root, three tree blocks, one leaf with id 0.
     let blocks = image.blocks("<3>");
     let (header, root, leaf) = (blocks[0] * BS, blocks[1] * BS, blocks[5] * BS);

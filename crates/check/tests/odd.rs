@@ -5,28 +5,28 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use check::{Options, Report};
-use device::{Device, FileDevice, MemDevice};
+use extant_check::{Options, Report};
+use extant_device::{Device, FileDevice, MemDevice};
 
 fn image(scratch: &Path, options: &[&str]) -> PathBuf {
     let path = scratch.join("image");
     let args = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0"];
-    testkit::run("mke2fs", args.iter().chain(options).copied().chain([path.to_str().unwrap(), "8M"]));
+    extant_testkit::run("mke2fs", args.iter().chain(options).copied().chain([path.to_str().unwrap(), "8M"]));
     path
 }
 
 fn edit(path: &Path, request: &str) {
-    testkit::run("debugfs", ["-w", "-R", request, path.to_str().unwrap()]);
+    extant_testkit::run("debugfs", ["-w", "-R", request, path.to_str().unwrap()]);
 }
 
 fn check(path: &Path) -> Report {
-    check::check(&FileDevice::open_read_only(path).unwrap(), &Options::default()).unwrap()
+    extant_check::check(&FileDevice::open_read_only(path).unwrap(), &Options::default()).unwrap()
 }
 
 /// Is the image clean? Requires that e2fsck and the check agree.
 #[track_caller]
 fn verdict(path: &Path) -> bool {
-    let judged = testkit::command("e2fsck").arg("-fn").arg(path).output().unwrap();
+    let judged = extant_testkit::command("e2fsck").arg("-fn").arg(path).output().unwrap();
     let report = check(path);
     assert_eq!(report.clean(), judged.status.success(), "{:?}\n{judged:?}", report.findings);
     report.clean()
@@ -36,7 +36,7 @@ fn verdict(path: &Path) -> bool {
 /// shared_blocks.
 #[test]
 fn blocks_may_be_shared_with_the_feature() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-O", "^has_journal"]);
     let content = scratch.path().join("content");
     std::fs::write(&content, vec![7; 40960]).unwrap();
@@ -46,13 +46,13 @@ fn blocks_may_be_shared_with_the_feature() {
     edit(&path, "copy_inode a b");
     assert!(!verdict(&path));
     edit(&path, "feature shared_blocks");
-    let _ = testkit::command("e2fsck").arg("-fy").arg(&path).output().unwrap(); // frees the blocks that b had
+    let _ = extant_testkit::command("e2fsck").arg("-fy").arg(&path).output().unwrap(); // frees the blocks that b had
     assert!(verdict(&path));
 }
 
 #[test]
 fn a_missing_root_directory_is_named() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[]);
     edit(&path, "clri <2>");
     assert!(!verdict(&path));
@@ -63,11 +63,11 @@ fn a_missing_root_directory_is_named() {
 /// A target of less than 60 bytes is stored in the inode, even with the EXTENTS flag.
 #[test]
 fn a_short_link_in_a_block_is_damage() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "1024"]);
     edit(&path, &format!("symlink link {}", "y".repeat(200)));
     assert!(verdict(&path));
-    let block: u64 = testkit::debugfs(&path, "bmap link 0").trim().parse().unwrap();
+    let block: u64 = extant_testkit::debugfs(&path, "bmap link 0").trim().parse().unwrap();
     edit(&path, "set_inode_field link size 30");
     OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[0; 200], block * 1024 + 30).unwrap();
     assert!(!verdict(&path));
@@ -78,7 +78,7 @@ fn a_short_link_in_a_block_is_damage() {
 /// link count.
 #[test]
 fn a_file_system_that_outgrew_its_descriptors_is_sound() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "1024", "-O", "^resize_inode"]);
     edit(&path, "ssv first_meta_bg 1");
     edit(&path, "feature meta_bg");
@@ -93,14 +93,14 @@ fn a_file_system_that_outgrew_its_descriptors_is_sound() {
 /// Strict encoding: names of casefolded directories are valid UTF-8. Without the flag they may be any bytes.
 #[test]
 fn strict_casefolded_names_are_valid_utf8() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     for (flags, is_sound) in [("encoding_flags=strict", false), ("encoding=utf8", true)] {
         let options = ["-b", "1024", "-O", "casefold,^metadata_csum", "-E", flags];
         let path = image(scratch.path(), &options);
         edit(&path, "mkdir d");
         edit(&path, "set_inode_field d flags 0x40080000");
         edit(&path, "mkdir d/abc");
-        let block: u64 = testkit::debugfs(&path, "bmap d 0").trim().parse().unwrap();
+        let block: u64 = extant_testkit::debugfs(&path, "bmap d 0").trim().parse().unwrap();
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let mut bytes = [0; 1024];
         file.read_exact_at(&mut bytes, block * 1024).unwrap();
@@ -125,7 +125,7 @@ fn sizes_beyond_the_map_are_damage() {
         (&["-b", "1024", "-O", "inline_data"], indirect + 1, false),
         (&["-b", "1024", "-O", "inline_data"], 944_892_805_123, false),
     ] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), options);
         let hello = scratch.path().join("hello");
         std::fs::write(&hello, "hello").unwrap();
@@ -138,7 +138,7 @@ fn sizes_beyond_the_map_are_damage() {
 /// In a truncated image, everything before the end is checked.
 #[test]
 fn an_image_that_ends_early_is_checked_as_far_as_it_goes() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "1024"]);
     OpenOptions::new().write(true).open(&path).unwrap().set_len(3 << 20).unwrap();
     let report = check(&path);
@@ -153,7 +153,7 @@ fn what_is_another_format_is_named() {
         for size in [64, 1 << 20] {
             let device = MemDevice::new(size);
             device.write_at(0, magic).unwrap();
-            let report = check::check(&device, &Options::default()).unwrap();
+            let report = extant_check::check(&device, &Options::default()).unwrap();
             assert_eq!(report.exit_code(), 8);
             assert!(report.findings[0].says.contains(name), "{:?}", report.findings);
         }

@@ -24,10 +24,10 @@ const SMALL: [(libmimalloc_sys::mi_option_t, std::ffi::c_long); 2] = [
 /// Whether [`collect`] does anything.
 static COLLECTS: AtomicBool = AtomicBool::new(false);
 
-/// Prepares for caches of `cache_bytes`. Below [`memory::SMALL_MAX`] freed memory is returned at once, and
+/// Prepares for caches of `cache_bytes`. Below [`extant_memory::SMALL_MAX`] freed memory is returned at once, and
 /// there are no huge pages, of which one object in use keeps all.
 pub(crate) fn prepare(cache_bytes: u64) {
-    if cache_bytes >= memory::SMALL_MAX as u64 {
+    if cache_bytes >= extant_memory::SMALL_MAX as u64 {
         return;
     }
     // Without support for huge pages there is nothing to disable.
@@ -39,7 +39,7 @@ pub(crate) fn prepare(cache_bytes: u64) {
             libmimalloc_sys::mi_option_set(option, value);
         }
     }
-    blocks::purge_free_blocks(true);
+    extant_blocks::purge_free_blocks(true);
     COLLECTS.store(true, Ordering::Relaxed);
 }
 

@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, Args, FromArgMatches};
-use image::build::{BuildFault, BuildOptions, BuildReport, Observer, Source, build};
-use image::exclude::Excludes;
-use image::idmap::{IdMap, Owner};
-use image::labels::FileContexts;
-use image::plan::PlanFault;
-use image::profile::Profile;
-use image::solve::{SizeChoice, SolveFault};
-use image::source::dir::XattrChoice;
-use image::source::fault::SourceFault;
-use image::source::oci::Platform;
-use image::source::spool::Spool;
-use image::source::tar::{TarInput, Unpacking};
-use image::write::{Meter, Problem, WriteFault};
+use extant_image::build::{BuildFault, BuildOptions, BuildReport, Observer, Source, build};
+use extant_image::exclude::Excludes;
+use extant_image::idmap::{IdMap, Owner};
+use extant_image::labels::FileContexts;
+use extant_image::plan::PlanFault;
+use extant_image::profile::Profile;
+use extant_image::solve::{SizeChoice, SolveFault};
+use extant_image::source::dir::XattrChoice;
+use extant_image::source::fault::SourceFault;
+use extant_image::source::oci::Platform;
+use extant_image::source::spool::Spool;
+use extant_image::source::tar::{TarInput, Unpacking};
+use extant_image::write::{Meter, Problem, WriteFault};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
@@ -240,11 +240,13 @@ pub(crate) fn run(args: BuildArgs) -> ExitCode {
     let (spooled, copy) = spooled.unzip();
     let to = match (&target, spooled) {
         (Target::Stdout, Some(file)) => {
-            image::build::Target::Open { name: "standard output", file, beside: &beside }
+            extant_image::build::Target::Open { name: "standard output", file, beside: &beside }
         }
-        (Target::Part { name, device }, _) => image::build::Target::Device { name, device: device.as_ref() },
-        (Target::File(path), _) => image::build::Target::File(path),
-        (Target::Stdout, None) => image::build::Target::File(&output),
+        (Target::Part { name, device }, _) => {
+            extant_image::build::Target::Device { name, device: device.as_ref() }
+        }
+        (Target::File(path), _) => extant_image::build::Target::File(path),
+        (Target::Stdout, None) => extant_image::build::Target::File(&output),
     };
     let sources = args.sources.0.iter().map(|(_, kind, path)| source(*kind, path)).collect();
     let observer = Bar::new(args.quiet || args.json);
@@ -509,7 +511,7 @@ fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: D
             "free_inodes": sb.free_inodes_count,
             "features": sb.features.names(),
             "uuid": format_uuid(&sb.uuid),
-            "has_journal": sb.features.has_compat(ondisk::Features::HAS_JOURNAL),
+            "has_journal": sb.features.has_compat(extant_ondisk::Features::HAS_JOURNAL),
             "seconds": elapsed.as_secs_f64(),
             "warnings": report.warnings,
             "dry_run": args.dry_run,
@@ -535,7 +537,7 @@ fn report_text(args: &BuildArgs, output: &Path, report: &BuildReport, elapsed: D
         sb.inodes_count
     );
     text += &format!("  UUID {}\n", format_uuid(&sb.uuid));
-    if !sb.features.has_compat(ondisk::Features::HAS_JOURNAL) {
+    if !sb.features.has_compat(extant_ondisk::Features::HAS_JOURNAL) {
         text += "  no journal (images below 2048 blocks get none; --size or --headroom makes room for one)\n";
     }
     if !args.dry_run {

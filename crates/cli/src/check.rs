@@ -9,9 +9,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use check::{Finding, Report, Rule, Severity, rules};
 use clap::Args;
-use device::ImageUse;
+use extant_check::{Finding, Report, Rule, Severity, rules};
+use extant_device::ImageUse;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -108,8 +108,9 @@ fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
     let device = open(image)?;
     let journal = args.journal.as_deref().map(open).transpose()?;
     let bar = Bar::new(!args.quiet && !args.json && std::io::stderr().is_terminal());
-    let options = check::Options { threads: args.threads, progress: Some(&bar), journal: journal.as_deref() };
-    let checked = check::check(&*device, &options);
+    let options =
+        extant_check::Options { threads: args.threads, progress: Some(&bar), journal: journal.as_deref() };
+    let checked = extant_check::check(&*device, &options);
     bar.bar.finish_and_clear();
     let report = checked.map_err(|why| (OPERATIONAL, format!("{name}: {why}")))?;
     let text = if args.json {
@@ -121,7 +122,7 @@ fn outcome(args: &CheckArgs) -> Result<(u8, String), (u8, String)> {
 }
 
 /// Opens a whole file system or journal.
-fn open(arg: &OsStr) -> Result<Arc<dyn device::Device>, (u8, String)> {
+fn open(arg: &OsStr) -> Result<Arc<dyn extant_device::Device>, (u8, String)> {
     let failed = |why: ArgError| match why {
         ArgError::Usage(why) => (USAGE, why),
         ArgError::Unreadable(why) => (OPERATIONAL, why),
@@ -313,7 +314,7 @@ impl Bar {
     }
 }
 
-impl check::Progress for Bar {
+impl extant_check::Progress for Bar {
     fn step(&self, pass: &'static str, done: u64, total: u64) {
         if !self.visible || self.begun.elapsed() < Duration::from_secs(1) {
             return;

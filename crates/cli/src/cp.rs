@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use extant::{FileType, Follow};
-use image::source::pretend::pretender;
+use extant_image::source::pretend::pretender;
 
 use crate::cat;
 use crate::edit::copy_in::copy_in;

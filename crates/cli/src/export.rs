@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use extant::{FileType, Follow};
-use image::source::pretend::pretender;
+use extant_image::source::pretend::pretender;
 
 use crate::exit;
 use crate::look::host::{Choices, Host, Place, open_named_dir};

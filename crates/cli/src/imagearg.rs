@@ -13,7 +13,7 @@
 //! `./mem:64M`.
 //!
 //! Owns: the spelling, the messages that teach it, opening. Does **not** own: what is in the image, or tables
-//! of partitions (see [`device::partition`]).
+//! of partitions (see [`extant_device::partition`]).
 
 pub(crate) mod target;
 
@@ -24,9 +24,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use device::partition::{Partition, PartitionFault, Scheme, Table, partitions};
-use device::{Device, FileDevice, ImageUse, Io, MemDevice, Window};
-use ondisk::superblock;
+use extant_device::partition::{Partition, PartitionFault, Scheme, Table, partitions};
+use extant_device::{Device, FileDevice, ImageUse, Io, MemDevice, Window};
+use extant_ondisk::superblock;
 
 use crate::sizes::{human, parse_size};
 use crate::voice::say;
@@ -208,7 +208,7 @@ impl ImageArg {
     pub(crate) fn written_by(&self) -> Option<ImageUse> {
         match self.at {
             Place::Memory(_) => None,
-            _ => device::use_of(&self.path).filter(|used| used.writes),
+            _ => extant_device::use_of(&self.path).filter(|used| used.writes),
         }
     }
 

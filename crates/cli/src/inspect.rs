@@ -46,9 +46,9 @@ use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use base::Group;
-use device::Device;
-use ondisk::Features;
+use extant_base::Group;
+use extant_device::Device;
+use extant_ondisk::Features;
 
 use crate::exit;
 use crate::imagearg::{ArgError, ImageArg};

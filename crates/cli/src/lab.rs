@@ -16,11 +16,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use image::options::{FeatureEdit, FormatOptions, JournalSize};
+use extant_image::options::{FeatureEdit, FormatOptions, JournalSize};
+use extant_lab::LabFault;
+use extant_lab::ground::Site;
+use extant_volume::{OpenOptions, OrphanMode, WriteOptions};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lab::LabFault;
-use lab::ground::Site;
-use volume::{OpenOptions, OrphanMode, WriteOptions};
 
 use crate::exit;
 use crate::imagearg::{ImageArg, Place};
@@ -112,7 +112,7 @@ impl GroundArgs {
         }
         let block_size = self.block_size.map(|bytes| {
             let wrong = || usage("a block size is a power of two from 1024 to 65536".to_owned());
-            base::BlockSize::from_bytes(bytes).ok_or_else(wrong)
+            extant_base::BlockSize::from_bytes(bytes).ok_or_else(wrong)
         });
         Ok(FormatOptions {
             features,
@@ -214,7 +214,7 @@ impl Drop for Shown {
     }
 }
 
-impl lab::Watch for Shown {
+impl extant_lab::Watch for Shown {
     fn advance(&self, objects: u64) {
         self.bar.inc(objects);
     }

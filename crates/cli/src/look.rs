@@ -30,12 +30,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use base::Ino;
 use extant::walk::{Order, Problem, WalkFault};
 use extant::{
     BySuperblock, DefaultOptions, Device, Fault, Features, FileSystem, FileType, Follow, InodeRef,
     MountGuard, OpenFault, OpenOptions, Refusal, WriteOptions,
 };
+use extant_base::Ino;
 
 use crate::edit::staged::{Hold, Staged};
 use crate::exit;

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use base::BlockSize;
 use clap::Args;
-use device::{Device, FileDevice, NewFile};
-use image::mkfs::{EmptyTree, Identity, MkfsFault};
-use image::options::{FeatureEdit, FormatOptions, Generation, JournalSize, QuotaTypes, Usage};
-use image::plan::{Plan, PlanFault};
-use image::sizing::SizingFault;
-use image::write::WriteFault;
-use ondisk::time::Timestamp;
+use extant_base::BlockSize;
+use extant_device::{Device, FileDevice, NewFile};
+use extant_image::mkfs::{EmptyTree, Identity, MkfsFault};
+use extant_image::options::{FeatureEdit, FormatOptions, Generation, JournalSize, QuotaTypes, Usage};
+use extant_image::plan::{Plan, PlanFault};
+use extant_image::sizing::SizingFault;
+use extant_image::write::WriteFault;
+use extant_ondisk::time::Timestamp;
 use serde_json::json;
 
 use crate::build::unnamed;
@@ -268,7 +268,7 @@ pub(crate) fn run(args: MkfsArgs) -> ExitCode {
         Target::File(_) | Target::Stdout => true,
     };
     let input = tree.input(&options, identity, is_fresh);
-    let plan = match image::mkfs::plan(&input, bytes) {
+    let plan = match extant_image::mkfs::plan(&input, bytes) {
         Ok(plan) => plan,
         Err(MkfsFault::Plan(PlanFault::Full)) => {
             let hint = "fewer inodes, a smaller journal or a larger size are needed";
@@ -355,12 +355,13 @@ fn make(args: &MkfsArgs, plan: &Plan<'_>, bytes: u64, target: &Target) -> Result
             &made
         }
     };
-    let written = image::mkfs::write_plan(plan, device, !args.no_sync).map_err(|fault| match fault {
-        MkfsFault::Write(WriteFault::Device(fault)) if fault.os_error() == Some(28) => {
-            (exit::NO_SPACE, format!("no space left for {}: {fault}", args.image.display()))
-        }
-        other => (exit::TARGET, other.to_string()),
-    })?;
+    let written =
+        extant_image::mkfs::write_plan(plan, device, !args.no_sync).map_err(|fault| match fault {
+            MkfsFault::Write(WriteFault::Device(fault)) if fault.os_error() == Some(28) => {
+                (exit::NO_SPACE, format!("no space left for {}: {fault}", args.image.display()))
+            }
+            other => (exit::TARGET, other.to_string()),
+        })?;
     if let Some(new) = new {
         new.publish(true, !args.no_sync).map_err(refused)?;
     }
@@ -379,7 +380,7 @@ fn fresh(file: &std::fs::File, bytes: u64) -> std::io::Result<FileDevice> {
 /// What was made, in words or JSON.
 fn report(args: &MkfsArgs, options: &FormatOptions, plan: &Plan<'_>, written: u64) -> String {
     let (sb, geometry) = (&plan.superblock, plan.geometry());
-    if image::mkfs::journal_was_dropped(options, plan) {
+    if extant_image::mkfs::journal_was_dropped(options, plan) {
         say!("the file system is too small for a journal; it has none");
     }
     if args.json {
@@ -444,7 +445,7 @@ pub(crate) fn random_uuid() -> [u8; 16] {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         bytes = (nanos ^ u128::from(std::process::id()) << 96).to_le_bytes();
     }
-    image::build::as_uuid(bytes)
+    extant_image::build::as_uuid(bytes)
 }
 
 /// `01234567-89ab-cdef-0123-456789abcdef`
@@ -486,7 +487,7 @@ fn parse_generation(text: &str) -> Result<Generation, String> {
 
 fn parse_features(text: &str) -> Result<Edits, String> {
     FeatureEdit::parse_list(text).map(Edits).map_err(|word| {
-        let known: Vec<&str> = ondisk::features::TABLE.iter().map(|feature| feature.name).collect();
+        let known: Vec<&str> = extant_ondisk::features::TABLE.iter().map(|feature| feature.name).collect();
         format!("no feature is called \"{word}\"; known are: {}", known.join(" "))
     })
 }

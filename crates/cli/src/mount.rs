@@ -33,7 +33,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::Args;
-use device::mount_table::{MountEntry, mounted_at};
+use extant_device::mount_table::{MountEntry, mounted_at};
 use rustix::process::{Pid, PidfdFlags};
 
 pub(crate) use umount::{UmountArgs, umount};
@@ -231,7 +231,7 @@ fn start_daemon(args: &MountArgs) -> Result<(), MountError> {
                 // It may have had time to mount.
                 let new = top_of(&args.dir).filter(|entry| Some(entry) != before.as_ref());
                 if let Some(entry) = new.filter(|entry| entry.fs_type.starts_with("fuse")) {
-                    let _ = fuse::unmount(&entry.dir, true);
+                    let _ = extant_fuse::unmount(&entry.dir, true);
                 }
                 fail(format!("the background process ended early with {status}; nothing is mounted"))
             }
@@ -253,7 +253,7 @@ fn top_of(dir: &Path) -> Option<MountEntry> {
 fn undo(dir: &Path, device: &str, server: &mut Child, error: rustix::io::Errno) -> String {
     // Something else may have been mounted there meanwhile, or nothing be left.
     let ours = top_of(dir).filter(|entry| device == format!("{}:{}", entry.device.0, entry.device.1));
-    let state = match ours.map(|entry| fuse::unmount(&entry.dir, true)) {
+    let state = match ours.map(|entry| extant_fuse::unmount(&entry.dir, true)) {
         None => "it is mounted no more".to_owned(),
         Some(Ok(())) => "it was unmounted again".to_owned(),
         Some(Err(fault)) => format!("and stays mounted: {fault}"),

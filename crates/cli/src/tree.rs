@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use base::Ino;
 use extant::{Fault, FileSystem, FileType, Follow, InodeRef};
+use extant_base::Ino;
 use serde_json::{Map, Value};
 
 use crate::exit;

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use volume::Waiting;
+use extant_volume::Waiting;
 
 use crate::voice::{say, say_raw};
 

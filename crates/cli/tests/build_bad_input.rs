@@ -12,7 +12,7 @@ use common::{
     EXISTS, NO_SPACE, SOURCE, TOO_SMALL, Tar, USAGE, assert_has, assert_names, build, debugfs_cat,
     debugfs_names, extant, outcome, run, try_build, words,
 };
-use testkit::{e2fsck_clean, is_root, scratch};
+use extant_testkit::{e2fsck_clean, is_root, scratch};
 
 /// A scratch directory with an empty tree in it.
 struct Bench {
@@ -99,7 +99,7 @@ fn all_unreadable_files_are_named_in_one_run() {
     }
     let binary = public_binary(&bench);
     for threads in ["1", "4"] {
-        let mut command = testkit::command(binary.to_str().unwrap());
+        let mut command = extant_testkit::command(binary.to_str().unwrap());
         command.args(["build", "-j", threads, "--from"]).arg(&tree).arg("-o").arg(out.join("image"));
         let refused = outcome(as_nobody(&mut command));
         let said = refused.code(SOURCE);
@@ -273,7 +273,7 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn new(at: PathBuf) -> Option<Self> {
         std::fs::create_dir(&at).unwrap();
-        let mount = testkit::command("mount")
+        let mount = extant_testkit::command("mount")
             .args(["-t", "tmpfs", "-o", "size=4m", "none"])
             .arg(&at)
             .output()
@@ -284,7 +284,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        testkit::run("umount", [&self.0]);
+        extant_testkit::run("umount", [&self.0]);
     }
 }
 
@@ -299,7 +299,7 @@ fn a_disk_that_gets_full_half_way_is_left_as_it_was() {
     let before = free();
     let mut tar = Tar::in_memory();
     for i in 0..20 {
-        let content: Vec<u8> = testkit::trees::Random::new(i).bytes(1 << 20);
+        let content: Vec<u8> = extant_testkit::trees::Random::new(i).bytes(1 << 20);
         std::fs::write(bench.tree().join(format!("{i}")), &content).unwrap();
         tar.file(format!("{i}"), &content);
     }
@@ -647,7 +647,7 @@ fn lost_found_must_be_a_directory() {
     let image = dir.path().join("image");
     assert_has(try_build(&image, args!["--from", &tree]).code(SOURCE), "--exclude /lost+found");
     build(&image, args!["--from", &tree, "--exclude", "/lost+found"]);
-    testkit::e2fsck_clean(&image);
+    extant_testkit::e2fsck_clean(&image);
 }
 
 /// A target that is no regular file is never replaced by one, whatever is forced.
@@ -655,7 +655,7 @@ fn lost_found_must_be_a_directory() {
 fn special_files_are_no_targets() {
     let dir = scratch();
     let fifo = dir.path().join("fifo");
-    testkit::run("mkfifo", [&fifo]);
+    extant_testkit::run("mkfifo", [&fifo]);
     let tree = dir.path().join("tree");
     std::fs::create_dir(&tree).unwrap();
     try_build(&fifo, args!["--from", &tree, "--force"]).code(1);

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use common::{Tar, assert_has, assert_mounts_equal, build, extant, pack, superblock_field, words};
-use testkit::trees::{Limits, Random, adversarial_within};
-use testkit::{DiffOptions, Holes, Kind, LoopMount, Manifest, diff, e2fsck_clean, is_root, scratch};
+use extant_testkit::trees::{Limits, Random, adversarial_within};
+use extant_testkit::{DiffOptions, Holes, Kind, LoopMount, Manifest, diff, e2fsck_clean, is_root, scratch};
 
 /// What a case does to the source before it is compared: what the format cannot hold.
 type Adjust = fn(&mut Manifest, &mut DiffOptions);
@@ -125,7 +125,7 @@ fn trees_with_other_features_equal_their_source() {
 /// and debugfs restores neither hard links, special files nor attributes.
 #[test]
 fn trees_in_blocks_of_64_kib_equal_their_source() {
-    let mountable = testkit::kernel_mounts_block_size(65_536);
+    let mountable = extant_testkit::kernel_mounts_block_size(65_536);
     // debugfs writes out every byte of a hole.
     let sparse_bytes = if mountable { 1 << 40 } else { 4 << 20 };
     let limits = Limits { sparse_bytes, ..Limits::for_block_size(65_536) };
@@ -151,7 +151,7 @@ fn trees_in_blocks_of_64_kib_equal_their_source() {
             eprintln!("this kernel mounts no blocks of 64 KiB: content, modes, owners and times by debugfs");
             let copy = scratch.path().join("copy");
             std::fs::create_dir(&copy).unwrap();
-            let said = testkit::debugfs(&image, &format!("rdump / {}", copy.display()));
+            let said = extant_testkit::debugfs(&image, &format!("rdump / {}", copy.display()));
             assert!(!said.to_lowercase().contains("error"), "{said}");
             let mut copied = Manifest::of(&copy);
             for manifest in [&mut source, &mut copied] {
@@ -338,7 +338,7 @@ fn the_same_tree_makes_the_same_bytes() {
     }
     let elsewhere = scratch.path().join("quite/another/place");
     std::fs::create_dir_all(elsewhere.parent().unwrap()).unwrap();
-    testkit::run("cp", ["-a".as_ref(), "--".as_ref(), tree.as_os_str(), elsewhere.as_os_str()]);
+    extant_testkit::run("cp", ["-a".as_ref(), "--".as_ref(), tree.as_os_str(), elsewhere.as_os_str()]);
     build(&image, args!["--from", &elsewhere]);
     same("of a copy");
     let mut command = extant();
@@ -350,7 +350,7 @@ fn the_same_tree_makes_the_same_bytes() {
     for (order, options) in
         [("sorted", &["--sort=name"][..]), ("as listed", &[]), ("backwards", &["--no-recursion"])]
     {
-        let mut command = testkit::command("tar");
+        let mut command = extant_testkit::command("tar");
         command.args([
             "--format=posix",
             "--xattrs",
@@ -444,7 +444,7 @@ fn a_time_ahead_of_the_clock_counts_like_any_other() {
     // e2fsck has nothing to say of a year that no clock will see soon.
     file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(4_102_444_800)).unwrap();
     built("later");
-    testkit::e2fsck_clean(&dir.path().join("later"));
+    extant_testkit::e2fsck_clean(&dir.path().join("later"));
 }
 
 /// SOURCE_DATE_EPOCH is the image's time stamp; with --clamp-mtime no time in it is later.

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use common::{
     SOURCE, Tar, assert_has, assert_names, build, debugfs_cat, debugfs_names, debugfs_stat, pack, try_build,
 };
+use extant_testkit::{e2fsck_clean, scratch};
 use serde_json::{Value, json};
 use sha2::Digest;
-use testkit::{e2fsck_clean, scratch};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";

@@ -9,7 +9,7 @@ use common::{
     SOURCE, Tar, USAGE, assert_has, assert_names, build, debugfs_names, debugfs_stat, run, superblock_field,
     try_build, words,
 };
-use testkit::{LoopMount, Manifest, debugfs, dumpe2fs, e2fsck_clean, is_root, scratch};
+use extant_testkit::{LoopMount, Manifest, debugfs, dumpe2fs, e2fsck_clean, is_root, scratch};
 
 /// A small tree: 4 regular files in 5 directories, 2 symlinks, a fifo; one file has two names.
 fn small_tree(dir: &Path) {
@@ -182,8 +182,10 @@ fn ids_are_mapped_in_inodes_and_in_acls() {
     }
     if is_root() {
         let mount = LoopMount::read_only(&image).unwrap();
-        let said =
-            testkit::run("getfacl", ["-n".as_ref(), "-p".as_ref(), mount.path().join("acl").as_os_str()]);
+        let said = extant_testkit::run(
+            "getfacl",
+            ["-n".as_ref(), "-p".as_ref(), mount.path().join("acl").as_os_str()],
+        );
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         for line in ["user:101000:rw-", "user:100005:r--", "group:5000:-w-", "default:user:101001:rwx"] {
             assert_has(&said, line);
@@ -330,8 +332,12 @@ fn other_file_systems_below_a_source_are_left_out_on_demand() {
     }
     let bench = Bench::new();
     let below = bench.path("tree").join("etc");
-    let mounted =
-        testkit::command("mount").args(["-t", "tmpfs", "none"]).arg(&below).status().unwrap().success();
+    let mounted = extant_testkit::command("mount")
+        .args(["-t", "tmpfs", "none"])
+        .arg(&below)
+        .status()
+        .unwrap()
+        .success();
     if !mounted {
         eprintln!("no tmpfs can be mounted: skipped");
         return;
@@ -345,7 +351,7 @@ fn other_file_systems_below_a_source_are_left_out_on_demand() {
         let names = ["/", "/etc"].map(|dir| debugfs_names(&bench.path("image"), dir));
         (entered, names)
     });
-    testkit::run("umount", [&below]);
+    extant_testkit::run("umount", [&below]);
     let (entered, [root, etc]) = built.unwrap();
     assert_eq!(entered, ["elsewhere"]);
     assert_eq!(root, ["bin", "etc", "fifo", "long-symlink", "lost+found", "usr", "var"]);
@@ -424,7 +430,7 @@ fn every_profile_makes_what_it_promises() {
     for name in names {
         bench.build(&format!("--profile {name}"));
         let image = bench.path("image");
-        let promised = image::profile::Profile::by_name(name).unwrap();
+        let promised = extant_image::profile::Profile::by_name(name).unwrap();
         let made = superblock_field(&image, "Filesystem features");
         let made: Vec<&str> = made.split_whitespace().collect();
         // A small image has no journal, and what builds on one goes with it.

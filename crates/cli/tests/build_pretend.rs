@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Outcome, SOURCE, assert_has, outcome};
-use testkit::{e2fsck_clean, is_root, scratch};
+use extant_testkit::{e2fsck_clean, is_root, scratch};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_extant");
 

@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 use common::{
     SOURCE, Tar, assert_has, assert_mounts_equal, build, build_from_stream, debugfs_stat, try_build,
 };
-use testkit::trees::Random;
-use testkit::{DiffOptions, LoopMount, Manifest, debugfs, dumpe2fs, e2fsck_clean, is_root, run, scratch};
+use extant_testkit::trees::Random;
+use extant_testkit::{
+    DiffOptions, LoopMount, Manifest, debugfs, dumpe2fs, e2fsck_clean, is_root, run, scratch,
+};
 
 struct Bench {
     scratch: tempfile::TempDir,
@@ -188,7 +190,7 @@ fn a_sparse_file_of_3_tib() {
         all.extend(options.iter().map(std::ffi::OsString::from));
         build(&bench.image(), &all);
         e2fsck_clean(&bench.image());
-        let options = DiffOptions { holes: testkit::Holes::Ignore, ..DiffOptions::default() };
+        let options = DiffOptions { holes: extant_testkit::Holes::Ignore, ..DiffOptions::default() };
         assert_mounts_equal(&bench.image(), &Manifest::of(&bench.tree()), &options);
     }
     // What the kernel would not open is not made: without huge_file a file's sectors are counted in 32 bits.
@@ -355,7 +357,7 @@ fn three_hundred_owners_with_quota() {
     let mut space = [0; 8];
     file.read_exact_at(&mut space, space_at).unwrap();
     file.write_all_at(&(u64::from_le_bytes(space) + 4096).to_le_bytes(), space_at).unwrap();
-    let judged = testkit::command("e2fsck").arg("-fn").arg(bench.image()).output().unwrap();
+    let judged = extant_testkit::command("e2fsck").arg("-fn").arg(bench.image()).output().unwrap();
     assert_eq!(judged.status.code(), Some(4), "{}", String::from_utf8_lossy(&judged.stderr));
 }
 
@@ -418,7 +420,7 @@ fn clusters_of_unusual_size() {
         build(&bench.image(), &all);
         e2fsck_clean(&bench.image());
         if is_root() {
-            let options = DiffOptions { holes: testkit::Holes::Ignore, ..DiffOptions::default() };
+            let options = DiffOptions { holes: extant_testkit::Holes::Ignore, ..DiffOptions::default() };
             assert_mounts_equal(&bench.image(), &Manifest::of(&bench.tree()), &options);
         }
     }
@@ -428,7 +430,7 @@ fn clusters_of_unusual_size() {
 #[test]
 fn forty_thousand_small_files() {
     let bench = Bench::new();
-    testkit::trees::many(&bench.tree(), 40_000, 1);
+    extant_testkit::trees::many(&bench.tree(), 40_000, 1);
     bench.build_and_compare(&[]);
     let dump = dumpe2fs(&bench.image());
     assert!(dump.number("Free blocks") * 50 < dump.number("Block count"), "an image of auto size is full");

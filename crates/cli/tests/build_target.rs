@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use common::{
     EXISTS, SOURCE, TOO_SMALL, USAGE, assert_has, assert_names, build, debugfs_stat, extant, outcome, run,
 };
-use testkit::{e2fsck_clean, scratch};
+use extant_testkit::{e2fsck_clean, scratch};
 
 struct Disk {
     scratch: tempfile::TempDir,
@@ -24,7 +24,7 @@ impl Disk {
         let disk = scratch.path().join("d.img");
         std::fs::write(&disk, vec![0xAA; 64 << 20]).unwrap();
         let table = "label: gpt\nfirst-lba: 2048\nsize=16M\nsize=40M\n";
-        let mut sfdisk = testkit::command("sfdisk");
+        let mut sfdisk = extant_testkit::command("sfdisk");
         sfdisk.arg("-q").arg("--wipe=never").arg(&disk).stdin(Stdio::piped());
         let Ok(mut child) = sfdisk.spawn() else {
             eprintln!("sfdisk is not installed: not tried");
@@ -155,7 +155,7 @@ fn images_that_are_grown_get_inodes_enough() {
         std::fs::File::options().write(true).open(&image).unwrap().set_len(size).unwrap();
         let mut resize = Command::new("resize2fs");
         assert!(resize.arg(&image).output().unwrap().status.success(), "{options}");
-        let count = testkit::dumpe2fs(&image).fields["Inode count"].parse().unwrap();
+        let count = extant_testkit::dumpe2fs(&image).fields["Inode count"].parse().unwrap();
         (count, report["image_bytes"].as_u64().unwrap())
     };
     let (smallest, bytes) = grown("", 16 << 30);
@@ -171,7 +171,7 @@ fn images_that_are_grown_get_inodes_enough() {
     let _ = std::fs::remove_file(&image);
     let report = build(&image, args!["--from", &tree, "--grow-to", "1G"]);
     assert_eq!(report["has_journal"], true);
-    let journal = testkit::dumpe2fs(&image).fields["Total journal size"].clone();
+    let journal = extant_testkit::dumpe2fs(&image).fields["Total journal size"].clone();
     assert_eq!(journal, "32M", "that of 1 GiB");
 }
 

@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{assert_has, run};
-use testkit::scratch;
+use extant_testkit::scratch;
 
 const DAMAGED: i32 = 4;
 const UNREADABLE: i32 = 8;
@@ -18,7 +18,7 @@ fn image(dir: &Path) -> PathBuf {
     std::fs::create_dir_all(tree.join("d")).unwrap();
     std::fs::write(tree.join("hello"), "hello\n").unwrap();
     std::fs::write(tree.join("d/inner"), "inner\n").unwrap();
-    testkit::run("mke2fs", args!["-q", "-F", "-t", "ext4", "-b", "1024", "-d", &tree, &image, "40M"]);
+    extant_testkit::run("mke2fs", args!["-q", "-F", "-t", "ext4", "-b", "1024", "-d", &tree, &image, "40M"]);
     image
 }
 
@@ -134,7 +134,7 @@ fn files_are_reached_by_the_numbers_of_their_inodes() {
     assert_eq!(run(["cat", &at(&image, "<2>/d/inner")]).stdout, "inner\n");
     run(args!["cp", "-r", at(&image, "<2>"), &out]).code(0);
     assert_eq!(std::fs::read(out.join("d/inner")).unwrap(), b"inner\n");
-    testkit::run("debugfs", args!["-w", "-R", "clri <2>", &image]);
+    extant_testkit::run("debugfs", args!["-w", "-R", "clri <2>", &image]);
     run(["ls", &at(&image, "/")]).code(NOT_FOUND);
     run(args!["cp", at(&image, &format!("<{file}>")), &out]).code(0);
     assert_eq!(std::fs::read(out.join(file.to_string())).unwrap(), b"hello\n");

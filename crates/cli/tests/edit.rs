@@ -10,7 +10,7 @@ use std::path::Path;
 
 use common::image::{Image, kinds};
 use common::{EXISTS, Outcome, SOURCE, USAGE, assert_has, run};
-use testkit::{LoopMount, debugfs, e2fsck_clean, is_root};
+use extant_testkit::{LoopMount, debugfs, e2fsck_clean, is_root};
 
 const TARGET: i32 = 1;
 const NOT_FOUND: i32 = 9;
@@ -355,7 +355,7 @@ fn a_block_device_that_is_mounted_is_busy() {
         return eprintln!("not root: no loop device");
     }
     let image = Image::new(&[]);
-    let device = testkit::LoopDevice::attach(&image.path).unwrap();
+    let device = extant_testkit::LoopDevice::attach(&image.path).unwrap();
     assert!(std::fs::metadata(device.path()).unwrap().file_type().is_block_device());
     let arg = |path: &str| format!("{}:{path}", device.path().display());
     run(["mkdir", &arg("/a")]).code(0);
@@ -374,13 +374,13 @@ fn an_image_that_another_machine_may_have_is_claimed_and_given_back() {
     e2fsck_clean(&image.path);
     // e2fsck works on it.
     let mut bytes = std::fs::read(&image.path).unwrap();
-    let sb = ondisk::Superblock::decode(&bytes[1024..2048]).unwrap();
+    let sb = extant_ondisk::Superblock::decode(&bytes[1024..2048]).unwrap();
     let at = (sb.mmp_block << (10 + sb.log_block_size)) as usize;
-    let mut mmp = ondisk::mmp::Mmp::decode(&bytes[at..]).unwrap();
-    assert_eq!(mmp.sequence, ondisk::mmp::Mmp::SEQ_CLEAN);
-    mmp.sequence = ondisk::mmp::Mmp::SEQ_FSCK;
+    let mut mmp = extant_ondisk::mmp::Mmp::decode(&bytes[at..]).unwrap();
+    assert_eq!(mmp.sequence, extant_ondisk::mmp::Mmp::SEQ_CLEAN);
+    mmp.sequence = extant_ondisk::mmp::Mmp::SEQ_FSCK;
     mmp.seal(sb.fs_seed());
-    bytes[at..at + ondisk::mmp::Mmp::LEN].copy_from_slice(&mmp.encode());
+    bytes[at..at + extant_ondisk::mmp::Mmp::LEN].copy_from_slice(&mmp.encode());
     std::fs::write(&image.path, bytes).unwrap();
     image.refused("mkdir :/c", BUSY, "the file system is in use: e2fsck works on it");
     assert_has(&image.done("ls :/"), "a");
@@ -395,14 +395,14 @@ fn a_wait_for_another_machine_is_said_and_has_an_end() {
     let path = image.path.to_str().unwrap();
     let left_behind = |interval| {
         let mut bytes = std::fs::read(path).unwrap();
-        let mut sb = ondisk::Superblock::decode(&bytes[1024..2048]).unwrap();
+        let mut sb = extant_ondisk::Superblock::decode(&bytes[1024..2048]).unwrap();
         sb.mmp_interval = interval;
         bytes[1024..2048].copy_from_slice(&sb.sealed());
         let at = (sb.mmp_block << (10 + sb.log_block_size)) as usize;
-        let mut mmp = ondisk::mmp::Mmp::decode(&bytes[at..]).unwrap();
+        let mut mmp = extant_ondisk::mmp::Mmp::decode(&bytes[at..]).unwrap();
         mmp.sequence = 1000;
         mmp.seal(sb.fs_seed());
-        bytes[at..at + ondisk::mmp::Mmp::LEN].copy_from_slice(&mmp.encode());
+        bytes[at..at + extant_ondisk::mmp::Mmp::LEN].copy_from_slice(&mmp.encode());
         std::fs::write(path, bytes).unwrap();
     };
     left_behind(65_535);
@@ -442,7 +442,7 @@ fn the_superblocks_options_are_honoured() {
     let image = Image::new(&[]);
     image.done("mkdir :/d");
     image.done("chown 5:50 :/d");
-    testkit::run("tune2fs", ["-o", "bsdgroups", image.path.to_str().unwrap()]);
+    extant_testkit::run("tune2fs", ["-o", "bsdgroups", image.path.to_str().unwrap()]);
     image.done("mkdir :/d/in");
     assert!(image.done("ls -l :/d").contains(" 0 50 "));
 }
@@ -455,7 +455,8 @@ fn an_attribute_is_announced() {
         image.done("mkdir :/d");
         image.done("xattr set security.capability 0x0100000200200000000000000000000000000000 :/d");
         e2fsck_clean(&image.path);
-        let _ = testkit::command("e2fsck").args(["-fy", image.path.to_str().unwrap()]).output().unwrap();
+        let _ =
+            extant_testkit::command("e2fsck").args(["-fy", image.path.to_str().unwrap()]).output().unwrap();
         assert!(image.done("xattr list :/d").contains("security.capability"));
     }
 }
@@ -506,6 +507,6 @@ fn what_cannot_be_is_said_clearly() {
 
     // A feature that is read and not written.
     let shared = Image::new(&[]);
-    testkit::run("debugfs", ["-w", "-R", "feature shared_blocks", shared.path.to_str().unwrap()]);
+    extant_testkit::run("debugfs", ["-w", "-R", "feature shared_blocks", shared.path.to_str().unwrap()]);
     shared.refused("mkdir :/a", TARGET, "extant cannot write: shared_blocks; it can be opened for reading");
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use common::{EXISTS, USAGE, assert_has, build, extant, outcome, run};
-use testkit::{DiffOptions, Holes, LoopMount, Manifest, diff, is_root, scratch, trees};
+use extant_testkit::{DiffOptions, Holes, LoopMount, Manifest, diff, is_root, scratch, trees};
 
 const TARGET: i32 = 1;
 const DAMAGED: i32 = 4;
@@ -86,13 +86,13 @@ fn an_archive_holds_everything_for_gnu_tar() {
     run(args!["export", &image, "--tar", &archive]).code(0);
     let out = scratch.path().join("out");
     std::fs::create_dir(&out).unwrap();
-    testkit::run(
+    extant_testkit::run(
         "tar",
         args!["-C", &out, "-xpf", &archive, "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner"],
     );
     let mut source = Manifest::of(&tree);
     // Archives hold no sockets.
-    source.entries.retain(|_, entry| entry.kind != testkit::Kind::Socket);
+    source.entries.retain(|_, entry| entry.kind != extant_testkit::Kind::Socket);
     let copy = Manifest::of(&out);
     assert_equal(&source, &copy, &DiffOptions { ignore_root: true, ..DiffOptions::default() });
 }
@@ -143,7 +143,7 @@ fn one_file_goes_where_it_is_told_to() {
     let listed =
         outcome(extant().arg("export").arg(at(&image, "/d/a")).arg("--tar").arg(dir.join("one.tar")));
     listed.code(0);
-    let names = testkit::run("tar", args!["-tf", dir.join("one.tar")]);
+    let names = extant_testkit::run("tar", args!["-tf", dir.join("one.tar")]);
     assert_eq!(String::from_utf8_lossy(&names.stdout), "a\n");
 }
 
@@ -244,10 +244,10 @@ fn a_full_disk_ends_the_copy_with_its_code() {
     build(&image, args!["--from", &tree]);
     let small = dir.join("small");
     std::fs::create_dir(&small).unwrap();
-    testkit::run("mount", args!["-t", "tmpfs", "-o", "size=2M", "none", &small]);
+    extant_testkit::run("mount", args!["-t", "tmpfs", "-o", "size=2M", "none", &small]);
     let dir_outcome = run(args!["export", &image, "--dir", small.join("out")]);
     let tar_outcome = run(args!["export", &image, "--tar", small.join("a.tar")]);
-    testkit::run("umount", args![&small]);
+    extant_testkit::run("umount", args![&small]);
     assert_eq!(dir_outcome.code(common::NO_SPACE).lines().count(), 1, "{}", dir_outcome.stderr);
     assert_has(tar_outcome.code(common::NO_SPACE), "No space left");
 }
@@ -296,16 +296,16 @@ fn encrypted(dir: &Path) -> PathBuf {
     let (tree, image) = (dir.join("tree"), dir.join("enc.img"));
     std::fs::create_dir_all(tree.join("enc/subXdirectory")).unwrap();
     std::fs::create_dir_all(tree.join("plain")).unwrap();
-    testkit::run("mkfifo", args![tree.join("enc/a0fifo")]);
+    extant_testkit::run("mkfifo", args![tree.join("enc/a0fifo")]);
     std::fs::hard_link(tree.join("enc/a0fifo"), tree.join("enc/a1fifo")).unwrap();
     std::fs::write(tree.join("enc/secret"), "secret").unwrap();
     std::fs::hard_link(tree.join("enc/secret"), tree.join("enc/secret2")).unwrap();
     std::fs::write(tree.join("plain/%"), "p").unwrap();
     let features = ["-q", "-t", "ext4", "-O", "encrypt,^metadata_csum", "-d"].map(OsString::from);
     let end = [tree.into_os_string(), image.clone().into_os_string(), "8M".into()];
-    testkit::run("mke2fs", features.into_iter().chain(end));
+    extant_testkit::run("mke2fs", features.into_iter().chain(end));
     for (path, flags) in [("enc", "0x80800"), ("enc/secret", "0x80800")] {
-        testkit::run("debugfs", args!["-w", "-R", format!("sif /{path} flags {flags}"), &image]);
+        extant_testkit::run("debugfs", args!["-w", "-R", format!("sif /{path} flags {flags}"), &image]);
     }
     let mut bytes = std::fs::read(&image).unwrap();
     for (plain, cipher) in [(&b"subXdirectory"[..], &b"sub/directory"[..]), (b"a0fifo", b"a\0fifo")] {
@@ -340,7 +340,7 @@ fn names_of_encrypted_directories_are_spelled() {
     let archive = dir.join("x.tar");
     let exported = run(args!["export", &image, "--tar", &archive]);
     assert_has(exported.code(DAMAGED), "left out like the file's first name");
-    let listed = testkit::run("tar", args!["-tf", &archive]);
+    let listed = extant_testkit::run("tar", args!["-tf", &archive]);
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     for name in ["enc/sub%2Fdirectory/", "enc/a%00fifo", "enc/a1fifo", "plain/%"] {
         assert!(listed.lines().any(|line| line == name), "{name}:\n{listed}");
@@ -349,7 +349,7 @@ fn names_of_encrypted_directories_are_spelled() {
     // Every link finds what it is a name of.
     let unpacked = dir.join("unpacked");
     std::fs::create_dir(&unpacked).unwrap();
-    testkit::run("tar", args!["-xf", &archive, "-C", &unpacked]);
+    extant_testkit::run("tar", args!["-xf", &archive, "-C", &unpacked]);
     assert_eq!(unpacked.join("enc/a1fifo").symlink_metadata().unwrap().nlink(), 2);
 }
 
@@ -359,7 +359,7 @@ fn devices_set_id_bits_and_attributes_can_be_left_out() {
     let scratch = scratch();
     let dir = scratch.path();
     let image = dir.join("a.img");
-    testkit::run("mke2fs", args!["-q", "-F", "-t", "ext4", &image, "8M"]);
+    extant_testkit::run("mke2fs", args!["-q", "-F", "-t", "ext4", &image, "8M"]);
     let file = dir.join("file");
     std::fs::write(&file, "x").unwrap();
     for request in [
@@ -369,14 +369,14 @@ fn devices_set_id_bits_and_attributes_can_be_left_out() {
         "ea_set su user.kept yes",
         "mknod disk b 8 0",
     ] {
-        testkit::run("debugfs", args!["-w", "-R", request, &image]);
+        extant_testkit::run("debugfs", args!["-w", "-R", request, &image]);
     }
     let listed = |options: &[&str]| {
         let tar = dir.join("t.tar");
         let mut command = common::extant();
         command.args(["export", "--force", "--tar"]).arg(&tar).arg(&image).args(options);
         common::outcome(&mut command).code(0);
-        let list = testkit::command("tar")
+        let list = extant_testkit::command("tar")
             .args(["--xattrs", "--xattrs-include=*", "-tvvf"])
             .arg(&tar)
             .output()
@@ -409,13 +409,13 @@ fn an_archive_is_compressed_as_its_name_says() {
     let scratch = scratch();
     let dir = scratch.path();
     let image = dir.join("a.img");
-    testkit::run("mke2fs", args!["-q", "-F", "-t", "ext4", &image, "8M"]);
+    extant_testkit::run("mke2fs", args!["-q", "-F", "-t", "ext4", &image, "8M"]);
     let plain = dir.join("a.tar");
     common::run(args!["export", &image, "--tar", &plain]).code(0);
     for (name, program) in [("a.tar.gz", "gzip"), ("a.tgz", "gzip"), ("a.tar.zst", "zstd"), ("a.txz", "xz")] {
         let packed = dir.join(name);
         common::run(args!["export", &image, "--tar", &packed]).code(0);
-        let unpacked = testkit::run(program, args!["-dc", &packed]).stdout;
+        let unpacked = extant_testkit::run(program, args!["-dc", &packed]).stdout;
         assert_eq!(unpacked, std::fs::read(&plain).unwrap(), "{name}");
     }
     let refused = common::run(args!["export", &image, "--tar", dir.join("a.tar.bz2")]);

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
-use testkit::{command, run, scratch};
+use extant_testkit::{command, run, scratch};
 
 /// A disk of 40 MiB: an EFI partition, and from 4 MiB on one of 32 MiB with an ext4 called "root". `None`
 /// where there is no sfdisk.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use common::mounted::{Mount, empty_image, has_fuse, has_fuse_and_root};
 use common::{Outcome, extant, outcome};
-use testkit::LoopMount;
+use extant_testkit::LoopMount;
 
 const BUSY: i32 = 10;
 /// check: the image cannot be read.
@@ -134,7 +134,7 @@ fn a_server_that_was_killed_uses_nothing_any_more() {
 
 #[test]
 fn an_image_that_is_replaced_keeps_its_mode_and_the_link_to_it() {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let (image, link): (PathBuf, PathBuf) = (dir.path().join("a.img"), dir.path().join("link"));
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use extant_testkit::{Dumpe2fs, debugfs, dumpe2fs, run, scratch};
 use serde_json::Value;
-use testkit::{Dumpe2fs, debugfs, dumpe2fs, run, scratch};
 
 /// An image in a directory of its own, which goes away with it.
 struct Image {
@@ -45,7 +45,7 @@ fn images() -> Vec<(&'static str, Image)> {
 }
 
 fn extant(image: &Path, what: &[&str]) -> Output {
-    let mut command = testkit::command(env!("CARGO_BIN_EXE_extant"));
+    let mut command = extant_testkit::command(env!("CARGO_BIN_EXE_extant"));
     command.arg("inspect").arg(image).args(what).output().unwrap()
 }
 
@@ -153,7 +153,7 @@ fn whole((first, last): (u64, u64), ratio: u64) -> (u64, u64) {
 }
 
 /// `group N` against dumpe2fs: places at the group's head, free ranges by the bitmaps.
-fn one_group(image: &Path, ratio: u64, theirs: &testkit::GroupDump, story: &str) {
+fn one_group(image: &Path, ratio: u64, theirs: &extant_testkit::GroupDump, story: &str) {
     let ours = inspect(image, &["group", &theirs.number.to_string()]);
     let span = |key: &str| {
         let value = &ours[key];
@@ -287,7 +287,7 @@ fn directories_list_what_debugfs_lists() {
 #[test]
 fn an_index_that_e2fsck_made_is_in_order() {
     for (name, image) in images() {
-        let optimized = testkit::command("e2fsck").arg("-fyD").arg(&image.path).output().unwrap();
+        let optimized = extant_testkit::command("e2fsck").arg("-fyD").arg(&image.path).output().unwrap();
         assert!(optimized.status.code().is_some_and(|code| code <= 1), "{name}: {optimized:?}");
         let ours = inspect(&image.path, &["htree", "/many"]);
         assert_eq!(ours["order"], Value::Bool(true), "{name}");

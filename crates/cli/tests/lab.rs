@@ -3,8 +3,8 @@
 mod common;
 
 use common::{EXISTS, USAGE, run};
+use extant_testkit::{e2fsck_clean, scratch};
 use serde_json::Value;
-use testkit::{e2fsck_clean, scratch};
 
 #[track_caller]
 fn json(args: &[&str]) -> Value {
@@ -18,7 +18,7 @@ fn names_are_made_in_memory_and_in_an_image() {
     let scratch = scratch();
     let image = scratch.path().join("image");
     let name = image.to_str().unwrap();
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", name, "64M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", name, "64M"]);
     json(&["createmany", "--json", "--image", name, "-d", "dir", "300"]);
     e2fsck_clean(&image);
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use common::{USAGE, assert_has, build, extant, run};
+use extant_testkit::{LoopMount, Manifest, debugfs, is_root, scratch, trees};
 use serde_json::Value;
-use testkit::{LoopMount, Manifest, debugfs, is_root, scratch, trees};
 
 const DAMAGED: i32 = 4;
 const UNREADABLE: i32 = 8;
@@ -198,7 +198,7 @@ fn every_name_and_inode_equals_the_kernels() {
         let theirs = &kernel.entries[&path[1..]];
         let time =
             |key: &str| (entry[key]["seconds"].as_i64().unwrap(), entry[key]["nanos"].as_u64().unwrap());
-        let kernels = |time: testkit::Time| (time.seconds, u64::from(time.nanoseconds));
+        let kernels = |time: extant_testkit::Time| (time.seconds, u64::from(time.nanoseconds));
         let shown = String::from_utf8_lossy(&path);
         assert_eq!(entry["inode"].as_u64(), Some(theirs.inode.1), "{shown}");
         assert_eq!(entry["size"].as_u64(), Some(theirs.size), "{shown}");
@@ -271,7 +271,7 @@ fn what_is_wrong_is_in_the_exit_code() {
 #[test]
 fn damage_is_told_and_the_rest_is_shown() {
     let small = small();
-    testkit::run("debugfs", args!["-w", "-R", "clri /etc/group", &small.image]);
+    extant_testkit::run("debugfs", args!["-w", "-R", "clri /etc/group", &small.image]);
     let outcome = run([OsString::from("ls"), OsString::from("-l"), small.arg("/etc")]);
     assert_has(outcome.code(DAMAGED), "group");
     assert_has(&outcome.stdout, "passwd\n");
@@ -287,7 +287,7 @@ fn damage_is_told_and_the_rest_is_shown() {
 #[test]
 fn a_directory_that_contains_itself_is_entered_once() {
     let small = small();
-    testkit::run("debugfs", args!["-w", "-R", "link / /etc/loop", &small.image]);
+    extant_testkit::run("debugfs", args!["-w", "-R", "link / /etc/loop", &small.image]);
     // A file in JSON of ls has a path and a name.
     for (command, times) in
         [(&["ls", "-R"][..], 1), (&["tree"], 1), (&["ls", "-R", "--json"], 2), (&["tree", "--json"], 1)]
@@ -316,7 +316,7 @@ fn a_journal_that_waits_is_shown_as_replayed_and_told_once() {
     std::fs::write(&after, vec![b'b'; 4096]).unwrap();
     let script = scratch.path().join("script");
     std::fs::write(&script, format!("jo\njw -b {} {}\njc\n", blocks.trim(), after.display())).unwrap();
-    testkit::run("debugfs", args!["-w", "-f", &script, &image]);
+    extant_testkit::run("debugfs", args!["-w", "-f", &script, &image]);
     let before = std::fs::read(&image).unwrap();
     let mut path = image.clone().into_os_string();
     path.push(":/a");

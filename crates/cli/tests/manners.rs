@@ -17,7 +17,7 @@ const NO_SPACE: i32 = 7;
 
 /// A directory with a tree `s`, a file `f` and an image `r.img` of the tree.
 fn place() -> tempfile::TempDir {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let path = dir.path();
     std::fs::create_dir_all(path.join("s/etc")).unwrap();
     std::fs::write(path.join("s/etc/motd"), "hello\n").unwrap();

@@ -30,8 +30,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use extant_testkit::{command, scratch};
 use sets::{SETS, Set};
-use testkit::{command, scratch};
 
 /// The UUID of every file system made here.
 const UUID: &str = "01234567-89ab-4def-8123-456789abcdef";
@@ -214,7 +214,11 @@ fn debugfs_shows_the_same_inodes() {
         // Root, resize inode, journal, lost+found, and the first that has no fixed purpose.
         for ino in [2, 7, 8, 11, 12] {
             let request = format!("stat <{ino}>");
-            assert_eq!(testkit::debugfs(&theirs, &request), testkit::debugfs(&ours, &request), "{args}");
+            assert_eq!(
+                extant_testkit::debugfs(&theirs, &request),
+                extant_testkit::debugfs(&ours, &request),
+                "{args}"
+            );
         }
     }
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::mounted::umounted;
 use common::{Outcome, USAGE, extant, outcome, run};
+use extant_testkit::{DiffOptions, LoopMount, Manifest, diff, matrix};
 use sha2::{Digest, Sha256};
-use testkit::{DiffOptions, LoopMount, Manifest, diff, matrix};
 
 /// The image cannot be read.
 const UNREADABLE: i32 = 8;
@@ -89,16 +89,17 @@ fn has_ended(process: rustix::process::Pid) -> bool {
 
 fn detach(dir: &Path) {
     if is_mounted(dir) {
-        let program = if testkit::is_root() { "umount" } else { "fusermount3" };
-        let args: &[&str] = if testkit::is_root() { &["-l"] } else { &["-u", "-z"] };
-        let _ = testkit::command(program).args(args).arg(dir).status();
+        let program = if extant_testkit::is_root() { "umount" } else { "fusermount3" };
+        let args: &[&str] = if extant_testkit::is_root() { &["-l"] } else { &["-u", "-z"] };
+        let _ = extant_testkit::command(program).args(args).arg(dir).status();
     }
 }
 
 /// Is FUSE there for this process? Says why not.
 fn has_fuse() -> bool {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let helper = testkit::is_root() || testkit::command("fusermount3").arg("-V").output().is_ok();
+    let helper =
+        extant_testkit::is_root() || extant_testkit::command("fusermount3").arg("-V").output().is_ok();
     match opened {
         Ok(_) if helper => true,
         Ok(_) => {
@@ -113,10 +114,10 @@ fn has_fuse() -> bool {
 }
 
 fn has_fuse_and_root() -> bool {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         println!("skipped: only root can compare with the kernel's mount");
     }
-    testkit::is_root() && has_fuse()
+    extant_testkit::is_root() && has_fuse()
 }
 
 #[track_caller]
@@ -135,7 +136,9 @@ fn comparable(block_size: u64) -> DiffOptions {
 
 /// When the kernel replays names of a fast commit, it stamps their directories with the time of the replay.
 fn take_times_of_directories(ours: &mut Manifest, theirs: &Manifest) {
-    for (path, entry) in ours.entries.iter_mut().filter(|(_, entry)| entry.kind == testkit::Kind::Directory) {
+    for (path, entry) in
+        ours.entries.iter_mut().filter(|(_, entry)| entry.kind == extant_testkit::Kind::Directory)
+    {
         if let Some(other) = theirs.entries.get(path) {
             (entry.mtime, entry.ctime) = (other.mtime, other.ctime);
         }
@@ -148,10 +151,10 @@ fn block_size(dir: &Path) -> u64 {
 
 /// An image of a tree with everything in it that a tree can hold, and the directory that it lies in.
 fn odd_image() -> (tempfile::TempDir, PathBuf) {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
-    testkit::trees::adversarial(&source);
+    extant_testkit::trees::adversarial(&source);
     let image = dir.path().join("odd.img");
     common::build(&image, ["--from".as_ref(), source.as_os_str()]);
     (dir, image)
@@ -159,7 +162,7 @@ fn odd_image() -> (tempfile::TempDir, PathBuf) {
 
 /// A small image with one file of this content.
 fn small_image(content: &[u8]) -> (tempfile::TempDir, PathBuf) {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("file"), content).unwrap();
@@ -179,7 +182,7 @@ fn the_mount_of_every_image_of_the_matrix_shows_what_the_kernels_mount_shows() {
         .into_iter()
         .filter(|recipe| recipe.judge == matrix::Judge::Kernel && !recipe.name.contains("encrypt"))
         .collect();
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let mut compared = 0;
     let mut failures = Vec::new();
     for outcome in matrix::build_all(&recipes, dir.path(), 2) {
@@ -254,20 +257,20 @@ fn inode_flags_and_versions_can_be_asked_for() {
     if !has_fuse_and_root() {
         return;
     }
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let image = dir.path().join("flags.img");
-    testkit::run("mke2fs", ["-q", "-t", "ext4", image.to_str().unwrap(), "16M"]);
+    extant_testkit::run("mke2fs", ["-q", "-t", "ext4", image.to_str().unwrap(), "16M"]);
     {
         let kernel = LoopMount::new(&image, "rw").unwrap();
         std::fs::write(kernel.path().join("file"), b"x").unwrap();
         std::fs::create_dir(kernel.path().join("directory")).unwrap();
         for (flags, name) in [("+di", "file"), ("+dAT", "directory")] {
             let name = kernel.path().join(name);
-            testkit::run("chattr", [flags.as_ref(), name.as_os_str()]);
+            extant_testkit::run("chattr", [flags.as_ref(), name.as_os_str()]);
         }
     }
     let lsattr = |dir: &Path| {
-        let output = testkit::command("lsattr").args(["-v", "."]).current_dir(dir).output().unwrap();
+        let output = extant_testkit::command("lsattr").args(["-v", "."]).current_dir(dir).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
@@ -278,7 +281,7 @@ fn inode_flags_and_versions_can_be_asked_for() {
 
 /// SHA-256 of the archive that tar makes of a tree, names in order.
 fn tar_of(dir: &Path) -> Child {
-    testkit::command("tar")
+    extant_testkit::command("tar")
         .args(["--sort=name", "--format=posix", "--pax-option=delete=atime,delete=ctime", "-cf", "-", "."])
         .current_dir(dir)
         .stdin(Stdio::null())
@@ -306,10 +309,10 @@ fn four_tars_at_the_same_time_are_right() {
     if !has_fuse_and_root() {
         return;
     }
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
-    testkit::trees::many(&source, 20_000, 7);
+    extant_testkit::trees::many(&source, 20_000, 7);
     let image = dir.path().join("many.img");
     common::build(&image, ["--from".as_ref(), source.as_os_str()]);
     let expected = {
@@ -474,7 +477,7 @@ fn options_reach_the_table_of_mounts() {
     let plain = line(&mount);
     assert!(plain.contains(&format!("- fuse.extant {} ro", image.display())), "{plain}");
     assert!(plain.contains(" ro,nosuid,nodev"), "{plain}");
-    assert_eq!(plain.contains("default_permissions"), testkit::is_root(), "{plain}");
+    assert_eq!(plain.contains("default_permissions"), extant_testkit::is_root(), "{plain}");
     mount.unmount();
     let mount = Mount::new(&image, &["-o", "ro,fsname=somewhere", "-o", "subtype=other,noexec"]);
     let other = line(&mount);
@@ -485,7 +488,7 @@ fn options_reach_the_table_of_mounts() {
 
 #[test]
 fn mistakes_are_explained() {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let at = |name: &str| dir.path().join(name);
     let (_small, image) = small_image(b"content");
     std::fs::create_dir(at("mnt")).unwrap();
@@ -520,7 +523,7 @@ fn a_journal_that_waits_is_told_and_not_written() {
         return;
     }
     let recipe = matrix::recipes().into_iter().find(|recipe| recipe.is_dirty() && recipe.journal.is_none());
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let built = matrix::build(&recipe.expect("there are dirty ones"), dir.path());
     let before = Sha256::digest(std::fs::read(&built.image).unwrap());
     let mount = Mount { dir: tempfile::tempdir().unwrap() };
@@ -551,7 +554,7 @@ fn part_of_an_ordinary_user() {
     else {
         return;
     };
-    assert!(!testkit::is_root());
+    assert!(!extant_testkit::is_root());
     let mount = Mount { dir: tempfile::tempdir().unwrap() };
     let mut command = Command::new(std::env::var_os("EXTANT_TEST_BINARY").unwrap());
     let mounted = outcome(command.arg("mount").arg(&image).arg(mount.path()).stdin(Stdio::null()));
@@ -580,7 +583,7 @@ fn an_ordinary_user_sees_the_whole_tree_with_its_owners() {
         return;
     }
     let mode = std::fs::metadata("/dev/fuse").unwrap().permissions().mode();
-    if mode & 0o006 != 0o006 || testkit::command("fusermount3").arg("-V").output().is_err() {
+    if mode & 0o006 != 0o006 || extant_testkit::command("fusermount3").arg("-V").output().is_err() {
         println!(
             "skipped: /dev/fuse has mode {:o}, or fusermount3 is missing: not for ordinary users",
             mode & 0o777
@@ -604,7 +607,7 @@ fn an_ordinary_user_sees_the_whole_tree_with_its_owners() {
     let result = dir.path().join("result");
     std::fs::write(&result, b"").unwrap();
     std::os::unix::fs::chown(&result, Some(NOBODY), Some(NOBODY)).unwrap();
-    let mut command = testkit::command("setpriv");
+    let mut command = extant_testkit::command("setpriv");
     command.args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".to_owned()]);
     command.arg(test).args(["--exact", "part_of_an_ordinary_user", "--nocapture"]).current_dir("/");
     command
@@ -624,7 +627,7 @@ fn modes_count_where_others_may_look() {
     if !has_fuse_and_root() {
         return;
     }
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
     for (name, mode) in [("open", 0o644), ("closed", 0o600), ("by-acl", 0o600)] {
@@ -646,7 +649,7 @@ fn modes_count_where_others_may_look() {
     let image = dir.path().join("modes.img");
     common::build(&image, ["--from".as_ref(), source.as_os_str()]);
     let read = |mount: &Mount, name: &str| {
-        let mut command = testkit::command("setpriv");
+        let mut command = extant_testkit::command("setpriv");
         command.args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".to_owned()]);
         command.arg("cat").arg(mount.path().join(name)).stderr(Stdio::null());
         String::from_utf8(command.output().unwrap().stdout).unwrap()

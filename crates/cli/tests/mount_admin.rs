@@ -60,7 +60,7 @@ fn namespace(holds: &Path) -> Killed {
         "for dir in $(findmnt -rn -t fuse.extant -o TARGET); do [ $dir = {} ] || umount -i -l $dir; done; echo there; exec sleep 60",
         holds.display()
     );
-    let mut command = testkit::command("unshare");
+    let mut command = extant_testkit::command("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-c", &script]);
     let mut child = Killed(command.stdout(Stdio::piped()).spawn().unwrap());
     std::io::Read::read_exact(child.0.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
@@ -122,12 +122,12 @@ fn what_is_write_protected_is_mounted_read_only_with_a_warning() {
         mount.unmount();
     };
     let output =
-        testkit::run("losetup", ["-f".as_ref(), "--show".as_ref(), "-r".as_ref(), image.as_os_str()]);
+        extant_testkit::run("losetup", ["-f".as_ref(), "--show".as_ref(), "-r".as_ref(), image.as_os_str()]);
     let device = PathBuf::from(text(&output).trim());
     protected(&device);
-    testkit::run("losetup", ["-d".as_ref(), device.as_os_str()]);
+    extant_testkit::run("losetup", ["-d".as_ref(), device.as_os_str()]);
     // An image that says itself that it is not to be written.
-    testkit::run("tune2fs", ["-O".as_ref(), "read-only".as_ref(), image.as_os_str()]);
+    extant_testkit::run("tune2fs", ["-O".as_ref(), "read-only".as_ref(), image.as_os_str()]);
     protected(&image);
 }
 
@@ -169,8 +169,9 @@ fn one_of_two_places_is_unmounted_at_once_and_the_last_one_ends_the_server() {
     let mount = Mount::new(&image, &[]);
     let (server, bound) = (mount.server(), Mount { dir: tempfile::tempdir().unwrap() });
     std::fs::create_dir(mount.path().join("below")).unwrap();
-    let bind =
-        |from: &Path| testkit::run("mount", ["--bind".as_ref(), from.as_os_str(), bound.path().as_os_str()]);
+    let bind = |from: &Path| {
+        extant_testkit::run("mount", ["--bind".as_ref(), from.as_os_str(), bound.path().as_os_str()])
+    };
     bind(mount.path());
     let begun = Instant::now();
     umounted(bound.path()).code(0);
@@ -215,7 +216,7 @@ fn what_keeps_a_mount_in_use_is_named() {
     }
     let (_dir, image) = empty_image(&[]);
     let mount = Mount::new(&image, &[]);
-    let mut command = testkit::command("sleep");
+    let mut command = extant_testkit::command("sleep");
     let user = Killed(command.arg("60").current_dir(mount.path()).spawn().unwrap());
     let refused = umounted(mount.path());
     let says = format!("process {} (sleep) works in {}", user.0.id(), mount.path().display());
@@ -323,7 +324,7 @@ fn damage_that_a_background_mount_meets_is_in_its_log() {
     }
     let (dir, image) = empty_image(&[]);
     outcome(extant().arg("mkdir").arg(format!("{}:/d", image.display()))).code(0);
-    let output = testkit::run("debugfs", ["-R".as_ref(), "blocks /d".as_ref(), image.as_os_str()]);
+    let output = extant_testkit::run("debugfs", ["-R".as_ref(), "blocks /d".as_ref(), image.as_os_str()]);
     let block: u64 = text(&output).split_whitespace().next().unwrap().parse().unwrap();
     let file = std::fs::File::options().write(true).open(&image).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xA5; 4096], block * 4096).unwrap();

@@ -15,10 +15,10 @@ use common::mounted::{
     Mount, empty_image, finish, has_ended, has_fuse, has_fuse_and_root, is_mounted, runs, shell, wait_until,
 };
 use common::{EXISTS, USAGE, assert_has, extant, outcome};
+use extant_testkit::{DiffOptions, LoopMount, Manifest, Time, diff, e2fsck_clean};
 use rustix::fs::{FallocateFlags, SeekFrom as Whence, copy_file_range, fallocate, seek};
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
-use testkit::{DiffOptions, LoopMount, Manifest, Time, diff, e2fsck_clean};
 
 /// What shells and their tools do to the content of files. Stands alone in its directory.
 const WORKLOAD: &str = r#"
@@ -132,7 +132,7 @@ fn a_tree_is_copied_with_its_times_and_read_by_the_kernel() {
     if !has_fuse_and_root() {
         return;
     }
-    let source = testkit::scratch();
+    let source = extant_testkit::scratch();
     runs(source.path(), "cp -a /usr/share/doc/[a-c]* . && du -sm . && find . -type f | wc -l");
     let (_dir, image) = empty_image(&["-O", "metadata_csum_seed,orphan_file"]);
     let mount = Mount::new(&image, &["--threads", "4"]);
@@ -151,7 +151,7 @@ fn a_tree_is_copied_with_its_times_and_read_by_the_kernel() {
     alike("while mounted", mount.path());
     // umount(8) does not wait for the server; the server writes everything home by itself.
     let server = mount.server();
-    testkit::run("umount", [mount.path()]);
+    extant_testkit::run("umount", [mount.path()]);
     wait_until("the server ends", || has_ended(server));
     e2fsck_clean(&image);
     alike("by the kernel", LoopMount::new(&image, "ro").unwrap().path());
@@ -171,7 +171,7 @@ fn helpers_of_mount_and_umount_wait_until_the_image_is_durable() {
     let target = dir.path().join("mnt");
     std::fs::create_dir(&target).unwrap();
     let call = |name: &str, args: &[&std::ffi::OsStr]| {
-        outcome(testkit::command(helpers.join(name).to_str().unwrap()).args(args))
+        outcome(extant_testkit::command(helpers.join(name).to_str().unwrap()).args(args))
     };
     let mount = |options: &str| {
         call(
@@ -192,7 +192,7 @@ fn helpers_of_mount_and_umount_wait_until_the_image_is_durable() {
     assert!(std::fs::read(target.join("file")).unwrap() == pattern(1, 3_000_000));
     call("umount.fuse.extant", &[target.as_os_str()]).code(0);
     assert_eq!(mount("what").code, USAGE);
-    if testkit::is_root() {
+    if extant_testkit::is_root() {
         remounts(&mount, &target);
         call("umount.fuse.extant", &[target.as_os_str()]).code(0);
         e2fsck_clean(&image);
@@ -227,9 +227,9 @@ fn remounts(mount: &dyn Fn(&str) -> common::Outcome, target: &Path) {
     let now = flags();
     assert!(now.contains(rustix::fs::StatVfsMountFlags::NOEXEC | rustix::fs::StatVfsMountFlags::NOSUID));
     assert!(mount("remount,noload").code(USAGE).contains("anew"));
-    testkit::run("umount", [target]);
+    extant_testkit::run("umount", [target]);
     wait_until("the image is free", || mount("rw").code == 0);
-    testkit::run("umount", [target]);
+    extant_testkit::run("umount", [target]);
     mount("ro").code(0);
     mount("remount,rw").code(0);
     assert!(!flags().contains(rustix::fs::StatVfsMountFlags::RDONLY));
@@ -319,7 +319,7 @@ fn random_writes_are_what_is_read() {
         mount.try_mount(&image, &[]).code(0);
         compare(mount.path());
         mount.unmount();
-        if testkit::is_root() {
+        if extant_testkit::is_root() {
             compare(LoopMount::new(&image, "ro").unwrap().path());
         }
     }
@@ -452,8 +452,8 @@ fn the_reserve_is_for_those_whom_the_kernel_lets_in() {
         ("setpriv --bounding-set=-sys_resource", RESERVED + POOL),
     ];
     let (_dir, image) = empty_image(&["-m", "5"]);
-    testkit::run("tune2fs", ["-u", "7", "-g", "1234", image.to_str().unwrap()]);
-    let is_kernel_there = testkit::kernel_mounts_kind_of(&image);
+    extant_testkit::run("tune2fs", ["-u", "7", "-g", "1234", image.to_str().unwrap()]);
+    let is_kernel_there = extant_testkit::kernel_mounts_kind_of(&image);
     let fill = |dir: &Path, who: &str| {
         let script =
             format!("{who} dd if=/dev/zero of=d/f bs=64k 2>/dev/null || sync d/f; stat -f -c '%f %a' .");
@@ -584,7 +584,7 @@ fn what_was_synced_outlives_a_killed_server() {
         check(mount.path());
         mount.unmount();
         e2fsck_clean(&image);
-        if testkit::is_root() {
+        if extant_testkit::is_root() {
             check(LoopMount::new(&image, "ro").unwrap().path());
         }
     }

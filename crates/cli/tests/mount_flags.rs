@@ -9,7 +9,7 @@ mod common;
 use std::path::Path;
 
 use common::mounted::{Mount, empty_image, finish, has_fuse, has_fuse_and_root, runs, shell};
-use testkit::e2fsck_clean;
+use extant_testkit::e2fsck_clean;
 
 /// Runs a script of perl in an empty file system of the kernel's and in one of ours; what it printed is the
 /// same, and this many lines at least.
@@ -29,7 +29,8 @@ fn same_as_kernel(script: &str, lines_min: usize) {
     let (dir, image) = empty_image(&[]);
     let mnt = dir.path().join("kernel");
     std::fs::create_dir(&mnt).unwrap();
-    let mounted = testkit::command("mount").arg("-o").arg("loop").args([&image, &mnt]).status().unwrap();
+    let mounted =
+        extant_testkit::command("mount").arg("-o").arg("loop").args([&image, &mnt]).status().unwrap();
     if !mounted.success() {
         println!("skipped: the kernel mounts no image here");
         return;
@@ -47,7 +48,7 @@ struct Unmount<'a>(&'a Path);
 
 impl Drop for Unmount<'_> {
     fn drop(&mut self) {
-        let _ = testkit::command("umount").arg(self.0).status();
+        let _ = extant_testkit::command("umount").arg(self.0).status();
     }
 }
 
@@ -80,7 +81,7 @@ fn set_id_bits_go_when_the_kernel_takes_them() {
 /// others fill meanwhile.
 #[test]
 fn what_was_written_past_the_cache_is_read_through_it() {
-    if !has_fuse() || testkit::command("python3").arg("-V").output().is_err() {
+    if !has_fuse() || extant_testkit::command("python3").arg("-V").output().is_err() {
         return;
     }
     let (dir, image) = empty_image(&[]);
@@ -138,7 +139,7 @@ fn the_file_system_as_a_whole_answers_ioctls() {
     assert_eq!(ioctl(dir, "0xC0185879", &range(0, 100, 0)), "22");
     mount.unmount();
     e2fsck_clean(&image);
-    let said = testkit::command("dumpe2fs").arg("-h").arg(&image).output().unwrap().stdout;
+    let said = extant_testkit::command("dumpe2fs").arg("-h").arg(&image).output().unwrap().stdout;
     assert!(String::from_utf8_lossy(&said).contains("volume name:   new label"), "label");
 }
 

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::mounted::{Mount, has_ended, has_fuse, wait_until};
+use extant_testkit::e2fsck_clean;
 use rustix::process::{Signal, kill_process};
-use testkit::e2fsck_clean;
 
 const KILLS_CI: u64 = 4;
 const WRITERS: u64 = 4;
@@ -248,7 +248,7 @@ impl Writer {
 
 /// A file system on a disk that is full of what must never be seen.
 fn stale_image(options: &[&str]) -> (tempfile::TempDir, PathBuf) {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let image = dir.path().join("killed.img");
     let piece = vec![STALE; 1 << 20];
     let mut file = File::create(&image).unwrap();
@@ -257,7 +257,7 @@ fn stale_image(options: &[&str]) -> (tempfile::TempDir, PathBuf) {
     }
     let fixed = ["-q", "-F", "-t", "ext4", "-E", "nodiscard"];
     let args = fixed.iter().chain(options).map(std::ffi::OsStr::new);
-    testkit::run("mke2fs", args.chain([image.as_os_str()]));
+    extant_testkit::run("mke2fs", args.chain([image.as_os_str()]));
     (dir, image)
 }
 

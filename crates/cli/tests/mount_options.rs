@@ -13,10 +13,10 @@ use common::mounted::{
     Mount, empty_image, finish, has_ended, has_fuse, has_fuse_and_root, is_mounted, runs, shell, wait_until,
 };
 use common::{extant, outcome};
+use extant_testkit::e2fsck_clean;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
-use testkit::e2fsck_clean;
 
 /// The line of the table of mounts, from the options on.
 fn line_of(dir: &Path) -> String {
@@ -52,7 +52,7 @@ fn the_table_of_mounts_shows_what_was_asked_for() {
     for word in ["rw,nosuid,nodev,noexec", " fuse.other some\\040where ", "default_permissions"] {
         assert!(named.contains(word), "no {word} in {named}");
     }
-    if testkit::is_root() {
+    if extant_testkit::is_root() {
         let open = shown("rw,suid,dev,allow_other");
         assert!(open.contains("allow_other") && open.contains("default_permissions"), "{open}");
         assert!(!open.contains("nosuid") && !open.contains("nodev"), "{open}");
@@ -77,12 +77,12 @@ fn the_superblocks_options_are_the_defaults() {
     ] {
         let look = |by_kernel: bool| {
             let (_dir, image) = empty_image(&[]);
-            testkit::run("tune2fs", ["-o", asked, image.to_str().unwrap()]);
+            extant_testkit::run("tune2fs", ["-o", asked, image.to_str().unwrap()]);
             let words = format!("rw{options}");
             let (made, kept) = match by_kernel {
                 true => {
-                    let made = runs(testkit::LoopMount::new(&image, &words).unwrap().path(), makes);
-                    (made, runs(testkit::LoopMount::new(&image, "rw").unwrap().path(), show))
+                    let made = runs(extant_testkit::LoopMount::new(&image, &words).unwrap().path(), makes);
+                    (made, runs(extant_testkit::LoopMount::new(&image, "rw").unwrap().path(), show))
                 }
                 false => {
                     let mount = mount_with(&image, &words);
@@ -290,7 +290,7 @@ fn after_a_shutdown_nothing_is_read_or_written() {
         wait_until("what the kernel remembers is gone", || held.read_at(&mut [0], 0).is_err());
         let then = std::fs::read(&image).unwrap();
         drop(held);
-        testkit::run("umount", [Path::new("-l"), mount.path()]);
+        extant_testkit::run("umount", [Path::new("-l"), mount.path()]);
         wait_until("the server ends", || has_ended(server));
         assert!(!is_mounted(mount.path()));
         assert!(std::fs::read(&image).unwrap() == then, "something was written");

@@ -8,11 +8,11 @@ mod common;
 use std::process::Child;
 
 use common::mounted::{Mount, empty_image, finish, has_fuse, runs, shell};
-use testkit::e2fsck_clean;
+use extant_testkit::e2fsck_clean;
 
 /// Is the program there? If not, that is said.
 fn has(program: &str) -> bool {
-    let is_there = testkit::command(program).arg("--version").output().is_ok();
+    let is_there = extant_testkit::command(program).arg("--version").output().is_ok();
     if !is_there {
         println!("skipped: {program} is not installed");
     }

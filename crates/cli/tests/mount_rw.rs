@@ -15,7 +15,7 @@ use common::mounted::{
     Mount, empty_image, finish, has_ended, has_fuse, has_fuse_and_root, is_mounted, runs, shell, wait_until,
 };
 use common::{USAGE, extant, outcome, run};
-use testkit::{DiffOptions, LoopMount, Manifest, Time, diff, e2fsck_clean};
+use extant_testkit::{DiffOptions, LoopMount, Manifest, Time, diff, e2fsck_clean};
 
 /// Another program writes to the image.
 const BUSY: i32 = 10;
@@ -183,7 +183,7 @@ fn remembers_what_is_there(args: &[&str]) {
     for step in steps.into_iter().filter(is_heard) {
         // Everything is remembered before the step.
         every_stat(mount.path());
-        let has_acls = testkit::is_root() || !step.contains("setfacl");
+        let has_acls = extant_testkit::is_root() || !step.contains("setfacl");
         if !has_acls && !shell(mount.path(), step).wait().unwrap().success() {
             continue;
         }
@@ -400,7 +400,7 @@ fn an_image_has_one_writer() {
 #[test]
 fn part_of_an_ordinary_user() {
     let Some(image) = std::env::var_os("EXTANT_TEST_IMAGE") else { return };
-    assert!(!testkit::is_root());
+    assert!(!extant_testkit::is_root());
     let mount = Mount::new(Path::new(&image), &[]);
     let script = "mkdir -p a/b; touch a/f; ln a/f a/g; mv a/g a/b/h; chown 1:2 a/f; chmod 600 a/f; ln -s x a/l; \
                   setfattr -n user.x -v y a/f; truncate -s 10 a/f; rm -r a/b; stat -c '%u %g %a %h %s' a/f; id -u; \
@@ -415,7 +415,7 @@ fn an_ordinary_user_changes_his_image() {
         return;
     }
     let mode = std::fs::metadata("/dev/fuse").unwrap().permissions().mode();
-    if mode & 0o006 != 0o006 || testkit::command("fusermount3").arg("-V").output().is_err() {
+    if mode & 0o006 != 0o006 || extant_testkit::command("fusermount3").arg("-V").output().is_err() {
         println!("skipped: /dev/fuse has mode {:o}, or fusermount3 is missing", mode & 0o777);
         return;
     }
@@ -430,7 +430,7 @@ fn an_ordinary_user_changes_his_image() {
     };
     let binary = copy(Path::new(env!("CARGO_BIN_EXE_extant")), "extant");
     let test = copy(&std::env::current_exe().unwrap(), "test");
-    let mut command = testkit::command("setpriv");
+    let mut command = extant_testkit::command("setpriv");
     command.args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".to_owned()]);
     command.arg(test).args(["--exact", "part_of_an_ordinary_user", "--nocapture"]).current_dir("/");
     command.env("EXTANT_TEST_IMAGE", &image).env("EXTANT_TEST_BINARY", binary);

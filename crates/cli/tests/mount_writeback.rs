@@ -10,8 +10,8 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 
 use common::mounted::{Mount, empty_image, has_fuse, runs};
+use extant_testkit::e2fsck_clean;
 use rustix::fs::SeekFrom;
-use testkit::e2fsck_clean;
 
 const NO_SPACE: Option<i32> = Some(28);
 const PIECE: usize = 1 << 20;
@@ -83,7 +83,7 @@ fn a_file_that_was_open_before_space_was_short_loses_a_write_at_most() {
     mount.try_mount(&image, &[]).code(0);
     let bytes = std::fs::read(&path).unwrap();
     // Root mounts bound what the kernel keeps; others' kernel may keep more than all that is free.
-    let lost = if testkit::is_root() { 1 } else { whole };
+    let lost = if extant_testkit::is_root() { 1 } else { whole };
     let safe = whole - lost.min(whole);
     assert!(bytes.len() >= safe * PIECE, "{} of {whole} pieces", bytes.len());
     for (number, got) in bytes.chunks_exact(PIECE).take(safe).enumerate() {
@@ -119,7 +119,7 @@ fn holes_are_found_beside_what_the_kernel_keeps() {
 /// Times and bytes that the kernel kept reach a file that became append-only or immutable meanwhile.
 #[test]
 fn what_was_taken_before_a_file_became_append_only_is_written() {
-    if !has_fuse() || !testkit::is_root() {
+    if !has_fuse() || !extant_testkit::is_root() {
         return;
     }
     let (_dir, image) = empty_image(&[]);

@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use common::image::{Image, kinds};
 use common::{NO_SPACE, Outcome, SOURCE, USAGE, assert_has, extant, run};
-use testkit::{DiffOptions, LoopMount, Manifest, diff, e2fsck_clean, is_root, scratch};
+use extant_testkit::{DiffOptions, LoopMount, Manifest, diff, e2fsck_clean, is_root, scratch};
 
 const NOT_FOUND: i32 = 9;
 const BUSY: i32 = 10;
@@ -151,7 +151,7 @@ if [ $(id -u) = 0 ]; then chown 12:34 dir/none; chown -h 5:6 dir/link; mknod dir
 touch -d '2005-05-05' dir/sub/deep dir empty .
 "#;
     let script = format!("cd {}; {script}", root.display());
-    testkit::run("bash", ["-c", &script]);
+    extant_testkit::run("bash", ["-c", &script]);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use testkit::{command, scratch};
+use extant_testkit::{command, scratch};
 
 /// Ends what a command printed; its exit code follows.
 const MARK: &str = "\u{1}end ";

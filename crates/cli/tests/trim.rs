@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::image::Image;
 use common::{USAGE, assert_has, run};
-use testkit::e2fsck_clean;
+use extant_testkit::e2fsck_clean;
 
 fn kept(path: &Path) -> u64 {
     std::fs::metadata(path).unwrap().blocks() * 512

@@ -10,12 +10,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crashlab::{
+use extant_crashlab::{
     IndexWork, Kind, Outcome, Pressure, Run, Schedule, TOP, Verdict, base_image, e2fsck_says, plants,
     random_run, superblock_is_torn, to_file,
 };
-use fsmodel::{Op, short_alphabet, short_sequences, short_setup};
-use volume::Sabotage;
+use extant_fsmodel::{Op, short_alphabet, short_sequences, short_setup};
+use extant_volume::Sabotage;
 
 struct Arguments {
     seed: u64,
@@ -94,11 +94,11 @@ fn usage(why: &str) -> ! {
 /// Kinds that the kernel mounts for writing: one that was built without quotas does not mount all of them.
 fn mounted_kinds() -> Vec<Kind> {
     let mounts = |kind: &Kind| {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("base");
-        let disk = simdisk::SimDisk::from_image(base_image(*kind));
+        let disk = extant_simdisk::SimDisk::from_image(base_image(*kind));
         to_file(&disk, &path).expect("scratch can be written");
-        testkit::is_root() && testkit::LoopMount::new(&path, "noatime").is_ok()
+        extant_testkit::is_root() && extant_testkit::LoopMount::new(&path, "noatime").is_ok()
     };
     Kind::ALL.into_iter().filter(mounts).collect()
 }
@@ -122,7 +122,7 @@ fn soak(arguments: &Arguments) -> (Outcome, (IndexWork, Pressure), Vec<String>) 
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let scratch = testkit::scratch();
+                let scratch = extant_testkit::scratch();
                 let path = scratch.path().join("cut");
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
@@ -196,10 +196,10 @@ fn soak(arguments: &Arguments) -> (Outcome, (IndexWork, Pressure), Vec<String>) 
 /// The kernel recovers the image; what it shows then is one of the trees, and e2fsck finds nothing.
 fn kernel_says(run: &Run, path: &std::path::Path, event: u64) -> Result<(), String> {
     {
-        let mount = testkit::LoopMount::new(path, "noatime").map_err(|error| error.to_string())?;
+        let mount = extant_testkit::LoopMount::new(path, "noatime").map_err(|error| error.to_string())?;
         let top = mount.path().join(std::str::from_utf8(TOP).expect("a name of letters"));
-        let mut kernel = fsmodel::Kernel::open(&top).map_err(|errno| errno.to_string())?;
-        let tree = fsmodel::Subject::tree(&mut kernel);
+        let mut kernel = extant_fsmodel::Kernel::open(&top).map_err(|errno| errno.to_string())?;
+        let tree = extant_fsmodel::Subject::tree(&mut kernel);
         run.judge_tree(&tree, event)?;
     }
     e2fsck_says(path)

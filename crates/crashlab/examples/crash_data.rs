@@ -9,11 +9,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crashlab::{
+use extant_crashlab::{
     DataKind, DataRun, DataSchedule, Outcome, Space, Verdict, data_plants, e2fsck_says, superblock_is_torn,
     to_file,
 };
-use volume::Sabotage;
+use extant_volume::Sabotage;
 
 struct Arguments {
     seed: u64,
@@ -111,9 +111,9 @@ fn soak(arguments: &Arguments) -> (Outcome, Vec<String>) {
     let [cuts, twice, e2fsck, kernel, torn] = [const { AtomicU64::new(0) }; 5];
     let violations = Mutex::new(Vec::new());
     let every = (arguments.cuts / arguments.judged.max(1)).max(1);
-    let is_root = testkit::is_root();
+    let is_root = extant_testkit::is_root();
     let work = || {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("cut");
         let add = |number: u64, what: String| {
             let mut violations = violations.lock().expect("no thread panics with it");

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crashlab::sweep::{Counts, Grid, Sweep, World};
+use extant_crashlab::sweep::{Counts, Grid, Sweep, World};
 
 fn main() {
     let (grid, worlds, threads) = parse();

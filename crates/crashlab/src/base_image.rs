@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use fsmodel::Rng;
-use simdisk::Image;
+use extant_fsmodel::Rng;
+use extant_simdisk::Image;
 
 /// Kinds of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,13 +74,13 @@ impl Kind {
 pub fn base_image(kind: Kind) -> Image {
     static MADE: [OnceLock<Image>; 6] = [const { OnceLock::new() }; 6];
     let make = || {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         let size = if kind == Kind::Clusters { "16M" } else { "8M" };
         let name = path.to_str().expect("scratch paths are text");
         let extended = kind.extended_options();
         let common = ["-q", "-F", "-t", "ext4", "-J", "size=1", "-U", UUID, "-E", &extended];
-        testkit::run("mke2fs", common.iter().chain(kind.options()).copied().chain([name, size]));
+        extant_testkit::run("mke2fs", common.iter().chain(kind.options()).copied().chain([name, size]));
         Image::from_bytes(&std::fs::read(&path).expect("just made"))
     };
     let at = Kind::ALL.iter().position(|known| *known == kind).expect("all are listed");

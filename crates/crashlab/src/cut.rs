@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fsmodel::{Tree, diff};
-use simdisk::SimDisk;
-use volume::{OpenOptions, WriteOptions};
+use extant_fsmodel::{Tree, diff};
+use extant_simdisk::SimDisk;
+use extant_volume::{OpenOptions, WriteOptions};
 
 use crate::{Engine, Run};
 
@@ -98,13 +98,15 @@ impl Run {
         let tree = crate::tree(engine.volume()).map_err(|why| format!("cannot be read: {why}"))?;
         self.judge_tree(&tree, event)?;
         // It can be written on.
-        let probe = fsmodel::Op::Mkdir { at: fsmodel::At::new("after-the-cut"), mode: 0o755 };
-        fsmodel::Subject::apply(&mut engine, &probe)
+        let probe = extant_fsmodel::Op::Mkdir { at: extant_fsmodel::At::new("after-the-cut"), mode: 0o755 };
+        extant_fsmodel::Subject::apply(&mut engine, &probe)
             .map_err(|errno| format!("mkdir after recovery: {errno}"))?;
         engine.close().map_err(|why| format!("close: {why}"))?;
-        let report = check::check(&**disk, &check::Options::default()).map_err(|fault| fault.to_string())?;
+        let report = extant_check::check(&**disk, &extant_check::Options::default())
+            .map_err(|fault| fault.to_string())?;
         if report.exit_code() != 0 {
-            let first = report.findings.iter().find(|finding| finding.rule.severity != check::Severity::Note);
+            let first =
+                report.findings.iter().find(|finding| finding.rule.severity != extant_check::Severity::Note);
             return Err(format!("check: {} findings, first: {first:?}", report.findings.len()));
         }
         Ok(())

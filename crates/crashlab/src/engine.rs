@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::Ino;
-use device::Device;
-use fsmodel::{
+use extant_base::Ino;
+use extant_device::Device;
+use extant_fsmodel::{
     AclType, At, Bytes, Errno, Node, Op, Rdev, RenameMode, Rng, SetTime, Special, Subject, Time, Tree,
     XattrMode,
 };
-use ondisk::time::Timestamp;
-use volume::{
+use extant_ondisk::time::Timestamp;
+use extant_volume::{
     Fault, FileType, Inode, New, OpenOptions, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions,
 };
 
@@ -223,13 +223,13 @@ impl Engine {
 fn names(volume: &Volume, dir: &Inode) -> Result<Vec<Vec<u8>>, Fault> {
     let mut names = Vec::new();
     let mut damage = None;
-    let mut keep = |entry: volume::DirEntry<'_>| {
+    let mut keep = |entry: extant_volume::DirEntry<'_>| {
         if !matches!(entry.name, b"." | b"..") {
             names.push(entry.name.to_vec());
         }
         std::ops::ControlFlow::Continue(())
     };
-    volume.read_dir(dir, volume::Cursor::START, &mut keep, &mut |fault| damage = Some(fault))?;
+    volume.read_dir(dir, extant_volume::Cursor::START, &mut keep, &mut |fault| damage = Some(fault))?;
     damage.map_or(Ok(names), Err)
 }
 
@@ -281,13 +281,13 @@ pub fn tree(volume: &Volume) -> Result<Tree, String> {
 fn node(volume: &Volume, inode: &Inode) -> Result<Node, Fault> {
     let stat = volume.stat(inode);
     let kind = match stat.kind {
-        FileType::Directory => fsmodel::Kind::Dir,
-        FileType::Symlink => fsmodel::Kind::Symlink,
-        FileType::Fifo => fsmodel::Kind::Fifo,
-        FileType::Socket => fsmodel::Kind::Socket,
-        FileType::CharDevice => fsmodel::Kind::Char,
-        FileType::BlockDevice => fsmodel::Kind::Block,
-        FileType::Regular | FileType::Unknown => fsmodel::Kind::File,
+        FileType::Directory => extant_fsmodel::Kind::Dir,
+        FileType::Symlink => extant_fsmodel::Kind::Symlink,
+        FileType::Fifo => extant_fsmodel::Kind::Fifo,
+        FileType::Socket => extant_fsmodel::Kind::Socket,
+        FileType::CharDevice => extant_fsmodel::Kind::Char,
+        FileType::BlockDevice => extant_fsmodel::Kind::Block,
+        FileType::Regular | FileType::Unknown => extant_fsmodel::Kind::File,
     };
     let xattrs: BTreeMap<Bytes, Bytes> = volume
         .xattrs(inode)?
@@ -303,9 +303,13 @@ fn node(volume: &Volume, inode: &Inode) -> Result<Node, Fault> {
         uid: stat.uid,
         gid: stat.gid,
         nlink: stat.links,
-        size: if matches!(kind, fsmodel::Kind::File | fsmodel::Kind::Symlink) { stat.size } else { 0 },
+        size: if matches!(kind, extant_fsmodel::Kind::File | extant_fsmodel::Kind::Symlink) {
+            stat.size
+        } else {
+            0
+        },
         rdev: Rdev { major, minor },
-        target: if kind == fsmodel::Kind::Symlink {
+        target: if kind == extant_fsmodel::Kind::Symlink {
             Bytes(volume.read_link(inode)?)
         } else {
             Bytes::default()

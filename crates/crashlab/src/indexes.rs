@@ -20,13 +20,13 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::sync::{Arc, OnceLock};
 
-use base::Ino;
-use fsmodel::{At, Op, Rng, Subject};
-use ondisk::Superblock;
-use ondisk::hash::{HashVersion, dirhash, seed_words};
-use ondisk::superblock::FLAG_UNSIGNED_HASH;
-use simdisk::{Image, SimDisk};
-use volume::{Volume, WriteOptions};
+use extant_base::Ino;
+use extant_fsmodel::{At, Op, Rng, Subject};
+use extant_ondisk::Superblock;
+use extant_ondisk::hash::{HashVersion, dirhash, seed_words};
+use extant_ondisk::superblock::FLAG_UNSIGNED_HASH;
+use extant_simdisk::{Image, SimDisk};
+use extant_volume::{Volume, WriteOptions};
 
 use crate::{Engine, Kind, Run, Schedule, base_image};
 
@@ -227,7 +227,7 @@ impl Picture {
                     0 => Op::Create { at: in_dir(&new), mode: 0o640 },
                     1 if !present.is_empty() => {
                         let old = in_dir(&present.remove(any));
-                        Op::Rename { old, new: in_dir(&new), mode: fsmodel::RenameMode::Replace }
+                        Op::Rename { old, new: in_dir(&new), mode: extant_fsmodel::RenameMode::Replace }
                     }
                     _ => Op::Link { old: at(FILE.as_bytes()), new: in_dir(&new) },
                 });
@@ -359,8 +359,8 @@ impl Album {
 }
 
 fn names_by_hash(image: &Image) -> Vec<Vec<u8>> {
-    let mut bytes = [0; ondisk::superblock::SIZE];
-    image.read(ondisk::superblock::OFFSET, &mut bytes);
+    let mut bytes = [0; extant_ondisk::superblock::SIZE];
+    image.read(extant_ondisk::superblock::OFFSET, &mut bytes);
     let sb = Superblock::decode(&bytes).expect("mke2fs made it");
     let version = HashVersion::from_code(sb.def_hash_version, sb.flags & FLAG_UNSIGNED_HASH != 0);
     let version = version.expect("mke2fs knows no others");

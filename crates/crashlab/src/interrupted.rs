@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{Device, DeviceFault, FlushStats};
+use extant_device::{Device, DeviceFault, FlushStats};
 
 /// A call of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

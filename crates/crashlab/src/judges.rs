@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::{Device as _, FileDevice};
-use simdisk::SimDisk;
-use volume::{FileType, OpenOptions, Volume};
+use extant_base::Ino;
+use extant_device::{Device as _, FileDevice};
+use extant_simdisk::SimDisk;
+use extant_volume::{FileType, OpenOptions, Volume};
 
 /// What `e2fsck -fn` has to say against an image.
 ///
@@ -31,7 +31,7 @@ pub fn e2fsck_says(path: &Path) -> Result<(), String> {
 
 fn ask(path: &Path) -> Result<Result<(), String>, String> {
     let output =
-        testkit::command("e2fsck").arg("-fn").arg(path).output().map_err(|error| error.to_string())?;
+        extant_testkit::command("e2fsck").arg("-fn").arg(path).output().map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok(if output.status.success() { Ok(()) } else { Err(said) })
 }
@@ -68,20 +68,20 @@ fn copy_without_attributes(path: &Path, copy: &Path, complaint: &str) -> bool {
 }
 
 fn is_closed(path: &Path) -> bool {
-    let mut bytes = [0; ondisk::superblock::SIZE];
-    let read =
-        FileDevice::open(path, false).map(|device| device.read_at(ondisk::superblock::OFFSET, &mut bytes));
-    let sb = read.is_ok_and(|read| read.is_ok()).then(|| ondisk::Superblock::decode(&bytes));
+    let mut bytes = [0; extant_ondisk::superblock::SIZE];
+    let read = FileDevice::open(path, false)
+        .map(|device| device.read_at(extant_ondisk::superblock::OFFSET, &mut bytes));
+    let sb = read.is_ok_and(|read| read.is_ok()).then(|| extant_ondisk::Superblock::decode(&bytes));
     sb.and_then(Result::ok).is_some_and(|sb| {
-        sb.state & ondisk::superblock::STATE_CLEAN != 0
-            && !sb.features.has_incompat(ondisk::Features::RECOVER)
+        sb.state & extant_ondisk::superblock::STATE_CLEAN != 0
+            && !sb.features.has_incompat(extant_ondisk::Features::RECOVER)
     })
 }
 
 /// Is the superblock half old and half new? We read such a one; the kernel wants e2fsck to.
 #[must_use]
 pub fn superblock_is_torn(disk: &SimDisk) -> bool {
-    let mut bytes = [0; ondisk::superblock::SIZE];
-    disk.image().read(ondisk::superblock::OFFSET, &mut bytes);
-    ondisk::Superblock::decode(&bytes).is_ok_and(|sb| !sb.verify())
+    let mut bytes = [0; extant_ondisk::superblock::SIZE];
+    disk.image().read(extant_ondisk::superblock::OFFSET, &mut bytes);
+    extant_ondisk::Superblock::decode(&bytes).is_ok_and(|sb| !sb.verify())
 }

@@ -1,7 +1,7 @@
 //! Which runs there are.
 
-use fsmodel::{Generator, Limits, Op, Options, Rng};
-use volume::Sabotage;
+use extant_fsmodel::{Generator, Limits, Op, Options, Rng};
+use extant_volume::Sabotage;
 
 use crate::{IndexMoment, Kind, Run, Schedule, base_image, index_run};
 

@@ -3,7 +3,7 @@
 //! Not among them: revoke records that are not written. That shows only when a block of metadata becomes one
 //! of data: see [`data_plants`](crate::data_plants).
 
-use volume::Sabotage;
+use extant_volume::Sabotage;
 
 /// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

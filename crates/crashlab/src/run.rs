@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fsmodel::{Op, Rng, Subject, Tree};
-use simdisk::{Image, Recording, SimDisk};
-use volume::{OpenOptions, OrphanMode, Sabotage, WriteOptions};
+use extant_fsmodel::{Op, Rng, Subject, Tree};
+use extant_simdisk::{Image, Recording, SimDisk};
+use extant_volume::{OpenOptions, OrphanMode, Sabotage, WriteOptions};
 
 use crate::interrupted::Interrupted;
 use crate::stepper::{self, Stepper};

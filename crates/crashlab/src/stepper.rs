@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use base::Ino;
-use fsmodel::{Bytes, Op, Rng, Tree, diff};
-use simdisk::SimDisk;
-use volume::Volume;
+use extant_base::Ino;
+use extant_fsmodel::{Bytes, Op, Rng, Tree, diff};
+use extant_simdisk::SimDisk;
+use extant_volume::Volume;
 
 use crate::interrupted::{Between, Call, Interrupted};
 use crate::run::{Schedule, Step};
@@ -335,7 +335,7 @@ struct Watched {
 
 impl Watched {
     fn look(&mut self, volume: &Volume, tree: &Tree) {
-        for node in tree.nodes.values().filter(|node| node.kind == fsmodel::Kind::Dir) {
+        for node in tree.nodes.values().filter(|node| node.kind == extant_fsmodel::Kind::Dir) {
             let ino = node.ino as u32;
             let now = IndexWork::of(volume, Ino(ino));
             let before = self.dirs.insert(ino, now).unwrap_or_default();

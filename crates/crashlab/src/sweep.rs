@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Owns: the table of operations ([`cases`]), the small file systems ([`World`]), the verdict on one run
-//! ([`Sweep::run`]). Does **not** own: faults (see `simdisk::Faulty`), power cuts (see the rest of this
+//! ([`Sweep::run`]). Does **not** own: faults (see `extant_simdisk::Faulty`), power cuts (see the rest of this
 //! crate).
 //!
 //! What a run must show

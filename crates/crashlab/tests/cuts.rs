@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crashlab::{
+use extant_crashlab::{
     IndexMoment, IndexWork, Kind, Plant, Pressure, Run, Schedule, Verdict, base_image, e2fsck_says,
     index_run, plants, random_run, random_run_under, to_file,
 };
-use fsmodel::{short_alphabet, short_sequences, short_setup};
-use simdisk::SimDisk;
-use volume::Sabotage;
+use extant_fsmodel::{short_alphabet, short_sequences, short_setup};
+use extant_simdisk::SimDisk;
+use extant_volume::Sabotage;
 
 fn right(run: &Run, event: u64, seed: u64, again: bool) {
     if let (Verdict::Violation(what), _) = run.judge(event, seed, again) {
@@ -48,10 +48,10 @@ fn random_operations() {
 
 /// Levels of nodes below the root of the index of the directory `tree/names`, as debugfs sees them.
 fn levels(disk: &SimDisk) -> u32 {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     to_file(disk, &path).unwrap();
-    let told = testkit::run("debugfs", ["-R", "htree_dump tree/names", path.to_str().unwrap()]);
+    let told = extant_testkit::run("debugfs", ["-R", "htree_dump tree/names", path.to_str().unwrap()]);
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     let line = told.lines().find_map(|line| line.trim().strip_prefix("Indirect levels: "));
     line.and_then(|levels| levels.parse().ok()).unwrap_or_else(|| panic!("{told}"))
@@ -83,7 +83,7 @@ fn every_moment_while_indexes_change_their_shape() {
                 let (verdict, disk) = run.judge(event, number * 77 + event, event % 5 == 0);
                 last = disk.unwrap_or_else(|| panic!("{kind:?}, {moment:?}: {verdict:?}"));
             }
-            let scratch = testkit::scratch();
+            let scratch = extant_testkit::scratch();
             to_file(&last, &scratch.path().join("image")).unwrap();
             e2fsck_says(&scratch.path().join("image")).unwrap();
             // What the counters say is what another one sees. Without an index debugfs prints nothing.

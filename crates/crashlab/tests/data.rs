@@ -7,14 +7,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use fsmodel::Errno;
-use fsmodel::data::{
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_fsmodel::Errno;
+use extant_fsmodel::data::{
     Answer, DataFs, Fallocate, Generator, Kernel, Limits, Model, Op, Options, Rules, Whence, bytes_of,
     compare, map_by_seeks, replay, shrink,
 };
-use volume::{Allocate, DataPath, Fault, Inode, New, OpenOptions, Seek, SetAttr, Volume, WriteOptions};
+use extant_volume::{
+    Allocate, DataPath, Fault, Inode, New, OpenOptions, Seek, SetAttr, Volume, WriteOptions,
+};
 
 /// Turns of the kernel and the engine.
 const N_TURNS: u64 = 8;
@@ -194,7 +196,7 @@ fn make(path: &Path, features: &[&str], limits: Limits) {
     let name = path.to_str().unwrap();
     let block_size = limits.block_size.to_string();
     let args = ["-q", "-F", "-t", "ext4", "-b", block_size.as_str()];
-    testkit::run("mke2fs", args.iter().chain(features).copied().chain([name, "2G"]));
+    extant_testkit::run("mke2fs", args.iter().chain(features).copied().chain([name, "2G"]));
     let options = OpenOptions { write: WriteOptions::default(), ..OpenOptions::default() };
     let volume = Volume::open(Arc::new(FileDevice::open(path, true).unwrap()), &options).unwrap();
     volume.create(volume.root().unwrap().ino(), DIR, &New::directory(0o755)).unwrap();
@@ -204,7 +206,7 @@ fn make(path: &Path, features: &[&str], limits: Limits) {
 /// The engine alone against the model.
 fn against_the_model(features: &[&str], limits: Limits, data: DataPath) {
     let limits = Limits { fills: number("EXTANT_HOLES", 1) == 0, write_zeroes: true, ..limits };
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, features, limits);
     let rules = rules(500, limits.fills);
@@ -222,21 +224,21 @@ fn against_the_model(features: &[&str], limits: Limits, data: DataPath) {
     });
     println!("{report}");
     engine.close().unwrap();
-    crashlab::e2fsck_says(&path).unwrap();
+    extant_crashlab::e2fsck_says(&path).unwrap();
 }
 
 /// The kernel and the engine on an image each: the same answers, also where the model leaves them open.
 fn beside_the_kernel(features: &[&str], limits: Limits, data: DataPath) {
     let limits = Limits { fills: fills(data), ..limits };
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         println!("skipped: needs root and loop devices");
         return;
     }
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let (ours, theirs) = (scratch.path().join("ours"), scratch.path().join("theirs"));
     make(&ours, features, limits);
     make(&theirs, features, limits);
-    let mount = testkit::LoopMount::new(&theirs, mount_options(data)).unwrap();
+    let mount = extant_testkit::LoopMount::new(&theirs, mount_options(data)).unwrap();
     let mut kernel = Kernel::new(&mount.path().join("files-0")).with(limits);
     let (mut model, mut engine) = (Model::new(limits), Files::open(&ours, data));
     let mut options = options(limits);
@@ -247,10 +249,10 @@ fn beside_the_kernel(features: &[&str], limits: Limits, data: DataPath) {
     let report = compare(&mut model, &mut [&mut kernel, &mut engine], &mut generator, n_ops, rules);
     println!("{}", report.unwrap_or_else(|found| panic!("{found}")));
     engine.close().unwrap();
-    crashlab::e2fsck_says(&ours).unwrap();
+    extant_crashlab::e2fsck_says(&ours).unwrap();
     // And the kernel reads what the engine wrote.
     drop((kernel, mount));
-    let mount = testkit::LoopMount::new(&ours, mount_options(data)).unwrap();
+    let mount = extant_testkit::LoopMount::new(&ours, mount_options(data)).unwrap();
     let mut kernel = Kernel::new(&mount.path().join("files-0")).with(limits);
     let maps: Vec<Op> = (0..Options::default().n_files).map(|file| Op::Map { file }).collect();
     let read = replay(&mut model, &mut [&mut kernel], &maps, rules);
@@ -260,23 +262,23 @@ fn beside_the_kernel(features: &[&str], limits: Limits, data: DataPath) {
 /// The kernel and the engine by turns on one image: each goes on with what the other left.
 fn in_turns(features: &[&str], limits: Limits, data: DataPath) {
     let limits = Limits { fills: fills(data), ..limits };
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         println!("skipped: needs root and loop devices");
         return;
     }
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let name = path.to_str().unwrap();
     let block_size = limits.block_size.to_string();
     let args = ["-q", "-F", "-t", "ext4", "-b", block_size.as_str()];
-    testkit::run("mke2fs", args.iter().chain(features).copied().chain([name, "2G"]));
+    extant_testkit::run("mke2fs", args.iter().chain(features).copied().chain([name, "2G"]));
     let rules = rules(250, limits.fills);
     let n_ops = number("EXTANT_OPS", 4_000).div_ceil(2 * N_TURNS);
     let mut model = Model::new(limits);
     let mut generator = Generator::new(number("EXTANT_SEED", 1), options(limits));
     for turn in 0..N_TURNS {
         generator.change(|options| options.modes = asked_of_the_kernel(&Fallocate::ALL, data));
-        let mount = testkit::LoopMount::new(&path, mount_options(data)).unwrap();
+        let mount = extant_testkit::LoopMount::new(&path, mount_options(data)).unwrap();
         let kernel = match turn {
             0 => Kernel::fresh(mount.path(), 0).unwrap(),
             _ => Kernel::new(&mount.path().join("files-0")),
@@ -298,7 +300,7 @@ fn in_turns(features: &[&str], limits: Limits, data: DataPath) {
         println!("turn {turn}: {report}");
         engine.close().unwrap();
         if limits.cluster_size == limits.block_size {
-            crashlab::e2fsck_says(&path).unwrap();
+            extant_crashlab::e2fsck_says(&path).unwrap();
         }
     }
 }

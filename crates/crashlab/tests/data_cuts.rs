@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crashlab::{DataKind, DataRun, DataSchedule, RecordsRun, Space, Verdict, data_plants};
-use volume::{FlushMode, FlushSettings, Sabotage};
+use extant_crashlab::{DataKind, DataRun, DataSchedule, RecordsRun, Space, Verdict, data_plants};
+use extant_volume::{FlushMode, FlushSettings, Sabotage};
 
 fn run(number: u64, sabotage: Sabotage) -> Result<DataRun, String> {
     let kinds = DataKind::ALL.len() as u64;

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crashlab::{Engine, Kind, base_image, e2fsck_says, to_file, tree};
-use fsmodel::{Errno, Op, Subject, Tree, diff, short_alphabet, short_setup};
-use simdisk::{EIO, Effect, Faulty, Image, Rule, SimDisk};
-use volume::WriteOptions;
+use extant_crashlab::{Engine, Kind, base_image, e2fsck_says, to_file, tree};
+use extant_fsmodel::{Errno, Op, Subject, Tree, diff, short_alphabet, short_setup};
+use extant_simdisk::{EIO, Effect, Faulty, Image, Rule, SimDisk};
+use extant_volume::WriteOptions;
 
 type Disk = Arc<Faulty<SimDisk>>;
 
@@ -43,14 +43,14 @@ fn prepared(kind: Kind) -> Image {
 
 /// Directories inside their inodes, as debugfs makes them: they move into blocks when their names change.
 fn inline() -> Image {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let (image, script) = (scratch.path().join("image"), scratch.path().join("script"));
     let (name, commands) = (image.to_str().unwrap(), script.to_str().unwrap());
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", "inline_data", name, "8M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", "inline_data", name, "8M"]);
     let dirs = ["", "/A", "/B", "/B/z"].map(|dir| format!("mkdir /tree{dir}\n"));
     let files = ["A/x", "A/y", "B/x"].map(|file| format!("write /dev/null /tree/{file}\n"));
     std::fs::write(&script, dirs.concat() + &files.concat()).unwrap();
-    testkit::run("debugfs", ["-w", "-f", commands, name]);
+    extant_testkit::run("debugfs", ["-w", "-f", commands, name]);
     Image::from_bytes(&std::fs::read(&image).unwrap())
 }
 
@@ -87,7 +87,7 @@ impl Sweep {
         engine.close().unwrap_or_else(|why| panic!("{told}: {why}"));
         self.runs += 1;
         if self.runs.is_multiple_of(16) {
-            let scratch = testkit::scratch();
+            let scratch = extant_testkit::scratch();
             let path = scratch.path().join("image");
             to_file(disk.inner(), &path).unwrap();
             e2fsck_says(&path).unwrap_or_else(|why| panic!("{told}: {why}"));
@@ -99,7 +99,7 @@ impl Sweep {
         let told = format!("{op:?}, read {n} of it fails, {times} times");
         let disk = disk(image);
         let mut engine = Engine::open(disk.clone(), options()).unwrap();
-        let rule = disk.arm(Rule::fail(simdisk::Op::Read, EIO).nth(n).times(times));
+        let rule = disk.arm(Rule::fail(extant_simdisk::Op::Read, EIO).nth(n).times(times));
         let answer = engine.apply(op);
         let is_hit = disk.hits(rule) > 0;
         disk.disarm_all();
@@ -115,7 +115,7 @@ impl Sweep {
             Err(fault) => {
                 assert!(!is_whole, "{told}: {fault}");
                 assert_eq!(fault.errno(), 30, "{told}: {fault}");
-                let more = Op::Mkdir { at: fsmodel::At::new("more"), mode: 0o755 };
+                let more = Op::Mkdir { at: extant_fsmodel::At::new("more"), mode: 0o755 };
                 assert_eq!(engine.apply(&more), Err(Errno(30)), "{told}");
                 self.aborted += 1;
             }
@@ -170,7 +170,7 @@ fn one_write_or_flush_fails() {
         let mut sweep = Sweep { runs: 0, aborted: 0 };
         for op in short_alphabet() {
             let expected = expected(&image, &op);
-            for what in [simdisk::Op::Write, simdisk::Op::Flush] {
+            for what in [extant_simdisk::Op::Write, extant_simdisk::Op::Flush] {
                 for effect in [Effect::Fail(EIO), Effect::FailAfter(EIO)] {
                     let mut n = 1;
                     while sweep.session(&image, &op, Rule::new(what, effect).nth(n), &expected) {

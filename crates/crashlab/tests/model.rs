@@ -6,11 +6,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use crashlab::Engine;
-use device::FileDevice;
-use fsmodel::{Generator, Kernel, Limits, Model, Options, Subject, compare};
-use volume::{New, OpenOptions, SetXattr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_crashlab::Engine;
+use extant_device::FileDevice;
+use extant_fsmodel::{Generator, Kernel, Limits, Model, Options, Subject, compare};
+use extant_volume::{New, OpenOptions, SetXattr, Volume, WriteOptions};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -19,7 +19,7 @@ fn number(name: &str, default: u64) -> u64 {
 fn make(path: &Path, options: &[&str]) {
     let name = path.to_str().unwrap();
     let args = ["-q", "-F", "-t", "ext4", "-b", "4096"].iter().chain(options).copied();
-    testkit::run("mke2fs", args.chain([name, "256M"]));
+    extant_testkit::run("mke2fs", args.chain([name, "256M"]));
 }
 
 fn engine(path: &Path) -> Engine {
@@ -27,7 +27,7 @@ fn engine(path: &Path) -> Engine {
 }
 
 fn against_the_model(features: &[&str], options: Options) {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, features);
     let mut engine = engine(&path);
@@ -45,7 +45,7 @@ fn against_the_model(features: &[&str], options: Options) {
     let report = report.unwrap_or_else(|difference| {
         // The shortest list of operations that shows it.
         let mut n = 0;
-        let least = fsmodel::shrink(&difference.ops, || {
+        let least = extant_fsmodel::shrink(&difference.ops, || {
             n += 1;
             let path = scratch.path().join(format!("again-{n}"));
             let _ = std::fs::remove_file(scratch.path().join(format!("again-{}", n - 1)));
@@ -57,7 +57,7 @@ fn against_the_model(features: &[&str], options: Options) {
     });
     println!("{report}");
     engine.close().unwrap();
-    crashlab::e2fsck_says(&path).unwrap();
+    extant_crashlab::e2fsck_says(&path).unwrap();
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn large_values() {
 /// knows.
 #[test]
 fn the_judge_knows_what_e2fsck_says_of_links_with_large_values() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &["-O", "ea_inode"]);
     let volume =
@@ -101,20 +101,20 @@ fn the_judge_knows_what_e2fsck_says_of_links_with_large_values() {
         volume.set_xattr(link.ino(), b"trusted.a", &[7; 9000], SetXattr::Any).unwrap();
     }
     volume.close().unwrap();
-    let said = testkit::command("e2fsck").arg("-fn").arg(&path).output().unwrap();
+    let said = extant_testkit::command("e2fsck").arg("-fn").arg(&path).output().unwrap();
     println!("{}", String::from_utf8_lossy(&said.stdout));
-    crashlab::e2fsck_says(&path).unwrap();
+    extant_crashlab::e2fsck_says(&path).unwrap();
 }
 
 /// Without times: which of them an operation sets is compared with the model.
 struct Timeless<S>(S);
 
 impl<S: Subject> Subject for Timeless<S> {
-    fn apply(&mut self, op: &fsmodel::Op) -> Result<(), fsmodel::Errno> {
+    fn apply(&mut self, op: &extant_fsmodel::Op) -> Result<(), extant_fsmodel::Errno> {
         self.0.apply(op)
     }
 
-    fn tree(&mut self) -> fsmodel::Tree {
+    fn tree(&mut self) -> extant_fsmodel::Tree {
         let mut tree = self.0.tree();
         tree.nodes.values_mut().for_each(|node| (node.atime, node.mtime) = (None, None));
         tree
@@ -123,17 +123,17 @@ impl<S: Subject> Subject for Timeless<S> {
 
 #[test]
 fn the_kernel_answers_the_same() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         println!("skipped: needs root and loop devices");
         return;
     }
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let (ours, theirs) = (scratch.path().join("ours"), scratch.path().join("theirs"));
     for path in [&ours, &theirs] {
         make(path, &["-O", "metadata_csum_seed,orphan_file"]);
     }
     let mut engine = Timeless(engine(&ours));
-    let mount = testkit::LoopMount::new(&theirs, "noatime").unwrap();
+    let mount = extant_testkit::LoopMount::new(&theirs, "noatime").unwrap();
     let mut kernel = Kernel::fresh(mount.path(), 0).unwrap();
     let options = Options { capabilities: false, ..Options::default() };
     let mut generator = Generator::new(number("EXTANT_SEED", 1), options);
@@ -142,10 +142,10 @@ fn the_kernel_answers_the_same() {
     drop(kernel);
     drop(mount);
     engine.0.close().unwrap();
-    testkit::e2fsck_clean(&ours);
+    extant_testkit::e2fsck_clean(&ours);
     let mut shown =
         Engine::open(Arc::new(FileDevice::open(&theirs, true).unwrap()), WriteOptions::default()).unwrap();
     assert!(!shown.tree().nodes.is_empty(), "what the kernel wrote opens");
     shown.close().unwrap();
-    testkit::e2fsck_clean(&theirs);
+    extant_testkit::e2fsck_clean(&theirs);
 }

@@ -2,7 +2,7 @@
 //! fails, for every n. Memory is as it was before the operation, or the journal is aborted; what is
 //! acknowledged later is on the disk. All of it: `cargo xtask sweep`.
 
-use crashlab::sweep::{Counts, Grid, Sweep, World};
+use extant_crashlab::sweep::{Counts, Grid, Sweep, World};
 
 /// Of all pairs of a case and a failure one in so many.
 const ONE_IN: u64 = 1500;

@@ -9,7 +9,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 use std::time::Instant;
 
-use device::{Device, FileDevice, Io};
+use extant_device::{Device, FileDevice, Io};
 
 /// Transfers of a batch.
 const BATCH: usize = 64;

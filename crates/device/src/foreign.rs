@@ -11,7 +11,7 @@
 //! 2. The first row that matches is the answer, so containers stand before what may lie inside them.
 //!
 //! ```
-//! use device::{Device, MemDevice, foreign};
+//! use extant_device::{Device, MemDevice, foreign};
 //! let device = MemDevice::new(1 << 20);
 //! device.write_at(0, b"QFI\xfb\0\0\0\x03").unwrap();
 //! let found = foreign::identify(&device).unwrap();

@@ -26,7 +26,7 @@
 //!    for; it is asked at the moment of the question, so that it follows what the parts learn.
 //!
 //! ```
-//! use device::{Device, MemDevice};
+//! use extant_device::{Device, MemDevice};
 //! let device = MemDevice::new(1 << 20);
 //! device.write_at(4096, b"hello").unwrap();
 //! let mut bytes = [0; 7];
@@ -140,8 +140,8 @@ impl DeviceFault {
 }
 
 /// Bytes that may have several holders, and are immutable meanwhile.
-pub use blocks::Block as SharedBytes;
-pub use blocks::{
+pub use extant_blocks::Block as SharedBytes;
+pub use extant_blocks::{
     Copies, ask_for, ask_for_block, ask_for_ends, ask_for_place, ask_for_start, ask_for_whole,
     ask_to_write_behind, make_room,
 };

@@ -11,7 +11,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
-use base::salted::Salted;
+use extant_base::salted::Salted;
 
 use crate::{Device, DeviceFault, SharedBytes, SharedParts, total_len};
 

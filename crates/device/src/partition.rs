@@ -21,7 +21,7 @@
 //! numbers as `sfdisk` shows them.
 //!
 //! ```
-//! use device::{MemDevice, partition::{PartitionFault, partitions}};
+//! use extant_device::{MemDevice, partition::{PartitionFault, partitions}};
 //! assert!(matches!(partitions(&MemDevice::new(1 << 20)), Err(PartitionFault::NoTable)));
 //! ```
 

@@ -8,7 +8,7 @@ use crate::{DeviceFault, SharedBytes, total_len};
 /// passed on, so that a device that keeps them need not count one more holder: a cache miss saved.
 ///
 /// ```
-/// use device::{Device, MemDevice, SharedBytes, SharedParts};
+/// use extant_device::{Device, MemDevice, SharedBytes, SharedParts};
 /// let mut parts = SharedParts::default();
 /// parts.begin(8192);
 /// parts.push(SharedBytes::copy_of(&[7; 4096]));

@@ -5,7 +5,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
-use device::{ComposeFault, Device, DeviceFault, FlushStats, Linear, MemDevice, Mirror, Stripe, Window};
+use extant_device::{
+    ComposeFault, Device, DeviceFault, FlushStats, Linear, MemDevice, Mirror, Stripe, Window,
+};
 use proptest::prelude::*;
 
 /// Memory that counts flushes, reports how long they take, and fails on request.

@@ -42,11 +42,11 @@ mod notes;
 mod shrink;
 mod way;
 
-use base::{Ino, Lblk, Malformed, Pblk, Place};
-use buffer::{Buffer, Hint, ReadFault};
-use ondisk::dirent::edit::Found;
-use ondisk::dirent::{DirBlockWriter, DirFormat, NAME_LEN_MAX};
-use ondisk::filetype::FileType;
+use extant_base::{Ino, Lblk, Malformed, Pblk, Place};
+use extant_buffer::{Buffer, Hint, ReadFault};
+use extant_ondisk::dirent::edit::Found;
+use extant_ondisk::dirent::{DirBlockWriter, DirFormat, NAME_LEN_MAX};
+use extant_ondisk::filetype::FileType;
 
 use crate::order::Hasher;
 use crate::{Dir, DirBlocks, Format, Kept};

@@ -11,12 +11,12 @@
 
 use std::ops::ControlFlow;
 
-use base::{Lblk, Malformed};
-use buffer::{Buffer, ReadFault};
-use ondisk::dirent::DirFormat;
-use ondisk::filetype::FileType;
-use ondisk::hash::{HashVersion, NameHash};
-use ondisk::htree::{DxEntries, DxRoot};
+use extant_base::{Lblk, Malformed};
+use extant_buffer::{Buffer, ReadFault};
+use extant_ondisk::dirent::DirFormat;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::hash::{HashVersion, NameHash};
+use extant_ondisk::htree::{DxEntries, DxRoot};
 
 use crate::list::{Run, Telling};
 use crate::order::{Hasher, Item, Source, tell_in_order};
@@ -178,8 +178,9 @@ impl Listing<'_, '_> {
                 if self.leaves_seen > self.blocks.len() {
                     let fact = Malformed::new("index block", "leaves are not repeated", entry.block.0);
                     let lblk = self.path.last().copied().unwrap_or_default();
-                    self.telling
-                        .fault(self.dir.placed(ReadFault::corrupt(base::Place::default(), fact), lblk));
+                    self.telling.fault(
+                        self.dir.placed(ReadFault::corrupt(extant_base::Place::default(), fact), lblk),
+                    );
                     return ControlFlow::Break(());
                 }
                 if at >= ahead_until {
@@ -195,7 +196,9 @@ impl Listing<'_, '_> {
         let lblk = self.path.last().copied().unwrap_or_default();
         let rule = |holds, rule| {
             let checked = Malformed::unless(holds, "index block", rule, child.0);
-            checked.map_err(|fact| self.dir.placed(ReadFault::corrupt(base::Place::default(), fact), lblk))
+            checked.map_err(|fact| {
+                self.dir.placed(ReadFault::corrupt(extant_base::Place::default(), fact), lblk)
+            })
         };
         rule(child.0 < self.blocks.len(), "child lies inside the directory")?;
         rule(!self.path.contains(&child), "child is not an ancestor")
@@ -255,7 +258,8 @@ impl Listing<'_, '_> {
             let fact =
                 Malformed::new("index block", "at most 2^20 names have one hash", self.held.len() as u64);
             let lblk = self.path.last().copied().unwrap_or_default();
-            self.telling.fault(self.dir.placed(ReadFault::corrupt(base::Place::default(), fact), lblk));
+            self.telling
+                .fault(self.dir.placed(ReadFault::corrupt(extant_base::Place::default(), fact), lblk));
             ready.append(&mut self.held);
             tell_in_order(ready, self.telling)?;
             return ControlFlow::Break(());

@@ -30,14 +30,14 @@ mod order;
 
 use std::ops::ControlFlow;
 
-use base::{Ino, Lblk};
-use buffer::{Buffer, ReadFault};
-use ondisk::dirent::{DirFormat, NAME_LEN_MAX};
-use ondisk::filetype::FileType;
-use ondisk::hash::{HashVersion, seed_words};
-use ondisk::htree::DxFormat;
-use ondisk::superblock::FLAG_UNSIGNED_HASH;
-use ondisk::{Features, Geometry, Superblock};
+use extant_base::{Ino, Lblk};
+use extant_buffer::{Buffer, ReadFault};
+use extant_ondisk::dirent::{DirFormat, NAME_LEN_MAX};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::hash::{HashVersion, seed_words};
+use extant_ondisk::htree::DxFormat;
+use extant_ondisk::superblock::FLAG_UNSIGNED_HASH;
+use extant_ondisk::{Features, Geometry, Superblock};
 
 use crate::indexed::NotByHash;
 use crate::list::Telling;
@@ -127,7 +127,7 @@ pub enum Kept<'a> {
     /// Blocks of entries below an index.
     Indexed(&'a dyn DirBlocks),
     /// Inside its inode.
-    Inline(&'a ondisk::inline_data::InlineDir<'a>),
+    Inline(&'a extant_ondisk::inline_data::InlineDir<'a>),
 }
 
 /// A directory to look into.

@@ -6,11 +6,11 @@
 
 use std::ops::ControlFlow;
 
-use base::{Ino, Lblk, Malformed, Place};
-use buffer::ReadFault;
-use ondisk::dirent::{DirFormat, Entry, min_rec_len};
-use ondisk::filetype::FileType;
-use ondisk::inline_data::InlineDir;
+use extant_base::{Ino, Lblk, Malformed, Place};
+use extant_buffer::ReadFault;
+use extant_ondisk::dirent::{DirFormat, Entry, min_rec_len};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inline_data::InlineDir;
 
 use crate::lookup::Ahead;
 use crate::{Cursor, Dir, DirBlocks, DirEntry};

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use base::{Ino, Lblk, Malformed, Place};
-use buffer::{Buffer, ReadFault};
-use ondisk::dirent::{DirFormat, Entry};
-use ondisk::htree::{Lookup, Step};
-use ondisk::inline_data::InlineDir;
+use extant_base::{Ino, Lblk, Malformed, Place};
+use extant_buffer::{Buffer, ReadFault};
+use extant_ondisk::dirent::{DirFormat, Entry};
+use extant_ondisk::htree::{Lookup, Step};
+use extant_ondisk::inline_data::InlineDir;
 
 use crate::fold::fold;
 use crate::{Dir, DirBlocks, Format};

@@ -15,12 +15,12 @@
 use std::collections::HashSet;
 use std::ops::{ControlFlow, Deref};
 
-use base::{Ino, Lblk, Malformed, Place};
-use buffer::{Buffer, ReadFault};
-use ondisk::dirent::{DirFormat, HEADER_LEN};
-use ondisk::filetype::FileType;
-use ondisk::hash::{HashVersion, NameHash, dirhash};
-use ondisk::inline_data::InlineDir;
+use extant_base::{Ino, Lblk, Malformed, Place};
+use extant_buffer::{Buffer, ReadFault};
+use extant_ondisk::dirent::{DirFormat, HEADER_LEN};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::hash::{HashVersion, NameHash, dirhash};
+use extant_ondisk::inline_data::InlineDir;
 
 use crate::fold::fold;
 use crate::list::{Run, Telling};
@@ -130,7 +130,7 @@ impl Dir<'_> {
     pub(crate) fn small_hasher(&self, format: &Format) -> Option<Hasher> {
         let version = format.default_hash.filter(|version| *version != HashVersion::SipHash)?;
         let is_keyed = self.casefold && self.encrypted;
-        let can_index = format.features.has_compat(ondisk::Features::DIR_INDEX);
+        let can_index = format.features.has_compat(extant_ondisk::Features::DIR_INDEX);
         (can_index && !is_keyed).then(|| self.hasher(format, version))
     }
 

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use base::{BlockSize, Pblk};
-use buffer::{Buffers, Kind, Owner};
-use device::{Device, MemDevice};
-use memory::Budget;
-use ondisk::dirent::{self, DirBlockWriter, min_rec_len};
-use ondisk::hash::dirhash;
-use ondisk::htree::{IndexPlan, RootInfo};
-use ondisk::inline_data::InlineDir;
+use extant_base::{BlockSize, Pblk};
+use extant_buffer::{Buffers, Kind, Owner};
+use extant_device::{Device, MemDevice};
+use extant_memory::Budget;
+use extant_ondisk::dirent::{self, DirBlockWriter, min_rec_len};
+use extant_ondisk::hash::dirhash;
+use extant_ondisk::htree::{IndexPlan, RootInfo};
+use extant_ondisk::inline_data::InlineDir;
 use proptest::prelude::*;
 
 use super::*;
@@ -49,7 +49,7 @@ impl Toy {
         &self,
         lblk: Lblk,
         kind: Kind,
-        verify: impl FnOnce(&[u8]) -> Result<(), base::Malformed>,
+        verify: impl FnOnce(&[u8]) -> Result<(), extant_base::Malformed>,
     ) -> Result<Option<Buffer>, ReadFault> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         if lblk.0 >= self.stored || self.holes.contains(&lblk.0) {
@@ -546,7 +546,7 @@ fn nothing_behind_the_end_is_read_ahead() {
     let format = format(false);
     let root = RootInfo { ino: INO, parent: PARENT, hash_code: 0, filetype: true };
     let entries =
-        [(0, 2), (1 << 28, 3)].map(|(hash, lblk)| ondisk::htree::DxEntry { hash, block: Lblk(lblk) });
+        [(0, 2), (1 << 28, 3)].map(|(hash, lblk)| extant_ondisk::htree::DxEntry { hash, block: Lblk(lblk) });
     let mut first = vec![0; BS.len()];
     format.index.encode_root(&root, 0, entries, &mut first);
     let leaf = block(false, false, &numbered(["name".to_owned()]));
@@ -567,7 +567,7 @@ proptest! {
         let root = RootInfo { ino: INO, parent: PARENT, hash_code: code, filetype: true };
         let mut blocks: Vec<_> = words.iter().enumerate().map(|(i, entries)| {
             let mut bytes = vec![0; BS.len()];
-            let entries = entries.iter().map(|&(hash, lblk)| ondisk::htree::DxEntry { hash: hash << 28, block: Lblk(lblk) });
+            let entries = entries.iter().map(|&(hash, lblk)| extant_ondisk::htree::DxEntry { hash: hash << 28, block: Lblk(lblk) });
             match i {
                 0 => format.index.encode_root(&root, levels, entries, &mut bytes),
                 i if i % 2 == 0 => format.index.encode_node(entries, &mut bytes),

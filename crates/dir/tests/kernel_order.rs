@@ -9,15 +9,15 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use base::{Ino, Lblk, Pblk};
-use buffer::{Buffer, Kind, Owner, ReadFault};
 use common::Image;
-use dir::{Cursor, Dir, DirBlocks, Format, Kept};
-use ondisk::dirent::verify_tail;
-use ondisk::inline_data::InlineDir;
-use ondisk::inode::{Inode, flags};
+use extant_base::{Ino, Lblk, Pblk};
+use extant_buffer::{Buffer, Kind, Owner, ReadFault};
+use extant_dir::{Cursor, Dir, DirBlocks, Format, Kept};
+use extant_ondisk::dirent::verify_tail;
+use extant_ondisk::inline_data::InlineDir;
+use extant_ondisk::inode::{Inode, flags};
+use extant_testkit::LoopMount;
 use rustix::fs::{Mode, OFlags, RawDir};
-use testkit::LoopMount;
 
 /// A name, its inode, and the position behind it.
 type Told = (Vec<u8>, u64, u64);
@@ -48,7 +48,7 @@ impl OnImage<'_> {
         &self,
         lblk: Lblk,
         kind: Kind,
-        verify: impl FnOnce(&[u8]) -> Result<(), base::Malformed>,
+        verify: impl FnOnce(&[u8]) -> Result<(), extant_base::Malformed>,
     ) -> Result<Option<Buffer>, ReadFault> {
         let Some(block) = self.blocks[lblk.0 as usize] else { return Ok(None) };
         self.image.buffers.get(block, Owner { kind, ino: self.ino }, verify).map(Some)
@@ -139,7 +139,7 @@ struct Case {
 
 #[test]
 fn listings_are_those_of_the_kernel() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         eprintln!("skipped: mounting needs root");
         return;
     }
@@ -155,10 +155,10 @@ fn listings_are_those_of_the_kernel() {
     ];
     for case in cases {
         let what = format!("{} of {} names, unsigned {}", case.hash, case.names.0, case.unsigned);
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let image = scratch.path().join("image");
         let image_name = image.to_str().unwrap();
-        testkit::run(
+        extant_testkit::run(
             "mke2fs",
             [
                 "-q",
@@ -175,9 +175,9 @@ fn listings_are_those_of_the_kernel() {
                 "96M",
             ],
         );
-        testkit::run("tune2fs", ["-E", &format!("hash_alg={}", case.hash), image_name]);
+        extant_testkit::run("tune2fs", ["-E", &format!("hash_alg={}", case.hash), image_name]);
         if case.unsigned {
-            testkit::run("debugfs", ["-w", "-R", "ssv flags 2", image_name]);
+            extant_testkit::run("debugfs", ["-w", "-R", "ssv flags 2", image_name]);
         }
         let (count, len) = case.names;
         let (inos, told);
@@ -224,13 +224,16 @@ fn listings_are_those_of_the_kernel() {
 
 #[test]
 fn inline_directories_are_listed_as_by_the_kernel() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         eprintln!("skipped: mounting needs root");
         return;
     }
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let image = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-O", "inline_data", image.to_str().unwrap(), "32M"]);
+    extant_testkit::run(
+        "mke2fs",
+        ["-q", "-F", "-t", "ext4", "-O", "inline_data", image.to_str().unwrap(), "32M"],
+    );
     let (inos, told);
     {
         let mount = LoopMount::new(&image, "rw").unwrap();
@@ -246,9 +249,9 @@ fn inline_directories_are_listed_as_by_the_kernel() {
     for (i, ino) in inos.into_iter().enumerate() {
         let (inode, bytes): (Inode, Vec<u8>) = image.inode(ino);
         assert!(inode.has_flag(flags::INLINE_DATA));
-        let attrs = ondisk::xattr::decode_ibody(&bytes[inode.xattr_offset()..]).unwrap();
+        let attrs = extant_ondisk::xattr::decode_ibody(&bytes[inode.xattr_offset()..]).unwrap();
         let value = attrs.iter().find_map(|stored| match stored.attr.value {
-            ondisk::xattr::AttrValue::Bytes(bytes) if stored.attr.name == b"data" => Some(bytes),
+            extant_ondisk::xattr::AttrValue::Bytes(bytes) if stored.attr.name == b"data" => Some(bytes),
             _ => None,
         });
         let inline = InlineDir::decode(&inode.block, value.unwrap_or(&[]), inode.size).unwrap();

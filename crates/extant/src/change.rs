@@ -14,9 +14,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::{Corrupt, Ino, Malformed, Place};
-use device::{Device, FileDevice};
-use volume::{
+use extant_base::{Corrupt, Ino, Malformed, Place};
+use extant_device::{Device, FileDevice};
+use extant_volume::{
     Cursor, Fault, FileType, Follow, InodeRef, New, OpenFault, OpenOptions, Refusal, Rename, SetAttr,
     SetXattr, Volume,
 };
@@ -497,7 +497,7 @@ impl FileSystem {
     /// Discards all free blocks, in runs of at least `min_bytes`, so that their space is released (fstrim).
     /// Earlier changes are made durable first. Returns the number of bytes; `None` if the device does not
     /// support it. For blocks that are freed from now on use
-    /// [`WriteOptions::discard`](volume::WriteOptions::discard).
+    /// [`WriteOptions::discard`](extant_volume::WriteOptions::discard).
     ///
     /// # Errors
     /// [`Refusal::ReadOnly`] when it is not open for writing; as [`sync`](Self::sync); a bitmap cannot be

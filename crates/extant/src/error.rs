@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use volume::{Fault, OpenFault, Refusal};
+use extant_volume::{Fault, OpenFault, Refusal};
 
 /// What went wrong, and where.
 #[derive(Debug, thiserror::Error)]

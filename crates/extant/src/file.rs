@@ -3,7 +3,7 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use volume::{Allocate, ErrorsTold, Fault, InodeRef, Refusal, Seek as Sought, SetAttr, Stat, Volume};
+use extant_volume::{Allocate, ErrorsTold, Fault, InodeRef, Refusal, Seek as Sought, SetAttr, Stat, Volume};
 
 use crate::error::fault_kind;
 

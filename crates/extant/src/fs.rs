@@ -7,9 +7,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::Ino;
-use device::{Device, FileDevice};
-use volume::{
+use extant_base::Ino;
+use extant_device::{Device, FileDevice};
+use extant_volume::{
     Attribute, Cursor, Fault, FileType, Follow, InodeRef, OpenFault, OpenOptions, Refusal, Stat, StatFs,
     Volume,
 };

@@ -214,23 +214,23 @@ pub mod walk;
 
 use std::path::Path;
 
-pub use base::{BlockSize, Corrupt, Ino};
-pub use device::{Device, DeviceFault, FileDevice, Io, MemDevice, Window};
 pub use error::Error;
-pub use file::{Durable, File};
-pub use fs::{DirEntry, FileSystem, ReadDir};
-pub use ondisk::time::Timestamp;
-pub use ondisk::{Features, Superblock};
-pub use volume::{
+pub use extant_base::{BlockSize, Corrupt, Ino};
+pub use extant_device::{Device, DeviceFault, FileDevice, Io, MemDevice, Window};
+pub use extant_ondisk::time::Timestamp;
+pub use extant_ondisk::{Features, Superblock};
+pub use extant_volume::{
     Acting, AllocStats, Allocate, Attribute, Batching, BySuperblock, Cursor, DataPath, DefaultOptions,
     ErrorsTold, Extent, ExtentPolicy, ExtentStats, Fault, FileType, FlushDelay, FlushMode, FlushSettings,
     Follow, Inode, InodeRef, MountGuard, New, OnError, OpenFault, OpenOptions, OrphanMode, Recovery, Refusal,
     Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs, TellWaiting, Volume, Waiting, WriteOptions,
 };
+pub use file::{Durable, File};
+pub use fs::{DirEntry, FileSystem, ReadDir};
 pub use walk::Walk;
 
 /// Inode flags by name and bit, as in [`Stat::flags`].
-pub use ondisk::inode::flags;
+pub use extant_ondisk::inode::flags;
 
 /// Opens an image file or block device for reading.
 ///

@@ -5,8 +5,8 @@
 
 use std::ops::ControlFlow;
 
-use base::Ino;
-use volume::{Cursor, Fault, FileType, Inode, Volume};
+use extant_base::Ino;
+use extant_volume::{Cursor, Fault, FileType, Inode, Volume};
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) fn piece(volume: &Volume, dir: &Inode, from: Cursor, len_min: usize) 
     // Positions behind the last name taken, and behind the one before it.
     let (mut last, mut before) = (from, from);
     let mut next = None;
-    let mut each = |entry: volume::DirEntry<'_>| {
+    let mut each = |entry: extant_volume::DirEntry<'_>| {
         // Names with one hash have one position. A listing that begins between them could repeat one or leave
         // one out, so it begins only where the position before and the one after are others.
         if piece.names.len() >= len_min && last != before && entry.next != last {

@@ -22,8 +22,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use base::Ino;
-use volume::{Fault, FileType, InodeRef, Stat, Volume};
+use extant_base::Ino;
+use extant_volume::{Fault, FileType, InodeRef, Stat, Volume};
 
 pub use contents::{Contents, Data, Loaded};
 use schedule::{Crew, Found, Key};

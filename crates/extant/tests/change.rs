@@ -138,7 +138,7 @@ fn an_open_file_outlives_its_name_and_is_seen_as_it_is() {
     fs.sync().unwrap();
     assert_eq!(free_bytes(), before + (3 << 20));
     fs.close().unwrap();
-    testkit::e2fsck_clean(&image);
+    extant_testkit::e2fsck_clean(&image);
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn a_walk_never_goes_round_in_circles() {
     let image = dir.path().join("a.img");
     example::build_image(&tree, &image);
     for request in ["link / /a/b/root", "link /a /a2"] {
-        testkit::run("debugfs", ["-w", "-R", request, image.to_str().unwrap()]);
+        extant_testkit::run("debugfs", ["-w", "-R", request, image.to_str().unwrap()]);
     }
     let fs = extant::open(&image).unwrap();
     for threads in [1, 4] {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use base::Ino;
-use memory::{Budget, Shrinker};
+use extant_base::Ino;
+use extant_memory::{Budget, Shrinker};
 use parking_lot::Mutex;
 
 use crate::events;

@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use base::{Lblk, Pblk};
+use extant_base::{Lblk, Pblk};
 
 /// The block behind the last one that a file can have: blocks are numbered from 0 to `END - 1`.
 pub const END: u32 = u32::MAX;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use base::{Ino, Lblk};
+use extant_base::{Ino, Lblk};
 use parking_lot::RwLock;
 
 use crate::cache::Shared;

@@ -16,7 +16,7 @@
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014, patch 3.
 
-use base::Lblk;
+use extant_base::Lblk;
 
 use crate::entry::{END, Entry, Status};
 use crate::inode::{Inode, State};

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use base::Ino;
+use extant_base::Ino;
 
 use crate::policy::Scan;
 

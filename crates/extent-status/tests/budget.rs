@@ -1,9 +1,9 @@
 //! A cache whose memory counts for a budget: it is charged, gives back when that runs short, and leaves
 //! nothing behind.
 
-use base::{Ino, Lblk};
-use extent_status::{Cache, Entry, Inode, Options, Policy, Status};
-use memory::Budget;
+use extant_base::{Ino, Lblk};
+use extant_extent_status::{Cache, Entry, Inode, Options, Policy, Status};
+use extant_memory::Budget;
 
 const LIMIT: usize = 4 << 20;
 /// A charge may lag by an unreported rest, and the sum by what threads hold back.
@@ -55,7 +55,7 @@ fn others_get_the_memory_in_bounded_steps() {
     for _ in 0..60 {
         budget.charge(64 << 10);
         let gone = entries - cache.count();
-        assert!(gone <= 2 * (memory::STEP_MIN as u64 / 24 + 128), "{gone} entries for one charge");
+        assert!(gone <= 2 * (extant_memory::STEP_MIN as u64 / 24 + 128), "{gone} entries for one charge");
         entries = cache.count();
     }
     assert!(budget.used() <= LIMIT + SLACK, "{budget:?}");

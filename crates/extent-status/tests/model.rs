@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 
-use base::{Ino, Lblk};
-use extent_status::{
+use extant_base::{Ino, Lblk};
+use extant_extent_status::{
     Allocation, Answer, Cache, Cached, END, Entry, Inode, Keep, Options, Policy, Settled, Source, Status,
 };
 use proptest::prelude::*;
@@ -286,7 +286,7 @@ impl Side {
                     return Effect::More;
                 };
                 assert_ne!(self.inode.cache(extent), Cached::Conflict);
-                let wrong = Entry { pblk: base::Pblk(extent.pblk.0 + 1), ..extent };
+                let wrong = Entry { pblk: extant_base::Pblk(extent.pblk.0 + 1), ..extent };
                 assert_eq!(self.inode.cache(wrong), Cached::Conflict);
                 Effect::More
             }

@@ -1,7 +1,7 @@
 //! What each policy keeps and gives, and how much it looks at for that.
 
-use base::{Ino, Lblk};
-use extent_status::{Allocation, Cache, Entry, Inode, Options, Policy, Status};
+use extant_base::{Ino, Lblk};
+use extant_extent_status::{Allocation, Cache, Entry, Inode, Options, Policy, Status};
 
 /// Those that keep the holes of delayed writes.
 const KEEPERS: [Policy; 6] =

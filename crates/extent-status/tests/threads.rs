@@ -4,8 +4,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use base::{Ino, Lblk};
-use extent_status::{Allocation, Answer, Cache, END, Entry, Inode, Keep, Options, Policy, Source, Status};
+use extant_base::{Ino, Lblk};
+use extant_extent_status::{
+    Allocation, Answer, Cache, END, Entry, Inode, Keep, Options, Policy, Source, Status,
+};
 
 const THREADS: u32 = 4;
 const INODES: u32 = 24;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
-use device::{Clock, Device, DeviceFault, MemDevice, Model, Modelled};
+use extant_device::{Clock, Device, DeviceFault, MemDevice, Model, Modelled};
 
 use super::*;
 

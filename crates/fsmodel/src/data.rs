@@ -30,8 +30,8 @@
 //!    look at the range. Blocks of 1 to 4 KiB, feature `huge_file`.
 //!
 //! ```
-//! use fsmodel::Errno;
-//! use fsmodel::data::{Answer, DataFs, Model, Op};
+//! use extant_fsmodel::Errno;
+//! use extant_fsmodel::data::{Answer, DataFs, Model, Op};
 //!
 //! let mut model = Model::default();
 //! model.apply(&Op::Create { file: 0 }).unwrap();

@@ -30,7 +30,7 @@
 //! 6. Linux 6.6 or newer: older kernels change the mode of a symlink where this one answers `EOPNOTSUPP`.
 //!
 //! ```
-//! use fsmodel::{At, Errno, Model, Op, Subject};
+//! use extant_fsmodel::{At, Errno, Model, Op, Subject};
 //!
 //! let mut model = Model::default();
 //! model.apply(&Op::Mkdir { at: At::new("d"), mode: 0o755 }).unwrap();

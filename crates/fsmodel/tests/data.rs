@@ -7,8 +7,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use fsmodel::data::{DataFs, Generator, Kernel, Limits, Model, Options, Rules, compare, shrink};
-use testkit::{LoopMount, e2fsck_clean, is_root, run, scratch};
+use extant_fsmodel::data::{DataFs, Generator, Kernel, Limits, Model, Options, Rules, compare, shrink};
+use extant_testkit::{LoopMount, e2fsck_clean, is_root, run, scratch};
 
 /// Parts of a test; the file system is mounted anew for each.
 const N_MOUNTS: u64 = 4;

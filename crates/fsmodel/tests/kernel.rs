@@ -5,11 +5,11 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use fsmodel::{
+use extant_fsmodel::{
     Generator, Kernel, Limits, Model, Options, Rng, Subject, compare, diff, replay, short_alphabet,
     short_sequences, short_setup, shrink,
 };
-use testkit::{LoopMount, e2fsck_clean, is_root, run, scratch};
+use extant_testkit::{LoopMount, e2fsck_clean, is_root, run, scratch};
 
 const N_OPS_CI: u64 = 20_000;
 

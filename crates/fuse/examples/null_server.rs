@@ -11,9 +11,9 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use base::Ino;
-use fuse::{Errno, MountOptions, Mounted, Name, Serve, Threads};
-use volume::{Cursor, FileType, Seek, Stat, StatFs};
+use extant_base::Ino;
+use extant_fuse::{Errno, MountOptions, Mounted, Name, Serve, Threads};
+use extant_volume::{Cursor, FileType, Seek, Stat, StatFs};
 
 const FILE: Ino = Ino(11);
 const FILE_NAME: &[u8] = b"zeros";
@@ -134,7 +134,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let handle = signals.handle();
     let watcher = std::thread::spawn(move || {
         if signals.forever().next().is_some() {
-            let _ = fuse::unmount(&dir, true);
+            let _ = extant_fuse::unmount(&dir, true);
         }
     });
     mounted.serve()?;

@@ -10,9 +10,9 @@
 
 use std::ops::Range;
 
-use ondisk::inode::flags;
+use extant_ondisk::inode::flags;
+use extant_volume::{LABEL_MAX, SetAttr, Shutdown, Stat};
 use rustix::ioctl::opcode;
-use volume::{LABEL_MAX, SetAttr, Shutdown, Stat};
 
 use crate::Errno;
 
@@ -218,8 +218,8 @@ fn inode_flags(extended_flags: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use base::Ino;
-    use volume::FileType;
+    use extant_base::Ino;
+    use extant_volume::FileType;
 
     use super::*;
 

@@ -56,8 +56,9 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use base::Ino;
 use drops::Drops;
+use extant_base::Ino;
+use extant_volume::{Cursor, FileType, New, Permit, Seek, SetAttr, Stat};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
@@ -67,7 +68,6 @@ use fuser::{
 use late::Late;
 use lookups::Lookups;
 pub use mounted::{Mounted, Threads};
-use volume::{Cursor, FileType, New, Permit, Seek, SetAttr, Stat};
 
 use crate::listing::{Listings, Want};
 use crate::mounting::MountOptions;

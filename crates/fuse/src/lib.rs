@@ -13,7 +13,7 @@
 //! 1. [`Serve`] has no word of FUSE in it, [`fuser_transport`] none of ext4 but the root's number: either can
 //!    be replaced.
 //! 2. A volume that is open for reading is never written: changes are refused with EROFS. One that is open
-//!    for writing is opened with [`volume::WriteOptions::keeps_set_id`]: the kernel knows which writers keep
+//!    for writing is opened with [`extant_volume::WriteOptions::keeps_set_id`]: the kernel knows which writers keep
 //!    those bits.
 //! 3. Damage of the image is an error of the one request that meets it, and goes to the server's report.
 //! 4. A volume that is open for writing ends with [`Server::close`]; without, it is as after a power cut.
@@ -21,8 +21,8 @@
 //! ```no_run
 //! use std::sync::Arc;
 //!
-//! use fuse::{MountOptions, Mounted, Server, Threads};
-//! # fn volume() -> volume::Volume { unimplemented!() }
+//! use extant_fuse::{MountOptions, Mounted, Server, Threads};
+//! # fn volume() -> extant_volume::Volume { unimplemented!() }
 //! let server = Arc::new(Server::new(volume(), Box::new(|damage| eprintln!("{damage}"))));
 //! let options = MountOptions::new("a.img");
 //! let mounted = Mounted::new(Arc::clone(&server), "/mnt".as_ref(), &options, Threads::default())?;

@@ -23,8 +23,8 @@ use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::Ino;
-use volume::{Cursor, FileType};
+use extant_base::Ino;
+use extant_volume::{Cursor, FileType};
 
 use crate::{Errno, Name, Serve};
 
@@ -243,7 +243,7 @@ fn gather(serve: &dyn Serve, dir: Ino, from: Cursor, want: Want, names_max: usiz
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use volume::{Seek, Stat, StatFs};
+    use extant_volume::{Seek, Stat, StatFs};
 
     use super::*;
 

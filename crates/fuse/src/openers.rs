@@ -3,14 +3,14 @@
 //! Where the kernel reports opens and closes, each open file gets an error once, as with any file system.
 //! Where it does not, which saves two requests per file, each process does, and later ones too.
 //!
-//! Does **not** own: the errors (see [`volume::Volume::fsync_as`]).
+//! Does **not** own: the errors (see [`extant_volume::Volume::fsync_as`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::Ino;
-use volume::{ErrorsTold, Fault, Volume};
+use extant_base::Ino;
+use extant_volume::{ErrorsTold, Fault, Volume};
 
 /// The most processes that are remembered; beyond that some get an error again.
 const PROCESSES_MAX: usize = 4096;

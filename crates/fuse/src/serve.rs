@@ -5,8 +5,8 @@ use std::ops::{ControlFlow, Range};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use base::Ino;
-use volume::{
+use extant_base::Ino;
+use extant_volume::{
     Allocate, Cursor, FileType, New, Permit, Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs,
 };
 

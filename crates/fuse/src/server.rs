@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use base::Ino;
 use extant::spelled::{self, Meaning};
-use ondisk::Features;
-use ondisk::inode::flags;
-use volume::{
+use extant_base::Ino;
+use extant_ondisk::Features;
+use extant_ondisk::inode::flags;
+use extant_volume::{
     Allocate, Cursor, Fault, FileType, Inode, InodeRef, New, Permit, Refusal, Rename, Seek, SetAttr,
     SetXattr, Shutdown, Stat, StatFs, Volume,
 };
@@ -192,7 +192,7 @@ impl Server {
             Meaning::Nothing => Ok(None),
             Meaning::Listed => {
                 let mut found = None;
-                let mut each = |entry: volume::DirEntry<'_>| {
+                let mut each = |entry: extant_volume::DirEntry<'_>| {
                     if *spelled::spell(entry.name) == *name {
                         found = Some(entry.name.to_vec().into());
                         return ControlFlow::Break(());
@@ -367,7 +367,7 @@ impl Serve for Server {
         self.ask(|volume| {
             let dir = volume.inode(dir)?;
             let encrypted = dir.has_flag(flags::ENCRYPT);
-            let mut pass_on = |entry: volume::DirEntry<'_>| {
+            let mut pass_on = |entry: extant_volume::DirEntry<'_>| {
                 let name = if encrypted { spelled::spell(entry.name) } else { entry.name.into() };
                 each(Name { ino: entry.ino, kind: entry.kind, name: &name, next: entry.next })
             };
@@ -545,8 +545,8 @@ impl Serve for Server {
 mod tests {
     use std::sync::Arc;
 
-    use device::FileDevice;
-    use volume::OpenOptions;
+    use extant_device::FileDevice;
+    use extant_volume::OpenOptions;
 
     use super::*;
 
@@ -557,10 +557,10 @@ mod tests {
         std::fs::write(tree.join("enc").join(plain), "secret").unwrap();
         std::fs::write(tree.join("enc/b~"), "secret").unwrap();
         let features = ["-q", "-t", "ext4", "-O", "encrypt,^metadata_csum", "-d"];
-        let mut command = testkit::command("mke2fs");
+        let mut command = extant_testkit::command("mke2fs");
         let made = command.args(features).arg(&tree).arg(&image).arg("8M").output().unwrap();
         assert!(made.status.success(), "{made:?}");
-        let mut command = testkit::command("debugfs");
+        let mut command = extant_testkit::command("debugfs");
         let flagged = command.args(["-w", "-R", "sif /enc flags 0x80800"]).arg(&image).output().unwrap();
         assert!(flagged.status.success(), "{flagged:?}");
         let mut bytes = std::fs::read(&image).unwrap();
@@ -584,7 +584,7 @@ mod tests {
     fn names_of_encrypted_directories_can_be_listed_and_asked_for() {
         let every: Vec<u8> = (0..=254).collect();
         for cipher in [&b"a/b\0%"[..], &every[1..=100], &every[..189], &every] {
-            let scratch = testkit::scratch();
+            let scratch = extant_testkit::scratch();
             let plain = "N".repeat(cipher.len());
             let server = server(scratch.path(), &plain, cipher);
             let enc = server.lookup(Ino::ROOT, b"enc").unwrap().unwrap().ino;

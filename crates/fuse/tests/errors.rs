@@ -9,11 +9,11 @@ use std::io::{Error, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use device::FileDevice;
-use fuse::{MountOptions, Mounted, Server, Threads};
-use simdisk::{EIO, Faulty, Op, Rule};
-use testkit::{e2fsck_clean, is_root, run, scratch};
-use volume::{OpenOptions, Volume};
+use extant_device::FileDevice;
+use extant_fuse::{MountOptions, Mounted, Server, Threads};
+use extant_simdisk::{EIO, Faulty, Op, Rule};
+use extant_testkit::{e2fsck_clean, is_root, run, scratch};
+use extant_volume::{OpenOptions, Volume};
 
 /// Runs `test` on a mount of a new file system, and the disk that it is on.
 fn on_mount(tells_opens: bool, test: impl FnOnce(&Path, &Faulty<FileDevice>) + std::panic::UnwindSafe) {
@@ -39,7 +39,7 @@ fn on_mount(tells_opens: bool, test: impl FnOnce(&Path, &Faulty<FileDevice>) + s
     let tested = std::panic::catch_unwind(|| test(&mnt, &disk_of_test));
     // A process that another test starts has our files open until it is another program.
     let mut tries = 0;
-    while let Err(fault) = fuse::unmount(&mnt, tested.is_err()) {
+    while let Err(fault) = extant_fuse::unmount(&mnt, tested.is_err()) {
         tries += 1;
         assert!(tries < 100, "{fault}");
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -87,7 +87,7 @@ fn each_process_is_told_once() {
             scope.spawn(|| other.sync_all().unwrap());
         });
         writer.sync_all().unwrap();
-        let sync = || testkit::command("sync").arg(dir.join("file")).output().unwrap();
+        let sync = || extant_testkit::command("sync").arg(dir.join("file")).output().unwrap();
         // Each run is a process of its own.
         for _ in 0..2 {
             assert!(!sync().status.success());

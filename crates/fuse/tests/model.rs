@@ -8,11 +8,11 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-use device::FileDevice;
-use fsmodel::{Errno, Generator, Kernel, Limits, Model, Op, Options, Subject, Tree, compare, shrink};
-use fuse::{MountOptions, Mounted, Server, Threads};
-use testkit::{e2fsck_clean, is_root, run, scratch};
-use volume::{OpenOptions, Volume};
+use extant_device::FileDevice;
+use extant_fsmodel::{Errno, Generator, Kernel, Limits, Model, Op, Options, Subject, Tree, compare, shrink};
+use extant_fuse::{MountOptions, Mounted, Server, Threads};
+use extant_testkit::{e2fsck_clean, is_root, run, scratch};
+use extant_volume::{OpenOptions, Volume};
 
 const N_OPS_CI: u64 = 20_000;
 
@@ -53,7 +53,7 @@ fn on_mount(features: &str, limits: Limits, test: impl FnOnce(&Path) + std::pani
     let mounted = Mounted::new(Arc::clone(&server), &mnt, &options, Threads::default()).unwrap();
     let serving = std::thread::spawn(move || mounted.serve());
     let tested = std::panic::catch_unwind(|| test(&mnt));
-    fuse::unmount(&mnt, tested.is_err()).unwrap();
+    extant_fuse::unmount(&mnt, tested.is_err()).unwrap();
     serving.join().unwrap().unwrap();
     server.close().unwrap();
     if let Err(panic) = tested {

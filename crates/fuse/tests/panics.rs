@@ -3,17 +3,17 @@
 
 use std::sync::{Arc, Mutex};
 
-use base::Ino;
-use device::FileDevice;
-use fuse::{Errno, Opener, Serve, Server};
-use simdisk::{Effect, Faulty, Op, Rule};
-use volume::{New, OpenOptions, Volume};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_fuse::{Errno, Opener, Serve, Server};
+use extant_simdisk::{Effect, Faulty, Op, Rule};
+use extant_volume::{New, OpenOptions, Volume};
 
 #[test]
 fn a_request_that_panics_is_answered_and_nothing_is_written_after_it() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let image = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "16M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "16M"]);
     let disk = Arc::new(Faulty::new(FileDevice::open(&image, true).unwrap()));
     let volume = Volume::open(disk.clone(), &OpenOptions::default()).unwrap();
     let reports = Arc::new(Mutex::new(Vec::new()));
@@ -40,8 +40,8 @@ fn a_request_that_panics_is_answered_and_nothing_is_written_after_it() {
         .unwrap()
         .close()
         .unwrap();
-    testkit::e2fsck_clean(&image);
-    let found = testkit::command("debugfs").args(["-R", "ls -p /"]).arg(&image).output().unwrap();
+    extant_testkit::e2fsck_clean(&image);
+    let found = extant_testkit::command("debugfs").args(["-R", "ls -p /"]).arg(&image).output().unwrap();
     let names = String::from_utf8_lossy(&found.stdout).into_owned();
     assert!(names.contains("synced") && !names.contains("after"), "{names}");
 }

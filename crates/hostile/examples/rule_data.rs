@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use device::{Device, MemDevice};
-use hostile::Mutator;
+use extant_device::{Device, MemDevice};
+use extant_hostile::Mutator;
 use serde_json::{Value, json};
 
 /// A way to break a rule.
@@ -47,7 +47,8 @@ fn main() {
         for (offset, before) in &damage.undo {
             devices[at].write_at(*offset as u64, &bytes[*offset..offset + before.len()]).expect("inside");
         }
-        let report = check::check(&devices[at], &check::Options::default()).expect("memory can be read");
+        let report =
+            extant_check::check(&devices[at], &extant_check::Options::default()).expect("memory can be read");
         let findings = report.counts.values().sum::<u64>() as usize;
         for finding in &report.findings {
             let known = found.get(finding.rule.code).map_or(usize::MAX, |broken| broken.cost);
@@ -77,8 +78,8 @@ fn main() {
     }
     for (name, bytes) in crafted {
         let sound = images.iter().find(|(known, _)| known == name).expect("an image").1.sound();
-        let report =
-            check::check(&device_of(&bytes), &check::Options::default()).expect("memory can be read");
+        let report = extant_check::check(&device_of(&bytes), &extant_check::Options::default())
+            .expect("memory can be read");
         for finding in &report.findings {
             let edits = runs(sound, &bytes, 0..bytes.len());
             found.entry(finding.rule.code).or_insert(Broken { image: name.to_owned(), edits, cost: 0 });
@@ -95,7 +96,7 @@ fn main() {
     let text = serde_json::to_string_pretty(&rules).expect("plain values") + "\n";
     std::fs::write(dir.join("rules.json"), text).expect("the table is written");
     let missing: Vec<&str> =
-        check::rules::all().map(|rule| rule.code).filter(|code| !found.contains_key(code)).collect();
+        extant_check::rules::all().map(|rule| rule.code).filter(|code| !found.contains_key(code)).collect();
     println!("{} rules broken in {seed} rounds; not: {}", found.len(), missing.join(" "));
 }
 
@@ -113,21 +114,25 @@ fn from_the_kernel() -> Vec<(String, Mutator)> {
         "htree-1k",
         "quota-by-mke2fs",
     ];
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         return Vec::new();
     }
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let wanted: Vec<_> =
-        testkit::matrix::recipes().into_iter().filter(|recipe| NAMES.contains(&recipe.name)).collect();
-    let built = testkit::matrix::build_all(&wanted, dir.path(), 1);
+        extant_testkit::matrix::recipes().into_iter().filter(|recipe| NAMES.contains(&recipe.name)).collect();
+    let built = extant_testkit::matrix::build_all(&wanted, dir.path(), 1);
     let built = built.into_iter().filter_map(|outcome| outcome.built.ok());
     built
         .map(|built| {
             // Metadata only: the contents of files would make the images large.
             let bare = dir.path().join("bare.img");
             let _ = std::fs::remove_file(&bare);
-            let made =
-                testkit::command("e2image").arg("-r").arg(&built.image).arg(&bare).output().expect("e2image");
+            let made = extant_testkit::command("e2image")
+                .arg("-r")
+                .arg(&built.image)
+                .arg(&bare)
+                .output()
+                .expect("e2image");
             assert!(made.status.success(), "{}: {}", built.name, String::from_utf8_lossy(&made.stderr));
             (built.name.to_owned(), Mutator::new(std::fs::read(&bare).expect("an image")))
         })
@@ -141,7 +146,7 @@ fn device_of(bytes: &[u8]) -> MemDevice {
 }
 
 /// The bytes that differ, in runs.
-fn edits(sound: &[u8], damaged: &[u8], damage: &hostile::Damage) -> Vec<(usize, Vec<u8>)> {
+fn edits(sound: &[u8], damaged: &[u8], damage: &extant_hostile::Damage) -> Vec<(usize, Vec<u8>)> {
     let mut places: Vec<usize> = Vec::new();
     for (offset, before) in &damage.undo {
         places.extend((*offset..offset + before.len()).filter(|at| sound[*at] != damaged[*at]));

@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         let given = at.and_then(|at| args.get(at + 1));
         given.map_or(default, |given| given.parse().unwrap_or_else(|_| panic!("{name} wants a number")))
     };
-    let what = hostile::Soak {
+    let what = extant_hostile::Soak {
         first_seed: value("--seed", 1_000_000),
         rounds: value("--rounds", u64::MAX),
         time_max: Duration::from_secs(value("--seconds", 60)),
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         round_max: Duration::from_secs(2),
         changes: args.iter().any(|arg| arg == "--changes"),
     };
-    let soaked = hostile::soak(&images::all(), what);
+    let soaked = extant_hostile::soak(&images::all(), what);
     println!(
         "rounds {} (seeds from {}), opened {}, damage found in {}, changes {}, worse after them {}, slowest {:?}, failures {}",
         soaked.rounds,

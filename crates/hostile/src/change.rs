@@ -5,12 +5,14 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::Ino;
-use device::{Device, DeviceFault, MemDevice};
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
-use ondisk::time::Timestamp;
-use volume::{Allocate, Cursor, Fault, New, OpenOptions, Rename, SetAttr, SetXattr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::{Device, DeviceFault, MemDevice};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
+use extant_ondisk::time::Timestamp;
+use extant_volume::{
+    Allocate, Cursor, Fault, New, OpenOptions, Rename, SetAttr, SetXattr, Volume, WriteOptions,
+};
 
 use crate::Rng;
 
@@ -37,7 +39,7 @@ pub fn change(device: Arc<dyn Device>, seed: u64) -> Changed {
     let mut changed = Changed::default();
     let write = WriteOptions {
         no_committer: true,
-        errors: Some(volume::OnError::Continue),
+        errors: Some(extant_volume::OnError::Continue),
         ..WriteOptions::default()
     };
     let options = OpenOptions { cache_bytes: 8 << 20, write, ..OpenOptions::default() };
@@ -68,7 +70,7 @@ fn list(volume: &Volume, dir: Ino) -> Vec<Named> {
     if inode.kind() != FileType::Directory {
         return found;
     }
-    let mut each = |entry: volume::DirEntry<'_>| {
+    let mut each = |entry: extant_volume::DirEntry<'_>| {
         if entry.name != b"." && entry.name != b".." {
             found.push(Named { dir, name: entry.name.to_vec(), ino: entry.ino });
         }

@@ -5,10 +5,10 @@ use std::num::NonZero;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::Ino;
-use device::Device;
-use ondisk::filetype::FileType;
-use volume::{Cursor, Follow, Inode, OpenOptions, Seek, Volume};
+use extant_base::Ino;
+use extant_device::Device;
+use extant_ondisk::filetype::FileType;
+use extant_volume::{Cursor, Follow, Inode, OpenOptions, Seek, Volume};
 
 /// Limit of directories, entries and extents: a damaged image may claim billions.
 const BUDGET: usize = 20_000;
@@ -119,8 +119,9 @@ fn look(volume: &Volume, inode: &Inode, left: &mut usize, walked: &mut Walked) {
 /// Runs the checker over the image with one thread. Returns the codes of the errors that it found, none for a
 /// sound image; `None` when it cannot be opened.
 pub fn verify(device: &dyn Device) -> Option<Vec<&'static str>> {
-    let options = check::Options { threads: NonZero::new(1), ..check::Options::default() };
-    let report = check::check(device, &options).ok().filter(|report| report.opened)?;
-    let errors = report.findings.iter().filter(|finding| finding.rule.severity != check::Severity::Note);
+    let options = extant_check::Options { threads: NonZero::new(1), ..extant_check::Options::default() };
+    let report = extant_check::check(device, &options).ok().filter(|report| report.opened)?;
+    let errors =
+        report.findings.iter().filter(|finding| finding.rule.severity != extant_check::Severity::Note);
     Some(errors.map(|finding| finding.rule.code).collect())
 }

@@ -1,7 +1,7 @@
 //! Seeded damage: a few changed fields in metadata, checksums made right mostly, so that the damage gets past
 //! them.
 
-use ondisk::Superblock;
+use extant_ondisk::Superblock;
 
 use crate::seal::superblock_of;
 use crate::{Region, Rng, map, seal};

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use base::{Group, Ino, Lblk, Pblk};
-use buffer::Buffers;
-use device::MemDevice;
-use mapping::{FileMap, Holds};
-use memory::Budget;
-use ondisk::filetype::FileType;
-use ondisk::inode::{flags, inode_seed};
-use ondisk::{Features, superblock};
-use volume::{OpenOptions, Volume};
+use extant_base::{Group, Ino, Lblk, Pblk};
+use extant_buffer::Buffers;
+use extant_device::MemDevice;
+use extant_mapping::{FileMap, Holds};
+use extant_memory::Budget;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{flags, inode_seed};
+use extant_ondisk::{Features, superblock};
+use extant_volume::{OpenOptions, Volume};
 
 /// What covers a region with a checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,8 +57,8 @@ pub struct Region {
 #[must_use]
 pub fn map(image: &[u8], log_blocks: u32) -> Vec<Region> {
     let device = MemDevice::new(image.len() as u64);
-    device::Device::write_at(&device, 0, image).expect("the image fits the memory made for it");
-    let device: Arc<dyn device::Device> = Arc::new(device);
+    extant_device::Device::write_at(&device, 0, image).expect("the image fits the memory made for it");
+    let device: Arc<dyn extant_device::Device> = Arc::new(device);
     let options = OpenOptions { no_recovery: true, ..OpenOptions::default() };
     let volume = Volume::open_read_only(Arc::clone(&device), &options).expect("a sound image opens");
     let (sb, geometry) = (volume.superblock(), volume.geometry());
@@ -71,7 +71,7 @@ pub fn map(image: &[u8], log_blocks: u32) -> Vec<Region> {
         let (place, at) = geometry.descriptor_place(group);
         let offset = place.0 as usize * bs.len() + at;
         found.push(Region { offset, len: geometry.desc_size, sealed: Sealed::Descriptor(group) });
-        let desc = ondisk::group_desc::GroupDesc::decode(&image[offset..offset + geometry.desc_size]);
+        let desc = extant_ondisk::group_desc::GroupDesc::decode(&image[offset..offset + geometry.desc_size]);
         let desc = desc.expect("a sound image has sound descriptors");
         found.push(block(Pblk(desc.block_bitmap), Sealed::BlockBitmap(group)));
         found.push(block(Pblk(desc.inode_bitmap), Sealed::InodeBitmap(group)));
@@ -103,7 +103,7 @@ pub fn map(image: &[u8], log_blocks: u32) -> Vec<Region> {
             if !is_dir && !is_log {
                 continue;
             }
-            let index = ondisk::htree::DxFormat::new(bs, &sb.features);
+            let index = extant_ondisk::htree::DxFormat::new(bs, &sb.features);
             let data = tree.walk(&buffers, Lblk(0), &mut |piece| {
                 let Holds::Written(first) = piece.holds else { return Some(()) };
                 for at in 0..piece.len {

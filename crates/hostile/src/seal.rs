@@ -1,10 +1,10 @@
 //! Makes checksums right again after bytes were changed.
 
-use base::{BlockSize, Group};
-use jbd2_format::Superblock as LogSuperblock;
-use ondisk::group_desc::{ChecksumRule, GroupDesc};
-use ondisk::inode::inode_seed;
-use ondisk::{Geometry, Superblock, bitmap, dirent, extent, htree, superblock, xattr};
+use extant_base::{BlockSize, Group};
+use extant_jbd2_format::Superblock as LogSuperblock;
+use extant_ondisk::group_desc::{ChecksumRule, GroupDesc};
+use extant_ondisk::inode::inode_seed;
+use extant_ondisk::{Geometry, Superblock, bitmap, dirent, extent, htree, superblock, xattr};
 
 use crate::{Region, Sealed};
 
@@ -19,7 +19,7 @@ pub fn seal(image: &mut [u8], sb: &Superblock, region: &Region) {
     match region.sealed {
         Sealed::Superblock if csum => {
             let covered = &image[range.start..range.end - 4];
-            let sum = base::checksum::crc32c(!0, covered);
+            let sum = extant_base::checksum::crc32c(!0, covered);
             image[range.end - 4..range.end].copy_from_slice(&sum.to_le_bytes());
         }
         Sealed::Descriptor(group) => ChecksumRule::of(sb).seal(group.0, &mut image[range]),
@@ -35,7 +35,7 @@ pub fn seal(image: &mut [u8], sb: &Superblock, region: &Region) {
         Sealed::Inode(ino) if csum => {
             let bytes = &mut image[range];
             let generation = u32::from_le_bytes([bytes[0x64], bytes[0x65], bytes[0x66], bytes[0x67]]);
-            ondisk::inode::seal(bytes, inode_seed(sb.fs_seed(), ino, generation));
+            extant_ondisk::inode::seal(bytes, inode_seed(sb.fs_seed(), ino, generation));
         }
         Sealed::ExtentNode(seed) if csum => {
             // Where the checksum stands depends on a field that may be damaged.

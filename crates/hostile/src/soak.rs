@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use device::{Device, MemDevice};
+use extant_device::{Device, MemDevice};
 
 use crate::change::Restorable;
 use crate::{Mutator, change, verify, walk};

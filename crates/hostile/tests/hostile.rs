@@ -12,16 +12,16 @@ fn twenty_thousand_damaged_images_neither_panic_nor_hang() {
     let images = images::all();
     // Sound images open, and the checker says so: the damage is what is found below.
     for (name, mutator) in &images {
-        let device = device::MemDevice::new(mutator.sound().len() as u64);
-        device::Device::write_at(&device, 0, mutator.sound()).unwrap();
-        let report = check::check(&device, &check::Options::default()).unwrap();
+        let device = extant_device::MemDevice::new(mutator.sound().len() as u64);
+        extant_device::Device::write_at(&device, 0, mutator.sound()).unwrap();
+        let report = extant_check::check(&device, &extant_check::Options::default()).unwrap();
         assert!(report.clean() && report.opened, "{name}: {:#?}", report.findings);
-        let walked = hostile::walk(std::sync::Arc::new(device));
+        let walked = extant_hostile::walk(std::sync::Arc::new(device));
         assert!(walked.opened && walked.errors == 0 && walked.entries > 150, "{name}: {walked:?}");
     }
-    let soaked = hostile::soak(
+    let soaked = extant_hostile::soak(
         &images,
-        hostile::Soak {
+        extant_hostile::Soak {
             first_seed: 1,
             rounds: 20_000,
             time_max: Duration::from_secs(600),
@@ -42,9 +42,9 @@ fn twenty_thousand_damaged_images_neither_panic_nor_hang() {
 #[test]
 fn changing_damaged_images_neither_panics_nor_hangs() {
     let images = images::all();
-    let soaked = hostile::soak(
+    let soaked = extant_hostile::soak(
         &images,
-        hostile::Soak {
+        extant_hostile::Soak {
             first_seed: 1,
             rounds: 4_000,
             time_max: Duration::from_secs(300),

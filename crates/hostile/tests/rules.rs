@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use device::{Device, MemDevice};
+use extant_device::{Device, MemDevice};
 use serde_json::Value;
 
 /// Rules without an image, and why.
@@ -40,11 +40,11 @@ fn each_rule_has_an_image_that_breaks_it() {
         }
         let device = MemDevice::new(bytes.len() as u64);
         device.write_at(0, &bytes).unwrap();
-        let report = check::check(&device, &check::Options::default()).unwrap();
+        let report = extant_check::check(&device, &extant_check::Options::default()).unwrap();
         assert!(report.counts.contains_key(code.as_str()), "{code}: {:#?}", report.counts);
     }
     let without: Vec<&str> =
-        check::rules::all().map(|rule| rule.code).filter(|code| !table.contains_key(*code)).collect();
+        extant_check::rules::all().map(|rule| rule.code).filter(|code| !table.contains_key(*code)).collect();
     let known: Vec<&str> = WITHOUT.iter().map(|(code, _)| *code).collect();
     let new: Vec<&&str> = without.iter().filter(|code| !known.contains(code)).collect();
     assert!(new.is_empty(), "rules without an image in testdata/rules: {new:?}");

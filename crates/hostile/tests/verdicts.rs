@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hostile::{Region, Sealed};
-use testkit::{command, corrupt, scratch};
+use extant_hostile::{Region, Sealed};
+use extant_testkit::{command, corrupt, scratch};
 
 const THREADS: usize = 2;
 
@@ -49,7 +49,7 @@ fn the_verdict_is_e2fscks_in_98_of_100_cases() {
                     let sealed = !case.is_multiple_of(4);
                     if sealed {
                         let region = region_of(mutator, mutation);
-                        hostile::seal(&mut bytes, mutator.superblock(), &region);
+                        extant_hostile::seal(&mut bytes, mutator.superblock(), &region);
                     }
                     std::fs::write(&path, &bytes).unwrap();
                     // Some damage makes e2fsck run in circles.
@@ -64,8 +64,8 @@ fn the_verdict_is_e2fscks_in_98_of_100_cases() {
                     let theirs = judged.status.code() == Some(0) && !turned;
                     backups
                         .fetch_add(usize::from(judged.status.code() == Some(0) && turned), Ordering::Relaxed);
-                    let device = device::FileDevice::open(&path, false).unwrap();
-                    let report = check::check(&device, &check::Options::default()).unwrap();
+                    let device = extant_device::FileDevice::open(&path, false).unwrap();
+                    let report = extant_check::check(&device, &extant_check::Options::default()).unwrap();
                     let ours = report.opened && report.clean();
                     damaged.fetch_add(usize::from(!theirs), Ordering::Relaxed);
                     if ours != theirs {
@@ -121,7 +121,7 @@ fn label(region: &Region) -> corrupt::Region {
 }
 
 /// The region that a mutation was made in.
-fn region_of(mutator: &hostile::Mutator, mutation: &corrupt::Mutation) -> Region {
+fn region_of(mutator: &extant_hostile::Mutator, mutation: &corrupt::Mutation) -> Region {
     let found = mutator
         .regions()
         .iter()

@@ -9,9 +9,9 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use image::source::fault::SourceFault;
-use image::source::spool::Spool;
-use image::source::tar::{TarInput, Unpacking, read_tar};
+use extant_image::source::fault::SourceFault;
+use extant_image::source::spool::Spool;
+use extant_image::source::tar::{TarInput, Unpacking, read_tar};
 
 fn main() -> ExitCode {
     let Some(archive) = std::env::args_os().nth(1) else {

@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use base::BlockSize;
-use device::{Device, FileDevice, NewFile};
-use ondisk::acl::{Acl, AclTag};
-use ondisk::filetype::FileType;
-use ondisk::time::Timestamp;
-use ondisk::{Features, Superblock};
+use extant_base::BlockSize;
+use extant_device::{Device, FileDevice, NewFile};
+use extant_ondisk::acl::{Acl, AclTag};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::time::Timestamp;
+use extant_ondisk::{Features, Superblock};
 
 use crate::dirpack::hash_of;
 use crate::exclude::Excludes;
@@ -417,7 +417,7 @@ fn directory_hash(
     format: &FormatOptions,
     block_size: BlockSize,
     hash_seed: [u8; 16],
-) -> Result<Option<(ondisk::hash::HashVersion, [u32; 4])>, BuildFault> {
+) -> Result<Option<(extant_ondisk::hash::HashVersion, [u32; 4])>, BuildFault> {
     let sample: Sized = crate::sizing::size(format, block_size, 1 << 20, Some(1), crate::sizing::Tail::Keep)
         .map_err(SolveFault::from)?;
     let mut sb = sample.superblock;

@@ -5,13 +5,13 @@
 //!
 //! Invariant: [`DirPacker::plan`] and [`DirPacker::encode`] cut the names into blocks at the same places.
 
-use base::{Ino, Malformed};
-use ondisk::dirent::{DirBlockWriter, DirFormat, min_rec_len, seal_tail};
-use ondisk::filetype::FileType;
-use ondisk::hash::{HashVersion, dirhash};
-use ondisk::htree::plan::{IndexPlan, TooLarge};
-use ondisk::htree::{DxFormat, RootInfo};
-use ondisk::inode::inode_seed;
+use extant_base::{Ino, Malformed};
+use extant_ondisk::dirent::{DirBlockWriter, DirFormat, min_rec_len, seal_tail};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::hash::{HashVersion, dirhash};
+use extant_ondisk::htree::plan::{IndexPlan, TooLarge};
+use extant_ondisk::htree::{DxFormat, RootInfo};
+use extant_ondisk::inode::inode_seed;
 
 /// One name as it goes into a directory block.
 #[derive(Debug, Clone, Copy)]
@@ -187,9 +187,9 @@ impl DirPacker {
 ///
 /// # Errors
 /// When the superblock names a hash that cannot be computed without a key, or none at all.
-pub fn hash_of(sb: &ondisk::Superblock) -> Result<(HashVersion, [u32; 4]), Malformed> {
+pub fn hash_of(sb: &extant_ondisk::Superblock) -> Result<(HashVersion, [u32; 4]), Malformed> {
     HashVersion::from_code(sb.def_hash_version, sb.unsigned_hash())
         .filter(|version| *version != HashVersion::SipHash)
-        .map(|version| (version, ondisk::hash::seed_words(&sb.hash_seed)))
+        .map(|version| (version, extant_ondisk::hash::seed_words(&sb.hash_seed)))
         .ok_or_else(|| Malformed::new("superblock", "def_hash_version is 0, 1 or 2", sb.def_hash_version))
 }

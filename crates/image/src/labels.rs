@@ -34,8 +34,8 @@
 //!
 //! Source: selabel_file(5), the manual of libselinux's file backend; pcre2pattern(3).
 
+use extant_ondisk::filetype::FileType;
 use hashbrown::HashMap;
-use ondisk::filetype::FileType;
 use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::nfa::thompson::{self, WhichCaptures};
 use regex_automata::util::pool::Pool;

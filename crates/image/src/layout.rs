@@ -9,8 +9,8 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/group_descr.rst, blockgroup.rst.
 
-use base::{BlockSize, Group};
-use ondisk::Geometry;
+use extant_base::{BlockSize, Group};
+use extant_ondisk::Geometry;
 
 use crate::space::Space;
 

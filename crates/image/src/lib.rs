@@ -23,9 +23,9 @@
 //! An empty file system in memory:
 //!
 //! ```
-//! use device::{Device, MemDevice};
-//! use image::mkfs::{self, EmptyTree, Identity};
-//! use image::options::FormatOptions;
+//! use extant_device::{Device, MemDevice};
+//! use extant_image::mkfs::{self, EmptyTree, Identity};
+//! use extant_image::options::FormatOptions;
 //!
 //! let device = MemDevice::new(64 << 20);
 //! let options = FormatOptions { label: b"scratch".to_vec(), ..FormatOptions::default() };
@@ -35,8 +35,8 @@
 //! mkfs::write_plan(&plan, &device, false).unwrap();
 //!
 //! let mut bytes = [0; 1024];
-//! device.read_at(ondisk::superblock::OFFSET, &mut bytes).unwrap();
-//! let sb = ondisk::Superblock::decode(&bytes).unwrap();
+//! device.read_at(extant_ondisk::superblock::OFFSET, &mut bytes).unwrap();
+//! let sb = extant_ondisk::Superblock::decode(&bytes).unwrap();
 //! assert!(sb.verify() && sb.label() == b"scratch");
 //! ```
 

@@ -1,11 +1,11 @@
 //! Mapping files to blocks: extents, or the classic block map of ext2 and ext3.
 //!
 //! Owns the choice between the two and the number of node blocks either needs. The bytes are made by
-//! [`ondisk::extent`] and [`ondisk::indirect`].
+//! [`extant_ondisk::extent`] and [`extant_ondisk::indirect`].
 
-use base::{BlockSize, Lblk, Pblk};
-use ondisk::extent::{self, Extent, MAX_WRITTEN_LEN, ROOT_ENTRIES, TreeShape};
-use ondisk::indirect::{self, DataExtent};
+use extant_base::{BlockSize, Lblk, Pblk};
+use extant_ondisk::extent::{self, Extent, MAX_WRITTEN_LEN, ROOT_ENTRIES, TreeShape};
+use extant_ondisk::indirect::{self, DataExtent};
 
 use crate::space::Run;
 

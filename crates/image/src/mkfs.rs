@@ -1,9 +1,9 @@
 //! An empty file system, as mke2fs would make it.
 
-use base::BlockSize;
-use device::Device;
-use ondisk::Features;
-use ondisk::filetype::FileType;
+use extant_base::BlockSize;
+use extant_device::Device;
+use extant_ondisk::Features;
+use extant_ondisk::filetype::FileType;
 
 use crate::options::FormatOptions;
 use crate::plan::{Input, Needs, Plan, PlanFault, Style};

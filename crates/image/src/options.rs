@@ -3,9 +3,9 @@
 //! Owns the choices and the feature sets. Does **not** own the numbers that follow from them (see
 //! [`crate::sizing`]).
 
-use base::BlockSize;
-use ondisk::Features;
-use ondisk::features::Feature;
+use extant_base::BlockSize;
+use extant_ondisk::Features;
+use extant_ondisk::features::Feature;
 
 /// The three generations of the file system, as mke2fs's `-t` names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

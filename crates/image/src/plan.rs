@@ -19,12 +19,12 @@ mod special;
 
 use std::collections::HashMap;
 
-use base::{Group, Ino, Pblk};
-use ondisk::dirent::DirFormat;
-use ondisk::extent::Extent;
-use ondisk::filetype::FileType;
-use ondisk::htree::DxFormat;
-use ondisk::{Features, Geometry, Superblock};
+use extant_base::{Group, Ino, Pblk};
+use extant_ondisk::dirent::DirFormat;
+use extant_ondisk::extent::Extent;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::htree::DxFormat;
+use extant_ondisk::{Features, Geometry, Superblock};
 
 use crate::dirpack::{DirPacker, DirPlan, hash_of};
 use crate::layout::{Habits, Layout, NoRoom};
@@ -301,7 +301,7 @@ fn identify(sb: &mut Superblock, input: &Input<'_>) {
     sb.uuid = input.uuid;
     sb.hash_seed = input.hash_seed;
     if sb.features.has_incompat(Features::CSUM_SEED) {
-        sb.checksum_seed = base::checksum::crc32c(!0, &sb.uuid);
+        sb.checksum_seed = extant_base::checksum::crc32c(!0, &sb.uuid);
     }
     sb.mkfs_time = input.time;
     // An image's time is its newest file's, which may be ahead of a clock: e2fsck finds fault with a last
@@ -485,7 +485,7 @@ impl<'t> Plan<'t> {
             }
             FileType::CharDevice | FileType::BlockDevice => {
                 let (major, minor) = ((node.size >> 32) as u32, node.size as u32);
-                if ondisk::inode::device_block(major, minor).is_none() {
+                if extant_ondisk::inode::device_block(major, minor).is_none() {
                     let why = format!(
                         "device number {major}:{minor} is above the 4095:1048575 that an inode can hold"
                     );

@@ -27,9 +27,9 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use base::BlockSize;
-use ondisk::Features;
-use ondisk::features::{Feature, TABLE};
+use extant_base::BlockSize;
+use extant_ondisk::Features;
+use extant_ondisk::features::{Feature, TABLE};
 
 use crate::options::{Generation, default_features};
 

@@ -25,7 +25,7 @@ mod table;
 
 use std::fmt;
 
-use ondisk::filetype::FileType;
+use extant_ondisk::filetype::FileType;
 
 use crate::exclude::{ExcludeFault, Excludes};
 use crate::source::entry::{Entry, Kind, Metadata, Time};

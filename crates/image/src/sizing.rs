@@ -3,8 +3,8 @@
 //! Follows the rules of libext2fs (mke2fs(8)), so that dumpe2fs shows the same numbers for the same choices.
 //! Does **not** choose where anything lies (see [`crate::layout`]).
 
-use base::{BlockSize, Group};
-use ondisk::{Features, Geometry, Superblock, superblock};
+use extant_base::{BlockSize, Group};
+use extant_ondisk::{Features, Geometry, Superblock, superblock};
 
 use crate::options::{FeatureFault, FormatOptions, Usage};
 
@@ -154,8 +154,8 @@ fn choose_inode_size(options: &FormatOptions, sb: &mut Superblock, bs: BlockSize
     sb.inode_size = inode_size;
     sb.first_ino = 11;
     if inode_size > 128 {
-        sb.min_extra_isize = ondisk::inode::EXTRA_SIZE as u16;
-        sb.want_extra_isize = ondisk::inode::EXTRA_SIZE as u16;
+        sb.min_extra_isize = extant_ondisk::inode::EXTRA_SIZE as u16;
+        sb.want_extra_isize = extant_ondisk::inode::EXTRA_SIZE as u16;
     } else {
         if sb.features.has_ro_compat(Features::PROJECT) {
             return Err(limit("the inode size", 128, "the project feature needs at least 256"));

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::BlockSize;
+use extant_base::BlockSize;
 
 use crate::options::{FormatOptions, JournalSize, Usage};
 use crate::plan::{Input, Needs, Plan, PlanFault};
@@ -80,7 +80,7 @@ impl<'t> Solver<'_, 't> {
     fn smallest(&self, inodes: u64) -> Result<u64, SolveFault> {
         let tables = inodes * u64::from(self.options.inode_size.unwrap_or(256)) / self.block_size.bytes();
         let mut guess = self.needs.blocks + tables + tables / 8 + 4096;
-        guess += guess / 32 + u64::from(jbd2_format::default_journal_blocks(guess).unwrap_or(0));
+        guess += guess / 32 + u64::from(extant_jbd2_format::default_journal_blocks(guess).unwrap_or(0));
         let mut best = loop {
             if let Some(plan) = self.attempt(guess, inodes)? {
                 break self.descend(plan, inodes)?;

@@ -27,8 +27,8 @@ mod seal;
 use std::fs::File;
 use std::sync::Arc;
 
+use extant_ondisk::filetype::FileType;
 use hashbrown::{HashMap, HashTable};
-use ondisk::filetype::FileType;
 
 use crate::source::entry::{DataRun, Time, Xattr};
 

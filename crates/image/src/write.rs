@@ -20,9 +20,9 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use base::Ino;
-use device::{Device, DeviceFault};
-use ondisk::inode::inode_seed;
+use extant_base::Ino;
+use extant_device::{Device, DeviceFault};
+use extant_ondisk::inode::inode_seed;
 
 use crate::dirpack::Name;
 use crate::plan::Plan;
@@ -102,7 +102,7 @@ enum Job {
     /// Contents of `plan.by_ino[start..end]`, one run on the device.
     Files { start: u32, end: u32 },
     /// Part of one large file: extents `first..` from a block on.
-    Part { node: u32, extent: ondisk::extent::Extent },
+    Part { node: u32, extent: extant_ondisk::extent::Extent },
     /// Directories `sealed.directories[start..end]`.
     Directories { start: u32, end: u32 },
     /// The inode table of a group.
@@ -291,7 +291,7 @@ impl Writer<'_, '_> {
                 let bytes = &mut block[slot as usize * inode_size..][..inode_size];
                 let Some(generation) = self.encode_inode(ino, bytes, &mut batch)? else { continue };
                 if csum {
-                    ondisk::inode::seal(bytes, inode_seed(fs_seed, ino, generation));
+                    extant_ondisk::inode::seal(bytes, inode_seed(fs_seed, ino, generation));
                 }
             }
             batch.push(place.inode_table + u64::from(block_index), &block)?;

@@ -15,12 +15,12 @@
 
 use std::collections::HashMap;
 
-use base::checksum::crc32c;
-use base::{BlockSize, Ino, Pblk};
-use ondisk::Features;
-use ondisk::acl::Acl;
-use ondisk::inode::{BASE_SIZE, EXTRA_SIZE};
-use ondisk::xattr::{
+use extant_base::checksum::crc32c;
+use extant_base::{BlockSize, Ino, Pblk};
+use extant_ondisk::Features;
+use extant_ondisk::acl::Acl;
+use extant_ondisk::inode::{BASE_SIZE, EXTRA_SIZE};
+use extant_ondisk::xattr::{
     Attr, AttrValue, INDEX_ACL_ACCESS, block_len, encode_block, encode_ibody, ibody_len, seal_block,
     split_name,
 };

@@ -6,11 +6,11 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use image::source::entry::{Entry, Kind};
-use image::source::fault::SourceFault;
-use image::source::oci::{OciImage, OciReport, Platform, read_oci};
-use image::source::spool::Spool;
-use image::source::tar::Unpacking;
+use extant_image::source::entry::{Entry, Kind};
+use extant_image::source::fault::SourceFault;
+use extant_image::source::oci::{OciImage, OciReport, Platform, read_oci};
+use extant_image::source::spool::Spool;
+use extant_image::source::tar::Unpacking;
 use serde_json::{Value, json};
 use sha2::Digest;
 

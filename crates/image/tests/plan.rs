@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use base::{BlockSize, Group};
-use image::mkfs::ensure_lost_found;
-use image::options::{FeatureEdit, FormatOptions};
-use image::plan::{Input, Plan, Style};
-use image::solve::{SizeChoice, SolveFault, solve};
-use image::source::entry::{DataRun, Entry, Kind, Metadata, Payload, Time, Xattr};
-use image::tree::{MergeRules, ROOT, Sealed, Tree};
+use extant_base::{BlockSize, Group};
+use extant_image::mkfs::ensure_lost_found;
+use extant_image::options::{FeatureEdit, FormatOptions};
+use extant_image::plan::{Input, Plan, Style};
+use extant_image::solve::{SizeChoice, SolveFault, solve};
+use extant_image::source::entry::{DataRun, Entry, Kind, Metadata, Payload, Time, Xattr};
+use extant_image::tree::{MergeRules, ROOT, Sealed, Tree};
 use proptest::prelude::*;
 
 /// Never cancelled.

@@ -11,10 +11,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use image::source::entry::{Entry, Kind, Payload, Time};
-use image::source::fault::{SourceFault, Warning};
-use image::source::spool::Spool;
-use image::source::tar::{Compression, TarInput, TarReport, Unpacking, read_tar};
+use extant_image::source::entry::{Entry, Kind, Payload, Time};
+use extant_image::source::fault::{SourceFault, Warning};
+use extant_image::source::spool::Spool;
+use extant_image::source::tar::{Compression, TarInput, TarReport, Unpacking, read_tar};
 use proptest::prelude::*;
 
 /// Everything that one walk gave.

@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use base::{Corrupt, Ino, Lblk, Malformed, Pblk};
-use buffer::{Kind, Owner, ReadFault};
-use mapping::Holds;
-use memory::Shrinker;
-use ondisk::inode::flags;
+use extant_base::{Corrupt, Ino, Lblk, Malformed, Pblk};
+use extant_buffer::{Kind, Owner, ReadFault};
+use extant_mapping::Holds;
+use extant_memory::Shrinker;
+use extant_ondisk::inode::flags;
 
 use crate::live::Live;
 use crate::{Fault, Inode, Overrides, Shared};
@@ -38,7 +38,7 @@ pub trait LiveOwner: Send + Sync {
 }
 
 struct Kept {
-    budget: Arc<memory::Budget>,
+    budget: Arc<extant_memory::Budget>,
     shards: Vec<Mutex<HashMap<u32, Arc<Inode>>>>,
     bytes: AtomicUsize,
     /// The shard that the next call of the shrinker begins at.
@@ -118,7 +118,7 @@ impl Inodes {
     /// As [`stored`](Self::stored); the inode is malformed.
     pub fn orphan_link(&self, ino: Ino) -> Result<u32, Fault> {
         let raw = self.stored(ino)?;
-        let fields = ondisk::inode::Inode::decode(&raw).map_err(|fact| Fault::corrupt(ino, fact))?;
+        let fields = extant_ondisk::inode::Inode::decode(&raw).map_err(|fact| Fault::corrupt(ino, fact))?;
         Ok(fields.dtime)
     }
 
@@ -214,11 +214,11 @@ impl Drop for Kept {
     }
 }
 
-impl xattr::ValueInodes for Inodes {
+impl extant_xattr::ValueInodes for Inodes {
     fn value(&self, ino: Ino, len: u32) -> Result<Vec<u8>, ReadFault> {
         let corrupt = |rule, found: u64| {
             let fact = Malformed::new("attribute value in an inode of its own", rule, found);
-            ReadFault::Corrupt(Corrupt::at(base::Place::ino(ino), fact))
+            ReadFault::Corrupt(Corrupt::at(extant_base::Place::ino(ino), fact))
         };
         let read_fault = |fault: Fault| match fault {
             Fault::Device(fault) => ReadFault::Device(fault),
@@ -230,7 +230,7 @@ impl xattr::ValueInodes for Inodes {
         if !inode.has_flag(flags::EA_INODE) {
             return Err(corrupt("the inode has the flag EA_INODE", inode.fields().flags.into()));
         }
-        if inode.size() != u64::from(len) || len > ondisk::xattr::STORED_VALUE_LEN_MAX {
+        if inode.size() != u64::from(len) || len > extant_ondisk::xattr::STORED_VALUE_LEN_MAX {
             return Err(corrupt("the inode's size is the value's", inode.size()));
         }
         // Values have no holes: their whole length must have been written, before memory is allocated for it.

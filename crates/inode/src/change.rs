@@ -1,7 +1,7 @@
 //! Changing what inodes hold: blocks of directories, and cutting files.
 //!
 //! ```text
-//!   Change { live, alloc, handle } -- with_dir(node) --> dir::edit::Editor over this inode's blocks
+//!   Change { live, alloc, handle } -- with_dir(node) --> extant_dir::edit::Editor over this inode's blocks
 //!                                  -- cut(node, from) -> blocks from there on freed, a bounded number per call
 //!                                  -- shift_left / shift_right -> blocks moved to other places of the file, likewise
 //! ```
@@ -15,14 +15,14 @@ mod remap;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use base::{Lblk, Malformed, Pblk, Place};
-use buffer::{Buffer, Edit, Kind, Owner, Patch, ReadFault, Seal, Summed};
-use dir::DirBlocks;
-use dir::edit::{Ahead, DirEdit, Location, NoSpace};
-use mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
-use ondisk::inode::flags;
-use ondisk::{Features, dirent};
-use space::{Alloc, Flags, Prealloc, Request};
+use extant_alloc::{Alloc, Flags, Prealloc, Request};
+use extant_base::{Lblk, Malformed, Pblk, Place};
+use extant_buffer::{Buffer, Edit, Kind, Owner, Patch, ReadFault, Seal, Summed};
+use extant_dir::DirBlocks;
+use extant_dir::edit::{Ahead, DirEdit, Location, NoSpace};
+use extant_mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
+use extant_ondisk::inode::flags;
+use extant_ondisk::{Features, dirent};
 
 use crate::clusters::{self, Gone};
 use crate::dir_state::DirState;
@@ -49,7 +49,7 @@ pub struct Change<'a> {
     /// Receives the directory whose names changed, and the transaction if the directory demands durability
     /// before the call returns (`chattr +D`, `+S`): the operation waits for its commit. `None`: it does not
     /// wait.
-    pub awaited: Option<&'a Cell<Option<(base::Ino, u64)>>>,
+    pub awaited: Option<&'a Cell<Option<(extant_base::Ino, u64)>>>,
     /// Blocks of directories may come out of what is kept for metadata: something is removed.
     pub is_removal: bool,
 }
@@ -67,9 +67,9 @@ impl<'a> Change<'a> {
     pub fn with_dir<R>(
         &self,
         node: &Arc<Node>,
-        format: &dir::Format,
-        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
-    ) -> Result<R, dir::edit::EditFault> {
+        format: &extant_dir::Format,
+        with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
+    ) -> Result<R, extant_dir::edit::EditFault> {
         let mut values = self.hand_over(node);
         let done = self.in_dir(node, &mut values, format, with)?;
         self.await_names(node, &values);
@@ -84,10 +84,10 @@ impl<'a> Change<'a> {
     pub fn with_dir_then<R>(
         &self,
         node: &Arc<Node>,
-        format: &dir::Format,
-        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
+        format: &extant_dir::Format,
+        with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
         then: impl FnOnce(&mut Values),
-    ) -> Result<R, dir::edit::EditFault> {
+    ) -> Result<R, extant_dir::edit::EditFault> {
         let mut values = self.hand_over(node);
         let done = self.in_dir(node, &mut values, format, with)?;
         values.changed_in = self.edit.transaction();
@@ -116,11 +116,11 @@ impl<'a> Change<'a> {
         &self,
         node: &Arc<Node>,
         values: &mut Values,
-        format: &dir::Format,
-        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
-    ) -> Result<R, dir::edit::EditFault> {
+        format: &extant_dir::Format,
+        with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
+    ) -> Result<R, extant_dir::edit::EditFault> {
         let mut state = values.dir.take().unwrap_or_else(|| self.live.dirs().state());
-        let target = dir::edit::Target {
+        let target = extant_dir::edit::Target {
             ino: node.ino(),
             indexed: values.has_flag(flags::INDEX)
                 && self.shared().sb.features.has_compat(Features::DIR_INDEX),
@@ -136,7 +136,8 @@ impl<'a> Change<'a> {
                 window: RefCell::new(window),
                 index: &format.index,
             };
-            dir::edit::Editor::new(target, format, &blocks, cache).and_then(|mut editor| with(&mut editor))
+            extant_dir::edit::Editor::new(target, format, &blocks, cache)
+                .and_then(|mut editor| with(&mut editor))
         };
         self.live.dirs().count(node, &mut state);
         values.dir = Some(state);
@@ -161,10 +162,11 @@ impl<'a> Change<'a> {
     pub fn make_dir(
         &self,
         node: &Arc<Node>,
-        parent: base::Ino,
-        format: &dir::Format,
-    ) -> Result<(), dir::edit::EditFault> {
-        let fill = &mut |bytes: &mut [u8]| dir::edit::first_block(&format.entries, node.ino(), parent, bytes);
+        parent: extant_base::Ino,
+        format: &extant_dir::Format,
+    ) -> Result<(), extant_dir::edit::EditFault> {
+        let fill =
+            &mut |bytes: &mut [u8]| extant_dir::edit::first_block(&format.entries, node.ino(), parent, bytes);
         self.fill_dir(node, format, fill)
     }
 
@@ -176,9 +178,9 @@ impl<'a> Change<'a> {
     pub fn fill_dir(
         &self,
         node: &Arc<Node>,
-        format: &dir::Format,
+        format: &extant_dir::Format,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(), dir::edit::EditFault> {
+    ) -> Result<(), extant_dir::edit::EditFault> {
         let mut values = self.live.edit(node, self.edit.transaction());
         let mut window = Prealloc::new();
         let blocks = DirBlocksEdit {
@@ -199,14 +201,14 @@ impl<'a> Change<'a> {
         live: &Live,
         alloc: &Alloc,
         node: &Arc<Node>,
-        format: &dir::Format,
-        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
-    ) -> Result<R, dir::edit::EditFault> {
+        format: &extant_dir::Format,
+        with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
+    ) -> Result<R, extant_dir::edit::EditFault> {
         let change = Change { live, alloc, edit: &NoChanges, awaited: None, is_removal: false };
         let mut values = node.values();
         // Its blocks belong to another owner by now.
         if values.fields.links == 0 {
-            return Err(dir::edit::EditFault::Absent);
+            return Err(extant_dir::edit::EditFault::Absent);
         }
         change.in_dir(node, &mut values, format, with)
     }
@@ -215,7 +217,9 @@ impl<'a> Change<'a> {
     #[must_use]
     pub fn cut_credits(shared: &Shared) -> u32 {
         // A bitmap for each extent and, as large extents reach over groups, some more; and the tree.
-        mapping::credits_remove(5, EXTENTS_PER_STEP, shared.geometry.block_size) + 2 * EXTENTS_PER_STEP + 8
+        extant_mapping::credits_remove(5, EXTENTS_PER_STEP, shared.geometry.block_size)
+            + 2 * EXTENTS_PER_STEP
+            + 8
     }
 
     /// Frees blocks that `map` has no more, in the order in which they were unmapped. What can be freed is,
@@ -264,7 +268,8 @@ impl<'a> Change<'a> {
             Holds::Written(before) => (Pblk(before.0 + 1), false),
             Holds::Hole | Holds::Unwritten(_) => (space.take(goal, Flags::METADATA)?, true),
         };
-        let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
+        let editor =
+            extant_mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
         let mapped = Mapped { lblk, len: 1, holds: Holds::Written(start) };
         let mut map = values.map();
         let inserted = map.insert(&editor, mapped);
@@ -282,14 +287,14 @@ impl<'a> Change<'a> {
 
 /// The fault of a change of this inode's map.
 #[must_use]
-pub fn edit_fault(ino: base::Ino, fault: EditFault) -> Fault {
+pub fn edit_fault(ino: extant_base::Ino, fault: EditFault) -> Fault {
     match fault {
         EditFault::Read(fault) => Fault::of(ino)(fault),
         EditFault::NoSpace | EditFault::Quota => Fault::NoSpace,
         EditFault::TooLarge => Fault::TooLarge,
         EditFault::Occupied(lblk) => {
             let fact = Malformed::new("block map", "the block behind the end is a hole", lblk.0);
-            Fault::Corrupt(base::Corrupt::at(Place::ino(ino).at_lblk(lblk), fact))
+            Fault::Corrupt(extant_base::Corrupt::at(Place::ino(ino).at_lblk(lblk), fact))
         }
     }
 }
@@ -336,8 +341,8 @@ impl<'a> Space<'a> {
                 self.count(1);
                 Ok(start)
             }
-            Err(space::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
-            Err(space::Fault::Read(fault)) => Err(EditFault::Read(fault)),
+            Err(extant_alloc::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
+            Err(extant_alloc::Fault::Read(fault)) => Err(EditFault::Read(fault)),
         }
     }
 
@@ -379,7 +384,7 @@ struct DirBlocksEdit<'a> {
     node: &'a Arc<Node>,
     values: RefCell<&'a mut Values>,
     window: RefCell<&'a mut Prealloc>,
-    index: &'a ondisk::htree::DxFormat,
+    index: &'a extant_ondisk::htree::DxFormat,
 }
 
 impl DirBlocksEdit<'_> {
@@ -482,8 +487,8 @@ impl DirBlocksEdit<'_> {
                 space.count(1);
                 Ok(start)
             }
-            Err(space::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
-            Err(space::Fault::Read(fault)) => Err(EditFault::Read(fault)),
+            Err(extant_alloc::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
+            Err(extant_alloc::Fault::Read(fault)) => Err(EditFault::Read(fault)),
         }
     }
 }
@@ -586,18 +591,23 @@ impl DirEdit for DirBlocksEdit<'_> {
     fn ask_ahead(&self, at: &Location, what: Ahead) {
         let buffers = &self.change.shared().buffers;
         if let Ahead::Bytes(within) = what {
-            buffer::ask_for_block(at.bytes_at, buffers.block_size().len(), within);
+            extant_buffer::ask_for_block(at.bytes_at, buffers.block_size().len(), within);
         }
         buffers.ask_for_slot(at.block, at.hint);
     }
 
-    fn append(&self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, dir::edit::EditFault> {
+    fn append(
+        &self,
+        as_index: bool,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Lblk, extant_dir::edit::EditFault> {
         let shared = self.change.shared();
         let lblk = Lblk(self.len());
         let space = Space::new(self.change, &self.values.borrow());
         let block = self.next_block(lblk, &space).map_err(dir_fault)?;
         let mut values = self.values.borrow_mut();
-        let editor = mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
+        let editor =
+            extant_mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
         let mapped = Mapped { lblk, len: 1, holds: Holds::Written(block) };
         let mut map = values.map();
         let inserted = map.insert(&editor, mapped);
@@ -616,12 +626,13 @@ impl DirEdit for DirBlocksEdit<'_> {
         Ok(lblk)
     }
 
-    fn pop(&self) -> Result<(), dir::edit::EditFault> {
+    fn pop(&self) -> Result<(), extant_dir::edit::EditFault> {
         let shared = self.change.shared();
         let last = self.len().saturating_sub(1);
         let mut values = self.values.borrow_mut();
         let space = Space::new(self.change, &values);
-        let editor = mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
+        let editor =
+            extant_mapping::Editor { buffers: &shared.buffers, edit: self.change.edit, space: &space };
         let mut gone: Vec<Gone> = Vec::new();
         let mut map = values.map();
         let removed = map
@@ -640,14 +651,14 @@ impl DirEdit for DirBlocksEdit<'_> {
     }
 }
 
-fn dir_fault(fault: EditFault) -> dir::edit::EditFault {
+fn dir_fault(fault: EditFault) -> extant_dir::edit::EditFault {
     match fault {
-        EditFault::Read(fault) => dir::edit::EditFault::Read(fault),
-        EditFault::NoSpace | EditFault::Quota => dir::edit::EditFault::NoSpace(NoSpace::Device),
-        EditFault::TooLarge => dir::edit::EditFault::NoSpace(NoSpace::Size { large_dir: true }),
+        EditFault::Read(fault) => extant_dir::edit::EditFault::Read(fault),
+        EditFault::NoSpace | EditFault::Quota => extant_dir::edit::EditFault::NoSpace(NoSpace::Device),
+        EditFault::TooLarge => extant_dir::edit::EditFault::NoSpace(NoSpace::Size { large_dir: true }),
         EditFault::Occupied(lblk) => {
             let fact = Malformed::new("directory", "the block behind its end is a hole", lblk.0);
-            dir::edit::EditFault::Read(ReadFault::corrupt(Place::default().at_lblk(lblk), fact))
+            extant_dir::edit::EditFault::Read(ReadFault::corrupt(Place::default().at_lblk(lblk), fact))
         }
     }
 }

@@ -14,10 +14,10 @@
 
 use std::ops::Range;
 
-use base::{Lblk, Pblk};
-use buffer::{Buffers, ReadFault};
-use mapping::FileMap;
-use ondisk::Geometry;
+use extant_base::{Lblk, Pblk};
+use extant_buffer::{Buffers, ReadFault};
+use extant_mapping::FileMap;
+use extant_ondisk::Geometry;
 
 /// Blocks that were unmapped: the first one of the file, where it was, how many.
 pub(crate) type Gone = (Lblk, Pblk, u32);

@@ -15,9 +15,9 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/inodes.rst.
 
-use ondisk::Features;
-use ondisk::filetype::FileType;
-use ondisk::inode::{self as layout, flags};
+use extant_ondisk::Features;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{self as layout, flags};
 
 use crate::{Shared, Values};
 

@@ -29,14 +29,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use base::Lblk;
-use extent_status::{Answer, Entry, Keep, Settled, Source, Status};
-use mapping::{FileMap, Holds, Mapped};
-use memory::Budget;
-use ondisk::inode::flags;
-use page_cache::{Backing, Order, PageCache};
+use extant_alloc::Alloc;
+use extant_base::Lblk;
+use extant_extent_status::{Answer, Entry, Keep, Settled, Source, Status};
+use extant_mapping::{FileMap, Holds, Mapped};
+use extant_memory::Budget;
+use extant_ondisk::inode::flags;
+use extant_page_cache::{Backing, Order, PageCache};
 use parking_lot::{Mutex, RwLock};
-use space::Alloc;
 
 use crate::live::Values;
 use crate::unconverted::Unconverted;
@@ -79,7 +79,7 @@ pub struct FileCaches {
     /// Their bytes.
     pub pages: PageCache,
     path: DataPath,
-    known: extent_status::Cache,
+    known: extant_extent_status::Cache,
     next_key: AtomicU64,
     /// Those with something dirty, by the cache's key: they stay in memory.
     dirty: Mutex<HashMap<u64, Arc<Node>>>,
@@ -93,18 +93,18 @@ pub struct FileCaches {
 impl FileCaches {
     /// Empty caches of a volume.
     #[must_use]
-    pub fn new(shared: &Shared, path: DataPath, policy: extent_status::Policy) -> Self {
+    pub fn new(shared: &Shared, path: DataPath, policy: extant_extent_status::Policy) -> Self {
         let bytes = shared.budget.limit() as u64;
-        let known = extent_status::Options {
+        let known = extant_extent_status::Options {
             policy,
             limit: Some((bytes / 16 / ENTRY_BYTES).max(1 << 12)),
             cluster_bits: shared.geometry.cluster_log,
-            ..extent_status::Options::default()
+            ..extant_extent_status::Options::default()
         };
         Self {
-            pages: PageCache::new(page_cache::Config::of_bytes(bytes / 4 * 3), &shared.budget),
+            pages: PageCache::new(extant_page_cache::Config::of_bytes(bytes / 4 * 3), &shared.budget),
             path,
-            known: extent_status::Cache::with_budget(known, &shared.budget),
+            known: extant_extent_status::Cache::with_budget(known, &shared.budget),
             next_key: AtomicU64::new(1),
             dirty: Mutex::default(),
             has_rewritten: AtomicBool::new(false),
@@ -114,7 +114,7 @@ impl FileCaches {
 
     /// What is known of all files' blocks: counts.
     #[must_use]
-    pub fn extent_stats(&self) -> extent_status::Stats {
+    pub fn extent_stats(&self) -> extant_extent_status::Stats {
         self.known.stats()
     }
 
@@ -126,7 +126,7 @@ impl FileCaches {
 
     /// What a file gets that has nothing in memory yet. `changed_in`: the last transaction that changed its
     /// inode, maybe its size or that it is there at all.
-    pub(crate) fn file(&self, shared: &Shared, ino: base::Ino, values: &Values) -> FileData {
+    pub(crate) fn file(&self, shared: &Shared, ino: extant_base::Ino, values: &Values) -> FileData {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let block_bytes = shared.geometry.block_size.bytes() as u32;
         let path = match self.path {
@@ -236,9 +236,9 @@ pub struct FileData {
     budget: Arc<Budget>,
     path: DataPath,
     /// Its bytes.
-    pub pages: page_cache::Handle,
+    pub pages: extant_page_cache::Handle,
     /// What is known of its blocks.
-    pub known: extent_status::Inode,
+    pub known: extant_extent_status::Inode,
     /// Held exclusively while the map changes, shared by readers of the map.
     pub mapping: RwLock<()>,
     /// What was written to unwritten blocks.
@@ -381,7 +381,13 @@ impl FileData {
     }
 
     /// The map on disk says this now. The caller holds `mapping` exclusively.
-    pub fn learn(&self, shared: &Shared, alloc: &Alloc, entry: Entry, allocation: extent_status::Allocation) {
+    pub fn learn(
+        &self,
+        shared: &Shared,
+        alloc: &Alloc,
+        entry: Entry,
+        allocation: extant_extent_status::Allocation,
+    ) {
         self.settle(shared, alloc, self.known.insert(entry, allocation));
     }
 
@@ -450,7 +456,7 @@ struct OnDisk<'a> {
     node: &'a Node,
     alloc: Option<(&'a Alloc, &'a AtomicU64)>,
     /// Caches all of a leaf that had to be read from the device.
-    leaf_for: Option<&'a extent_status::Inode>,
+    leaf_for: Option<&'a extant_extent_status::Inode>,
     /// Once it was asked for.
     map: Option<FileMap>,
 }
@@ -476,7 +482,7 @@ impl Source for OnDisk<'_> {
             known.cache_leaf(&found.leaf.iter().filter_map(entry_of).collect::<Vec<_>>());
         }
         let here = found.here;
-        let to = here.end().min(extent_status::END.into()) as u32;
+        let to = here.end().min(extant_extent_status::END.into()) as u32;
         Ok(entry_of(&here).map_or(Answer::Gap { from: here.lblk.0, to }, Answer::Extent))
     }
 
@@ -507,7 +513,7 @@ impl Source for OnDisk<'_> {
 /// What is known of blocks that are mapped so; `None` for a hole.
 fn entry_of(mapped: &Mapped) -> Option<Entry> {
     // The last of all numbers is no block's.
-    let len = mapped.len.min(extent_status::END - mapped.lblk.0);
+    let len = mapped.len.min(extant_extent_status::END - mapped.lblk.0);
     let (start, status) = match mapped.holds {
         Holds::Hole => return None,
         Holds::Written(start) => (start, Status::Written),
@@ -526,7 +532,8 @@ pub struct Stored<'a> {
 impl Stored<'_> {
     fn entry(&self, pos: u64, len: u64) -> Result<Option<Entry>, Fault> {
         let log = self.shared.geometry.block_size.log2();
-        let Some(lblk) = u32::try_from(pos >> log).ok().filter(|lblk| *lblk < extent_status::END) else {
+        let Some(lblk) = u32::try_from(pos >> log).ok().filter(|lblk| *lblk < extant_extent_status::END)
+        else {
             return Ok(None);
         };
         let len = u32::try_from(len >> log).unwrap_or(u32::MAX).max(1);
@@ -537,14 +544,16 @@ impl Stored<'_> {
 impl Backing for Stored<'_> {
     type Error = Fault;
 
-    fn extent_at(&self, pos: u64, len: u64) -> Result<page_cache::Extent, Fault> {
+    fn extent_at(&self, pos: u64, len: u64) -> Result<extant_page_cache::Extent, Fault> {
         let Some(entry) = self.entry(pos, len)? else {
-            return Ok(page_cache::Extent::Hole { len_bytes: len });
+            return Ok(extant_page_cache::Extent::Hole { len_bytes: len });
         };
         let len_bytes = u64::from(entry.len) << self.shared.geometry.block_size.log2();
         Ok(match entry.status {
-            Status::Written => page_cache::Extent::Data { len_bytes },
-            Status::Unwritten | Status::Delayed | Status::Hole => page_cache::Extent::Hole { len_bytes },
+            Status::Written => extant_page_cache::Extent::Data { len_bytes },
+            Status::Unwritten | Status::Delayed | Status::Hole => {
+                extant_page_cache::Extent::Hole { len_bytes }
+            }
         })
     }
 

@@ -19,11 +19,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use base::sync::Apart;
-use dir::edit::{DirCache, Stats};
-use memory::{Budget, Shrinker};
+use extant_alloc::Prealloc;
+use extant_base::sync::Apart;
+use extant_dir::edit::{DirCache, Stats};
+use extant_memory::{Budget, Shrinker};
 use parking_lot::Mutex;
-use space::Prealloc;
 
 use crate::Node;
 

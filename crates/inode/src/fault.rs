@@ -1,8 +1,8 @@
 //! Why an inode cannot be had, or its content not be read.
 
-use base::{Corrupt, Ino, Malformed, Place};
-use buffer::ReadFault;
-use device::DeviceFault;
+use extant_base::{Corrupt, Ino, Malformed, Place};
+use extant_buffer::ReadFault;
+use extant_device::DeviceFault;
 
 /// What went wrong with an inode.
 #[derive(Debug, thiserror::Error)]

@@ -1,13 +1,13 @@
 //! The bytes of a file, whatever holds them.
 
-use base::{Lblk, Malformed, Pblk};
-use buffer::{Buffer, Kind, Owner, ReadFault};
-use mapping::{Holds, Mapped};
-use ondisk::dirent;
-use ondisk::filetype::FileType;
-use ondisk::htree::DxFormat;
-use ondisk::inline_data::InlineDir;
-use ondisk::inode::flags;
+use extant_base::{Lblk, Malformed, Pblk};
+use extant_buffer::{Buffer, Kind, Owner, ReadFault};
+use extant_mapping::{Holds, Mapped};
+use extant_ondisk::dirent;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::htree::DxFormat;
+use extant_ondisk::inline_data::InlineDir;
+use extant_ondisk::inode::flags;
 
 use crate::{Fault, Inode, Shared};
 

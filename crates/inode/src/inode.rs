@@ -1,11 +1,11 @@
 //! One inode: its fields, verified, and where to go on from them.
 
-use base::{Ino, Malformed};
-use mapping::{FileMap, Mapped};
-use ondisk::Features;
-use ondisk::filetype::FileType;
-use ondisk::indirect;
-use ondisk::inode::{self, flags};
+use extant_base::{Ino, Malformed};
+use extant_mapping::{FileMap, Mapped};
+use extant_ondisk::Features;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::indirect;
+use extant_ondisk::inode::{self, flags};
 
 use crate::{Fault, Override, Shared};
 
@@ -151,7 +151,7 @@ impl Inode {
         &self.fields
     }
 
-    /// Is this flag of `ondisk::inode::flags` set?
+    /// Is this flag of `extant_ondisk::inode::flags` set?
     #[must_use]
     pub fn has_flag(&self, flag: u32) -> bool {
         self.fields.has_flag(flag)
@@ -171,11 +171,11 @@ impl Inode {
 
     /// Where its attributes are.
     #[must_use]
-    pub fn places<'a>(&'a self, shared: &Shared) -> xattr::Places<'a> {
-        xattr::Places {
+    pub fn places<'a>(&'a self, shared: &Shared) -> extant_xattr::Places<'a> {
+        extant_xattr::Places {
             ino: self.ino,
             body: &self.body,
-            block: base::Pblk(self.fields.file_acl),
+            block: extant_base::Pblk(self.fields.file_acl),
             fs_seed: shared.fs_seed,
         }
     }

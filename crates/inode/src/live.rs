@@ -26,11 +26,11 @@ mod table;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use base::sync::Apart;
-use base::{Ino, Pblk};
-use mapping::FileMap;
-use ondisk::filetype::FileType;
-use ondisk::inode::{self as layout, flags};
+use extant_base::sync::Apart;
+use extant_base::{Ino, Pblk};
+use extant_mapping::FileMap;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{self as layout, flags};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub use self::changed::Editing;
@@ -241,7 +241,7 @@ impl Values {
         FileType::from_mode(self.fields.mode)
     }
 
-    /// Is this flag of `ondisk::inode::flags` set?
+    /// Is this flag of `extant_ondisk::inode::flags` set?
     #[must_use]
     pub fn has_flag(&self, flag: u32) -> bool {
         self.fields.has_flag(flag)
@@ -349,11 +349,11 @@ pub struct Live {
 
 impl Live {
     /// No inode in memory yet. Of files: how bytes get to the device, and how what is known of their blocks
-    /// is forgotten. `forget_orphans`: see `journal::Sabotage`.
+    /// is forgotten. `forget_orphans`: see `extant_journal::Sabotage`.
     #[must_use]
     pub fn new(
         shared: Arc<Shared>,
-        (path, policy): (DataPath, extent_status::Policy),
+        (path, policy): (DataPath, extant_extent_status::Policy),
         forget_orphans: bool,
     ) -> Self {
         let table = Table::new(&shared.budget);

@@ -31,9 +31,9 @@ mod list;
 
 use std::sync::Arc;
 
-use base::Pblk;
-use base::sync::thread_number;
-use buffer::{Edit, ReadFault};
+use extant_base::Pblk;
+use extant_base::sync::thread_number;
+use extant_buffer::{Edit, ReadFault};
 
 use self::list::OrphanList;
 use crate::live::{Live, Node, OrphanState};

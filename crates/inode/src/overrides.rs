@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use base::Ino;
-use mapping::Mapped;
+use extant_base::Ino;
+use extant_mapping::Mapped;
 
 /// What a fast commit changed of one inode.
 #[derive(Debug, Clone, Default)]

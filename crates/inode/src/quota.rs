@@ -27,14 +27,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use base::{Ino, Lblk, Malformed, Pblk};
-use buffer::{Edit, Kind, Owner, ReadFault, Seal};
-use mapping::Holds;
-use ondisk::Features;
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
-use ondisk::quota::QuotaKind;
-use ondisk::quota::tree::{self, Block};
+use extant_base::{Ino, Lblk, Malformed, Pblk};
+use extant_buffer::{Edit, Kind, Owner, ReadFault, Seal};
+use extant_mapping::Holds;
+use extant_ondisk::Features;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
+use extant_ondisk::quota::QuotaKind;
+use extant_ondisk::quota::tree::{self, Block};
 use parking_lot::Mutex;
 
 use crate::live::{Live, Node, OrphanState, Values};
@@ -373,19 +373,19 @@ impl Shared {
             return Ok(sum);
         }
         let ratio = self.geometry.cluster_ratio();
-        let mut add = |all: Vec<ondisk::xattr::StoredAttr<'_>>| {
+        let mut add = |all: Vec<extant_ondisk::xattr::StoredAttr<'_>>| {
             for stored in all {
-                if let ondisk::xattr::AttrValue::Inode { size, .. } = stored.attr.value {
+                if let extant_ondisk::xattr::AttrValue::Inode { size, .. } = stored.attr.value {
                     sum.blocks += self.geometry.block_size.blocks_for(size.into()).next_multiple_of(ratio);
                     sum.count += 1;
                 }
             }
         };
-        add(ondisk::xattr::decode_ibody(body).unwrap_or_default());
+        add(extant_ondisk::xattr::decode_ibody(body).unwrap_or_default());
         if block.0 != 0 {
             let owner = Owner { kind: Kind::Xattr, ino: 0 };
             let held = self.buffers.get(block, owner, |_| Ok(()))?;
-            add(ondisk::xattr::decode_block(&held).map(|(_, all)| all).unwrap_or_default());
+            add(extant_ondisk::xattr::decode_block(&held).map(|(_, all)| all).unwrap_or_default());
         }
         Ok(sum)
     }

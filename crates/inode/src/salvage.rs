@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
-use base::{Group, Pblk};
+use extant_base::{Group, Pblk};
 
 /// Groups that are kept by number; of more it is said that there are more.
 const GROUPS_MAX: usize = 4096;
@@ -38,7 +38,7 @@ impl Salvage {
     /// Where the superblock in use is a backup, the descriptors beside it come first: those of `group` of the
     /// geometry.
     #[must_use]
-    pub fn beside(geometry: &ondisk::Geometry, group: Option<Group>) -> Self {
+    pub fn beside(geometry: &extant_ondisk::Geometry, group: Option<Group>) -> Self {
         let head = group.map(|group| geometry.group_head(group));
         let preferred = head.filter(|head| head.descriptors.1 > 0);
         let preferred =

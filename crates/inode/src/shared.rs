@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{Corrupt, Group, Ino, Malformed, Pblk, Place};
-use buffer::{Buffers, Kind, Owner, ReadFault};
-use device::Device;
-use memory::Budget;
-use ondisk::group_desc::{ChecksumRule, GroupDesc};
-use ondisk::{Features, Geometry, Superblock};
+use extant_base::{Corrupt, Group, Ino, Malformed, Pblk, Place};
+use extant_buffer::{Buffers, Kind, Owner, ReadFault};
+use extant_device::Device;
+use extant_memory::Budget;
+use extant_ondisk::group_desc::{ChecksumRule, GroupDesc};
+use extant_ondisk::{Features, Geometry, Superblock};
 
 use crate::Salvage;
 use crate::salvage::Way;
@@ -146,7 +146,7 @@ impl Shared {
     /// Seed of the checksums that belong to an inode; `None` without metadata_csum.
     #[must_use]
     pub fn inode_seed(&self, ino: Ino, generation: u32) -> Option<u32> {
-        self.fs_seed.map(|seed| ondisk::inode::inode_seed(seed, ino, generation))
+        self.fs_seed.map(|seed| extant_ondisk::inode::inode_seed(seed, ino, generation))
     }
 
     /// Has the file system this feature that keeps data inside inodes?

@@ -8,7 +8,7 @@
 //! seed, the word itself as zero. Version 1 has type 1, size 4, and `checksum[0]` is the CRC-32 of the
 //! transaction's descriptor and logged blocks.
 
-use base::{Malformed, checksum::crc32c};
+use extant_base::{Malformed, checksum::crc32c};
 
 use crate::{
     bytes::{be32, be64, put},

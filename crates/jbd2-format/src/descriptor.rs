@@ -8,7 +8,7 @@
 //! happens to be the journal's magic is logged with that word zero and its tag says ESCAPE, or a scan would
 //! take it for a journal block.
 
-use base::{Malformed, Pblk};
+use extant_base::{Malformed, Pblk};
 
 use crate::{
     bytes::{be16, be32, put, uuid},

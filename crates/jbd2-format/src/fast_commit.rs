@@ -18,7 +18,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst, "Fast commits".
 
-use base::{BlockSize, Ino, Lblk, Malformed, Pblk, checksum::crc32c};
+use extant_base::{BlockSize, Ino, Lblk, Malformed, Pblk, checksum::crc32c};
 
 use crate::{
     bytes::{le16, le32, put},

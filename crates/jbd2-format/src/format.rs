@@ -11,7 +11,7 @@
 //!
 //! Source: the kernel's own sizes; Documentation/filesystems/ext4/journal.rst lists others, which are wrong.
 
-use base::{BlockSize, Malformed, checksum::crc32c};
+use extant_base::{BlockSize, Malformed, checksum::crc32c};
 
 use crate::{
     bytes::{be32, put},

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use base::Malformed;
+use extant_base::Malformed;
 
 use crate::bytes::{be32, put};
 

@@ -24,8 +24,8 @@
 //! sizes).
 //!
 //! ```
-//! use base::{BlockSize, Pblk};
-//! use jbd2_format::{DescriptorWriter, Features, LogFormat, Superblock, Tid, tags};
+//! use extant_base::{BlockSize, Pblk};
+//! use extant_jbd2_format::{DescriptorWriter, Features, LogFormat, Superblock, Tid, tags};
 //!
 //! let mut sb = Superblock::fresh(BlockSize::KIB4, 1024, [7; 16]);
 //! sb.features.incompat = Features::BIT64 | Features::CSUM_V3;

@@ -4,7 +4,7 @@
 //! | header | count32 | block | block | ... | unused | tail |      count = bytes used, these 16 included
 //! ```
 
-use base::{Malformed, Pblk};
+use extant_base::{Malformed, Pblk};
 
 use crate::{
     bytes::{be32, be64, put},

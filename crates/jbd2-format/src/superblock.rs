@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use base::{BlockSize, Malformed, checksum::crc32c};
+use extant_base::{BlockSize, Malformed, checksum::crc32c};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     big_endian::{I32, U32},

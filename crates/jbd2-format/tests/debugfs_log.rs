@@ -5,8 +5,8 @@
 
 use std::{fs, os::unix::fs::FileExt, process::Command};
 
-use base::{BlockSize, Pblk};
-use jbd2_format::{
+use extant_base::{BlockSize, Pblk};
+use extant_jbd2_format::{
     BlockType, Checksums, CommitBlock, CommitVerdict, DescriptorWriter, Header, LogFormat, MAGIC,
     RevokeWriter, Superblock, Tag, Tid, escape, needs_escape, revokes, tags,
 };

@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::fs::FileExt, process::Command};
 
-use base::{BlockSize, Ino};
-use jbd2_format::{
+use extant_base::{BlockSize, Ino};
+use extant_jbd2_format::{
     Features, Superblock, Tid,
     fast_commit::{NameChange, Record, Writer},
 };

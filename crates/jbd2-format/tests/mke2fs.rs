@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path, process::Command};
 
-use base::BlockSize;
-use jbd2_format::{Superblock, default_fast_commit_blocks, default_journal_blocks};
+use extant_base::BlockSize;
+use extant_jbd2_format::{Superblock, default_fast_commit_blocks, default_journal_blocks};
 
 const UUID: &str = "12345678-1234-5678-9abc-def012345678";
 const UUID_BYTES: [u8; 16] =

@@ -48,11 +48,11 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use base::Pblk;
-use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use base::sync::{Apart, Condvar, Mutex};
-use buffer::{Buffers, Made, ReadFault, Seal, Snapshot};
-use device::{Device, DeviceFault};
+use extant_base::Pblk;
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use extant_base::sync::{Apart, Condvar, Mutex};
+use extant_buffer::{Buffers, Made, ReadFault, Seal, Snapshot};
+use extant_device::{Device, DeviceFault};
 
 pub use self::batching::Batching;
 pub use self::handle::Handle;
@@ -101,7 +101,7 @@ pub trait Client: Send + Sync {
     fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]);
 
     /// The checksum of a block that has it in its last four bytes, over bytes from its beginning on: what
-    /// [`seal`](Self::seal) would put there. `has_sum`: it is there already (see [`buffer::Patch`]). `None`:
+    /// [`seal`](Self::seal) would put there. `has_sum`: it is there already (see [`extant_buffer::Patch`]). `None`:
     /// it lies elsewhere, or is another.
     fn end_sum(&self, _seal: Seal, _bytes: &[u8], _has_sum: bool) -> Option<EndSum> {
         None

@@ -1,7 +1,7 @@
 //! A transaction in detail: what a plan only counts.
 
-use base::Pblk;
-use jbd2_format::{BlockType, Header, LogFormat, revokes, tags};
+use extant_base::Pblk;
+use extant_jbd2_format::{BlockType, Header, LogFormat, revokes, tags};
 
 use crate::fault::JournalFault;
 use crate::log::LogView;

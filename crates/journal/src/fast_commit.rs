@@ -8,8 +8,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use jbd2_format::Tid;
-use jbd2_format::fast_commit::{Flow, NameChange, Record, Scan, records};
+use extant_jbd2_format::Tid;
+use extant_jbd2_format::fast_commit::{Flow, NameChange, Record, Scan, records};
 
 use crate::fault::JournalFault;
 use crate::log::Sequential;

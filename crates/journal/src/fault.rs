@@ -1,8 +1,8 @@
 //! Why a log cannot be replayed at all.
 
-use base::{BlockSize, Malformed};
-use device::DeviceFault;
-use jbd2_format::{Features, Tid};
+use extant_base::{BlockSize, Malformed};
+use extant_device::DeviceFault;
+use extant_jbd2_format::{Features, Tid};
 
 /// A log cannot be understood, or not trusted. What can be left out of a replay instead is a
 /// [`Problem`](crate::Problem).

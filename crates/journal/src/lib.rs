@@ -34,10 +34,10 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use base::{BlockSize, Pblk};
-//! use device::{Device, MemDevice};
-//! use jbd2_format::{CommitBlock, DescriptorWriter, LogFormat, Superblock, Tid};
-//! use journal::{Log, LogMap, LogRun, Overlay, Target, scan};
+//! use extant_base::{BlockSize, Pblk};
+//! use extant_device::{Device, MemDevice};
+//! use extant_jbd2_format::{CommitBlock, DescriptorWriter, LogFormat, Superblock, Tid};
+//! use extant_journal::{Log, LogMap, LogRun, Overlay, Target, scan};
 //!
 //! // A target of 4096 blocks whose log of 1024 blocks begins at block 100 ...
 //! let block_size = BlockSize::MIN;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use base::BlockSize;
-use device::Device;
+use extant_base::BlockSize;
+use extant_device::Device;
 
 use crate::fault::JournalFault;
 use crate::map::LogMap;

@@ -9,7 +9,7 @@
 //! start of the device, not from its superblock, is what mke2fs and the kernel do: `s_first` is 2 (3) there,
 //! and `s_maxlen` the size of the device.
 
-use base::{BlockSize, Pblk};
+use extant_base::{BlockSize, Pblk};
 
 /// Blocks of the log that follow each other on the device too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

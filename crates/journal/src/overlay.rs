@@ -9,9 +9,9 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use base::{BlockSize, Pblk};
-use device::{Device, DeviceFault};
-use jbd2_format::MAGIC;
+use extant_base::{BlockSize, Pblk};
+use extant_device::{Device, DeviceFault};
+use extant_jbd2_format::MAGIC;
 
 use crate::fault::JournalFault;
 use crate::log::Log;

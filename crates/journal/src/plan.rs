@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use base::{Malformed, Pblk};
-use jbd2_format::{Checksums, LogFormat, Superblock, Tid};
+use extant_base::{Malformed, Pblk};
+use extant_jbd2_format::{Checksums, LogFormat, Superblock, Tid};
 
 use crate::fast_commit::FastCommitPlan;
 

@@ -5,9 +5,9 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
-use base::Pblk;
-use device::{Device, DeviceFault};
-use jbd2_format::{Superblock, unescape};
+use extant_base::Pblk;
+use extant_device::{Device, DeviceFault};
+use extant_jbd2_format::{Superblock, unescape};
 
 use crate::fault::JournalFault;
 use crate::log::Log;

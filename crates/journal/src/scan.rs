@@ -23,8 +23,8 @@
 
 use std::collections::HashMap;
 
-use base::{BlockSize, Pblk};
-use jbd2_format::{
+use extant_base::{BlockSize, Pblk};
+use extant_jbd2_format::{
     BlockType, Checksums, CommitBlock, CommitVerdict, Features, Header, LogFormat, Superblock, Tag, Tid,
     crc32_be, revokes, tags,
 };

@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use base::{BlockSize, Pblk};
-use device::{Device, MemDevice};
-use jbd2_format::{
+use extant_base::{BlockSize, Pblk};
+use extant_device::{Device, MemDevice};
+use extant_jbd2_format::{
     Checksums, CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, Version,
     crc32_be, escape, needs_escape,
 };

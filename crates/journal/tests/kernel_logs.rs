@@ -9,12 +9,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::{BlockSize, Pblk};
-use device::{Device, FileDevice};
-use jbd2_format::fast_commit::{NameChange, Record};
-use jbd2_format::{Checksums, Features};
-use journal::{EndReason, Log, LogMap, LogRun, Overlay, ReplayPlan, Target, scan};
-use testkit::{LoopDevice, LoopMount, command, debugfs, is_root, run, scratch};
+use extant_base::{BlockSize, Pblk};
+use extant_device::{Device, FileDevice};
+use extant_jbd2_format::fast_commit::{NameChange, Record};
+use extant_jbd2_format::{Checksums, Features};
+use extant_journal::{EndReason, Log, LogMap, LogRun, Overlay, ReplayPlan, Target, scan};
+use extant_testkit::{LoopDevice, LoopMount, command, debugfs, is_root, run, scratch};
 
 /// An image that was copied while the kernel used it.
 struct Captured {

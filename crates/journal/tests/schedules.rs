@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex as Plain};
 use std::time::Duration;
 
-use base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use base::sync::{schedules, shuttle};
-use base::{BlockSize, Pblk};
-use buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
-use device::{Device, MemDevice};
-use journal::{Client, Handle, Journal, Log, LogMap, LogRun, Options, Target, Work};
-use memory::Budget;
+use extant_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use extant_base::sync::{schedules, shuttle};
+use extant_base::{BlockSize, Pblk};
+use extant_buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
+use extant_device::{Device, MemDevice};
+use extant_journal::{Client, Handle, Journal, Log, LogMap, LogRun, Options, Target, Work};
+use extant_memory::Budget;
 use shuttle::thread;
 
 const BLOCKS: u64 = 1400;
@@ -81,7 +81,7 @@ fn log(device: &Arc<MemDevice>) -> Log {
 impl World {
     fn new(options: Options) -> Arc<Self> {
         let device = Arc::new(MemDevice::new(BLOCKS * 1024));
-        let sb = jbd2_format::Superblock::fresh(BlockSize::MIN, LOG.len, [7; 16]);
+        let sb = extant_jbd2_format::Superblock::fresh(BlockSize::MIN, LOG.len, [7; 16]);
         device.write_at(LOG.start.0 * 1024, &sb.encode()).unwrap();
         let buffers = Buffers::new(device.clone(), BlockSize::MIN, BLOCKS, &Budget::new(1 << 20));
         let journal = Journal::open(buffers, device.clone(), Some(log(&device)), options).unwrap();
@@ -112,8 +112,8 @@ impl World {
         let mut bytes = vec![0; (BLOCKS * 1024) as usize];
         self.device.read_at(0, &mut bytes).unwrap();
         copy.write_at(0, &bytes).unwrap();
-        let plan = journal::scan(log(&copy).view(), &Target::new(BLOCKS, BlockSize::MIN)).unwrap();
-        journal::replay(&log(&copy), &plan, &*copy).unwrap();
+        let plan = extant_journal::scan(log(&copy).view(), &Target::new(BLOCKS, BlockSize::MIN)).unwrap();
+        extant_journal::replay(&log(&copy), &plan, &*copy).unwrap();
         let tell = |block: u64| {
             let mut byte = [0];
             copy.read_at((PAIRS + block) * 1024, &mut byte).unwrap();

@@ -21,10 +21,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use base::Ino;
-use image::options::FormatOptions;
+use extant_base::Ino;
+use extant_image::options::FormatOptions;
+use extant_volume::{DataPath, New, OpenOptions, SetAttr, Volume, WriteOptions};
 use serde::Serialize;
-use volume::{DataPath, New, OpenOptions, SetAttr, Volume, WriteOptions};
 
 use crate::ground::Ground;
 use crate::{Failed, LabFault, Watch};
@@ -221,7 +221,7 @@ fn failed(operation: &'static str, errno: i32, says: String) -> LabFault {
     LabFault::Failed(Failed { operation, name: "file".to_owned(), errno, says })
 }
 
-fn ours(operation: &'static str) -> impl Fn(volume::Fault) -> LabFault {
+fn ours(operation: &'static str) -> impl Fn(extant_volume::Fault) -> LabFault {
     move |fault| failed(operation, fault.errno(), fault.to_string())
 }
 

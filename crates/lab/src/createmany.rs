@@ -82,7 +82,7 @@ pub struct Job {
     /// Workers; each has its own directory, `thread-N`, when there is more than one.
     pub threads: usize,
     /// Names that are hinted to the engine before they are created or removed
-    /// ([`volume::Volume::ask_ahead`]); 0: none.
+    /// ([`extant_volume::Volume::ask_ahead`]); 0: none.
     pub ahead: usize,
 }
 
@@ -448,8 +448,8 @@ mod tests {
 
     #[test]
     fn each_operation_in_process_leaves_a_sound_file_system() {
-        let ground = Ground::memory(256 << 20, &image::options::FormatOptions::default()).unwrap();
-        let volume = ground.open(&volume::OpenOptions::default()).unwrap();
+        let ground = Ground::memory(256 << 20, &extant_image::options::FormatOptions::default()).unwrap();
+        let volume = ground.open(&extant_volume::OpenOptions::default()).unwrap();
         let mut root = Engine::root(&volume);
         let run_in = |dir: &[u8], job: &Job, root: &mut Engine<'_>| {
             let report = run(job, &mut root.below(dir).unwrap(), &Quiet).unwrap();
@@ -486,8 +486,8 @@ mod tests {
 
     #[test]
     fn lines_come_every_ten_thousand_and_an_error_ends_with_what_was_done() {
-        let ground = Ground::memory(256 << 20, &image::options::FormatOptions::default()).unwrap();
-        let volume = ground.open(&volume::OpenOptions::default()).unwrap();
+        let ground = Ground::memory(256 << 20, &extant_image::options::FormatOptions::default()).unwrap();
+        let volume = ground.open(&extant_volume::OpenOptions::default()).unwrap();
         let lines = Lines(Mutex::default());
         let mut root = Engine::root(&volume);
         root.mknod(b"name015000").unwrap();

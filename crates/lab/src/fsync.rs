@@ -6,7 +6,7 @@
 //! ```
 //! The load works on files that have all their blocks, by fdatasync: a journal has nothing to commit then,
 //! and each fsync would send a flush of its own. Or on the device below any file system, where nothing else
-//! takes time. The device takes the times of another kind (`device::Model`), so that a disk can be studied
+//! takes time. The device takes the times of another kind (`extant_device::Model`), so that a disk can be studied
 //! where there is none.
 //!
 //! For each device and number of threads, the modes have their turns side by side, and one turn is without
@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use base::Ino;
-use device::{Clock, Device, MemDevice, Model, Modelled};
-use flush::{Coordinator, Delay, FlushCounts, Mode, Settings, Stream};
-use image::options::FormatOptions;
+use extant_base::Ino;
+use extant_device::{Clock, Device, MemDevice, Model, Modelled};
+use extant_flush::{Coordinator, Delay, FlushCounts, Mode, Settings, Stream};
+use extant_image::options::FormatOptions;
+use extant_volume::{New, OpenOptions, Volume, WriteOptions};
 use serde::Serialize;
-use volume::{New, OpenOptions, Volume, WriteOptions};
 
 use crate::buffered::Path;
 use crate::ground::Ground;
@@ -204,7 +204,7 @@ impl Files {
     fn new(device: Arc<dyn Device>, threads: usize, write: WriteOptions) -> Result<Self, LabFault> {
         let flushes = !write.no_barriers;
         let volume = Volume::open(device, &OpenOptions { write, ..OpenOptions::default() })?;
-        let failed = |fault: volume::Fault| LabFault::Device(fault.to_string());
+        let failed = |fault: extant_volume::Fault| LabFault::Device(fault.to_string());
         let root = volume.root().map_err(failed)?.ino();
         let inos = (0..threads).map(|thread| {
             let ino = volume.create_number(root, format!("file-{thread}").as_bytes(), &New::file(0o644))?;
@@ -263,7 +263,7 @@ fn turn(study: &Study, model: Model, threads: usize, mode: Option<Mode>) -> Resu
         }
         On::Files if study.load == Load::Happy => {
             let memory = Ground::memory(happy::DEVICE_BYTES, &FormatOptions::default())?;
-            let failed = |fault: volume::Fault| LabFault::Device(fault.to_string());
+            let failed = |fault: extant_volume::Fault| LabFault::Device(fault.to_string());
             let volume = memory.open(&OpenOptions::default())?;
             happy::populate(&volume, study.seed).map_err(failed)?;
             volume.close().map_err(LabFault::Close)?;
@@ -362,7 +362,7 @@ fn work(
     let mut random = study.seed ^ (thread << 32);
     let mut next = move |below: u64| {
         random = random.wrapping_add(1);
-        base::salted::spread(random) % below
+        extant_base::salted::spread(random) % below
     };
     let mut block = [thread as u8; BLOCK];
     while !stop.load(Ordering::Relaxed) {

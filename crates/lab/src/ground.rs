@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use device::{Device, FileDevice, MemDevice};
-use image::mkfs::{EmptyTree, Identity};
-use image::options::FormatOptions;
-use ondisk::hash::HashVersion;
-use ondisk::{Superblock, superblock};
-use volume::{OpenOptions, Volume};
+use extant_device::{Device, FileDevice, MemDevice};
+use extant_image::mkfs::{EmptyTree, Identity};
+use extant_image::options::FormatOptions;
+use extant_ondisk::hash::HashVersion;
+use extant_ondisk::{Superblock, superblock};
+use extant_volume::{OpenOptions, Volume};
 
 use crate::LabFault;
 
@@ -74,9 +74,9 @@ impl Ground {
             Identity { uuid: [0x4C; 16], hash_seed: options.hash_seed.unwrap_or([0x1A; 16]), time };
         let tree = EmptyTree::new(time, (0, 0));
         let input = tree.input(options, identity, true);
-        let made = |why: image::mkfs::MkfsFault| LabFault::Make(why.to_string());
-        let plan = image::mkfs::plan(&input, self.device.size_bytes()).map_err(made)?;
-        image::mkfs::write_plan(&plan, &*self.device, false).map_err(made)?;
+        let made = |why: extant_image::mkfs::MkfsFault| LabFault::Make(why.to_string());
+        let plan = extant_image::mkfs::plan(&input, self.device.size_bytes()).map_err(made)?;
+        extant_image::mkfs::write_plan(&plan, &*self.device, false).map_err(made)?;
         Ok(())
     }
 
@@ -114,8 +114,8 @@ impl Ground {
     ///
     /// # Errors
     /// The check cannot be made: the device refused.
-    pub fn check(&self) -> Result<check::Report, LabFault> {
-        let checked = check::check(&*self.device, &check::Options::default());
+    pub fn check(&self) -> Result<extant_check::Report, LabFault> {
+        let checked = extant_check::check(&*self.device, &extant_check::Options::default());
         checked.map_err(|why| LabFault::Device(why.to_string()))
     }
 }

@@ -9,10 +9,10 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use image::options::{FeatureEdit, FormatOptions, JournalSize};
-use ondisk::hash::HashVersion;
+use extant_image::options::{FeatureEdit, FormatOptions, JournalSize};
+use extant_ondisk::hash::HashVersion;
+use extant_volume::OpenOptions;
 use serde::Serialize;
-use volume::OpenOptions;
 
 use crate::createmany::{self, Job, LINKS_PER_TARGET, Operation};
 use crate::ground::{Ground, Site};
@@ -236,7 +236,7 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
         true => {
             watch.part("check", None);
             let report = ground.check()?;
-            let errors = |report: &check::Report| report.counts.values().sum::<u64>();
+            let errors = |report: &extant_check::Report| report.counts.values().sum::<u64>();
             Some(if report.clean() { 0 } else { errors(&report).max(1) })
         }
         false => None,
@@ -438,7 +438,10 @@ mod tests {
             ahead: 16,
             site: Site::Memory,
             size: None,
-            make: FormatOptions { block_size: base::BlockSize::from_bytes(1024), ..FormatOptions::default() },
+            make: FormatOptions {
+                block_size: extant_base::BlockSize::from_bytes(1024),
+                ..FormatOptions::default()
+            },
             open: OpenOptions::default(),
             check: true,
         };

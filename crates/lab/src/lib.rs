@@ -23,12 +23,12 @@
 //! 4. Each worker has a directory of its own, unless the load is one directory.
 //!
 //! ```
-//! use lab::createmany::{Job, Operation, run};
-//! use lab::ground::Ground;
-//! use lab::{Engine, Quiet};
+//! use extant_lab::createmany::{Job, Operation, run};
+//! use extant_lab::ground::Ground;
+//! use extant_lab::{Engine, Quiet};
 //!
-//! let ground = Ground::memory(64 << 20, &image::options::FormatOptions::default()).unwrap();
-//! let volume = ground.open(&volume::OpenOptions::default()).unwrap();
+//! let ground = Ground::memory(64 << 20, &extant_image::options::FormatOptions::default()).unwrap();
+//! let volume = ground.open(&extant_volume::OpenOptions::default()).unwrap();
 //! let job = Job { count: Some(1000), ..Job::new(Operation::Mknod, "f") };
 //! let report = run(&job, &mut Engine::root(&volume), &Quiet).unwrap();
 //! assert_eq!(report.done, 1000);
@@ -89,10 +89,10 @@ pub enum LabFault {
     Make(String),
     /// The volume cannot be opened.
     #[error(transparent)]
-    Open(#[from] volume::OpenFault),
+    Open(#[from] extant_volume::OpenFault),
     /// The volume cannot be closed.
     #[error("the volume cannot be closed: {0}")]
-    Close(volume::Fault),
+    Close(extant_volume::Fault),
     /// The device refused, or the check could not be made.
     #[error("{0}")]
     Device(String),

@@ -16,9 +16,9 @@ use std::fmt;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use image::options::{FeatureEdit, FormatOptions};
+use extant_image::options::{FeatureEdit, FormatOptions};
+use extant_volume::{LockStats, OpenOptions, OrphanMode, WriteOptions};
 use serde::Serialize;
-use volume::{LockStats, OpenOptions, OrphanMode, WriteOptions};
 
 use crate::ground::{Ground, Site};
 use crate::summary::{by_runs, rate};

@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use base::Ino;
+use extant_base::Ino;
+use extant_volume::{Fault, New, SetAttr, Volume};
 use rustix::fs::{AtFlags, FileType as SystemType, Mode, OFlags};
 use rustix::io::Errno;
-use volume::{Fault, New, SetAttr, Volume};
 
 /// An operation that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -133,7 +133,7 @@ impl Place for Engine<'_> {
         let open = || {
             let ino = match self.volume.create(self.dir, name, &New::file(0o644)) {
                 Ok(inode) => inode.ino(),
-                Err(fault) if fault.is(volume::Refusal::Exists) => self.find(name)?,
+                Err(fault) if fault.is(extant_volume::Refusal::Exists) => self.find(name)?,
                 Err(fault) => return Err(fault),
             };
             self.volume.opened(ino)?;
@@ -189,7 +189,7 @@ impl Place for Engine<'_> {
     fn below(&mut self, name: &[u8]) -> Result<Self, Failed> {
         let dir = match self.volume.create(self.dir, name, &New::directory(0o755)) {
             Ok(inode) => Ok(inode.ino()),
-            Err(fault) if fault.is(volume::Refusal::Exists) => self.find(name),
+            Err(fault) if fault.is(extant_volume::Refusal::Exists) => self.find(name),
             Err(fault) => Err(fault),
         };
         Ok(Self::new(self.volume, refused(dir, "mkdir", name)?))

@@ -185,10 +185,10 @@ mod tests {
 
     #[test]
     fn every_number_of_workers_has_a_turn_in_every_run() {
-        let ground = || Ground::memory(256 << 20, &image::options::FormatOptions::default()).unwrap();
+        let ground = || Ground::memory(256 << 20, &extant_image::options::FormatOptions::default()).unwrap();
         let (ground, other) = (ground(), ground());
-        let volume = ground.open(&volume::OpenOptions::default()).unwrap();
-        let other = other.open(&volume::OpenOptions::default()).unwrap();
+        let volume = ground.open(&extant_volume::OpenOptions::default()).unwrap();
+        let other = other.open(&extant_volume::OpenOptions::default()).unwrap();
         let job = Job { count: Some(600), ..Job::new(Operation::Mknod, "f") };
         let study = Study { job, widths: vec![1, 2, 3], runs: 3 };
         let report = run(&study, &mut [Engine::root(&volume)], &Quiet).unwrap();

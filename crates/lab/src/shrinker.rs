@@ -21,7 +21,7 @@
 //! of microseconds, once in some thousand scans or, on a busy host, once in a hundred. So mean and longest
 //! scan are also reported without that: see [`Row::scan_own_avg_us`].
 //!
-//! Does **not** own: any policy (see `extent_status::Policy`).
+//! Does **not** own: any policy (see `extant_extent_status::Policy`).
 //!
 //! Source: the linux-ext4 series "ext4: extents status tree shrinker improvement" v3, 2014.
 
@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::thread::available_parallelism;
 
-pub use extent_status::Policy;
+pub use extant_extent_status::Policy;
 use serde::Serialize;
 
 use crate::summary::Summary;

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use base::{BlockSize, Lblk, Pblk};
-use buffer::{Buffers, Edit, ReadFault};
-use ondisk::extent::{Extent, MAX_DEPTH, ROOT_ENTRIES, entries_per_block};
+use extant_base::{BlockSize, Lblk, Pblk};
+use extant_buffer::{Buffers, Edit, ReadFault};
+use extant_ondisk::extent::{Extent, MAX_DEPTH, ROOT_ENTRIES, entries_per_block};
 
 use crate::{FileMap, Holds, Mapped, indirect, tree};
 

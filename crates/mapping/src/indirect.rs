@@ -4,9 +4,9 @@ mod edit;
 
 use std::ops::ControlFlow;
 
-use base::{Lblk, Pblk};
-use buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
-use ondisk::indirect::{self, Step};
+use extant_base::{Lblk, Pblk};
+use extant_buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
+use extant_ondisk::indirect::{self, Step};
 
 use crate::{FileMap, Holds, Mapped, PIECE_MAX, lies_inside, outside};
 
@@ -26,7 +26,7 @@ pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -
         step = match step {
             Step::NeedBlock { block, then } => {
                 let bytes = map.indirect(buffers, block)?;
-                let place = base::Place::block(block);
+                let place = extant_base::Place::block(block);
                 then.resume(&bytes).map_err(|fact| ReadFault::corrupt(place, fact))?
             }
             Step::Hole { len_blocks } => {
@@ -109,8 +109,8 @@ fn nodes_from(
     each: &mut dyn FnMut(Pblk) -> Option<()>,
 ) -> Result<ControlFlow<()>, ReadFault> {
     if !lies_inside(buffers, block, 1) {
-        let fact = base::Malformed::new("block map", "blocks lie inside the file system", block.0);
-        return Err(ReadFault::corrupt(base::Place::block(block), fact));
+        let fact = extant_base::Malformed::new("block map", "blocks lie inside the file system", block.0);
+        return Err(ReadFault::corrupt(extant_base::Place::block(block), fact));
     }
     if each(block).is_none() {
         return Ok(ControlFlow::Break(()));

@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! 1. Every walk is bounded (INV-E1). Extent trees: depth falls by one a level, keys rise, a node keeps to
-//!    its parent's range; a violation is [`Corrupt`](base::Corrupt). Indirect blocks have nothing to check,
+//!    its parent's range; a violation is [`Corrupt`](extant_base::Corrupt). Indirect blocks have nothing to check,
 //!    and one may be referenced many times: walks end with the logical blocks of their three levels, or at
 //!    the given end.
 //! 2. A block that is handed out lies inside the file system, and is not block 0.
@@ -29,8 +29,8 @@ mod edit;
 mod indirect;
 mod tree;
 
-use base::{Ino, Lblk, Malformed, Pblk, Place};
-use buffer::{Buffers, ReadFault};
+use extant_base::{Ino, Lblk, Malformed, Pblk, Place};
+use extant_buffer::{Buffers, ReadFault};
 
 pub use edit::{
     EditFault, Editor, Freed, TreeSpace, credits_insert, credits_remove, credits_set_state, credits_shift,
@@ -91,7 +91,7 @@ pub struct FileMap {
 }
 
 /// The longest piece that [`FileMap::walk`] returns.
-const PIECE_MAX: u32 = ondisk::extent::MAX_WRITTEN_LEN;
+const PIECE_MAX: u32 = extant_ondisk::extent::MAX_WRITTEN_LEN;
 
 impl FileMap {
     /// The 60 bytes of a map of extents that maps nothing.

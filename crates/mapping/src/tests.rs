@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::BlockSize;
-use device::{Device, MemDevice};
-use memory::Budget;
-use ondisk::extent::{self, Entries, Extent, Index, Node, TreeShape};
-use ondisk::indirect::{self, DataExtent};
+use extant_base::BlockSize;
+use extant_device::{Device, MemDevice};
+use extant_memory::Budget;
+use extant_ondisk::extent::{self, Entries, Extent, Index, Node, TreeShape};
+use extant_ondisk::indirect::{self, DataExtent};
 use proptest::prelude::*;
 
 use super::*;

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::BlockSize;
-use buffer::{Direct, Kind, Owner};
-use device::MemDevice;
-use memory::Budget;
-use ondisk::extent::{NodeView, init_node};
+use extant_base::BlockSize;
+use extant_buffer::{Direct, Kind, Owner};
+use extant_device::MemDevice;
+use extant_memory::Budget;
+use extant_ondisk::extent::{NodeView, init_node};
 use proptest::prelude::*;
 
 use super::*;
@@ -70,7 +70,7 @@ impl TreeSpace for Toy {
 
 struct Counting<'a>(Direct<'a>, &'a RefCell<BTreeSet<u64>>);
 
-impl buffer::Edit for Counting<'_> {
+impl extant_buffer::Edit for Counting<'_> {
     fn transaction(&self) -> u64 {
         self.0.transaction()
     }
@@ -78,14 +78,14 @@ impl buffer::Edit for Counting<'_> {
     fn change(
         &self,
         block: Pblk,
-        seal: buffer::Seal,
+        seal: extant_buffer::Seal,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), ReadFault> {
         self.1.borrow_mut().insert(block.0);
         self.0.change(block, seal, change)
     }
 
-    fn fresh(&self, block: Pblk, seal: buffer::Seal, fill: &mut dyn FnMut(&mut [u8])) {
+    fn fresh(&self, block: Pblk, seal: extant_buffer::Seal, fill: &mut dyn FnMut(&mut [u8])) {
         self.1.borrow_mut().insert(block.0);
         self.0.fresh(block, seal, fill);
     }
@@ -351,7 +351,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(refuse(written(0, 1, 1 << 48)), "the file is too large for its block map");
     let mut map = empty(false);
     let mut refuse = |mapped| toy.edit(|editor| map.insert(editor, mapped)).0.unwrap_err().to_string();
-    let reach = ondisk::indirect::max_blocks(BlockSize::MIN) as u32;
+    let reach = extant_ondisk::indirect::max_blocks(BlockSize::MIN) as u32;
     assert_eq!(refuse(written(reach, 1, DATA)), "the file is too large for its block map");
     assert_eq!(refuse(written(0, 1, 1 << 32)), "the file is too large for its block map");
     // The last block that three levels reach.
@@ -475,7 +475,7 @@ type HostileNode = (u16, u16, Vec<(u32, u16, u16, u32)>);
 /// The node's bytes, whatever its numbers are.
 fn hostile_bytes((depth, max, slots): &HostileNode, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    let magic = ondisk::extent::MAGIC;
+    let magic = extant_ondisk::extent::MAGIC;
     for (word, at) in [(magic, 0), (slots.len() as u16, 2), (*max, 4), (*depth, 6)] {
         bytes[at..at + 2].copy_from_slice(&word.to_le_bytes());
     }
@@ -510,7 +510,7 @@ proptest! {
         }
         let device = MemDevice::new(64 << 10);
         for (i, node) in nodes.iter().enumerate().skip(1) {
-            device::Device::write_at(&device, i as u64 * 1024, &hostile_bytes(node, 1024)).unwrap();
+            extant_device::Device::write_at(&device, i as u64 * 1024, &hostile_bytes(node, 1024)).unwrap();
         }
         let buffers = Buffers::new(Arc::new(device), BlockSize::MIN, 64, &Budget::new(1 << 20));
         let i_block = hostile_bytes(&nodes[0], 60).try_into().unwrap();

@@ -12,9 +12,9 @@ mod split;
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 
-use base::{Lblk, Malformed, Pblk, Place};
-use buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
-use ondisk::extent::{self, Extent, NodeView};
+use extant_base::{Lblk, Malformed, Pblk, Place};
+use extant_buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
+use extant_ondisk::extent::{self, Extent, NodeView};
 
 use crate::{Around, FileMap, Holds, Mapped, lies_inside, outside};
 

@@ -11,12 +11,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use base::{Ino, Lblk, Pblk};
-use buffer::Direct;
 use common::Image;
-use mapping::{EditFault, Editor, FileMap, Holds, Mapped, TreeSpace};
-use ondisk::inode::flags;
-use testkit::LoopMount;
+use extant_base::{Ino, Lblk, Pblk};
+use extant_buffer::Direct;
+use extant_mapping::{EditFault, Editor, FileMap, Holds, Mapped, TreeSpace};
+use extant_ondisk::inode::flags;
+use extant_testkit::LoopMount;
 
 /// The file's blocks that are not in use.
 struct Own<'a> {
@@ -107,11 +107,11 @@ fn map_anew(path: &Path, ino: u64, lblk_of: impl Fn(u32) -> u32) -> Vec<u32> {
 
 /// The bytes of a block of the tree, with its checksum.
 fn direct_bytes(image: &Image, map: &FileMap, block: Pblk, out: &mut [u8]) {
-    let kind = if map.extents { buffer::Kind::Extents } else { buffer::Kind::Indirect };
-    let owner = buffer::Owner { kind, ino: map.ino.0 };
+    let kind = if map.extents { extant_buffer::Kind::Extents } else { extant_buffer::Kind::Indirect };
+    let owner = extant_buffer::Owner { kind, ino: map.ino.0 };
     out.copy_from_slice(&image.buffers.get(block, owner, |_| Ok(())).unwrap());
     if let Some(seed) = map.seed.filter(|_| map.extents) {
-        ondisk::extent::seal(out, seed);
+        extant_ondisk::extent::seal(out, seed);
     }
 }
 
@@ -123,7 +123,7 @@ fn maps_are_good_for_e2fsck_and_the_kernel() {
         ("^extents,^64bit", "1024"),
         ("^extents,^64bit", "4096"),
     ] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let source = scratch.path().join("source");
         std::fs::create_dir(&source).unwrap();
         let bytes = block_size.parse::<u64>().unwrap();
@@ -132,15 +132,15 @@ fn maps_are_good_for_e2fsck_and_the_kernel() {
         let name = path.to_str().unwrap();
         let from = ["-d", source.to_str().unwrap(), name, "32M"];
         let fixed = ["-q", "-F", "-t", "ext4", "-b", block_size, "-O", features];
-        testkit::run("mke2fs", fixed.into_iter().chain(from));
-        let stat = testkit::debugfs(&path, "stat /file");
+        extant_testkit::run("mke2fs", fixed.into_iter().chain(from));
+        let stat = extant_testkit::debugfs(&path, "stat /file");
         let ino = stat.split_once("Inode: ").unwrap().1.split_whitespace().next().unwrap().parse().unwrap();
 
         let prime = 4093;
         let lblks = map_anew(&path, ino, |i| 3 * (i * 1021 % prime));
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         assert!(lblks.len() > 2900, "{features}: {} blocks of data", lblks.len());
-        if !testkit::is_root() {
+        if !extant_testkit::is_root() {
             eprintln!("skipped: mounting needs root");
             continue;
         }
@@ -160,6 +160,6 @@ fn maps_are_good_for_e2fsck_and_the_kernel() {
         }
         file.set_len(5000 * bytes).unwrap();
         drop((file, mount));
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }

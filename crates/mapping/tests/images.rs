@@ -7,11 +7,11 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use base::{Ino, Lblk, Pblk};
 use common::Image;
-use mapping::{FileMap, Holds, Mapped};
-use ondisk::inode::flags;
-use testkit::LoopMount;
+use extant_base::{Ino, Lblk, Pblk};
+use extant_mapping::{FileMap, Holds, Mapped};
+use extant_ondisk::inode::flags;
+use extant_testkit::LoopMount;
 
 const MARK: u64 = 0x6D61_726B_0000_0000;
 
@@ -115,7 +115,7 @@ fn files_that_mke2fs_wrote() {
         ("^extents,^64bit", 4096),
         ("extents,bigalloc", 4096),
     ] {
-        let dir = testkit::scratch();
+        let dir = extant_testkit::scratch();
         let source = dir.path().join("source");
         std::fs::create_dir(&source).unwrap();
         let page_blocks = 4096 / block_size; // holes of the source are whole pages
@@ -127,7 +127,7 @@ fn files_that_mke2fs_wrote() {
         write_marked(&source.join("far"), block_size, far);
         let image = dir.path().join("image");
         let bs = block_size.to_string();
-        testkit::run(
+        extant_testkit::run(
             "mke2fs",
             [
                 "-q",
@@ -145,7 +145,7 @@ fn files_that_mke2fs_wrote() {
             ],
         );
         let ino_of = |name: &str| {
-            let stat = testkit::debugfs(&image, &format!("stat /{name}"));
+            let stat = extant_testkit::debugfs(&image, &format!("stat /{name}"));
             stat.split_once("Inode: ").unwrap().1.split_whitespace().next().unwrap().parse().unwrap()
         };
         let pieces = check(&image, ino_of("odd"), |lblk| lblk < count && odd(lblk));
@@ -166,13 +166,13 @@ fn files_that_mke2fs_wrote() {
 
 #[test]
 fn files_that_the_kernel_wrote() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         eprintln!("skipped: mounting needs root");
         return;
     }
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let image = dir.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", image.to_str().unwrap(), "64M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", image.to_str().unwrap(), "64M"]);
     let (deep, holed, sparse);
     {
         let mount = LoopMount::new(&image, "rw").unwrap();
@@ -181,7 +181,7 @@ fn files_that_the_kernel_wrote() {
         write_marked(&path("deep"), 1024, (0..6000).rev().map(|i| i * 2));
         deep = path("deep").metadata().unwrap().ino();
         // Allocated but not written, with holes punched.
-        testkit::run("fallocate", ["-l", "2M", path("holed").to_str().unwrap()]);
+        extant_testkit::run("fallocate", ["-l", "2M", path("holed").to_str().unwrap()]);
         for at in [100u64, 300, 301, 2000] {
             let file = File::options().write(true).open(path("holed")).unwrap();
             let mut bytes = vec![0x5A; 1024];
@@ -190,7 +190,7 @@ fn files_that_the_kernel_wrote() {
             file.sync_all().unwrap();
         }
         let holed_path = path("holed");
-        testkit::run("fallocate", ["-p", "-o", "512K", "-l", "256K", holed_path.to_str().unwrap()]);
+        extant_testkit::run("fallocate", ["-p", "-o", "512K", "-l", "256K", holed_path.to_str().unwrap()]);
         holed = holed_path.metadata().unwrap().ino();
         write_marked(&path("sparse"), 1024, [5, 4_000_000_000]);
         sparse = path("sparse").metadata().unwrap().ino();

@@ -11,11 +11,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use base::{Ino, Lblk, Pblk};
-use buffer::{Buffers, Direct, Kind, Owner};
 use common::Image;
-use mapping::{EditFault, Editor, FileMap, Holds, Mapped, TreeSpace};
-use testkit::LoopMount;
+use extant_base::{Ino, Lblk, Pblk};
+use extant_buffer::{Buffers, Direct, Kind, Owner};
+use extant_mapping::{EditFault, Editor, FileMap, Holds, Mapped, TreeSpace};
+use extant_testkit::LoopMount;
 
 /// The file's blocks that are not in use.
 struct Own<'a> {
@@ -98,7 +98,7 @@ fn shift(path: &Path, ino: u64) -> Model {
         let owner = Owner { kind: Kind::Extents, ino: map.ino.0 };
         node.copy_from_slice(&image.buffers.get(block, owner, |_| Ok(())).unwrap());
         if let Some(seed) = map.seed {
-            ondisk::extent::seal(&mut node, seed);
+            extant_ondisk::extent::seal(&mut node, seed);
         }
         image.write(path, block, 0, &node);
         Some(())
@@ -114,7 +114,7 @@ fn shift(path: &Path, ino: u64) -> Model {
 /// What debugfs lists of the file's map.
 fn listed(path: &Path) -> Model {
     let mut model = Model::new();
-    for line in testkit::debugfs(path, "ex /file").lines().skip(1) {
+    for line in extant_testkit::debugfs(path, "ex /file").lines().skip(1) {
         // Level of levels, entry of entries, logical from - to, physical from - to or the child's block,
         // length.
         let numbers: Vec<u64> =
@@ -132,7 +132,7 @@ fn shifted_maps_are_good_for_e2fsck_debugfs_and_the_kernel() {
     for (features, block_size) in
         [("extents,metadata_csum,64bit", 1024), ("extents,^metadata_csum", 1024), ("extents", 4096)]
     {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let source = scratch.path().join("source");
         std::fs::create_dir(&source).unwrap();
         // Runs of one to four blocks with a hole behind each: some hundred extents.
@@ -150,15 +150,15 @@ fn shifted_maps_are_good_for_e2fsck_debugfs_and_the_kernel() {
         let (name, block_size_text) = (path.to_str().unwrap(), block_size.to_string());
         let from = ["-d", source.to_str().unwrap(), name, "32M"];
         let fixed = ["-q", "-F", "-t", "ext4", "-b", &block_size_text, "-O", features];
-        testkit::run("mke2fs", fixed.into_iter().chain(from));
-        let stat = testkit::debugfs(&path, "stat /file");
+        extant_testkit::run("mke2fs", fixed.into_iter().chain(from));
+        let stat = extant_testkit::debugfs(&path, "stat /file");
         let ino = stat.split_once("Inode: ").unwrap().1.split_whitespace().next().unwrap().parse().unwrap();
         assert!(listed(&path).len() > 1500 && stat.contains("(ETB0)"), "{stat}");
 
         let model = shift(&path, ino);
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         assert_eq!(listed(&path), model, "{features}");
-        if !testkit::is_root() {
+        if !extant_testkit::is_root() {
             eprintln!("skipped: mounting needs root");
             continue;
         }
@@ -181,6 +181,6 @@ fn shifted_maps_are_good_for_e2fsck_debugfs_and_the_kernel() {
         }
         file.set_len(u64::from(last / 2) * block_size as u64).unwrap();
         drop((file, mount));
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }

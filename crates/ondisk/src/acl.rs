@@ -14,7 +14,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/attributes.rst; acl(5).
 
-use base::Malformed;
+use extant_base::Malformed;
 
 const XATTR_VERSION: u32 = 2;
 const DISK_VERSION: u32 = 1;

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use base::{BlockSize, Group};
+use extant_base::{BlockSize, Group};
 
 use crate::{Geometry, Superblock};
 

@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use base::{BlockSize, Malformed, checksum::crc32c};
+use extant_base::{BlockSize, Malformed, checksum::crc32c};
 
 /// Checksum of a group's block bitmap: CRC-32C from the file system's seed over `clusters_per_group` bits.
 ///

@@ -19,8 +19,8 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
-use base::checksum::crc32c;
-use base::{BlockSize, Ino, Malformed};
+use extant_base::checksum::crc32c;
+use extant_base::{BlockSize, Ino, Malformed};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -262,8 +262,8 @@ pub fn encode_rec_len(len: usize, block_size: BlockSize) -> Option<u16> {
 /// Encrypted and casefolded directories cannot be written (their hashes need a key).
 ///
 /// ```
-/// use base::{BlockSize, Ino};
-/// use ondisk::{Features, dirent::*, filetype::FileType};
+/// use extant_base::{BlockSize, Ino};
+/// use extant_ondisk::{Features, dirent::*, filetype::FileType};
 /// let format = DirFormat::new(BlockSize::MIN, &Features::default(), 100);
 /// let mut block = vec![0; 1024];
 /// let mut writer = DirBlockWriter::new(&format, &mut block);

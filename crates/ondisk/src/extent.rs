@@ -6,8 +6,8 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/ifork.rst.
 
-use base::checksum::crc32c;
-use base::{BlockSize, Malformed, Pblk};
+use extant_base::checksum::crc32c;
+use extant_base::{BlockSize, Malformed, Pblk};
 
 mod raw;
 

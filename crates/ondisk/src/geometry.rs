@@ -10,7 +10,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/blockgroup.rst.
 
-use base::{BlockSize, Group, Ino, Malformed, Pblk};
+use extant_base::{BlockSize, Group, Ino, Malformed, Pblk};
 
 use crate::{Features, Superblock};
 

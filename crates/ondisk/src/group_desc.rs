@@ -5,8 +5,8 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/group_descr.rst.
 
-use base::Malformed;
-use base::checksum::{crc16, crc32c};
+use extant_base::Malformed;
+use extant_base::checksum::{crc16, crc32c};
 
 use crate::{Features, Superblock};
 

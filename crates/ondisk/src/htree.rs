@@ -30,8 +30,8 @@ mod change;
 pub mod plan;
 pub mod walk;
 
-use base::checksum::crc32c;
-use base::{BlockSize, Ino, Lblk, Malformed};
+use extant_base::checksum::crc32c;
+use extant_base::{BlockSize, Ino, Lblk, Malformed};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

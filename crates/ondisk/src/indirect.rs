@@ -20,7 +20,7 @@
 
 use std::fmt;
 
-use base::{BlockSize, Lblk, Malformed, Pblk};
+use extant_base::{BlockSize, Lblk, Malformed, Pblk};
 
 const STRUCTURE: &str = "indirect block";
 const DIRECT: u64 = 12;

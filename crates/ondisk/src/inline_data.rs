@@ -14,7 +14,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/inlinedata.rst.
 
-use base::{Ino, Malformed};
+use extant_base::{Ino, Malformed};
 
 const STRUCTURE: &str = "inline data";
 

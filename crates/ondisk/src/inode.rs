@@ -9,8 +9,8 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/inodes.rst.
 
-use base::checksum::crc32c;
-use base::{Ino, Malformed};
+use extant_base::checksum::crc32c;
+use extant_base::{Ino, Malformed};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 

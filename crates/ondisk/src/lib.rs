@@ -17,7 +17,7 @@
 //! 5. INV-O5: a checksum is computed in one place per structure, for sealing and for verifying alike.
 //!
 //! ```
-//! use ondisk::{Superblock, Features};
+//! use extant_ondisk::{Superblock, Features};
 //! let mut sb = Superblock { blocks_count: 4096, ..Superblock::default() };
 //! sb.features = Features { incompat: Features::EXTENTS, ..Features::default() };
 //! let bytes = sb.encode();

@@ -15,7 +15,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/mmp.rst.
 
-use base::{Malformed, checksum::crc32c};
+use extant_base::{Malformed, checksum::crc32c};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
@@ -185,7 +185,7 @@ pub(crate) mod real_image {
         process::{Command, Output},
     };
 
-    use base::checksum::crc32c;
+    use extant_base::checksum::crc32c;
 
     pub(crate) struct RealImage {
         dir: tempfile::TempDir,

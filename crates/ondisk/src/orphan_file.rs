@@ -9,7 +9,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
-use base::{BlockSize, Ino, Malformed, Pblk, checksum::crc32c};
+use extant_base::{BlockSize, Ino, Malformed, Pblk, checksum::crc32c};
 
 const STRUCTURE: &str = "orphan file block";
 const MAGIC: u32 = 0x0B10_CA04;

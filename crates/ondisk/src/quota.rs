@@ -17,7 +17,7 @@
 
 use std::collections::BTreeMap;
 
-use base::Malformed;
+use extant_base::Malformed;
 
 pub mod tree;
 

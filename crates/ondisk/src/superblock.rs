@@ -7,8 +7,8 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/super.rst.
 
-use base::checksum::crc32c;
-use base::{BlockSize, Malformed};
+use extant_base::checksum::crc32c;
+use extant_base::{BlockSize, Malformed};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 

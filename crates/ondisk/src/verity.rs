@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use base::{BlockSize, Malformed};
+use extant_base::{BlockSize, Malformed};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},

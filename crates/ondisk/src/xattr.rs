@@ -27,9 +27,9 @@ mod edit;
 
 use std::fmt;
 
-use base::checksum::crc32c;
-use base::{Ino, Malformed, Pblk};
 pub use edit::{refcount, set_refcount, set_value_inode, value_reference_words, value_references};
+use extant_base::checksum::crc32c;
+use extant_base::{Ino, Malformed, Pblk};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

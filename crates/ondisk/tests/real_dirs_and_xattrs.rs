@@ -11,15 +11,15 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use base::checksum::crc32c;
-use base::{BlockSize, Ino, Lblk, Pblk};
-use ondisk::Features;
-use ondisk::acl::{Acl, AclEntry, AclTag};
-use ondisk::dirent::{DirBlockWriter, DirFormat, min_rec_len, seal_tail, verify_tail};
-use ondisk::filetype::FileType;
-use ondisk::hash::{HashVersion, NameHash, dirhash, seed_words};
-use ondisk::htree::{DxFormat, IndexPlan, Lookup, RootInfo, Step};
-use ondisk::xattr::{self, AttrValue};
+use extant_base::checksum::crc32c;
+use extant_base::{BlockSize, Ino, Lblk, Pblk};
+use extant_ondisk::Features;
+use extant_ondisk::acl::{Acl, AclEntry, AclTag};
+use extant_ondisk::dirent::{DirBlockWriter, DirFormat, min_rec_len, seal_tail, verify_tail};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::hash::{HashVersion, NameHash, dirhash, seed_words};
+use extant_ondisk::htree::{DxFormat, IndexPlan, Lookup, RootInfo, Step};
+use extant_ondisk::xattr::{self, AttrValue};
 
 fn tool(name: &str) -> Command {
     let sbin = Path::new("/usr/sbin").join(name);

@@ -14,8 +14,8 @@ use std::hint::black_box;
 use std::io::IoSliceMut;
 use std::time::Instant;
 
-use memory::Budget;
-use page_cache::{Backing, Config, Extent, Order, PageCache};
+use extant_memory::Budget;
+use extant_page_cache::{Backing, Config, Extent, Order, PageCache};
 
 struct Hole;
 

@@ -45,7 +45,7 @@
 //! comes before all, locks of its backing after a folio.
 //!
 //! ```
-//! use page_cache::{Backing, Config, Extent, PageCache, Take};
+//! use extant_page_cache::{Backing, Config, Extent, PageCache, Take};
 //! use std::io::IoSliceMut;
 //!
 //! /// A new file: nothing but a hole.
@@ -60,7 +60,7 @@
 //!     }
 //! }
 //!
-//! let cache = PageCache::new(Config::of_bytes(64 << 20), &memory::Budget::new(64 << 20));
+//! let cache = PageCache::new(Config::of_bytes(64 << 20), &extant_memory::Budget::new(64 << 20));
 //! let file = cache.file(12, 4096).open();
 //! file.write(5000, b"folio", 0, &Hole).unwrap();
 //! let mut buf = [0; 7];
@@ -100,7 +100,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use memory::{Budget, Shrinker};
+use extant_memory::{Budget, Shrinker};
 use parking_lot::Mutex;
 
 pub use backing::{Backing, Extent};

@@ -17,8 +17,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use extant_memory::Budget;
 use memmap2::MmapMut;
-use memory::Budget;
 use parking_lot::Mutex;
 
 use crate::Order;
@@ -125,7 +125,7 @@ impl Pool {
         Some(Memory { bytes, order, pool: self.clone() })
     }
 
-    /// From the system, whatever the limit. May call shrinkers: see `memory::Budget::charge`.
+    /// From the system, whatever the limit. May call shrinkers: see `extant_memory::Budget::charge`.
     pub(crate) fn fresh(self: &Arc<Self>, order: Order) -> Memory {
         self.held_bytes.fetch_add(order.bytes(), Ordering::Relaxed);
         self.budget.charge(order.bytes() as usize);
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn memory_is_recycled_within_its_order_and_charged_while_it_waits() {
-        for limit in [64 << 20, memory::SMALL_MAX] {
+        for limit in [64 << 20, extant_memory::SMALL_MAX] {
             recycles(&Budget::new(limit));
         }
     }
@@ -217,11 +217,11 @@ mod tests {
         for order in (0..Order::COUNT as u8).map(Order::new) {
             assert!(is_mapped(8 << 20, order) && is_mapped(128 << 20, order));
             assert_eq!(
-                is_mapped(memory::SMALL_MAX - 1, order),
+                is_mapped(extant_memory::SMALL_MAX - 1, order),
                 order > Order::MIN,
                 "at most {MAPPINGS_MAX} mappings"
             );
-            assert!(!is_mapped(memory::SMALL_MAX, order));
+            assert!(!is_mapped(extant_memory::SMALL_MAX, order));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::{Toy, bytes_of, cache, config};
-use page_cache::{Config, Handle, Order, PageCache, Run, Take, Window, WriteError};
+use extant_page_cache::{Config, Handle, Order, PageCache, Run, Take, Window, WriteError};
 use proptest::prelude::*;
 
 /// Where the bytes are that the test uses: around the border of two chunks.

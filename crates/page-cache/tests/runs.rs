@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{Failed, Toy, bytes_of, cache, config};
-use page_cache::{Config, Order, PageCache, Take, Throttled, Window, WriteError};
+use extant_page_cache::{Config, Order, PageCache, Take, Throttled, Window, WriteError};
 
 const MIB: u64 = 1 << 20;
 
@@ -125,7 +125,7 @@ fn a_dirty_file_lives_without_its_owner() {
 
 #[test]
 fn a_cache_that_ends_takes_all_with_it() {
-    let budget = memory::Budget::new(1 << 30);
+    let budget = extant_memory::Budget::new(1 << 30);
     let (cache, toy) = (PageCache::new(config(64 * MIB), &budget), Toy::new(4096));
     cache.file(1, 4096).write(0, &vec![7; 5 << 20], 0, &toy).unwrap();
     assert!(budget.used() >= 5 << 20);

@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use common::{Toy, cache};
-use page_cache::{Config, File, Order, PageCache, Throttled};
+use extant_page_cache::{Config, File, Order, PageCache, Throttled};
 
 const FILES: u64 = 3;
 const WRITERS: u64 = 4;

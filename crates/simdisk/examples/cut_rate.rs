@@ -4,8 +4,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use device::Device;
-use simdisk::{Image, SimDisk};
+use extant_device::Device;
+use extant_simdisk::{Image, SimDisk};
 
 const CUTS: u64 = 20_000;
 

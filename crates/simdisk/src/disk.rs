@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use device::{Device, DeviceFault, FlushMeter, FlushStats};
+use extant_device::{Device, DeviceFault, FlushMeter, FlushStats};
 
 use crate::SECTOR_BYTES;
 use crate::cut::{Choice, Seeded, survivors};

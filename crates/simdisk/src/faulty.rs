@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use device::{Device, DeviceFault, FlushStats};
+use extant_device::{Device, DeviceFault, FlushStats};
 
 /// Input/output error, as Linux numbers it.
 pub const EIO: i32 = 5;

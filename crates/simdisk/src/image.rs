@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use device::{Device, DeviceFault};
+use extant_device::{Device, DeviceFault};
 
 /// Bytes in a chunk.
 const CHUNK: usize = 4096;
@@ -413,7 +413,7 @@ mod tests {
         image.write(5, b"five");
         image.write((3 << 20) - 1, b"e");
         image.write(1 << 20, &[0; 9000]); // written, and zero
-        let device = device::MemDevice::new(3 << 20);
+        let device = extant_device::MemDevice::new(3 << 20);
         image.write_to(&device).unwrap();
         let back = Image::read_from(&device).unwrap();
         assert_eq!(back, image);

@@ -1,7 +1,7 @@
 //! A disk in memory that can lose power, and faults on purpose: what the crash lab and the tests break things
 //! with.
 //!
-//! Owns: [`SimDisk`], a [`Device`](device::Device) with a volatile write cache; [`Image`], its content, which
+//! Owns: [`SimDisk`], a [`Device`](extant_device::Device) with a volatile write cache; [`Image`], its content, which
 //! is copied in no time; [`Recording`], all that happened to a disk, from which the state after any event can
 //! be made; [`Faulty`], a wrapper around any device that fails or delays chosen reads, writes and flushes;
 //! [`Part`], one of several devices that lose power together.
@@ -38,8 +38,8 @@
 //!    `k` events.
 //!
 //! ```
-//! use device::Device;
-//! use simdisk::{Image, SimDisk};
+//! use extant_device::Device;
+//! use extant_simdisk::{Image, SimDisk};
 //! let disk = SimDisk::recording(Image::new(1 << 20));
 //! disk.write_at(0, b"old").unwrap();
 //! disk.flush().unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::{Device, DeviceFault};
+use extant_device::{Device, DeviceFault};
 
 use crate::SimDisk;
 

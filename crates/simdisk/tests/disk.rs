@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use device::{Device, DeviceFault, Measured, Mirror};
-use simdisk::{Counts, EIO, ENOSPC, Effect, Faulty, FlushCost, Image, Op, Rule, SimDisk};
+use extant_device::{Device, DeviceFault, Measured, Mirror};
+use extant_simdisk::{Counts, EIO, ENOSPC, Effect, Faulty, FlushCost, Image, Op, Rule, SimDisk};
 
 fn byte(device: &dyn Device, offset: u64) -> u8 {
     let mut bytes = [0];

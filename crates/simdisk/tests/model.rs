@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 
-use device::Device;
+use extant_device::Device;
+use extant_simdisk::{Image, SimDisk};
 use proptest::prelude::*;
-use simdisk::{Image, SimDisk};
 
 /// Not a multiple of 512, and of more than one chunk.
 const SIZE: u64 = 24 * 512 + 100;

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tarout::{Begun, Entry, Kind, Run, TarWriter, Time, Xattr, encode, padding_bytes};
+use extant_tarout::{Begun, Entry, Kind, Run, TarWriter, Time, Xattr, encode, padding_bytes};
 
 /// An entry with everything owned, to write it and to compare with it.
 #[derive(Debug, Clone)]

@@ -31,7 +31,7 @@ fn make(args: &[&str]) -> Result<(), String> {
         return Err(format!("{} is not empty", dir.display()));
     }
     let start = Instant::now();
-    testkit::trees::many(dir, count, seed);
+    extant_testkit::trees::many(dir, count, seed);
     eprintln!("{count} files in {} after {:.1} s", dir.display(), start.elapsed().as_secs_f64());
     Ok(())
 }

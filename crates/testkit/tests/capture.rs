@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use testkit::capture::{Checksums, Cut, Data, Options, captures};
-use testkit::walk::{KernelView, needs_recovery};
-use testkit::{Manifest, is_root};
+use extant_testkit::capture::{Checksums, Cut, Data, Options, captures};
+use extant_testkit::walk::{KernelView, needs_recovery};
+use extant_testkit::{Manifest, is_root};
 
 /// Can captures be taken here?
 fn possible() -> bool {
@@ -37,7 +37,7 @@ fn recover(options: &Options) {
         };
         n_entries += Manifest::of(view.path()).entries.len();
         let (image, _dir) = view.close();
-        let verdict = testkit::command("e2fsck").arg("-fn").arg(image).output().unwrap();
+        let verdict = extant_testkit::command("e2fsck").arg("-fn").arg(image).output().unwrap();
         if !verdict.status.success() {
             let text = String::from_utf8_lossy(&verdict.stdout);
             assert!(options.fast_commit, "{options:?}, capture {}: {text}", capture.number);

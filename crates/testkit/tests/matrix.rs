@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use testkit::matrix::{Built, Needs, Outcome, Recipe, build_all, recipes};
-use testkit::walk::needs_recovery;
-use testkit::{debugfs, diff, e2fsck_clean, is_root, scratch};
+use extant_testkit::matrix::{Built, Needs, Outcome, Recipe, build_all, recipes};
+use extant_testkit::walk::needs_recovery;
+use extant_testkit::{debugfs, diff, e2fsck_clean, is_root, scratch};
 
 /// Recipes that are built in every run, of each sort one.
 const FEW: [&str; 6] = [
@@ -123,7 +123,8 @@ fn recipes_are_what_they_say() {
         let image = dir.path().join(format!("{name}.img"));
         let mut said = debugfs(&image, request);
         if request == "stats" {
-            said += &String::from_utf8_lossy(&testkit::run("dumpe2fs", [Path::new("-h"), &image]).stdout);
+            said +=
+                &String::from_utf8_lossy(&extant_testkit::run("dumpe2fs", [Path::new("-h"), &image]).stdout);
         }
         if !said.contains(promised) {
             broken.push(format!(

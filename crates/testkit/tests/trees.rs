@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use testkit::{DiffOptions, Holes, LoopMount, Manifest, diff, is_root, run, scratch, trees};
+use extant_testkit::{DiffOptions, Holes, LoopMount, Manifest, diff, is_root, run, scratch, trees};
 
 fn options() -> DiffOptions {
     DiffOptions { holes: Holes::Same { block_size: 4096 }, ..DiffOptions::default() }
@@ -141,16 +141,16 @@ fn the_kernels_ext4_holds_the_tree() {
             };
             run("cp", ["-a".as_ref(), source.join(".").as_os_str(), mount.path().as_os_str()]);
         }
-        testkit::e2fsck_clean(&image);
+        extant_testkit::e2fsck_clean(&image);
         let mount = LoopMount::read_only(&image).unwrap();
         assert_eq!(diff(&before, &Manifest::of(mount.path()), &DiffOptions::default()), [""; 0]);
         drop(mount);
-        let dump = testkit::dumpe2fs(&image);
+        let dump = extant_testkit::dumpe2fs(&image);
         assert_eq!(dump.field("Block size"), block_size);
         let counted: u64 = dump.groups.iter().map(|group| group.free_blocks).sum();
         assert_eq!(counted, dump.number("Free blocks"));
-        assert!(testkit::debugfs(&image, "stat /acls/both").contains("Type: directory"));
-        assert!(testkit::debugfs(&image, "stat /no-such-name").contains("File not found"));
+        assert!(extant_testkit::debugfs(&image, "stat /acls/both").contains("Type: directory"));
+        assert!(extant_testkit::debugfs(&image, "stat /no-such-name").contains("File not found"));
         std::fs::remove_dir_all(&source).unwrap();
     }
 }
@@ -175,7 +175,7 @@ fn every_form_of_dumpe2fs_is_understood() {
         args.extend(options.split(' ').map(AsRef::<std::ffi::OsStr>::as_ref));
         args.push(image.as_os_str());
         run("mke2fs", args);
-        let dump = testkit::dumpe2fs(&image);
+        let dump = extant_testkit::dumpe2fs(&image);
         let group = dump.groups.last().unwrap();
         assert_eq!(group.number as usize + 1, dump.groups.len(), "{options}");
         assert!(dump.groups.iter().all(|g| g.block_bitmap != 0 && g.inode_table.0 != 0), "{options}");

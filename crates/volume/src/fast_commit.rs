@@ -18,13 +18,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use base::{Ino, Lblk, Pblk};
-use inode::{Inodes, Overrides};
-use jbd2_format::fast_commit::{NameChange, Record};
-use journal::FastCommitPlan;
-use mapping::{Holds, Mapped};
-use ondisk::filetype::FileType;
-use ondisk::inode::{self as layout, flags};
+use extant_base::{Ino, Lblk, Pblk};
+use extant_inode::{Inodes, Overrides};
+use extant_jbd2_format::fast_commit::{NameChange, Record};
+use extant_journal::FastCommitPlan;
+use extant_mapping::{Holds, Mapped};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{self as layout, flags};
 
 use crate::ops::with_dir;
 use crate::problems::Problems;
@@ -118,7 +118,7 @@ impl NameChanges {
 pub(crate) fn apply(
     plan: &FastCommitPlan,
     inodes: &Inodes,
-    format: &dir::Format,
+    format: &extant_dir::Format,
     pieces_left: &mut usize,
     problems: &mut Problems,
 ) -> (Overrides, NameChanges) {
@@ -151,7 +151,7 @@ pub(crate) fn apply(
 
 struct Work<'a> {
     inodes: &'a Inodes,
-    format: &'a dir::Format,
+    format: &'a extant_dir::Format,
     overrides: Overrides,
     /// `None`: too large, and the inode is left alone.
     maps: HashMap<Ino, Option<Pieces>>,
@@ -227,7 +227,7 @@ impl Work<'_> {
         if !self.maps.contains_key(&ino) {
             let shared = self.inodes.shared();
             let seed = shared.inode_seed(ino, fields.generation);
-            let tree = mapping::FileMap { ino, i_block: fields.block, extents: true, seed };
+            let tree = extant_mapping::FileMap { ino, i_block: fields.block, extents: true, seed };
             let (mut pieces, mut is_cut_short) = (Pieces::new(), false);
             let walked = tree.walk(&shared.buffers, Lblk(0), &mut |piece| {
                 match self.pieces_left.checked_sub(1) {
@@ -308,7 +308,7 @@ impl Work<'_> {
         if !fields.has_flag(flags::EXTENTS) {
             return;
         }
-        let shape = ondisk::extent::TreeShape::for_extents(map.len(), geometry.block_size);
+        let shape = extant_ondisk::extent::TreeShape::for_extents(map.len(), geometry.block_size);
         let data: u64 = map.iter().map(|piece| u64::from(piece.len)).sum();
         let sectors = (data + shape.blocks() as u64) << (geometry.block_size.log2() - 9);
         shared.set_sectors(&mut fields, sectors);

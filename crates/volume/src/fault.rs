@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use base::{Corrupt, Ino, Malformed, Place};
-use buffer::ReadFault;
-use device::DeviceFault;
+use extant_base::{Corrupt, Ino, Malformed, Place};
+use extant_buffer::ReadFault;
+use extant_device::DeviceFault;
 
 /// Why an operation on a volume failed.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum Fault {
     Device(DeviceFault),
     /// The device could not make durable what was written to it.
     #[error("what was written is not durable: {0}")]
-    NotFlushed(flush::Failed),
+    NotFlushed(extant_flush::Failed),
     /// Bytes in memory could not be written to the device; reported once.
     #[error(
         "bytes that were written to this file before could not be put on the device, and may be lost; write them again"
@@ -28,11 +28,11 @@ pub enum Fault {
     LostWrite,
     /// Nothing is written any more, since something went wrong before.
     #[error(transparent)]
-    Aborted(journal::Aborted),
+    Aborted(extant_journal::Aborted),
     /// Damage was met, and nothing is done any more: neither written nor read
     /// ([`OnError::Panic`](crate::OnError::Panic)).
     #[error("nothing is done any more, since damage was met (errors=panic): {0}")]
-    Stopped(journal::Aborted),
+    Stopped(extant_journal::Aborted),
     /// It was shut down on purpose: nothing is read or written any more.
     #[error("the file system was shut down")]
     ShutDown,
@@ -216,52 +216,52 @@ impl From<ReadFault> for Fault {
     }
 }
 
-impl From<inode::Fault> for Fault {
-    fn from(fault: inode::Fault) -> Self {
+impl From<extant_inode::Fault> for Fault {
+    fn from(fault: extant_inode::Fault) -> Self {
         match fault {
-            inode::Fault::Device(fault) => Self::Device(fault),
-            inode::Fault::Corrupt(fault) => Self::Corrupt(fault),
-            inode::Fault::NoSuchInode(_) => Self::Refused(Refusal::Stale),
-            inode::Fault::NeedsKey(_) => Self::Refused(Refusal::NeedsKey),
-            inode::Fault::NoSpace => Self::Refused(Refusal::NoSpace),
-            inode::Fault::TooLarge => Self::Refused(Refusal::TooLarge),
+            extant_inode::Fault::Device(fault) => Self::Device(fault),
+            extant_inode::Fault::Corrupt(fault) => Self::Corrupt(fault),
+            extant_inode::Fault::NoSuchInode(_) => Self::Refused(Refusal::Stale),
+            extant_inode::Fault::NeedsKey(_) => Self::Refused(Refusal::NeedsKey),
+            extant_inode::Fault::NoSpace => Self::Refused(Refusal::NoSpace),
+            extant_inode::Fault::TooLarge => Self::Refused(Refusal::TooLarge),
         }
     }
 }
 
-impl From<journal::Aborted> for Fault {
-    fn from(aborted: journal::Aborted) -> Self {
+impl From<extant_journal::Aborted> for Fault {
+    fn from(aborted: extant_journal::Aborted) -> Self {
         Self::Aborted(aborted)
     }
 }
 
-impl From<dir::edit::EditFault> for Fault {
-    fn from(fault: dir::edit::EditFault) -> Self {
+impl From<extant_dir::edit::EditFault> for Fault {
+    fn from(fault: extant_dir::edit::EditFault) -> Self {
         match fault {
-            dir::edit::EditFault::NoSpace(_) => Refusal::NoSpace.into(),
-            dir::edit::EditFault::Exists => Refusal::Exists.into(),
-            dir::edit::EditFault::Absent => Refusal::NotFound.into(),
-            dir::edit::EditFault::Read(fault) => fault.into(),
-            dir::edit::EditFault::Unsupported(_) => Refusal::NotSupported.into(),
+            extant_dir::edit::EditFault::NoSpace(_) => Refusal::NoSpace.into(),
+            extant_dir::edit::EditFault::Exists => Refusal::Exists.into(),
+            extant_dir::edit::EditFault::Absent => Refusal::NotFound.into(),
+            extant_dir::edit::EditFault::Read(fault) => fault.into(),
+            extant_dir::edit::EditFault::Unsupported(_) => Refusal::NotSupported.into(),
         }
     }
 }
 
-impl From<space::Fault> for Fault {
-    fn from(fault: space::Fault) -> Self {
+impl From<extant_alloc::Fault> for Fault {
+    fn from(fault: extant_alloc::Fault) -> Self {
         match fault {
-            space::Fault::NoSpace(_) => Refusal::NoSpace.into(),
-            space::Fault::Read(fault) => fault.into(),
+            extant_alloc::Fault::NoSpace(_) => Refusal::NoSpace.into(),
+            extant_alloc::Fault::Read(fault) => fault.into(),
         }
     }
 }
 
-impl From<journal::StartFault> for Fault {
-    fn from(fault: journal::StartFault) -> Self {
+impl From<extant_journal::StartFault> for Fault {
+    fn from(fault: extant_journal::StartFault) -> Self {
         match fault {
-            journal::StartFault::Aborted(aborted) => Self::Aborted(aborted),
+            extant_journal::StartFault::Aborted(aborted) => Self::Aborted(aborted),
             // The kernel's error in this case.
-            journal::StartFault::TooLarge { .. } => Refusal::NoSpace.into(),
+            extant_journal::StartFault::TooLarge { .. } => Refusal::NoSpace.into(),
         }
     }
 }

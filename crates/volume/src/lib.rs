@@ -32,30 +32,30 @@ mod write;
 
 use std::sync::{Arc, OnceLock};
 
-use base::Ino;
-use inode::Inodes;
-use ondisk::{Geometry, Superblock};
+use extant_base::Ino;
+use extant_inode::Inodes;
+use extant_ondisk::{Geometry, Superblock};
 
-pub use dir::{Cursor, DirEntry};
-pub use extent_status::{
+pub use extant_alloc::Stats as AllocStats;
+pub use extant_dir::{Cursor, DirEntry};
+pub use extant_extent_status::{
     Entry as KnownExtent, Policy as ExtentPolicy, Stats as ExtentStats, Status as ExtentStatus,
 };
+pub use extant_flush::{Delay as FlushDelay, FlushCounts, Mode as FlushMode, Settings as FlushSettings};
+pub use extant_inode::{DataPath, Extent, Inode, LockStats, OrphanMode};
+pub use extant_journal::{Batching, Sabotage};
+pub use extant_ondisk::filetype::FileType;
+pub use extant_xattr::Attribute;
 pub use fault::{Fault, Refusal};
-pub use flush::{Delay as FlushDelay, FlushCounts, Mode as FlushMode, Settings as FlushSettings};
-pub use inode::{DataPath, Extent, Inode, LockStats, OrphanMode};
-pub use journal::{Batching, Sabotage};
 pub use mmp::{MountGuard, TellWaiting, Waiting};
-pub use ondisk::filetype::FileType;
 pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use probe::BySuperblock;
-pub use space::Stats as AllocStats;
 pub use stat::{Stat, StatFs};
 pub use write::{
     Acting, Allocate, DefaultOptions, DiscardStats, ErrorsTold, LABEL_MAX, NAMES_AHEAD, New, OnError,
     PAGE_BYTES, Permit, Rename, SetAttr, SetXattr, Shutdown, TimesFrom, WriteOptions, unprivileged,
 };
-pub use xattr::Attribute;
 
 /// An inode that is in memory; cheap to clone.
 pub type InodeRef = Arc<Inode>;
@@ -63,7 +63,7 @@ pub type InodeRef = Arc<Inode>;
 /// A file system that is open.
 pub struct Volume {
     inodes: Arc<Inodes>,
-    dir_format: dir::Format,
+    dir_format: extant_dir::Format,
     name_changes: fast_commit::NameChanges,
     recovery: Recovery,
     /// That it is read by a backup superblock, where that was asked for.
@@ -80,7 +80,10 @@ impl Volume {
     ///
     /// # Errors
     /// Not an ext4 file system, a feature that cannot be read, impossible numbers, or the device refused.
-    pub fn open_read_only(device: Arc<dyn device::Device>, options: &OpenOptions) -> Result<Self, OpenFault> {
+    pub fn open_read_only(
+        device: Arc<dyn extant_device::Device>,
+        options: &OpenOptions,
+    ) -> Result<Self, OpenFault> {
         open::read_only(device, options)
     }
 
@@ -118,7 +121,7 @@ impl Volume {
     /// The same of what is found while reading: group descriptors that were replaced so far.
     #[must_use]
     pub fn salvaged(&self) -> Vec<String> {
-        self.inodes.shared().salvage.as_ref().map_or_else(Vec::new, inode::Salvage::lines)
+        self.inodes.shared().salvage.as_ref().map_or_else(Vec::new, extant_inode::Salvage::lines)
     }
 
     /// An inode by number.

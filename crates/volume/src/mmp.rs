@@ -9,7 +9,7 @@
 //! drop:   clean
 //! ```
 //!
-//! Owns: the protocol, and a thread while it is held. Does **not** own: the block's bytes (`ondisk::mmp`),
+//! Owns: the protocol, and a thread while it is held. Does **not** own: the block's bytes (`extant_ondisk::mmp`),
 //! the consequences of a lost guard: its holder decides.
 //!
 //! Invariants
@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use device::{Device, DeviceFault};
-use ondisk::mmp::{Mmp, MmpState};
-use ondisk::superblock::{Superblock, until_nul};
-use ondisk::{Features, Geometry};
+use extant_device::{Device, DeviceFault};
+use extant_ondisk::mmp::{Mmp, MmpState};
+use extant_ondisk::superblock::{Superblock, until_nul};
+use extant_ondisk::{Features, Geometry};
 use parking_lot::{Condvar, Mutex};
 
 use crate::OpenFault;
@@ -316,7 +316,7 @@ impl Drop for MountGuard {
 
 #[cfg(test)]
 mod tests {
-    use device::MemDevice;
+    use extant_device::MemDevice;
 
     use super::*;
 

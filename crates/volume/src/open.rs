@@ -6,13 +6,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use base::{Group, Ino, Lblk};
-use device::{Device, DeviceFault};
-use inode::{Inodes, Overrides, Salvage, Shared};
-use journal::{FastCommitPlan, Log, LogMap, LogRun, Overlay, ReplayPlan, Target};
-use mapping::Holds;
-use memory::Budget;
-use ondisk::{Features, Geometry, Superblock};
+use extant_base::{Group, Ino, Lblk};
+use extant_device::{Device, DeviceFault};
+use extant_inode::{Inodes, Overrides, Salvage, Shared};
+use extant_journal::{FastCommitPlan, Log, LogMap, LogRun, Overlay, ReplayPlan, Target};
+use extant_mapping::Holds;
+use extant_memory::Budget;
+use extant_ondisk::{Features, Geometry, Superblock};
 
 use crate::fast_commit::{self, NameChanges};
 use crate::probe::{BySuperblock, Probed, Readable, probe_to_read};
@@ -125,7 +125,7 @@ pub(crate) fn read_only(device: Arc<dyn Device>, options: &OpenOptions) -> Resul
         }
         false => (probed, backup),
     };
-    let dir_format = dir::Format::of(&sb, &geometry);
+    let dir_format = extant_dir::Format::of(&sb, &geometry);
     let open = |overrides: Overrides| {
         let mut shared =
             Shared::new(Arc::clone(&replayed.device), sb.clone(), geometry.clone(), Arc::clone(&budget));
@@ -190,7 +190,7 @@ fn replay(
         block_size,
         journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
     };
-    let plan: ReplayPlan = journal::scan(log.view(), &target).map_err(|fault| failed(&fault))?;
+    let plan: ReplayPlan = extant_journal::scan(log.view(), &target).map_err(|fault| failed(&fault))?;
     let recovery = Recovery {
         needed: !plan.is_empty(),
         transactions: plan.transactions.len() as u64,

@@ -7,13 +7,13 @@
 
 use std::collections::HashSet;
 
-use base::{Ino, Lblk};
-use inode::{Inode, Inodes, Overrides};
-use mapping::{Holds, Mapped};
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
-use ondisk::orphan_file::OrphanBlock;
-use ondisk::{Features, Superblock};
+use extant_base::{Ino, Lblk};
+use extant_inode::{Inode, Inodes, Overrides};
+use extant_mapping::{Holds, Mapped};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
+use extant_ondisk::orphan_file::OrphanBlock;
+use extant_ondisk::{Features, Superblock};
 
 use crate::problems::Problems;
 
@@ -70,7 +70,7 @@ fn orphans(inodes: &Inodes, problems: &mut Problems) -> Vec<Ino> {
     };
     let bs = shared.geometry.block_size;
     let mut block = vec![0; bs.len()];
-    for at in 0..(file.size() >> bs.log2()).min(ondisk::orphan_file::MAX_BLOCKS) {
+    for at in 0..(file.size() >> bs.log2()).min(extant_ondisk::orphan_file::MAX_BLOCKS) {
         let read = file.read_at(shared, at << bs.log2(), &mut block);
         match (read, OrphanBlock::decode(&block)) {
             (Ok(_), Ok(slots)) => {
@@ -125,7 +125,7 @@ fn cut(
     let mut fields = inode.fields().clone();
     let mut freed = blocks_cut;
     if inode.has_flag(flags::EXTENTS) {
-        let nodes = |pieces| ondisk::extent::TreeShape::for_extents(pieces, bs).blocks() as u64;
+        let nodes = |pieces| extant_ondisk::extent::TreeShape::for_extents(pieces, bs).blocks() as u64;
         freed += nodes(whole).saturating_sub(nodes(kept.len()));
     }
     let sectors = shared.sectors(&fields).saturating_sub(freed << (bs.log2() - 9));

@@ -8,8 +8,8 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/super.rst.
 
-use ondisk::features::Word;
-use ondisk::{Features, Superblock};
+use extant_ondisk::features::Word;
+use extant_ondisk::{Features, Superblock};
 
 /// The incompat features that reading understands.
 pub const READABLE: u32 = Features::FILETYPE

@@ -1,9 +1,9 @@
 //! From a device to a superblock that can be worked with.
 
-use base::Group;
-use device::{Device, DeviceFault, foreign};
-use ondisk::superblock::{self, STATE_CLEAN, Superblock};
-use ondisk::{Features, Geometry, backup};
+use extant_base::Group;
+use extant_device::{Device, DeviceFault, foreign};
+use extant_ondisk::superblock::{self, STATE_CLEAN, Superblock};
+use extant_ondisk::{Features, Geometry, backup};
 
 use crate::{OpenFault, policy};
 

@@ -13,13 +13,13 @@
 //! is left off: checksums (their seed is lost), hash indexes (they are read as plain blocks), sizes of groups
 //! other than the default.
 
-use base::{BlockSize, Ino};
-use device::Device;
-use ondisk::extent::{Entries, MAX_DEPTH, Node};
-use ondisk::group_desc::GroupDesc;
-use ondisk::inode::{Inode, flags};
-use ondisk::superblock::{STATE_CLEAN, Superblock};
-use ondisk::{Features, Geometry};
+use extant_base::{BlockSize, Ino};
+use extant_device::Device;
+use extant_ondisk::extent::{Entries, MAX_DEPTH, Node};
+use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::inode::{Inode, flags};
+use extant_ondisk::superblock::{STATE_CLEAN, Superblock};
+use extant_ondisk::{Features, Geometry};
 
 use crate::probe::Probed;
 

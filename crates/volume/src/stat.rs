@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use base::Ino;
-use inode::Inode;
-use ondisk::filetype::FileType;
-use ondisk::time::Timestamp;
+use extant_base::Ino;
+use extant_inode::Inode;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::time::Timestamp;
 
 use crate::Volume;
 
@@ -42,7 +42,7 @@ pub struct Stat {
     pub crtime: Option<Timestamp>,
     /// Generation, which distinguishes uses of an inode number.
     pub generation: u32,
-    /// Inode flags (`ondisk::inode::flags`).
+    /// Inode flags (`extant_ondisk::inode::flags`).
     pub flags: u32,
     /// Project id.
     pub project: u32,
@@ -73,7 +73,7 @@ impl Volume {
     /// The smallest difference of two times that inodes can keep: a second with inodes of 128 bytes.
     #[must_use]
     pub fn time_granularity(&self) -> Duration {
-        match self.inodes.shared().geometry.inode_size > ondisk::inode::BASE_SIZE {
+        match self.inodes.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE {
             true => Duration::from_nanos(1),
             false => Duration::from_secs(1),
         }

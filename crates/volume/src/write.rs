@@ -49,17 +49,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::sync::{Apart, thread_number};
-use base::{Ino, Pblk};
-use buffer::{Kind, ReadFault, Seal};
-use inode::{Change, Live, Node, Orphans, Shared, Values};
-use journal::{EndSum, Handle, Journal};
-use ondisk::htree::DxFormat;
-use ondisk::inode::flags;
-use ondisk::time::Timestamp;
-use ondisk::{dirent, extent, orphan_file, superblock, xattr as xattr_layout};
+use extant_alloc::Alloc;
+use extant_base::sync::{Apart, thread_number};
+use extant_base::{Ino, Pblk};
+use extant_buffer::{Kind, ReadFault, Seal};
+use extant_inode::{Change, Live, Node, Orphans, Shared, Values};
+use extant_journal::{EndSum, Handle, Journal};
+use extant_ondisk::htree::DxFormat;
+use extant_ondisk::inode::flags;
+use extant_ondisk::time::Timestamp;
+use extant_ondisk::{dirent, extent, orphan_file, superblock, xattr as xattr_layout};
 use parking_lot::Mutex;
-use space::Alloc;
 
 use crate::{Fault, Refusal, Volume};
 
@@ -112,13 +112,13 @@ impl Keeper {
     }
 }
 
-impl inode::LiveOwner for Keeper {
+impl extant_inode::LiveOwner for Keeper {
     fn live(&self) -> &Live {
         &self.live
     }
 }
 
-impl journal::Client for Keeper {
+impl extant_journal::Client for Keeper {
     fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
         self.live.freeze(handle)?;
         self.orphans.write(&self.live, handle)?;
@@ -180,13 +180,13 @@ pub(crate) struct Writer {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) journal: Arc<Journal>,
     /// For reading attributes whose values are in inodes of their own.
-    inodes: Arc<inode::Inodes>,
+    inodes: Arc<extant_inode::Inodes>,
     pub(crate) xattrs: xattrs::SharedXattrs,
     /// Moves of directories, one at a time: the tree above a directory stays while one looks at it.
     renames: Mutex<()>,
     /// One for each of so many threads.
     generations: [Apart<AtomicU64>; GENERATIONS],
-    pub(crate) dir_format: dir::Format,
+    pub(crate) dir_format: extant_dir::Format,
     pub(crate) flusher: Arc<writeback::Flusher>,
     writeback: Mutex<Option<std::thread::JoinHandle<()>>>,
     committer: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -232,7 +232,7 @@ impl Writer {
     ///
     /// The operation's part: it refuses before its first change, or undoes its changes. Other failures
     /// (damage, the device) may occur half-way; if it has changes then that it did not settle (see
-    /// [`buffer::Edit::settle`]) the journal is aborted before they can be committed (INV-EN10).
+    /// [`extant_buffer::Edit::settle`]) the journal is aborted before they can be committed (INV-EN10).
     fn run<R>(
         &self,
         credits: u32,
@@ -303,11 +303,11 @@ impl Writer {
     /// As [`named`](Self::named), for a caller that checks [`is_in_use`](Self::is_in_use) after locking it.
     fn named_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         if self.shared().is_special(ino) {
-            let fact = base::Malformed::new("inode", "is not one of the file system's own", ino.0);
+            let fact = extant_base::Malformed::new("inode", "is not one of the file system's own", ino.0);
             return Err(Fault::corrupt(ino, fact));
         }
         self.live().get_unasked(ino).map_err(|fault| match fault {
-            inode::Fault::NoSuchInode(_) => not_in_use(ino),
+            extant_inode::Fault::NoSuchInode(_) => not_in_use(ino),
             fault => fault.into(),
         })
     }
@@ -321,7 +321,7 @@ impl Writer {
     fn now(&self) -> Timestamp {
         // The clock of the last tick, as the kernel's file systems use it.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        let extra = self.shared().geometry.inode_size > ondisk::inode::BASE_SIZE;
+        let extra = self.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
         Timestamp { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or_default() }
             .clamped(extra)
     }
@@ -420,33 +420,33 @@ impl Volume {
 
     /// Counts of the journal; `None` when open for reading.
     #[must_use]
-    pub fn journal_stats(&self) -> Option<journal::Stats> {
+    pub fn journal_stats(&self) -> Option<extant_journal::Stats> {
         self.writer.as_ref().map(|writer| writer.journal.stats())
     }
 
     /// What the cache of metadata blocks did, and what it holds.
     #[must_use]
-    pub fn metadata_stats(&self) -> buffer::Stats {
+    pub fn metadata_stats(&self) -> extant_buffer::Stats {
         self.inodes.shared().buffers.stats()
     }
 
     /// What the allocator did since the volume was opened; as text, in the form of the kernel's `mb_stats`.
     /// `None` when open for reading.
     #[must_use]
-    pub fn alloc_stats(&self) -> Option<space::Stats> {
+    pub fn alloc_stats(&self) -> Option<extant_alloc::Stats> {
         self.writer.as_ref().map(|writer| writer.keeper.alloc.stats())
     }
 
     /// What the orphan list's lock saw; `None` when open for reading.
     #[must_use]
-    pub fn orphan_lock_stats(&self) -> Option<inode::LockStats> {
+    pub fn orphan_lock_stats(&self) -> Option<extant_inode::LockStats> {
         self.writer.as_ref().map(|writer| writer.keeper.orphans.lock_stats())
     }
 
     /// What changes of a directory did since it came into memory; `None` when nothing changed it, or when
     /// open for reading.
     #[must_use]
-    pub fn dir_stats(&self, ino: Ino) -> Option<dir::edit::Stats> {
+    pub fn dir_stats(&self, ino: Ino) -> Option<extant_dir::edit::Stats> {
         let node = self.writer.as_ref()?.live().get(ino).ok()?;
         let values = node.values();
         values.dir.as_ref().map(|state| state.stats())
@@ -499,7 +499,7 @@ fn check_name(name: &[u8]) -> Result<(), Fault> {
 
 /// A name leads to an inode that is not in use.
 fn not_in_use(ino: Ino) -> Fault {
-    Fault::corrupt(ino, base::Malformed::new("directory entry", "leads to an inode in use", ino.0))
+    Fault::corrupt(ino, extant_base::Malformed::new("directory entry", "leads to an inode in use", ino.0))
 }
 
 #[cfg(test)]

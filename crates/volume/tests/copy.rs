@@ -6,10 +6,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use ondisk::inode::flags;
-use volume::{Allocate, DataPath, Fault, New, OpenOptions, Refusal, SetAttr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_ondisk::inode::flags;
+use extant_volume::{Allocate, DataPath, Fault, New, OpenOptions, Refusal, SetAttr, Volume, WriteOptions};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -32,14 +32,14 @@ fn open(path: &Path, data: DataPath) -> Volume {
 
 /// Runs `test` on a new file system.
 fn on_volume(options: &[&str], data: DataPath, test: impl FnOnce(&Volume)) {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let args = ["-q", "-F", "-t", "ext4"].iter().chain(options).copied();
-    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
+    extant_testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
     let volume = open(&path, data);
     test(&volume);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 fn create(volume: &Volume, name: &[u8]) -> Ino {

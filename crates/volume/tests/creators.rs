@@ -7,18 +7,18 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
 use common::small::{edit, find, image, open};
-use device::FileDevice;
-use volume::{New, OpenFault, OpenOptions, SetAttr, SetXattr, Volume};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_volume::{New, OpenFault, OpenOptions, SetAttr, SetXattr, Volume};
 
 /// Byte offset of an inode in the image.
 fn place(path: &Path, name: &str) -> u64 {
-    let told = testkit::debugfs(path, &format!("imap {name}"));
+    let told = extant_testkit::debugfs(path, &format!("imap {name}"));
     let (_, rest) = told.split_once("located at block ").unwrap();
     let (block, rest) = rest.split_once(", offset 0x").unwrap();
     let offset = u64::from_str_radix(rest.trim(), 16).unwrap();
-    block.parse::<u64>().unwrap() * testkit::dumpe2fs(path).number("Block size") + offset
+    block.parse::<u64>().unwrap() * extant_testkit::dumpe2fs(path).number("Block size") + offset
 }
 
 fn bytes_of(path: &Path, at: u64) -> [u8; 128] {
@@ -42,7 +42,7 @@ fn change(volume: &Volume) {
 #[test]
 fn what_the_hurd_keeps_in_an_inode_stays() {
     for options in [&["-t", "ext2", "-o", "hurd"][..], &["-t", "ext4", "-o", "hurd", "-O", "^64bit"]] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), options, &["mkdir old"]);
         let at = place(&path, "/old");
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -66,14 +66,14 @@ fn what_the_hurd_keeps_in_an_inode_stays() {
         // here.
         volume.close().unwrap();
         file.write_all_at(&before[0x76..0x78], at + 0x76).unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
 /// The Hurd's inodes have no room for these features' fields, and the kernel refuses them.
 #[test]
 fn what_the_hurd_cannot_have_is_refused() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-t", "ext4", "-o", "hurd"], &[]);
     let device = Arc::new(FileDevice::open(&path, true).unwrap());
     match Volume::open(device, &OpenOptions::default()) {
@@ -87,7 +87,7 @@ fn what_the_hurd_cannot_have_is_refused() {
 #[test]
 fn other_systems_inodes_need_no_checksum_and_get_one() {
     for os in ["freebsd", "lites", "linux"] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), &["-t", "ext4", "-o", os], &["mkdir old"]);
         let at = place(&path, "/old");
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -101,14 +101,14 @@ fn other_systems_inodes_need_no_checksum_and_get_one() {
         }
         change(&volume);
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
 /// Without 64bit the high half of the attribute block's number is not read.
 #[test]
 fn half_a_block_number_counts_with_its_feature_only() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-t", "ext2"], &["mkdir old"]);
     let at = place(&path, "/old");
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -116,6 +116,6 @@ fn half_a_block_number_counts_with_its_feature_only() {
     let volume = open(&path);
     change(&volume);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     edit(&path, "stat /old");
 }

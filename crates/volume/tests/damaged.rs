@@ -8,10 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
 use common::small::edit;
-use device::FileDevice;
-use volume::{BySuperblock, Fault, Follow, New, OpenFault, OpenOptions, Refusal, Volume};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_volume::{BySuperblock, Fault, Follow, New, OpenFault, OpenOptions, Refusal, Volume};
 
 fn open_by(path: &Path, superblock: BySuperblock) -> Result<Volume, OpenFault> {
     let device = Arc::new(FileDevice::open_read_only(path).unwrap());
@@ -36,7 +36,7 @@ fn image(scratch: &Path, options: &[&str]) -> std::path::PathBuf {
     let hello = scratch.join("hello");
     std::fs::write(&hello, "hello").unwrap();
     let args = ["-q", "-F", "-t", "ext4", "-b", "1024", "-E", "lazy_itable_init=0"];
-    testkit::run("mke2fs", args.iter().chain(options).copied().chain([path.to_str().unwrap(), "40M"]));
+    extant_testkit::run("mke2fs", args.iter().chain(options).copied().chain([path.to_str().unwrap(), "40M"]));
     edit(&path, &format!("write {} hello", hello.display()));
     path
 }
@@ -50,7 +50,7 @@ fn write_at(path: &Path, offset: u64, bytes: &[u8]) {
 #[test]
 fn an_image_that_ends_early_is_read_as_far_as_it_goes() {
     for options in [&[][..], &["-O", "^flex_bg"], &["-O", "^metadata_csum,^has_journal"]] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), options);
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         for size in [30 << 20, 4 << 20] {
@@ -70,9 +70,9 @@ fn an_image_that_ends_early_is_read_as_far_as_it_goes() {
 /// The blocks of a file behind the end: an error, not zeros.
 #[test]
 fn what_lies_behind_the_end_is_an_error() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[]);
-    let place = testkit::debugfs(&path, "bmap hello 0").trim().parse::<u64>().unwrap();
+    let place = extant_testkit::debugfs(&path, "bmap hello 0").trim().parse::<u64>().unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(place << 10).unwrap();
     let fault = read(&open(&path), "/hello").unwrap_err();
     assert!(matches!(fault, Fault::Device(_)), "{fault}");
@@ -89,7 +89,7 @@ fn a_lost_superblock_is_replaced_by_a_backup() {
         (&["-O", "meta_bg,^resize_inode"], 0..3072),
         (&["-O", "sparse_super2,^resize_inode"], 0..4096),
     ] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), options);
         write_at(&path, lost.start, &vec![0; (lost.end - lost.start) as usize]);
         let volume = open(&path);
@@ -105,7 +105,7 @@ fn a_lost_superblock_is_replaced_by_a_backup() {
 /// file system's beginning with old backups behind it, unless a backup is asked for.
 #[test]
 fn a_backup_is_used_where_it_is_asked_for() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[]);
     for by in [BySuperblock::AnyBackup, BySuperblock::Backup(8193), BySuperblock::Backup(24577)] {
         let volume = open_by(&path, by).unwrap();
@@ -126,10 +126,10 @@ fn a_backup_is_used_where_it_is_asked_for() {
 /// it is asked itself.
 #[test]
 fn the_log_is_replayed_though_no_backup_speaks_of_it() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[]);
     let volume = common::small::open(&path);
-    volume.create(Ino::ROOT, b"late", &volume::New::file(0o644)).unwrap();
+    volume.create(Ino::ROOT, b"late", &extant_volume::New::file(0o644)).unwrap();
     volume.sync().unwrap();
     let cut = scratch.path().join("cut");
     std::fs::copy(&path, &cut).unwrap();
@@ -145,10 +145,10 @@ fn the_log_is_replayed_though_no_backup_speaks_of_it() {
 #[test]
 fn damaged_descriptors_keep_no_intact_inode_from_being_read() {
     for (options, size) in [(&[][..], "40M"), (&["-O", "^resize_inode"], "8M")] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), options);
         if size == "8M" {
-            testkit::run("resize2fs", ["-f", path.to_str().unwrap(), size]);
+            extant_testkit::run("resize2fs", ["-f", path.to_str().unwrap(), size]);
         }
         // The count of free blocks of group 0.
         write_at(&path, 2048 + 12, &[0xEE, 0xEE]);
@@ -171,7 +171,7 @@ fn sizes_that_no_map_has_are_corrupt() {
         (&["-O", "inline_data"], indirect),
     ] {
         for (size, is_good) in [(max, true), (max + 1, false), (944_892_805_123, false), (1 << 60, false)] {
-            let scratch = testkit::scratch();
+            let scratch = extant_testkit::scratch();
             let path = image(scratch.path(), options);
             edit(&path, &format!("set_inode_field hello size {size}"));
             let is_good = is_good || size <= max;
@@ -181,7 +181,7 @@ fn sizes_that_no_map_has_are_corrupt() {
             if size == max + 1 {
                 continue;
             }
-            let judged = testkit::command("e2fsck").args(["-fn"]).arg(&path).output().unwrap();
+            let judged = extant_testkit::command("e2fsck").args(["-fn"]).arg(&path).output().unwrap();
             assert_eq!(judged.status.code(), Some(if is_good { 0 } else { 4 }), "{options:?} {size}");
         }
     }
@@ -190,7 +190,7 @@ fn sizes_that_no_map_has_are_corrupt() {
 /// Paths from an inode need no root; a number without an inode is refused.
 #[test]
 fn paths_begin_at_any_inode() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[]);
     edit(&path, "mkdir d");
     edit(&path, &format!("write {} d/inner", scratch.path().join("hello").display()));
@@ -215,12 +215,15 @@ fn a_superblock_without_a_backup_is_made_from_what_is_left() {
         &["-b", "65536", "-t", "ext4"],
         &["-b", "4096", "-O", "^extents,^64bit", "-N", "64", "-t", "ext4"],
     ] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let hello = scratch.path().join("hello");
         std::fs::write(&hello, "hello").unwrap();
         let path = scratch.path().join("image");
         let args = ["-q", "-F", "-E", "lazy_itable_init=0"];
-        testkit::run("mke2fs", args.iter().chain(options).copied().chain([path.to_str().unwrap(), "8M"]));
+        extant_testkit::run(
+            "mke2fs",
+            args.iter().chain(options).copied().chain([path.to_str().unwrap(), "8M"]),
+        );
         edit(&path, "mkdir d");
         edit(&path, &format!("write {} d/hello", hello.display()));
         write_at(&path, 1024, &[0; 1024]);
@@ -236,7 +239,7 @@ fn a_superblock_without_a_backup_is_made_from_what_is_left() {
 #[test]
 fn the_high_half_of_a_directorys_size_has_no_meaning() {
     for is_map_broken in [false, true] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), &["-O", "^dir_index"]);
         edit(&path, "mkdir d");
         edit(&path, "set_inode_field d size_hi 46");
@@ -255,7 +258,7 @@ fn the_high_half_of_a_directorys_size_has_no_meaning() {
         assert_eq!((made.is_ok(), missing.is_err()), (!is_map_broken, true));
         let _ = volume.close();
         if !is_map_broken {
-            testkit::e2fsck_clean(&path);
+            extant_testkit::e2fsck_clean(&path);
         }
     }
 }
@@ -266,16 +269,16 @@ fn the_high_half_of_a_directorys_size_has_no_meaning() {
 #[test]
 fn a_torn_superblock_opens_and_e2fsck_wants_a_backup() {
     for (size, exit_code) in [("8M", 8), ("40M", 4)] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         let path_text = path.to_str().unwrap();
-        testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path_text, size]);
+        extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path_text, size]);
         let mut bytes = std::fs::read(&path).unwrap();
         // EXT4_ERROR_FS is a bit of s_state, in the first sector. Opening and closing change only such bits.
         bytes[1024 + 0x3A] ^= 2;
         std::fs::write(&path, &bytes).unwrap();
         let _ = open(&path);
-        let judged = testkit::command("e2fsck").arg("-fn").arg(&path).output().unwrap();
+        let judged = extant_testkit::command("e2fsck").arg("-fn").arg(&path).output().unwrap();
         assert_eq!(judged.status.code(), Some(exit_code), "{size}: {judged:?}");
     }
 }

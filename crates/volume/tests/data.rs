@@ -8,9 +8,9 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use volume::{
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_volume::{
     Allocate, DataPath, Fault, New, OpenOptions, PAGE_BYTES, Refusal, SetAttr, Volume, WriteOptions,
 };
 
@@ -81,10 +81,10 @@ fn compare(volume: &Volume, inos: &[Ino], model: &[Vec<u8>], what: &str) {
 }
 
 fn random_bytes(options: &[&str], how: How) {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let args = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0"].iter().chain(options).copied();
-    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
+    extant_testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
     let mut random = Random(number("EXTANT_SEED", 1));
     let mut volume = open(&path, how);
     let root = volume.root().unwrap().ino();
@@ -194,7 +194,7 @@ fn random_bytes(options: &[&str], how: How) {
             }
             _ if random.below(12) == 0 => {
                 volume.close().unwrap();
-                testkit::e2fsck_clean(&path);
+                extant_testkit::e2fsck_clean(&path);
                 volume = open(&path, how);
             }
             _ => compare(&volume, &inos, &model, &what),
@@ -205,9 +205,9 @@ fn random_bytes(options: &[&str], how: How) {
     }
     compare(&volume, &inos, &model, "at the end");
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
-    if testkit::kernel_mounts_kind_of(&path) {
-        let mount = testkit::LoopMount::read_only(&path).unwrap();
+    extant_testkit::e2fsck_clean(&path);
+    if extant_testkit::kernel_mounts_kind_of(&path) {
+        let mount = extant_testkit::LoopMount::read_only(&path).unwrap();
         for (file, expected) in model.iter().enumerate() {
             let found = std::fs::read(mount.path().join(((b'a' + file as u8) as char).to_string())).unwrap();
             assert!(found == *expected, "the kernel reads file {file} as it is");
@@ -220,7 +220,7 @@ fn random_bytes(options: &[&str], how: How) {
         volume.unlink(root, &[b'a' + n as u8]).unwrap();
     }
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 #[test]
@@ -256,14 +256,17 @@ fn through_the_journal() {
 #[test]
 fn journaled_files_take_each_mode() {
     for by_flag in [false, true] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
-        testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
+        extant_testkit::run(
+            "mke2fs",
+            ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"],
+        );
         let volume = open(&path, STEPS);
         let ino = volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap().ino();
         volume.close().unwrap();
         if by_flag {
-            testkit::run(
+            extant_testkit::run(
                 "debugfs",
                 ["-w", "-R", "set_inode_field /file flags 0x84000", path.to_str().unwrap()],
             );
@@ -301,7 +304,7 @@ fn journaled_files_take_each_mode() {
         let unaligned = volume.fallocate(ino, Allocate::Collapse, 100, 4096);
         assert!(matches!(unaligned, Err(Fault::Refused(Refusal::Invalid))), "{unaligned:?}");
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
@@ -315,11 +318,11 @@ fn clusters() {
 /// all the same.
 #[test]
 fn clusters_through_the_journal() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let clusters = ["-b", "4096", "-O", "bigalloc", "-C", "65536"];
     let args = ["-q", "-F", "-t", "ext4"].into_iter().chain(clusters);
-    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
+    extant_testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "64M"]));
     let how = How { data: DataPath::Journal, ..STEPS };
     let volume = open(&path, how);
     let ino = volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap().ino();
@@ -331,7 +334,7 @@ fn clusters_through_the_journal() {
     let expected = [[1; 4096], [0; 4096], [2; 4096]].concat();
     compare(&volume, &[ino], &[expected], "after closing");
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 #[test]
@@ -353,9 +356,9 @@ fn without_a_journal() {
 /// A write for which there is no room says so, what fits is written, and nothing stays promised.
 #[test]
 fn no_space() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
     let volume = open(&path, STEPS);
     let root = volume.root().unwrap().ino();
     let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
@@ -370,16 +373,16 @@ fn no_space() {
     let again = volume.write_at(ino, 100, &bytes).unwrap();
     assert!(again + (64 << 10) >= written, "{again} bytes where there was room for {written}");
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// Small files are kept in their inodes where the file system can, and grow out of them.
 #[test]
 fn new_small_files_take_no_block() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let args = ["-q", "-F", "-t", "ext4", "-O", "inline_data", path.to_str().unwrap(), "16M"];
-    testkit::run("mke2fs", args);
+    extant_testkit::run("mke2fs", args);
     let volume = open(&path, STEPS);
     let root = volume.root().unwrap().ino();
     let free = |volume: &Volume| volume.statfs().unwrap().blocks_free;
@@ -394,13 +397,13 @@ fn new_small_files_take_no_block() {
     let expected = [vec![1; 10], vec![0; 40], vec![1; 70]].concat();
     assert_eq!(read_all(&volume, ino), expected);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     let volume = open(&path, STEPS);
     assert_eq!(read_all(&volume, ino), expected);
     assert_eq!(volume.write_at(ino, 120, &[2; 200]).unwrap(), 200);
     assert_eq!(read_all(&volume, ino), [expected, vec![2; 200]].concat());
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     let volume = open(&path, STEPS);
     assert!(!volume.inode(ino).unwrap().is_inline() && free(&volume) == before - 1);
 }
@@ -410,9 +413,9 @@ fn new_small_files_take_no_block() {
 #[test]
 fn what_is_promised_is_not_free() {
     for args in [&["-b", "4096"][..], &["-b", "1024", "-O", "bigalloc", "-C", "8192"]] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
-        testkit::run(
+        extant_testkit::run(
             "mke2fs",
             [&["-q", "-F", "-t", "ext4"], args, &[path.to_str().unwrap(), "16M"]].concat(),
         );
@@ -434,7 +437,7 @@ fn what_is_promised_is_not_free() {
         volume.set_attr(ino, &SetAttr { size: Some(1 << 20), ..SetAttr::default() }).unwrap();
         assert_eq!(free(), written, "given up, {args:?}");
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
@@ -442,9 +445,9 @@ fn what_is_promised_is_not_free() {
 /// what was in it.
 #[test]
 fn direct_writes_need_no_writing_back() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096", path.to_str().unwrap(), "16M"]);
     let volume = open(&path, STEPS);
     let root = volume.root().unwrap().ino();
     let ino = volume.create(root, b"file", &New::file(0o644)).unwrap().ino();
@@ -467,5 +470,5 @@ fn direct_writes_need_no_writing_back() {
     volume.read_page(ino, 64, &mut page).unwrap();
     assert_eq!((page[..10].to_vec(), page[10..].iter().max()), (vec![3; 10], Some(&0)));
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }

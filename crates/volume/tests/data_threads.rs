@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use base::Ino;
-use device::FileDevice;
-use volume::{Allocate, DataPath, Fault, New, OpenOptions, Refusal, SetAttr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_volume::{Allocate, DataPath, Fault, New, OpenOptions, Refusal, SetAttr, Volume, WriteOptions};
 
 const FILES: u64 = 5;
 const THREADS: u64 = 8;
@@ -129,10 +129,10 @@ fn work(volume: &Volume, root: Ino, thread: u64, until: Instant, count: &AtomicU
 }
 
 fn together(options: &[&str], data: DataPath, seconds: f64) {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let args = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0"].iter().chain(options).copied();
-    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "48M"]));
+    extant_testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "48M"]));
     let volume = open(&path, data);
     let free = volume.statfs().unwrap().blocks_free;
     let root = volume.root().unwrap().ino();
@@ -156,7 +156,7 @@ fn together(options: &[&str], data: DataPath, seconds: f64) {
     let files: Vec<_> = files.collect();
     println!("{} operations, {} files at the end", count.load(Ordering::Relaxed), files.len());
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     let volume = open(&path, data);
     for (file, expected) in &files {
         let inode = volume.lookup(&volume.root().unwrap(), &name(*file)).unwrap();
@@ -174,7 +174,7 @@ fn together(options: &[&str], data: DataPath, seconds: f64) {
         now.blocks_free
     );
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 #[test]

@@ -13,10 +13,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use testkit::capture::{Checksums, Cut, Data, Options, captures};
-use testkit::walk::KernelView;
-use testkit::{DiffOptions, Kind, Manifest, diff};
-use volume::{OpenOptions, Volume};
+use extant_testkit::capture::{Checksums, Cut, Data, Options, captures};
+use extant_testkit::walk::KernelView;
+use extant_testkit::{DiffOptions, Kind, Manifest, diff};
+use extant_volume::{OpenOptions, Volume};
 
 /// Captures a test takes, all its options together.
 fn n_captures() -> usize {
@@ -25,7 +25,7 @@ fn n_captures() -> usize {
 
 #[test]
 fn a_cut_off_image_reads_as_after_the_kernels_replay() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         println!("skipped: needs root, loop devices and /dev/fuse");
         return;
     }
@@ -47,7 +47,7 @@ fn a_cut_off_image_reads_as_after_the_kernels_replay() {
 
 #[test]
 fn a_cut_off_image_with_fast_commits_reads_as_after_the_kernels_replay() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         println!("skipped: needs root, loop devices and /dev/fuse");
         return;
     }
@@ -67,18 +67,19 @@ const REFUSED: &str = "refused: ";
 
 /// Opens and closes an image for writing; it is clean then, and nothing waits.
 fn open_for_writing(image: &Path) -> Result<(), String> {
-    let device = Arc::new(device::FileDevice::open(image, true).unwrap());
+    let device = Arc::new(extant_device::FileDevice::open(image, true).unwrap());
     let volume = Volume::open(device, &OpenOptions::default());
     let volume = volume.map_err(|fault| format!("{REFUSED}{fault}"))?;
     volume.close().map_err(|fault| fault.to_string())?;
-    let checked = testkit::command("e2fsck").args(["-fn".as_ref(), image.as_os_str()]).output().unwrap();
+    let checked =
+        extant_testkit::command("e2fsck").args(["-fn".as_ref(), image.as_os_str()]).output().unwrap();
     if checked.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&checked.stdout).into_owned()) }
 }
 
 fn compare(options: &Options) {
     let (mut equal, mut replayed, mut fast, mut refused, mut damaged) = (0, 0, 0, 0, 0);
     let mut failures = Vec::new();
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     captures(options, |capture| {
         let before = std::fs::read(capture.image).unwrap();
         let keep = |name: String| {

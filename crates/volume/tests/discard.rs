@@ -4,9 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::{Device, FileDevice, Window};
-use volume::{Fault, New, OpenOptions, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::{Device, FileDevice, Window};
+use extant_volume::{Fault, New, OpenOptions, Volume, WriteOptions};
 
 const MIB: usize = 1 << 20;
 
@@ -18,7 +18,7 @@ fn open(device: Arc<dyn Device>, discard: bool) -> Volume {
 fn image(path: &Path, options: &[&str]) -> Arc<FileDevice> {
     let always = ["-q", "-F", "-t", "ext4", "-J", "size=4", "-E", "lazy_itable_init=0"];
     let name = path.to_str().unwrap();
-    testkit::run("mke2fs", always.iter().chain(options).copied().chain([name, "64M"]));
+    extant_testkit::run("mke2fs", always.iter().chain(options).copied().chain([name, "64M"]));
     Arc::new(FileDevice::open(path, true).unwrap())
 }
 
@@ -34,7 +34,7 @@ fn file(volume: &Volume, name: &[u8], byte: u8, len: usize) -> Ino {
 }
 
 fn clean(path: &Path) {
-    testkit::run("e2fsck", ["-fn", path.to_str().unwrap()]);
+    extant_testkit::run("e2fsck", ["-fn", path.to_str().unwrap()]);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn freed_blocks_are_discarded_with_their_commit() {
     for options in
         [&["-b", "4096"][..], &["-b", "1024"], &["-O", "bigalloc", "-C", "65536"], &["-O", "^has_journal"]]
     {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         let device = image(&path, options);
         let volume = open(device, true);
@@ -66,20 +66,20 @@ fn freed_blocks_are_discarded_with_their_commit() {
 
 #[test]
 fn without_the_option_nothing_is_discarded() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let volume = open(image(&path, &[]), false);
     file(&volume, b"goes", 8, 8 * MIB);
     volume.sync().unwrap();
     volume.unlink(Ino::ROOT, b"goes").unwrap();
     volume.sync().unwrap();
-    assert_eq!(volume.discard_stats(), Some(volume::DiscardStats::default()));
+    assert_eq!(volume.discard_stats(), Some(extant_volume::DiscardStats::default()));
 }
 
 #[test]
 fn all_that_is_free_is_trimmed() {
     for options in [&["-b", "4096"][..], &["-b", "1024"], &["-O", "bigalloc", "-C", "65536"]] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         let device = image(&path, options);
         let volume = open(device, false);
@@ -121,40 +121,40 @@ impl Device for Deaf {
         self.0.size_bytes()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), device::DeviceFault> {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), extant_device::DeviceFault> {
         self.0.read_at(offset, buf)
     }
 
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), device::DeviceFault> {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), extant_device::DeviceFault> {
         self.0.write_at(offset, bytes)
     }
 
-    fn zero_at(&self, offset: u64, len: u64) -> Result<(), device::DeviceFault> {
+    fn zero_at(&self, offset: u64, len: u64) -> Result<(), extant_device::DeviceFault> {
         self.0.zero_at(offset, len)
     }
 
-    fn flush(&self) -> Result<(), device::DeviceFault> {
+    fn flush(&self) -> Result<(), extant_device::DeviceFault> {
         self.0.flush()
     }
 }
 
 #[test]
 fn a_device_that_cannot_be_told_is_let_alone() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let volume = open(Arc::new(Deaf(image(&path, &[]))), true);
     file(&volume, b"goes", 8, MIB);
     volume.sync().unwrap();
     volume.unlink(Ino::ROOT, b"goes").unwrap();
     volume.sync().unwrap();
-    assert_eq!(volume.discard_stats(), Some(volume::DiscardStats::default()));
+    assert_eq!(volume.discard_stats(), Some(extant_volume::DiscardStats::default()));
     assert_eq!(volume.trim(0).unwrap(), None);
     volume.close().unwrap();
 }
 
 #[test]
 fn a_window_is_discarded_where_it_lies() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("disk");
     std::fs::write(&path, vec![5; 65 * MIB]).unwrap();
     let inner = scratch.path().join("image");

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Ino;
-use device::{Clock, Device, MemDevice, Model, Modelled};
-use ondisk::inode::flags;
-use simdisk::{Image, SimDisk};
-use volume::{
+use extant_base::Ino;
+use extant_device::{Clock, Device, MemDevice, Model, Modelled};
+use extant_ondisk::inode::flags;
+use extant_simdisk::{Image, SimDisk};
+use extant_volume::{
     Allocate, Batching, DataPath, FlushMode, FlushSettings, New, OpenOptions, Rename, SetAttr, Volume,
     WriteOptions,
 };
@@ -26,10 +26,10 @@ fn made() -> (Arc<SimDisk>, Volume) {
 }
 
 fn made_with(write: WriteOptions) -> (Arc<SimDisk>, Volume) {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let name = path.to_str().unwrap();
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=1", name, "8M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=1", name, "8M"]);
     let disk = Arc::new(SimDisk::from_image(Image::from_bytes(&std::fs::read(&path).unwrap())));
     (disk.clone(), open_with(disk, write))
 }
@@ -217,9 +217,9 @@ fn names_of_a_directory_that_asks_for_it_are_durable_at_once() {
 #[test]
 fn who_needs_a_commit_at_once_lets_others_in() {
     let commits = |batching: Batching| {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
-        testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);
+        extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);
         let memory = MemDevice::new(16 << 20);
         memory.write_at(0, &std::fs::read(&path).unwrap()).unwrap();
         let slow = Modelled::new(memory, Model::flush_of(Duration::from_millis(3)), Clock::Real);
@@ -291,11 +291,11 @@ fn a_nearly_full_file_system_is_sound_after_a_cut() {
         ("4096", "^extents,^64bit", DataPath::Iomap),
         ("1024", "^extents,^64bit", DataPath::Iomap),
     ] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         let name = path.to_str().unwrap();
         let options = ["-q", "-F", "-t", "ext4", "-b", block, "-O", features, name, "10M"];
-        testkit::run("mke2fs", options);
+        extant_testkit::run("mke2fs", options);
         let disk = Arc::new(SimDisk::from_image(Image::from_bytes(&std::fs::read(&path).unwrap())));
         let write = WriteOptions { data, ..WriteOptions::default() };
         let volume = open_with(disk.clone(), write);
@@ -324,6 +324,6 @@ fn a_nearly_full_file_system_is_sound_after_a_cut() {
         after.read_at(0, &mut bytes).unwrap();
         std::fs::write(&path, bytes).unwrap();
         println!("{block}, {features}, {data:?}");
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }

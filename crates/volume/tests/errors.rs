@@ -6,19 +6,19 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use simdisk::{EIO, Faulty, Op, Rule};
-use volume::{Fault, New, OnError, OpenOptions, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_simdisk::{EIO, Faulty, Op, Rule};
+use extant_volume::{Fault, New, OnError, OpenOptions, Volume, WriteOptions};
 
 /// An image with a directory whose block is damaged: its number.
 fn make(path: &Path, behaviour: &str) -> Ino {
     let name = path.to_str().unwrap();
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-e", behaviour, name, "4M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-e", behaviour, name, "4M"]);
     let volume = open(path, None);
     let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap();
     let mut place = 0;
-    let mut keep = |extent: volume::Extent| {
+    let mut keep = |extent: extant_volume::Extent| {
         place = extent.physical;
         None
     };
@@ -28,7 +28,7 @@ fn make(path: &Path, behaviour: &str) -> Ino {
     dir.ino()
 }
 
-fn open_on(device: Arc<dyn device::Device>, errors: Option<OnError>) -> Volume {
+fn open_on(device: Arc<dyn extant_device::Device>, errors: Option<OnError>) -> Volume {
     let write = WriteOptions { no_committer: true, errors, ..WriteOptions::default() };
     Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).unwrap()
 }
@@ -43,7 +43,7 @@ fn new_file(volume: &Volume, dir: Ino, name: &str) -> Result<(), Fault> {
 
 /// What `dumpe2fs -h` says behind these words.
 fn told(path: &Path, words: &str) -> Option<String> {
-    let output = testkit::command("dumpe2fs").arg("-h").arg(path).output().unwrap();
+    let output = extant_testkit::command("dumpe2fs").arg("-h").arg(path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix(words));
     line.map(|rest| rest.trim_start_matches(':').trim().to_owned())
@@ -56,14 +56,14 @@ fn assert_noted(path: &Path, count: u32, ino: Option<Ino>, code: &str) {
     assert_eq!(told(path, "Last error err"), Some(code.to_owned()));
     assert_eq!(told(path, "Last error inode #"), ino.map(|ino| ino.0.to_string()));
     assert!(told(path, "First error time").is_some());
-    let checked = testkit::command("e2fsck").arg("-n").arg(path).output().unwrap();
+    let checked = extant_testkit::command("e2fsck").arg("-n").arg(path).output().unwrap();
     let words = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(words.contains("with errors, check forced"), "{words}");
 }
 
 #[test]
 fn continue_goes_on_and_remembers() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let dir = make(&path, "continue");
     let volume = open(&path, None);
@@ -89,7 +89,7 @@ fn continue_goes_on_and_remembers() {
 #[test]
 fn remount_ro_writes_nothing_more() {
     for (behaviour, chosen) in [("remount-ro", None), ("continue", Some(OnError::ReadOnly))] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         let dir = make(&path, behaviour);
         let volume = open(&path, chosen);
@@ -109,15 +109,15 @@ fn remount_ro_writes_nothing_more() {
         // log); e2fsck deals with it.
         let copy = scratch.path().join("copy");
         std::fs::copy(&path, &copy).unwrap();
-        let mount = testkit::LoopMount::new(&copy, "errors=continue").unwrap();
+        let mount = extant_testkit::LoopMount::new(&copy, "errors=continue").unwrap();
         assert!(mount.path().join("synced").exists() && !mount.path().join("not-synced").exists());
         drop(mount);
         assert_eq!(told(&copy, "FS Error count").as_deref(), Some("1"));
         assert_eq!(told(&copy, "Last error inode #"), Some(dir.0.to_string()));
-        let repaired = testkit::command("e2fsck").arg("-fy").arg(&copy).output().unwrap();
+        let repaired = extant_testkit::command("e2fsck").arg("-fy").arg(&copy).output().unwrap();
         assert_eq!(repaired.status.code(), Some(1));
         assert_eq!(told(&copy, "FS Error count"), None);
-        testkit::e2fsck_clean(&copy);
+        extant_testkit::e2fsck_clean(&copy);
 
         // The log has an older superblock.
         let volume = open(&path, Some(OnError::Continue));
@@ -125,14 +125,14 @@ fn remount_ro_writes_nothing_more() {
         assert!(names.contains(&b"synced".to_vec()) && !names.contains(&b"not-synced".to_vec()));
         volume.close().unwrap();
         assert_noted(&path, 1, Some(dir), "EFSCORRUPTED");
-        let log = testkit::command("dumpe2fs").arg("-h").arg(&path).output().unwrap();
+        let log = extant_testkit::command("dumpe2fs").arg("-h").arg(&path).output().unwrap();
         assert!(!String::from_utf8_lossy(&log.stdout).contains("Journal errno"), "the abort is dealt with");
     }
 }
 
 #[test]
 fn panic_refuses_everything() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let dir = make(&path, "panic");
     let volume = open(&path, None);
@@ -149,7 +149,7 @@ fn panic_refuses_everything() {
 /// Whatever was chosen, half an operation ends the journal, and that is noted, too.
 #[test]
 fn the_end_of_the_journal_is_noted() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, "continue");
     let volume = open(&path, None);

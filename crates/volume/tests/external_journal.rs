@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use base::Ino;
-use device::{Device, DeviceFault};
-use journal::Sabotage;
-use simdisk::{Image, SimDisk};
-use testkit::LoopDevice;
-use testkit::walk::KernelView;
-use volume::{New, OpenOptions, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::{Device, DeviceFault};
+use extant_journal::Sabotage;
+use extant_simdisk::{Image, SimDisk};
+use extant_testkit::LoopDevice;
+use extant_testkit::walk::KernelView;
+use extant_volume::{New, OpenOptions, Volume, WriteOptions};
 
 const OPERATIONS: usize = 12;
 
@@ -87,7 +87,7 @@ impl Device for Wired {
 /// A file system, and its journal beside it.
 fn make(dir: &Path, block_size: &str) -> (PathBuf, PathBuf) {
     let (image, journal) = (dir.join("image"), dir.join("journal"));
-    testkit::run(
+    extant_testkit::run(
         "mke2fs",
         ["-q", "-F", "-O", "journal_dev", "-b", block_size, journal.to_str().unwrap(), "5M"],
     );
@@ -95,7 +95,7 @@ fn make(dir: &Path, block_size: &str) -> (PathBuf, PathBuf) {
     let on = format!("device={}", device.path().display());
     let extended = "lazy_itable_init=0,nodiscard";
     let args = ["-q", "-F", "-t", "ext4", "-b", block_size, "-E", extended, "-J", &on];
-    testkit::run("mke2fs", args.iter().copied().chain([image.to_str().unwrap(), "16M"]));
+    extant_testkit::run("mke2fs", args.iter().copied().chain([image.to_str().unwrap(), "16M"]));
     drop(device);
     (image, journal)
 }
@@ -147,7 +147,7 @@ fn write_out(disk: &SimDisk, path: &Path) {
 
 fn judge_cut(power: &Power, is_asked: bool) -> Result<(), String> {
     let Some((home, log, synced)) = power.cut.lock().unwrap().take() else { return Ok(()) };
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let (image, journal) = (scratch.path().join("image"), scratch.path().join("journal"));
     if is_asked {
         write_out(&home, &image);
@@ -171,7 +171,7 @@ fn judge_cut(power: &Power, is_asked: bool) -> Result<(), String> {
         write_out(&log, &journal);
         let device = LoopDevice::attach(&journal).unwrap();
         let args = ["-fn".as_ref(), "-j".as_ref(), device.path().as_os_str(), image.as_os_str()];
-        let checked = testkit::command("e2fsck").args(args).output().unwrap();
+        let checked = extant_testkit::command("e2fsck").args(args).output().unwrap();
         if !checked.status.success() {
             return Err(String::from_utf8_lossy(&checked.stdout).into_owned());
         }
@@ -181,13 +181,13 @@ fn judge_cut(power: &Power, is_asked: bool) -> Result<(), String> {
 
 #[test]
 fn both_devices_lose_power_at_any_moment() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         println!("skipped: needs root and loop devices");
         return;
     }
     let cuts: u64 = std::env::var("EXTANT_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
     for block_size in ["1024", "4096"] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let (image, journal) = make(scratch.path(), block_size);
         let (home, log) = (std::fs::read(image).unwrap(), std::fs::read(journal).unwrap());
         let run = |cut_at, seed, sabotage| {
@@ -223,14 +223,15 @@ fn both_devices_lose_power_at_any_moment() {
 
 #[test]
 fn a_wrong_or_missing_journal_is_refused() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         println!("skipped: needs root and loop devices");
         return;
     }
-    let (one, other) = (testkit::scratch(), testkit::scratch());
+    let (one, other) = (extant_testkit::scratch(), extant_testkit::scratch());
     let (image, _) = make(one.path(), "4096");
     let (_, foreign) = make(other.path(), "4096");
-    let device = |path: &Path| -> Arc<dyn Device> { Arc::new(device::FileDevice::open(path, true).unwrap()) };
+    let device =
+        |path: &Path| -> Arc<dyn Device> { Arc::new(extant_device::FileDevice::open(path, true).unwrap()) };
     let before = (std::fs::read(&image).unwrap(), std::fs::read(&foreign).unwrap());
     let missing = Volume::open(device(&image), &OpenOptions::default()).err().unwrap().to_string();
     assert!(missing.contains("name that device"), "{missing}");

@@ -8,10 +8,10 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use simdisk::{Image, SimDisk};
-use testkit::capture::{Options, captures};
-use testkit::{DiffOptions, Manifest, diff};
-use volume::{OpenOptions, Volume, WriteOptions};
+use extant_simdisk::{Image, SimDisk};
+use extant_testkit::capture::{Options, captures};
+use extant_testkit::{DiffOptions, Manifest, diff};
+use extant_volume::{OpenOptions, Volume, WriteOptions};
 
 /// Cuts tried for each capture.
 const CUTS: u64 = 24;
@@ -22,7 +22,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn a_write_back_that_is_cut_is_done_again() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         println!("skipped: needs root, loop devices and /dev/fuse");
         return;
     }
@@ -74,12 +74,13 @@ fn a_write_back_that_is_cut_is_done_again() {
 fn open_and_close(disk: &Arc<SimDisk>) -> Result<(), String> {
     let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
     let options = OpenOptions { write, ..OpenOptions::default() };
-    let volume = Volume::open(Arc::clone(disk) as Arc<dyn device::Device>, &options);
+    let volume = Volume::open(Arc::clone(disk) as Arc<dyn extant_device::Device>, &options);
     volume.map_err(|fault| fault.to_string())?.close().map_err(|fault| fault.to_string())
 }
 
 fn read(disk: &Arc<SimDisk>) -> Volume {
-    Volume::open_read_only(Arc::clone(disk) as Arc<dyn device::Device>, &OpenOptions::default()).unwrap()
+    Volume::open_read_only(Arc::clone(disk) as Arc<dyn extant_device::Device>, &OpenOptions::default())
+        .unwrap()
 }
 
 fn still_has_fast_commits(disk: &Arc<SimDisk>) -> bool {
@@ -100,12 +101,12 @@ fn e2fsck(disk: &Arc<SimDisk>, is_asked: bool) -> Option<String> {
     if !is_asked {
         return None;
     }
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let file = std::fs::File::create(&path).unwrap();
     let image = disk.image();
     file.set_len(image.size_bytes()).unwrap();
     image.for_each_chunk(|at, bytes| std::os::unix::fs::FileExt::write_all_at(&file, bytes, at)).unwrap();
-    let checked = testkit::command("e2fsck").args([Path::new("-fn"), &path]).output().unwrap();
+    let checked = extant_testkit::command("e2fsck").args([Path::new("-fn"), &path]).output().unwrap();
     (!checked.status.success()).then(|| String::from_utf8_lossy(&checked.stdout).into_owned())
 }

@@ -5,16 +5,16 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use simdisk::{EIO, Faulty, Op, Rule};
-use volume::{Fault, New, OpenOptions, Refusal, Rename, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_simdisk::{EIO, Faulty, Op, Rule};
+use extant_volume::{Fault, New, OpenOptions, Refusal, Rename, Volume, WriteOptions};
 
 type Disk = Arc<Faulty<FileDevice>>;
 
 fn make(path: &Path, options: &[&str]) {
     let args = ["-q", "-F", "-t", "ext4", "-b", "1024"].iter().chain(options).copied();
-    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "4M"]));
+    extant_testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "4M"]));
 }
 
 /// Nothing happens but what the test asks for.
@@ -78,14 +78,14 @@ fn fill_up(path: &Path) {
 #[test]
 fn a_rename_between_inline_directories_is_refused_whole() {
     for how in [Rename::Replace, Rename::Exchange, Rename::Whiteout] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         make(&path, &["-O", "inline_data", "-N", "8192"]);
         // Of debugfs, because extant makes no inline directories.
         let script = "mkdir /one\nmkdir /two\nwrite /dev/null /one/a\nwrite /dev/null /two/b\n";
         let commands = scratch.path().join("commands");
         std::fs::write(&commands, script).unwrap();
-        testkit::run("debugfs", ["-w", "-f", commands.to_str().unwrap(), path.to_str().unwrap()]);
+        extant_testkit::run("debugfs", ["-w", "-f", commands.to_str().unwrap(), path.to_str().unwrap()]);
         fill_up(&path);
         let (_disk, volume) = open(&path, quiet());
         let dir = |name: &[u8]| volume.lookup(&volume.root().unwrap(), name).unwrap().ino();
@@ -95,20 +95,20 @@ fn a_rename_between_inline_directories_is_refused_whole() {
         assert!(refused.is(Refusal::NoSpace), "{how:?}: {refused}");
         assert_eq!((names(&volume, one), names(&volume, two)), (vec!["a".to_owned()], vec!["b".to_owned()]));
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
 /// The names of a directory that moves out of its inode all arrive, those in the attribute too.
 #[test]
 fn an_inline_directory_moves_with_all_its_names() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &["-O", "inline_data", "-I", "512"]);
     let mut expected: Vec<String> = (0..15).map(|i| format!("name-{i:02}")).collect();
     {
         // Of the kernel's, because debugfs fills no attribute.
-        let mount = testkit::LoopMount::new(&path, "").unwrap();
+        let mount = extant_testkit::LoopMount::new(&path, "").unwrap();
         std::fs::create_dir(mount.path().join("dir")).unwrap();
         for (i, name) in expected.iter().enumerate() {
             let path = mount.path().join("dir").join(name);
@@ -117,20 +117,20 @@ fn an_inline_directory_moves_with_all_its_names() {
     }
     let (_disk, volume) = open(&path, quiet());
     let dir = volume.lookup(&volume.root().unwrap(), b"dir").unwrap();
-    assert!(dir.has_flag(ondisk::inode::flags::INLINE_DATA) && dir.size() > 60);
+    assert!(dir.has_flag(extant_ondisk::inode::flags::INLINE_DATA) && dir.size() > 60);
     let dir = dir.ino();
     volume.create(dir, b"zzz", &New::file(0o644)).unwrap();
     expected.push("zzz".to_owned());
     assert_eq!(names(&volume, dir), expected);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// The name is gone when the bitmap turns out to be unreadable: what cannot be taken back is not committed
 /// either.
 #[test]
 fn a_fault_in_the_middle_lets_nothing_be_committed() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &[]);
     let (_disk, volume) = open(&path, quiet());
@@ -150,14 +150,14 @@ fn a_fault_in_the_middle_lets_nothing_be_committed() {
     let (_disk, volume) = open(&path, quiet());
     assert_eq!(names(&volume, Ino::ROOT), ["link", "lost+found"]);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// An operation that fails before it changed anything, or that takes back what it changed, does no harm to
 /// others.
 #[test]
 fn a_fault_before_the_first_change_is_the_operations_own() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &[]);
     let (_disk, volume) = open(&path, quiet());
@@ -176,14 +176,14 @@ fn a_fault_before_the_first_change_is_the_operations_own() {
     volume.create(dir, b"new", &New::file(0o644)).unwrap();
     assert_eq!(names(&volume, dir), ["file", "new"]);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// A mistake of the caller: the count must not wrap, which would keep the inode forever.
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "released more often"))]
 fn a_release_too_many_does_nothing() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &[]);
     let (_disk, volume) = open(&path, quiet());
@@ -196,7 +196,7 @@ fn a_release_too_many_does_nothing() {
 
 #[test]
 fn what_could_not_be_written_is_told_once_to_each_that_has_the_file_open() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &[]);
     let (disk, volume) = open(&path, quiet());
@@ -221,5 +221,5 @@ fn what_could_not_be_written_is_told_once_to_each_that_has_the_file_open() {
     volume.fdatasync(ino).unwrap();
     volume.released(ino).unwrap();
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }

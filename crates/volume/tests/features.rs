@@ -6,21 +6,21 @@ mod common;
 
 use std::path::Path;
 
-use base::Ino;
 use common::small::{edit, find, image, open};
-use device::FileDevice;
-use ondisk::Features;
-use ondisk::inode::flags;
-use volume::{Allocate, Fault, FileType, New, OpenOptions, Refusal, SetAttr, SetXattr, Volume};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_ondisk::Features;
+use extant_ondisk::inode::flags;
+use extant_volume::{Allocate, Fault, FileType, New, OpenOptions, Refusal, SetAttr, SetXattr, Volume};
 
 const KIB: usize = 1024;
 
 fn features(path: &Path) -> Vec<String> {
-    testkit::dumpe2fs(path).features().into_iter().map(str::to_owned).collect()
+    extant_testkit::dumpe2fs(path).features().into_iter().map(str::to_owned).collect()
 }
 
 fn journal_features(path: &Path) -> String {
-    let told = testkit::run("dumpe2fs", ["-h", path.to_str().unwrap()]);
+    let told = extant_testkit::run("dumpe2fs", ["-h", path.to_str().unwrap()]);
     let text = String::from_utf8_lossy(&told.stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix("Journal features:"));
     line.unwrap_or_default().trim().to_owned()
@@ -83,14 +83,14 @@ fn every_structure_is_written_in_a_form_that_is_announced() {
         vec!["-t", "ext2"],
     ];
     for options in ext4.chain(old) {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), &options, &[]);
         let before = features(&path);
         println!("{options:?}: {before:?}");
         let volume = open(&path);
         write_all(&volume);
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         assert_eq!(features(&path), before, "{options:?}");
 
         // An attribute brings ext_attr, whichever is its place, and nothing else.
@@ -99,7 +99,7 @@ fn every_structure_is_written_in_a_form_that_is_announced() {
         volume.set_xattr(file, b"user.small", b"1", SetXattr::Any).unwrap();
         volume.set_xattr(file, b"user.large", &[7; 700], SetXattr::Any).unwrap();
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         let mut expected = before.clone();
         let has = |list: &[String], name: &str| list.iter().any(|found| found == name);
         let mut add = |name: &str| {
@@ -123,7 +123,7 @@ fn every_structure_is_written_in_a_form_that_is_announced() {
         let file = find(&volume, b"file");
         volume.write_at(file, 3 << 30, b"far").unwrap();
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         let with_both: Vec<String> = add("large_file").into_iter().filter(|name| name != "(none)").collect();
         assert_eq!(sorted(&path), with_both, "{options:?}");
         assert_eq!(open_for_reading(&path).superblock().rev_level, 1);
@@ -149,7 +149,7 @@ fn the_log_gets_what_the_file_system_calls_for() {
         (&["-O", "^64bit,^metadata_csum"], "journal_incompat_revoke"),
         (&[], "journal_incompat_revoke journal_64bit journal_checksum_v3"),
     ] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), options, &[]);
         let volume = open(&path);
         volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap();
@@ -171,7 +171,7 @@ fn the_log_gets_what_the_file_system_calls_for() {
         volume.rmdir(Ino::ROOT, b"dir").unwrap();
         volume.close().unwrap();
         assert_eq!(journal_features(&path), expected, "{options:?}");
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
@@ -179,14 +179,14 @@ fn the_log_gets_what_the_file_system_calls_for() {
 #[test]
 fn a_value_in_an_inode_has_the_map_that_files_have() {
     for (options, has_extents) in [("ea_inode,^extent,^64bit", false), ("ea_inode", true)] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), &["-O", options], &[]);
         let volume = open(&path);
         let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
         let value: Vec<u8> = (0..60 * KIB).map(|at| (at / 7) as u8).collect();
         volume.set_xattr(file, b"user.huge", &value, SetXattr::Any).unwrap();
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         let volume = open(&path);
         let kept = (12..40)
             .filter_map(|ino| volume.inode(Ino(ino)).ok())
@@ -196,28 +196,28 @@ fn a_value_in_an_inode_has_the_map_that_files_have() {
         assert_eq!(held, value);
         volume.remove_xattr(file, b"user.huge").unwrap();
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
 /// Where there is no ea_inode, a value that does not fit is refused.
 #[test]
 fn without_the_feature_no_value_gets_an_inode() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[], &[]);
     let volume = open(&path);
     let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     let refused = volume.set_xattr(file, b"user.huge", &[7; 9000], SetXattr::Any).unwrap_err();
     assert!(refused.is(Refusal::NoSpace), "{refused}");
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// tune2fs took dir_index off: the index of an old directory does not know of new names, so it must not be
 /// found again.
 #[test]
 fn an_index_that_is_not_kept_up_is_taken_off() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "1024", "-O", "^metadata_csum"], &[]);
     let volume = open(&path);
     let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
@@ -233,7 +233,7 @@ fn an_index_that_is_not_kept_up_is_taken_off() {
     });
     assert!(!volume.inode(dir).unwrap().has_flag(flags::INDEX));
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     edit(&path, "feature dir_index");
     let volume = open(&path);
     for number in 0..200 {
@@ -252,7 +252,7 @@ fn links_that_cannot_be_counted_need_a_feature_and_an_index() {
     for (options, is_indexed, is_refused) in
         [("dir_nlink", true, false), ("dir_nlink", false, true), ("^dir_nlink", true, true)]
     {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), &["-b", "1024", "-O", options], &[]);
         let volume = open(&path);
         let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
@@ -276,7 +276,7 @@ fn links_that_cannot_be_counted_need_a_feature_and_an_index() {
 /// many TiB.
 #[test]
 fn what_has_no_older_form_is_refused() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "4096", "-O", "^extent,^64bit,^huge_file"], &[]);
     let volume = open(&path);
     let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
@@ -285,20 +285,20 @@ fn what_has_no_older_form_is_refused() {
     assert!(size(3 << 40).unwrap_err().is(Refusal::TooLarge));
     size(1 << 40).unwrap();
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// A project needs the feature, and is not inherited without it.
 #[test]
 fn without_the_feature_there_are_no_projects() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[], &[]);
     let volume = open(&path);
     let dir = volume.create(Ino::ROOT, b"dir", &New::directory(0o755)).unwrap().ino();
     let set = SetAttr { project: Some(7), ..SetAttr::default() };
     assert!(volume.set_attr(dir, &set).unwrap_err().is(Refusal::NotSupported));
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     assert!(!open_for_reading(&path).superblock().features.has_ro_compat(Features::PROJECT));
 }
 
@@ -306,7 +306,7 @@ fn without_the_feature_there_are_no_projects() {
 /// large.
 #[test]
 fn that_no_inode_is_left_is_said_as_such() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-N", "16"], &[]);
     let volume = open(&path);
     let refused = (0..99)
@@ -317,5 +317,5 @@ fn that_no_inode_is_left_is_said_as_such() {
         "{refused}"
     );
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }

@@ -3,11 +3,11 @@
 
 mod common;
 
-use base::Ino;
 use common::small::{image, open};
-use ondisk::inode::flags;
-use ondisk::time::Timestamp;
-use volume::{Fault, FileType, New, Permit, Refusal, SetAttr, TimesFrom, Volume};
+use extant_base::Ino;
+use extant_ondisk::inode::flags;
+use extant_ondisk::time::Timestamp;
+use extant_volume::{Fault, FileType, New, Permit, Refusal, SetAttr, TimesFrom, Volume};
 
 fn set(volume: &Volume, ino: Ino, flags: u32) -> Result<(), Fault> {
     volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() }).map(drop)
@@ -28,7 +28,7 @@ fn refused(done: Result<impl Sized, Fault>) -> Option<Refusal> {
 /// Every bit on a file, a directory and a symbolic link.
 #[test]
 fn each_flag_has_types_that_can_have_it() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[], &[]);
     let volume = open(&path);
     let plain = flags::SECRM | flags::UNRM | flags::COMPR | flags::SYNC | flags::IMMUTABLE | flags::APPEND;
@@ -52,14 +52,14 @@ fn each_flag_has_types_that_can_have_it() {
         }
     }
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// What was refused to a file that is immutable is let to one that is append-only, or to a cache that took it
 /// before.
 #[test]
 fn who_may_write_depends_on_when_it_was_permitted() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &[], &[]);
     let volume = open(&path);
     let ino = volume.create(Ino::ROOT, b"f", &New::file(0o644)).unwrap().ino();
@@ -98,12 +98,12 @@ fn who_may_write_depends_on_when_it_was_permitted() {
         set(&volume, ino, plain).unwrap();
     }
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 #[test]
 fn times_of_append_only_files_are_set_to_now_and_by_caches_only() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let volume = open(&image(scratch.path(), &[], &[]));
     let ino = volume.create(Ino::ROOT, b"f", &New::file(0o644)).unwrap().ino();
     let plain = flags_of(&volume, ino);
@@ -132,7 +132,7 @@ fn times_of_append_only_files_are_set_to_now_and_by_caches_only() {
 
 #[test]
 fn a_label_is_changed_at_once_and_for_good() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-L", "old"], &[]);
     let volume = open(&path);
     assert_eq!(volume.label(), b"old");
@@ -146,12 +146,12 @@ fn a_label_is_changed_at_once_and_for_good() {
     let volume = open(&path);
     assert_eq!(volume.label(), b"new");
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 #[test]
 fn a_range_is_trimmed_to_the_block() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "1024"], &[]);
     let volume = open(&path);
     let Some(all) = volume.trim(0).unwrap() else { return };
@@ -163,5 +163,5 @@ fn a_range_is_trimmed_to_the_block() {
     let halves = [0..8 << 20, 8 << 20..u64::MAX].map(|range| volume.trim_range(range, 0).unwrap().unwrap());
     assert_eq!(halves.iter().sum::<u64>(), all);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }

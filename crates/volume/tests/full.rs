@@ -6,10 +6,10 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use simdisk::{EIO, Faulty, Op, Rule};
-use volume::{Allocate, DataPath, New, OpenOptions, Refusal, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_simdisk::{EIO, Faulty, Op, Rule};
+use extant_volume::{Allocate, DataPath, New, OpenOptions, Refusal, Volume, WriteOptions};
 
 const BLOCK: u64 = 1024;
 
@@ -20,7 +20,7 @@ fn make(path: &Path, size: &str) {
 fn make_with(path: &Path, size: &str, more: &[&str]) {
     let options = ["-q", "-F", "-t", "ext4", "-b", "1024", "-m", "0", "-N", "128", "-J", "size=1"];
     let more = more.iter().copied().chain([path.to_str().unwrap(), size]);
-    testkit::run("mke2fs", options.into_iter().chain(more));
+    extant_testkit::run("mke2fs", options.into_iter().chain(more));
 }
 
 /// Nothing happens but what the test asks for.
@@ -53,7 +53,7 @@ fn take_all(volume: &Volume, ino: Ino) -> u64 {
 #[test]
 fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
     for data in [DataPath::Iomap, DataPath::Ordered] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         make(&path, "12M");
         let (_disk, volume) = open(&path, data);
@@ -80,7 +80,7 @@ fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
         assert!(longest > BLOCK, "{data:?}: the pool was enough, so this shows nothing");
         volume.check_file(ino).unwrap();
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
 
         let volume = common::open(&path, None);
         let inode = volume.inode(ino).unwrap();
@@ -97,7 +97,7 @@ fn what_was_written_is_converted_though_no_block_is_left_for_the_map() {
 /// begun.
 #[test]
 fn zeros_that_cannot_be_written_do_not_end_the_journal() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, "12M");
     let (disk, volume) = open(&path, DataPath::Iomap);
@@ -120,17 +120,17 @@ fn zeros_that_cannot_be_written_do_not_end_the_journal() {
     assert!(failed, "the pool was enough, so this shows nothing");
     assert!(volume.statfs().unwrap().blocks_free <= 2);
     assert!(volume.fsync(ino).is_err());
-    volume.set_attr(other, &volume::SetAttr { mode: Some(0o644), ..Default::default() }).unwrap();
+    volume.set_attr(other, &extant_volume::SetAttr { mode: Some(0o644), ..Default::default() }).unwrap();
     volume.fsync(other).unwrap();
     volume.check_file(ino).unwrap();
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// Bitmaps that cannot be read: the bytes are lost, fsync returns that, and their reservation is free again.
 #[test]
 fn what_cannot_be_written_back_promises_nothing() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, "12M");
     let (disk, volume) = open(&path, DataPath::Iomap);
@@ -149,7 +149,7 @@ fn what_cannot_be_written_back_promises_nothing() {
 /// Names that are kept inside a directory's inode are removed though no block is free.
 #[test]
 fn names_inside_the_inode_go_where_no_block_is_left() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make_with(&path, "12M", &["-I", "256", "-O", "inline_data"]);
     let (_disk, volume) = open(&path, DataPath::Iomap);
@@ -162,5 +162,5 @@ fn names_inside_the_inode_go_where_no_block_is_left() {
     volume.unlink(inner, b"file").unwrap();
     volume.rmdir(dir, b"inner").unwrap();
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }

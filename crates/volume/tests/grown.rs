@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use device::FileDevice;
-use volume::{New, OpenOptions, Volume};
+use extant_device::FileDevice;
+use extant_volume::{New, OpenOptions, Volume};
 
 const BLOCK: usize = 1024;
 
@@ -17,10 +17,10 @@ fn make(path: &Path, log_blocks: &Path) {
     let name = path.to_str().unwrap();
     let options =
         ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=4", "-O", "^resize_inode", "-N", "4096"];
-    testkit::run("mke2fs", options.into_iter().chain(["-E", "nodiscard", name, "32M"]));
+    extant_testkit::run("mke2fs", options.into_iter().chain(["-E", "nodiscard", name, "32M"]));
     std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(96 << 20).unwrap();
     let before = std::fs::read(path).unwrap();
-    testkit::run("resize2fs", [name]);
+    extant_testkit::run("resize2fs", [name]);
     let after = std::fs::read(path).unwrap();
     let blocks = || before.chunks(BLOCK).zip(after.chunks(BLOCK)).enumerate().filter(|(_, (a, b))| a != b);
     let new: Vec<u8> = blocks().flat_map(|(_, (_, new))| new).copied().collect();
@@ -30,17 +30,17 @@ fn make(path: &Path, log_blocks: &Path) {
     let commands = format!("jo -c -v 3\njw -b {} {log}\njc\n", numbers.join(","));
     let script = log_blocks.with_extension("script");
     std::fs::write(&script, commands).unwrap();
-    testkit::run("debugfs", ["-w", "-f", script.to_str().unwrap(), name]);
+    extant_testkit::run("debugfs", ["-w", "-f", script.to_str().unwrap(), name]);
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     for (at, (old, _)) in blocks() {
         file.write_all_at(old, (at * BLOCK) as u64).unwrap();
     }
-    testkit::run("debugfs", ["-w", "-R", "feature needs_recovery", name]);
+    extant_testkit::run("debugfs", ["-w", "-R", "feature needs_recovery", name]);
 }
 
 #[test]
 fn the_log_of_a_file_system_that_grew_is_replayed() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &scratch.path().join("blocks"));
     let blocks = |volume: &Volume| volume.statfs().unwrap().blocks;
@@ -52,5 +52,5 @@ fn the_log_of_a_file_system_that_grew_is_replayed() {
     assert!(blocks(&volume) > 80 << 10);
     volume.create(volume.root().unwrap().ino(), b"file", &New::file(0o644)).unwrap();
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }

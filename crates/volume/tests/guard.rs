@@ -3,23 +3,23 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use volume::{New, OpenFault, OpenOptions, Volume};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_volume::{New, OpenFault, OpenOptions, Volume};
 
 fn open(path: &Path) -> Result<Volume, OpenFault> {
     Volume::open(Arc::new(FileDevice::open(path, true).unwrap()), &OpenOptions::default())
 }
 
 fn make(path: &Path) {
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-O", "mmp", path.to_str().unwrap(), "32M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-O", "mmp", path.to_str().unwrap(), "32M"]);
 }
 
 // Those that are refused waited for eleven seconds: shorter times are not allowed between machines.
 
 #[test]
 fn a_second_writer_is_refused_and_a_later_one_is_let_in() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path);
     let first = open(&path).unwrap();
@@ -32,24 +32,24 @@ fn a_second_writer_is_refused_and_a_later_one_is_let_in() {
     let begun = std::time::Instant::now();
     open(&path).unwrap().close().unwrap();
     assert!(begun.elapsed().as_secs() < 5);
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 #[test]
 fn the_kernels_mount_is_left_alone() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         return eprintln!("not root: nothing is mounted");
     }
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path);
-    let mount = testkit::LoopMount::new(&path, "noatime").unwrap();
+    let mount = extant_testkit::LoopMount::new(&path, "noatime").unwrap();
     let refused = open(&path).map(drop).unwrap_err();
     assert!(matches!(refused, OpenFault::InUse(_)), "{refused}");
     drop(mount);
     let volume = open(&path).unwrap();
-    let kernel = testkit::LoopMount::new(&path, "noatime");
+    let kernel = extant_testkit::LoopMount::new(&path, "noatime");
     assert!(kernel.is_err(), "and it leaves us alone");
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }

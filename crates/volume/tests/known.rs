@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use base::{Ino, Lblk};
-use device::{Device, MemDevice};
-use volume::{Allocate, ExtentStatus, Fault, New, OpenOptions, SetAttr, Volume, WriteOptions};
+use extant_base::{Ino, Lblk};
+use extant_device::{Device, MemDevice};
+use extant_volume::{Allocate, ExtentStatus, Fault, New, OpenOptions, SetAttr, Volume, WriteOptions};
 
 fn made() -> Volume {
     made_on().1
@@ -16,10 +16,10 @@ fn open(device: &Arc<MemDevice>) -> Volume {
 }
 
 fn made_on() -> (Arc<MemDevice>, Volume) {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let name = path.to_str().unwrap();
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=1", name, "32M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=1", name, "32M"]);
     let device = Arc::new(MemDevice::new(32 << 20));
     device.write_at(0, &std::fs::read(&path).unwrap()).unwrap();
     let volume = open(&device);

@@ -6,11 +6,11 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
 use common::small;
-use device::FileDevice;
-use simdisk::{EIO, Faulty, Op, Rule};
-use volume::{Allocate, Fault, New, OpenOptions, SetAttr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_simdisk::{EIO, Faulty, Op, Rule};
+use extant_volume::{Allocate, Fault, New, OpenOptions, SetAttr, Volume, WriteOptions};
 
 type Disk = Arc<Faulty<FileDevice>>;
 
@@ -47,7 +47,7 @@ fn judge(path: &Path, expected: &[u8]) {
     let file = small::find(&volume, b"f");
     assert!(bytes(&volume, file) == expected, "{} bytes", expected.len());
     volume.close().unwrap();
-    testkit::e2fsck_clean(path);
+    extant_testkit::e2fsck_clean(path);
 }
 
 /// The block with the new end cannot be read: the file is as it was, in memory and on the disk, whatever is
@@ -56,7 +56,7 @@ fn judge(path: &Path, expected: &[u8]) {
 fn a_cut_that_cannot_read_the_block_with_the_new_end_changes_nothing() {
     for is_mapped in [false, true] {
         for follow in 0..2 {
-            let scratch = testkit::scratch();
+            let scratch = extant_testkit::scratch();
             let path = prepared(scratch.path());
             let (disk, volume) = open(&path);
             let file = small::find(&volume, b"f");
@@ -87,7 +87,7 @@ fn a_cut_that_cannot_read_the_block_with_the_new_end_changes_nothing() {
 /// As above, for a file that is to grow.
 #[test]
 fn growth_that_fails_changes_nothing() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = prepared(scratch.path());
     let (disk, volume) = open(&path);
     let file = small::find(&volume, b"f");
@@ -104,11 +104,11 @@ fn growth_that_fails_changes_nothing() {
 /// nothing is written any more.
 #[test]
 fn zeros_that_cannot_be_written_end_the_journal() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = prepared(scratch.path());
     let (disk, volume) = open(&path);
     let file = small::find(&volume, b"f");
-    disk.arm(Rule::new(Op::Write, simdisk::Effect::FailAfter(EIO)).from_then_on());
+    disk.arm(Rule::new(Op::Write, extant_simdisk::Effect::FailAfter(EIO)).from_then_on());
     resize(&volume, file, 2100).unwrap_err();
     assert!(volume.aborted().is_some());
     assert_eq!(resize(&volume, file, 1).unwrap_err().errno(), 30);
@@ -118,18 +118,18 @@ fn zeros_that_cannot_be_written_end_the_journal() {
     let found = bytes(&volume, small::find(&volume, b"f"));
     assert!(found.len() == 5500 && found.iter().all(|byte| matches!(byte, 0 | b'a')));
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// The device wrote the zeros and says that it failed: the bytes are put back.
 #[test]
 fn zeros_that_were_written_all_the_same_are_taken_back() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = prepared(scratch.path());
     let (disk, volume) = open(&path);
     let file = small::find(&volume, b"f");
     volume.fsync(file).unwrap();
-    disk.arm(Rule::new(Op::Write, simdisk::Effect::FailAfter(EIO)));
+    disk.arm(Rule::new(Op::Write, extant_simdisk::Effect::FailAfter(EIO)));
     resize(&volume, file, 2100).unwrap_err();
     assert!(volume.aborted().is_none() && bytes(&volume, file) == [b'a'; 5500]);
     volume.close().unwrap();
@@ -142,7 +142,7 @@ fn zeros_that_were_written_all_the_same_are_taken_back() {
 #[test]
 fn bytes_that_are_reported_as_lost_leave_memory() {
     for follow in 0..3 {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = prepared(scratch.path());
         let (disk, volume) = open(&path);
         let file = small::find(&volume, b"f");
@@ -182,7 +182,7 @@ fn bytes_that_are_reported_as_lost_leave_memory() {
 /// the inode with the next opening. The operation said that it had failed.
 #[test]
 fn a_name_is_gone_though_its_inode_cannot_be_deleted_yet() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = small::image(scratch.path(), &["-b", "1024"], &[]);
     let (_disk, volume) = open(&path);
     let file = volume.create(Ino::ROOT, b"many", &New::file(0o644)).unwrap().ino();
@@ -207,5 +207,5 @@ fn a_name_is_gone_though_its_inode_cannot_be_deleted_yet() {
     volume.sync().unwrap();
     assert_eq!(volume.statfs().unwrap().blocks_free, free);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }

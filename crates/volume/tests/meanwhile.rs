@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use base::Ino;
-use device::Device;
-use simdisk::{Faulty, Image, Op, Rule, SimDisk};
-use volume::{Allocate, DataPath, New, OpenOptions, OrphanMode, Refusal, SetAttr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::Device;
+use extant_simdisk::{Faulty, Image, Op, Rule, SimDisk};
+use extant_volume::{
+    Allocate, DataPath, New, OpenOptions, OrphanMode, Refusal, SetAttr, Volume, WriteOptions,
+};
 
 const LONG: Duration = Duration::from_millis(300);
 const SHORT: Duration = Duration::from_millis(100);
@@ -22,10 +24,13 @@ fn open_with(disk: Arc<Faulty<SimDisk>>, data: DataPath) -> Volume {
 }
 
 fn made(size: &str, data: DataPath) -> (Arc<Faulty<SimDisk>>, Volume) {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let name = path.to_str().unwrap();
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=1", "-m", "0", name, size]);
+    extant_testkit::run(
+        "mke2fs",
+        ["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=1", "-m", "0", name, size],
+    );
     let disk = SimDisk::from_image(Image::from_bytes(&std::fs::read(&path).unwrap()));
     let disk = Arc::new(Faulty::new(disk));
     (disk.clone(), open_with(disk, data))
@@ -217,7 +222,7 @@ fn orphans_of_a_damaged_file_system_wait_for_who_mends_it() {
         volume.sync().unwrap();
         let after = Arc::new(Faulty::new(disk.inner().cut_all_lost()));
         if has_errors {
-            change_superblock(&after, |sb| sb.state |= ondisk::superblock::STATE_ERRORS);
+            change_superblock(&after, |sb| sb.state |= extant_ondisk::superblock::STATE_ERRORS);
         }
         let volume = open(after);
         assert_eq!(volume.recovery().deleted_orphans, u64::from(!has_errors));
@@ -226,12 +231,12 @@ fn orphans_of_a_damaged_file_system_wait_for_who_mends_it() {
     }
 }
 
-fn change_superblock(disk: &Faulty<SimDisk>, change: impl FnOnce(&mut ondisk::Superblock)) {
-    let mut bytes = [0; ondisk::superblock::SIZE];
-    disk.read_at(ondisk::superblock::OFFSET, &mut bytes).unwrap();
-    let mut sb = ondisk::Superblock::decode(&bytes).unwrap();
+fn change_superblock(disk: &Faulty<SimDisk>, change: impl FnOnce(&mut extant_ondisk::Superblock)) {
+    let mut bytes = [0; extant_ondisk::superblock::SIZE];
+    disk.read_at(extant_ondisk::superblock::OFFSET, &mut bytes).unwrap();
+    let mut sb = extant_ondisk::Superblock::decode(&bytes).unwrap();
     change(&mut sb);
-    disk.write_durable_at(ondisk::superblock::OFFSET, &sb.sealed()).unwrap();
+    disk.write_durable_at(extant_ondisk::superblock::OFFSET, &sb.sealed()).unwrap();
 }
 
 /// One extent that fails costs its own bytes: those behind it are written in the same call.

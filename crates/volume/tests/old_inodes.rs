@@ -6,10 +6,10 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use base::Ino;
 use common::small::{edit, find, image, open};
-use ondisk::time::Timestamp;
-use volume::{DefaultOptions, New, OpenOptions, SetAttr, SetXattr, Stat, Volume};
+use extant_base::Ino;
+use extant_ondisk::time::Timestamp;
+use extant_volume::{DefaultOptions, New, OpenOptions, SetAttr, SetXattr, Stat, Volume};
 
 const FAR: Timestamp = Timestamp { seconds: 4_102_444_800, nanos: 500_000_000 };
 const EARLY: Timestamp = Timestamp { seconds: -2_524_521_600, nanos: 7 };
@@ -27,7 +27,7 @@ fn set_times(volume: &Volume, name: &[u8], time: Timestamp) {
 fn again(volume: Volume, path: &Path, names: &[&[u8]]) -> Volume {
     let before: Vec<Stat> = names.iter().map(|name| stat(&volume, name)).collect();
     volume.close().unwrap();
-    testkit::e2fsck_clean(path);
+    extant_testkit::e2fsck_clean(path);
     let volume = open(path);
     let after: Vec<Stat> = names.iter().map(|name| stat(&volume, name)).collect();
     assert_eq!(before, after);
@@ -36,7 +36,7 @@ fn again(volume: Volume, path: &Path, names: &[&[u8]]) -> Volume {
 
 #[test]
 fn inodes_of_128_bytes_have_whole_seconds_up_to_2038() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-I", "128"], &[]);
     let volume = open(&path);
     for (name, time) in [(&b"far"[..], FAR), (b"early", EARLY), (b"now", Timestamp { seconds: 9, nanos: 9 })]
@@ -56,7 +56,7 @@ fn inodes_of_128_bytes_have_whole_seconds_up_to_2038() {
 #[test]
 fn room_is_made_in_larger_inodes() {
     for extra_isize in [0, 4, 8, 12, 16, 20, 24, 28, 32] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(
             scratch.path(),
             &["-O", "^metadata_csum", "-I", "256"],
@@ -80,10 +80,10 @@ fn room_is_made_in_larger_inodes() {
 /// An attribute in the inode of 256 bytes with 4 of newer fields: `len` bytes of value at its end.
 fn with_attribute(path: &Path, len: u32) {
     edit(path, "sif file extra_isize 4");
-    let told = testkit::debugfs(path, "imap file");
+    let told = extant_testkit::debugfs(path, "imap file");
     let (_, rest) = told.split_once("located at block ").unwrap();
     let (block, rest) = rest.split_once(", offset 0x").unwrap();
-    let at = block.parse::<u64>().unwrap() * testkit::dumpe2fs(path).number("Block size")
+    let at = block.parse::<u64>().unwrap() * extant_testkit::dumpe2fs(path).number("Block size")
         + u64::from_str_radix(rest.trim(), 16).unwrap();
     let mut body = vec![0; 256 - 132];
     body[..4].copy_from_slice(&0xEA02_0000u32.to_le_bytes());
@@ -101,10 +101,10 @@ fn with_attribute(path: &Path, len: u32) {
 #[test]
 fn attributes_make_room_or_times_are_cut() {
     for (len, is_full) in [(8, false), (64, false), (96, false), (64, true), (96, true)] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = image(scratch.path(), &["-O", "^metadata_csum", "-I", "256"], &["write /dev/null file"]);
         with_attribute(&path, len);
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         let volume = open(&path);
         if is_full {
             let other = volume.create(Ino::ROOT, b"other", &New::file(0o644)).unwrap().ino();
@@ -126,12 +126,12 @@ fn attributes_make_room_or_times_are_cut() {
 
 fn tuned(scratch: &Path, options: &[&str], tune: &[&str]) -> std::path::PathBuf {
     let path = image(scratch, options, &["mkdir dir"]);
-    testkit::run("tune2fs", tune.iter().copied().chain([path.to_str().unwrap()]));
+    extant_testkit::run("tune2fs", tune.iter().copied().chain([path.to_str().unwrap()]));
     path
 }
 
 fn open_asked(path: &Path) -> Volume {
-    let device = std::sync::Arc::new(device::FileDevice::open(path, true).unwrap());
+    let device = std::sync::Arc::new(extant_device::FileDevice::open(path, true).unwrap());
     let write = DefaultOptions::of_device(&*device).write_options();
     Volume::open(device, &OpenOptions { write, ..OpenOptions::default() }).unwrap()
 }
@@ -146,7 +146,7 @@ fn the_superblock_gives_the_directorys_group() {
         ("^bsdgroups", "grpid", 50),
         ("bsdgroups", "nogrpid", 7),
     ] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let text = format!("mount_opts={text}");
         let path = tuned(scratch.path(), &[], &["-o", tune, "-E", &text]);
         let volume = open_asked(&path);
@@ -155,14 +155,14 @@ fn the_superblock_gives_the_directorys_group() {
         let made = volume.create(dir, b"made", &New { gid: 7, ..New::directory(0o755) }).unwrap();
         assert_eq!((volume.stat(&made).gid, made.fields().mode & 0o7000), (group, 0), "{tune} {text}");
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
 /// `tune2fs -o uid16`: owners have 16 bits, before and after they were on disk.
 #[test]
 fn the_superblock_may_ask_for_short_owners() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = tuned(scratch.path(), &[], &["-o", "uid16"]);
     let volume = open_asked(&path);
     let made = volume.create(Ino::ROOT, b"made", &New { uid: 70_000, gid: 5, ..New::file(0o644) }).unwrap();

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use base::Ino;
-use device::FileDevice;
-use simdisk::{Effect, Faulty, Op, Rule};
-use volume::{Fault, New, OpenOptions, Rename, SetAttr, SetXattr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_simdisk::{Effect, Faulty, Op, Rule};
+use extant_volume::{Fault, New, OpenOptions, Rename, SetAttr, SetXattr, Volume, WriteOptions};
 
 /// A directory with an index, files with several extents, an attribute block, a long link: what the
 /// operations below read when nothing is in memory.
 fn make(path: &Path) {
-    testkit::run(
+    extant_testkit::run(
         "mke2fs",
         ["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "512", path.to_str().unwrap(), "8M"],
     );
@@ -150,14 +150,14 @@ fn run(image: &Path, states: &[String], op: Op, nth: u64, no_threads: bool) -> b
     volume.close().unwrap();
     let legal = &states[synced..=(done + 1).min(states.len() - 1)];
     assert!(legal.contains(&found), "{context}:\n{found}\nlegal: {legal:#?}");
-    let checked = testkit::command("e2fsck").arg("-fn").arg(image).output().unwrap();
+    let checked = extant_testkit::command("e2fsck").arg("-fn").arg(image).output().unwrap();
     assert_eq!(checked.status.code(), Some(0), "{context}: {}", String::from_utf8_lossy(&checked.stdout));
     true
 }
 
 /// Every call of the device, one after the other.
 fn sweep(no_threads: bool) {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let (image, copy) = (scratch.path().join("image"), scratch.path().join("copy"));
     make(&image);
     std::fs::copy(&image, &copy).unwrap();

@@ -5,11 +5,11 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use ondisk::inode::flags;
-use testkit::trees::Random;
-use volume::{Follow, New, OpenOptions, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_ondisk::inode::flags;
+use extant_testkit::trees::Random;
+use extant_volume::{Follow, New, OpenOptions, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions};
 
 const TYPES: &[&str] = &["-E", "quotatype=usrquota:grpquota:prjquota"];
 /// Where blocks, clusters, maps and values of attributes are counted differently.
@@ -25,7 +25,7 @@ const KINDS: &[(&str, &[&str])] = &[
 fn make(path: &Path, options: &[&str], size: &str) {
     let path = path.to_str().unwrap();
     let args = ["-q", "-F", "-t", "ext4"].iter().chain(options).chain(TYPES).copied();
-    testkit::run("mke2fs", args.chain([path, size]));
+    extant_testkit::run("mke2fs", args.chain([path, size]));
 }
 
 fn open(path: &Path, write: WriteOptions) -> Volume {
@@ -35,12 +35,12 @@ fn open(path: &Path, write: WriteOptions) -> Volume {
 
 fn each_kind(test: impl Fn(&str, &Path)) {
     for (name, options) in KINDS {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         make(&path, options, "64M");
         println!("{name}");
         test(name, &path);
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
@@ -116,7 +116,7 @@ fn what_a_crash_left_is_counted_when_it_is_cleaned_up() {
 
 #[test]
 fn projects_are_inherited_and_keep_others_out() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, KINDS[0].1, "64M");
     let volume = open(&path, WriteOptions::default());
@@ -129,7 +129,7 @@ fn projects_are_inherited_and_keep_others_out() {
     assert!(!below.has_flag(flags::PROJINHERIT), "as the kernel: of directories only");
 
     let file = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
-    let other = |done: Result<(), volume::Fault>| assert!(done.unwrap_err().is(Refusal::OtherProject));
+    let other = |done: Result<(), extant_volume::Fault>| assert!(done.unwrap_err().is(Refusal::OtherProject));
     other(volume.link(file, dir, b"link"));
     other(volume.rename((Ino::ROOT, b"file"), (dir, b"file"), Rename::Replace));
     other(volume.rename((Ino::ROOT, b"file"), (dir, b"sub"), Rename::Exchange));
@@ -138,12 +138,12 @@ fn projects_are_inherited_and_keep_others_out() {
     volume.link(file, dir, b"link").unwrap();
     volume.rename((Ino::ROOT, b"file"), (dir, b"file"), Rename::Replace).unwrap();
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 #[test]
 fn an_owner_that_finds_no_space_is_refused_and_nothing_is_changed() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &["-b", "1024", "-O", "quota,project", "-J", "size=1"], "3M");
     let volume = open(&path, WriteOptions::default());
@@ -161,12 +161,12 @@ fn an_owner_that_finds_no_space_is_refused_and_nothing_is_changed() {
     }
     assert!(full);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 #[test]
 fn a_damaged_quota_file_is_not_written_under() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &["-O", "quota"], "64M");
     let bytes = std::fs::read(&path).unwrap();
@@ -183,10 +183,10 @@ fn a_damaged_quota_file_is_not_written_under() {
 /// Is there a kernel to compare with? Many are built without quotas (CONFIG_QFMT_V2), and mount such images
 /// for reading only.
 fn kernel_counts() -> bool {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, KINDS[0].1, "16M");
-    let mounted = testkit::is_root() && testkit::LoopMount::new(&path, "prjquota").is_ok();
+    let mounted = extant_testkit::is_root() && extant_testkit::LoopMount::new(&path, "prjquota").is_ok();
     if !mounted {
         eprintln!("not root, or a kernel without quotas: nothing is compared");
     }
@@ -200,7 +200,7 @@ fn the_kernel_and_we_take_turns() {
         return;
     }
     for (kind, options) in &KINDS[..2] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         make(&path, options, "64M");
         for round in 0..3u32 {
@@ -217,11 +217,11 @@ fn the_kernel_and_we_take_turns() {
                 }
             }
             volume.close().unwrap();
-            testkit::e2fsck_clean(&path);
+            extant_testkit::e2fsck_clean(&path);
 
             let options = "usrquota,grpquota,prjquota";
-            let mount =
-                testkit::LoopMount::new(&path, options).unwrap_or_else(|error| panic!("{kind}: {error}"));
+            let mount = extant_testkit::LoopMount::new(&path, options)
+                .unwrap_or_else(|error| panic!("{kind}: {error}"));
             let here = mount.path().join(format!("{round}"));
             for i in (0..60u32).filter(|i| i % 3 == 1) {
                 std::fs::remove_file(here.join(format!("{i}"))).unwrap();
@@ -232,7 +232,7 @@ fn the_kernel_and_we_take_turns() {
                 std::os::unix::fs::lchown(&name, Some((round * 20 + i) * 300), Some(i)).unwrap();
             }
             drop(mount);
-            testkit::e2fsck_clean(&path);
+            extant_testkit::e2fsck_clean(&path);
         }
     }
 }
@@ -243,7 +243,7 @@ fn the_kernel_refuses_what_we_refuse() {
     if !kernel_counts() {
         return;
     }
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, KINDS[0].1, "64M");
     let volume = open(&path, WriteOptions::default());
@@ -255,7 +255,7 @@ fn the_kernel_refuses_what_we_refuse() {
     let full = volume.create(dir, b"full", &New::directory(0o755)).unwrap().ino();
     volume.create(full, b"file", &New::file(0o644)).unwrap();
     let theirs = scratch.path().join("theirs");
-    let ours = |done: Result<(), volume::Fault>| done.err().map(|fault| fault.errno());
+    let ours = |done: Result<(), extant_volume::Fault>| done.err().map(|fault| fault.errno());
     let answers = [
         ours(volume.link(volume.resolve(b"/one", Follow::Links).unwrap().ino(), dir, b"link")),
         ours(volume.link(volume.resolve(b"/one", Follow::Links).unwrap().ino(), dir, b"full")),
@@ -274,7 +274,7 @@ fn the_kernel_refuses_what_we_refuse() {
     volume.create(root, b"empty", &New::directory(0o755)).unwrap();
     volume.rename((dir, b"file"), (full, b"file"), Rename::Replace).unwrap();
     volume.close().unwrap();
-    let mount = testkit::LoopMount::new(&theirs, "prjquota").unwrap();
+    let mount = extant_testkit::LoopMount::new(&theirs, "prjquota").unwrap();
     let at = |name: &str| mount.path().join(name);
     let theirs = |done: std::io::Result<()>| done.err().and_then(|error| error.raw_os_error());
     let expected = [
@@ -300,7 +300,10 @@ fn any_operations_are_counted() {
             let mut open_files = Vec::new();
             for _ in 0..1500 {
                 if let Err(fault) = any_operation(&volume, &mut random, &mut open_files) {
-                    assert!(matches!(fault, volume::Fault::Refused(_)), "{kind}, round {round}: {fault}");
+                    assert!(
+                        matches!(fault, extant_volume::Fault::Refused(_)),
+                        "{kind}, round {round}: {fault}"
+                    );
                 }
             }
             if round % 2 == 1 {
@@ -312,7 +315,7 @@ fn any_operations_are_counted() {
                 volume.released(ino).unwrap();
             }
             volume.close().unwrap();
-            testkit::e2fsck_clean(path);
+            extant_testkit::e2fsck_clean(path);
         }
         open(path, WriteOptions::default()).close().unwrap();
     });
@@ -322,7 +325,7 @@ fn any_operation(
     volume: &Volume,
     random: &mut Random,
     open_files: &mut Vec<Ino>,
-) -> Result<(), volume::Fault> {
+) -> Result<(), extant_volume::Fault> {
     let id =
         |random: &mut Random| [0, 1, 2, 300, 70_000, 70_001, 1 << 24, u32::MAX - 1][random.below(8) as usize];
     let dir = |random: &mut Random| {

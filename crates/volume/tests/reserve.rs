@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use volume::{Acting, DataPath, New, OpenOptions, Refusal, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_volume::{Acting, DataPath, New, OpenOptions, Refusal, Volume, WriteOptions};
 
 /// 16 MiB in blocks of 4 KiB, of which 5 % are kept back.
 const RESERVED: u64 = 204;
@@ -15,7 +15,7 @@ const POOL: u64 = 81;
 
 fn make(path: &Path, options: &[&str]) {
     let args = ["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "5"].iter().chain(options).copied();
-    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "16M"]));
+    extant_testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "16M"]));
 }
 
 fn open(path: &Path, data: DataPath, keep_reserve: bool) -> Volume {
@@ -45,7 +45,7 @@ fn fill(volume: &Volume, ino: Ino) -> u64 {
 #[test]
 fn the_reserve_is_roots() {
     for data in [DataPath::Iomap, DataPath::Ordered, DataPath::Journal] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         make(&path, &[]);
         let volume = open(&path, data, true);
@@ -68,7 +68,7 @@ fn the_reserve_is_roots() {
         assert!(full.blocks_available == 0 && full.blocks_free <= POOL, "{data:?}: {full:?}");
         // What was promised came to the device: nothing is lost.
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         let volume = open(&path, data, true);
         assert_eq!(volume.inode(roots).unwrap().size(), more * 4096);
         let mut found = vec![0; (more * 4096) as usize];
@@ -82,7 +82,7 @@ fn the_reserve_is_roots() {
 #[test]
 fn root_fills_a_file_system_without_extents_to_the_pool_and_loses_nothing() {
     for data in [DataPath::Iomap, DataPath::Ordered, DataPath::Journal] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         make(&path, &["-O", "^extents,^64bit"]);
         let volume = open(&path, data, false);
@@ -95,7 +95,7 @@ fn root_fills_a_file_system_without_extents_to_the_pool_and_loses_nothing() {
         let full = volume.statfs().unwrap();
         assert!(full.blocks_free <= POOL, "{data:?}: {full:?}");
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         let volume = open(&path, data, false);
         let mut found = vec![0; (blocks * 4096) as usize];
         assert_eq!(volume.read_at(file, 0, &mut found).unwrap(), found.len());
@@ -106,7 +106,7 @@ fn root_fills_a_file_system_without_extents_to_the_pool_and_loses_nothing() {
 
 #[test]
 fn the_library_acts_as_root_unless_told_otherwise() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &[]);
     let volume = open(&path, DataPath::Iomap, false);
@@ -122,12 +122,12 @@ fn the_library_acts_as_root_unless_told_otherwise() {
     assert!(stats.clusters >= as_anybody && stats.success > 0, "{stats}");
     assert!(stats.to_string().contains("groups_scanned"), "{stats}");
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 #[test]
 fn the_superblock_says_whose_it_is() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     make(&path, &[]);
     let may = |uid: u32, groups: &[u32]| {
@@ -138,6 +138,6 @@ fn the_superblock_says_whose_it_is() {
     };
     // Root's group gives no access.
     assert!(may(0, &[]) && !may(1000, &[0, 1000]));
-    testkit::run("tune2fs", ["-u", "7000", "-g", "8000", path.to_str().unwrap()]);
+    extant_testkit::run("tune2fs", ["-u", "7000", "-g", "8000", path.to_str().unwrap()]);
     assert!(may(7000, &[]) && may(1000, &[5, 8000]) && !may(0, &[]) && !may(1000, &[7000]));
 }

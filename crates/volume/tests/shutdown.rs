@@ -5,9 +5,9 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use volume::{Fault, New, OpenOptions, SetAttr, Shutdown, Volume};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_volume::{Fault, New, OpenOptions, SetAttr, Shutdown, Volume};
 
 fn open(path: &Path) -> Volume {
     let device = Arc::new(FileDevice::open(path, true).unwrap());
@@ -25,9 +25,9 @@ fn each_way_keeps_what_it_promises_and_writes_nothing_more() {
     for (how, has_names, has_bytes) in
         [(Shutdown::Flush, true, true), (Shutdown::Journal, true, false), (Shutdown::Nothing, false, false)]
     {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
-        testkit::run(
+        extant_testkit::run(
             "mke2fs",
             ["-q", "-F", "-t", "ext4"].map(Path::new).into_iter().chain([&*path, Path::new("64M")]),
         );
@@ -77,15 +77,15 @@ fn each_way_keeps_what_it_promises_and_writes_nothing_more() {
         };
         assert_eq!(bytes_of(b"late"), late, "{how:?}");
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
 #[test]
 fn what_is_open_for_reading_has_nothing_to_shut_down() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
-    testkit::run(
+    extant_testkit::run(
         "mke2fs",
         ["-q", "-F", "-t", "ext4"].map(Path::new).into_iter().chain([&*path, Path::new("8M")]),
     );

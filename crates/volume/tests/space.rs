@@ -5,19 +5,19 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 
-use base::Ino;
 use common::small::{edit, find, image, open, sectors};
-use volume::{New, Refusal, SetAttr, SetXattr};
+use extant_base::Ino;
+use extant_volume::{New, Refusal, SetAttr, SetXattr};
 
 /// A file that counts its blocks in blocks: an attribute block more is counted as one, and the flag goes, as
 /// the kernel has it.
 #[test]
 fn a_count_in_blocks_is_understood_and_written_in_sectors() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "4096"], &["mkdir dir"]);
     edit(&path, "set_inode_field dir blocks 1");
     edit(&path, "set_inode_field dir flags 0xC0000");
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     let volume = open(&path);
     let dir = find(&volume, b"dir");
     assert_eq!(sectors(&volume, dir), 8);
@@ -25,14 +25,14 @@ fn a_count_in_blocks_is_understood_and_written_in_sectors() {
     assert_eq!(sectors(&volume, dir), 16);
     assert_eq!(volume.inode(dir).unwrap().fields().flags & 0x40000, 0);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// Without huge_file the high half of the count means nothing: it may hold anything, and what is counted
 /// stays below it.
 #[test]
 fn without_huge_file_a_count_has_32_bits() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "4096", "-O", "^huge_file"], &["mkdir dir", "mkdir full"]);
     edit(&path, "set_inode_field dir blocks_hi 3");
     edit(&path, "set_inode_field full blocks 0xFFFFFFFF");
@@ -53,7 +53,7 @@ fn without_huge_file_a_count_has_32_bits() {
     assert_eq!(sectors(&volume, full), 0xFFFF_FFFF);
     volume.close().unwrap();
     edit(&path, "set_inode_field full blocks 8");
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// Clusters whose front is a hole in the file: they are given back when their last mapped block goes, and not
@@ -61,7 +61,7 @@ fn without_huge_file_a_count_has_32_bits() {
 #[test]
 fn clusters_with_holes_at_their_front_are_given_back() {
     const CLUSTER: u64 = 16 << 10;
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let source = scratch.path().join("source");
     // In kilobytes: 8..12 of cluster 0; 4..8 and 12..16 of cluster 1; all of cluster 2; 8..12 of cluster 4.
     let pieces = [(8, 4), (20, 4), (28, 4), (32, 16), (72, 4)];
@@ -76,7 +76,7 @@ fn clusters_with_holes_at_their_front_are_given_back() {
         let path = image(scratch.path(), &options, &[]);
         let free = open(&path).statfs().unwrap().blocks_free;
         edit(&path, &format!("write {} file", source.display()));
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         let volume = open(&path);
         let file = find(&volume, b"file");
         assert_eq!(sectors(&volume, file), 4 * CLUSTER / 512);
@@ -84,12 +84,12 @@ fn clusters_with_holes_at_their_front_are_given_back() {
         volume.set_attr(file, &set).unwrap();
         assert_eq!(sectors(&volume, file), clusters * CLUSTER / 512, "cut at {keep_kib} KiB");
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         let volume = open(&path);
         volume.unlink(Ino::ROOT, b"file").unwrap();
         volume.sync().unwrap();
         assert_eq!(volume.statfs().unwrap().blocks_free, free);
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }

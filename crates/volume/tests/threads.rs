@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use base::Ino;
-use device::FileDevice;
-use testkit::trees::Random;
-use volume::{
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_testkit::trees::Random;
+use extant_volume::{
     Fault, Follow, New, OpenOptions, OrphanMode, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions,
 };
 
@@ -96,8 +96,8 @@ fn operate(volume: &Volume, random: &mut Random, open: &mut Vec<Ino>) -> Result<
         }
         16 => {
             let inode = volume.inode(here)?;
-            let each = &mut |_: volume::DirEntry<'_>| std::ops::ControlFlow::Continue(());
-            volume.read_dir(&inode, volume::Cursor::START, each, &mut |fault| panic!("{fault}"))
+            let each = &mut |_: extant_volume::DirEntry<'_>| std::ops::ControlFlow::Continue(());
+            volume.read_dir(&inode, extant_volume::Cursor::START, each, &mut |fault| panic!("{fault}"))
         }
         _ if random.below(50) == 0 => volume.sync(),
         _ => find(name).map(drop),
@@ -152,16 +152,16 @@ fn run(path: &Path, write: WriteOptions) {
     let all: u64 = counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
     println!("{all} operations, {:?}", volume.journal_stats().unwrap());
     volume.close().unwrap();
-    testkit::e2fsck_clean(path);
+    extant_testkit::e2fsck_clean(path);
 }
 
 #[test]
 fn eight_threads_of_mixed_operations() {
     for (mode, features) in [(OrphanMode::File, "orphan_file,quota"), (OrphanMode::ListV3, "^orphan_file")] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         let name = path.to_str().unwrap();
-        testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features, name, "64M"]);
+        extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features, name, "64M"]);
         run(&path, WriteOptions { orphans: mode, track_all_orphans: true, ..WriteOptions::default() });
     }
 }
@@ -169,9 +169,9 @@ fn eight_threads_of_mixed_operations() {
 /// A thread with a link that was removed reads nothing of what replaced it, and does that no harm.
 #[test]
 fn a_removed_link_is_not_read_from_a_block_that_is_used_again() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path.to_str().unwrap(), "4M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path.to_str().unwrap(), "4M"]);
     let open = || {
         let device = Arc::new(FileDevice::open(&path, true).unwrap());
         let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
@@ -203,16 +203,16 @@ fn a_removed_link_is_not_read_from_a_block_that_is_used_again() {
         assert!(volume.lookup(&dir, b"..").is_ok(), "dir{n}");
     }
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// A thread with the number of a freed inode finds the new inode of that number only after it has its name:
 /// one that gets none, because the name exists, would take other threads' changes with it.
 #[test]
 fn a_new_inode_is_met_only_when_it_has_its_name() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);
     let device = Arc::new(FileDevice::open(&path, true).unwrap());
     let volume =
         Volume::open(device, &OpenOptions { write: WriteOptions::default(), ..OpenOptions::default() })
@@ -243,6 +243,6 @@ fn a_new_inode_is_met_only_when_it_has_its_name() {
         met
     });
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     assert_eq!(met, 0);
 }

@@ -8,11 +8,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
 use common::small::{edit, find, image, open};
-use device::FileDevice;
-use simdisk::{Faulty, Op, Rule};
-use volume::{Fault, New, OpenOptions, OrphanMode, SetAttr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_simdisk::{Faulty, Op, Rule};
+use extant_volume::{Fault, New, OpenOptions, OrphanMode, SetAttr, Volume, WriteOptions};
 
 fn resize(volume: &Volume, ino: Ino, size: u64) -> Result<(), Fault> {
     volume.set_attr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
@@ -57,7 +57,7 @@ fn files_inside_inodes_are_cut_and_grow() {
             &[3 << 30],
             &[0, 10_000, 7, 20],
         ] {
-            let scratch = testkit::scratch();
+            let scratch = extant_testkit::scratch();
             let bytes = source(scratch.path(), len);
             let from = scratch.path().join("source");
             let write = format!("write {} file", from.display());
@@ -71,13 +71,13 @@ fn files_inside_inodes_are_cut_and_grow() {
             let expected = resized(&bytes, sizes);
             assert_eq!(content(&volume, file), expected, "{len} {sizes:?}");
             volume.close().unwrap();
-            testkit::e2fsck_clean(&path);
+            extant_testkit::e2fsck_clean(&path);
             let volume = common::open(&path, None);
             assert_eq!(content(&volume, file), expected, "{len} {sizes:?}");
             let size = volume.inode(file).unwrap().size();
             assert_eq!(size, *sizes.last().unwrap());
-            if testkit::kernel_mounts_kind_of(&path) {
-                let mount = testkit::LoopMount::read_only(&path).unwrap();
+            if extant_testkit::kernel_mounts_kind_of(&path) {
+                let mount = extant_testkit::LoopMount::read_only(&path).unwrap();
                 let name = mount.path().join("file");
                 assert_eq!(name.metadata().unwrap().len(), size);
                 if size <= 100_000 {
@@ -93,7 +93,7 @@ fn files_inside_inodes_are_cut_and_grow() {
 #[test]
 fn a_file_that_grows_again_has_zeros_behind_its_old_end() {
     for (flags, stale) in [("0x80000", false), ("0x84000", false), ("0x80000", true)] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let bytes = source(scratch.path(), 3000);
         let write = format!("write {} file", scratch.path().join("source").display());
         let set = format!("set_inode_field file flags {flags}");
@@ -115,7 +115,7 @@ fn a_file_that_grows_again_has_zeros_behind_its_old_end() {
         assert_eq!(content(&volume, file)[..1500], bytes[..1500]);
         volume.close().unwrap();
         if !stale {
-            testkit::e2fsck_clean(&path);
+            extant_testkit::e2fsck_clean(&path);
         }
         let volume = common::open(&path, None);
         assert!(content(&volume, file)[1500..2048].iter().all(|byte| *byte == 0), "{flags} {stale}");
@@ -138,7 +138,7 @@ fn faulty_with(path: &Path, write: WriteOptions) -> (Arc<Faulty<FileDevice>>, Vo
 /// written at all.
 #[test]
 fn a_cut_that_cannot_zero_changes_nothing() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let bytes = source(scratch.path(), 3000);
     let write = format!("write {} file", scratch.path().join("source").display());
     let path = image(scratch.path(), &["-b", "1024"], &[&write]);
@@ -149,7 +149,7 @@ fn a_cut_that_cannot_zero_changes_nothing() {
     assert!(matches!(fault, Fault::Device(_)), "{fault}");
     assert_eq!(content(&volume, file), bytes);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 
     let (device, volume) = faulty(&path);
     resize(&volume, file, 2900).unwrap();
@@ -167,7 +167,7 @@ fn a_cut_that_cannot_zero_changes_nothing() {
 #[test]
 fn a_cut_that_cannot_read_the_map_tracks_nothing() {
     for orphans in [OrphanMode::ListV0, OrphanMode::ListV3, OrphanMode::File] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let mut bytes = source(scratch.path(), 12 << 10);
         // A hole behind each block: more extents than an inode holds.
         (0..12).step_by(2).for_each(|block| bytes[block << 10..(block + 1) << 10].fill(0));
@@ -186,13 +186,13 @@ fn a_cut_that_cannot_read_the_map_tracks_nothing() {
         assert!(matches!(fault, Fault::Device(_)), "{orphans:?}: {fault}");
         assert_eq!(content(&volume, file), bytes, "{orphans:?}");
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
 
         let (_device, volume) = faulty(&path);
         resize(&volume, file, 4 << 10).unwrap();
         assert_eq!(content(&volume, file), bytes[..4 << 10], "{orphans:?}");
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
@@ -200,7 +200,7 @@ fn a_cut_that_cannot_read_the_map_tracks_nothing() {
 /// the old size.
 #[test]
 fn journaled_content_is_zeroed_in_the_journal() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let bytes = source(scratch.path(), 3000);
     let write = format!("write {} file", scratch.path().join("source").display());
     let path = image(scratch.path(), &["-b", "1024"], &[&write, "set_inode_field file flags 0x84000"]);
@@ -218,7 +218,7 @@ fn journaled_content_is_zeroed_in_the_journal() {
     let (_, volume) = faulty(&path);
     assert_eq!(content(&volume, file), resized(&bytes, &[1500, 2000]));
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// The first file of 2 GiB sets large_file, in the transaction that makes it so large.
@@ -227,11 +227,11 @@ fn the_first_large_file_is_noted_in_the_superblock() {
     for options in
         [&["-O", "^large_file"][..], &["-t", "ext2", "-O", "^large_file"], &["-r", "0", "-t", "ext2"]]
     {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         source(scratch.path(), 10);
         let write = format!("write {} file", scratch.path().join("source").display());
         let path = image(scratch.path(), options, &[&write]);
-        let has_it = || testkit::dumpe2fs(&path).features().contains(&"large_file");
+        let has_it = || extant_testkit::dumpe2fs(&path).features().contains(&"large_file");
         assert!(!has_it());
         let volume = open(&path);
         let file = find(&volume, b"file");
@@ -247,7 +247,7 @@ fn the_first_large_file_is_noted_in_the_superblock() {
         assert_eq!(volume.inode(file).unwrap().size(), 1 << 31);
         volume.close().unwrap();
         assert!(has_it(), "{options:?}");
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
@@ -264,7 +264,7 @@ fn the_largest_file_is_the_kernels() {
         &["-b", "4096", "-t", "ext3", "-O", "huge_file"],
         &["-b", "2048", "-t", "ext3"],
     ] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         source(scratch.path(), 10);
         let write = format!("write {} file", scratch.path().join("source").display());
         let path = image(scratch.path(), options, &[&write]);
@@ -282,11 +282,11 @@ fn the_largest_file_is_the_kernels() {
             }
         }
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
-        if !testkit::kernel_mounts_kind_of(&path) {
+        extant_testkit::e2fsck_clean(&path);
+        if !extant_testkit::kernel_mounts_kind_of(&path) {
             continue;
         }
-        let mount = testkit::LoopMount::new(&path, "rw").unwrap();
+        let mount = extant_testkit::LoopMount::new(&path, "rw").unwrap();
         let file = HostOptions::new().write(true).open(mount.path().join("file")).unwrap();
         file.set_len(fits).unwrap_or_else(|error| panic!("{options:?}: {fits}: {error}"));
         match file.set_len(too_large) {
@@ -299,7 +299,7 @@ fn the_largest_file_is_the_kernels() {
 /// A cut that a crash interrupted is finished with zeros behind the end, also inside an inode.
 #[test]
 fn an_interrupted_cut_is_finished() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let bytes = source(scratch.path(), 125);
     let write = format!("write {} file", scratch.path().join("source").display());
     let path = image(scratch.path(), &["-O", "inline_data"], &[&write]);
@@ -310,5 +310,5 @@ fn an_interrupted_cut_is_finished() {
     resize(&volume, file, 100).unwrap();
     assert_eq!(content(&volume, file), resized(&bytes, &[70, 100]));
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }

@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use base::Ino;
 use common::small::{edit, find, image, open};
-use volume::{Fault, New, Refusal, SetXattr, Volume};
+use extant_base::Ino;
+use extant_volume::{Fault, New, Refusal, SetXattr, Volume};
 
 const OPTIONS: [&str; 4] = ["-b", "1024", "-O", "ea_inode,^metadata_csum"];
 const LEN: u32 = 5000;
@@ -50,7 +50,7 @@ fn with_value(scratch: &Path) -> (std::path::PathBuf, Ino) {
     volume.set_xattr(find(&volume, b"file"), b"user.huge", &[7; LEN as usize], SetXattr::Any).unwrap();
     let value = (11..60).find(|ino| volume.inode(Ino(*ino)).is_ok() && !before.contains(ino)).unwrap();
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     (path, Ino(value))
 }
 
@@ -59,7 +59,7 @@ fn with_value(scratch: &Path) -> (std::path::PathBuf, Ino) {
 #[test]
 fn what_is_no_value_is_not_touched() {
     for name in [&b"other"[..], b"dir", b"file", b"lost+found"] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let (path, value) = with_value(scratch.path());
         let victim = find(&open(&path), name);
         patch_entry(&path, 1, value, victim);
@@ -91,7 +91,7 @@ fn what_is_no_value_is_not_touched() {
         // Only the value itself is left over.
         let repair = Command::new("e2fsck").args(["-fy"]).arg(&path).output().unwrap();
         assert_eq!(repair.status.code(), Some(1));
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         assert_eq!(find(&open(&path), name), victim);
     }
 }
@@ -99,7 +99,7 @@ fn what_is_no_value_is_not_touched() {
 /// A value that has attributes of its own could lead in a circle.
 #[test]
 fn a_value_with_attributes_is_none() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let (path, value) = with_value(scratch.path());
     edit(&path, &format!("ea_set <{value}> user.own x"));
     let volume = open(&path);
@@ -111,10 +111,10 @@ fn a_value_with_attributes_is_none() {
 /// Names that are hidden from users have values too: they go with their inode.
 #[test]
 fn values_of_hidden_names_go_with_their_inode() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let (path, value) = with_value(scratch.path());
     patch_entry(&path, 5, value, value);
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     let volume = open(&path);
     let inodes = used(&volume);
     let file = find(&volume, b"file");
@@ -122,13 +122,13 @@ fn values_of_hidden_names_go_with_their_inode() {
     volume.unlink(Ino::ROOT, b"file").unwrap();
     assert_eq!(used(&volume), inodes - 2);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// More values than one transaction could free.
 #[test]
 fn many_values_go_with_their_inode() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "1024", "-O", "ea_inode,orphan_file", "-N", "512"], &[]);
     let volume = open(&path);
     let (inodes, free) = (used(&volume), volume.statfs().unwrap().blocks_free);
@@ -149,30 +149,30 @@ fn many_values_go_with_their_inode() {
     volume.sync().unwrap();
     assert_eq!((used(&volume), volume.statfs().unwrap().blocks_free), (inodes, free));
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// The kernel lets equal values share an inode, which two blocks then name; when both blocks become one, it
 /// is named once.
 #[test]
 fn a_shared_block_counts_its_values_once() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), &["-b", "1024", "-O", "ea_inode", "-I", "128"], &[]);
-    if !testkit::kernel_mounts_kind_of(&path) {
+    if !extant_testkit::kernel_mounts_kind_of(&path) {
         return;
     }
     {
-        let mount = testkit::LoopMount::new(&path, "rw").unwrap();
+        let mount = extant_testkit::LoopMount::new(&path, "rw").unwrap();
         let value = String::from_utf8(vec![b'v'; LEN as usize]).unwrap();
         for name in ["a", "b"] {
             let file = mount.path().join(name);
             let file = file.to_str().unwrap();
             std::fs::write(file, "").unwrap();
-            testkit::run("setfattr", ["-n", "user.own", "-v", name, file]);
-            testkit::run("setfattr", ["-n", "user.huge", "-v", &value, file]);
+            extant_testkit::run("setfattr", ["-n", "user.own", "-v", name, file]);
+            extant_testkit::run("setfattr", ["-n", "user.huge", "-v", &value, file]);
         }
     }
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     let volume = open(&path);
     let [a, b] = [b"a", b"b"].map(|name| find(&volume, name));
     for file in [a, b] {
@@ -181,12 +181,12 @@ fn a_shared_block_counts_its_values_once() {
     let block = |ino| volume.inode(ino).unwrap().fields().file_acl;
     assert_eq!(block(a), block(b));
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
     for name in [b"a", b"b"] {
         let volume = open(&path);
         volume.unlink(Ino::ROOT, name).unwrap();
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }
 
@@ -200,7 +200,7 @@ fn equal_values_are_kept_once() {
 }
 
 fn kept_once(options: &[&str]) {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = image(scratch.path(), options, &[]);
     let volume = open(&path);
     let start = used(&volume);
@@ -218,7 +218,7 @@ fn kept_once(options: &[&str]) {
     volume.set_xattr(find(&volume, &name(3)), b"user.icon", &other, SetXattr::Any).unwrap();
     assert_eq!(used(&volume), start + 42);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 
     let volume = open(&path);
     for number in 0..40 {
@@ -237,5 +237,5 @@ fn kept_once(options: &[&str]) {
     }
     assert_eq!(used(&volume), start + 20);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }

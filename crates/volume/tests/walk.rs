@@ -8,7 +8,7 @@ mod common;
 
 use std::sync::Mutex;
 
-use testkit::{diff, matrix};
+use extant_testkit::{diff, matrix};
 
 #[test]
 fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
@@ -18,9 +18,9 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
     let recipes: Vec<matrix::Recipe> = matrix::recipes()
         .into_iter()
         .filter(|recipe| only.as_ref().is_none_or(|only| recipe.name.contains(only.as_str())))
-        .filter(|recipe| testkit::is_root() || recipe.needs() == matrix::Needs::Nothing)
+        .filter(|recipe| extant_testkit::is_root() || recipe.needs() == matrix::Needs::Nothing)
         .collect();
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     for outcome in matrix::build_all(&recipes, dir.path(), 2) {
         let built = match outcome.built {
             Ok(built) => built,
@@ -33,10 +33,10 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
         let compare = || -> Vec<String> {
             let volume = common::open(&built.image, built.journal.as_deref());
             let mut ours = common::manifest(&volume);
-            let mut theirs = if testkit::is_root() || !built.mountable {
+            let mut theirs = if extant_testkit::is_root() || !built.mountable {
                 built.manifest()
             } else {
-                testkit::walk::by_debugfs(&built.image)
+                extant_testkit::walk::by_debugfs(&built.image)
             };
             if !built.mountable {
                 ours.entries.values_mut().for_each(as_debugfs_tells_it);
@@ -65,11 +65,14 @@ fn every_image_of_the_matrix_reads_as_the_kernel_reads_it() {
         failures.join("\n")
     );
     println!("{compared} images are equal");
-    assert!(!testkit::is_root() || only.is_some() || compared >= 60, "only {compared} images were compared");
+    assert!(
+        !extant_testkit::is_root() || only.is_some() || compared >= 60,
+        "only {compared} images were compared"
+    );
 }
 
 /// ACL entries have no id where none belongs (the kernel says 0xFFFFFFFF there); targets are text.
-fn as_debugfs_tells_it(entry: &mut testkit::Entry) {
+fn as_debugfs_tells_it(entry: &mut extant_testkit::Entry) {
     if let Some(target) = &mut entry.target {
         *target = String::from_utf8_lossy(target).into_owned().into_bytes();
     }

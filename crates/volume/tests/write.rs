@@ -5,10 +5,10 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use ondisk::filetype::FileType;
-use volume::{New, OpenOptions, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_ondisk::filetype::FileType;
+use extant_volume::{New, OpenOptions, Refusal, Rename, SetAttr, SetXattr, Volume, WriteOptions};
 
 /// Features that change what writing does.
 const KINDS: &[(&str, &[&str])] = &[
@@ -29,7 +29,7 @@ fn make(path: &Path, options: &[&str], size_mib: u64) {
     let path = path.to_str().unwrap();
     let kind: &[&str] = if options.contains(&"-t") { &[] } else { &["-t", "ext4"] };
     let args = ["-q", "-F"].iter().chain(kind).chain(options).copied();
-    testkit::run("mke2fs", args.chain([path, size.as_str()]));
+    extant_testkit::run("mke2fs", args.chain([path, size.as_str()]));
 }
 
 fn open(path: &Path, write: WriteOptions) -> Volume {
@@ -39,7 +39,7 @@ fn open(path: &Path, write: WriteOptions) -> Volume {
 
 fn each_kind(test: impl Fn(&str, &Path)) {
     for (name, options) in KINDS {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         make(&path, options, 64);
         println!("{name}");
@@ -106,7 +106,7 @@ fn names_come_and_go() {
         volume.rename((dir, b"socket"), (other, b"socket"), Rename::NoReplace).unwrap();
         let before = names(&volume, dir);
         volume.close().unwrap();
-        testkit::e2fsck_clean(path);
+        extant_testkit::e2fsck_clean(path);
         let volume = common::open(path, None);
         let now = names(&volume, dir);
         assert_eq!(before, now, "{kind}");
@@ -131,7 +131,7 @@ fn directories_shrink_and_go() {
         volume.sync().unwrap();
         assert_eq!(volume.statfs().unwrap().blocks_free, free);
         volume.close().unwrap();
-        testkit::e2fsck_clean(path);
+        extant_testkit::e2fsck_clean(path);
     });
 }
 
@@ -188,7 +188,7 @@ fn attributes_are_set_and_removed() {
         volume.remove_xattr(file, b"user.attribute-3").unwrap();
         assert!(volume.remove_xattr(file, b"user.attribute-3").unwrap_err().is(Refusal::NoAttribute));
         volume.close().unwrap();
-        testkit::e2fsck_clean(path);
+        extant_testkit::e2fsck_clean(path);
     });
 }
 
@@ -196,7 +196,7 @@ fn attributes_are_set_and_removed() {
 fn what_was_synced_survives_without_closing() {
     each_kind(|kind, path| {
         let has_journal = kind != "ext2";
-        for mode in [volume::OrphanMode::File, volume::OrphanMode::ListV3] {
+        for mode in [extant_volume::OrphanMode::File, extant_volume::OrphanMode::ListV3] {
             let write = WriteOptions { orphans: mode, track_all_orphans: true, ..WriteOptions::default() };
             let volume = open(path, write);
             for i in 0..300 {
@@ -218,7 +218,7 @@ fn what_was_synced_survives_without_closing() {
             let found = names(&volume, Ino::ROOT);
             assert!((0..300).all(|i| found.contains(&format!("{mode:?}-{i}"))), "{kind}");
             volume.close().unwrap();
-            testkit::e2fsck_clean(path);
+            extant_testkit::e2fsck_clean(path);
         }
     });
 }
@@ -248,7 +248,7 @@ fn inodes_made_in_a_row_are_written_as_they_become() {
         chmod(inos[151], 0o651);
         volume.unlink(Ino::ROOT, &file(22)).unwrap();
         volume.close().unwrap();
-        testkit::e2fsck_clean(path);
+        extant_testkit::e2fsck_clean(path);
         let volume = open(path, WriteOptions::default());
         let root = volume.inode(Ino::ROOT).unwrap();
         for i in (0..1300).filter(|i| *i != 22) {

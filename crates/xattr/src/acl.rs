@@ -9,8 +9,8 @@
 //!
 //! Source: acl(5); POSIX 1003.1e draft 17, section 23; kernel Documentation/filesystems/ext4/attributes.rst.
 
-use base::Malformed;
-pub use ondisk::acl::{Acl, AclEntry, AclTag};
+use extant_base::Malformed;
+pub use extant_ondisk::acl::{Acl, AclEntry, AclTag};
 
 const VERSION: [u8; 4] = 2u32.to_le_bytes();
 /// The bits of a mode that an ACL speaks of.

@@ -26,11 +26,11 @@ mod sharing;
 
 use std::collections::HashSet;
 
-use base::checksum::crc32c;
-use base::{Ino, Malformed, Pblk, Place};
-use buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
-use ondisk::acl::Acl;
-use ondisk::xattr::{
+use extant_base::checksum::crc32c;
+use extant_base::{Ino, Malformed, Pblk, Place};
+use extant_buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
+use extant_ondisk::acl::Acl;
+use extant_ondisk::xattr::{
     AttrValue, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_RICHACL, INDEX_SYSTEM, StoredAttr, decode_block,
     decode_ibody, full_name, split_name, verify_block,
 };
@@ -162,8 +162,9 @@ impl<'a> Places<'a> {
     /// # Errors
     /// A structure cannot be read or breaks a rule.
     pub fn value_entries(&self, buffers: &Buffers) -> Result<Vec<(u8, Vec<u8>, Ino)>, ReadFault> {
-        let block =
-            self.block(buffers)?.filter(|bytes| ondisk::xattr::refcount(bytes).is_ok_and(|count| count <= 1));
+        let block = self
+            .block(buffers)?
+            .filter(|bytes| extant_ondisk::xattr::refcount(bytes).is_ok_and(|count| count <= 1));
         let entry = |stored: StoredAttr<'_>| match stored.attr.value {
             AttrValue::Inode { ino, .. } => Some((stored.attr.index, stored.attr.name.to_vec(), ino)),
             AttrValue::Bytes(_) => None,
@@ -177,7 +178,7 @@ impl<'a> Places<'a> {
     /// It cannot be read or breaks a rule.
     pub fn block_refcount(&self, buffers: &Buffers) -> Result<Option<u32>, ReadFault> {
         let Some(block) = self.block(buffers)? else { return Ok(None) };
-        let count = ondisk::xattr::refcount(&block);
+        let count = extant_ondisk::xattr::refcount(&block);
         count.map(Some).map_err(|fact| ReadFault::corrupt(Place::block(self.block).of_ino(self.ino), fact))
     }
 

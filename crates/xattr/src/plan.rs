@@ -9,12 +9,12 @@
 //! the change does not name stay where they are.
 //!
 //! ```
-//! use base::{BlockSize, Ino, Pblk};
-//! use device::MemDevice;
-//! use xattr::{BlockPlan, Change, Mode, Places, Rules};
+//! use extant_base::{BlockSize, Ino, Pblk};
+//! use extant_device::MemDevice;
+//! use extant_xattr::{BlockPlan, Change, Mode, Places, Rules};
 //!
 //! let device = std::sync::Arc::new(MemDevice::new(1 << 20));
-//! let buffers = buffer::Buffers::new(device, BlockSize::KIB4, 256, &memory::Budget::new(1 << 20));
+//! let buffers = extant_buffer::Buffers::new(device, BlockSize::KIB4, 256, &extant_memory::Budget::new(1 << 20));
 //! let body = [0; 96]; // of an inode of 256 bytes
 //! let places = Places { ino: Ino(12), body: &body, block: Pblk(0), fs_seed: None };
 //! let rules = Rules { block_size: BlockSize::KIB4, value_seed: None };
@@ -25,15 +25,15 @@
 //! assert!(large.body.is_none() && matches!(large.block, BlockPlan::New(_)));
 //! ```
 
-use base::checksum::crc32c;
-use base::{BlockSize, Ino, Pblk};
-use buffer::{Buffers, ReadFault};
-use ondisk::xattr::{
+use extant_base::checksum::crc32c;
+use extant_base::{BlockSize, Ino, Pblk};
+use extant_buffer::{Buffers, ReadFault};
+use extant_ondisk::xattr::{
     Attr, AttrValue, INDEX_SYSTEM, NAME_LEN_MAX, REFCOUNT_MAX, StoredAttr, VALUE_LEN_MAX, block_len,
     decode_block, decode_ibody, encode_block, encode_ibody, entry_len, ibody_len, set_value_inode,
     split_name,
 };
-use ondisk::xattr::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_SECURITY, INDEX_TRUSTED, INDEX_USER};
+use extant_ondisk::xattr::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_SECURITY, INDEX_TRUSTED, INDEX_USER};
 
 use crate::{BlockIndex, Places};
 
@@ -94,7 +94,7 @@ pub struct Rules {
 /// One attribute set or removed.
 #[derive(Debug, Clone, Copy)]
 pub struct Change<'a> {
-    /// Index of the name's prefix, as in [`ondisk::xattr`].
+    /// Index of the name's prefix, as in [`extant_ondisk::xattr`].
     pub index: u8,
     /// The name behind the prefix.
     pub name: &'a [u8],
@@ -191,7 +191,7 @@ impl<'a> Change<'a> {
         let held = places.block(buffers)?;
         let body = attrs(places.decoded_body()?);
         let block = attrs(places.decoded_block(held.as_deref())?);
-        let refcount = held.as_deref().and_then(|bytes| ondisk::xattr::refcount(bytes).ok());
+        let refcount = held.as_deref().and_then(|bytes| extant_ondisk::xattr::refcount(bytes).ok());
         let is_it = |attr: &Attr<'_>| (attr.index, attr.name) == (self.index, self.name);
         let in_body = body.iter().position(is_it);
         let in_block = block.iter().position(is_it).filter(|_| in_body.is_none());
@@ -464,7 +464,7 @@ impl Places<'_> {
         let held = self.block(buffers)?;
         let old_body = attrs(self.decoded_body()?);
         let old_block = attrs(self.decoded_block(held.as_deref())?);
-        let refcount = held.as_deref().and_then(|bytes| ondisk::xattr::refcount(bytes).ok());
+        let refcount = held.as_deref().and_then(|bytes| extant_ondisk::xattr::refcount(bytes).ok());
         let (mut body, mut block) = (old_body.clone(), old_block.clone());
         while ibody_len(&body) > room & !3 {
             let excess = ibody_len(&body) - (room & !3);

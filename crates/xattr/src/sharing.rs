@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use base::Pblk;
+use extant_base::Pblk;
 
 /// Blocks remembered for one hash: the newest ones. Older ones are shared by 1024 inodes already, as a rule.
 const PER_HASH_MAX: usize = 4;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use base::BlockSize;
-use device::{Device, MemDevice};
-use memory::Budget;
-use ondisk::acl::{AclEntry, AclTag};
-use ondisk::xattr::{
+use extant_base::BlockSize;
+use extant_device::{Device, MemDevice};
+use extant_memory::Budget;
+use extant_ondisk::acl::{AclEntry, AclTag};
+use extant_ondisk::xattr::{
     Attr, INDEX_ENCRYPTION, INDEX_SECURITY, INDEX_TRUSTED, INDEX_USER, INDEX_VERITY, encode_block,
     encode_ibody, seal_block,
 };
@@ -182,8 +182,8 @@ proptest! {
         mut body in prop::collection::vec(prop_oneof![2 => 0u8..12, 1 => any::<u8>()], 4..200),
         mut block in prop::collection::vec(prop_oneof![2 => 0u8..12, 1 => any::<u8>()], 1024),
     ) {
-        body[..4].copy_from_slice(&ondisk::xattr::MAGIC.to_le_bytes());
-        block[..4].copy_from_slice(&ondisk::xattr::MAGIC.to_le_bytes());
+        body[..4].copy_from_slice(&extant_ondisk::xattr::MAGIC.to_le_bytes());
+        block[..4].copy_from_slice(&extant_ondisk::xattr::MAGIC.to_le_bytes());
         block[8..12].copy_from_slice(&[1, 0, 0, 0]);
         let buffers = buffers_of(&block);
         let places = Places { fs_seed: None, ..places(&body, BLOCK.0) };

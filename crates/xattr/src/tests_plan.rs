@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use base::BlockSize;
-use buffer::{Direct, Edit, Seal};
-use device::MemDevice;
-use memory::Budget;
-use ondisk::xattr::{Attr, INDEX_USER, REFCOUNT_MAX, VALUE_LEN_MAX, block_hash, encode_ibody, set_refcount};
+use extant_base::BlockSize;
+use extant_buffer::{Direct, Edit, Seal};
+use extant_device::MemDevice;
+use extant_memory::Budget;
+use extant_ondisk::xattr::{
+    Attr, INDEX_USER, REFCOUNT_MAX, VALUE_LEN_MAX, block_hash, encode_ibody, set_refcount,
+};
 use proptest::prelude::*;
 
 use super::*;

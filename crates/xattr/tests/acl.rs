@@ -3,10 +3,10 @@
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use extant_testkit::LoopMount;
+use extant_xattr::acl::{self, Acl, AclEntry, AclFault, AclTag};
 use rustix::fs::{XattrFlags, lgetxattr, lremovexattr, lsetxattr};
 use rustix::io::Errno;
-use testkit::LoopMount;
-use xattr::acl::{self, Acl, AclEntry, AclFault, AclTag};
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
@@ -78,13 +78,13 @@ fn errno(fault: &AclFault) -> Errno {
 
 #[test]
 fn acls_do_what_the_kernels_do() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         eprintln!("skipped: mounting needs root");
         return;
     }
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let image = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "32M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "32M"]);
     let mount = LoopMount::new(&image, "rw").unwrap();
     let (dir, file) = (mount.path().join("dir"), mount.path().join("file"));
     std::fs::create_dir(&dir).unwrap();

@@ -6,12 +6,12 @@ mod common;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use base::{Ino, Pblk};
-use buffer::ReadFault;
 use common::Image;
+use extant_base::{Ino, Pblk};
+use extant_buffer::ReadFault;
+use extant_testkit::LoopMount;
+use extant_xattr::{Places, ValueInodes};
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
-use testkit::LoopMount;
-use xattr::{Places, ValueInodes};
 
 impl ValueInodes for Image {
     fn value(&self, ino: Ino, _: u32) -> Result<Vec<u8>, ReadFault> {
@@ -34,15 +34,15 @@ fn kernel_attrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
 
 #[test]
 fn attributes_are_told_as_by_the_kernel() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         eprintln!("skipped: mounting needs root");
         return;
     }
     for features in ["ea_inode,metadata_csum", "^metadata_csum", "inline_data"] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let image = scratch.path().join("image");
         let fixed = ["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-O", features];
-        testkit::run("mke2fs", fixed.into_iter().chain([image.to_str().unwrap(), "32M"]));
+        extant_testkit::run("mke2fs", fixed.into_iter().chain([image.to_str().unwrap(), "32M"]));
         let (inos, told);
         {
             let mount = LoopMount::new(&image, "rw").unwrap();

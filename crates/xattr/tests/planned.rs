@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use base::{Ino, Pblk};
-use buffer::{Direct, Edit, Kind, Owner, ReadFault, Seal};
 use common::Image;
+use extant_base::{Ino, Pblk};
+use extant_buffer::{Direct, Edit, Kind, Owner, ReadFault, Seal};
+use extant_testkit::LoopMount;
+use extant_xattr::{BlockPlan, Change, ChangeFault, Mode, Places, Rules, ValueInodes};
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lremovexattr, lsetxattr};
-use testkit::LoopMount;
-use xattr::{BlockPlan, Change, ChangeFault, Mode, Places, Rules, ValueInodes};
 
 struct NoValues;
 
@@ -81,7 +81,7 @@ fn change(path: &Path, ino: u64) -> Attrs {
     let all = places.all(&image.buffers, &NoValues).unwrap();
     let mut new = image.buffers.get(block, seal.owner, |_| Ok(())).unwrap().to_vec();
     if let Some(seed) = fs_seed {
-        ondisk::xattr::seal_block(&mut new, seed, block);
+        extant_ondisk::xattr::seal_block(&mut new, seed, block);
     }
     image.write(path, block, 0, &new);
     image.write_inode(path, ino, bytes);
@@ -90,17 +90,17 @@ fn change(path: &Path, ino: u64) -> Attrs {
 
 #[test]
 fn plans_are_good_for_e2fsck_and_the_kernel() {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         eprintln!("skipped: mounting needs root");
         return;
     }
     for (features, block_size) in
         [("metadata_csum", "1024"), ("^metadata_csum", "4096"), ("inline_data", "1024")]
     {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let image = scratch.path().join("image");
         let fixed = ["-q", "-F", "-t", "ext4", "-b", block_size, "-I", "256", "-O", features];
-        testkit::run("mke2fs", fixed.into_iter().chain([image.to_str().unwrap(), "32M"]));
+        extant_testkit::run("mke2fs", fixed.into_iter().chain([image.to_str().unwrap(), "32M"]));
         let set = |path: &Path, name: &str, value: &[u8]| {
             lsetxattr(path, name, value, XattrFlags::empty()).unwrap();
         };
@@ -116,7 +116,7 @@ fn plans_are_good_for_e2fsck_and_the_kernel() {
         let told = change(&image, ino);
         assert!(told.len() > 6, "{features}: {} attributes", told.len());
         assert_eq!(told[&b"security.kept"[..]], [3; 200]);
-        testkit::e2fsck_clean(&image);
+        extant_testkit::e2fsck_clean(&image);
         {
             let mount = LoopMount::new(&image, "rw").unwrap();
             let file = mount.path().join("file");
@@ -130,6 +130,6 @@ fn plans_are_good_for_e2fsck_and_the_kernel() {
             set(&file, "user.new", &[1; 40]);
             assert_eq!(kernel_attrs(&file).len(), told.len() - names.len() / 2 + 1);
         }
-        testkit::e2fsck_clean(&image);
+        extant_testkit::e2fsck_clean(&image);
     }
 }

@@ -6,8 +6,8 @@ mod images;
 
 use std::sync::{Arc, OnceLock};
 
-use device::{Device, MemDevice};
-use hostile::Mutator;
+use extant_device::{Device, MemDevice};
+use extant_hostile::Mutator;
 
 /// The damaged image that `data` describes.
 pub fn damaged(data: &[u8]) -> Arc<MemDevice> {

@@ -1,7 +1,7 @@
 //! What is refused, and that a refusal changes nothing; damage.
 
-use base::Group;
-use ondisk::group_desc::GroupDesc;
+use extant_base::Group;
+use extant_ondisk::group_desc::GroupDesc;
 
 use super::*;
 

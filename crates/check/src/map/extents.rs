@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use base::{Lblk, Pblk};
-use ondisk::extent::{self, MAX_DEPTH};
+use extant_base::{Lblk, Pblk};
+use extant_ondisk::extent::{self, MAX_DEPTH};
 
 use crate::image::Image;
 use crate::map::{Entered, MapFault, MapRoot, Run, Visit};

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{Ino, Lblk, Pblk};
+use extant_base::{Ino, Lblk, Pblk};
 
 use crate::image::Image;
 use crate::map::{Entered, MapFault, MapRoot, Run, Visit};

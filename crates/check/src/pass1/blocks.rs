@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use base::{Ino, Lblk, Pblk};
-use ondisk::filetype::FileType;
-use ondisk::inode::{Inode, flags};
-use ondisk::{Features, Superblock, indirect};
+use extant_base::{Ino, Lblk, Pblk};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{Inode, flags};
+use extant_ondisk::{Features, Superblock, indirect};
 
 use crate::Place;
 use crate::map::{self, MapFault, MapRoot, Run, Visit};
@@ -240,8 +240,9 @@ impl<'s, 'd> Walk<'s, 'd> {
         }
         let cluster = self.state.claims.cluster_of(dind);
         let _ = self.state.claims.claim(cluster, cluster);
-        let copies =
-            (0..geometry.groups).filter(|group| geometry.has_super(base::Group(*group))).count() as u64;
+        let copies = (0..geometry.groups)
+            .filter(|group| geometry.has_super(extant_base::Group(*group)))
+            .count() as u64;
         let reserved = u64::from(self.state.image.sb.reserved_gdt_blocks);
         self.clusters += 1 + copies * reserved;
         // One row of the double indirect block at a time; with wraparound the last row may not be the

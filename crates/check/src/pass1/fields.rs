@@ -1,9 +1,9 @@
 //! Fields of an inode that can be checked in isolation.
 
-use base::{Ino, Pblk};
-use ondisk::filetype::FileType;
-use ondisk::inode::{Inode, flags};
-use ondisk::{Features, Superblock};
+use extant_base::{Ino, Pblk};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{Inode, flags};
+use extant_ondisk::{Features, Superblock};
 
 use crate::Place;
 use crate::pass1::special::Role;

@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use base::{Group, Ino, Pblk};
-use ondisk::inode::{Inode, flags, inode_seed};
+use extant_base::{Group, Ino, Pblk};
+use extant_ondisk::inode::{Inode, flags, inode_seed};
 
 use crate::map::{self, MapFault, MapRoot, Run, Visit};
 use crate::rules::map as rules;

@@ -1,9 +1,9 @@
 //! Inodes with a fixed role: bad blocks, root, quota, boot loader, resize, journal, orphan file.
 
-use base::Ino;
-use ondisk::Features;
-use ondisk::Superblock;
-use ondisk::filetype::FileType;
+use extant_base::Ino;
+use extant_ondisk::Features;
+use extant_ondisk::Superblock;
+use extant_ondisk::filetype::FileType;
 
 use crate::Place;
 use crate::pass1::fields::{Subject, first_ino};

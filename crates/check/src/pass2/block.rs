@@ -3,11 +3,11 @@
 //! Does **not** own: the index (see [`super::index`]), duplicate names in different blocks (see
 //! [`super::twice`]).
 
-use base::{BlockSize, Ino, Lblk, Pblk};
-use ondisk::dirent::{TAIL_LEN, decode_rec_len, tail_checksum, verify_tail};
-use ondisk::hash::{HashVersion, dirhash, seed_words};
-use ondisk::inode::flags;
-use ondisk::{Features, filetype::FileType};
+use extant_base::{BlockSize, Ino, Lblk, Pblk};
+use extant_ondisk::dirent::{TAIL_LEN, decode_rec_len, tail_checksum, verify_tail};
+use extant_ondisk::hash::{HashVersion, dirhash, seed_words};
+use extant_ondisk::inode::flags;
+use extant_ondisk::{Features, filetype::FileType};
 
 use super::Tree;
 use super::entries::{Broken, Raw, entries};

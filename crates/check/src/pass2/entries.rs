@@ -1,14 +1,14 @@
 //! The chain of entries in one area of a directory: a block without its tail, or one part of an inline
 //! directory.
 //!
-//! Does **not** own: the content of an entry (see [`super::block`]). Unlike `ondisk::dirent`, the iterator
+//! Does **not** own: the content of an entry (see [`super::block`]). Unlike `extant_ondisk::dirent`, the iterator
 //! continues past invalid entries as long as their rec_len is usable.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
-use base::BlockSize;
-use ondisk::dirent::{HEADER_LEN, decode_rec_len, min_rec_len};
-use ondisk::hash::NameHash;
+use extant_base::BlockSize;
+use extant_ondisk::dirent::{HEADER_LEN, decode_rec_len, min_rec_len};
+use extant_ondisk::hash::NameHash;
 
 /// The smallest rec_len.
 const REC_LEN_MIN: usize = 12;

@@ -5,11 +5,11 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
-use base::{Lblk, Pblk};
-use ondisk::Features;
-use ondisk::dirent::decode_rec_len;
-use ondisk::hash::HashVersion;
-use ondisk::htree::{DxFormat, DxKind};
+use extant_base::{Lblk, Pblk};
+use extant_ondisk::Features;
+use extant_ondisk::dirent::decode_rec_len;
+use extant_ondisk::hash::HashVersion;
+use extant_ondisk::htree::{DxFormat, DxKind};
 
 use super::block::{Dir, Seen, Where};
 use super::source::{Layout, Source};

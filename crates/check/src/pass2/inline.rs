@@ -1,9 +1,9 @@
 //! Directories stored inline in their inode.
 
-use base::Lblk;
-use ondisk::inline_data::IN_BLOCK;
-use ondisk::inode::Inode;
-use ondisk::xattr::{AttrValue, INDEX_SYSTEM, decode_ibody};
+use extant_base::Lblk;
+use extant_ondisk::inline_data::IN_BLOCK;
+use extant_ondisk::inode::Inode;
+use extant_ondisk::xattr::{AttrValue, INDEX_SYSTEM, decode_ibody};
 
 use super::block::{Dir, Scratch, Where};
 use crate::Place;

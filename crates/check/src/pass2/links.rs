@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use base::{Ino, Lblk, Pblk};
-use ondisk::inode::flags;
+use extant_base::{Ino, Lblk, Pblk};
+use extant_ondisk::inode::flags;
 
 use super::block::{Dir, Where};
 use super::names::Key;

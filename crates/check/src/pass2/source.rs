@@ -1,6 +1,6 @@
 //! Access to the blocks of a directory, from the device or from memory.
 
-use base::{Lblk, Pblk};
+use extant_base::{Lblk, Pblk};
 
 use super::block::Dir;
 use crate::map::{Run, data_runs_where};

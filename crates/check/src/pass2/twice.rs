@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use base::{Lblk, Pblk};
+use extant_base::{Lblk, Pblk};
 
 use super::block::{Dir, Seen, Where};
 use super::entries::{Raw, entries};

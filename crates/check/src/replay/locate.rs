@@ -2,14 +2,14 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/journal.rst.
 
-use base::{BlockSize, Ino, Lblk, Pblk};
-use device::{Device, DeviceFault};
-use ondisk::extent::{self, Walker};
-use ondisk::filetype::FileType;
-use ondisk::group_desc::GroupDesc;
-use ondisk::indirect;
-use ondisk::inode::{Inode, flags};
-use ondisk::{Features, Geometry, Superblock, superblock};
+use extant_base::{BlockSize, Ino, Lblk, Pblk};
+use extant_device::{Device, DeviceFault};
+use extant_ondisk::extent::{self, Walker};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::indirect;
+use extant_ondisk::inode::{Inode, flags};
+use extant_ondisk::{Features, Geometry, Superblock, superblock};
 
 /// Reads bytes of the device.
 pub(crate) type Read<'r> = &'r dyn Fn(u64, &mut [u8]) -> Result<(), DeviceFault>;

@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use device::FileDevice;
-use ondisk::superblock;
+use extant_device::FileDevice;
+use extant_ondisk::superblock;
 
 use super::*;
 
@@ -18,10 +18,10 @@ struct Lab {
 
 impl Lab {
     fn new(options: &[&str]) -> Self {
-        let dir = testkit::scratch();
+        let dir = extant_testkit::scratch();
         let image = dir.path().join("image");
         let fixed = ["-q", "-F", "-t", "ext4", "-b", "1024"];
-        testkit::run("mke2fs", fixed.iter().chain(options).chain(&[image.to_str().unwrap(), "32M"]));
+        extant_testkit::run("mke2fs", fixed.iter().chain(options).chain(&[image.to_str().unwrap(), "32M"]));
         Self { dir }
     }
 
@@ -35,7 +35,7 @@ impl Lab {
         for byte in fill {
             let mut block = vec![*byte; BS];
             if *byte == b'M' {
-                block[..4].copy_from_slice(&jbd2_format::MAGIC.to_be_bytes());
+                block[..4].copy_from_slice(&extant_jbd2_format::MAGIC.to_be_bytes());
             }
             bytes.extend(block);
         }
@@ -45,7 +45,7 @@ impl Lab {
     }
 
     fn debugfs(&self, commands: &[String]) {
-        let mut debugfs = testkit::command("debugfs")
+        let mut debugfs = extant_testkit::command("debugfs")
             .args(["-w", "-f", "-"])
             .arg(self.path("image"))
             .stdin(Stdio::piped())
@@ -73,7 +73,7 @@ impl Lab {
         let copy = self.path("replayed");
         std::fs::copy(self.path("image"), &copy).unwrap();
         let args = ["-y", "-E", "journal_only", copy.to_str().unwrap()];
-        let _ = testkit::command("e2fsck").args(args).output().unwrap();
+        let _ = extant_testkit::command("e2fsck").args(args).output().unwrap();
         std::fs::read(copy).unwrap()
     }
 }
@@ -86,7 +86,7 @@ fn assert_same(lab: &Lab, replay: &Replay, device: &FileDevice) {
     replay.read(device, 0, &mut found).unwrap();
     for (i, (ours, theirs)) in found.chunks(BS).zip(expected.chunks(BS)).enumerate() {
         let journal_superblock =
-            ours.starts_with(&jbd2_format::MAGIC.to_be_bytes()) && ours[4..8] == [0, 0, 0, 4];
+            ours.starts_with(&extant_jbd2_format::MAGIC.to_be_bytes()) && ours[4..8] == [0, 0, 0, 4];
         assert!(i == 1 || journal_superblock || ours == theirs, "block {i}");
     }
 }
@@ -220,7 +220,7 @@ fn a_log_on_another_device_replays_if_it_is_the_file_systems_own() {
     let lab = Lab::new(&["-O", "^has_journal,^orphan_file"]);
     let logs = ["log", "other"].map(|name| lab.path(name).to_str().unwrap().to_owned());
     for (log, uuid) in logs.iter().zip([UUID, "fedcba98-89ab-cdef-0123-456789abcdef"]) {
-        testkit::run("mke2fs", ["-q", "-F", "-b", "1024", "-O", "journal_dev", "-U", uuid, log, "4M"]);
+        extant_testkit::run("mke2fs", ["-q", "-F", "-b", "1024", "-O", "journal_dev", "-U", uuid, log, "4M"]);
     }
     let file = lab.blocks("first", b"AM");
     lab.debugfs(&[

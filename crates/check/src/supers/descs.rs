@@ -1,8 +1,8 @@
 //! Group descriptors: reading, validation, and replacement of invalid ones by their backups.
 
-use base::{Group, Pblk};
-use ondisk::group_desc::{BLOCK_UNINIT, ChecksumRule, GroupDesc, INODE_UNINIT};
-use ondisk::{Features, Geometry};
+use extant_base::{Group, Pblk};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, ChecksumRule, GroupDesc, INODE_UNINIT};
+use extant_ondisk::{Features, Geometry};
 
 use crate::image::{Image, Zones};
 use crate::rules::group as rules;

@@ -3,9 +3,9 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/special_inodes.rst.
 
-use base::{Group, Ino, Pblk};
-use ondisk::Features;
-use ondisk::inode::Inode;
+use extant_base::{Group, Ino, Pblk};
+use extant_ondisk::Features;
+use extant_ondisk::inode::Inode;
 
 use crate::Place;
 use crate::rules::superblock as rules;

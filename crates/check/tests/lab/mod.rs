@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use check::{Finding, Severity};
-use device::FileDevice;
+use extant_check::{Finding, Severity};
+use extant_device::FileDevice;
 use tempfile::TempDir;
 
 /// Block size of all images here.
@@ -25,11 +25,11 @@ pub(crate) struct Image {
 impl Image {
     /// Made by mke2fs with these options, 32 MiB in blocks of 1 KiB, then changed by these debugfs commands.
     pub(crate) fn new(options: &[&str], commands: &[&str]) -> Self {
-        let dir = testkit::scratch();
+        let dir = extant_testkit::scratch();
         let path = dir.path().join("image");
         let fixed = ["-q", "-F", "-t", "ext4", "-b", "1024"];
         let place = path.to_str().unwrap();
-        testkit::run("mke2fs", fixed.iter().chain(SEED).chain(options).chain(&[place, "32M"]));
+        extant_testkit::run("mke2fs", fixed.iter().chain(SEED).chain(options).chain(&[place, "32M"]));
         let image = Self { dir, path };
         image.write(commands);
         image
@@ -37,14 +37,14 @@ impl Image {
 
     /// Made by mke2fs from a directory tree that `fill` creates; e2fsck then packs its directories.
     pub(crate) fn from_tree(options: &[&str], fill: impl FnOnce(&Path)) -> Self {
-        let dir = testkit::scratch();
+        let dir = extant_testkit::scratch();
         let (tree, path) = (dir.path().join("tree"), dir.path().join("image"));
         std::fs::create_dir(&tree).unwrap();
         fill(&tree);
         let (tree, place) = (tree.to_str().unwrap(), path.to_str().unwrap());
         let fixed = ["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "8000", "-d", tree];
-        testkit::run("mke2fs", fixed.iter().chain(SEED).chain(options).chain(&[place, "32M"]));
-        let _ = testkit::command("e2fsck").args(["-fyD", place]).output().unwrap();
+        extant_testkit::run("mke2fs", fixed.iter().chain(SEED).chain(options).chain(&[place, "32M"]));
+        let _ = extant_testkit::command("e2fsck").args(["-fyD", place]).output().unwrap();
         Self { dir, path }
     }
 
@@ -53,7 +53,7 @@ impl Image {
         if commands.is_empty() {
             return;
         }
-        let mut debugfs = testkit::command("debugfs")
+        let mut debugfs = extant_testkit::command("debugfs")
             .args(["-w", "-f", "-"])
             .arg(&self.path)
             .stdin(Stdio::piped())
@@ -67,7 +67,7 @@ impl Image {
 
     /// The blocks of a file, according to debugfs.
     pub(crate) fn blocks(&self, file: &str) -> Vec<u64> {
-        let text = testkit::debugfs(&self.path, &format!("blocks {file}"));
+        let text = extant_testkit::debugfs(&self.path, &format!("blocks {file}"));
         text.split_whitespace().map(|number| number.parse().unwrap()).collect()
     }
 
@@ -88,7 +88,7 @@ impl Image {
 
     /// A copy to damage.
     pub(crate) fn copy(&self) -> Self {
-        let dir = testkit::scratch();
+        let dir = extant_testkit::scratch();
         let path = dir.path().join("image");
         std::fs::copy(&self.path, &path).unwrap();
         Self { dir, path }
@@ -111,12 +111,12 @@ impl Image {
     /// What we find.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let device = FileDevice::open(&self.path, false).unwrap();
-        check::check(&device, &check::Options::default()).unwrap().findings
+        extant_check::check(&device, &extant_check::Options::default()).unwrap().findings
     }
 
     /// `e2fsck -fn`: its exit code and what it said.
     pub(crate) fn e2fsck(&self) -> (i32, String) {
-        let output = testkit::command("e2fsck").arg("-fn").arg(&self.path).output().unwrap();
+        let output = extant_testkit::command("e2fsck").arg("-fn").arg(&self.path).output().unwrap();
         (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 

@@ -2,13 +2,13 @@
 //! `--chmod`.
 //!
 //! Owns: their spelling, their order. Does **not** own: tables' formats and what rules do (see
-//! `image::rules`).
+//! `extant_image::rules`).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::{ArgMatches, Args, FromArgMatches};
-use image::rules::{Make, Mode, Paths, Rule, parse_device_table, parse_mtree};
+use extant_image::rules::{Make, Mode, Paths, Rule, parse_device_table, parse_mtree};
 
 use crate::edit::mode::ModeChange;
 use crate::exit;

@@ -6,8 +6,8 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 
-use base::Ino;
 use extant::{Allocate, Fault, Follow, New, Refusal, SetAttr, Volume};
+use extant_base::Ino;
 
 use super::args::{FallocateArgs, PutArgs};
 use super::ops::{FULL, UMASK, tell};

@@ -310,7 +310,7 @@ impl Copy<'_> {
     }
 
     /// Copies the bytes of a file, and leaves its holes out.
-    fn fill(&mut self, file: &File, path: &[u8], ino: base::Ino) -> Result<(), Failure> {
+    fn fill(&mut self, file: &File, path: &[u8], ino: extant_base::Ino) -> Result<(), Failure> {
         let failed = |fault: Fault| Failure::Image(Error::At { path: path.to_vec(), fault });
         let (mut at, mut end_of_data) = (0, 0);
         loop {

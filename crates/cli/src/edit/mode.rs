@@ -149,7 +149,7 @@ mod tests {
     /// chmod(1) of this machine is the judge.
     #[test]
     fn modes_are_what_chmod_makes_of_them() {
-        let dir = testkit::scratch();
+        let dir = extant_testkit::scratch();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
         let subdir = dir.path().join("dir");
@@ -205,7 +205,8 @@ mod tests {
                 for (path, is_dir) in [(&file, false), (&subdir, true)] {
                     std::fs::set_permissions(path, PermissionsExt::from_mode(start)).unwrap();
                     let command = format!("umask 022; chmod -- {change} '{}'", path.display());
-                    let status = testkit::command("sh").args(["-c", &command]).output().unwrap().status;
+                    let status =
+                        extant_testkit::command("sh").args(["-c", &command]).output().unwrap().status;
                     // "-w" and the like that leave more than the umask would have: done, but a complaint.
                     assert!(status.code().is_some_and(|code| code < 2), "{change}");
                     let made = std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;

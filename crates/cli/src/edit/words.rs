@@ -76,7 +76,7 @@ mod tests {
             "\\'x\\\"",
         ] {
             let script = format!("for word in {line}\ndo printf '%s\\0' \"$word\"; done");
-            let output = testkit::run("sh", ["-c", &script]).stdout;
+            let output = extant_testkit::run("sh", ["-c", &script]).stdout;
             let mut expected: Vec<Vec<u8>> = output.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
             expected.pop();
             assert_eq!(words(line.as_bytes()).unwrap(), expected, "{line}");

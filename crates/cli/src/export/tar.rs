@@ -13,11 +13,11 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::mpsc;
 
-use base::Ino;
-use device::NewFile;
 use extant::walk::{Data, Loaded};
 use extant::{Attribute, Fault, FileSystem, FileType, InodeRef, Timestamp};
-use tarout::{Begun, Entry, Kind, Run, TarFault, TarWriter, Time, Xattr};
+use extant_base::Ino;
+use extant_device::NewFile;
+use extant_tarout::{Begun, Entry, Kind, Run, TarFault, TarWriter, Time, Xattr};
 
 use super::ExportArgs;
 use super::compress::{self, Compression, Output};

@@ -14,9 +14,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use device::partition::partitions;
-use device::{Device, DeviceFault, FileDevice, Window};
-use ondisk::{Superblock, superblock};
+use extant_device::partition::partitions;
+use extant_device::{Device, DeviceFault, FileDevice, Window};
+use extant_ondisk::{Superblock, superblock};
 use rustix::fs::{OFlags, SeekFrom as Place64};
 
 use super::{ArgError, Existing, ImageArg, Place, colons, exists, refusal, split_suffix, suffix};

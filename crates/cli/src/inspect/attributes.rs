@@ -1,10 +1,10 @@
 //! `inspect … xattr`: an inode's extended attributes, wherever they are kept, with values that people can
 //! read.
 
-use base::{Ino, Pblk};
-use ondisk::acl::{Acl, AclTag};
-use ondisk::inode::flags;
-use ondisk::xattr::{self, AttrValue, StoredAttr};
+use extant_base::{Ino, Pblk};
+use extant_ondisk::acl::{Acl, AclTag};
+use extant_ondisk::inode::flags;
+use extant_ondisk::xattr::{self, AttrValue, StoredAttr};
 use serde_json::{Value, json};
 
 use super::format::{count, escape, hex, json_bytes, quote};
@@ -149,7 +149,7 @@ fn read_ea_inode(
     if value.len() as u64 != u64::from(size) {
         return Err(format!("has {} bytes, not {size}", value.len()));
     }
-    if !stored.hash_matches_crc(base::checksum::crc32c(reader.sb().fs_seed(), &value)) {
+    if !stored.hash_matches_crc(extant_base::checksum::crc32c(reader.sb().fs_seed(), &value)) {
         reader.damage(format_args!("inode {ino}: the value's checksum is wrong"));
     }
     Ok(value)

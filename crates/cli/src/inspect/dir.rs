@@ -2,11 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use ondisk::dirent::{self, DirFormat, Entry, min_rec_len};
-use ondisk::filetype::FileType;
-use ondisk::hash::{HashVersion, NameHash, dirhash, seed_words};
-use ondisk::htree::{DxFormat, DxKind};
-use ondisk::inode::flags;
+use extant_ondisk::dirent::{self, DirFormat, Entry, min_rec_len};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::hash::{HashVersion, NameHash, dirhash, seed_words};
+use extant_ondisk::htree::{DxFormat, DxKind};
+use extant_ondisk::inode::flags;
 use serde_json::{Value, json};
 
 use super::InspectError;

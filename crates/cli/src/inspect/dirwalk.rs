@@ -1,7 +1,7 @@
 //! A directory's blocks in order, and the way from a path to an inode.
 //!
 //! Owns: the loop over blocks or inline areas, lookup by linear search (an index may be damaged), and
-//! following symbolic links on the way. Does **not** own: the rules of an entry (see [`ondisk::dirent`]).
+//! following symbolic links on the way. Does **not** own: the rules of an entry (see [`extant_ondisk::dirent`]).
 //!
 //! Invariants
 //! 1. A walk visits at most as many blocks as the device has.
@@ -12,12 +12,12 @@ use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use base::{Ino, Pblk};
-use ondisk::dirent::DirFormat;
-use ondisk::filetype::FileType;
-use ondisk::inline_data::{self, InlineDir};
-use ondisk::inode::flags;
-use ondisk::xattr::{self, AttrValue};
+use extant_base::{Ino, Pblk};
+use extant_ondisk::dirent::DirFormat;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inline_data::{self, InlineDir};
+use extant_ondisk::inode::flags;
+use extant_ondisk::xattr::{self, AttrValue};
 
 use super::InspectError;
 use super::format::{escape, quote};

@@ -5,8 +5,8 @@
 //! 2. Bytes from a disk reach the terminal escaped: no control character passes, whatever the name or label
 //!    says.
 
-use ondisk::filetype::FileType;
-use ondisk::time::Timestamp;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::time::Timestamp;
 use serde_json::{Value, json};
 
 pub(crate) const SECONDS_PER_DAY: i64 = 86_400;

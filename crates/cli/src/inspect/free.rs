@@ -1,14 +1,14 @@
 //! `inspect … free`: free clusters and inodes by the bitmaps, against descriptors and superblock, and how
 //! scattered the free space is.
 
-use base::Group;
+use extant_base::Group;
 use serde_json::{Value, json};
 
 use super::format::{count, human, percent, range_text};
 use super::groups::{block_bitmap, inode_bitmap};
 use super::page::Page;
 use super::reader::Reader;
-use ondisk::Features;
+use extant_ondisk::Features;
 
 /// Largest free runs that are shown.
 const LARGEST: usize = 10;

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use base::{Group, Pblk};
-use ondisk::bitmap::{GroupBitmap, block_bitmap_checksum, inode_bitmap_checksum};
-use ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
+use extant_base::{Group, Pblk};
+use extant_ondisk::bitmap::{GroupBitmap, block_bitmap_checksum, inode_bitmap_checksum};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use serde_json::{Value, json};
 
 use super::InspectError;
@@ -31,7 +31,7 @@ pub(super) struct FoundBitmap {
 
 /// Descriptors have room for a whole checksum only if they are large.
 fn cut(checksum: u32, desc_size: usize) -> u32 {
-    if desc_size >= ondisk::group_desc::LARGE { checksum } else { checksum & 0xFFFF }
+    if desc_size >= extant_ondisk::group_desc::LARGE { checksum } else { checksum & 0xFFFF }
 }
 
 /// Which clusters of a group are in use.

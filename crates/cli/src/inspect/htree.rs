@@ -7,11 +7,11 @@
 
 use std::collections::HashSet;
 
-use base::{Lblk, Pblk};
-use ondisk::dirent::DirFormat;
-use ondisk::filetype::FileType;
-use ondisk::htree::{DxEntries, DxFormat};
-use ondisk::inode::flags;
+use extant_base::{Lblk, Pblk};
+use extant_ondisk::dirent::DirFormat;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::htree::{DxEntries, DxFormat};
+use extant_ondisk::inode::flags;
 use serde_json::{Value, json};
 
 use super::InspectError;
@@ -130,7 +130,8 @@ impl Walk<'_, '_> {
                 false
             }
         });
-        let kind = if level == 0 { ondisk::htree::DxKind::Root } else { ondisk::htree::DxKind::Node };
+        let kind =
+            if level == 0 { extant_ondisk::htree::DxKind::Root } else { extant_ondisk::htree::DxKind::Node };
         let limit = self.dx.limit(kind);
         let words = match checksum {
             None => "",
@@ -226,13 +227,14 @@ impl Walk<'_, '_> {
     }
 
     fn leaf(&mut self, lblk: Lblk, pblk: Pblk, block: &[u8], level: u8, range: Range, page: &mut Page<'_>) {
-        let checksum = self.reader.has_csum().then(|| match ondisk::dirent::verify_tail(block, self.seed) {
-            Ok(()) => true,
-            Err(fault) => {
-                self.damage(lblk, fault);
-                false
-            }
-        });
+        let checksum =
+            self.reader.has_csum().then(|| match extant_ondisk::dirent::verify_tail(block, self.seed) {
+                Ok(()) => true,
+                Err(fault) => {
+                    self.damage(lblk, fault);
+                    false
+                }
+            });
         let format = self.format;
         let (mut names, mut astray) = (0, 0u64);
         for entry in format.entries(block) {

@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use base::Ino;
-use ondisk::filetype::FileType;
-use ondisk::inode::{BASE_SIZE, flags};
+use extant_base::Ino;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{BASE_SIZE, flags};
 use serde_json::{Value, json};
 
 use super::attributes;

@@ -3,12 +3,12 @@
 //!
 //! Where the journal's inode is damaged, the superblock's copy of its block map is used.
 
-use base::{Ino, Pblk};
-use device::Device;
-use jbd2_format::{Superblock, Version};
-use journal::{LogMap, LogRun, LogView, Target};
-use ondisk::Features;
-use ondisk::inode::flags;
+use extant_base::{Ino, Pblk};
+use extant_device::Device;
+use extant_jbd2_format::{Superblock, Version};
+use extant_journal::{LogMap, LogRun, LogView, Target};
+use extant_ondisk::Features;
+use extant_ondisk::inode::flags;
 use serde_json::{Value, json};
 
 use super::InspectError;
@@ -133,12 +133,13 @@ fn backup_inode(reader: &Reader<'_>, ino: Ino) -> Option<FoundInode> {
     if sb.jnl_backup_type != 1 {
         return None;
     }
-    let mut inode = ondisk::inode::Inode { mode: 0o100_600, links: 1, ..ondisk::inode::Inode::default() };
+    let mut inode =
+        extant_ondisk::inode::Inode { mode: 0o100_600, links: 1, ..extant_ondisk::inode::Inode::default() };
     for (slot, word) in inode.block.chunks_exact_mut(4).zip(&sb.jnl_blocks) {
         slot.copy_from_slice(&word.to_le_bytes());
     }
     inode.size = u64::from(sb.jnl_blocks[15]) << 32 | u64::from(sb.jnl_blocks[16]);
-    if inode.block.starts_with(&ondisk::extent::MAGIC.to_le_bytes()) {
+    if inode.block.starts_with(&extant_ondisk::extent::MAGIC.to_le_bytes()) {
         inode.flags = flags::EXTENTS;
     }
     let (group, index) = reader.geometry().inode_place(ino)?;

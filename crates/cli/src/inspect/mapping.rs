@@ -1,7 +1,7 @@
 //! Where a file's blocks are: the runs of extent trees and of classic block maps, in order.
 //!
-//! Owns: the loop that reads the nodes. Does **not** own: the rules of a node (see [`ondisk::extent`] and
-//! [`ondisk::indirect`]), inline data.
+//! Owns: the loop that reads the nodes. Does **not** own: the rules of a node (see [`extant_ondisk::extent`] and
+//! [`extant_ondisk::indirect`]), inline data.
 //!
 //! Invariants
 //! 1. A walk reads at most as many nodes as the device has blocks, and reports at most as many blocks as the
@@ -11,11 +11,11 @@
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use base::{Lblk, Pblk};
-use ondisk::extent::{self, Entries, Node, Walker};
-use ondisk::filetype::FileType;
-use ondisk::indirect;
-use ondisk::inode::{Inode, flags};
+use extant_base::{Lblk, Pblk};
+use extant_ondisk::extent::{self, Entries, Node, Walker};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::indirect;
+use extant_ondisk::inode::{Inode, flags};
 
 use super::reader::{FoundInode, Reader};
 

@@ -5,9 +5,9 @@
 
 use std::collections::HashSet;
 
-use base::{Ino, Pblk};
-use ondisk::Features;
-use ondisk::orphan_file::{self, MAX_BLOCKS, OrphanBlock};
+use extant_base::{Ino, Pblk};
+use extant_ondisk::Features;
+use extant_ondisk::orphan_file::{self, MAX_BLOCKS, OrphanBlock};
 use serde_json::json;
 
 use super::format::{bytes_and_human, count, mode_letters};

@@ -17,9 +17,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fmt;
 
-use base::Malformed;
-use device::{Device, DeviceFault, foreign};
-use ondisk::{Features, Geometry, Superblock, backup, superblock};
+use extant_base::Malformed;
+use extant_device::{Device, DeviceFault, foreign};
+use extant_ondisk::{Features, Geometry, Superblock, backup, superblock};
 
 use super::InspectError;
 use super::format::Checksum;

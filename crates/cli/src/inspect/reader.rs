@@ -13,11 +13,11 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-use base::{Group, Ino, Malformed, Pblk};
-use device::{Device, DeviceFault};
-use ondisk::group_desc::{ChecksumRule, GroupDesc};
-use ondisk::inode::{self, Inode};
-use ondisk::{Features, Geometry, Superblock};
+use extant_base::{Group, Ino, Malformed, Pblk};
+use extant_device::{Device, DeviceFault};
+use extant_ondisk::group_desc::{ChecksumRule, GroupDesc};
+use extant_ondisk::inode::{self, Inode};
+use extant_ondisk::{Features, Geometry, Superblock};
 
 use super::InspectError;
 use super::format::{Checksum, checksum_text};

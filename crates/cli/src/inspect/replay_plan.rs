@@ -4,12 +4,12 @@
 //!
 //! Lists of blocks are cut at [`LIST_MAX`]; counts are not.
 
-use base::Pblk;
-use jbd2_format::Superblock;
-use journal::{
+use extant_base::Pblk;
+use extant_jbd2_format::Superblock;
+use extant_journal::{
     CommitTime, Entry, JournalFault, LogView, ReplayPlan, State, Target, Transaction, each_entry, examine,
 };
-use ondisk::time::Timestamp;
+use extant_ondisk::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::format::{count, iso_time, range_text};

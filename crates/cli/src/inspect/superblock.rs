@@ -1,12 +1,12 @@
 //! `inspect … super`: every field of the superblock that says something, and the multiple-mount-protection
 //! block.
 
-use base::Pblk;
-use jbd2_format as jbd2;
-use ondisk::hash::HashVersion;
-use ondisk::mmp::{Mmp, MmpState};
-use ondisk::superblock::{self as layout, until_nul};
-use ondisk::{Features, Superblock};
+use extant_base::Pblk;
+use extant_jbd2_format as jbd2;
+use extant_ondisk::hash::HashVersion;
+use extant_ondisk::mmp::{Mmp, MmpState};
+use extant_ondisk::superblock::{self as layout, until_nul};
+use extant_ondisk::{Features, Superblock};
 use serde_json::{Value, json};
 
 use super::format::{

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use device::{Device, DeviceFault};
+use extant_device::{Device, DeviceFault};
+use extant_testkit::{command, run, scratch};
 use serde_json::Value;
-use testkit::{command, run, scratch};
 
 use super::{InspectError, TargetArg, What, print};
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use lab::LabFault;
-use lab::buffered::{Case, Path, Study};
+use extant_lab::LabFault;
+use extant_lab::buffered::{Case, Path, Study};
 
 use super::{GroundArgs, Shown, print, usage};
 use crate::sizes::parse_size;
@@ -83,7 +83,7 @@ pub(super) fn run(args: &BufferedArgs) -> Result<ExitCode, LabFault> {
         kernel_dir: args.kernel.clone(),
     };
     let shown = Shown::new(true, false);
-    let report = lab::buffered::run(&study, &shown)?;
+    let report = extant_lab::buffered::run(&study, &shown)?;
     drop(shown);
     if !args.json {
         return Ok(print(&report, &report, false));

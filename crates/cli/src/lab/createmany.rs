@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use image::options::JournalSize;
-use lab::createmany::{Job, LINKS_PER_TARGET, Operation};
-use lab::ground::Ground;
-use lab::{Engine, Failed, Kernel, LabFault, Watch, scaling};
+use extant_image::options::JournalSize;
+use extant_lab::createmany::{Job, LINKS_PER_TARGET, Operation};
+use extant_lab::ground::Ground;
+use extant_lab::{Engine, Failed, Kernel, LabFault, Watch, scaling};
 use serde::Serialize;
 
 use super::{EngineArgs, GroundArgs, Shown, print, usage};
@@ -74,7 +74,7 @@ pub(crate) struct CreatemanyArgs {
           default_missing_value = "64998", value_parser = clap::value_parser!(u64).range(1..=LINKS_PER_TARGET))]
     renew_target: Option<u64>,
     /// Prefetch: give the engine this many names before they are made or removed.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=volume::NAMES_AHEAD as i64))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=extant_volume::NAMES_AHEAD as i64))]
     ahead: u16,
     /// Remove all in a second pass with a clock of its own.
     #[arg(long)]
@@ -147,9 +147,14 @@ impl Load {
     }
 
     /// Runs it in a place; others are on file systems of their own.
-    fn run<P: lab::Place>(&self, mut place: P, others: Vec<P>, shown: &Shown) -> Result<Measured, Failed> {
+    fn run<P: extant_lab::Place>(
+        &self,
+        mut place: P,
+        others: Vec<P>,
+        shown: &Shown,
+    ) -> Result<Measured, Failed> {
         Ok(match self {
-            Self::Once(job) => Measured::Once(lab::createmany::run(job, &mut place, shown)?),
+            Self::Once(job) => Measured::Once(extant_lab::createmany::run(job, &mut place, shown)?),
             Self::Widths(study) => {
                 let mut places: Vec<P> = std::iter::once(place).chain(others).collect();
                 Measured::Widths(scaling::run(study, &mut places, shown)?)
@@ -169,7 +174,7 @@ impl Load {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Measured {
-    Once(lab::createmany::Report),
+    Once(extant_lab::createmany::Report),
     Widths(scaling::Report),
 }
 
@@ -238,7 +243,7 @@ impl Told {
 }
 
 pub(super) fn run(args: &CreatemanyArgs) -> Result<ExitCode, LabFault> {
-    let mut job = lab::usage::parse(&args.words).map_err(usage)?;
+    let mut job = extant_lab::usage::parse(&args.words).map_err(usage)?;
     job.threads = usize::from(args.threads);
     job.renew_target = args.renew_target;
     job.ahead = args.ahead.into();

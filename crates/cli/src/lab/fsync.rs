@@ -4,11 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use device::Model;
-use flush::{Delay, Mode, Settings};
-use lab::LabFault;
-use lab::buffered::Path;
-use lab::fsync::{Load, On, Study};
+use extant_device::Model;
+use extant_flush::{Delay, Mode, Settings};
+use extant_lab::LabFault;
+use extant_lab::buffered::Path;
+use extant_lab::fsync::{Load, On, Study};
 
 use super::{Shown, print};
 
@@ -131,7 +131,7 @@ pub(super) fn run(args: &FsyncArgs) -> Result<ExitCode, LabFault> {
         seed: args.seed,
     };
     let shown = Shown::new(true, false);
-    let report = lab::fsync::run(&study, &shown)?;
+    let report = extant_lab::fsync::run(&study, &shown)?;
     drop(shown);
     Ok(print(&report, &report, args.json))
 }

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use lab::LabFault;
-use lab::createmany::Operation;
-use lab::large_dir::Study;
-use lab::names::NameFormat;
-use ondisk::hash::HashVersion;
+use extant_lab::LabFault;
+use extant_lab::createmany::Operation;
+use extant_lab::large_dir::Study;
+use extant_lab::names::NameFormat;
+use extant_ondisk::hash::HashVersion;
 
 use super::{EngineArgs, GroundArgs, Shown, print};
 use crate::exit;
@@ -44,7 +44,7 @@ pub(crate) struct LargeDirArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
     /// Prefetch: give the engine this many names before they are made.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(..=volume::NAMES_AHEAD as i64))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(..=extant_volume::NAMES_AHEAD as i64))]
     ahead: u16,
     /// Where file systems are made: a new FILE, or mem:SIZE. Without this, in memory.
     #[arg(long, value_name = "IMG")]
@@ -107,7 +107,7 @@ pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
         check: !args.no_check,
     };
     let shown = Shown::new(true, !args.json && args.runs == 1);
-    let report = lab::large_dir::run(&study, &shown)?;
+    let report = extant_lab::large_dir::run(&study, &shown)?;
     drop(shown);
     let printed = print(&report, &report, args.json);
     let is_damaged = report.hashes.iter().any(|of| of.check_errors.is_some_and(|errors| errors > 0));

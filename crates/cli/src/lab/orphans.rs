@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use lab::LabFault;
-use lab::orphans::{Load, Mode, Study};
+use extant_lab::LabFault;
+use extant_lab::orphans::{Load, Mode, Study};
 
 use super::{EngineArgs, GroundArgs, Shown, print, usage};
 use crate::sizes::parse_size;
@@ -101,7 +101,7 @@ pub(super) fn run(args: &OrphansArgs) -> Result<ExitCode, LabFault> {
         kernel_dir: args.kernel.clone(),
     };
     let shown = Shown::new(true, false);
-    let report = lab::orphans::run(&study, &shown)?;
+    let report = extant_lab::orphans::run(&study, &shown)?;
     drop(shown);
     Ok(print(&report, &report, args.json))
 }

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use lab::LabFault;
-use lab::shrinker::{Case, Clock, Policy, Study, WORK_MAX};
+use extant_lab::LabFault;
+use extant_lab::shrinker::{Case, Clock, Policy, Study, WORK_MAX};
 
 use super::{Shown, print};
 
@@ -69,7 +69,7 @@ pub(super) fn run(args: &ShrinkerArgs) -> Result<ExitCode, LabFault> {
         clock: if args.wall { Clock::Wall } else { Clock::Cpu },
     };
     let shown = Shown::new(true, false);
-    let report = lab::shrinker::run(&study, &shown)?;
+    let report = extant_lab::shrinker::run(&study, &shown)?;
     drop(shown);
     Ok(print(&report, &report, args.json))
 }

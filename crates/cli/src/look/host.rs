@@ -27,9 +27,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use base::Ino;
 use extant::walk::{Data, Loaded};
 use extant::{Attribute, Fault, FileSystem, FileType, Stat, Timestamp};
+use extant_base::Ino;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use device::mount_table::{self, MountEntry};
+use extant_device::mount_table::{self, MountEntry};
 
 /// What is looked for, at most: a message names some.
 const FOUND_MAX: usize = 3;

@@ -7,13 +7,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use device::Io;
-pub(super) use foreign::{Foreign, foreign};
-use fuse::mounting::is_plain_word;
-use volume::{
+use extant_device::Io;
+use extant_fuse::mounting::is_plain_word;
+use extant_volume::{
     Batching, BySuperblock, DataPath, DefaultOptions, ExtentPolicy, FlushDelay, FlushMode, FlushSettings,
     OnError, OrphanMode, WriteOptions,
 };
+pub(super) use foreign::{Foreign, foreign};
 
 use crate::look::backup;
 

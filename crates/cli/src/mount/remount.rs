@@ -19,8 +19,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clap::FromArgMatches;
-use device::mount_table::{MountEntry, mounted_at, mounts};
-use fuse::{MODE_ATTRIBUTE, Remount, RemountFault, remount};
+use extant_device::mount_table::{MountEntry, mounted_at, mounts};
+use extant_fuse::{MODE_ATTRIBUTE, Remount, RemountFault, remount};
 use rustix::process::PidfdFlags;
 
 use super::options::foreign;

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::exit as end_process;
 use std::sync::Arc;
 
-use device::Device;
-use device::mount_table::mounted_at;
-use fuse::{MountOptions, Mounted, Serve, Server, Threads, UnmountFault, unmount};
+use extant_device::Device;
+use extant_device::mount_table::mounted_at;
+use extant_fuse::{MountOptions, Mounted, Serve, Server, Threads, UnmountFault, unmount};
+use extant_volume::{DefaultOptions, OpenFault, OpenOptions, Volume, WriteOptions};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use volume::{DefaultOptions, OpenFault, OpenOptions, Volume, WriteOptions};
 
 use super::log::{Level, Log};
 use super::options::MountFlags;

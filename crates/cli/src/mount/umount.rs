@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use device::mount_table::{MountEntry, TYPE, mounted_at, mounts};
-use fuse::{SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE, UnmountFault, unmount};
+use extant_device::mount_table::{MountEntry, TYPE, mounted_at, mounts};
+use extant_fuse::{SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE, UnmountFault, unmount};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags};

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use testkit::{LoopMount, e2fsck_clean, is_root, scratch};
+use extant_testkit::{LoopMount, e2fsck_clean, is_root, scratch};
 
 use super::{Outcome, assert_has, extant, outcome, run};
 
@@ -68,7 +68,7 @@ impl Image {
 
     /// The number of the journal's next transaction.
     pub(crate) fn sequence(&self) -> u64 {
-        let field = testkit::dumpe2fs(&self.path).field("Journal sequence").to_owned();
+        let field = extant_testkit::dumpe2fs(&self.path).field("Journal sequence").to_owned();
         u64::from_str_radix(field.trim().trim_start_matches("0x"), 16).unwrap()
     }
 

@@ -12,8 +12,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use extant_testkit::{DiffOptions, LoopMount, Manifest, diff};
 use serde_json::Value;
-use testkit::{DiffOptions, LoopMount, Manifest, diff};
 
 /// Exit codes, as `extant --help` lists them.
 pub(crate) const USAGE: i32 = 2;
@@ -56,7 +56,7 @@ impl Outcome {
 
 /// The binary under test, with nothing in the environment that changes images.
 pub(crate) fn extant() -> Command {
-    let mut command = testkit::command(env!("CARGO_BIN_EXE_extant"));
+    let mut command = extant_testkit::command(env!("CARGO_BIN_EXE_extant"));
     command.env_remove("SOURCE_DATE_EPOCH").stdin(Stdio::null());
     command
 }
@@ -144,7 +144,7 @@ pub(crate) fn assert_has(text: &str, part: &str) {
 /// nothing.
 #[track_caller]
 pub(crate) fn assert_mounts_equal(image: &Path, source: &Manifest, options: &DiffOptions) {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         eprintln!("not root: {} is not mounted and compared", image.display());
         return;
     }
@@ -155,17 +155,17 @@ pub(crate) fn assert_mounts_equal(image: &Path, source: &Manifest, options: &Dif
 
 /// What `debugfs -R "stat PATH"` prints.
 pub(crate) fn debugfs_stat(image: &Path, path: &str) -> String {
-    testkit::debugfs(image, &format!("stat \"{path}\""))
+    extant_testkit::debugfs(image, &format!("stat \"{path}\""))
 }
 
 /// The content of a small file of an image.
 pub(crate) fn debugfs_cat(image: &Path, path: &str) -> String {
-    testkit::debugfs(image, &format!("cat \"{path}\""))
+    extant_testkit::debugfs(image, &format!("cat \"{path}\""))
 }
 
 /// The names in a directory of an image, sorted, without the dots.
 pub(crate) fn debugfs_names(image: &Path, path: &str) -> Vec<String> {
-    let listing = testkit::debugfs(image, &format!("ls -p \"{path}\""));
+    let listing = extant_testkit::debugfs(image, &format!("ls -p \"{path}\""));
     let names =
         listing.lines().filter_map(|line| line.split('/').nth(5)).filter(|name| !matches!(*name, "." | ".."));
     let mut names: Vec<String> = names.map(str::to_owned).collect();
@@ -175,7 +175,7 @@ pub(crate) fn debugfs_names(image: &Path, path: &str) -> Vec<String> {
 
 /// A field of `dumpe2fs -h`, by its label.
 pub(crate) fn superblock_field(image: &Path, label: &str) -> String {
-    testkit::dumpe2fs(image).field(label).to_owned()
+    extant_testkit::dumpe2fs(image).field(label).to_owned()
 }
 
 /// The second at which every entry of [`Tar`] was last changed by default: 2020-01-01.

@@ -49,9 +49,9 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if is_mounted(self.path()) {
-            let program = if testkit::is_root() { "umount" } else { "fusermount3" };
-            let args: &[&str] = if testkit::is_root() { &["-l"] } else { &["-u", "-z"] };
-            let _ = testkit::command(program).args(args).arg(self.path()).status();
+            let program = if extant_testkit::is_root() { "umount" } else { "fusermount3" };
+            let args: &[&str] = if extant_testkit::is_root() { &["-l"] } else { &["-u", "-z"] };
+            let _ = extant_testkit::command(program).args(args).arg(self.path()).status();
         }
     }
 }
@@ -109,7 +109,8 @@ pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 pub(crate) fn has_fuse() -> bool {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let helper = testkit::is_root() || testkit::command("fusermount3").arg("-V").output().is_ok();
+    let helper =
+        extant_testkit::is_root() || extant_testkit::command("fusermount3").arg("-V").output().is_ok();
     if opened.is_err() || !helper {
         println!("skipped: no /dev/fuse, or no fusermount3");
     }
@@ -117,24 +118,24 @@ pub(crate) fn has_fuse() -> bool {
 }
 
 pub(crate) fn has_fuse_and_root() -> bool {
-    if !testkit::is_root() {
+    if !extant_testkit::is_root() {
         println!("skipped: only root can compare with the kernel's mount");
     }
-    testkit::is_root() && has_fuse()
+    extant_testkit::is_root() && has_fuse()
 }
 
 /// An empty file system, made with these options of mke2fs, and the directory that it lies in.
 pub(crate) fn empty_image(options: &[&str]) -> (tempfile::TempDir, PathBuf) {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let image = dir.path().join("rw.img");
     let fixed = ["-q", "-F", "-t", "ext4", "-i", "8192", "-b", "4096"];
     let args = fixed.iter().chain(options).map(std::ffi::OsStr::new);
-    testkit::run("mke2fs", args.chain([image.as_os_str(), "128M".as_ref()]));
+    extant_testkit::run("mke2fs", args.chain([image.as_os_str(), "128M".as_ref()]));
     (dir, image)
 }
 
 pub(crate) fn shell(dir: &Path, script: &str) -> Child {
-    let mut command = testkit::command("bash");
+    let mut command = extant_testkit::command("bash");
     command.arg("-c").arg(script).current_dir(dir).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use testkit::trees::Random;
-use testkit::{LoopDevice, LoopMount, dumpe2fs, e2fsck_clean, is_root, scratch};
+use extant_testkit::trees::Random;
+use extant_testkit::{LoopDevice, LoopMount, dumpe2fs, e2fsck_clean, is_root, scratch};
 
 use crate::{extant_mkfs, make, output};
 
@@ -35,7 +35,8 @@ fn old_bytes_of_a_device_do_not_show_through() {
         make(disk.path(), &format!("-F -q {args}"));
         drop(disk);
         e2fsck_clean(&file);
-        let zeroed = |group: &testkit::GroupDump| group.flags.iter().any(|flag| flag == "ITABLE_ZEROED");
+        let zeroed =
+            |group: &extant_testkit::GroupDump| group.flags.iter().any(|flag| flag == "ITABLE_ZEROED");
         let dump = dumpe2fs(&file);
         if dump.features().iter().any(|name| ["metadata_csum", "uninit_bg"].contains(name)) {
             assert!(dump.groups.iter().all(|group| zeroed(group) != lazy), "{args}: {:?}", dump.groups);

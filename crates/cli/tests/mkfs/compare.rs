@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use extant_testkit::{Dumpe2fs, debugfs, dumpe2fs, parse_dumpe2fs, run};
 use rustix::fs::SeekFrom;
-use testkit::{Dumpe2fs, debugfs, dumpe2fs, parse_dumpe2fs, run};
 
 use crate::sets::{Expected, Region};
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use std::path::Path;
 
-use testkit::{LoopMount, e2fsck_clean, is_root, scratch};
+use extant_testkit::{LoopMount, e2fsck_clean, is_root, scratch};
 
 use crate::{MKE2FS_CONF, make, output};
 
@@ -36,7 +36,7 @@ fn mount(image: &Path, size: &str, args: &str) -> Option<LoopMount> {
     let dir = scratch();
     let (conf, other) = (dir.path().join("mke2fs.conf"), dir.path().join("other.img"));
     fs::write(&conf, MKE2FS_CONF).unwrap();
-    let mut mke2fs = testkit::command("mke2fs");
+    let mut mke2fs = extant_testkit::command("mke2fs");
     mke2fs.env("MKE2FS_CONFIG", &conf).args(["-q", "-F"]).args(args.split_whitespace()).arg(&other).arg(size);
     assert!(output(&mut mke2fs).status.success(), "{args}: mke2fs does not make it");
     assert!(LoopMount::new(&other, "rw").is_err(), "{args}: {error}");

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use testkit::scratch;
+use extant_testkit::scratch;
 
 use crate::make;
 
@@ -39,8 +39,8 @@ fn sixteen_tebibytes_take_moments_and_little_space() {
         assert!(written <= most << 20, "{args}: {written} bytes written");
         assert!(allocated <= written + (8 << 20), "{args}: {allocated} bytes allocated, {written} written");
         // e2fsck takes long for this size; what it would look at is the same as at 4 TiB, where it does look.
-        let header = testkit::run("dumpe2fs", [Path::new("-h"), &image]);
-        let header = testkit::parse_dumpe2fs(&String::from_utf8_lossy(&header.stdout));
+        let header = extant_testkit::run("dumpe2fs", [Path::new("-h"), &image]);
+        let header = extant_testkit::parse_dumpe2fs(&String::from_utf8_lossy(&header.stdout));
         assert_eq!(
             (header.number("Block count"), header.field("Filesystem state")),
             (4 << 30, "clean"),

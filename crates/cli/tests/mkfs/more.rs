@@ -1,6 +1,6 @@
 //! What extant makes of choices that mke2fs 1.47 refuses, drops or misreads: each a meant difference.
 
-use testkit::{Dumpe2fs, dumpe2fs, e2fsck_clean, scratch};
+use extant_testkit::{Dumpe2fs, dumpe2fs, e2fsck_clean, scratch};
 
 use crate::make;
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use testkit::scratch;
+use extant_testkit::scratch;
 
 use crate::{extant_mkfs, make, output};
 
@@ -77,13 +77,13 @@ fn an_existing_file_is_not_overwritten_without_force() {
         assert_eq!(fs::read(&image).unwrap(), b"years of work");
     }
     make(&image, "-F -s 64M -q");
-    testkit::e2fsck_clean(&image);
+    extant_testkit::e2fsck_clean(&image);
     // A file of zeros, as truncate makes it, holds no data: it needs no --force, and gives the size.
     fs::remove_file(&image).unwrap();
     fs::File::create(&image).unwrap().set_len(48 << 20).unwrap();
     make(&image, "-q");
-    testkit::e2fsck_clean(&image);
-    assert_eq!(testkit::dumpe2fs(&image).number("Block count"), 48 << 10);
+    extant_testkit::e2fsck_clean(&image);
+    assert_eq!(extant_testkit::dumpe2fs(&image).number("Block count"), 48 << 10);
 }
 
 #[test]

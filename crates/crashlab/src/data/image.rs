@@ -4,11 +4,11 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use base::Ino;
-use ondisk::Features;
-use ondisk::superblock::{self, Superblock};
-use simdisk::{Image, SimDisk};
-use volume::{Allocate, DataPath, New, OpenOptions, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_ondisk::Features;
+use extant_ondisk::superblock::{self, Superblock};
+use extant_simdisk::{Image, SimDisk};
+use extant_volume::{Allocate, DataPath, New, OpenOptions, Volume, WriteOptions};
 
 /// Kinds of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -184,7 +184,7 @@ pub fn data_image(kind: DataKind, space: Space) -> Image {
 }
 
 fn make(kind: DataKind, space: Space) -> Image {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
     let name = path.to_str().expect("scratch paths are text");
     let (log, size) = kind.mib(space);
@@ -196,7 +196,10 @@ fn make(kind: DataKind, space: Space) -> Image {
     if space == Space::Short {
         args.extend(["-m", "0"]);
     }
-    testkit::run("mke2fs", args.into_iter().chain(kind.options().iter().copied()).chain([name, &size]));
+    extant_testkit::run(
+        "mke2fs",
+        args.into_iter().chain(kind.options().iter().copied()).chain([name, &size]),
+    );
     let mut image = Image::from_bytes(&std::fs::read(&path).expect("just made"));
     let left = match space {
         Space::Plenty => None,
@@ -224,7 +227,7 @@ fn with_log_behind(image: &Image, block_bytes: u64, scratch: &Path) -> Image {
     let name = scratch.to_str().expect("scratch paths are text");
     let (block_size, log_size) = (block_bytes.to_string(), format!("{}K", LOG_BYTES >> 10));
     std::fs::remove_file(scratch).expect("it was written");
-    testkit::run("mke2fs", ["-q", "-F", "-O", "journal_dev", "-b", &block_size, name, &log_size]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-O", "journal_dev", "-b", &block_size, name, &log_size]);
     let mut log = std::fs::read(scratch).expect("just made");
     let mut bytes = [0; superblock::SIZE];
     image.read(superblock::OFFSET, &mut bytes);
@@ -266,7 +269,7 @@ fn fill(image: Image, kind: DataKind, left: u64) -> Image {
 
 /// What dumpe2fs calls free: it names clusters by their first block.
 fn free_blocks(path: &Path, cluster: u64) -> Vec<RangeInclusive<u64>> {
-    let output = testkit::command("dumpe2fs").arg(path).output().expect("dumpe2fs runs");
+    let output = extant_testkit::command("dumpe2fs").arg(path).output().expect("dumpe2fs runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let lists = text.lines().filter_map(|line| line.trim_start().strip_prefix("Free blocks: "));
     let number = |text: &str| -> u64 { text.trim().parse().expect("a block's number") };

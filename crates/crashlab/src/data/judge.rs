@@ -4,9 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use device::Device;
-use simdisk::SimDisk;
-use volume::{Fault, Refusal, SetAttr, Volume};
+use extant_device::Device;
+use extant_simdisk::SimDisk;
+use extant_volume::{Fault, Refusal, SetAttr, Volume};
 
 use super::Space;
 use super::run::{CLOCK, DataRun, name, opening, read, to_units};
@@ -184,7 +184,7 @@ impl DataRun {
     /// # Errors
     /// It is not, or the kernel does not mount it.
     pub fn judge_kernel(&self, image: &Path, event: u64) -> Result<(), String> {
-        let mount = testkit::LoopMount::new(image, "noatime").map_err(|error| error.to_string())?;
+        let mount = extant_testkit::LoopMount::new(image, "noatime").map_err(|error| error.to_string())?;
         let text = |error: std::io::Error| error.to_string();
         let path = |name: &[u8]| mount.path().join(String::from_utf8_lossy(name).as_ref());
         let clock = std::fs::metadata(path(CLOCK)).map_err(text)?.mtime() as usize;
@@ -209,11 +209,12 @@ fn text(fault: Fault) -> String {
 
 /// What the checker has to say against an image.
 fn check_says(device: &dyn Device) -> Result<(), String> {
-    let report = check::check(device, &check::Options::default()).map_err(|fault| fault.to_string())?;
+    let report =
+        extant_check::check(device, &extant_check::Options::default()).map_err(|fault| fault.to_string())?;
     if report.exit_code() == 0 {
         return Ok(());
     }
-    let first = report.findings.iter().find(|finding| finding.rule.severity != check::Severity::Note);
+    let first = report.findings.iter().find(|finding| finding.rule.severity != extant_check::Severity::Note);
     Err(format!("check: {} findings, first: {first:?}", report.findings.len()))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use volume::Allocate;
+use extant_volume::Allocate;
 
 use super::step::{NAMES, Step, UNIT};
 

@@ -1,6 +1,6 @@
 //! Mistakes planted on purpose: each must be found.
 
-use volume::Sabotage;
+use extant_volume::Sabotage;
 
 /// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

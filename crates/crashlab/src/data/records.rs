@@ -11,10 +11,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base::Ino;
-use fsmodel::Rng;
-use simdisk::{FlushCost, Recording, SimDisk};
-use volume::{FlushSettings, New, OpenOptions, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_fsmodel::Rng;
+use extant_simdisk::{FlushCost, Recording, SimDisk};
+use extant_volume::{FlushSettings, New, OpenOptions, Volume, WriteOptions};
 
 use super::DataKind;
 use super::model::{token, told};
@@ -147,6 +147,6 @@ fn write_record(volume: &Volume, ino: Ino, thread: usize, number: usize) -> Resu
     if written == bytes.len() { Ok(()) } else { Err(format!("{written} bytes of a record were written")) }
 }
 
-fn text(fault: volume::Fault) -> String {
+fn text(fault: extant_volume::Fault) -> String {
     fault.to_string()
 }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use volume::Allocate;
+use extant_volume::Allocate;
 
 use super::DataKind;
 use super::model::{token, told, units};

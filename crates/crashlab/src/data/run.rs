@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use base::Ino;
-use device::Device;
-use fsmodel::Rng;
-use ondisk::time::Timestamp;
-use simdisk::{Part, Recording, SimDisk};
-use volume::{
+use extant_base::Ino;
+use extant_device::Device;
+use extant_fsmodel::Rng;
+use extant_ondisk::time::Timestamp;
+use extant_simdisk::{Part, Recording, SimDisk};
+use extant_volume::{
     Fault, FlushMode, FlushSettings, New, OpenOptions, Refusal, Sabotage, SetAttr, Volume, WriteOptions,
 };
 
@@ -210,7 +210,11 @@ impl Subject {
             }
             Step::Rename(from, to) => {
                 self.inos[to] = self.inos[from].take();
-                volume.rename((Ino::ROOT, &name(from)), (Ino::ROOT, &name(to)), volume::Rename::Replace)?;
+                volume.rename(
+                    (Ino::ROOT, &name(from)),
+                    (Ino::ROOT, &name(to)),
+                    extant_volume::Rename::Replace,
+                )?;
             }
             Step::Fsync(_) => volume.fsync(ino)?,
             Step::Fdatasync(_) => volume.fdatasync(ino)?,

@@ -1,7 +1,7 @@
 //! Steps: what a run does to files.
 
-use fsmodel::Rng;
-use volume::Allocate;
+use extant_fsmodel::Rng;
+use extant_volume::Allocate;
 
 use super::model::Memory;
 use super::{DataKind, Space};

@@ -1,7 +1,7 @@
 //! The table: every operation, on files of every kind, after nothing and after what leaves something in
 //! memory.
 
-use volume::{Allocate, Rename, Seek};
+use extant_volume::{Allocate, Rename, Seek};
 
 use super::World;
 use super::step::Step;
@@ -171,8 +171,8 @@ fn on_names(world: World) -> Vec<(Vec<Step>, Step)> {
         Step::Chown("value", 70_001, 6),
         Step::Chown("long-link", 1, 1),
         Step::Times("d"),
-        Step::Flags("even", ondisk::inode::flags::NODUMP),
-        Step::Flags("empty", ondisk::inode::flags::SYNC),
+        Step::Flags("even", extant_ondisk::inode::flags::NODUMP),
+        Step::Flags("empty", extant_ondisk::inode::flags::SYNC),
         Step::SetXattr("attr", "user.shared", 500),
         Step::SetXattr("attr", "user.more", 100),
         Step::SetXattr("attr-inside", "user.short", 7),

@@ -33,7 +33,8 @@ pub(super) fn states_of<'s>(stages: &[&'s Picture], path: &[u8], shown: &Shown) 
 pub(super) fn may_be_left(step: &Step, path: &[u8], found: &Shown, states: [&Picture; 2]) -> bool {
     let Some(own) = step.file().filter(|own| own.as_bytes() == path) else { return false };
     let states: Vec<&Shown> = states.iter().filter_map(|picture| picture.get(own)).collect();
-    if let Step::Fallocate(_, volume::Allocate::Collapse | volume::Allocate::Insert, ..) = step {
+    if let Step::Fallocate(_, extant_volume::Allocate::Collapse | extant_volume::Allocate::Insert, ..) = step
+    {
         // Bytes that are on their way to another place.
         return states.iter().any(|state| state.attributes == found.attributes);
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::Ino;
-use ondisk::time::Timestamp;
-use volume::{Fault, FileType, Inode, Volume};
+use extant_base::Ino;
+use extant_ondisk::time::Timestamp;
+use extant_volume::{Fault, FileType, Inode, Volume};
 
 use super::step::names;
 
@@ -33,10 +33,10 @@ pub(super) struct Attributes {
 }
 
 /// Flags that follow from how a file is kept.
-const OF_MAPS: u32 = ondisk::inode::flags::EXTENTS
-    | ondisk::inode::flags::INLINE_DATA
-    | ondisk::inode::flags::INDEX
-    | ondisk::inode::flags::HUGE_FILE;
+const OF_MAPS: u32 = extant_ondisk::inode::flags::EXTENTS
+    | extant_ondisk::inode::flags::INLINE_DATA
+    | extant_ondisk::inode::flags::INDEX
+    | extant_ondisk::inode::flags::HUGE_FILE;
 
 /// All paths, and what is free.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

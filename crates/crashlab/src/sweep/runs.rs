@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::Ino;
-use simdisk::{EIO, Effect, Faulty, Image, Op, Rule, SimDisk};
-use volume::{Allocate, Fault, New, SetAttr, Volume};
+use extant_base::Ino;
+use extant_simdisk::{EIO, Effect, Faulty, Image, Op, Rule, SimDisk};
+use extant_volume::{Allocate, Fault, New, SetAttr, Volume};
 
 use super::law::{after_abort, is_one_of, may_be_left, states_of};
 use super::picture::{How, Picture, Shown, differences};
@@ -161,7 +161,7 @@ impl Sweep {
         let mut expected = None;
         for (which, failing) in Failing::all().iter().enumerate() {
             let number = at as u64 * 64 + which as u64;
-            let is_chosen = fsmodel::Rng::new(number ^ self.grid.seed << 32).one_in(self.grid.one_in);
+            let is_chosen = extant_fsmodel::Rng::new(number ^ self.grid.seed << 32).one_in(self.grid.one_in);
             if !is_chosen || self.grid.failing.is_some_and(|only| only != which) {
                 continue;
             }
@@ -202,7 +202,7 @@ impl Sweep {
         self.counts.lost += u64::from(done.is_lost);
         if done.is_sound && self.counts.runs.is_multiple_of(self.grid.e2fsck_one_in.max(1)) {
             self.counts.e2fsck += 1;
-            let scratch = testkit::scratch();
+            let scratch = extant_testkit::scratch();
             let path = scratch.path().join("image");
             let said = to_file(done.disk.inner(), &path).map_err(|error| error.to_string());
             if let Err(why) = said.and_then(|()| e2fsck_says(&path)) {
@@ -327,7 +327,7 @@ impl Run<'_> {
     /// The file that everything is about, while there is one.
     fn own(&self, volume: &Volume) -> Option<Ino> {
         let path = self.case.own();
-        volume.resolve(path.as_bytes(), volume::Follow::NotTheLast).ok().map(|inode| inode.ino())
+        volume.resolve(path.as_bytes(), extant_volume::Follow::NotTheLast).ok().map(|inode| inode.ino())
     }
 
     /// Memory shows what was there before, or what the operation says that it did.
@@ -501,7 +501,7 @@ impl Run<'_> {
     fn others(&self, volume: &Volume) -> Vec<Ino> {
         let paths = ["even", "hard", "pieces"];
         let found = paths.iter().filter_map(|path| {
-            volume.resolve(path.as_bytes(), volume::Follow::NotTheLast).ok().map(|inode| inode.ino())
+            volume.resolve(path.as_bytes(), extant_volume::Follow::NotTheLast).ok().map(|inode| inode.ino())
         });
         found.collect()
     }
@@ -533,13 +533,15 @@ impl Run<'_> {
 
     fn conclude(&self, volume: Volume, disk: &Disk) -> Result<(), String> {
         volume.close().map_err(|fault| format!("closing at last: {fault}"))?;
-        let options = check::Options { threads: std::num::NonZero::new(1), ..check::Options::default() };
-        let report = check::check(&**disk, &options).map_err(|fault| fault.to_string())?;
+        let options =
+            extant_check::Options { threads: std::num::NonZero::new(1), ..extant_check::Options::default() };
+        let report = extant_check::check(&**disk, &options).map_err(|fault| fault.to_string())?;
         if report.clean() {
             return Ok(());
         }
         let found: BTreeMap<_, _> = report.counts.iter().collect();
-        let first = report.findings.iter().find(|finding| finding.rule.severity != check::Severity::Note);
+        let first =
+            report.findings.iter().find(|finding| finding.rule.severity != extant_check::Severity::Note);
         Err(format!("check: {found:?}, first {first:?}"))
     }
 }

@@ -1,9 +1,9 @@
 //! Operations as values, and how each is called.
 
-use base::Ino;
-use fsmodel::{Acl, AclEntry, tag};
-use ondisk::time::Timestamp;
-use volume::{
+use extant_base::Ino;
+use extant_fsmodel::{Acl, AclEntry, tag};
+use extant_ondisk::time::Timestamp;
+use extant_volume::{
     Allocate, Cursor, Fault, FileType, Follow, New, Refusal, Rename, Seek, SetAttr, SetXattr, Volume,
 };
 
@@ -66,7 +66,7 @@ pub enum Step {
 
 /// The bytes that `seed` puts at a place.
 pub(super) fn pattern(seed: u32, pos: u64, len: u64) -> Vec<u8> {
-    fsmodel::data::bytes_of(seed, pos, len)
+    extant_fsmodel::data::bytes_of(seed, pos, len)
 }
 
 /// An ACL that needs more than the mode.
@@ -329,10 +329,10 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// A directory's names without "." and "..".
-pub(super) fn names(volume: &Volume, dir: &volume::Inode) -> Result<Vec<Vec<u8>>, Fault> {
+pub(super) fn names(volume: &Volume, dir: &extant_volume::Inode) -> Result<Vec<Vec<u8>>, Fault> {
     let mut names = Vec::new();
     let mut damage = None;
-    let mut keep = |entry: volume::DirEntry<'_>| {
+    let mut keep = |entry: extant_volume::DirEntry<'_>| {
         if !matches!(entry.name, b"." | b"..") {
             names.push(entry.name.to_vec());
         }

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use base::Ino;
-use simdisk::{Image, SimDisk};
-use volume::{Allocate, DataPath, New, OpenOptions, Refusal, SetXattr, Volume, WriteOptions};
+use extant_base::Ino;
+use extant_simdisk::{Image, SimDisk};
+use extant_volume::{Allocate, DataPath, New, OpenOptions, Refusal, SetXattr, Volume, WriteOptions};
 
 use super::step::{acl, pattern};
 
@@ -127,11 +127,11 @@ impl World {
     }
 
     fn make(self) -> Image {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         let name = path.to_str().expect("scratch paths are text");
         let args = ["-q", "-F", "-t", "ext4", "-I", "256"].iter().chain(self.features()).copied();
-        testkit::run("mke2fs", args.chain([name, self.size()]));
+        extant_testkit::run("mke2fs", args.chain([name, self.size()]));
         let disk =
             Arc::new(SimDisk::from_image(Image::from_bytes(&std::fs::read(&path).expect("just made"))));
         let volume = Volume::open(disk.clone(), &self.options()).expect("it is new");
@@ -181,7 +181,7 @@ impl Builder<'_> {
         }
         self.make(Ino::ROOT, "short-link", &New::symlink(b"even"));
         self.make(Ino::ROOT, "long-link", &New::symlink(&[b'l'; 200]));
-        self.make(Ino::ROOT, "fifo", &New { kind: volume::FileType::Fifo, ..New::file(0o600) });
+        self.make(Ino::ROOT, "fifo", &New { kind: extant_volume::FileType::Fifo, ..New::file(0o600) });
         for name in ["attr", "attr-too"] {
             let file = self.file(name, &[(0, 100)]);
             self.attribute(file, b"user.shared", &pattern(7, 0, 500));

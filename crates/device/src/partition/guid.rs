@@ -8,7 +8,7 @@ use std::fmt;
 /// A GUID as it stands on disk: its first three fields are little-endian.
 ///
 /// ```
-/// use device::partition::Guid;
+/// use extant_device::partition::Guid;
 /// let linux = Guid::from_text("0FC63DAF-8483-4772-8E79-3D69D8477DE4").unwrap();
 /// assert_eq!(linux.0[..4], [0xaf, 0x3d, 0xc6, 0x0f]);
 /// assert_eq!(linux.type_name(), Some("Linux filesystem"));

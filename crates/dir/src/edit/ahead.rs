@@ -16,8 +16,8 @@
 //! was found on the way (hashes, and leaves as long as no other names belong there) is remembered for the
 //! operations, which ask in the same order.
 
-use base::Lblk;
-use ondisk::hash::NameHash;
+use extant_base::Lblk;
+use extant_ondisk::hash::NameHash;
 
 use super::nodes::Node;
 use super::way::{Path, Way};

@@ -14,10 +14,10 @@
 
 use std::fmt;
 
-use base::Lblk;
-use ondisk::dirent::edit::Hole;
-use ondisk::hash::NameHash;
-use ondisk::htree::DxEntry;
+use extant_base::Lblk;
+use extant_ondisk::dirent::edit::Hole;
+use extant_ondisk::hash::NameHash;
+use extant_ondisk::htree::DxEntry;
 
 use super::ahead::{Expected, Told};
 use super::filters::{Filters, Key};
@@ -263,7 +263,7 @@ impl DirCache {
                 return &mut self.spare;
             }
             let more = at + 1 - self.slots.len();
-            buffer::make_room(&mut self.slots, more);
+            extant_buffer::make_room(&mut self.slots, more);
             self.slots.resize(at + 1, Slot::default());
         }
         &mut self.slots[at]
@@ -287,7 +287,7 @@ impl DirCache {
 
     /// Prefetches the data of a leaf's number.
     pub(super) fn ask_for(&self, lblk: Lblk) {
-        self.slots.get(lblk.0 as usize).into_iter().for_each(buffer::ask_for_start);
+        self.slots.get(lblk.0 as usize).into_iter().for_each(extant_buffer::ask_for_start);
     }
 
     /// And for the part of its filter, if it has one, that says whether it has names with these hashes.
@@ -300,7 +300,7 @@ impl DirCache {
     pub(super) fn ask_for_notes(&self, lblk: Lblk) -> Option<(&Location, Ahead)> {
         let slot = self.slots.get(lblk.0 as usize)?;
         let notes = slot.notes.checked_sub(2).and_then(|place| self.notes.get(place as usize));
-        notes.into_iter().for_each(buffer::ask_for_start);
+        notes.into_iter().for_each(extant_buffer::ask_for_start);
         let is_known = slot.room.live != 0 && (notes.is_some() || slot.has_filter);
         let what = match notes {
             Some(_) => Ahead::Bytes(usize::from(slot.room.hole_at) * 4),

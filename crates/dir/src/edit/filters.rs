@@ -14,8 +14,8 @@
 //! Invariant: in a leaf that [`super::cache::DirCache`] says to have a filter, the bits of all names are set.
 //! Names that are taken out leave theirs, until all are set anew.
 
-use base::Lblk;
-use ondisk::hash::NameHash;
+use extant_base::Lblk;
+use extant_ondisk::hash::NameHash;
 
 /// Bits that are set for a name.
 const BITS: usize = 4;
@@ -131,7 +131,7 @@ impl Filters {
         let lines = &mut self.chunks[chunk];
         if lines.is_empty() {
             let len = CHUNK_BYTES / size_of::<Line>();
-            buffer::make_room(lines, len);
+            extant_buffer::make_room(lines, len);
             lines.resize(len, Line::default());
             self.held_bytes += CHUNK_BYTES;
         }
@@ -162,7 +162,7 @@ impl Filters {
     /// Prefetches what [`may_hold`](Self::may_hold) reads.
     pub(super) fn ask_for(&self, leaf: Lblk, key: Key) {
         if let Some(lines) = self.leaf(leaf) {
-            buffer::ask_for_start(&lines[Spread::of(key).line(lines.len())]);
+            extant_buffer::ask_for_start(&lines[Spread::of(key).line(lines.len())]);
         }
     }
 

@@ -1,12 +1,12 @@
 //! Indexed directories: the way to a leaf, inserts, splits, growth of the index.
 
-use base::{Ino, Lblk, Malformed};
-use buffer::ReadFault;
-use ondisk::dirent::edit::{Found, Hole};
-use ondisk::dirent::{DirFormat, min_rec_len};
-use ondisk::filetype::FileType;
-use ondisk::hash::{HashVersion, NameHash};
-use ondisk::htree::{DxEntries, DxEntry, DxKind};
+use extant_base::{Ino, Lblk, Malformed};
+use extant_buffer::ReadFault;
+use extant_ondisk::dirent::edit::{Found, Hole};
+use extant_ondisk::dirent::{DirFormat, min_rec_len};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::hash::{HashVersion, NameHash};
+use extant_ondisk::htree::{DxEntries, DxEntry, DxKind};
 
 use super::ahead::Expected;
 use super::cache::Deserved;
@@ -116,7 +116,7 @@ impl Editor<'_> {
             path.go_on(node, hash);
             if path.is_circle() {
                 let fact = Malformed::new("index block", "child is not an ancestor", path.leaf().0);
-                return Err(self.dir().placed(ReadFault::corrupt(base::Place::default(), fact), lblk));
+                return Err(self.dir().placed(ReadFault::corrupt(extant_base::Place::default(), fact), lblk));
             }
         }
         Ok(path)
@@ -266,7 +266,7 @@ impl Editor<'_> {
         }
         let mut may_hold = true;
         self.look_leaf(lblk, &mut |bytes| {
-            buffer::ask_for(bytes);
+            extant_buffer::ask_for(bytes);
             may_hold = DirFormat::may_hold(bytes, name);
         })?;
         if !may_hold {

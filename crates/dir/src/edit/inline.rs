@@ -1,18 +1,18 @@
 //! Changing a directory that lives inside its inode: two short runs of entries, and the parent's number
 //! before them.
 //!
-//! The caller brings the bytes of both runs ([`ondisk::inline_data`] says where they are) and writes them
+//! The caller brings the bytes of both runs ([`extant_ondisk::inline_data`] says where they are) and writes them
 //! back. When there is no room it makes the second run longer (the rest becomes room at its end:
 //! [`InlineEditor::stretch`]) or moves the directory into a block ([`InlineEditor::to_block`]) and inserts
 //! there.
 
-use base::{Ino, Malformed, Place};
-use buffer::ReadFault;
-use ondisk::dirent::DirFormat;
-use ondisk::dirent::edit::Found;
-use ondisk::dirent::{encode_rec_len, min_rec_len};
-use ondisk::filetype::FileType;
-use ondisk::inline_data::DIR_IN_BLOCK;
+use extant_base::{Ino, Malformed, Place};
+use extant_buffer::ReadFault;
+use extant_ondisk::dirent::DirFormat;
+use extant_ondisk::dirent::edit::Found;
+use extant_ondisk::dirent::{encode_rec_len, min_rec_len};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inline_data::DIR_IN_BLOCK;
 
 use super::{EditFault, NoSpace, Target, first_block, is_dots, is_name};
 

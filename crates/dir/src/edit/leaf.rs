@@ -1,8 +1,8 @@
 //! One block of entries, during a change.
 
-use base::Malformed;
-use ondisk::dirent::{DirFormat, min_rec_len};
-use ondisk::hash::NameHash;
+use extant_base::Malformed;
+use extant_ondisk::dirent::{DirFormat, min_rec_len};
+use extant_ondisk::hash::NameHash;
 
 use super::filters::Key;
 use crate::order::Hasher;

@@ -1,13 +1,13 @@
 //! Directories without an index: blocks of entries, one after the other. A full one of a single block gets an
 //! index where the file system has any.
 
-use base::{Ino, Lblk};
-use ondisk::Features;
-use ondisk::dirent::edit::Found;
-use ondisk::dirent::min_rec_len;
-use ondisk::filetype::FileType;
-use ondisk::hash::HashVersion;
-use ondisk::htree::{DxEntry, RootInfo};
+use extant_base::{Ino, Lblk};
+use extant_ondisk::Features;
+use extant_ondisk::dirent::edit::Found;
+use extant_ondisk::dirent::min_rec_len;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::hash::HashVersion;
+use extant_ondisk::htree::{DxEntry, RootInfo};
 
 use super::{EditFault, Editor, leaf};
 use crate::lookup::Ahead;

@@ -15,8 +15,8 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use base::Lblk;
-use ondisk::htree::DxEntry;
+use extant_base::Lblk;
+use extant_ondisk::htree::DxEntry;
 
 /// Keys that a search first skips near its guess.
 const NEAR: usize = 8;
@@ -69,7 +69,7 @@ impl<'a> Node<'a> {
     pub(super) fn ask_for(self, hash: u32, low: u32, high: u32) {
         let guess = self.guess(hash, low, high);
         for near in [guess.saturating_sub(NEAR), guess, (guess + NEAR).min(self.len() - 1)] {
-            self.0.get(near).into_iter().for_each(buffer::ask_for_start);
+            self.0.get(near).into_iter().for_each(extant_buffer::ask_for_start);
         }
     }
 
@@ -253,7 +253,7 @@ impl Nodes {
             let mut chunk = Vec::new();
             // A directory that has one chunk may have few nodes in it.
             if !self.chunks.is_empty() {
-                buffer::make_room(&mut chunk, per_chunk * self.room);
+                extant_buffer::make_room(&mut chunk, per_chunk * self.room);
             }
             self.chunks.push(chunk);
         }
@@ -263,7 +263,7 @@ impl Nodes {
             // Twice as much, but not more than a chunk.
             let more = last.len().clamp(room, (per_chunk * room - last.len()).max(room));
             let mut larger = Vec::new();
-            buffer::make_room(&mut larger, last.len() + more);
+            extant_buffer::make_room(&mut larger, last.len() + more);
             larger.append(last);
             *last = larger;
         }

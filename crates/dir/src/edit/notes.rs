@@ -15,7 +15,7 @@
 //!    is never taken off, but when all is noted anew.
 //! 2. At least one bucket in ten has room: what has no more is made larger.
 
-use ondisk::dirent::edit::Hole;
+use extant_ondisk::dirent::edit::Hole;
 
 use super::leaf::Mapped;
 
@@ -141,7 +141,7 @@ impl Notes {
     /// Prefetches what [`look`](Self::look) reads.
     pub(super) fn ask_for(&self, hash: u32) {
         if !self.buckets.is_empty() {
-            buffer::ask_for_start(&self.buckets[self.bucket(hash)]);
+            extant_buffer::ask_for_start(&self.buckets[self.bucket(hash)]);
         }
     }
 

@@ -6,11 +6,11 @@
 //!   [.. 3 | 7 ..]  [.. 9 ..]   ->   [.. 7 ..]  [.. 3 ..]      and block 9 is popped
 //! ```
 
-use base::{Ino, Lblk};
-use buffer::ReadFault;
-use ondisk::dirent::edit::Found;
-use ondisk::dirent::min_rec_len;
-use ondisk::htree::{DxEntry, DxKind};
+use extant_base::{Ino, Lblk};
+use extant_buffer::ReadFault;
+use extant_ondisk::dirent::edit::Found;
+use extant_ondisk::dirent::min_rec_len;
+use extant_ondisk::htree::{DxEntry, DxKind};
 
 use super::way::{Path, Step};
 use super::{EditFault, Editor, first_block};

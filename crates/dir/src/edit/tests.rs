@@ -7,8 +7,8 @@ mod toy;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use base::BlockSize;
-use ondisk::hash::HashVersion;
+use extant_base::BlockSize;
+use extant_ondisk::hash::HashVersion;
 use proptest::prelude::*;
 
 use self::toy::{INO, Like, Model, PARENT, Toy, judge, listed};

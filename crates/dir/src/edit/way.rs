@@ -5,8 +5,8 @@
 //! way:                                        leaf 77      otherwise; and whether names of a hash continue after it
 //! ```
 
-use base::Lblk;
-use ondisk::htree::DxEntry;
+use extant_base::Lblk;
+use extant_ondisk::htree::DxEntry;
 
 use super::nodes::Node;
 

@@ -21,9 +21,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use base::Ino;
-use ondisk::inode::flags;
-use volume::{Attribute, Fault, FileType, InodeRef, Stat};
+use extant_base::Ino;
+use extant_ondisk::inode::flags;
+use extant_volume::{Attribute, Fault, FileType, InodeRef, Stat};
 
 use super::{Entries, Entry, WalkFault};
 use crate::FileSystem;
@@ -334,7 +334,7 @@ impl Loader {
             return None;
         }
         let mut first = None;
-        let mut take_first = |extent: volume::Extent| {
+        let mut take_first = |extent: extant_volume::Extent| {
             let is_new = first.is_none();
             first = first.or(Some(extent));
             is_new.then_some(())

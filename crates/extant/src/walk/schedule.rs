@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use base::Ino;
-use volume::{Cursor, Fault, FileType, InodeRef, Volume};
+use extant_base::Ino;
+use extant_volume::{Cursor, Fault, FileType, InodeRef, Volume};
 
 use super::{Enter, Order, PATH_MAX, joined};
 use crate::list::{self, Name};

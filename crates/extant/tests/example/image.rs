@@ -20,22 +20,22 @@ pub fn example_image() -> (tempfile::TempDir, std::path::PathBuf) {
 /// An image of a directory.
 pub fn build_image(tree: &std::path::Path, target: &std::path::Path) {
     struct Quiet;
-    impl image::write::Meter for Quiet {
+    impl extant_image::write::Meter for Quiet {
         fn wrote(&self, _: u64, _: u64) {}
     }
-    impl image::build::Observer for Quiet {
+    impl extant_image::build::Observer for Quiet {
         fn step(&self, _: &'static str) {}
         fn read(&self, _: u64) {}
         fn writing(&self, _: u64, _: u64) {}
     }
-    let options = image::build::BuildOptions {
-        size: image::solve::SizeChoice::Smallest { headroom_percent: 20.0, more_bytes: 0 },
+    let options = extant_image::build::BuildOptions {
+        size: extant_image::solve::SizeChoice::Smallest { headroom_percent: 20.0, more_bytes: 0 },
         time: Some(1_700_000_000),
         replace: true,
         sync: false,
         ..Default::default()
     };
-    let sources = vec![image::build::Source::Dir(tree.to_owned())];
+    let sources = vec![extant_image::build::Source::Dir(tree.to_owned())];
     let cancel = std::sync::atomic::AtomicBool::new(false);
-    image::build::build(&options, sources, image::build::Target::File(target), &Quiet, &cancel).unwrap();
+    extant_image::build::build(&options, sources, extant_image::build::Target::File(target), &Quiet, &cancel).unwrap();
 }

@@ -5,10 +5,10 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use base::Ino;
+use extant_base::Ino;
+use extant_ondisk::inode::flags;
+use extant_volume::{New, Rename, SetXattr, Shutdown, Stat};
 use fuser::{Generation, INodeNo, RenameFlags, ReplyEmpty, ReplyEntry, Request};
-use ondisk::inode::flags;
-use volume::{New, Rename, SetXattr, Shutdown, Stat};
 
 use super::{REMEMBER, Transport, convert, privileges};
 use crate::attributes::{self, Ioctl};

@@ -8,10 +8,10 @@
 //!
 //! Source: fallocate(2), copy_file_range(2).
 
-use base::Ino;
+use extant_base::Ino;
+use extant_volume::{Allocate, Permit};
 use fuser::{FileHandle, OpenFlags};
 use rustix::fs::OFlags;
-use volume::{Allocate, Permit};
 
 use super::Transport;
 use crate::{Errno, Serve};

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use base::Ino;
+use extant_base::Ino;
+use extant_ondisk::time::Timestamp;
+use extant_volume::{FileType, Stat, TimesFrom};
 use fuser::{FileAttr, INodeNo, OpenAccMode, OpenFlags, TimeOrNow};
-use ondisk::time::Timestamp;
 use rustix::fs::OFlags;
-use volume::{FileType, Stat, TimesFrom};
 
 use crate::{Access, Errno};
 

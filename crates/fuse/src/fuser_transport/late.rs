@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::Ino;
+use extant_base::Ino;
+use extant_volume::{FileType, Seek, Stat};
 use fuser::{FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyLseek};
-use volume::{FileType, Seek, Stat};
 
 use super::{REMEMBER, Transport, content, convert};
 use crate::{Access, Errno, Opened, Serve};

@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use base::Ino;
+use extant_base::Ino;
 
 /// Parts that are locked apart, since every answer with an inode in it comes by.
 const SHARDS: usize = 16;

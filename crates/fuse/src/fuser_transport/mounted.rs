@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use device::mount_table::mounted_at;
+use extant_device::mount_table::mounted_at;
 
 use super::{Transport, spliced};
 use crate::Serve;

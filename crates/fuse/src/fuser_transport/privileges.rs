@@ -8,9 +8,9 @@
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_HANDLE_KILLPRIV_V2), linux/capability.h;
 //! proc_pid_status(5).
 
-use base::Ino;
+use extant_base::Ino;
+use extant_volume::{FileType, SetAttr, Stat, unprivileged};
 use fuser::{INodeNo, Request};
-use volume::{FileType, SetAttr, Stat, unprivileged};
 
 use super::Transport;
 use crate::{Errno, Serve};
@@ -139,7 +139,7 @@ mod tests {
         assert!(!keeps("") && !keeps(&status("x")));
         let groups = "Gid:\t5\t5\t5\t5\nGroups:\t4 24 1000 \n";
         assert!(has_group(groups, 24) && !has_group(groups, 2) && !has_group(groups, 5) && !has_group("", 0));
-        assert_eq!(may_keep_set_id(std::process::id()), testkit::is_root());
+        assert_eq!(may_keep_set_id(std::process::id()), extant_testkit::is_root());
         assert!(!may_keep_set_id(0));
     }
 

@@ -6,8 +6,8 @@
 //!
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_WRITE_CACHE), linux/capability.h; proc_pid_status(5).
 
+use extant_volume::Acting;
 use fuser::Request;
-use volume::Acting;
 
 use super::{Transport, privileges};
 use crate::{Errno, Serve};

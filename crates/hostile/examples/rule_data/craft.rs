@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use base::Ino;
-use device::{Device, MemDevice};
-use hostile::Mutator;
-use ondisk::orphan_file;
-use ondisk::{Features, Superblock, superblock};
-use volume::{OpenOptions, Volume};
+use extant_base::Ino;
+use extant_device::{Device, MemDevice};
+use extant_hostile::Mutator;
+use extant_ondisk::orphan_file;
+use extant_ondisk::{Features, Superblock, superblock};
+use extant_volume::{OpenOptions, Volume};
 
 /// Damaged copies of an image.
 pub(crate) fn all(name: &str, mutator: &Mutator) -> Vec<Vec<u8>> {
@@ -57,7 +57,7 @@ fn with_orphan(mutator: &Mutator, present: bool, ino: u32) -> Vec<u8> {
     let block = &mut bytes[place as usize..place as usize + bs.len()];
     block[..4].copy_from_slice(&ino.to_le_bytes());
     let seed = orphan_file::inode_seed(sb.fs_seed(), file.ino(), file.fields().generation);
-    orphan_file::seal(seed, base::Pblk(place / bs.bytes()), block);
+    orphan_file::seal(seed, extant_base::Pblk(place / bs.bytes()), block);
     bytes
 }
 
@@ -66,23 +66,23 @@ fn with_name_twice(mutator: &Mutator) -> Vec<u8> {
     let mut bytes = mutator.sound().to_vec();
     let name = b"name-060-";
     let leaf = mutator.regions().iter().find(|region| {
-        let is_leaf = matches!(region.sealed, hostile::Sealed::DirLeaf(_));
+        let is_leaf = matches!(region.sealed, extant_hostile::Sealed::DirLeaf(_));
         is_leaf && bytes[region.offset..region.offset + region.len].windows(9).any(|window| window == name)
     });
     let leaf = *leaf.expect("a leaf holds the name");
     let block = &mut bytes[leaf.offset..leaf.offset + leaf.len];
     let at = block.windows(9).position(|window| window == name).expect("the name");
     block[at..at + 9].copy_from_slice(b"name-000-");
-    hostile::seal(&mut bytes, mutator.superblock(), &leaf);
+    extant_hostile::seal(&mut bytes, mutator.superblock(), &leaf);
     bytes
 }
 
 fn by_debugfs(mutator: &Mutator, requests: &[&str]) -> Vec<u8> {
-    let dir = testkit::scratch();
+    let dir = extant_testkit::scratch();
     let path = dir.path().join("image");
     std::fs::write(&path, mutator.sound()).expect("the image is written");
     for request in requests {
-        let ran = testkit::command("debugfs").args(["-w", "-R", request]).arg(&path).output();
+        let ran = extant_testkit::command("debugfs").args(["-w", "-R", request]).arg(&path).output();
         assert!(ran.expect("debugfs").status.success(), "{request}");
     }
     std::fs::read(&path).expect("the image")

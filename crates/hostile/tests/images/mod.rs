@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
-use hostile::Mutator;
-use testkit::{command, scratch};
+use extant_hostile::Mutator;
+use extant_testkit::{command, scratch};
 
 /// Name, and mke2fs's arguments.
 const IMAGES: &[(&str, &[&str])] = &[

@@ -1,11 +1,11 @@
 //! From nodes of the tree to inodes, and the counts of the superblock.
 
-use base::{Ino, Pblk};
-use ondisk::Features;
-use ondisk::extent::Extent;
-use ondisk::filetype::FileType;
-use ondisk::inode::{Inode, device_block, flags, inode_seed};
-use ondisk::time::Timestamp;
+use extant_base::{Ino, Pblk};
+use extant_ondisk::Features;
+use extant_ondisk::extent::Extent;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{Inode, device_block, flags, inode_seed};
+use extant_ondisk::time::Timestamp;
 
 use super::{COMPLEX, LINKS_MAX, NO_BLOCK, Plan, reachable};
 use crate::source::entry::Time;

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use base::{Group, Ino, Pblk};
-use ondisk::inode::{Inode, flags, inode_seed};
-use ondisk::mmp::Mmp;
-use ondisk::quota::{QuotaEntry, QuotaFile, QuotaKind};
-use ondisk::time::Timestamp;
-use ondisk::{Features, orphan_file};
+use extant_base::{Group, Ino, Pblk};
+use extant_ondisk::inode::{Inode, flags, inode_seed};
+use extant_ondisk::mmp::Mmp;
+use extant_ondisk::quota::{QuotaEntry, QuotaFile, QuotaKind};
+use extant_ondisk::time::Timestamp;
+use extant_ondisk::{Features, orphan_file};
 
 use super::{Cursor, Input, Plan, PlanFault, Style, reachable};
 use crate::mapping::{FileMap, Mapper};
@@ -45,16 +45,18 @@ fn journal_len(
     // A journal does not grow with its file system.
     let blocks = blocks.max(input.options.grow_to_bytes.unwrap_or(0) / bs);
     let fast_commit = if features.has_compat(Features::FAST_COMMIT) {
-        jbd2_format::default_fast_commit_blocks(blocks).unwrap_or(0)
+        extant_jbd2_format::default_fast_commit_blocks(blocks).unwrap_or(0)
     } else {
         0
     };
     match input.options.journal_size {
-        JournalSize::Auto => Ok(jbd2_format::default_journal_blocks(blocks).map(|len| (len, fast_commit))),
+        JournalSize::Auto => {
+            Ok(extant_jbd2_format::default_journal_blocks(blocks).map(|len| (len, fast_commit)))
+        }
         JournalSize::MiB(mib) => {
             let len = (u64::from(mib) << 20) / bs;
-            let range =
-                u64::from(jbd2_format::MIN_JOURNAL_BLOCKS)..=u64::from(jbd2_format::MAX_JOURNAL_BLOCKS);
+            let range = u64::from(extant_jbd2_format::MIN_JOURNAL_BLOCKS)
+                ..=u64::from(extant_jbd2_format::MAX_JOURNAL_BLOCKS);
             if !range.contains(&len) {
                 return Err(PlanFault::Choice(format!(
                     "a journal of {mib} MiB is {len} blocks; it must have {} to {}",
@@ -240,12 +242,12 @@ impl Plan<'_> {
         };
         let size = total * bs.bytes();
         let (inode, numbers, runs) = self.special_file(Ino::JOURNAL, size, from, input.time)?;
-        let mut journal = jbd2_format::Superblock::fresh(bs, len, self.superblock.uuid);
+        let mut journal = extant_jbd2_format::Superblock::fresh(bs, len, self.superblock.uuid);
         if fast_commit > 0 {
             journal = journal.with_fast_commit_area(fast_commit);
         }
         let mut first = vec![0; bs.len()];
-        first[..jbd2_format::Superblock::LEN].copy_from_slice(&journal.encode());
+        first[..extant_jbd2_format::Superblock::LEN].copy_from_slice(&journal.encode());
         self.blocks.push((Pblk(numbers[0]), first));
         self.zero_runs.extend(runs.iter().map(|run| {
             let skip = u64::from(run.start == numbers[0]);
@@ -449,11 +451,13 @@ impl Plan<'_> {
     fn blocks_of_special(&self, inode: &Inode) -> Vec<u64> {
         let mut numbers = Vec::new();
         if self.mapper.extents {
-            let mut walker = ondisk::extent::Walker::new(&inode.block, None);
+            let mut walker = extant_ondisk::extent::Walker::new(&inode.block, None);
             loop {
                 match walker.step() {
-                    ondisk::extent::Step::Extent(e) => numbers.extend(e.start..e.start + u64::from(e.len)),
-                    ondisk::extent::Step::NeedBlock(wanted) => {
+                    extant_ondisk::extent::Step::Extent(e) => {
+                        numbers.extend(e.start..e.start + u64::from(e.len))
+                    }
+                    extant_ondisk::extent::Step::NeedBlock(wanted) => {
                         let found = self.blocks.iter().find(|(place, _)| *place == wanted);
                         walker.supply(found.map(|(_, bytes)| bytes.as_slice()));
                     }
@@ -462,14 +466,17 @@ impl Plan<'_> {
             }
         }
         for lblk in 0..self.geometry().block_size.blocks_for(inode.size) {
-            let mut step =
-                ondisk::indirect::lookup(&inode.block, self.geometry().block_size, base::Lblk(lblk as u32));
-            while let ondisk::indirect::Step::NeedBlock { block, then } = step {
+            let mut step = extant_ondisk::indirect::lookup(
+                &inode.block,
+                self.geometry().block_size,
+                extant_base::Lblk(lblk as u32),
+            );
+            while let extant_ondisk::indirect::Step::NeedBlock { block, then } = step {
                 let found = self.blocks.iter().find(|(place, _)| *place == block);
                 let bytes = found.map(|(_, bytes)| bytes.as_slice()).unwrap_or_default();
                 step = then.resume(bytes).expect("made by this plan");
             }
-            if let ondisk::indirect::Step::Mapped { pblk, .. } = step {
+            if let extant_ondisk::indirect::Step::Mapped { pblk, .. } = step {
                 numbers.push(pblk.0);
             }
         }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use ondisk::filetype::FileType;
+use extant_ondisk::filetype::FileType;
 use rustix::fs::{
     Access, AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Statx, StatxFlags, StatxTimestamp,
     llistxattr,
@@ -617,7 +617,7 @@ fn read_xattrs(
     let mut xattrs = Vec::new();
     let wanted = |name: &&[u8]| !name.is_empty() && !choice.leaves_out(name);
     for name in names.split(|&b| b == 0).filter(wanted) {
-        if ondisk::xattr::split_name(name).is_none() {
+        if extant_ondisk::xattr::split_name(name).is_none() {
             let attribute = ShownPath(name).to_string();
             report.warnings.push(format!(
                 "{}: attribute {attribute} is left out: ext4 has no place for it",

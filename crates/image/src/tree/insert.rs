@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ondisk::filetype::FileType;
+use extant_ondisk::filetype::FileType;
 
 use super::{Dir, ExtraTimes, NONE, Node, PayloadRecord, ROOT, Record, Tree, hash_name};
 use crate::source::entry::{Entry, Kind, Metadata, Xattr};

@@ -4,7 +4,7 @@
 //! else by name), and inodes are numbered in that order, so that `find`, `tar` and `cp` over the image read
 //! inode tables and data from front to back.
 
-use ondisk::hash::{HashVersion, dirhash};
+use extant_ondisk::hash::{HashVersion, dirhash};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::{NONE, ROOT, Tree};
@@ -81,8 +81,8 @@ impl Tree {
         out.extend_from_slice(&node.mtime_nanos.to_le_bytes());
         out.extend_from_slice(&set_digests[node.xattrs as usize].to_le_bytes());
         match node.file_type() {
-            ondisk::filetype::FileType::Directory => {}
-            ondisk::filetype::FileType::Symlink => out.extend_from_slice(self.symlink_target(node)),
+            extant_ondisk::filetype::FileType::Directory => {}
+            extant_ondisk::filetype::FileType::Symlink => out.extend_from_slice(self.symlink_target(node)),
             _ => out.extend_from_slice(&node.size.to_le_bytes()),
         }
         if node.times != NONE {

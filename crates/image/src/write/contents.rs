@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use device::DeviceFault;
-use ondisk::extent::Extent;
-use ondisk::filetype::FileType;
+use extant_device::DeviceFault;
+use extant_ondisk::extent::Extent;
+use extant_ondisk::filetype::FileType;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 

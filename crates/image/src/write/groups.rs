@@ -1,10 +1,10 @@
 //! The last writes: bitmaps, group descriptors, and the superblock that makes it all a file system.
 
-use base::Group;
-use device::DeviceFault;
-use ondisk::bitmap::{GroupBitmap, block_bitmap_checksum, inode_bitmap_checksum};
-use ondisk::group_desc::{BLOCK_UNINIT, ChecksumRule, GroupDesc, INODE_UNINIT, INODE_ZEROED};
-use ondisk::{Features, superblock};
+use extant_base::Group;
+use extant_device::DeviceFault;
+use extant_ondisk::bitmap::{GroupBitmap, block_bitmap_checksum, inode_bitmap_checksum};
+use extant_ondisk::group_desc::{BLOCK_UNINIT, ChecksumRule, GroupDesc, INODE_UNINIT, INODE_ZEROED};
+use extant_ondisk::{Features, superblock};
 
 use super::{Batch, Writer};
 

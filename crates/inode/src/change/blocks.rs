@@ -11,10 +11,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{Lblk, Pblk};
-use mapping::{EditFault, Holds, Mapped};
-use ondisk::extent::Extent;
-use space::{Alloc, Flags, Request};
+use extant_alloc::{Alloc, Flags, Request};
+use extant_base::{Lblk, Pblk};
+use extant_mapping::{EditFault, Holds, Mapped};
+use extant_ondisk::extent::Extent;
 
 use super::{Change, EXTENTS_PER_STEP, REVOKED_PER_EXTENT, Space, edit_fault};
 use crate::clusters::Gone;
@@ -26,7 +26,7 @@ use crate::{Fault, FileData, Shared};
 pub struct Want {
     /// Allocated, and read as zeros until they are written.
     pub unwritten: bool,
-    /// They were promised: see [`space::Alloc::claim`].
+    /// They were promised: see [`extant_alloc::Alloc::claim`].
     pub promised: bool,
 }
 
@@ -77,7 +77,7 @@ impl Change<'_> {
             }
         };
         let holds = if want.unwritten { Holds::Unwritten(start) } else { Holds::Written(start) };
-        let editor = mapping::Editor { buffers: &shared.buffers, edit: self.edit, space: &space };
+        let editor = extant_mapping::Editor { buffers: &shared.buffers, edit: self.edit, space: &space };
         let inserted = map.insert(&editor, Mapped { lblk, len, holds });
         values.set_map(&map);
         let done = match (&inserted, taken) {
@@ -101,7 +101,7 @@ impl Change<'_> {
     }
 
     /// The first block of the cluster that `lblk` has already, by another block in it.
-    fn cluster_of(&self, map: &mapping::FileMap, lblk: Lblk) -> Result<Option<Pblk>, EditFault> {
+    fn cluster_of(&self, map: &extant_mapping::FileMap, lblk: Lblk) -> Result<Option<Pblk>, EditFault> {
         let ratio = self.shared().geometry.cluster_ratio() as u32;
         if ratio == 1 {
             return Ok(None);
@@ -119,7 +119,12 @@ impl Change<'_> {
     }
 
     /// As much of the hole as lies before a last cluster that the file has already.
-    fn before_used_cluster(&self, map: &mapping::FileMap, lblk: Lblk, len: u32) -> Result<u32, EditFault> {
+    fn before_used_cluster(
+        &self,
+        map: &extant_mapping::FileMap,
+        lblk: Lblk,
+        len: u32,
+    ) -> Result<u32, EditFault> {
         let ratio = self.shared().geometry.cluster_ratio() as u32;
         let Some(last) = lblk.0.checked_add(len - 1) else { return Err(EditFault::TooLarge) };
         let last_cluster = last - last % ratio;
@@ -133,7 +138,7 @@ impl Change<'_> {
     fn take_data(
         &self,
         space: &Space<'_>,
-        map: &mapping::FileMap,
+        map: &extant_mapping::FileMap,
         lblk: Lblk,
         len: u32,
         want: Want,
@@ -158,8 +163,8 @@ impl Change<'_> {
                 space.count(i64::from(got.div_ceil(ratio)));
                 Ok((start, got))
             }
-            Err(space::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
-            Err(space::Fault::Read(fault)) => Err(EditFault::Read(fault)),
+            Err(extant_alloc::Fault::NoSpace(_)) => Err(EditFault::NoSpace),
+            Err(extant_alloc::Fault::Read(fault)) => Err(EditFault::Read(fault)),
         }
     }
 
@@ -179,7 +184,8 @@ impl Change<'_> {
         let mut values = self.hand_over(node);
         let mut space = Space::new(*self, &values);
         space.tree_flags = Flags::METADATA | Flags::USE_RESERVED;
-        let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
+        let editor =
+            extant_mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
         let mut map = values.map();
         let done = map.set_state(&editor, range, unwritten, EXTENTS_PER_STEP);
         values.set_map(&map);
@@ -203,7 +209,8 @@ impl Change<'_> {
         let mut space = Space::new(*self, &values);
         space.tree_flags = Flags::METADATA | Flags::USE_RESERVED;
         let mut gone: Vec<Gone> = Vec::new();
-        let editor = mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
+        let editor =
+            extant_mapping::Editor { buffers: &self.shared().buffers, edit: self.edit, space: &space };
         let mut map = values.map();
         let is_meta = values.is_journaled(self.shared());
         // A record in the log for each block that went through it.
@@ -272,7 +279,12 @@ impl Change<'_> {
     }
 
     /// Delayed blocks that were to share a cluster which is free now need a promise of their own.
-    fn promise_again(&self, data: &FileData, map: &mapping::FileMap, gone: &[Gone]) -> Result<(), Fault> {
+    fn promise_again(
+        &self,
+        data: &FileData,
+        map: &extant_mapping::FileMap,
+        gone: &[Gone],
+    ) -> Result<(), Fault> {
         let log = self.shared().geometry.cluster_log;
         if log == 0 {
             return Ok(());
@@ -298,12 +310,12 @@ impl Change<'_> {
     #[must_use]
     pub fn map_credits() -> u32 {
         // The map, a bitmap for each of its new blocks and for the data, and one for what is given back.
-        2 * mapping::credits_insert(5) + 3
+        2 * extant_mapping::credits_insert(5) + 3
     }
 
     /// Blocks that one [`set_state`](Self::set_state) may change.
     #[must_use]
     pub fn state_credits(shared: &Shared) -> u32 {
-        2 * mapping::credits_set_state(5, EXTENTS_PER_STEP, shared.geometry.block_size)
+        2 * extant_mapping::credits_set_state(5, EXTENTS_PER_STEP, shared.geometry.block_size)
     }
 }

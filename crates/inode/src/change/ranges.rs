@@ -8,8 +8,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{Ino, Malformed, Place};
-use mapping::{EditFault, Editor, FileMap};
+use extant_base::{Ino, Malformed, Place};
+use extant_mapping::{EditFault, Editor, FileMap};
 
 use super::{Change, Space, edit_fault};
 use crate::live::Node;
@@ -49,7 +49,8 @@ impl Change<'_> {
     #[must_use]
     pub fn shift_credits(shared: &Shared) -> u32 {
         // The tree; and a bitmap for each node that is made or given back.
-        mapping::credits_shift(5, u32::MAX, shared.geometry.block_size) + mapping::credits_insert(5)
+        extant_mapping::credits_shift(5, u32::MAX, shared.geometry.block_size)
+            + extant_mapping::credits_insert(5)
     }
 
     fn shift(
@@ -86,5 +87,5 @@ impl Change<'_> {
 fn shift_fault(ino: Ino, fault: EditFault) -> Fault {
     let EditFault::Occupied(lblk) = fault else { return edit_fault(ino, fault) };
     let fact = Malformed::new("block map", "what is moved into is a hole", lblk.0);
-    Fault::Corrupt(base::Corrupt::at(Place::ino(ino).at_lblk(lblk), fact))
+    Fault::Corrupt(extant_base::Corrupt::at(Place::ino(ino).at_lblk(lblk), fact))
 }

@@ -4,8 +4,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::Pblk;
-use mapping::{EditFault, Holds, Mapped};
+use extant_base::Pblk;
+use extant_mapping::{EditFault, Holds, Mapped};
 
 use super::{Change, Space, edit_fault};
 use crate::Fault;
@@ -22,7 +22,7 @@ impl Change<'_> {
         let mut values = self.live.edit(node, self.edit.transaction());
         let space = Space::new(*self, &values);
         let (old, new) = (self.clusters(old), self.clusters(new));
-        let is_meta = values.kind() != ondisk::filetype::FileType::Regular;
+        let is_meta = values.kind() != extant_ondisk::filetype::FileType::Regular;
         for range in minus(&old, &new) {
             let (start, len) = self.blocks(&range);
             space.count(-((range.end - range.start) as i64));
@@ -60,13 +60,13 @@ impl Change<'_> {
             Some(())
         })
         .map_err(&of)?;
-        tree.into_iter().for_each(|block| mapping::TreeSpace::free(&space, block));
-        map.i_block = mapping::FileMap::EMPTY;
-        let editor = mapping::Editor { buffers, edit: self.edit, space: &space };
+        tree.into_iter().for_each(|block| extant_mapping::TreeSpace::free(&space, block));
+        map.i_block = extant_mapping::FileMap::EMPTY;
+        let editor = extant_mapping::Editor { buffers, edit: self.edit, space: &space };
         for piece in pieces.iter().filter(|piece| piece.holds != Holds::Hole) {
             let mut left = *piece;
             while left.len > 0 {
-                if !has_room(mapping::credits_insert(map.depth())) {
+                if !has_room(extant_mapping::credits_insert(map.depth())) {
                     return Err(Fault::NoSpace);
                 }
                 let done =
@@ -124,7 +124,7 @@ fn behind(piece: Mapped, len: u32) -> Mapped {
         Holds::Unwritten(block) => Holds::Unwritten(moved(block)),
     };
     // Behind the last block of a map there is none: then nothing is left either.
-    let lblk = base::Lblk(piece.lblk.0.saturating_add(len));
+    let lblk = extant_base::Lblk(piece.lblk.0.saturating_add(len));
     Mapped { lblk, len: piece.len - len, holds }
 }
 

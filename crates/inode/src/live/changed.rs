@@ -20,9 +20,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{Ino, Pblk};
-use buffer::{Bytes, Edit, Filled, Kind, Owner, ReadFault, Seal};
-use ondisk::inode as layout;
+use extant_base::{Ino, Pblk};
+use extant_buffer::{Bytes, Edit, Filled, Kind, Owner, ReadFault, Seal};
+use extant_ondisk::inode as layout;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Live, Node, OrphanState, Values};
@@ -209,7 +209,7 @@ impl Live {
 
     /// Where a changed inode is listed: those of a table block, and of blocks close to it, together.
     fn dirty_part(&self, node: &Node) -> &Mutex<Dirty> {
-        &self.dirty[(base::salted::spread(node.table_block.0 >> 6) % DIRTY_PARTS as u64) as usize]
+        &self.dirty[(extant_base::salted::spread(node.table_block.0 >> 6) % DIRTY_PARTS as u64) as usize]
     }
 
     /// A thread that creates inodes goes on to another table block: if the last ones listed before it fill a
@@ -305,7 +305,7 @@ impl Live {
         for of_block in nodes.chunk_by(|(.., one), (.., other)| one.table_block == other.table_block) {
             // Other threads made them, on other CPUs, and long ago.
             let soon = nodes.iter().skip(passed + NODES_ASKED).take(of_block.len());
-            soon.for_each(|(.., node)| buffer::ask_for_whole(&**node));
+            soon.for_each(|(.., node)| extant_buffer::ask_for_whole(&**node));
             passed += of_block.len();
             let block = of_block[0].2.table_block;
             let whole = whole_since.binary_search_by_key(&block, |(block, _)| *block);
@@ -368,7 +368,7 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
-    use mapping::FileMap;
+    use extant_mapping::FileMap;
 
     use super::*;
 

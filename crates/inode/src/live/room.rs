@@ -13,8 +13,8 @@
 //!
 //! Does **not** own: inodes of 128 bytes, which have no such room.
 
-use ondisk::inode as layout;
-use ondisk::xattr::{Attr, decode_ibody, encode_ibody, ibody_len};
+use extant_ondisk::inode as layout;
+use extant_ondisk::xattr::{Attr, decode_ibody, encode_ibody, ibody_len};
 
 use crate::Shared;
 

@@ -14,10 +14,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use base::Ino;
-use base::salted::Salted;
-use base::sync::{Apart, thread_number};
-use memory::{Budget, Shrinker};
+use extant_base::Ino;
+use extant_base::salted::Salted;
+use extant_base::sync::{Apart, thread_number};
+use extant_memory::{Budget, Shrinker};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Node, OrphanState};
@@ -177,7 +177,7 @@ impl Table {
         // Spread: threads that create inodes in lockstep, each in a group of its own, would be in the same
         // shard all the time. Many rows together: a thread that goes from one inode to the next finds the
         // shard in its CPU cache.
-        self.shards[base::salted::spread(u64::from(ino.0 / ROW / NEIGHBOURS)) as usize % SHARDS].lock()
+        self.shards[extant_base::salted::spread(u64::from(ino.0 / ROW / NEIGHBOURS)) as usize % SHARDS].lock()
     }
 }
 
@@ -204,7 +204,7 @@ impl Rows {
         let row = rows.get_mut(&number)?;
         let mut evicted = Evicted::default();
         // Cold: the CPU fetches all of them in parallel.
-        row.iter().flatten().for_each(|node| buffer::ask_for_whole(&**node));
+        row.iter().flatten().for_each(|node| extant_buffer::ask_for_whole(&**node));
         for place in row.iter_mut() {
             evicted.add(place, written, (uncharged, departed));
         }

@@ -23,10 +23,10 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
-use base::sync::Apart;
-use base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use base::{Ino, Pblk};
-use buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
+use extant_base::sync::Apart;
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use extant_base::{Ino, Pblk};
+use extant_buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
 
 /// A search found no free slot.
 const FULL: u32 = u32::MAX;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use base::Pblk;
-use buffer::{Edit, Kind, Owner, ReadFault, Seal};
+use extant_base::Pblk;
+use extant_buffer::{Edit, Kind, Owner, ReadFault, Seal};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::live::{Live, Node, OrphanState};

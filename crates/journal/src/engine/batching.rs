@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use base::sync::atomic::{AtomicU64, Ordering};
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 
 /// A shorter sleep takes longer to begin and to end than it lasts.
 const WORTH_A_SLEEP: Duration = Duration::from_micros(200);

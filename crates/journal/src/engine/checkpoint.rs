@@ -16,9 +16,9 @@
 
 use std::cmp::Ordering;
 
-use base::Pblk;
-use buffer::{Buffers, Bytes};
-use device::{Device, SharedParts};
+use extant_base::Pblk;
+use extant_buffer::{Buffers, Bytes};
+use extant_device::{Device, SharedParts};
 
 use super::Failure;
 use super::images::Image;
@@ -197,10 +197,10 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::Arc;
 
-    use base::BlockSize;
-    use buffer::{Kind, Owner, Seal};
-    use device::MemDevice;
-    use memory::Budget;
+    use extant_base::BlockSize;
+    use extant_buffer::{Kind, Owner, Seal};
+    use extant_device::MemDevice;
+    use extant_memory::Budget;
 
     use super::*;
 

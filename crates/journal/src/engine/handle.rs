@@ -3,9 +3,9 @@
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
-use base::Pblk;
-use buffer::{Edit, Filled, Hint, Patch, ReadFault, Seal};
-use jbd2_format::needs_escape;
+use extant_base::Pblk;
+use extant_buffer::{Edit, Filled, Hint, Patch, ReadFault, Seal};
+use extant_jbd2_format::needs_escape;
 
 use super::Journal;
 use super::transaction::Transaction;

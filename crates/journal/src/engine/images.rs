@@ -7,9 +7,9 @@
 //! A block with a checksum goes to the log as a copy, so the cache keeps its bytes unshared and the next
 //! change need not copy them. A block with pending changes is a copy already, which the cache shares.
 
-use base::Pblk;
-use buffer::{Bytes, Copies, Seal, Snapshot};
-use jbd2_format::needs_escape;
+use extant_base::Pblk;
+use extant_buffer::{Bytes, Copies, Seal, Snapshot};
+use extant_jbd2_format::needs_escape;
 
 use super::log_writer::{LogChecksums, Reseeds};
 use super::{Client, pieces};
@@ -71,7 +71,7 @@ pub(super) fn in_order(mut parts: [Vec<Image>; 2]) -> Vec<Image> {
     for (n, &(block, at)) in order.iter().enumerate() {
         if let Some((_, soon)) = order.get(n + SOON) {
             let (part, at) = place(*soon);
-            buffer::ask_for_start(&parts[part][at]);
+            extant_buffer::ask_for_start(&parts[part][at]);
         }
         if order.get(n + 1).is_some_and(|(next, _)| *next == block) {
             continue;
@@ -108,7 +108,7 @@ pub(super) fn make_ready(
                 return;
             }
             // Most are in no CPU cache any more.
-            waiting.iter().for_each(|image: &&mut Image| buffer::ask_for_ends(&image.bytes));
+            waiting.iter().for_each(|image: &&mut Image| extant_buffer::ask_for_ends(&image.bytes));
             waiting.retain_mut(|image| {
                 image.is_ready = true;
                 let is_copy = client.has_checksum(image.seal);
@@ -149,10 +149,10 @@ pub(super) fn make_ready(
 
 #[cfg(test)]
 mod tests {
-    use base::BlockSize;
-    use buffer::{Buffers, Kind, Owner};
-    use device::MemDevice;
-    use memory::Budget;
+    use extant_base::BlockSize;
+    use extant_buffer::{Buffers, Kind, Owner};
+    use extant_device::MemDevice;
+    use extant_memory::Budget;
 
     use super::*;
 

@@ -17,10 +17,10 @@
 //!    of all open lanes.
 //! 2. While a lane counts a handle that was started, the running transaction is the same.
 //! 3. A thread that enters a lane sees all writes of the threads that left it: per-lane data elsewhere
-//!    (`buffer::Edit::lane`) needs no lock.
+//!    (`extant_buffer::Edit::lane`) needs no lock.
 
-use base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use base::sync::{Apart, thread_number};
+use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use extant_base::sync::{Apart, thread_number};
 
 /// Threads that have a lane of their own. In schedules few, and little room: so that both ways are taken.
 #[cfg(not(feature = "shuttle"))]

@@ -9,11 +9,11 @@
 
 use std::sync::OnceLock;
 
-use base::Pblk;
-use base::checksum::{Reseed, crc32c};
-use buffer::{Bytes, Made, Summed};
-use device::{Device as _, SharedParts};
-use jbd2_format::{
+use extant_base::Pblk;
+use extant_base::checksum::{Reseed, crc32c};
+use extant_buffer::{Bytes, Made, Summed};
+use extant_device::{Device as _, SharedParts};
+use extant_jbd2_format::{
     CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, escape, needs_escape,
 };
 
@@ -127,7 +127,7 @@ fn announce(sb: &mut Superblock, options: &Options) {
 
 /// Adds features. A superblock of the first version has none, and becomes one of the second.
 fn add_features(sb: &mut Superblock, incompat: u32) {
-    sb.version = jbd2_format::Version::V2;
+    sb.version = extant_jbd2_format::Version::V2;
     sb.features.incompat |= incompat;
 }
 
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_summed_block_is_logged_as_any_other() {
-        let mut sb = Superblock::fresh(base::BlockSize::KIB4, 1024, [7; 16]);
+        let mut sb = Superblock::fresh(extant_base::BlockSize::KIB4, 1024, [7; 16]);
         sb.features.incompat = Features::REVOKE | Features::BIT64 | Features::CSUM_V3;
         sb.checksum_type = Superblock::CRC32C;
         let format = LogFormat::of(&sb).unwrap();

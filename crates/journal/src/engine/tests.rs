@@ -2,11 +2,11 @@
 
 use std::sync::atomic::AtomicU64;
 
-use base::BlockSize;
-use buffer::{Edit, Kind, Owner};
-use device::MemDevice;
-use jbd2_format::Superblock;
-use memory::Budget;
+use extant_base::BlockSize;
+use extant_buffer::{Edit, Kind, Owner};
+use extant_device::MemDevice;
+use extant_jbd2_format::Superblock;
+use extant_memory::Budget;
 
 use super::*;
 use crate::{Log, LogMap, LogRun, Target, replay, scan};
@@ -170,20 +170,20 @@ fn a_log_of_the_first_version_stays_one_until_it_needs_a_feature() {
     let device = device();
     let place = LOG.start.0 * 1024;
     let mut sb = Superblock::fresh(BlockSize::MIN, LOG.len, [7; 16]);
-    sb.version = jbd2_format::Version::V1;
+    sb.version = extant_jbd2_format::Version::V1;
     device.write_at(place, &sb.encode()).unwrap();
     let version =
         || crate::read_superblock(log(&device).view(), &Target::new(0, BlockSize::MIN)).unwrap().version;
     let journal = open_as(&device, Options::default());
     put(&journal, 5000, 3);
     journal.commit_all().unwrap();
-    assert_eq!(version(), jbd2_format::Version::V1);
+    assert_eq!(version(), extant_jbd2_format::Version::V1);
     assert_eq!(home(&replayed(&device), 5000)[..1000], [3; 1000]);
     let handle = journal.start(1).unwrap();
     handle.revoke(Pblk(5000));
     drop(handle);
     journal.commit_all().unwrap();
-    assert_eq!(version(), jbd2_format::Version::V2);
+    assert_eq!(version(), extant_jbd2_format::Version::V2);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn blocks_that_look_like_the_journals_own_are_escaped() {
     let device = device();
     let journal = open(&device, Options::default());
     let handle = journal.start(1).unwrap();
-    let magic = jbd2_format::MAGIC.to_be_bytes();
+    let magic = extant_jbd2_format::MAGIC.to_be_bytes();
     handle.change(Pblk(5000), SEAL, &mut |bytes| bytes[..4].copy_from_slice(&magic)).unwrap();
     drop(handle);
     journal.commit_all().unwrap();

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use base::Pblk;
-use base::sync::atomic::{AtomicU32, Ordering};
-use base::sync::{Apart, Mutex};
-use buffer::{Hint, Seal};
+use extant_base::Pblk;
+use extant_base::sync::atomic::{AtomicU32, Ordering};
+use extant_base::sync::{Apart, Mutex};
+use extant_buffer::{Hint, Seal};
 
 /// One transaction, from its first handle until it is sealed.
 pub(super) struct Transaction {

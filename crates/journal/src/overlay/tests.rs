@@ -1,11 +1,11 @@
 //! The overlay against a plain copy of what it should show.
 
-use jbd2_format::Checksums;
+use extant_jbd2_format::Checksums;
 use proptest::prelude::*;
 
 use super::*;
 use crate::testlog::{BLOCK, TestLog, filled, old};
-use device::MemDevice;
+use extant_device::MemDevice;
 
 /// A log with copies at the blocks given, and what blocks 0..64 look like after replay.
 fn replayed(blocks: &[(u64, u8, bool)]) -> (TestLog, Vec<u8>) {

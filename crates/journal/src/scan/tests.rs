@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use base::Ino;
-use device::Device;
-use jbd2_format::MAGIC;
-use jbd2_format::fast_commit::{NameChange, Record, Writer};
+use extant_base::Ino;
+use extant_device::Device;
+use extant_jbd2_format::MAGIC;
+use extant_jbd2_format::fast_commit::{NameChange, Record, Writer};
 use proptest::prelude::*;
 
 use super::*;
@@ -384,7 +384,7 @@ fn a_log_on_a_device_of_its_own_belongs_to_one_file_system() {
     log.sb.first = 3;
     log.sb.start = 3;
     let map = LogMap::external(LOG_BLOCKS, BlockSize::MIN);
-    let mut writer = jbd2_format::DescriptorWriter::new(log.format, Tid(1), [0; 16]);
+    let mut writer = extant_jbd2_format::DescriptorWriter::new(log.format, Tid(1), [0; 16]);
     writer.push(Pblk(5), false, log.format.tag_checksum(Tid(1), &filled(1))).unwrap();
     let commit = CommitBlock::new(Tid(1), 1, 1).encode(log.format);
     for (at, bytes) in (3..).zip([writer.finish(), filled(1), commit]) {
@@ -659,7 +659,7 @@ proptest! {
 
 /// A device that cannot read some of its blocks.
 struct Unreadable {
-    inner: std::sync::Arc<device::MemDevice>,
+    inner: std::sync::Arc<extant_device::MemDevice>,
     bad: std::ops::Range<u64>,
 }
 
@@ -668,23 +668,23 @@ impl Device for Unreadable {
         self.inner.size_bytes()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), device::DeviceFault> {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), extant_device::DeviceFault> {
         if offset < self.bad.end && offset + buf.len() as u64 > self.bad.start {
             let (what, len, source) = ("read", buf.len() as u64, std::io::Error::other("bad sector"));
-            return Err(device::DeviceFault::Io { what, offset, len, source });
+            return Err(extant_device::DeviceFault::Io { what, offset, len, source });
         }
         self.inner.read_at(offset, buf)
     }
 
-    fn write_at(&self, _: u64, _: &[u8]) -> Result<(), device::DeviceFault> {
+    fn write_at(&self, _: u64, _: &[u8]) -> Result<(), extant_device::DeviceFault> {
         unreachable!()
     }
 
-    fn zero_at(&self, _: u64, _: u64) -> Result<(), device::DeviceFault> {
+    fn zero_at(&self, _: u64, _: u64) -> Result<(), extant_device::DeviceFault> {
         unreachable!()
     }
 
-    fn flush(&self) -> Result<(), device::DeviceFault> {
+    fn flush(&self) -> Result<(), extant_device::DeviceFault> {
         unreachable!()
     }
 }

@@ -17,8 +17,8 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use base::Ino;
-use volume::{Fault, New, Refusal, Volume};
+use extant_base::Ino;
+use extant_volume::{Fault, New, Refusal, Volume};
 
 use super::Done;
 
@@ -48,7 +48,7 @@ pub(super) struct Random(pub(super) u64);
 impl Random {
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
-        base::salted::spread(self.0) % end.max(1)
+        extant_base::salted::spread(self.0) % end.max(1)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use extent_status::Policy;
+use extant_extent_status::Policy;
 
 use super::sim::Outcome;
 use super::{Bar, Case, Report, Row};
@@ -212,7 +212,7 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
-    use extent_status::{Scan, Stats, Times};
+    use extant_extent_status::{Scan, Stats, Times};
 
     use super::*;
 

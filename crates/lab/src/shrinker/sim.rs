@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::Instant;
 
-use base::{Ino, Lblk};
-use extent_status::{
+use extant_base::{Ino, Lblk};
+use extant_extent_status::{
     Allocation, Answer, Cache, END, Entry, Inode, Keep, Options, Policy, Scan, Source, Stats, Status, Times,
 };
 

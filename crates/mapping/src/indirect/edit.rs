@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use base::{BlockSize, Lblk, Pblk};
-use buffer::{Kind, Owner, Seal};
-use ondisk::indirect::max_blocks;
+use extant_base::{BlockSize, Lblk, Pblk};
+use extant_buffer::{Kind, Owner, Seal};
+use extant_ondisk::indirect::max_blocks;
 
 use crate::{EditFault, Editor, FileMap, Freed, lies_inside, outside};
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const LONG: u32 = ondisk::extent::MAX_UNWRITTEN_LEN;
+const LONG: u32 = extant_ondisk::extent::MAX_UNWRITTEN_LEN;
 
 fn unwritten(lblk: u32, len: u32, start: u64) -> Mapped {
     Mapped { holds: Holds::Unwritten(Pblk(start)), ..written(lblk, len, start) }

@@ -251,7 +251,7 @@ struct Failing<'a> {
     changed: RefCell<BTreeSet<u64>>,
 }
 
-impl buffer::Edit for Failing<'_> {
+impl extant_buffer::Edit for Failing<'_> {
     fn transaction(&self) -> u64 {
         self.direct.transaction()
     }
@@ -259,7 +259,7 @@ impl buffer::Edit for Failing<'_> {
     fn change(
         &self,
         block: Pblk,
-        seal: buffer::Seal,
+        seal: extant_buffer::Seal,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), ReadFault> {
         let mut changed = self.changed.borrow_mut();
@@ -271,7 +271,7 @@ impl buffer::Edit for Failing<'_> {
         self.direct.change(block, seal, change)
     }
 
-    fn fresh(&self, block: Pblk, seal: buffer::Seal, fill: &mut dyn FnMut(&mut [u8])) {
+    fn fresh(&self, block: Pblk, seal: extant_buffer::Seal, fill: &mut dyn FnMut(&mut [u8])) {
         self.direct.fresh(block, seal, fill);
     }
 
@@ -359,8 +359,13 @@ fn a_leaf_without_entries_is_no_room() {
     let toy = Toy::new(BlockSize::MIN);
     let leaf = |lblks: &[u32]| {
         let slot = |lblk: &u32| {
-            ondisk::extent::Extent { lblk: *lblk, len: 3, start: DATA + u64::from(*lblk), unwritten: false }
-                .slot()
+            extant_ondisk::extent::Extent {
+                lblk: *lblk,
+                len: 3,
+                start: DATA + u64::from(*lblk),
+                unwritten: false,
+            }
+            .slot()
         };
         lblks.iter().map(slot).collect::<Vec<_>>()
     };
@@ -370,7 +375,7 @@ fn a_leaf_without_entries_is_no_room() {
         let owner = Owner { kind: Kind::Extents, ino: 12 };
         let fill = &mut |bytes: &mut [u8]| init_node(bytes, 0, &leaf(lblks));
         toy.buffers.fresh(Pblk(block), owner, 1, fill);
-        slots.push(ondisk::extent::Index { lblk: key, child: block }.slot());
+        slots.push(extant_ondisk::extent::Index { lblk: key, child: block }.slot());
     }
     init_node(&mut map.i_block, 1, &slots);
     let before = told(&map, &toy.buffers);
@@ -408,7 +413,7 @@ proptest! {
         }
         let device = MemDevice::new(64 << 10);
         for (i, node) in nodes.iter().enumerate().skip(1) {
-            device::Device::write_at(&device, i as u64 * 1024, &hostile_bytes(node, 1024)).unwrap();
+            extant_device::Device::write_at(&device, i as u64 * 1024, &hostile_bytes(node, 1024)).unwrap();
         }
         let buffers = Buffers::new(Arc::new(device), BlockSize::MIN, 64, &Budget::new(1 << 20));
         let i_block = hostile_bytes(&nodes[0], 60).try_into().unwrap();

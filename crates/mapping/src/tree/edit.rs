@@ -10,9 +10,11 @@
 
 use std::ops::Range;
 
-use base::{Lblk, Malformed, Pblk, Place};
-use buffer::{Buffer, Buffers, Kind, Owner, ReadFault, Seal};
-use ondisk::extent::{self, Extent, MAX_DEPTH, NodeView, ROOT_ENTRIES, Slot, init_node, set_key, splice};
+use extant_base::{Lblk, Malformed, Pblk, Place};
+use extant_buffer::{Buffer, Buffers, Kind, Owner, ReadFault, Seal};
+use extant_ondisk::extent::{
+    self, Extent, MAX_DEPTH, NodeView, ROOT_ENTRIES, Slot, init_node, set_key, splice,
+};
 
 use super::{STRUCTURE, WHOLE, position};
 use crate::{EditFault, Editor, FileMap, Freed};

@@ -13,9 +13,9 @@
 
 use std::ops::Range;
 
-use base::{Lblk, Malformed, Pblk, Place};
-use buffer::ReadFault;
-use ondisk::extent::{Extent, NodeView, set_key, splice};
+use extant_base::{Lblk, Malformed, Pblk, Place};
+use extant_buffer::ReadFault;
+use extant_ondisk::extent::{Extent, NodeView, set_key, splice};
 
 use super::edit::{Path, part};
 use super::{STRUCTURE, WHOLE, walk};

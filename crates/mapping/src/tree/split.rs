@@ -7,8 +7,8 @@
 //!       a [ full ]                           a [ half ]  n [ half ]
 //! ```
 
-use base::Pblk;
-use ondisk::extent::{Extent, Index, MAX_DEPTH, NodeView, Slot, init_node, splice};
+use extant_base::Pblk;
+use extant_ondisk::extent::{Extent, Index, MAX_DEPTH, NodeView, Slot, init_node, splice};
 
 use super::WHOLE;
 use super::edit::{LEVELS, Path};

@@ -8,14 +8,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::{Ino, Pblk};
-use buffer::{Buffers, Kind, Owner};
-use device::{Device, FileDevice};
-use memory::Budget;
-use ondisk::extent::{Step, Walker};
-use ondisk::group_desc::GroupDesc;
-use ondisk::inode::{self, Inode, inode_seed};
-use ondisk::{Geometry, Superblock, superblock};
+use extant_base::{Ino, Pblk};
+use extant_buffer::{Buffers, Kind, Owner};
+use extant_device::{Device, FileDevice};
+use extant_memory::Budget;
+use extant_ondisk::extent::{Step, Walker};
+use extant_ondisk::group_desc::GroupDesc;
+use extant_ondisk::inode::{self, Inode, inode_seed};
+use extant_ondisk::{Geometry, Superblock, superblock};
 
 /// An image, opened for reading.
 pub(crate) struct Image {
@@ -36,7 +36,7 @@ impl Image {
         Self { sb, geometry, buffers }
     }
 
-    fn block(&self, block: Pblk) -> buffer::Buffer {
+    fn block(&self, block: Pblk) -> extant_buffer::Buffer {
         self.buffers.get(block, Owner { kind: Kind::Other, ino: 0 }, |_| Ok(())).unwrap()
     }
 

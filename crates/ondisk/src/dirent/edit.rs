@@ -16,7 +16,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
-use base::{Ino, Malformed};
+use extant_base::{Ino, Malformed};
 
 use super::{
     DirFormat, HEADER_LEN, NAME_LEN_MAX, TAIL_LEN, TAIL_TYPE, decode_rec_len, encode_rec_len, min_rec_len,
@@ -378,7 +378,7 @@ impl Header {
 
 #[cfg(test)]
 mod tests {
-    use base::BlockSize;
+    use extant_base::BlockSize;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! A node's bytes searched and changed where they are, without a copy and without allocation.
 
-use base::Malformed;
+use extant_base::Malformed;
 
 use super::{
     ENTRY, Extent, HEADER, Index, MAGIC, MAX_DEPTH, decode_extent, decode_index, put_header, u16_at, u32_at,

@@ -44,7 +44,7 @@ impl DxFormat {
     ///
     /// # Panics
     /// If the block is shorter than a root's header.
-    pub fn put_parent(&self, root: &mut [u8], parent: base::Ino) {
+    pub fn put_parent(&self, root: &mut [u8], parent: extant_base::Ino) {
         let at = std::mem::offset_of!(RawRoot, dotdot);
         root[at..at + 4].copy_from_slice(&parent.0.to_le_bytes());
     }
@@ -52,7 +52,7 @@ impl DxFormat {
 
 #[cfg(test)]
 mod tests {
-    use base::{BlockSize, Ino, Lblk};
+    use extant_base::{BlockSize, Ino, Lblk};
 
     use super::*;
     use crate::htree::RootInfo;

@@ -21,7 +21,7 @@
 
 use std::fmt;
 
-use base::Lblk;
+use extant_base::Lblk;
 
 use super::{CHILD_MASK, DxEntry, DxFormat, DxKind, RootInfo};
 
@@ -188,7 +188,7 @@ impl IndexPlan {
 mod tests {
     use super::*;
     use crate::htree::{Lookup, Step};
-    use base::{BlockSize, Ino};
+    use extant_base::{BlockSize, Ino};
     use proptest::prelude::*;
 
     const ROOT: RootInfo = RootInfo { ino: Ino(12), parent: Ino(2), hash_code: 1, filetype: true };

@@ -19,7 +19,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
-use base::{Lblk, Malformed};
+use extant_base::{Lblk, Malformed};
 
 use super::{DxEntries, DxFormat};
 use crate::hash::{HashVersion, dirhash};
@@ -39,8 +39,8 @@ pub enum Step {
 /// A walk down one directory's index.
 ///
 /// ```no_run
-/// # use base::{BlockSize, Lblk, Malformed};
-/// # use ondisk::htree::*;
+/// # use extant_base::{BlockSize, Lblk, Malformed};
+/// # use extant_ondisk::htree::*;
 /// # fn read(_: Lblk) -> Vec<u8> { vec![] }
 /// # fn leaf_has(_: &[u8], _: &[u8]) -> bool { true }
 /// # fn demo(format: DxFormat, dir_blocks: u32, seed: [u32; 4]) -> Result<bool, Malformed> {
@@ -237,7 +237,7 @@ impl<'n> Lookup<'n> {
 mod tests {
     use super::*;
     use crate::htree::{DxEntry, RootInfo};
-    use base::{BlockSize, Ino};
+    use extant_base::{BlockSize, Ino};
     use proptest::prelude::*;
 
     const FORMAT: DxFormat = DxFormat { block_size: BlockSize::MIN, csum: false, large_dir: true };

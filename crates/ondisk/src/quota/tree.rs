@@ -18,7 +18,7 @@
 
 use std::collections::BTreeMap;
 
-use base::Malformed;
+use extant_base::Malformed;
 
 use super::{
     BLOCK_LEN, DEPTH, ENTRIES_PER_LEAF, ENTRY_LEN, LEAF_HEADER_LEN, QuotaEntry, QuotaKind, ROOT, STRUCTURE,

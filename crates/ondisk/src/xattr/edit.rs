@@ -1,6 +1,6 @@
 //! Single numbers of attribute blocks, areas and value inodes, changed in place.
 
-use base::{Ino, Malformed};
+use extant_base::{Ino, Malformed};
 
 use super::{MAGIC, RawHeader};
 use zerocopy::FromBytes;

@@ -7,8 +7,8 @@ use std::io::IoSliceMut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use memory::Budget;
-use page_cache::{Backing, Config, Extent, PageCache, Run};
+use extant_memory::Budget;
+use extant_page_cache::{Backing, Config, Extent, PageCache, Run};
 
 pub struct Toy {
     block: u64,

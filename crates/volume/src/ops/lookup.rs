@@ -2,15 +2,15 @@
 
 use std::ops::ControlFlow;
 
-use base::{Ino, Lblk};
-use buffer::{Buffer, ReadFault};
-use dir::{Dir, DirBlocks, Kept};
-use inode::{Blocks, Inode, Shared};
-use ondisk::Features;
-use ondisk::dirent::NAME_LEN_MAX;
-use ondisk::filetype::FileType;
-use ondisk::htree::DxFormat;
-use ondisk::inode::flags;
+use extant_base::{Ino, Lblk};
+use extant_buffer::{Buffer, ReadFault};
+use extant_dir::{Dir, DirBlocks, Kept};
+use extant_inode::{Blocks, Inode, Shared};
+use extant_ondisk::Features;
+use extant_ondisk::dirent::NAME_LEN_MAX;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::htree::DxFormat;
+use extant_ondisk::inode::flags;
 
 use crate::{Cursor, DirEntry, Fault, InodeRef, Refusal, Volume};
 
@@ -81,7 +81,7 @@ impl Volume {
         self.inode(ino).map_err(|fault| match fault {
             // A name that leads to a free inode is damage, not a handle grown old.
             fault if fault.is(Refusal::Stale) => {
-                let fact = base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
+                let fact = extant_base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
                 Fault::corrupt(dir.ino(), fact)
             }
             fault => fault,
@@ -212,7 +212,7 @@ impl Volume {
 /// Gives `with` the directory as `dir` knows it.
 pub(crate) fn with_dir<R>(
     shared: &Shared,
-    format: &dir::Format,
+    format: &extant_dir::Format,
     inode: &Inode,
     with: impl FnOnce(&Dir<'_>) -> R,
 ) -> Result<R, Fault> {

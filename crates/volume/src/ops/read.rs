@@ -3,12 +3,12 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use base::Lblk;
-use inode::{Extent, Inode};
-use mapping::Holds;
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
-use xattr::Attribute;
+use extant_base::Lblk;
+use extant_inode::{Extent, Inode};
+use extant_mapping::Holds;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
+use extant_xattr::Attribute;
 
 use crate::{Fault, Refusal, Volume};
 
@@ -230,7 +230,7 @@ impl Volume {
     /// for an ACL of a symbolic link; the attributes are corrupt; the device refused.
     pub fn xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>, Fault> {
         self.check_going()?;
-        if name.is_empty() || name.len() > ondisk::xattr::NAME_LEN_MAX {
+        if name.is_empty() || name.len() > extant_ondisk::xattr::NAME_LEN_MAX {
             return Err(Refusal::Range.into());
         }
         if inode.kind() == FileType::Symlink && name.starts_with(b"system.posix_acl_") {
@@ -243,7 +243,7 @@ impl Volume {
             return Err(Refusal::Invalid.into());
         }
         let is_acl = matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default");
-        if !is_acl && (name.starts_with(b"system.") || ondisk::xattr::split_name(name).is_none()) {
+        if !is_acl && (name.starts_with(b"system.") || extant_ondisk::xattr::split_name(name).is_none()) {
             return Err(Refusal::NotSupported.into());
         }
         let shared = self.inodes.shared();

@@ -1,7 +1,7 @@
 //! Space and inodes, as df shows them.
 
-use base::{Group, Ino};
-use ondisk::Features;
+use extant_base::{Group, Ino};
+use extant_ondisk::Features;
 
 use crate::{Fault, StatFs, Volume};
 

@@ -19,21 +19,21 @@
 //! | a value in an inode of its own | `ea_inode` | refused, ENOSPC |
 //! | bytes inside of the inode | `inline_data` | blocks |
 //! | a project | `project` | refused, EOPNOTSUPP; nothing is inherited |
-//! | nanoseconds, years past 2038, birth | inodes of 256 bytes | whole seconds up to 2038, none; see [`fit`](ondisk::inode::Inode::fit) |
+//! | nanoseconds, years past 2038, birth | inodes of 256 bytes | whole seconds up to 2038, none; see [`fit`](extant_ondisk::inode::Inode::fit) |
 //! | more newer fields than 32 bytes in new inodes | `extra_isize` | 32 bytes |
 //! | checksums of metadata | `metadata_csum` | none |
 //! | flags and checksums of groups | `metadata_csum` or `uninit_bg` | none |
 //! | orphans in a file | `orphan_file` | the list |
-//! | wide block numbers, checksums in the log | `64bit`, `metadata_csum` | a plain log; see `journal::Options` |
+//! | wide block numbers, checksums in the log | `64bit`, `metadata_csum` | a plain log; see `extant_journal::Options` |
 //!
 //! Owns: the two that are set. Does **not** own: the older forms, each of which is where the structure is
 //! written.
 //!
 //! `tests/features.rs` has a test for each line.
 
-use inode::Change;
-use ondisk::Features;
-use ondisk::inode::BASE_SIZE;
+use extant_inode::Change;
+use extant_ondisk::Features;
+use extant_ondisk::inode::BASE_SIZE;
 
 use super::{Keeper, Writer};
 use crate::Fault;
@@ -87,14 +87,14 @@ impl Writer {
         let features = &self.shared().sb.features;
         features.has_ro_compat(Features::DIR_NLINK)
             && features.has_compat(Features::DIR_INDEX)
-            && flags & ondisk::inode::flags::INDEX != 0
+            && flags & extant_ondisk::inode::flags::INDEX != 0
     }
 
     /// Bytes of newer fields in new inodes: what the superblock wants, if it says so, but at least what is in
     /// use today.
     pub(super) fn new_extra_isize(&self) -> u16 {
         let shared = self.shared();
-        let least = ondisk::inode::EXTRA_SIZE as u16;
+        let least = extant_ondisk::inode::EXTRA_SIZE as u16;
         let Some(room) = shared.geometry.inode_size.checked_sub(BASE_SIZE).filter(|room| *room > 0) else {
             return 0;
         };

@@ -1,7 +1,7 @@
 //! Writing to the end of a file, wherever that is by then: what O_APPEND is for a system call.
 
-use base::Ino;
-use ondisk::inode::flags;
+use extant_base::Ino;
+use extant_ondisk::inode::flags;
 
 use super::{Permit, Writer};
 use crate::{Fault, Volume};

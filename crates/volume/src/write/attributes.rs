@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use base::Ino;
-use inode::{Change, Node};
-use ondisk::Features;
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
-use ondisk::time::Timestamp;
+use extant_base::Ino;
+use extant_inode::{Change, Node};
+use extant_ondisk::Features;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
+use extant_ondisk::time::Timestamp;
 
 use super::{NAME_CREDITS, Writer, unprivileged};
 use crate::{Fault, InodeRef, Refusal, Volume};
@@ -32,7 +32,7 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
     /// Birth.
     pub crtime: Option<Timestamp>,
-    /// Inode flags (`ondisk::inode::flags`) that users may set.
+    /// Inode flags (`extant_ondisk::inode::flags`) that users may set.
     pub flags: Option<u32>,
     /// Project id: needs the feature `project`, and room for it in the inode.
     pub project: Option<u32>,
@@ -126,12 +126,12 @@ impl Volume {
 fn has_room_for(node: &Node, set: &SetAttr) -> bool {
     let values = node.values();
     let is_other = set.project.is_some_and(|project| project != values.fields.projid);
-    !is_other || usize::from(values.fields.extra_isize) >= ondisk::inode::EXTRA_SIZE
+    !is_other || usize::from(values.fields.extra_isize) >= extant_ondisk::inode::EXTRA_SIZE
 }
 
 impl Writer {
     /// Whose the inode will be.
-    fn owners_after(&self, node: &Node, set: &SetAttr) -> inode::Owners {
+    fn owners_after(&self, node: &Node, set: &SetAttr) -> extant_inode::Owners {
         let values = node.values();
         let (fields, sb) = (&values.fields, &self.shared().sb);
         let [uid, gid] = [set.uid.unwrap_or(fields.uid), set.gid.unwrap_or(fields.gid)];
@@ -150,7 +150,7 @@ impl Writer {
         }
         let shared = self.shared();
         let has_project = shared.sb.features.has_ro_compat(Features::PROJECT)
-            && shared.geometry.inode_size > ondisk::inode::BASE_SIZE;
+            && shared.geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
         if set.project.is_some_and(|project| project != values.fields.projid) && !has_project {
             return Err(Refusal::NotSupported.into());
         }
@@ -183,7 +183,7 @@ impl Writer {
     }
 
     fn set_fields(&self, change: &Change<'_>, node: &Arc<Node>, set: &SetAttr) {
-        let extra = self.shared().geometry.inode_size > ondisk::inode::BASE_SIZE;
+        let extra = self.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
         let sb = &self.shared().sb;
         let now = self.now();
         let mut values = change.live.edit(node, change.edit.transaction());

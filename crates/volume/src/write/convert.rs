@@ -14,11 +14,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::Lblk;
-use extent_status::{Allocation, Entry, Status};
-use inode::{Change, FileData, Node};
-use mapping::{Holds, Mapped};
-use page_cache::Run;
+use extant_base::Lblk;
+use extant_extent_status::{Allocation, Entry, Status};
+use extant_inode::{Change, FileData, Node};
+use extant_mapping::{Holds, Mapped};
+use extant_page_cache::Run;
 
 use super::announce::Announced;
 use super::with_room;
@@ -89,7 +89,7 @@ impl Flusher {
                 None => self.zero_around(node, data, &blocks)?,
             };
             let converted = change.set_state(node, range.clone(), false);
-            data.note_mapped(buffer::Edit::transaction(handle));
+            data.note_mapped(extant_buffer::Edit::transaction(handle));
             if converted.is_err() {
                 // If the device refused, a part of it may be written now.
                 let len = (range.end - range.start) as u32;
@@ -168,7 +168,7 @@ impl Flusher {
         for piece in unwritten() {
             let Holds::Unwritten(first) = piece.holds else { continue };
             for gap in stopped.gaps(&(piece.lblk.0.into()..piece.end())) {
-                let at = base::Pblk(first.0 + gap.start - u64::from(piece.lblk.0));
+                let at = extant_base::Pblk(first.0 + gap.start - u64::from(piece.lblk.0));
                 self.write_zeros(at, (gap.end - gap.start) << log)?;
             }
         }

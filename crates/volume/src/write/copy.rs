@@ -20,10 +20,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::Ino;
-use inode::Node;
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
+use extant_base::Ino;
+use extant_inode::Node;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
 
 use super::{Permit, Writer};
 use crate::{Fault, Refusal, Seek, Volume};

@@ -17,12 +17,12 @@
 
 use std::sync::Arc;
 
-use base::{Ino, Lblk};
-use extent_status::{END, Status};
-use inode::{DataPath, FileData, Node};
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
-use space::Room;
+use extant_alloc::Room;
+use extant_base::{Ino, Lblk};
+use extant_extent_status::{END, Status};
+use extant_inode::{DataPath, FileData, Node};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
 
 use super::announce::Announced;
 use super::{NAME_CREDITS, SETGID, Writer};
@@ -212,13 +212,14 @@ impl Writer {
 
     /// Will its map be one of extents, when it needs one?
     fn becomes_extents(&self, of_file: u32) -> bool {
-        of_file & flags::INLINE_DATA != 0 && self.shared().sb.features.has_incompat(ondisk::Features::EXTENTS)
+        of_file & flags::INLINE_DATA != 0
+            && self.shared().sb.features.has_incompat(extant_ondisk::Features::EXTENTS)
     }
 
     /// Times, and the permissions that a write takes away.
     pub(super) fn note_write(&self, node: &Arc<Node>) -> Result<(), Fault> {
         let now = self.now();
-        let times = |fields: &ondisk::inode::Inode| {
+        let times = |fields: &extant_ondisk::inode::Inode| {
             if self.keeps_times { (fields.mtime, fields.ctime) } else { (now, now) }
         };
         let mode_after = |mode: u16| if self.keeps_set_id { mode } else { unprivileged(mode) };
@@ -230,7 +231,7 @@ impl Writer {
             }
         }
         self.run(1, |change| {
-            let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
+            let mut values = change.live.edit(node, extant_buffer::Edit::transaction(change.edit));
             let fields = &mut values.fields;
             (fields.mtime, fields.ctime) = times(fields);
             fields.mode = mode_after(fields.mode);
@@ -319,9 +320,11 @@ impl Writer {
         let mut want = len;
         loop {
             match data.delay((self.shared(), alloc), node, Lblk(lblk), want) {
-                Err(inode::Fault::NoSpace) if alloc.pending_blocks() > 0 => self.journal.commit_all()?,
+                Err(extant_inode::Fault::NoSpace) if alloc.pending_blocks() > 0 => {
+                    self.journal.commit_all()?
+                }
                 // Some of it may fit.
-                Err(inode::Fault::NoSpace) if want > 1 => want /= 2,
+                Err(extant_inode::Fault::NoSpace) if want > 1 => want /= 2,
                 done => return Ok(done?),
             }
         }
@@ -357,7 +360,7 @@ impl Writer {
             return Ok(());
         }
         self.run(1, |change| {
-            change.live.edit(node, buffer::Edit::transaction(change.edit)).fields.size = size;
+            change.live.edit(node, extant_buffer::Edit::transaction(change.edit)).fields.size = size;
             Ok(())
         })
     }
@@ -401,7 +404,7 @@ impl Writer {
     /// Writes part of a block through the journal, with the size.
     fn write_logged(
         &self,
-        change: &inode::Change<'_>,
+        change: &extant_inode::Change<'_>,
         node: &Arc<Node>,
         (lblk, within): (Lblk, usize),
         part: &[u8],
@@ -414,21 +417,21 @@ impl Writer {
             self.zero_behind(change, node, old)?;
         }
         let map = node.values().map();
-        let seal = buffer::Seal {
-            owner: buffer::Owner { kind: buffer::Kind::Other, ino: node.ino().0 },
+        let seal = extant_buffer::Seal {
+            owner: extant_buffer::Owner { kind: extant_buffer::Kind::Other, ino: node.ino().0 },
             seed: None,
         };
         let put = &mut |block: &mut [u8]| block[within..within + part.len()].copy_from_slice(part);
         match map.find(&shared.buffers, lblk, 1)?.holds {
-            mapping::Holds::Written(block) => change.edit.change(block, seal, put)?,
-            mapping::Holds::Unwritten(block) => {
+            extant_mapping::Holds::Written(block) => change.edit.change(block, seal, put)?,
+            extant_mapping::Holds::Unwritten(block) => {
                 change.edit.fresh(block, seal, put);
                 change.set_state(node, u64::from(lblk.0)..u64::from(lblk.0) + 1, false)?;
             }
-            mapping::Holds::Hole => {
-                let want = inode::Want { unwritten: false, promised: false };
+            extant_mapping::Holds::Hole => {
+                let want = extant_inode::Want { unwritten: false, promised: false };
                 let mapped = change.map_hole(node, lblk, 1, want)?;
-                if let mapping::Holds::Written(block) = mapped.holds {
+                if let extant_mapping::Holds::Written(block) = mapped.holds {
                     change.edit.fresh(block, seal, put);
                 }
             }
@@ -438,14 +441,14 @@ impl Writer {
         }
         // Also when nothing of the inode changes: fsync asks it for the last transaction that has bytes of
         // the file.
-        let mut values = change.live.edit(node, buffer::Edit::transaction(change.edit));
+        let mut values = change.live.edit(node, extant_buffer::Edit::transaction(change.edit));
         values.fields.size = old.max(end);
-        values.changed_in = buffer::Edit::transaction(change.edit);
+        values.changed_in = extant_buffer::Edit::transaction(change.edit);
         Ok(())
     }
 
     /// The file as it is once all that is in memory of it was written back.
-    pub(crate) fn written_back(&self, ino: Ino) -> Result<Arc<inode::Inode>, Fault> {
+    pub(crate) fn written_back(&self, ino: Ino) -> Result<Arc<extant_inode::Inode>, Fault> {
         let node = self.live().get(ino)?;
         let _operation = node.operation.read();
         if let Some(data) = node.data() {

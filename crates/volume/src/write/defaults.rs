@@ -19,9 +19,9 @@
 //! image must not choose devices, or grant access. The reaction to errors is the superblock's too: see
 //! [`OnError`].
 
-use device::Device;
-use inode::DataPath;
-use ondisk::superblock::{self, Superblock, default_options, until_nul};
+use extant_device::Device;
+use extant_inode::DataPath;
+use extant_ondisk::superblock::{self, Superblock, default_options, until_nul};
 
 use super::{OnError, WriteOptions};
 

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use base::Ino;
-use inode::{Change, Node, Slot, Values};
-use ondisk::filetype::FileType;
-use ondisk::time::Timestamp;
+use extant_base::Ino;
+use extant_inode::{Change, Node, Slot, Values};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::time::Timestamp;
 
 use super::{NAME_CREDITS, Writer};
 use crate::Fault;
@@ -157,7 +157,7 @@ impl Writer {
 }
 
 /// Is the tree nothing but a root with few extents?
-fn short_tree(map: &mapping::FileMap) -> bool {
+fn short_tree(map: &extant_mapping::FileMap) -> bool {
     let entries = u16::from_le_bytes([map.i_block[2], map.i_block[3]]);
     map.extents && map.depth() == 0 && entries <= SHORT_EXTENTS
 }

@@ -14,11 +14,11 @@
 
 use std::sync::Arc;
 
-use base::{Ino, Lblk};
-use extent_status::{END, Status};
-use inode::{FileData, Node};
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
+use extant_base::{Ino, Lblk};
+use extant_extent_status::{END, Status};
+use extant_inode::{FileData, Node};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
 
 use super::{Permit, Writer};
 use crate::{Fault, Refusal, Volume};

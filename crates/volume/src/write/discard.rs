@@ -11,9 +11,9 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use base::Pblk;
-use device::Device;
-use inode::Shared;
+use extant_base::Pblk;
+use extant_device::Device;
+use extant_inode::Shared;
 
 use super::Keeper;
 use crate::{Fault, Volume};

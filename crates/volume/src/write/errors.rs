@@ -15,9 +15,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buffer::{Edit, ReadFault};
-use ondisk::errors::{CODE_CORRUPT, CODE_IO, ErrorLog, ErrorRecord};
-use ondisk::superblock::{self, Superblock};
+use extant_buffer::{Edit, ReadFault};
+use extant_ondisk::errors::{CODE_CORRUPT, CODE_IO, ErrorLog, ErrorRecord};
+use extant_ondisk::superblock::{self, Superblock};
 use parking_lot::Mutex;
 
 use super::Writer;
@@ -90,7 +90,7 @@ impl Errors {
     }
 
     /// With a commit.
-    pub(super) fn write(&self, edit: &dyn Edit, geometry: &ondisk::Geometry) -> Result<(), ReadFault> {
+    pub(super) fn write(&self, edit: &dyn Edit, geometry: &extant_ondisk::Geometry) -> Result<(), ReadFault> {
         if !self.is_behind.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl Volume {
 
     /// Why nothing is written any more, if that is so: the first cause.
     #[must_use]
-    pub fn aborted(&self) -> Option<&journal::Aborted> {
+    pub fn aborted(&self) -> Option<&extant_journal::Aborted> {
         self.writer.as_ref()?.journal.aborted()
     }
 
@@ -203,7 +203,7 @@ impl Writer {
         let device = &self.shared().device;
         let mut bytes = [0; superblock::SIZE];
         device.read_at(superblock::OFFSET, &mut bytes).map_err(Fault::Device)?;
-        let mut sb = Superblock::decode(&bytes).map_err(|fact| Fault::corrupt(base::Ino(0), fact))?;
+        let mut sb = Superblock::decode(&bytes).map_err(|fact| Fault::corrupt(extant_base::Ino(0), fact))?;
         self.keeper.errors.log.lock().put(&mut sb);
         device.write_at(superblock::OFFSET, &sb.sealed()).map_err(Fault::Device)?;
         device.flush().map_err(Fault::Device)

@@ -20,12 +20,12 @@ mod target;
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{Ino, Lblk};
-use extent_status::{Entry, Status};
-use inode::{Change, Node, Want};
-use mapping::Holds;
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
+use extant_base::{Ino, Lblk};
+use extant_extent_status::{Entry, Status};
+use extant_inode::{Change, Node, Want};
+use extant_mapping::Holds;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
 
 use self::target::Target;
 use super::Writer;
@@ -353,7 +353,7 @@ impl Writer {
 }
 
 fn put_size(change: &Change<'_>, node: &Arc<Node>, size: u64) {
-    change.live.edit(node, buffer::Edit::transaction(change.edit)).fields.size = size;
+    change.live.edit(node, extant_buffer::Edit::transaction(change.edit)).fields.size = size;
 }
 
 fn map_unwritten(change: &Change<'_>, file: &Target<'_>, hole: &Entry) -> Result<Entry, Fault> {

@@ -20,14 +20,14 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use base::{Ino, Lblk};
-use buffer::Edit;
-use inode::{Change, Node, Override, Overrides, Values};
-use journal::Handle;
-use mapping::{FileMap, Mapped};
-use ondisk::Features;
-use ondisk::filetype::FileType;
-use ondisk::inode::{self as layout, flags};
+use extant_base::{Ino, Lblk};
+use extant_buffer::Edit;
+use extant_inode::{Change, Node, Override, Overrides, Values};
+use extant_journal::Handle;
+use extant_mapping::{FileMap, Mapped};
+use extant_ondisk::Features;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{self as layout, flags};
 
 use super::{NAME_CREDITS, Writer};
 use crate::Fault;
@@ -42,14 +42,14 @@ pub(super) enum WriteBackFault {
     TooMuch,
 }
 
-impl From<inode::Fault> for WriteBackFault {
-    fn from(fault: inode::Fault) -> Self {
+impl From<extant_inode::Fault> for WriteBackFault {
+    fn from(fault: extant_inode::Fault) -> Self {
         Self::Fault(fault.into())
     }
 }
 
-impl From<buffer::ReadFault> for WriteBackFault {
-    fn from(fault: buffer::ReadFault) -> Self {
+impl From<extant_buffer::ReadFault> for WriteBackFault {
+    fn from(fault: extant_buffer::ReadFault) -> Self {
         Self::Fault(fault.into())
     }
 }
@@ -268,7 +268,8 @@ impl Work<'_> {
         let fields = match (&changed.raw, before) {
             (Some(raw), _) => {
                 let fields = layout::Inode::decode_of(&self.writer.shared().sb, raw);
-                fields.map_err(|fact| buffer::ReadFault::corrupt(base::Place::default(), fact))?
+                fields
+                    .map_err(|fact| extant_buffer::ReadFault::corrupt(extant_base::Place::default(), fact))?
             }
             (None, Some(before)) => before.fields.clone(),
             (None, None) => return Ok(None),

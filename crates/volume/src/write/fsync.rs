@@ -18,17 +18,17 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::Ino;
-use flush::{Mark, Mode, Stream};
-use inode::Node;
-use page_cache::WriteError;
+use extant_base::Ino;
+use extant_flush::{Mark, Mode, Stream};
+use extant_inode::Node;
+use extant_page_cache::WriteError;
 
 use super::Writer;
 use crate::{Fault, Refusal, Volume};
 
 /// The errors of lost bytes that one open file has reported. Each open file has one.
 #[derive(Debug, Default)]
-pub struct ErrorsTold(page_cache::Told);
+pub struct ErrorsTold(extant_page_cache::Told);
 
 /// What of a file is to be made durable.
 struct Part<'a> {
@@ -119,7 +119,7 @@ impl Volume {
 
     /// What was counted of flushes that threads share; `None` when open for reading.
     #[must_use]
-    pub fn flush_counts(&self) -> Option<flush::FlushCounts> {
+    pub fn flush_counts(&self) -> Option<extant_flush::FlushCounts> {
         self.writer.as_ref().map(|writer| writer.flusher.device.counts())
     }
 }

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use base::Ino;
-use extent_status::{END, Entry, Status};
-use inode::{FileData, Node};
-use mapping::{Holds, Mapped};
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
+use extant_base::Ino;
+use extant_extent_status::{END, Entry, Status};
+use extant_inode::{FileData, Node};
+use extant_mapping::{Holds, Mapped};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
 
 use super::Writer;
 use crate::{Fault, Refusal, Volume};
@@ -19,10 +19,10 @@ const PIECE: usize = 1024;
 
 impl Volume {
     /// Counts of what is known of files' blocks, and of the scans that keep it small; as text, in the form of
-    /// the kernel's file, by [`es_shrinker_info`](extent_status::Stats::es_shrinker_info). `None` when open
+    /// the kernel's file, by [`es_shrinker_info`](extant_extent_status::Stats::es_shrinker_info). `None` when open
     /// for reading: then nothing of it is kept.
     #[must_use]
-    pub fn extent_stats(&self) -> Option<extent_status::Stats> {
+    pub fn extent_stats(&self) -> Option<extant_extent_status::Stats> {
         Some(self.writer.as_ref()?.live().files().extent_stats())
     }
 
@@ -99,7 +99,7 @@ impl Writer {
             }
             Some(())
         };
-        map.walk(&self.shared().buffers, base::Lblk(0), &mut learn)?;
+        map.walk(&self.shared().buffers, extant_base::Lblk(0), &mut learn)?;
         data.known.precache(piece);
         Ok(count)
     }

@@ -11,9 +11,9 @@
 
 use std::sync::Arc;
 
-use base::Lblk;
-use extent_status::END;
-use inode::Node;
+use extant_base::Lblk;
+use extant_extent_status::END;
+use extant_inode::Node;
 
 use super::Writer;
 

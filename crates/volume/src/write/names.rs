@@ -4,11 +4,11 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::Ino;
-use dir::edit::Spot;
-use inode::{Change, Node, OrphanMode, OrphanState};
-use ondisk::filetype::FileType;
-use ondisk::inode::flags;
+use extant_base::Ino;
+use extant_dir::edit::Spot;
+use extant_inode::{Change, Node, OrphanMode, OrphanState};
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::flags;
 use parking_lot::RwLockWriteGuard;
 
 use super::new::LINKS_MAX;
@@ -17,7 +17,7 @@ use crate::ops::with_dir;
 use crate::{Fault, InodeRef, Refusal, Volume};
 
 /// Names that [`Volume::ask_ahead`] takes at most.
-pub const NAMES_AHEAD: usize = dir::edit::AHEAD_MAX;
+pub const NAMES_AHEAD: usize = extant_dir::edit::AHEAD_MAX;
 
 impl Volume {
     /// Gives an inode another name.
@@ -104,7 +104,7 @@ impl Volume {
         if !is_plain {
             return;
         }
-        let ask = |dir: &mut dir::edit::Editor<'_>| {
+        let ask = |dir: &mut extant_dir::edit::Editor<'_>| {
             dir.ask_ahead_of(names);
             Ok(())
         };
@@ -274,8 +274,8 @@ impl Writer {
         let Some(ino) = self.find(&dir, name)? else { return Ok(None) };
         match self.live().get(ino) {
             Ok(node) => Ok(Some(self.live().snapshot(&node)?)),
-            Err(inode::Fault::NoSuchInode(_)) => {
-                let fact = base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
+            Err(extant_inode::Fault::NoSuchInode(_)) => {
+                let fact = extant_base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
                 Err(Fault::corrupt(dir.ino(), fact))
             }
             Err(fault) => Err(fault.into()),
@@ -309,7 +309,7 @@ impl Writer {
     }
 
     fn find_spot(&self, dir: &Arc<Node>, of_dir: u32, name: &[u8]) -> Result<Option<Spot>, Fault> {
-        if name.len() > ondisk::dirent::NAME_LEN_MAX {
+        if name.len() > extant_ondisk::dirent::NAME_LEN_MAX {
             return Err(Refusal::NameTooLong.into());
         }
         if of_dir & SPECIAL != 0 {
@@ -325,13 +325,15 @@ impl Writer {
         if dir.values().has_flag(flags::INLINE_DATA) {
             let inode = self.live().snapshot(dir)?;
             let mut names = 0;
-            let mut count = |entry: dir::DirEntry<'_>| {
+            let mut count = |entry: extant_dir::DirEntry<'_>| {
                 names += usize::from(!matches!(entry.name, b"." | b".."));
                 std::ops::ControlFlow::Continue(())
             };
             let mut damage = None;
             with_dir(self.shared(), &self.dir_format, &inode, |dir| {
-                dir.list(&self.dir_format, dir::Cursor::START, &mut count, &mut |fault| damage = Some(fault))
+                dir.list(&self.dir_format, extant_dir::Cursor::START, &mut count, &mut |fault| {
+                    damage = Some(fault)
+                })
             })??;
             if let Some(fault) = damage {
                 return Err(fault.into());
@@ -431,7 +433,7 @@ impl Writer {
 /// Can this be what a name of the directory leads to?
 fn check_child(dir: &Node, ino: Ino) -> Result<(), Fault> {
     if ino == dir.ino() {
-        let fact = base::Malformed::new("directory entry", "leads to another inode", ino.0);
+        let fact = extant_base::Malformed::new("directory entry", "leads to another inode", ino.0);
         return Err(Fault::corrupt(ino, fact));
     }
     Ok(())

@@ -1,17 +1,17 @@
 //! New inodes: files, directories, links, devices.
 
-use base::{Ino, Lblk, Pblk};
-use buffer::{Kind, Owner, Seal};
-use dir::edit::Target;
-use dir::edit::inline::InlineEditor;
-use inode::{Change, Node, Values};
-use mapping::FileMap;
-use ondisk::Features;
-use ondisk::filetype::FileType;
-use ondisk::inode::{self as layout, flags};
-use space::InodeRequest;
+use extant_alloc::InodeRequest;
+use extant_base::{Ino, Lblk, Pblk};
+use extant_buffer::{Kind, Owner, Seal};
+use extant_dir::edit::Target;
+use extant_dir::edit::inline::InlineEditor;
+use extant_inode::{Change, Node, Values};
+use extant_mapping::FileMap;
+use extant_ondisk::Features;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{self as layout, flags};
+use extant_xattr::Places;
 use std::sync::Arc;
-use xattr::Places;
 
 use super::{NAME_CREDITS, SETGID, SPECIAL, Writer, check_name};
 use crate::{Fault, InodeRef, Refusal, Volume};
@@ -187,7 +187,7 @@ impl Writer {
         let (from_dir, dir_mode, is_top) = {
             let values = parent.values();
             let fields = &values.fields;
-            let inherited = fields.flags & inode::INHERITED;
+            let inherited = fields.flags & extant_inode::INHERITED;
             let is_top = parent.ino() == Ino::ROOT || fields.has_flag(flags::TOPDIR);
             (inherited, fields.mode, is_top)
         };
@@ -292,7 +292,7 @@ impl Writer {
             FileType::Symlink if has_blocks => {
                 let mut values = change.live.edit(node, change.edit.transaction());
                 let block = change.append_block(&mut values, Lblk(0), Pblk(0));
-                let block = block.map_err(|fault| inode::edit_fault(node.ino(), fault))?;
+                let block = block.map_err(|fault| extant_inode::edit_fault(node.ino(), fault))?;
                 let seal = Seal { owner: Owner { kind: Kind::Other, ino: node.ino().0 }, seed: None };
                 change
                     .edit
@@ -330,7 +330,7 @@ impl Writer {
         &self,
         change: &Change<'_>,
         dir: &Arc<Node>,
-        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
+        with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
     ) -> Result<R, Fault> {
         self.ready_names(change, dir)?;
         Ok(change.with_dir(dir, &self.dir_format, with)?)
@@ -343,7 +343,7 @@ impl Writer {
         change: &Change<'_>,
         dir: &Arc<Node>,
         links: i32,
-        with: impl FnOnce(&mut dir::edit::Editor<'_>) -> Result<R, dir::edit::EditFault>,
+        with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
     ) -> Result<R, Fault> {
         Ok(change.with_dir_then(dir, &self.dir_format, with, |values| self.touch_names(values, links))?)
     }
@@ -430,10 +430,10 @@ impl Writer {
 }
 
 /// Of the allocator's faults, that of an inode that cannot be had.
-pub(super) fn of_inodes(fault: space::Fault) -> Fault {
+pub(super) fn of_inodes(fault: extant_alloc::Fault) -> Fault {
     match fault {
-        space::Fault::NoSpace(_) => Refusal::NoInodes.into(),
-        fault @ space::Fault::Read(_) => fault.into(),
+        extant_alloc::Fault::NoSpace(_) => Refusal::NoInodes.into(),
+        fault @ extant_alloc::Fault::Read(_) => fault.into(),
     }
 }
 

@@ -13,21 +13,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use base::sync::Apart;
-use base::{BlockSize, Ino, Lblk, Pblk};
-use buffer::{Kind, Owner, Seal};
-use device::Device;
-use flush::Coordinator;
-use inode::{Change, DataPath, Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot};
-use journal::{Journal, Target, Work};
-use mapping::Holds;
-use memory::Budget;
-use ondisk::errors::ErrorLog;
-use ondisk::orphan_file::OrphanBlock;
-use ondisk::superblock::{self, STATE_CLEAN, STATE_ERRORS, Superblock};
-use ondisk::{Features, Geometry};
+use extant_alloc::Alloc;
+use extant_base::sync::Apart;
+use extant_base::{BlockSize, Ino, Lblk, Pblk};
+use extant_buffer::{Kind, Owner, Seal};
+use extant_device::Device;
+use extant_flush::Coordinator;
+use extant_inode::{
+    Change, DataPath, Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot,
+};
+use extant_journal::{Journal, Target, Work};
+use extant_mapping::Holds;
+use extant_memory::Budget;
+use extant_ondisk::errors::ErrorLog;
+use extant_ondisk::orphan_file::OrphanBlock;
+use extant_ondisk::superblock::{self, STATE_CLEAN, STATE_ERRORS, Superblock};
+use extant_ondisk::{Features, Geometry};
 use parking_lot::Mutex;
-use space::Alloc;
 
 use super::delete::Orphaned;
 use super::discard::Discards;
@@ -57,14 +59,14 @@ pub struct WriteOptions {
     /// How bytes of files get from memory to the device.
     pub data: DataPath,
     /// How threads share flushes of the device's cache.
-    pub flush: flush::Settings,
+    pub flush: extant_flush::Settings,
     /// How long a change that must be durable at once waits for other threads, to share a commit.
-    pub batching: journal::Batching,
+    pub batching: extant_journal::Batching,
     /// The longest time between two commits, and until bytes of files are written back; `None`: 5 and 30
     /// seconds.
     pub commit_interval: Option<Duration>,
     /// How what is known of files' blocks is forgotten when memory is short.
-    pub extents: extent_status::Policy,
+    pub extents: extant_extent_status::Policy,
     /// Commits run on request or when a transaction is full, in the thread that needs them; write-back on
     /// request or when much is dirty, in the writing thread; no background threads.
     pub no_committer: bool,
@@ -97,7 +99,7 @@ pub struct WriteOptions {
     /// [`Volume::heed`].
     pub is_guarded: bool,
     /// For the crash lab.
-    pub sabotage: journal::Sabotage,
+    pub sabotage: extant_journal::Sabotage,
 }
 
 /// Orphans on a list: more are a circle or damage.
@@ -186,7 +188,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
             .push(format!("{failed} orphans could not be cleaned up, and stay; run `extant check`"));
     }
     Ok(Volume {
-        dir_format: dir::Format::of(&sb, &geometry),
+        dir_format: extant_dir::Format::of(&sb, &geometry),
         inodes,
         name_changes: NameChanges::default(),
         recovery,
@@ -227,7 +229,7 @@ struct Engine {
     in_file: Vec<(Slot, Ino)>,
 }
 
-fn in_journal(sb: &Superblock, options: &OpenOptions, budget: &Budget) -> journal::Options {
+fn in_journal(sb: &Superblock, options: &OpenOptions, budget: &Budget) -> extant_journal::Options {
     let block_size = sb.block_size().unwrap_or(BlockSize::MIN);
     let by_memory = (budget.limit() / TRANSACTION_PART / block_size.len()).max(TRANSACTION_MIN);
     let by_memory = u32::try_from(by_memory).unwrap_or(u32::MAX);
@@ -235,7 +237,7 @@ fn in_journal(sb: &Superblock, options: &OpenOptions, budget: &Budget) -> journa
         0 => by_memory,
         asked => asked,
     };
-    journal::Options {
+    extant_journal::Options {
         is_wide: sb.features.has_incompat(Features::BIT64),
         has_checksums: sb.features.metadata_csum(),
         no_barriers: options.write.no_barriers,
@@ -253,7 +255,7 @@ fn engine(
     device: &Arc<Coordinator<Arc<dyn Device>>>,
     sb: &Superblock,
     geometry: &Geometry,
-    (log, in_journal): (Option<journal::Log>, journal::Options),
+    (log, in_journal): (Option<extant_journal::Log>, extant_journal::Options),
     options: &OpenOptions,
     budget: &Arc<Budget>,
 ) -> Result<Engine, OpenFault> {
@@ -273,11 +275,14 @@ fn engine(
     let journal = Arc::new(journal.map_err(|fault| OpenFault::Journal(fault.to_string()))?);
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
     let privilege = match options.write.keep_reserve {
-        true => space::Privilege::Everybody,
-        false => space::Privilege::Root,
+        true => extant_alloc::Privilege::Everybody,
+        false => extant_alloc::Privilege::Root,
     };
-    let in_alloc =
-        space::Options { budget: Some(Arc::clone(budget)), privilege, ..space::Options::default() };
+    let in_alloc = extant_alloc::Options {
+        budget: Some(Arc::clone(budget)),
+        privilege,
+        ..extant_alloc::Options::default()
+    };
     let alloc =
         Alloc::open(Arc::clone(&shared.buffers), sb, geometry, in_alloc).map_err(|fault| damaged(&fault))?;
     // As the kernel: what the superblock counts may be anything, and space is promised by it.
@@ -296,11 +301,11 @@ fn engine(
         alloc,
         orphans: Orphans::new(options.write.orphans, file, (superblock_block, superblock_at)),
         errors: Errors::new(sb, options.write.errors),
-        index: dir::Format::of(sb, geometry).index,
+        index: extant_dir::Format::of(sb, geometry).index,
         superblock_at,
         discards: Discards::new(options.write.discard),
     });
-    let client: Arc<dyn journal::Client> = Arc::<Keeper>::clone(&keeper);
+    let client: Arc<dyn extant_journal::Client> = Arc::<Keeper>::clone(&keeper);
     journal.set_client(client);
     keeper.live.count_quotas().map_err(|fault| damaged(&fault))?;
     let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), sb.uuid);
@@ -328,8 +333,10 @@ fn engine(
         xattrs: SharedXattrs::new(),
         renames: Mutex::new(()),
         // Far apart: each step of one of them adds a large odd number.
-        generations: std::array::from_fn(|at| Apart(AtomicU64::new(salt ^ base::salted::spread(at as u64)))),
-        dir_format: dir::Format::of(sb, geometry),
+        generations: std::array::from_fn(|at| {
+            Apart(AtomicU64::new(salt ^ extant_base::salted::spread(at as u64)))
+        }),
+        dir_format: extant_dir::Format::of(sb, geometry),
         committer: Mutex::new(None),
         skip_short_orphans: !options.write.track_all_orphans,
         keeps_set_id: options.write.keeps_set_id,
@@ -341,7 +348,7 @@ fn engine(
         discard_early: options.write.sabotage.discard_early,
         guard: None,
     };
-    inodes.set_live(Arc::clone(&writer.keeper) as Arc<dyn inode::LiveOwner>);
+    inodes.set_live(Arc::clone(&writer.keeper) as Arc<dyn extant_inode::LiveOwner>);
     Ok(Engine { writer, inodes, listed, in_file })
 }
 
@@ -371,7 +378,7 @@ fn replay_home(
         block_size: geometry.block_size,
         journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
     };
-    let plan = journal::scan(log.view(), &target).map_err(|fault| failed(&fault))?;
+    let plan = extant_journal::scan(log.view(), &target).map_err(|fault| failed(&fault))?;
     if !plan.is_sound() {
         let first = plan.problems.iter().find(|problem| problem.is_loss());
         let first = first.map(ToString::to_string).unwrap_or_default();
@@ -381,7 +388,7 @@ fn replay_home(
         let why = "the journal holds fast commits, which do not say what quotas become: run `e2fsck -p`, which counts them";
         return Err(OpenFault::Journal(why.to_owned()));
     }
-    journal::replay(&log, &plan, &**device).map_err(|fault| failed(&fault))?;
+    extant_journal::replay(&log, &plan, &**device).map_err(|fault| failed(&fault))?;
     keep_errors(&**device, sb, plan.superblock.errno)?;
     let mut problems = Problems::from(plan.problems.iter().map(ToString::to_string).collect::<Vec<_>>());
     let recovery = Recovery {
@@ -392,9 +399,9 @@ fn replay_home(
         ..Recovery::default()
     };
     match &plan.fast_commits {
-        None => journal::mark_clean(&log, &plan).map_err(|fault| failed(&fault))?,
+        None => extant_journal::mark_clean(&log, &plan).map_err(|fault| failed(&fault))?,
         Some(commits) => {
-            let supersede = journal::Supersede { tid: commits.tid, head: plan.head };
+            let supersede = extant_journal::Supersede { tid: commits.tid, head: plan.head };
             write_back(device, commits, (log, supersede), options, budget, &mut problems)?;
         }
     }
@@ -404,8 +411,8 @@ fn replay_home(
 /// Writes back what fast commits changed, on top of what was replayed, and marks the log clean.
 fn write_back(
     device: &Arc<dyn Device>,
-    commits: &journal::FastCommitPlan,
-    (log, supersede): (journal::Log, journal::Supersede),
+    commits: &extant_journal::FastCommitPlan,
+    (log, supersede): (extant_journal::Log, extant_journal::Supersede),
     options: &OpenOptions,
     budget: &Arc<Budget>,
     problems: &mut Problems,
@@ -415,11 +422,11 @@ fn write_back(
     let (overrides, names) = {
         let shared = Shared::new(Arc::clone(device), sb.clone(), geometry.clone(), Arc::clone(budget));
         let inodes = Inodes::new(shared, Overrides::new());
-        let format = dir::Format::of(&sb, &geometry);
+        let format = extant_dir::Format::of(&sb, &geometry);
         fast_commit::apply(commits, &inodes, &format, &mut PIECES_MAX.clone(), problems)
     };
     let coordinator = Arc::new(Coordinator::new(Arc::clone(device), options.write.flush));
-    let in_journal = journal::Options {
+    let in_journal = extant_journal::Options {
         // No commit starts before all is done.
         has_committer: false,
         transaction_max: 0,
@@ -462,19 +469,19 @@ fn keep_errors(device: &dyn Device, before: &Superblock, journal_errno: i32) -> 
 
 /// A log that holds something though the superblock does not ask for it is out of date, and must not be asked
 /// later.
-fn forget_old_log(log: &journal::Log, sb: &Superblock, geometry: &Geometry) -> Result<(), OpenFault> {
+fn forget_old_log(log: &extant_journal::Log, sb: &Superblock, geometry: &Geometry) -> Result<(), OpenFault> {
     let failed = |fault: &dyn std::fmt::Display| OpenFault::Journal(fault.to_string());
     let target = Target {
         fs_blocks: geometry.blocks,
         block_size: geometry.block_size,
         journal_uuid: log.map().is_external().then_some(sb.journal_uuid),
     };
-    let found = journal::read_superblock(log.view(), &target).map_err(|fault| failed(&fault))?;
+    let found = extant_journal::read_superblock(log.view(), &target).map_err(|fault| failed(&fault))?;
     if found.is_clean() {
         return Ok(());
     }
-    let plan = journal::scan(log.view(), &target).map_err(|fault| failed(&fault))?;
-    journal::mark_clean(log, &plan).map_err(|fault| failed(&fault))
+    let plan = extant_journal::scan(log.view(), &target).map_err(|fault| failed(&fault))?;
+    extant_journal::mark_clean(log, &plan).map_err(|fault| failed(&fault))
 }
 
 /// The superblock's block, as a commit writes it.
@@ -529,12 +536,16 @@ fn load_orphan_file(inodes: &Inodes) -> Result<OrphanFile, OpenFault> {
     let inode = inodes.get(ino).map_err(|fault| damaged(fault.to_string()))?;
     let bs = shared.geometry.block_size;
     let count = inode.size() >> bs.log2();
-    if count > ondisk::orphan_file::MAX_BLOCKS {
-        return Err(damaged(format!("it has {count} blocks, more than {}", ondisk::orphan_file::MAX_BLOCKS)));
+    if count > extant_ondisk::orphan_file::MAX_BLOCKS {
+        return Err(damaged(format!(
+            "it has {count} blocks, more than {}",
+            extant_ondisk::orphan_file::MAX_BLOCKS
+        )));
     }
-    let seed =
-        shared.fs_seed.map(|seed| ondisk::orphan_file::inode_seed(seed, ino, inode.fields().generation));
-    let owner = buffer::Owner { kind: buffer::Kind::Orphans, ino: ino.0 };
+    let seed = shared
+        .fs_seed
+        .map(|seed| extant_ondisk::orphan_file::inode_seed(seed, ino, inode.fields().generation));
+    let owner = extant_buffer::Owner { kind: extant_buffer::Kind::Orphans, ino: ino.0 };
     let mut blocks = Vec::new();
     for lblk in 0..count as u32 {
         let mapped = inode.map(shared, Lblk(lblk), 1).map_err(|fault| damaged(fault.to_string()))?;
@@ -544,10 +555,15 @@ fn load_orphan_file(inodes: &Inodes) -> Result<OrphanFile, OpenFault> {
         let verify = |bytes: &[u8]| {
             let block = OrphanBlock::decode(bytes)?;
             let is_right = seed.is_none_or(|seed| block.verify(seed, place));
-            base::Malformed::unless(is_right, "orphan file", "its checksum is right", block.stored_checksum())
+            extant_base::Malformed::unless(
+                is_right,
+                "orphan file",
+                "its checksum is right",
+                block.stored_checksum(),
+            )
         };
         let held = shared.buffers.get(place, owner, verify).map_err(|fault| damaged(fault.to_string()))?;
-        let slots = ondisk::orphan_file::slots_per_block(bs);
+        let slots = extant_ondisk::orphan_file::slots_per_block(bs);
         let slots = held[..slots * 4]
             .chunks_exact(4)
             .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));

@@ -1,11 +1,11 @@
 //! Quotas and projects, as operations meet them: owners get their entries before they get an inode, and an
 //! inode does not enter a directory that wants another project.
 //!
-//! Does **not** own: counting (see `inode::Quota`).
+//! Does **not** own: counting (see `extant_inode::Quota`).
 
-use inode::{Node, Owners, Quota};
-use ondisk::Features;
-use ondisk::inode::flags;
+use extant_inode::{Node, Owners, Quota};
+use extant_ondisk::Features;
+use extant_ondisk::inode::flags;
 
 use super::new::New;
 use super::{SETGID, Writer};

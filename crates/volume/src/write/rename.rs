@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use base::Ino;
-use inode::{Change, Node};
-use ondisk::filetype::FileType;
+use extant_base::Ino;
+use extant_inode::{Change, Node};
+use extant_ondisk::filetype::FileType;
 use parking_lot::RwLockWriteGuard;
 
 use super::new::{LINKS_MAX, New};
@@ -95,7 +95,7 @@ impl Volume {
         let in_itself = (moved.ino() == from.dir.ino()).then_some(from.dir);
         let other_in_itself = in_way.as_ref().filter(|other| other.ino() == to.dir.ino());
         if let Some(dir) = in_itself.or(other_in_itself) {
-            let fact = base::Malformed::new("directory entry", "leads to another inode", dir.ino().0);
+            let fact = extant_base::Malformed::new("directory entry", "leads to another inode", dir.ino().0);
             return Err(Fault::corrupt(dir.ino(), fact));
         }
         // A directory cannot move below itself, nor take the place of one above it.
@@ -144,11 +144,11 @@ impl Writer {
             // Not locked, it may be removed meanwhile, and so may what lies below: no damage.
             here = match self.live().get_unasked(up) {
                 Ok(node) if self.is_dir(&node) && !node.is_gone(&node.values()) => node,
-                Ok(_) | Err(inode::Fault::NoSuchInode(_)) => return Err(Refusal::NotFound.into()),
+                Ok(_) | Err(extant_inode::Fault::NoSuchInode(_)) => return Err(Refusal::NotFound.into()),
                 Err(fault) => return Err(fault.into()),
             };
         }
-        let fact = base::Malformed::new("directory", "leads up to the root", dir.ino().0);
+        let fact = extant_base::Malformed::new("directory", "leads up to the root", dir.ino().0);
         Err(Fault::corrupt(dir.ino(), fact))
     }
 

@@ -11,7 +11,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/allocators.rst; s_def_resuid and s_def_resgid in super.rst.
 
-use space::Privilege;
+use extant_alloc::Privilege;
 
 use crate::Volume;
 
@@ -19,18 +19,18 @@ use crate::Volume;
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub struct Acting {
-    _of_thread: space::Acting,
+    _of_thread: extant_alloc::Acting,
 }
 
 impl Acting {
     /// As a user of the reserve.
     pub fn as_root() -> Self {
-        Self { _of_thread: space::Acting::with(Privilege::Root) }
+        Self { _of_thread: extant_alloc::Acting::with(Privilege::Root) }
     }
 
     /// As a user without access to it.
     pub fn as_anybody() -> Self {
-        Self { _of_thread: space::Acting::with(Privilege::Everybody) }
+        Self { _of_thread: extant_alloc::Acting::with(Privilege::Everybody) }
     }
 }
 

@@ -4,8 +4,8 @@ mod shift;
 
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
+use extant_base::Ino;
+use extant_device::FileDevice;
 
 use super::{New, unprivileged};
 use crate::{OpenOptions, Volume};
@@ -19,9 +19,9 @@ fn the_group_bit_stays_where_it_means_something_else() {
 /// goes with the blocks.
 #[test]
 fn what_is_unmapped_is_known_no_more() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path.to_str().unwrap(), "16M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path.to_str().unwrap(), "16M"]);
     let device = Arc::new(FileDevice::open(&path, true).unwrap());
     let volume = Volume::open(device, &OpenOptions::default()).unwrap();
     let ino = volume.create(Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
@@ -30,7 +30,7 @@ fn what_is_unmapped_is_known_no_more() {
     let writer = volume.writer.as_ref().unwrap();
     let node = writer.live().get(ino).unwrap();
     assert_eq!(volume.precache_extents(ino).unwrap(), 1);
-    let credits = inode::Change::cut_credits(writer.shared());
+    let credits = extant_inode::Change::cut_credits(writer.shared());
     writer.run(credits, |change| Ok(change.punch(&node, 20..40)?)).unwrap();
     volume.check_file(ino).unwrap();
     writer.run(credits, |change| Ok(change.cut(&node, 70)?)).unwrap();
@@ -40,9 +40,9 @@ fn what_is_unmapped_is_known_no_more() {
 /// Another machine has it now: its log, its superblock.
 #[test]
 fn who_lost_a_file_system_writes_nothing_to_it() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", path.to_str().unwrap(), "16M"]);
     for is_lost in [true, false] {
         let device = Arc::new(FileDevice::open(&path, true).unwrap());
         let volume = Volume::open(device, &OpenOptions::default()).unwrap();
@@ -62,9 +62,9 @@ fn who_lost_a_file_system_writes_nothing_to_it() {
 /// change meanwhile.
 #[test]
 fn directories_give_memory_back() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
-    testkit::run(
+    extant_testkit::run(
         "mke2fs",
         ["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "30000", path.to_str().unwrap(), "64M"],
     );
@@ -96,16 +96,16 @@ fn directories_give_memory_back() {
     let stats = volume.dir_stats(Ino::ROOT).unwrap();
     assert_eq!(stats.inserts, 20_000);
     volume.close().unwrap();
-    testkit::e2fsck_clean(&path);
+    extant_testkit::e2fsck_clean(&path);
 }
 
 /// Reading inodes of a writable volume charges the budget for all that stays in memory of them; eviction
 /// returns the charge.
 #[test]
 fn snapshots_are_charged_and_evicted() {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-N", "30000", path.to_str().unwrap(), "64M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-N", "30000", path.to_str().unwrap(), "64M"]);
     let volume =
         Volume::open(Arc::new(FileDevice::open(&path, true).unwrap()), &OpenOptions::default()).unwrap();
     let made: Vec<Ino> = (0..2000)
@@ -125,7 +125,7 @@ fn snapshots_are_charged_and_evicted() {
     made.iter().for_each(|ino| volume.evict(*ino));
     let evicted = before - budget.used();
     let per_inode = evicted / made.len();
-    assert!(per_inode > size_of::<inode::Inode>(), "{per_inode} bytes of each inode");
+    assert!(per_inode > size_of::<extant_inode::Inode>(), "{per_inode} bytes of each inode");
     let again = read_all();
     assert!(again.abs_diff(evicted) < 4096, "reading them takes what eviction returned: {again} {evicted}");
     assert_eq!(read_all(), 0);
@@ -138,10 +138,13 @@ fn snapshots_are_charged_and_evicted() {
 #[test]
 fn a_directory_in_use_is_not_forgotten_when_memory_is_short() {
     let ground = |inodes: u32| {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");
         let inodes = inodes.to_string();
-        testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-N", &inodes, path.to_str().unwrap(), "256M"]);
+        extant_testkit::run(
+            "mke2fs",
+            ["-q", "-F", "-t", "ext4", "-N", &inodes, path.to_str().unwrap(), "256M"],
+        );
         let options = OpenOptions { cache_bytes: 8 << 20, ..OpenOptions::default() };
         let volume = Volume::open(Arc::new(FileDevice::open(&path, true).unwrap()), &options).unwrap();
         (scratch, path, volume)
@@ -162,6 +165,6 @@ fn a_directory_in_use_is_not_forgotten_when_memory_is_short() {
             assert!(stats.leaf_reads < stats.inserts / 10, "{dirs}: {stats}");
         }
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
     }
 }

@@ -21,15 +21,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{Lblk, Pblk};
-use buffer::{Kind, Owner, Seal};
-use extent_status::{END, Status};
-use inode::{Change, DataPath, FileData, Node, Orphans};
-use mapping::{FileMap, Holds};
-use ondisk::Features;
-use ondisk::inode::flags;
-use ondisk::xattr::INDEX_SYSTEM;
-use xattr::Places;
+use extant_base::{Lblk, Pblk};
+use extant_buffer::{Kind, Owner, Seal};
+use extant_extent_status::{END, Status};
+use extant_inode::{Change, DataPath, FileData, Node, Orphans};
+use extant_mapping::{FileMap, Holds};
+use extant_ondisk::Features;
+use extant_ondisk::inode::flags;
+use extant_ondisk::xattr::INDEX_SYSTEM;
+use extant_xattr::Places;
 
 use super::announce::Announced;
 use super::{NAME_CREDITS, Writer};
@@ -102,7 +102,7 @@ impl Writer {
             }
             self.put_size(change, node, size);
             if let Some(data) = node.data() {
-                data.note_mapped(buffer::Edit::transaction(change.edit));
+                data.note_mapped(extant_buffer::Edit::transaction(change.edit));
             }
             if is_cut && !is_short && is_done {
                 self.untrack(change, node)?;
@@ -452,7 +452,12 @@ impl Writer {
     fn put_inside(&self, node: &Arc<Node>, bytes: &[u8], size: u64) -> Result<(), Fault> {
         self.run(NAME_CREDITS, |change| {
             let value = Some(&bytes[IN_BLOCK..]);
-            let planned = xattr::Change { index: INDEX_SYSTEM, name: b"data", value, mode: xattr::Mode::Any };
+            let planned = extant_xattr::Change {
+                index: INDEX_SYSTEM,
+                name: b"data",
+                value,
+                mode: extant_xattr::Mode::Any,
+            };
             self.apply_xattr(change, node, &planned)?;
             let mut values = change.live.edit(node, change.edit.transaction());
             let fields = &mut values.fields;
@@ -485,7 +490,7 @@ impl Writer {
                 false => Ok(None),
             };
             drop(values);
-            let placed = placed.map_err(|fault| inode::edit_fault(node.ino(), fault).into());
+            let placed = placed.map_err(|fault| extant_inode::edit_fault(node.ino(), fault).into());
             let moved = placed.and_then(|block| match block {
                 Some(block) => {
                     let written = self.write_data(change, node, block, is_journaled, &bytes);

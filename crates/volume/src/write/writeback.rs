@@ -31,16 +31,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use base::Lblk;
-use extent_status::{Allocation, Entry, Status};
-use flush::Coordinator;
-use inode::{Change, DataPath, FileCaches, FileData, Node, Shared, Want};
-use journal::{Handle, Journal};
-use mapping::Holds;
-use ondisk::inode::flags;
-use page_cache::{Run, WriteError};
+use extant_alloc::Room;
+use extant_base::Lblk;
+use extant_extent_status::{Allocation, Entry, Status};
+use extant_flush::Coordinator;
+use extant_inode::{Change, DataPath, FileCaches, FileData, Node, Shared, Want};
+use extant_journal::{Handle, Journal};
+use extant_mapping::Holds;
+use extant_ondisk::inode::flags;
+use extant_page_cache::{Run, WriteError};
 use parking_lot::RwLockWriteGuard;
-use space::Room;
 
 use super::announce::Announced;
 use super::truncate::SMALL_MAX;
@@ -61,7 +61,7 @@ pub(crate) struct Flusher {
     pub(super) keeper: Arc<Keeper>,
     pub(super) journal: Arc<Journal>,
     /// The device, with what waits for a flush of it.
-    pub(super) device: Arc<Coordinator<Arc<dyn device::Device>>>,
+    pub(super) device: Arc<Coordinator<Arc<dyn extant_device::Device>>>,
     pub(super) has_log: bool,
     /// A commit flushes the device that the log is on: not this one.
     pub(super) has_external_log: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Flusher {
     pub(super) is_closing: AtomicBool,
     pub(super) begun: Instant,
     /// For the crash lab.
-    pub(super) sabotage: journal::Sabotage,
+    pub(super) sabotage: extant_journal::Sabotage,
 }
 
 impl Volume {
@@ -107,7 +107,7 @@ impl Flusher {
         let pages = &self.files().pages;
         if self.has_thread {
             while self.journal.aborted().is_none()
-                && !matches!(pages.throttle(Duration::from_secs(1)), page_cache::Throttled::Go { .. })
+                && !matches!(pages.throttle(Duration::from_secs(1)), extant_page_cache::Throttled::Go { .. })
             {
             }
             return;
@@ -350,7 +350,7 @@ impl Flusher {
     }
 
     /// Has the device write zeros from a block on.
-    pub(super) fn write_zeros(&self, block: base::Pblk, len_bytes: u64) -> Result<(), Fault> {
+    pub(super) fn write_zeros(&self, block: extant_base::Pblk, len_bytes: u64) -> Result<(), Fault> {
         if let Some(aborted) = self.journal.aborted() {
             return Err(aborted.clone().into());
         }
@@ -369,7 +369,7 @@ impl Flusher {
 
     /// Joins the running transaction.
     pub(super) fn start(&self, credits: u32) -> Result<Handle<'_>, Fault> {
-        let in_quotas = self.keeper.live.quota().map_or(0, |_| inode::Quota::CREDITS);
+        let in_quotas = self.keeper.live.quota().map_or(0, |_| extant_inode::Quota::CREDITS);
         Ok(self.journal.start(credits + in_quotas)?)
     }
 
@@ -435,9 +435,9 @@ impl Flusher {
         };
         let how = if want.promised { Allocation::Delayed } else { Allocation::Other };
         data.learn(self.shared(), change.alloc, entry, how);
-        data.note_mapped(buffer::Edit::transaction(handle));
+        data.note_mapped(extant_buffer::Edit::transaction(handle));
         if self.sabotage.size_early {
-            let mut values = change.live.edit(node, buffer::Edit::transaction(handle));
+            let mut values = change.live.edit(node, extant_buffer::Edit::transaction(handle));
             values.fields.size = values.fields.size.max(data.size());
         }
         Ok(entry)
@@ -546,7 +546,7 @@ impl Flusher {
         if size <= node.values().fields.size {
             return false;
         }
-        let transaction = buffer::Edit::transaction(handle);
+        let transaction = extant_buffer::Edit::transaction(handle);
         self.keeper.live.edit(node, transaction).fields.size = size;
         data.note_mapped(transaction);
         size > SMALL_MAX
@@ -559,7 +559,7 @@ pub(super) fn reach(run: &Run) -> (Range<u64>, u64) {
 }
 
 /// Without the thread nothing that is dirty is written in time, and writers would wait for it.
-struct AbortOnPanic<'a>(&'a journal::Journal);
+struct AbortOnPanic<'a>(&'a extant_journal::Journal);
 
 impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {

@@ -9,19 +9,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use base::{Ino, Lblk, Malformed, Pblk};
-use buffer::{Kind, Owner, ReadFault, Seal};
-use inode::{Change, Node, Values, ValuesInInodes};
-use mapping::FileMap;
-use ondisk::filetype::FileType;
-use ondisk::inode::{self as layout, flags};
-use ondisk::time::Timestamp;
-use ondisk::xattr::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT};
-use ondisk::{Features, xattr as xattr_layout};
+use extant_alloc::{Flags, InodeRequest, Request};
+use extant_base::{Ino, Lblk, Malformed, Pblk};
+use extant_buffer::{Kind, Owner, ReadFault, Seal};
+use extant_inode::{Change, Node, Values, ValuesInInodes};
+use extant_mapping::FileMap;
+use extant_ondisk::filetype::FileType;
+use extant_ondisk::inode::{self as layout, flags};
+use extant_ondisk::time::Timestamp;
+use extant_ondisk::xattr::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT};
+use extant_ondisk::{Features, xattr as xattr_layout};
+use extant_xattr::acl::{self, Acl, AclFault};
+use extant_xattr::{BlockIndex, BlockPlan, ChangeFault, Mode, Places, Plan, Rules, ValueInodes as _};
 use parking_lot::Mutex;
-use space::{Flags, InodeRequest, Request};
-use xattr::acl::{self, Acl, AclFault};
-use xattr::{BlockIndex, BlockPlan, ChangeFault, Mode, Places, Plan, Rules, ValueInodes as _};
 
 use super::announce::Announced;
 use super::new::New;
@@ -131,13 +131,13 @@ impl Volume {
                     SetXattr::Create => Mode::Create,
                     SetXattr::Replace => Mode::Replace,
                 };
-                let planned = xattr::Change::set(name, value, mode).map_err(of_change)?;
+                let planned = extant_xattr::Change::set(name, value, mode).map_err(of_change)?;
                 writer.apply_xattr(change, &node, &planned)?;
                 writer.touch(change, &node);
                 Ok(())
             }
             (_, None) => {
-                let planned = xattr::Change::remove(name).map_err(of_change)?;
+                let planned = extant_xattr::Change::remove(name).map_err(of_change)?;
                 writer.apply_xattr(change, &node, &planned)?;
                 writer.touch(change, &node);
                 Ok(())
@@ -197,14 +197,18 @@ impl Writer {
         index: u8,
         value: Option<&[u8]>,
     ) -> Result<(), Fault> {
-        let planned = xattr::Change { index, name: b"", value, mode: Mode::Any };
+        let planned = extant_xattr::Change { index, name: b"", value, mode: Mode::Any };
         self.apply_xattr(change, node, &planned)
     }
 
     /// The part of inline data that stands among the attributes goes.
     pub(super) fn drop_inline_data(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
-        let planned =
-            xattr::Change { index: xattr_layout::INDEX_SYSTEM, name: b"data", value: None, mode: Mode::Any };
+        let planned = extant_xattr::Change {
+            index: xattr_layout::INDEX_SYSTEM,
+            name: b"data",
+            value: None,
+            mode: Mode::Any,
+        };
         self.apply_xattr(change, node, &planned)
     }
 
@@ -283,7 +287,7 @@ impl Writer {
         &self,
         change: &Change<'_>,
         node: &Arc<Node>,
-        planned: &xattr::Change<'_>,
+        planned: &extant_xattr::Change<'_>,
     ) -> Result<(), Fault> {
         let shared = self.shared();
         let (body, block) = self.parts(node);
@@ -511,7 +515,7 @@ impl Writer {
         for (index, name, ino) in self.value_entries(node)? {
             // What names no value is left alone, and goes with the rest.
             if self.sound_value(node.ino(), ino)?.is_some() {
-                let gone = xattr::Change { index, name: &name, value: None, mode: Mode::Any };
+                let gone = extant_xattr::Change { index, name: &name, value: None, mode: Mode::Any };
                 self.run(NAME_CREDITS, |change| self.apply_xattr(change, node, &gone))?;
             }
         }
@@ -620,7 +624,7 @@ impl Writer {
         let mut values = change.live.edit(made, change.edit.transaction());
         for (piece, lblk) in value.chunks(bs).zip(0u32..) {
             let block = change.append_block(&mut values, Lblk(lblk), Pblk(0));
-            let block = block.map_err(|fault| inode::edit_fault(made.ino(), fault))?;
+            let block = block.map_err(|fault| extant_inode::edit_fault(made.ino(), fault))?;
             change.edit.fresh(block, seal, &mut |bytes| bytes[..piece.len()].copy_from_slice(piece));
         }
         Ok(())

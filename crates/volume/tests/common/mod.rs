@@ -10,16 +10,16 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use ondisk::inode::flags;
-use ondisk::time::Timestamp;
-use testkit::{Content, Entry, Extent, Kind, Manifest, Time};
-use volume::{Cursor, FileType, Inode, OpenOptions, Refusal, Seek, Volume};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_ondisk::inode::flags;
+use extant_ondisk::time::Timestamp;
+use extant_testkit::{Content, Entry, Extent, Kind, Manifest, Time};
+use extant_volume::{Cursor, FileType, Inode, OpenOptions, Refusal, Seek, Volume};
 
 /// Opens an image for reading, with its external journal where it has one.
 pub(crate) fn open(image: &Path, journal: Option<&Path>) -> Volume {
-    let device = |path: &Path| -> Arc<dyn device::Device> {
+    let device = |path: &Path| -> Arc<dyn extant_device::Device> {
         Arc::new(FileDevice::open(path, false).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
     };
     let options = OpenOptions { journal_device: journal.map(device), ..OpenOptions::default() };
@@ -58,7 +58,7 @@ pub(crate) fn names(volume: &Volume, dir: &Inode) -> Vec<Vec<u8>> {
     loop {
         let from = position;
         let mut piece = 0;
-        let mut each = |entry: volume::DirEntry<'_>| {
+        let mut each = |entry: extant_volume::DirEntry<'_>| {
             let is_dots = entry.name == b"." || entry.name == b"..";
             if !is_dots {
                 names.push(entry.name.to_vec());
@@ -78,7 +78,8 @@ pub(crate) fn names(volume: &Volume, dir: &Inode) -> Vec<Vec<u8>> {
 
 fn entry(volume: &Volume, inode: &Inode) -> Entry {
     let stat = volume.stat(inode);
-    let fail = |what: &str, fault: volume::Fault| -> ! { panic!("inode {}: {what}: {fault}", stat.ino) };
+    let fail =
+        |what: &str, fault: extant_volume::Fault| -> ! { panic!("inode {}: {what}: {fault}", stat.ino) };
     let kind = match stat.kind {
         FileType::Regular => Kind::Regular,
         FileType::Directory => Kind::Directory,

@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::Ino;
-use device::FileDevice;
-use volume::{OpenOptions, Volume};
+use extant_base::Ino;
+use extant_device::FileDevice;
+use extant_volume::{OpenOptions, Volume};
 
 /// An image of 16 MiB, with what `debugfs` then does to it.
 pub(crate) fn image(scratch: &Path, options: &[&str], requests: &[&str]) -> PathBuf {
     let path = scratch.join("image");
     let kind: &[&str] = if options.contains(&"-t") { &[] } else { &["-t", "ext4"] };
     let args = ["-q", "-F", "-E", "lazy_itable_init=0"].iter().chain(kind).chain(options).copied();
-    testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "16M"]));
+    extant_testkit::run("mke2fs", args.chain([path.to_str().unwrap(), "16M"]));
     for request in requests {
         edit(&path, request);
     }
@@ -20,7 +20,7 @@ pub(crate) fn image(scratch: &Path, options: &[&str], requests: &[&str]) -> Path
 }
 
 pub(crate) fn edit(path: &Path, request: &str) {
-    testkit::run("debugfs", ["-w", "-R", request, path.to_str().unwrap()]);
+    extant_testkit::run("debugfs", ["-w", "-R", request, path.to_str().unwrap()]);
 }
 
 pub(crate) fn open(path: &Path) -> Volume {

@@ -1,6 +1,6 @@
 //! Many names of one hash.
 
-use ondisk::hash::{HashVersion, dirhash};
+use extant_ondisk::hash::{HashVersion, dirhash};
 
 use super::*;
 

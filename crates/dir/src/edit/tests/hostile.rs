@@ -1,7 +1,7 @@
 //! Directories whose blocks hold anything: changes end with an answer or a fault, never in a panic, whatever
 //! one block serves as.
 
-use buffer::{Direct, Edit, Kind, Owner, Seal};
+use extant_buffer::{Direct, Edit, Kind, Owner, Seal};
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn apply(toy: &Toy, damage: &Damage) {
     let len = toy.len.get() as usize;
     let put = |block: usize, change: &mut dyn FnMut(&mut [u8])| {
         let seal = Seal { owner: Owner { kind: Kind::Other, ino: 0 }, seed: None };
-        Direct(&toy.buffers).change(base::Pblk((block % len) as u64), seal, change).unwrap();
+        Direct(&toy.buffers).change(extant_base::Pblk((block % len) as u64), seal, change).unwrap();
     };
     let index_blocks = || -> Vec<usize> {
         let index = toy.format.index;
@@ -167,7 +167,7 @@ fn a_leaf_that_was_changed_as_a_node_is_damage() {
         for lblk in noted {
             // The length of a name, or a byte of its inode.
             let put = &mut |bytes: &mut [u8]| bytes[6..].iter_mut().step_by(4).for_each(|byte| *byte = 0xFE);
-            Direct(&toy.buffers).change(base::Pblk(lblk.into()), seal, put).unwrap();
+            Direct(&toy.buffers).change(extant_base::Pblk(lblk.into()), seal, put).unwrap();
         }
         let inserted = toy.editor(&mut cache).insert(&name(number, 250), Ino(number + 20), FileType::Regular);
         match inserted {

@@ -5,14 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{BlockSize, Pblk};
-use buffer::{Buffers, Direct, Edit, Kind, Owner, Seal};
-use device::MemDevice;
-use memory::Budget;
-use ondisk::Features;
-use ondisk::dirent::{min_rec_len, tail_checksum};
-use ondisk::hash::{HashVersion, dirhash};
-use ondisk::htree::{DxEntries, DxFormat, DxKind};
+use extant_base::{BlockSize, Pblk};
+use extant_buffer::{Buffers, Direct, Edit, Kind, Owner, Seal};
+use extant_device::MemDevice;
+use extant_memory::Budget;
+use extant_ondisk::Features;
+use extant_ondisk::dirent::{min_rec_len, tail_checksum};
+use extant_ondisk::hash::{HashVersion, dirhash};
+use extant_ondisk::htree::{DxEntries, DxFormat, DxKind};
 
 use super::super::*;
 use crate::Cursor;

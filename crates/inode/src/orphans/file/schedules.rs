@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::sync::{schedules, shuttle};
+use extant_base::sync::{schedules, shuttle};
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn a_slot_is_never_given_twice() {
 fn a_kept_slot_is_its_lanes() {
     schedules("kept orphan slots", 3000, || {
         let file = file(1, 2);
-        let lane = Arc::new(base::sync::Mutex::new(()));
+        let lane = Arc::new(extant_base::sync::Mutex::new(()));
         let owners: Arc<Vec<AtomicU32>> = Arc::new((0..2).map(|_| AtomicU32::new(0)).collect());
         let threads: Vec<_> = (1..=3u32)
             .map(|thread| {

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use base::BlockSize;
-use buffer::Direct;
-use device::{Device, MemDevice};
-use memory::Budget;
+use extant_base::BlockSize;
+use extant_buffer::Direct;
+use extant_device::{Device, MemDevice};
+use extant_memory::Budget;
 
 use super::*;
 
@@ -14,7 +14,7 @@ const SEED: Option<u32> = Some(7);
 fn file() -> (OrphanFile, Arc<Buffers>) {
     let device = MemDevice::new(8 * 4096);
     for block in [3, 5] {
-        let bytes = ondisk::orphan_file::encode(BlockSize::KIB4, &[]);
+        let bytes = extant_ondisk::orphan_file::encode(BlockSize::KIB4, &[]);
         device.write_at(block * 4096, &bytes).unwrap();
     }
     let device: Arc<dyn Device> = Arc::new(device);
@@ -25,7 +25,7 @@ fn file() -> (OrphanFile, Arc<Buffers>) {
 
 fn stored(buffers: &Buffers, block: u64) -> (Vec<(usize, Ino)>, bool) {
     let (bytes, owner) = buffers.snapshot(Pblk(block)).unwrap();
-    let block = ondisk::orphan_file::OrphanBlock::decode(&bytes).unwrap();
+    let block = extant_ondisk::orphan_file::OrphanBlock::decode(&bytes).unwrap();
     (block.orphans().collect(), owner.is_some())
 }
 

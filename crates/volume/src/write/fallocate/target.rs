@@ -11,11 +11,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::Lblk;
-use buffer::{Edit, Kind, Owner, Seal};
-use extent_status::{Allocation, END, Entry, Status};
-use inode::{Change, FileData, Node};
-use mapping::Holds;
+use extant_base::Lblk;
+use extant_buffer::{Edit, Kind, Owner, Seal};
+use extant_extent_status::{Allocation, END, Entry, Status};
+use extant_inode::{Change, FileData, Node};
+use extant_mapping::Holds;
 use parking_lot::RwLockWriteGuard;
 
 use super::Writer;
@@ -221,7 +221,9 @@ impl<'a> Target<'a> {
                 if self.data.is_none() {
                     // With the map, or what the blocks held before would be seen after a crash.
                     let blocks = part.pblk.0..part.pblk.0 + u64::from(part.len);
-                    blocks.for_each(|block| change.edit.fresh(base::Pblk(block), self.seal(), &mut |_| {}));
+                    blocks.for_each(|block| {
+                        change.edit.fresh(extant_base::Pblk(block), self.seal(), &mut |_| {})
+                    });
                 }
                 Ok(next)
             })?;

@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use device::FileDevice;
-use inode::{Change, Node};
+use extant_device::FileDevice;
+use extant_inode::{Change, Node};
 
 use crate::write::Writer;
 use crate::{OpenOptions, Volume};
@@ -37,7 +37,7 @@ fn shift_right(writer: &Writer, node: &Arc<Node>, from: u64, by: u32) {
 fn files_are_closed_up_and_moved_apart() {
     // Blocks of 1 KiB, and pieces of so many.
     for (options, piece) in [(&["-O", "^bigalloc"][..], 1), (&["-O", "bigalloc", "-C", "16384"], 16)] {
-        let scratch = testkit::scratch();
+        let scratch = extant_testkit::scratch();
         let (source, path) = (scratch.path().join("source"), scratch.path().join("image"));
         std::fs::create_dir(&source).unwrap();
         let len = piece * 1024;
@@ -52,7 +52,7 @@ fn files_are_closed_up_and_moved_apart() {
         let name = path.to_str().unwrap();
         let fixed = ["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "256"];
         let from = ["-d", source.to_str().unwrap(), name, "64M"];
-        testkit::run("mke2fs", fixed.into_iter().chain(options.iter().copied()).chain(from));
+        extant_testkit::run("mke2fs", fixed.into_iter().chain(options.iter().copied()).chain(from));
 
         let volume = open(&path);
         let ino = volume.lookup(&volume.root().unwrap(), b"file").unwrap().ino();
@@ -78,9 +78,9 @@ fn files_are_closed_up_and_moved_apart() {
         assert!(changed_by.is_multiple_of(piece as u64 * 2), "whole clusters are counted");
         drop(node);
         volume.close().unwrap();
-        testkit::e2fsck_clean(&path);
+        extant_testkit::e2fsck_clean(&path);
         let out = scratch.path().join("out");
-        let _ = testkit::debugfs(&path, &format!("dump /file {}", out.display()));
+        let _ = extant_testkit::debugfs(&path, &format!("dump /file {}", out.display()));
         assert!(std::fs::read(&out).unwrap() == bytes, "{options:?}");
     }
 }

@@ -1,17 +1,17 @@
 //! What happens between two steps of writing back.
 
-use device::MemDevice;
-use page_cache::Take;
+use extant_device::MemDevice;
+use extant_page_cache::Take;
 
 use super::*;
 use crate::{New, OpenOptions, WriteOptions};
 
 fn made() -> (Arc<MemDevice>, Volume) {
-    let scratch = testkit::scratch();
+    let scratch = extant_testkit::scratch();
     let path = scratch.path().join("image");
-    testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path.to_str().unwrap(), "16M"]);
+    extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "1024", path.to_str().unwrap(), "16M"]);
     let device = Arc::new(MemDevice::new(16 << 20));
-    device::Device::write_at(&*device, 0, &std::fs::read(&path).unwrap()).unwrap();
+    extant_device::Device::write_at(&*device, 0, &std::fs::read(&path).unwrap()).unwrap();
     let write = WriteOptions { no_committer: true, ..WriteOptions::default() };
     let options = OpenOptions { write, ..OpenOptions::default() };
     (device.clone(), Volume::open(device, &options).unwrap())
@@ -29,7 +29,7 @@ fn take(data: &FileData, range: Range<u64>) -> Run {
 #[test]
 fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
     let (_device, volume) = made();
-    let ino = volume.create(base::Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let ino = volume.create(extant_base::Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     volume.write_at(ino, 0, &[7; 200 << 10]).unwrap();
     let writer = volume.writer.as_ref().unwrap();
     let node = writer.live().get(ino).unwrap();
@@ -56,7 +56,7 @@ fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
 #[test]
 fn blocks_count_as_written_when_the_size_can_cover_them() {
     let (device, volume) = made();
-    let ino = volume.create(base::Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
+    let ino = volume.create(extant_base::Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     volume.write_at(ino, 0, &[7; 300]).unwrap();
     volume.fsync(ino).unwrap();
     volume.append(ino, &[8; 9000]).unwrap();
@@ -72,8 +72,8 @@ fn blocks_count_as_written_when_the_size_can_cover_them() {
         // As a power cut leaves it: what is not flushed does not matter.
         let cut = MemDevice::new(16 << 20);
         let mut bytes = vec![0; 16 << 20];
-        device::Device::read_at(&*device, 0, &mut bytes).unwrap();
-        device::Device::write_at(&cut, 0, &bytes).unwrap();
+        extant_device::Device::read_at(&*device, 0, &mut bytes).unwrap();
+        extant_device::Device::write_at(&cut, 0, &bytes).unwrap();
         let cut = Volume::open_read_only(Arc::new(cut), &OpenOptions::default()).unwrap();
         let inode = cut.inode(ino).unwrap();
         assert_eq!(inode.size(), 300);
