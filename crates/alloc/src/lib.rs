@@ -83,7 +83,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock, Weak};
 
-use extant_base::sync::Apart;
+use extant_base::sync::CachePadded;
 use extant_base::{Group, Malformed};
 use extant_buffer::{Buffers, Kind, Owner, ReadFault, Seal};
 use extant_memory::{Budget, Shrinker};
@@ -170,8 +170,8 @@ pub struct Alloc {
     /// First block of each range of bitmaps and inode tables of the groups seen, and the one behind its last.
     zones: Mutex<BTreeMap<u64, u64>>,
     /// Directories in the groups seen.
-    dirs: Apart<AtomicU64>,
-    dirty: Apart<Mutex<BTreeSet<u32>>>,
+    dirs: CachePadded<AtomicU64>,
+    dirty: CachePadded<Mutex<BTreeSet<u32>>>,
     /// How many these are, for callers that do not change them.
     dirty_groups: AtomicU32,
     /// In how many of them inodes changed.
@@ -189,7 +189,7 @@ pub struct Alloc {
     problems: Mutex<Vec<(Group, Malformed)>>,
     held_bytes: AtomicUsize,
     turn: AtomicUsize,
-    tally: Apart<Tally>,
+    tally: CachePadded<Tally>,
     me: Weak<Alloc>,
 }
 
@@ -245,8 +245,8 @@ impl Alloc {
             index: Index::default(),
             space: Space::new(sb, geometry),
             zones: Mutex::default(),
-            dirs: Apart::default(),
-            dirty: Apart::default(),
+            dirs: CachePadded::default(),
+            dirty: CachePadded::default(),
             dirty_groups: AtomicU32::new(0),
             dirty_inodes: AtomicU32::new(0),
             pending: Mutex::default(),
@@ -259,7 +259,7 @@ impl Alloc {
             problems: Mutex::default(),
             held_bytes: AtomicUsize::new(0),
             turn: AtomicUsize::new(0),
-            tally: Apart::default(),
+            tally: CachePadded::default(),
             me: Weak::clone(me),
         });
         if let Some(budget) = &alloc.budget {

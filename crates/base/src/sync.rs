@@ -26,9 +26,9 @@ pub use shuttle::sync::atomic;
 /// do not evict neighbouring read-only data from other CPUs' caches.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-pub struct Apart<T>(pub T);
+pub struct CachePadded<T>(pub T);
 
-impl<T> std::ops::Deref for Apart<T> {
+impl<T> std::ops::Deref for CachePadded<T> {
     type Target = T;
 
     #[inline]
@@ -37,7 +37,7 @@ impl<T> std::ops::Deref for Apart<T> {
     }
 }
 
-impl<T> std::ops::DerefMut for Apart<T> {
+impl<T> std::ops::DerefMut for CachePadded<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.0
@@ -74,7 +74,7 @@ const PARTS: usize = 16;
 /// A counter without contention: each thread adds to a part of its own. A read sums all parts, and returns
 /// the sum at some moment during the read.
 #[derive(Debug, Default)]
-pub struct Sum([Apart<atomic::AtomicI64>; PARTS]);
+pub struct Sum([CachePadded<atomic::AtomicI64>; PARTS]);
 
 impl Sum {
     /// Adds to it.

@@ -57,7 +57,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::checksum::Difference;
 use extant_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use extant_base::sync::{Apart, Mutex, MutexGuard};
+use extant_base::sync::{CachePadded, Mutex, MutexGuard};
 use extant_base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
 use extant_device::{Device, DeviceFault};
 use extant_memory::{Budget, Shrinker};
@@ -244,14 +244,14 @@ pub struct Buffers {
     block_size: BlockSize,
     blocks: u64,
     budget: Arc<Budget>,
-    shards: Box<[Apart<Mutex<Shard>>]>,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// Where each shard's slots are, for prefetching one without a lock.
     slots_at: [AtomicUsize; SHARDS],
     /// Makes the spread of blocks over shards and buckets unpredictable for the author of an image.
     salt: u64,
     /// Binary logarithm of the blocks in a row.
     row_log: u32,
-    held_bytes: Apart<AtomicUsize>,
+    held_bytes: CachePadded<AtomicUsize>,
     /// The shard that is asked first at the next shrink.
     turn: AtomicUsize,
     prefetched: AtomicU64,
@@ -275,11 +275,11 @@ impl Buffers {
             block_size,
             blocks,
             budget: budget.clone(),
-            shards: (0..SHARDS).map(|_| Apart(Mutex::new(Shard::new(salt, waiting_max)))).collect(),
+            shards: (0..SHARDS).map(|_| CachePadded(Mutex::new(Shard::new(salt, waiting_max)))).collect(),
             slots_at: std::array::from_fn(|_| AtomicUsize::new(0)),
             salt,
             row_log: (budget.limit() / (block_size.len() * SHARDS * ROWS_MIN)).clamp(1, ROW_MAX).ilog2(),
-            held_bytes: Apart::default(),
+            held_bytes: CachePadded::default(),
             turn: AtomicUsize::new(0),
             prefetched: AtomicU64::new(0),
             difference: OnceLock::new(),

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use extant_alloc::Prealloc;
-use extant_base::sync::Apart;
+use extant_base::sync::CachePadded;
 use extant_dir::edit::{DirCache, Stats};
 use extant_memory::{Budget, Shrinker};
 use parking_lot::Mutex;
@@ -80,7 +80,7 @@ pub(crate) struct DirMemory {
     budget: Arc<Budget>,
     bytes: AtomicUsize,
     /// Bytes that the shrinker was asked for, ever: how time passes here.
-    asked: Apart<AtomicU64>,
+    asked: CachePadded<AtomicU64>,
     /// Those that have something charged, each once, in the order in which the shrinker comes by.
     known: Mutex<VecDeque<Weak<Node>>>,
 }
@@ -90,7 +90,7 @@ impl DirMemory {
         let made = Arc::new(Self {
             budget: Arc::clone(budget),
             bytes: AtomicUsize::new(0),
-            asked: Apart::default(),
+            asked: CachePadded::default(),
             known: Mutex::default(),
         });
         let shrinker: Arc<dyn Shrinker> = Arc::<Self>::clone(&made);

@@ -26,7 +26,7 @@ mod table;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use extant_base::sync::Apart;
+use extant_base::sync::CachePadded;
 use extant_base::{Ino, Pblk};
 use extant_mapping::FileMap;
 use extant_ondisk::filetype::FileType;
@@ -337,11 +337,11 @@ pub struct Live {
     dirs: Arc<DirMemory>,
     /// What the running transaction changed, in parts by the inodes' numbers: threads that work in different
     /// groups of inodes do not meet.
-    dirty: Box<[Apart<Mutex<Dirty>>]>,
+    dirty: Box<[CachePadded<Mutex<Dirty>>]>,
     /// What the commit under way has to write.
-    frozen: Apart<Mutex<Frozen>>,
+    frozen: CachePadded<Mutex<Frozen>>,
     /// Upper bound of the table blocks that the listed inodes are in.
-    dirty_blocks: Apart<AtomicU32>,
+    dirty_blocks: CachePadded<AtomicU32>,
     quota: OnceLock<Quota>,
     /// A mistake on purpose, for the crash lab: inodes without links are written a transaction late.
     forget_orphans: bool,
@@ -364,9 +364,9 @@ impl Live {
             files,
             table,
             dirs,
-            dirty: (0..DIRTY_PARTS).map(|_| Apart::default()).collect(),
-            frozen: Apart::default(),
-            dirty_blocks: Apart::default(),
+            dirty: (0..DIRTY_PARTS).map(|_| CachePadded::default()).collect(),
+            frozen: CachePadded::default(),
+            dirty_blocks: CachePadded::default(),
             quota: OnceLock::new(),
             forget_orphans,
         }

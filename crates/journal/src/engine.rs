@@ -50,7 +50,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use extant_base::Pblk;
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use extant_base::sync::{Apart, Condvar, Mutex};
+use extant_base::sync::{CachePadded, Condvar, Mutex};
 use extant_buffer::{Buffers, Made, ReadFault, Seal, Snapshot};
 use extant_device::{Device, DeviceFault};
 
@@ -179,13 +179,13 @@ pub struct Journal {
     client: OnceLock<Arc<dyn Client>>,
     options: Options,
     transaction_max: u32,
-    running: Apart<Mutex<Running>>,
+    running: CachePadded<Mutex<Running>>,
     lanes: Lanes,
     /// Blocks of the running transaction and of the one before, by the last bit of their numbers.
-    lens: [Arc<Apart<AtomicU32>>; 2],
+    lens: [Arc<CachePadded<AtomicU32>>; 2],
     /// The running transaction changed, or handles ended, or a commit ended.
-    changed: Apart<Condvar>,
-    writer: Apart<Mutex<Writer>>,
+    changed: CachePadded<Condvar>,
+    writer: CachePadded<Mutex<Writer>>,
     committed: AtomicU64,
     wanted: AtomicU64,
     /// The committer is to write homes: much is pinned, or half the log is used.
@@ -255,7 +255,7 @@ impl Journal {
             max => max.min(log_max),
         };
         let batcher = Batcher::new(options.batching);
-        let lens: [Arc<Apart<AtomicU32>>; 2] = Default::default();
+        let lens: [Arc<CachePadded<AtomicU32>>; 2] = Default::default();
         let running = Running {
             transaction: Arc::new(Transaction::new(1, &lens[1], 0)),
             started: 0,
@@ -269,11 +269,11 @@ impl Journal {
             client: OnceLock::new(),
             options,
             transaction_max,
-            running: Apart(Mutex::new(running)),
+            running: CachePadded(Mutex::new(running)),
             lanes: Lanes::new(1),
             lens,
-            changed: Apart(Condvar::new()),
-            writer: Apart(Mutex::new(Writer {
+            changed: CachePadded(Condvar::new()),
+            writer: CachePadded(Mutex::new(Writer {
                 log,
                 checkpoint: Checkpoint::default(),
                 started: Started::default(),

@@ -50,7 +50,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use extant_alloc::Alloc;
-use extant_base::sync::{Apart, thread_number};
+use extant_base::sync::{CachePadded, thread_number};
 use extant_base::{Ino, Pblk};
 use extant_buffer::{Kind, ReadFault, Seal};
 use extant_inode::{Change, Live, Node, Orphans, Shared, Values};
@@ -185,7 +185,7 @@ pub(crate) struct Writer {
     /// Moves of directories, one at a time: the tree above a directory stays while one looks at it.
     renames: Mutex<()>,
     /// One for each of so many threads.
-    generations: [Apart<AtomicU64>; GENERATIONS],
+    generations: [CachePadded<AtomicU64>; GENERATIONS],
     pub(crate) dir_format: extant_dir::Format,
     pub(crate) flusher: Arc<writeback::Flusher>,
     writeback: Mutex<Option<std::thread::JoinHandle<()>>>,

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 
 use extant_base::Ino;
 use extant_base::salted::Salted;
-use extant_base::sync::{Apart, thread_number};
+use extant_base::sync::{CachePadded, thread_number};
 use extant_memory::{Budget, Shrinker};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -57,13 +57,13 @@ struct Rows {
 
 pub(super) struct Table {
     budget: Arc<Budget>,
-    shards: Vec<Apart<Mutex<Rows>>>,
+    shards: Vec<CachePadded<Mutex<Rows>>>,
     /// What each thread came for last with [`get_again`](Self::get_again): that does not go while it is here.
-    recent: [Apart<Mutex<Option<Arc<Node>>>>; RECENT],
-    bytes: Apart<AtomicUsize>,
+    recent: [CachePadded<Mutex<Option<Arc<Node>>>>; RECENT],
+    bytes: CachePadded<AtomicUsize>,
     turn: AtomicUsize,
     /// The last transaction whose inodes are all in their table blocks.
-    written: Apart<AtomicU64>,
+    written: CachePadded<AtomicU64>,
 }
 
 impl Table {
@@ -74,13 +74,13 @@ impl Table {
             shards: (0..SHARDS)
                 .map(|_| {
                     let rows = HashMap::with_hasher(salt);
-                    Apart(Mutex::new(Rows { rows, order: VecDeque::new(), uncharged: 0, departed: 0 }))
+                    CachePadded(Mutex::new(Rows { rows, order: VecDeque::new(), uncharged: 0, departed: 0 }))
                 })
                 .collect(),
             recent: Default::default(),
-            bytes: Apart::default(),
+            bytes: CachePadded::default(),
             turn: AtomicUsize::new(0),
-            written: Apart::default(),
+            written: CachePadded::default(),
         });
         let shrinker: Arc<dyn Shrinker> = Arc::<Self>::clone(&table);
         let weak: Weak<dyn Shrinker> = Arc::downgrade(&shrinker);

@@ -23,7 +23,7 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/orphan.rst.
 
-use extant_base::sync::Apart;
+use extant_base::sync::CachePadded;
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use extant_base::{Ino, Pblk};
 use extant_buffer::{Buffers, Edit, Kind, Owner, ReadFault, Seal};
@@ -51,7 +51,7 @@ pub struct OrphanFile {
     /// Blocks with slots that changed since the last commit began.
     changed: AtomicU32,
     /// The slot that each lane keeps, as a word.
-    kept: [Apart<AtomicU32>; LANES],
+    kept: [CachePadded<AtomicU32>; LANES],
 }
 
 /// A slot: its block within the file, and its place there.
@@ -99,7 +99,7 @@ impl OrphanFile {
             is_changed: AtomicBool::new(false),
         });
         let seal = Seal { owner: Owner { kind: Kind::Orphans, ino: ino.0 }, seed };
-        let kept = std::array::from_fn(|_| Apart(AtomicU32::new(NO_SLOT)));
+        let kept = std::array::from_fn(|_| CachePadded(AtomicU32::new(NO_SLOT)));
         Self { blocks: blocks.collect(), seal, changed: AtomicU32::new(0), kept }
     }
 

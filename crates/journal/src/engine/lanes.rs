@@ -20,7 +20,7 @@
 //!    (`extant_buffer::Edit::lane`) needs no lock.
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use extant_base::sync::{Apart, thread_number};
+use extant_base::sync::{CachePadded, thread_number};
 
 /// Threads that have a lane of their own. In schedules few, and little room: so that both ways are taken.
 #[cfg(not(feature = "shuttle"))]
@@ -44,25 +44,25 @@ pub(super) struct Started([u64; LANES]);
 
 /// The handles of the running transaction.
 pub(super) struct Lanes {
-    lanes: [Apart<AtomicU64>; LANES],
+    lanes: [CachePadded<AtomicU64>; LANES],
     /// A bit for each lane that was ever used.
-    used: Apart<AtomicU32>,
+    used: CachePadded<AtomicU32>,
     /// No handle is to be started without the lock.
-    is_shut: Apart<AtomicBool>,
+    is_shut: CachePadded<AtomicBool>,
     /// The running transaction, while it is not shut.
     number: AtomicU64,
     /// Credits that were given under the lock. Changed under it.
-    reserved: Apart<AtomicU32>,
+    reserved: CachePadded<AtomicU32>,
 }
 
 impl Lanes {
     pub(super) fn new(number: u64) -> Self {
         Self {
             lanes: Default::default(),
-            used: Apart::default(),
-            is_shut: Apart::default(),
+            used: CachePadded::default(),
+            is_shut: CachePadded::default(),
             number: AtomicU64::new(number),
-            reserved: Apart::default(),
+            reserved: CachePadded::default(),
         }
     }
 
@@ -113,7 +113,7 @@ impl Lanes {
     pub(super) fn busy(&self, last: &mut Started) -> usize {
         let own = thread_number() % LANES;
         let lanes = self.lanes.iter().zip(&mut last.0).enumerate();
-        let is_busy = |(lane, (now, last)): (usize, (&Apart<AtomicU64>, &mut u64))| {
+        let is_busy = |(lane, (now, last)): (usize, (&CachePadded<AtomicU64>, &mut u64))| {
             let started = now.load(Ordering::Relaxed) / (OPEN + 1);
             std::mem::replace(last, started) != started && lane != own
         };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use extant_base::Pblk;
 use extant_base::sync::atomic::{AtomicU32, Ordering};
-use extant_base::sync::{Apart, Mutex};
+use extant_base::sync::{CachePadded, Mutex};
 use extant_buffer::{Hint, Seal};
 
 /// One transaction, from its first handle until it is sealed.
@@ -15,10 +15,10 @@ pub(super) struct Transaction {
     pub(super) number: u64,
     /// Blocks and, for some of them, one block of revoke records: also readable without holding the
     /// transaction.
-    len: Arc<Apart<AtomicU32>>,
+    len: Arc<CachePadded<AtomicU32>>,
     /// When its first block joined.
     begun: OnceLock<Instant>,
-    changes: Apart<Mutex<Changes>>,
+    changes: CachePadded<Mutex<Changes>>,
 }
 
 #[derive(Default)]
@@ -30,10 +30,15 @@ struct Changes {
 
 impl Transaction {
     /// `len`: the number of blocks. `expected`: their capacity from the start.
-    pub(super) fn new(number: u64, len: &Arc<Apart<AtomicU32>>, expected: u32) -> Self {
+    pub(super) fn new(number: u64, len: &Arc<CachePadded<AtomicU32>>, expected: u32) -> Self {
         len.store(0, Ordering::Relaxed);
         let changes = Changes { blocks: Vec::with_capacity(expected as usize), ..Changes::default() };
-        Self { number, len: Arc::clone(len), begun: OnceLock::new(), changes: Apart(Mutex::new(changes)) }
+        Self {
+            number,
+            len: Arc::clone(len),
+            begun: OnceLock::new(),
+            changes: CachePadded(Mutex::new(changes)),
+        }
     }
 
     /// Blocks and, as one for some of them, revoke records.

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use extant_alloc::Alloc;
-use extant_base::sync::Apart;
+use extant_base::sync::CachePadded;
 use extant_base::{BlockSize, Ino, Lblk, Pblk};
 use extant_buffer::{Kind, Owner, Seal};
 use extant_device::Device;
@@ -334,7 +334,7 @@ fn engine(
         renames: Mutex::new(()),
         // Far apart: each step of one of them adds a large odd number.
         generations: std::array::from_fn(|at| {
-            Apart(AtomicU64::new(salt ^ extant_base::salted::spread(at as u64)))
+            CachePadded(AtomicU64::new(salt ^ extant_base::salted::spread(at as u64)))
         }),
         dir_format: extant_dir::Format::of(sb, geometry),
         committer: Mutex::new(None),
