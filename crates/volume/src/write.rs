@@ -96,7 +96,7 @@ const GENERATIONS: usize = 16;
 const SPACE_TRIES: u32 = 3;
 
 /// What keeps the values that a commit writes.
-pub(crate) struct Keeper {
+pub(crate) struct CommitClient {
     pub(crate) live: Live,
     pub(crate) alloc: Arc<Alloc>,
     pub(crate) orphans: Orphans,
@@ -106,19 +106,19 @@ pub(crate) struct Keeper {
     discards: discard::Discards,
 }
 
-impl Keeper {
+impl CommitClient {
     fn shared(&self) -> &Arc<Shared> {
         self.live.shared()
     }
 }
 
-impl extant_inode::LiveOwner for Keeper {
+impl extant_inode::LiveOwner for CommitClient {
     fn live(&self) -> &Live {
         &self.live
     }
 }
 
-impl extant_journal::Client for Keeper {
+impl extant_journal::Client for CommitClient {
     fn before_commit(&self, handle: &Handle<'_>) -> Result<(), ReadFault> {
         self.live.freeze(handle)?;
         self.orphans.write(&self.live, handle)?;
@@ -177,7 +177,7 @@ impl extant_journal::Client for Keeper {
 
 /// What a volume that is open for writing has.
 pub(crate) struct Writer {
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) keeper: Arc<CommitClient>,
     pub(crate) journal: Arc<Journal>,
     /// For reading attributes whose values are in inodes of their own.
     inodes: Arc<extant_inode::Inodes>,

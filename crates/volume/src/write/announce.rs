@@ -35,7 +35,7 @@ use extant_inode::Change;
 use extant_ondisk::Features;
 use extant_ondisk::inode::BASE_SIZE;
 
-use super::{Keeper, Writer};
+use super::{CommitClient, Writer};
 use crate::Fault;
 
 /// A feature that comes with the first structure that needs it.
@@ -63,7 +63,7 @@ impl Announced {
     }
 }
 
-impl Keeper {
+impl CommitClient {
     /// The superblock has the feature, in the transaction of `change` or before.
     pub(super) fn announce(&self, change: &Change<'_>, what: Announced) -> Result<(), Fault> {
         let sb = &self.shared().sb;

@@ -15,7 +15,7 @@ use extant_base::Pblk;
 use extant_device::Device;
 use extant_inode::Shared;
 
-use super::Keeper;
+use super::CommitClient;
 use crate::{Fault, Volume};
 
 /// What was discarded since the volume was opened.
@@ -63,7 +63,7 @@ impl Discards {
     }
 }
 
-impl Keeper {
+impl CommitClient {
     /// Discards what transactions up to this one freed. They are durable, and the blocks may not be reused
     /// before this returns.
     pub(super) fn discard_freed(&self, transaction: u64) {

@@ -36,7 +36,7 @@ use super::discard::Discards;
 use super::errors::Errors;
 use super::writeback::{EXPIRE_MS, Flusher};
 use super::xattrs::SharedXattrs;
-use super::{COMMIT_INTERVAL, Keeper, OnError, Writer};
+use super::{COMMIT_INTERVAL, CommitClient, OnError, Writer};
 use crate::fast_commit::{self, NameChanges};
 use crate::mmp::MountGuard;
 use crate::open::{PIECES_MAX, budget_of, device_blocks, log_of};
@@ -292,7 +292,7 @@ fn engine(
     let file = if orphan_file { Some(load_orphan_file(&inodes)?) } else { None };
     let in_file = file.as_ref().map(OrphanFile::used).unwrap_or_default();
     let listed = listed(&inodes, sb);
-    let keeper = Arc::new(Keeper {
+    let keeper = Arc::new(CommitClient {
         live: Live::new(
             Arc::clone(&shared),
             (data, options.write.extents),
@@ -305,7 +305,7 @@ fn engine(
         superblock_at,
         discards: Discards::new(options.write.discard),
     });
-    let client: Arc<dyn extant_journal::Client> = Arc::<Keeper>::clone(&keeper);
+    let client: Arc<dyn extant_journal::Client> = Arc::<CommitClient>::clone(&keeper);
     journal.set_client(client);
     keeper.live.count_quotas().map_err(|fault| damaged(&fault))?;
     let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), sb.uuid);
@@ -668,7 +668,7 @@ impl Writer {
     }
 }
 
-impl Keeper {
+impl CommitClient {
     /// Changes the superblock.
     pub(super) fn edit_superblock(
         &self,

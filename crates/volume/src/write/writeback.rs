@@ -44,7 +44,7 @@ use parking_lot::RwLockWriteGuard;
 
 use super::announce::Announced;
 use super::truncate::SMALL_MAX;
-use super::{Keeper, end_handle, with_room};
+use super::{CommitClient, end_handle, with_room};
 use crate::{Fault, Refusal, Volume};
 
 /// Bytes written back at a time.
@@ -58,7 +58,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The caller of write-back.
 pub(crate) struct Flusher {
-    pub(super) keeper: Arc<Keeper>,
+    pub(super) keeper: Arc<CommitClient>,
     pub(super) journal: Arc<Journal>,
     /// The device, with what waits for a flush of it.
     pub(super) device: Arc<Coordinator<Arc<dyn extant_device::Device>>>,
