@@ -14,7 +14,7 @@ use extant_mapping::Holds;
 use extant_memory::Shrinker;
 use extant_ondisk::inode::flags;
 
-use crate::live::Live;
+use crate::live::InodeCache;
 use crate::{Fault, Inode, Overrides, Shared};
 
 const SHARDS: usize = 64;
@@ -34,7 +34,7 @@ pub struct Inodes {
 /// The inodes of a volume that is open for writing: they are looked up there.
 pub trait LiveOwner: Send + Sync {
     /// The inodes.
-    fn live(&self) -> &Live;
+    fn live(&self) -> &InodeCache;
 }
 
 struct Kept {

@@ -26,7 +26,7 @@ use extant_ondisk::{Features, dirent};
 
 use crate::clusters::{self, Gone};
 use crate::dir_state::DirState;
-use crate::live::{Editing, Live, Node, Values};
+use crate::live::{Editing, InodeCache, Node, Values};
 use crate::{Fault, Shared};
 
 pub use blocks::Want;
@@ -41,7 +41,7 @@ const REVOKED_PER_EXTENT: u32 = 512;
 #[derive(Clone, Copy)]
 pub struct Change<'a> {
     /// The inodes.
-    pub live: &'a Live,
+    pub live: &'a InodeCache,
     /// Where blocks come from.
     pub alloc: &'a Alloc,
     /// The handle.
@@ -198,7 +198,7 @@ impl<'a> Change<'a> {
     /// # Errors
     /// What the editor says, or why there is none; `Absent` for a directory that was removed.
     pub fn look<R>(
-        live: &Live,
+        live: &InodeCache,
         alloc: &Alloc,
         node: &Arc<Node>,
         format: &extant_dir::Format,

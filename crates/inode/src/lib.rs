@@ -1,6 +1,6 @@
 //! Inodes in memory: reading what they hold, and changing them.
 //!
-//! Owns: finding an inode in its table, verifying and caching it ([`Inodes`] for reading, [`Live`] for
+//! Owns: finding an inode in its table, verifying and caching it ([`Inodes`] for reading, [`InodeCache`] for
 //! writing); the bytes of files, wherever they are stored; where a file's blocks are; directories' blocks as
 //! they grow and shrink ([`Change`]); inodes to be deleted after a crash ([`Orphans`]). Does **not** own:
 //! names (see `dir`; volume combines names and inodes), the order of an operation's steps (see `volume`).
@@ -44,7 +44,7 @@ pub use dir_state::DirState;
 pub use fault::Fault;
 pub use file::{Blocks, Extent};
 pub use inode::Inode;
-pub use live::{Editing, INHERITED, Live, Node, OrphanState, Values};
+pub use live::{Editing, INHERITED, InodeCache, Node, OrphanState, Values};
 pub use orphans::{LockStats, OrphanFile, OrphanMode, Orphans, Slot};
 pub use overrides::{Override, Overrides};
 pub use quota::{Owners, Quota, ValuesInInodes};

@@ -1,7 +1,7 @@
 //! Inodes that change: the table of them, and how they get into their table blocks.
 //!
 //! ```text
-//!   Live::get(ino) -> Node -- operation lock --> handle --> edit(): fields, map, body change in memory
+//!   InodeCache::get(ino) -> Node -- operation lock --> handle --> edit(): fields, map, body change in memory
 //!                                                              '--> on the list of the running transaction
 //!   freeze(), while no handle is open: the list is the commit's, the next transaction has an empty one
 //!   write_frozen(handle), while the next one runs: each inode of the list into its table block, checksum and all, once;
@@ -319,7 +319,7 @@ impl Node {
         self.values.try_lock()
     }
 
-    /// Its values. To change them, see [`Live::edit`].
+    /// Its values. To change them, see [`InodeCache::edit`].
     pub fn values(&self) -> MutexGuard<'_, Values> {
         self.values.lock()
     }
@@ -330,7 +330,7 @@ impl Node {
 const _: () = assert!(size_of::<Node>() <= 304);
 
 /// All inodes of a volume that is open for writing, as far as they are in memory.
-pub struct Live {
+pub struct InodeCache {
     shared: Arc<Shared>,
     files: FileCaches,
     table: Arc<Table>,
@@ -347,7 +347,7 @@ pub struct Live {
     forget_orphans: bool,
 }
 
-impl Live {
+impl InodeCache {
     /// No inode in memory yet. Of files: how bytes get to the device, and how what is known of their blocks
     /// is forgotten. `forget_orphans`: see `extant_journal::Sabotage`.
     #[must_use]

@@ -36,7 +36,7 @@ use extant_base::sync::thread_number;
 use extant_buffer::{Edit, ReadFault};
 
 use self::list::OrphanList;
-use crate::live::{Live, Node, OrphanState};
+use crate::live::{InodeCache, Node, OrphanState};
 
 pub use self::file::{OrphanFile, Slot};
 pub use self::list::LockStats;
@@ -123,7 +123,7 @@ impl Orphans {
     /// # Errors
     /// A block cannot be read.
     #[inline]
-    pub fn add(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    pub fn add(&self, live: &InodeCache, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
         match (self.mode, &self.file) {
             (OrphanMode::None, _) => Ok(()),
             (OrphanMode::ListV0, _) => self.add_asking_there(live, node, edit),
@@ -149,7 +149,7 @@ impl Orphans {
     /// # Errors
     /// A block cannot be read.
     #[inline]
-    pub fn remove(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    pub fn remove(&self, live: &InodeCache, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
         match (node.orphan(), &self.file) {
             (OrphanState::Slot(slot), Some(file)) => {
                 edit.transaction();
@@ -164,7 +164,12 @@ impl Orphans {
     }
 
     #[inline(never)]
-    fn add_asking_there(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    fn add_asking_there(
+        &self,
+        live: &InodeCache,
+        node: &Arc<Node>,
+        edit: &dyn Edit,
+    ) -> Result<(), ReadFault> {
         let mut list = self.list.lock();
         if node.orphan() != OrphanState::None {
             return Ok(());
@@ -173,7 +178,12 @@ impl Orphans {
     }
 
     #[inline(never)]
-    fn remove_asking_there(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    fn remove_asking_there(
+        &self,
+        live: &InodeCache,
+        node: &Arc<Node>,
+        edit: &dyn Edit,
+    ) -> Result<(), ReadFault> {
         let mut list = self.list.lock();
         if node.orphan() == OrphanState::Listed {
             list.leave(live, node, edit)?;
@@ -183,14 +193,14 @@ impl Orphans {
     }
 
     #[inline(never)]
-    fn join_list(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    fn join_list(&self, live: &InodeCache, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
         // The inode joins the transaction here, not under the lock.
         drop(live.edit(node, edit.transaction()));
         self.list.lock().join(live, node, edit)
     }
 
     #[inline(never)]
-    fn leave_list(&self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    fn leave_list(&self, live: &InodeCache, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
         self.list.lock().leave(live, node, edit)?;
         list::end(live, node, edit);
         Ok(())
@@ -223,7 +233,7 @@ impl Orphans {
     ///
     /// # Errors
     /// A block cannot be read.
-    pub fn write(&self, live: &Live, edit: &dyn Edit) -> Result<(), ReadFault> {
+    pub fn write(&self, live: &InodeCache, edit: &dyn Edit) -> Result<(), ReadFault> {
         self.file.as_ref().map_or(Ok(()), |file| file.write(&live.shared().buffers, edit))
     }
 }

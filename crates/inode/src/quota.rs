@@ -37,7 +37,7 @@ use extant_ondisk::quota::QuotaKind;
 use extant_ondisk::quota::tree::{self, Block};
 use parking_lot::Mutex;
 
-use crate::live::{Live, Node, OrphanState, Values};
+use crate::live::{InodeCache, Node, OrphanState, Values};
 use crate::{Change, Fault, Shared, edit_fault};
 
 /// A user, a group and a project.
@@ -93,7 +93,7 @@ impl Quota {
     ///
     /// # Errors
     /// One of them is none, or cannot be read: writing would make it worse.
-    pub(crate) fn open(live: &Live) -> Result<Option<Self>, Fault> {
+    pub(crate) fn open(live: &InodeCache) -> Result<Option<Self>, Fault> {
         let shared = live.shared();
         let sb = &shared.sb;
         if !sb.features.has_ro_compat(Features::QUOTA) {
@@ -120,7 +120,7 @@ impl Quota {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn knows(&self, live: &Live, owners: Owners) -> Result<bool, Fault> {
+    pub fn knows(&self, live: &InodeCache, owners: Owners) -> Result<bool, Fault> {
         for (file, id) in self.files.iter().zip(owners) {
             let Some(file) = file else { continue };
             if file.place(live.shared(), id).map_err(|fault| file.fault(fault))?.is_none() {

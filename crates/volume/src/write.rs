@@ -53,7 +53,7 @@ use extant_alloc::Alloc;
 use extant_base::sync::{CachePadded, thread_number};
 use extant_base::{Ino, Pblk};
 use extant_buffer::{Kind, ReadFault, Seal};
-use extant_inode::{Change, Live, Node, Orphans, Shared, Values};
+use extant_inode::{Change, InodeCache, Node, Orphans, Shared, Values};
 use extant_journal::{EndSum, Handle, Journal};
 use extant_ondisk::htree::DxFormat;
 use extant_ondisk::inode::flags;
@@ -97,7 +97,7 @@ const SPACE_TRIES: u32 = 3;
 
 /// What keeps the values that a commit writes.
 pub(crate) struct CommitClient {
-    pub(crate) live: Live,
+    pub(crate) live: InodeCache,
     pub(crate) alloc: Arc<Alloc>,
     pub(crate) orphans: Orphans,
     errors: errors::Errors,
@@ -113,7 +113,7 @@ impl CommitClient {
 }
 
 impl extant_inode::LiveOwner for CommitClient {
-    fn live(&self) -> &Live {
+    fn live(&self) -> &InodeCache {
         &self.live
     }
 }
@@ -210,7 +210,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn live(&self) -> &Live {
+    pub(crate) fn live(&self) -> &InodeCache {
         &self.keeper.live
     }
 

@@ -18,7 +18,7 @@ use extant_ondisk::extent::Extent;
 
 use super::{Change, EXTENTS_PER_STEP, REVOKED_PER_EXTENT, Space, edit_fault};
 use crate::clusters::Gone;
-use crate::live::{Live, Node, Values};
+use crate::live::{InodeCache, Node, Values};
 use crate::{Fault, FileData, Shared};
 
 /// How blocks are wanted.
@@ -250,7 +250,7 @@ impl Change<'_> {
     /// # Errors
     /// A block cannot be read.
     pub fn read_for_punch(
-        live: &Live,
+        live: &InodeCache,
         alloc: &Alloc,
         node: &Arc<Node>,
         range: Range<u64>,

@@ -25,7 +25,7 @@ use extant_buffer::{Bytes, Edit, Filled, Kind, Owner, ReadFault, Seal};
 use extant_ondisk::inode as layout;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Live, Node, OrphanState, Values};
+use super::{InodeCache, Node, OrphanState, Values};
 use crate::Quota;
 
 /// Parts of the list of changed inodes.
@@ -172,7 +172,7 @@ impl std::ops::DerefMut for Editing<'_> {
     }
 }
 
-impl Live {
+impl InodeCache {
     /// Nothing else in the table block of this new inode is in use: the commit makes the block anew.
     pub fn fresh_block(&self, node: &Node) {
         self.dirty_part(node).lock().fresh.push(node.table_block);

@@ -19,7 +19,7 @@ use extant_base::Pblk;
 use extant_buffer::{Edit, Kind, Owner, ReadFault, Seal};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::live::{Live, Node, OrphanState};
+use crate::live::{InodeCache, Node, OrphanState};
 
 /// `s_last_orphan` within the superblock.
 const LAST_ORPHAN_AT: usize = 0xE8;
@@ -135,7 +135,12 @@ pub(super) struct Held<'a> {
 
 impl Held<'_> {
     /// Puts an inode at the head, which is on no list.
-    pub(super) fn join(&mut self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    pub(super) fn join(
+        &mut self,
+        live: &InodeCache,
+        node: &Arc<Node>,
+        edit: &dyn Edit,
+    ) -> Result<(), ReadFault> {
         let (ino, head) = (node.ino().0, self.guard.head);
         self.set_head(ino, edit)?;
         live.edit(node, edit.transaction()).fields.dtime = head;
@@ -149,7 +154,12 @@ impl Held<'_> {
     }
 
     /// Takes an inode out of the row. Its own link stays: see [`end`].
-    pub(super) fn leave(&mut self, live: &Live, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    pub(super) fn leave(
+        &mut self,
+        live: &InodeCache,
+        node: &Arc<Node>,
+        edit: &dyn Edit,
+    ) -> Result<(), ReadFault> {
         let Some(links) = self.guard.members.remove(&node.ino().0) else { return Ok(()) };
         if links.before == 0 {
             self.set_head(links.after, edit)?;
@@ -177,7 +187,7 @@ impl Held<'_> {
 }
 
 /// The own link of a removed inode: no other leads to it any more.
-pub(super) fn end(live: &Live, node: &Arc<Node>, edit: &dyn Edit) {
+pub(super) fn end(live: &InodeCache, node: &Arc<Node>, edit: &dyn Edit) {
     live.edit(node, edit.transaction()).fields.dtime = 0;
     node.set_orphan(OrphanState::None);
 }

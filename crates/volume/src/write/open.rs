@@ -20,7 +20,7 @@ use extant_buffer::{Kind, Owner, Seal};
 use extant_device::Device;
 use extant_flush::Coordinator;
 use extant_inode::{
-    Change, DataPath, Inodes, Live, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot,
+    Change, DataPath, InodeCache, Inodes, OrphanFile, OrphanMode, Orphans, Overrides, Shared, Slot,
 };
 use extant_journal::{Journal, Target, Work};
 use extant_mapping::Holds;
@@ -293,7 +293,7 @@ fn engine(
     let in_file = file.as_ref().map(OrphanFile::used).unwrap_or_default();
     let listed = listed(&inodes, sb);
     let keeper = Arc::new(CommitClient {
-        live: Live::new(
+        live: InodeCache::new(
             Arc::clone(&shared),
             (data, options.write.extents),
             options.write.sabotage.forget_orphans,
