@@ -56,7 +56,7 @@ use extant_device::{Device, DeviceFault};
 
 pub use self::batching::Batching;
 pub use self::handle::Handle;
-pub use self::images::EndSum;
+pub use self::images::TailChecksum;
 pub use self::log_writer::OpenLogFault;
 pub use self::options::{Options, Sabotage, Supersede};
 
@@ -103,7 +103,7 @@ pub trait Client: Send + Sync {
     /// The checksum of a block that has it in its last four bytes, over bytes from its beginning on: what
     /// [`seal`](Self::seal) would put there. `has_sum`: it is there already (see [`extant_buffer::Patch`]). `None`:
     /// it lies elsewhere, or is another.
-    fn end_sum(&self, _seal: Seal, _bytes: &[u8], _has_sum: bool) -> Option<EndSum> {
+    fn tail_checksum(&self, _seal: Seal, _bytes: &[u8], _has_sum: bool) -> Option<TailChecksum> {
         None
     }
 

@@ -80,8 +80,8 @@ mod scan;
 mod testlog;
 
 pub use engine::{
-    Aborted, Batching, Client, EndSum, Handle, Journal, OpenLogFault, Options, Sabotage, StartFault, Stats,
-    Supersede, Work,
+    Aborted, Batching, Client, Handle, Journal, OpenLogFault, Options, Sabotage, StartFault, Stats,
+    Supersede, TailChecksum, Work,
 };
 pub use entries::{Entry, each_entry};
 pub use fast_commit::{FastCommitCounts, FastCommitPlan};

@@ -54,7 +54,7 @@ use extant_base::sync::{CachePadded, thread_number};
 use extant_base::{Ino, Pblk};
 use extant_buffer::{Kind, ReadFault, Seal};
 use extant_inode::{Change, InodeCache, Node, Orphans, Shared, Values};
-use extant_journal::{EndSum, Handle, Journal};
+use extant_journal::{Handle, Journal, TailChecksum};
 use extant_ondisk::htree::DxFormat;
 use extant_ondisk::inode::flags;
 use extant_ondisk::time::Timestamp;
@@ -159,10 +159,10 @@ impl extant_journal::Client for CommitClient {
         }
     }
 
-    fn end_sum(&self, seal: Seal, bytes: &[u8], has_sum: bool) -> Option<EndSum> {
+    fn tail_checksum(&self, seal: Seal, bytes: &[u8], has_sum: bool) -> Option<TailChecksum> {
         let seed = seal.seed.filter(|_| seal.owner.kind == Kind::DirLeaf)?;
         let sum = if has_sum { dirent::stored_tail_sum(bytes) } else { dirent::tail_sum(bytes, seed) };
-        sum.map(|(value, len)| EndSum { value, seed, len })
+        sum.map(|(value, len)| TailChecksum { value, seed, len })
     }
 
     fn has_checksum(&self, seal: Seal) -> bool {

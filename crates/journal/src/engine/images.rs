@@ -16,7 +16,7 @@ use super::{Client, pieces};
 
 /// A checksum that a block ends in, little-endian: CRC-32C by value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EndSum {
+pub struct TailChecksum {
     /// The checksum.
     pub value: u32,
     /// What it began with.
@@ -116,7 +116,7 @@ pub(super) fn make_ready(
                 // Read once, for both checksums, and the copy written past the caches.
                 if is_copy
                     && !needs_escape(bytes)
-                    && let Some(sum) = client.end_sum(image.seal, bytes, image.has_sum)
+                    && let Some(sum) = client.tail_checksum(image.seal, bytes, image.has_sum)
                 {
                     image.checksum = log.map_or(0, |log| log.of_summed(bytes, sum, reseeds));
                     copies.push(bytes.len(), |copy| {

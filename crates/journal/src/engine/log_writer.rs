@@ -17,7 +17,7 @@ use extant_jbd2_format::{
     CommitBlock, DescriptorWriter, Features, LogFormat, RevokeWriter, Superblock, Tid, escape, needs_escape,
 };
 
-use super::images::{EndSum, Image};
+use super::images::{Image, TailChecksum};
 use super::{Failure, Options, Supersede};
 use crate::fault::JournalFault;
 use crate::log::Log;
@@ -79,7 +79,7 @@ impl LogChecksums {
     }
 
     /// The checksum of a block that ends in this one and needs no escape.
-    pub(super) fn of_summed(&self, block: &[u8], sum: EndSum, reseeds: &Reseeds) -> u32 {
+    pub(super) fn of_summed(&self, block: &[u8], sum: TailChecksum, reseeds: &Reseeds) -> u32 {
         let Some(seed) = self.format.tag_seed(self.tid) else { return 0 };
         let reseed = reseeds.ends.get_or_init(|| Reseed::new(sum.len));
         let before = match reseed.len() == sum.len {
@@ -405,7 +405,7 @@ mod tests {
         let reseeds = Reseeds::default();
         for len in [4084, 4084, 4092, 16] {
             let value = crc32c(0x1234_5678, &block[..len]);
-            let sum = EndSum { value, seed: 0x1234_5678, len };
+            let sum = TailChecksum { value, seed: 0x1234_5678, len };
             let before = block.clone();
             block[4092..].copy_from_slice(&value.to_le_bytes());
             assert_eq!(log.of_whole(crc32c(0, &block), &reseeds), log.of(&block).1);
