@@ -3,7 +3,7 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use extant_volume::{Allocate, ErrorsTold, Fault, InodeRef, Refusal, Seek as Sought, SetAttr, Stat, Volume};
+use extant_volume::{Allocate, ErrorCursor, Fault, InodeRef, Refusal, Seek as Sought, SetAttr, Stat, Volume};
 
 use crate::error::fault_kind;
 
@@ -40,7 +40,7 @@ pub enum Durable {
 struct Held {
     volume: Arc<Volume>,
     inode: InodeRef,
-    told: ErrorsTold,
+    told: ErrorCursor,
 }
 
 impl Drop for Held {
@@ -53,7 +53,7 @@ impl Drop for Held {
 impl File {
     pub(crate) fn new(volume: Arc<Volume>, inode: InodeRef) -> Result<Self, Fault> {
         volume.opened(inode.ino())?;
-        let mut held = Held { volume, inode, told: ErrorsTold::default() };
+        let mut held = Held { volume, inode, told: ErrorCursor::default() };
         held.told = held.volume.errors_told(held.inode.ino())?;
         Ok(Self { held: Arc::new(held), position: 0, durable: Durable::Later })
     }

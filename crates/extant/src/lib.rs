@@ -221,7 +221,7 @@ pub use extant_ondisk::time::Timestamp;
 pub use extant_ondisk::{Features, Superblock};
 pub use extant_volume::{
     Acting, AllocStats, Allocate, Attribute, Batching, BySuperblock, Cursor, DataPath, DefaultOptions,
-    ErrorsTold, Extent, ExtentPolicy, ExtentStats, Fault, FileType, FlushDelay, FlushMode, FlushSettings,
+    ErrorCursor, Extent, ExtentPolicy, ExtentStats, Fault, FileType, FlushDelay, FlushMode, FlushSettings,
     Follow, Inode, InodeRef, MountGuard, New, OnError, OpenFault, OpenOptions, OrphanMode, Recovery, Refusal,
     Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs, TellWaiting, Volume, Waiting, WriteOptions,
 };

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use extant_base::Ino;
-use extant_volume::{ErrorsTold, Fault, Volume};
+use extant_volume::{ErrorCursor, Fault, Volume};
 
 /// The most processes that are remembered; beyond that some get an error again.
 const PROCESSES_MAX: usize = 4096;
@@ -27,14 +27,14 @@ pub struct Opener {
 #[derive(Default)]
 pub(crate) struct Openers {
     last: AtomicU64,
-    files: Mutex<HashMap<u64, (Ino, Arc<ErrorsTold>)>>,
+    files: Mutex<HashMap<u64, (Ino, Arc<ErrorCursor>)>>,
     /// Of inodes only that had errors.
-    processes: Mutex<HashMap<(Ino, u32), Arc<ErrorsTold>>>,
+    processes: Mutex<HashMap<(Ino, u32), Arc<ErrorCursor>>>,
 }
 
 impl Openers {
     /// A file is opened: its handle.
-    pub(crate) fn open(&self, ino: Ino, told: ErrorsTold) -> u64 {
+    pub(crate) fn open(&self, ino: Ino, told: ErrorCursor) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         locked(&self.files).insert(handle, (ino, Arc::new(told)));
         handle
@@ -108,9 +108,9 @@ mod tests {
     fn handles_are_never_given_twice() {
         let openers = Openers::default();
         let (one, two) =
-            (openers.open(Ino(12), ErrorsTold::default()), openers.open(Ino(12), ErrorsTold::default()));
+            (openers.open(Ino(12), ErrorCursor::default()), openers.open(Ino(12), ErrorCursor::default()));
         assert!(one != 0 && one != two);
         assert!(openers.close(one) && !openers.close(one) && !openers.close(0));
-        assert!(openers.open(Ino(12), ErrorsTold::default()) != one);
+        assert!(openers.open(Ino(12), ErrorCursor::default()) != one);
     }
 }

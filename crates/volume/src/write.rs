@@ -70,7 +70,7 @@ pub use direct::PAGE_BYTES;
 pub use discard::DiscardStats;
 pub use errors::OnError;
 pub use fallocate::Allocate;
-pub use fsync::ErrorsTold;
+pub use fsync::ErrorCursor;
 pub use label::LABEL_MAX;
 pub use names::NAMES_AHEAD;
 pub use new::New;

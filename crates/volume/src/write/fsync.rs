@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! 1. When it returns, what had been written before it was called is durable: bytes, map and size.
-//! 2. A write-back error is reported once per open file ([`ErrorsTold`]), and once to all callers without
+//! 2. A write-back error is reported once per open file ([`ErrorCursor`]), and once to all callers without
 //!    one.
 //! 3. A flush that was issued before the file's bytes were on the device counts for nothing: a commit that
 //!    was under way already may have flushed before.
@@ -28,13 +28,13 @@ use crate::{Fault, Refusal, Volume};
 
 /// The errors of lost bytes that one open file has reported. Each open file has one.
 #[derive(Debug, Default)]
-pub struct ErrorsTold(extant_page_cache::Told);
+pub struct ErrorCursor(extant_page_cache::Told);
 
 /// What of a file is to be made durable.
 struct Part<'a> {
     range: Range<u64>,
     data_only: bool,
-    told: Option<&'a ErrorsTold>,
+    told: Option<&'a ErrorCursor>,
 }
 
 impl Part<'_> {
@@ -46,17 +46,17 @@ impl Volume {
     ///
     /// # Errors
     /// No such inode; the device refused.
-    pub fn errors_told(&self, ino: Ino) -> Result<ErrorsTold, Fault> {
-        let Some(writer) = &self.writer else { return Ok(ErrorsTold::default()) };
+    pub fn errors_told(&self, ino: Ino) -> Result<ErrorCursor, Fault> {
+        let Some(writer) = &self.writer else { return Ok(ErrorCursor::default()) };
         let data = writer.live().get_orphan(ino)?.data();
-        Ok(data.map_or_else(ErrorsTold::default, |data| ErrorsTold(data.pages.told())))
+        Ok(data.map_or_else(ErrorCursor::default, |data| ErrorCursor(data.pages.told())))
     }
 
     /// As [`fsync`](Self::fsync), or [`fdatasync`](Self::fdatasync) if `data_only`, for an open file.
     ///
     /// # Errors
     /// As [`fsync`](Self::fsync); what failed before, once to each.
-    pub fn fsync_as(&self, ino: Ino, told: &ErrorsTold, data_only: bool) -> Result<(), Fault> {
+    pub fn fsync_as(&self, ino: Ino, told: &ErrorCursor, data_only: bool) -> Result<(), Fault> {
         self.fsync_part(ino, &Part { data_only, told: Some(told), ..Part::ALL })
     }
 
@@ -69,7 +69,7 @@ impl Volume {
         &self,
         ino: Ino,
         range: Range<u64>,
-        told: Option<&ErrorsTold>,
+        told: Option<&ErrorCursor>,
         data_only: bool,
     ) -> Result<(), Fault> {
         self.fsync_part(ino, &Part { range, data_only, told })
@@ -143,7 +143,7 @@ impl Writer {
         if let Some(data) = node.data() {
             let written = self.flusher.flush_file(&node, &data, part.range.clone());
             let error = match part.told {
-                Some(ErrorsTold(told)) => data.pages.take_error_of(told),
+                Some(ErrorCursor(told)) => data.pages.take_error_of(told),
                 None => data.pages.take_error(),
             };
             self.lock_and_drop_lost(&node);
