@@ -33,7 +33,7 @@ pub enum WriteError {
 
 /// Up to where the errors of a file were reported to one open file.
 #[derive(Debug, Default)]
-pub struct Told(AtomicU64);
+pub struct ErrorCursor(AtomicU64);
 
 /// A file's latest error, and how many earlier ones were reported in between.
 ///
@@ -60,9 +60,9 @@ impl ErrorLog {
     }
 
     /// Where an open file that is new begins.
-    pub(crate) fn sample(&self) -> Told {
+    pub(crate) fn sample(&self) -> ErrorCursor {
         let now = self.0.load(Ordering::Acquire);
-        Told(AtomicU64::new(if now & TOLD == 0 { 0 } else { now }))
+        ErrorCursor(AtomicU64::new(if now & TOLD == 0 { 0 } else { now }))
     }
 
     /// Was there ever one?
@@ -71,7 +71,7 @@ impl ErrorLog {
     }
 
     /// What came since `seen`, which it sets to now.
-    pub(crate) fn tell(&self, Told(seen): &Told) -> Option<WriteError> {
+    pub(crate) fn tell(&self, ErrorCursor(seen): &ErrorCursor) -> Option<WriteError> {
         let mut now = self.0.load(Ordering::Acquire);
         // The first look is for the usual case: no lock and no store.
         if now == seen.load(Ordering::Acquire) {

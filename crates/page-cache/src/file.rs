@@ -25,7 +25,7 @@ use crate::errors::ErrorLog;
 use crate::folio::{Folio, State};
 use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
 use crate::reclaim::Clock;
-use crate::{Order, Shared, Told, WriteError};
+use crate::{ErrorCursor, Order, Shared, WriteError};
 
 /// The end of the largest file.
 pub(crate) const POS_MAX: u64 = 1 << 63;
@@ -116,13 +116,13 @@ impl File {
 
     /// For an opener without a [`Handle`](crate::Handle): the point after which errors are reported to it.
     #[must_use]
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> ErrorCursor {
         self.errors.sample()
     }
 
     /// As [`Handle::take_error`](crate::Handle::take_error).
     #[must_use]
-    pub fn take_error_of(&self, told: &Told) -> Option<WriteError> {
+    pub fn take_error_of(&self, told: &ErrorCursor) -> Option<WriteError> {
         self.errors.tell(told)
     }
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::backing::Backing;
 use crate::file::File;
 use crate::readahead::{Streams, Window};
-use crate::{Order, Told, WriteError};
+use crate::{ErrorCursor, Order, WriteError};
 
 /// The largest folio that a writer of small pieces gets because they follow each other.
 const APPEND_BYTES_MAX: u64 = 256 << 10;
@@ -22,7 +22,7 @@ pub struct Handle {
     /// Where the last write ended, and how many bytes followed each other up to there.
     append_end: AtomicU64,
     append_len: AtomicU64,
-    told: Told,
+    told: ErrorCursor,
 }
 
 impl File {

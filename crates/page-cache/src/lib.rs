@@ -105,7 +105,7 @@ use parking_lot::Mutex;
 
 pub use backing::{Backing, Extent};
 pub use dirty::Throttled;
-pub use errors::{Told, WriteError};
+pub use errors::{ErrorCursor, WriteError};
 pub use file::File;
 pub use fill::FillsStopped;
 pub use handle::Handle;

@@ -28,7 +28,7 @@ use crate::{Fault, Refusal, Volume};
 
 /// The errors of lost bytes that one open file has reported. Each open file has one.
 #[derive(Debug, Default)]
-pub struct ErrorCursor(extant_page_cache::Told);
+pub struct ErrorCursor(extant_page_cache::ErrorCursor);
 
 /// What of a file is to be made durable.
 struct Part<'a> {
