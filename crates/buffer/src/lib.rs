@@ -401,7 +401,7 @@ impl Buffers {
         let piece_max = PIECE_BYTES_MAX >> self.block_size.log2();
         let missing = |block: u64| {
             let shard = self.shard(Pblk(block));
-            (!shard.contains(Pblk(block))).then(|| shard.departed())
+            (!shard.contains(Pblk(block))).then(|| shard.evictions())
         };
         let mut at = first.0;
         let mut since = Vec::new();
@@ -410,9 +410,9 @@ impl Buffers {
             since.clear();
             while at < end
                 && at - start < piece_max
-                && let Some(departed) = missing(at)
+                && let Some(evictions) = missing(at)
             {
-                since.push(departed);
+                since.push(evictions);
                 at += 1;
             }
             if at == start {
@@ -465,7 +465,7 @@ impl Buffers {
         Ok(bytes)
     }
 
-    /// Reads a run of blocks; `since`: what [`Shard::departed`] was for each of them before. Those that came,
+    /// Reads a run of blocks; `since`: what [`Shard::evictions`] was for each of them before. Those that came,
     /// or may have come and gone, meanwhile are left out.
     fn read_piece(&self, start: u64, since: &[u64]) -> Result<(), DeviceFault> {
         let Some(offset) = self.block_size.offset_of(Pblk(start)) else { return Ok(()) };
@@ -488,7 +488,7 @@ impl Buffers {
             let since = {
                 let mut shard = self.shard(block);
                 shard.misses += 1;
-                shard.departed()
+                shard.evictions()
             };
             let bytes = self.read(block)?;
             if let Some(kept) = self.insert(block, bytes, since) {

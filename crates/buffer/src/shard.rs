@@ -31,7 +31,7 @@ pub(crate) struct Shard {
     /// And keeps the very bytes that it was given, as a rule.
     are_kept: bool,
     /// Blocks that left after they were changed here: what was read of them before that is out of date.
-    departed: u64,
+    evictions: u64,
     /// The transaction whose blocks are being taken, while the next one changes blocks already; else 0.
     taking: u64,
     /// Of its blocks those that were changed again, or dropped, before they were taken: as they were.
@@ -115,7 +115,7 @@ impl Shard {
             evicted: 0,
             clean_through: 0,
             are_kept: false,
-            departed: 0,
+            evictions: 0,
             taking: 0,
             early,
             waiting: Default::default(),
@@ -129,8 +129,8 @@ impl Shard {
     }
 
     /// Taken before a block is read from the device, and passed to [`insert`](Self::insert).
-    pub(crate) fn departed(&self) -> u64 {
-        self.departed
+    pub(crate) fn evictions(&self) -> u64 {
+        self.evictions
     }
 
     pub(crate) fn contains(&self, block: Pblk) -> bool {
@@ -255,7 +255,7 @@ impl Shard {
         self.slots.as_ptr().addr()
     }
 
-    /// Keeps what was read of a block since [`departed`](Self::departed) was `since`, unless the block came
+    /// Keeps what was read of a block since [`evictions`](Self::evictions) was `since`, unless the block came
     /// meanwhile: what is kept, the owner it was verified as, and is it new? `None`: something that was
     /// changed here left meanwhile, maybe this block, and the bytes are from before its change. Read again.
     pub(crate) fn insert(&mut self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64, bool)> {
@@ -265,7 +265,7 @@ impl Shard {
             let slot = &self.slots[at];
             return Some((slot.bytes.clone(), slot.verified, false));
         }
-        if self.departed != since {
+        if self.evictions != since {
             return None;
         }
         self.add(block, bytes.clone());
@@ -487,7 +487,7 @@ impl Shard {
     fn leave(&mut self, at: usize) -> Slot {
         let slot = self.slots.swap_remove(at);
         self.places.remove(&slot.block);
-        self.departed += u64::from(slot.changed != 0);
+        self.evictions += u64::from(slot.changed != 0);
         if let Some(moved) = self.slots.get(at) {
             self.places.insert(moved.block, at as u32);
         }

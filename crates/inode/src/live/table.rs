@@ -52,7 +52,7 @@ struct Rows {
     /// Inodes that came since it last charged.
     uncharged: usize,
     /// Inodes that were let go.
-    departed: u64,
+    evictions: u64,
 }
 
 pub(super) struct Table {
@@ -74,7 +74,7 @@ impl Table {
             shards: (0..SHARDS)
                 .map(|_| {
                     let rows = HashMap::with_hasher(salt);
-                    CachePadded(Mutex::new(Rows { rows, order: VecDeque::new(), uncharged: 0, departed: 0 }))
+                    CachePadded(Mutex::new(Rows { rows, order: VecDeque::new(), uncharged: 0, evictions: 0 }))
                 })
                 .collect(),
             recent: Default::default(),
@@ -97,7 +97,7 @@ impl Table {
     pub(super) fn get(&self, ino: Ino) -> Result<Arc<Node>, u64> {
         let shard = self.shard(ino);
         let row = shard.rows.get(&(ino.0 / ROW));
-        row.and_then(|row| row[(ino.0 % ROW) as usize].clone()).ok_or(shard.departed)
+        row.and_then(|row| row[(ino.0 % ROW) as usize].clone()).ok_or(shard.evictions)
     }
 
     /// As [`get`](Self::get), with a per-thread hot entry. An inode without links is not returned: its number
@@ -122,12 +122,12 @@ impl Table {
     pub(super) fn keep(&self, loaded: Arc<Node>, since: u64) -> Option<Arc<Node>> {
         let charge = {
             let mut shard = self.shard(loaded.ino);
-            let departed = shard.departed;
+            let evictions = shard.evictions;
             let place = shard.place(loaded.ino);
             if let Some(known) = place {
                 return Some(Arc::clone(known));
             }
-            if departed != since {
+            if evictions != since {
                 return None;
             }
             *place = Some(Arc::clone(&loaded));
@@ -166,9 +166,9 @@ impl Table {
         let mut evicted = Evicted::default();
         {
             let mut shard = self.shard(ino);
-            let Rows { rows, uncharged, departed, .. } = &mut *shard;
+            let Rows { rows, uncharged, evictions, .. } = &mut *shard;
             let Some(row) = rows.get_mut(&(ino.0 / ROW)) else { return };
-            evicted.add(&mut row[(ino.0 % ROW) as usize], written, (uncharged, departed));
+            evicted.add(&mut row[(ino.0 % ROW) as usize], written, (uncharged, evictions));
         }
         self.release(evicted.inodes);
     }
@@ -200,13 +200,13 @@ impl Rows {
     /// Evicts the idle inodes of the next row, and the file data of others. `None`: there are no rows.
     fn evict_row(&mut self, written: u64) -> Option<Evicted> {
         let number = self.order.pop_front()?;
-        let Self { rows, order, uncharged, departed } = self;
+        let Self { rows, order, uncharged, evictions } = self;
         let row = rows.get_mut(&number)?;
         let mut evicted = Evicted::default();
         // Cold: the CPU fetches all of them in parallel.
         row.iter().flatten().for_each(|node| extant_buffer::ask_for_whole(&**node));
         for place in row.iter_mut() {
-            evicted.add(place, written, (uncharged, departed));
+            evicted.add(place, written, (uncharged, evictions));
         }
         match row.iter().any(Option::is_some) {
             true => order.push_back(number),
@@ -234,7 +234,7 @@ impl Evicted {
         &mut self,
         place: &mut Option<Arc<Node>>,
         written: u64,
-        (uncharged, departed): (&mut usize, &mut u64),
+        (uncharged, evictions): (&mut usize, &mut u64),
     ) {
         let Some(node) = place else { return };
         let needed = Use::of(node, written);
@@ -246,7 +246,7 @@ impl Evicted {
             Use::Unwritten => self.are_unwritten = true,
             Use::Idle => {
                 *place = None;
-                *departed += 1;
+                *evictions += 1;
                 // Those that were not charged for give nothing back.
                 match uncharged.checked_sub(1) {
                     Some(fewer) => *uncharged = fewer,
