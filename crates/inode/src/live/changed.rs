@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   edit() --> | nodes: 17 18 3 ..      | list of the running transaction, in parts by table blocks
-//!              | wholes: [1..16], ..    | a new table block whose inodes were all made one after the other: encoded by their
+//!              | encoded_blocks: [1..16], ..    | a new table block whose inodes were all made one after the other: encoded by their
 //!              '------------------------'  creator, from its CPU cache; with a checksum for the log
 //!                   | freeze()
-//!   commit <--------'  write_frozen(): wholes as they are, then each inode of `nodes` into its block
+//!   commit <--------'  write_frozen(): encoded_blocks as they are, then each inode of `nodes` into its block
 //! ```
 //!
 //! Invariants
@@ -42,10 +42,10 @@ pub(super) const TABLE: Seal = Seal { owner: Owner { kind: Kind::InodeTable, ino
 pub(super) struct Dirty {
     /// With the turn in which each was listed.
     nodes: Vec<(Ino, u32, Arc<Node>)>,
-    /// How many were listed, those too that are in wholes now.
+    /// How many were listed, those too that are in encoded_blocks now.
     turns: u32,
     /// In the order in which they were made.
-    wholes: Vec<Whole>,
+    encoded_blocks: Vec<EncodedBlock>,
     /// Table blocks of which nothing was in use: they are made anew, and need not be read.
     fresh: Vec<Pblk>,
     /// Blocks that were counted last, by their numbers' last bits.
@@ -89,15 +89,15 @@ impl Dirty {
         let all = self.nodes.split_off(at).into_iter();
         self.nodes.extend(all.filter(|(.., node)| !take(node, places.next().unwrap_or_default())));
         self.nodes.extend(behind);
-        self.wholes.push(Whole { block, since, filled: Filled::new(bytes) });
+        self.encoded_blocks.push(EncodedBlock { block, since, filled: Filled::new(bytes) });
     }
 
-    /// The wholes, of one block the last, by their blocks; and the inodes that were listed, with the older
+    /// The encoded_blocks, of one block the last, by their blocks; and the inodes that were listed, with the older
     /// ones of a number first.
     fn sort(&mut self) {
-        self.wholes.reverse();
-        self.wholes.sort_by_key(|whole| whole.block);
-        self.wholes.dedup_by_key(|whole| whole.block);
+        self.encoded_blocks.reverse();
+        self.encoded_blocks.sort_by_key(|encoded| encoded.block);
+        self.encoded_blocks.dedup_by_key(|encoded| encoded.block);
         self.nodes.sort_by_key(|(ino, turn, _)| (*ino, *turn));
         self.fresh.sort_unstable();
         self.fresh.dedup();
@@ -105,7 +105,7 @@ impl Dirty {
 }
 
 /// A new table block with all its inodes.
-struct Whole {
+struct EncodedBlock {
     block: Pblk,
     /// The turn of the first inode that is in it: what was listed before is older.
     since: u32,
@@ -288,11 +288,11 @@ impl InodeCache {
 
     fn write_list(&self, mut list: Dirty, transaction: u64, edit: &dyn Edit) -> Result<(), ReadFault> {
         list.sort();
-        let Dirty { nodes, wholes, fresh, .. } = list;
+        let Dirty { nodes, encoded_blocks, fresh, .. } = list;
         let mut made = vec![false; fresh.len()];
-        let mut whole_since = Vec::with_capacity(wholes.len());
-        for Whole { block, since, filled } in wholes {
-            whole_since.push((block, since));
+        let mut encoded_since = Vec::with_capacity(encoded_blocks.len());
+        for EncodedBlock { block, since, filled } in encoded_blocks {
+            encoded_since.push((block, since));
             if let Ok(which) = fresh.binary_search(&block) {
                 made[which] = true;
             }
@@ -308,8 +308,8 @@ impl InodeCache {
             soon.for_each(|(.., node)| extant_buffer::ask_for_whole(&**node));
             passed += of_block.len();
             let block = of_block[0].2.table_block;
-            let whole = whole_since.binary_search_by_key(&block, |(block, _)| *block);
-            let since = whole.map_or(0, |which| whole_since[which].1);
+            let whole = encoded_since.binary_search_by_key(&block, |(block, _)| *block);
+            let since = whole.map_or(0, |which| encoded_since[which].1);
             // Encoded before the block is locked: a holder of an inode's values may wait for blocks.
             images.resize(of_block.len() * size, 0);
             encoded.clear();
@@ -395,8 +395,11 @@ mod tests {
 
         /// Inodes that are written over the whole of this block.
         fn newer(&self, block: u32) -> Vec<u32> {
-            let since =
-                self.wholes.iter().find(|whole| whole.block.0 == block.into()).map_or(0, |whole| whole.since);
+            let since = self
+                .encoded_blocks
+                .iter()
+                .find(|encoded| encoded.block.0 == block.into())
+                .map_or(0, |encoded| encoded.since);
             let of_block = self.nodes.iter().filter(|(.., node)| node.table_block.0 == block.into());
             of_block
                 .filter(|(_, turn, _)| *turn >= since)
@@ -424,7 +427,10 @@ mod tests {
         dirty.list(&node(7, 1));
         dirty.sort();
         assert_eq!((dirty.newer(9), dirty.newer(7)), (vec![2], vec![1]));
-        assert_eq!(dirty.wholes.iter().map(|whole| whole.filled.bytes()[512]).collect::<Vec<u8>>(), [31, 39]);
+        assert_eq!(
+            dirty.encoded_blocks.iter().map(|encoded| encoded.filled.bytes()[512]).collect::<Vec<u8>>(),
+            [31, 39]
+        );
     }
 
     #[test]
@@ -436,9 +442,9 @@ mod tests {
             dirty.list(&node(8, 0));
             assert!(dirty.try_whole(None));
         }
-        assert_eq!(dirty.wholes.len(), 2);
+        assert_eq!(dirty.encoded_blocks.len(), 2);
         dirty.list(&node(7, 0));
         dirty.sort();
-        assert_eq!((dirty.wholes.len(), dirty.newer(7)), (1, vec![0]));
+        assert_eq!((dirty.encoded_blocks.len(), dirty.newer(7)), (1, vec![0]));
     }
 }
