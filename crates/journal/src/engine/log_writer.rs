@@ -48,7 +48,7 @@ pub(super) struct Reseeds {
     /// Those that blocks end in, of the length that came first.
     ends: OnceLock<Reseed>,
     /// Those of whole blocks.
-    wholes: OnceLock<Reseed>,
+    block_seeds: OnceLock<Reseed>,
 }
 
 /// Makes blocks ready for one transaction of a log.
@@ -75,7 +75,7 @@ impl LogChecksums {
     /// The checksum of a block that needs no escape, from that of all its bytes from 0.
     pub(super) fn of_whole(&self, sum: u32, reseeds: &Reseeds) -> u32 {
         let Some(seed) = self.format.tag_seed(self.tid) else { return 0 };
-        reseeds.wholes.get_or_init(|| Reseed::new(self.format.block_size.len())).change(sum, 0, seed)
+        reseeds.block_seeds.get_or_init(|| Reseed::new(self.format.block_size.len())).change(sum, 0, seed)
     }
 
     /// The checksum of a block that ends in this one and needs no escape.
