@@ -27,7 +27,7 @@ pub struct Seal {
 ///
 /// The checksum is the CRC-32C by value of the block's first bytes; it is the last four bytes, little-endian.
 #[derive(Debug, Clone, Copy)]
-pub struct Patch<'a> {
+pub struct PendingChange<'a> {
     /// What the checksum is of. Nothing of it lies in a block's last four bytes.
     pub summed: Summed,
     /// An offset, and the bytes that are there before. When they are not, on a damaged file system, nothing
@@ -80,9 +80,9 @@ pub struct Snapshot {
     pub buffer: Buffer,
     /// Whose it is as of the last change.
     pub owner: Option<Owner>,
-    /// It ends in the right checksum: see [`Patch`].
+    /// It ends in the right checksum: see [`PendingChange`].
     pub has_sum: bool,
-    /// The result of [`take`](Buffers::take) for a block with [pending changes](Patch): no copy of it is
+    /// The result of [`take`](Buffers::take) for a block with [pending changes](PendingChange): no copy of it is
     /// needed.
     pub told: Option<u32>,
     /// The CRC-32C by value, from 0, of all its bytes, if the block is still as a caller [put](Buffers::put)
@@ -158,7 +158,7 @@ pub trait Edit {
     }
 
     /// As [`change_trusted_at`](Self::change_trusted_at), without reading the block.
-    fn patch_at(&self, _block: Pblk, _hint: &mut Hint, _seal: Seal, _patch: &Patch<'_>) -> bool {
+    fn patch_at(&self, _block: Pblk, _hint: &mut Hint, _seal: Seal, _patch: &PendingChange<'_>) -> bool {
         false
     }
 
@@ -224,7 +224,7 @@ impl Buffers {
         self.shard(block).edit_trusted(block, hint, owner.word(), transaction, change)
     }
 
-    /// As [`change_trusted_at`](Self::change_trusted_at), without a look at the block: see [`Patch`]. `None`
+    /// As [`change_trusted_at`](Self::change_trusted_at), without a look at the block: see [`PendingChange`]. `None`
     /// also if too much waits already.
     pub fn patch_at(
         &self,
@@ -232,7 +232,7 @@ impl Buffers {
         hint: &mut Hint,
         owner: Owner,
         transaction: u64,
-        patch: &Patch<'_>,
+        patch: &PendingChange<'_>,
     ) -> Option<bool> {
         self.shard(block).patch(block, hint, owner.word(), transaction, patch)
     }
@@ -315,7 +315,7 @@ impl Buffers {
     /// Passes blocks as this transaction left them to `each`, in any order, with the data given with them.
     /// The transaction changed each of them and is the last that did, or its blocks are [being
     /// taken](Self::begin_taking). Overlaps cache misses: most of many blocks are in no CPU cache. `tell` is
-    /// asked about blocks with [pending changes](Patch) that are part of one. Neither callback may call the
+    /// asked about blocks with [pending changes](PendingChange) that are part of one. Neither callback may call the
     /// cache.
     ///
     /// # Errors

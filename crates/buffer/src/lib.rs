@@ -21,9 +21,9 @@
 //!    ([`Buffers::set_clean_through`]).
 //! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make
 //!    blocks: what is taken is as the first one left it.
-//! 8. A block that is said to end in its checksum does: see [`Patch`]. One that came with the checksum of all
+//! 8. A block that is said to end in its checksum does: see [`PendingChange`]. One that came with the checksum of all
 //!    its bytes ([`Filled`]) has them as long as that is known.
-//! 9. [Pending changes](Patch) of a block are applied before its bytes are read.
+//! 9. [Pending changes](PendingChange) of a block are applied before its bytes are read.
 //!
 //! Locks: one per shard; no two are ever held together.
 //!
@@ -62,7 +62,7 @@ use extant_base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
 use extant_device::{Device, DeviceFault};
 use extant_memory::{Budget, Shrinker};
 
-pub use edit::{Direct, Edit, Filled, Made, Patch, Seal, Snapshot, Summed};
+pub use edit::{Direct, Edit, Filled, Made, PendingChange, Seal, Snapshot, Summed};
 pub use extant_device::{
     Copies, ask_for, ask_for_block, ask_for_ends, ask_for_start, ask_for_whole, make_room,
 };
@@ -255,7 +255,7 @@ pub struct Buffers {
     /// The shard that is asked first at the next shrink.
     turn: AtomicUsize,
     prefetched: AtomicU64,
-    /// For checksums that are kept right with changes: see [`Patch`].
+    /// For checksums that are kept right with changes: see [`PendingChange`].
     difference: OnceLock<Difference>,
 }
 

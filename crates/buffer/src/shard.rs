@@ -16,7 +16,7 @@ use extant_base::Pblk;
 use extant_base::salted::Salted;
 
 use crate::waiting::{Batch, Chain, Making, Waiting, Zeros};
-use crate::{Bytes, Hint, Patch};
+use crate::{Bytes, Hint, PendingChange};
 
 /// The blocks of one shard, and counts of what happened to them.
 pub(crate) struct Shard {
@@ -50,7 +50,7 @@ pub(crate) struct Taken {
     pub(crate) bytes: Bytes,
     /// The owner that it was changed as.
     pub(crate) owner: u64,
-    /// It ends in the right checksum: see [`Patch`].
+    /// It ends in the right checksum: see [`PendingChange`].
     pub(crate) has_sum: bool,
     /// See [`Snapshot`](crate::Snapshot).
     pub(crate) whole_sum: Option<u32>,
@@ -70,7 +70,7 @@ pub(crate) struct Slot {
     waiting: Chain,
     /// Known of its bytes, since they got changes that waited.
     zeros: Zeros,
-    /// It ends in the right checksum: see [`Patch`].
+    /// It ends in the right checksum: see [`PendingChange`].
     has_sum: bool,
     /// The checksum of all its bytes, which nothing changed since they were put.
     whole_sum: Option<u32>,
@@ -358,7 +358,7 @@ impl Shard {
         hint: &mut Hint,
         owner: u64,
         transaction: u64,
-        patch: &Patch<'_>,
+        patch: &PendingChange<'_>,
     ) -> Option<bool> {
         let at = self.place(block, hint)?;
         if self.slots[at].verified != owner {

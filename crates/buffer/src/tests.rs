@@ -507,7 +507,7 @@ fn changes_that_wait_are_made_before_anybody_sees_the_block() {
             &mut { Hint::NONE },
             owner,
             transaction,
-            &Patch { summed, there: (0, &[]), pieces },
+            &PendingChange { summed, there: (0, &[]), pieces },
         )
     };
     let take = |transaction: u64| {
@@ -580,7 +580,8 @@ fn the_checksum_of_a_block_that_was_put_is_known_until_it_changes() {
     assert_eq!((filled(5).start(), told(0, 1)), ([5; 4], (5, sum)));
     buffers.change(Pblk(1), owner, 1, &mut |bytes| bytes[9] = 6).unwrap();
     assert_eq!(told(1, 1), (6, None));
-    let patch = Patch { summed: Summed { seed: 7, len: 1012 }, there: (0, &[]), pieces: &[(9, &[7])] };
+    let patch =
+        PendingChange { summed: Summed { seed: 7, len: 1012 }, there: (0, &[]), pieces: &[(9, &[7])] };
     assert_eq!(buffers.patch_at(Pblk(2), &mut { Hint::NONE }, owner, 1, &patch), Some(false));
     assert_eq!(told(2, 1), (7, None));
     // As the transaction left it, though the next one changes it already.
@@ -603,7 +604,7 @@ fn changes_that_nobody_takes_do_not_get_into_other_blocks() {
     let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
     let owner = Owner { kind: Kind::DirLeaf, ino: 7 };
     let patch = |block: Pblk, transaction: u64, byte: u8| {
-        let patch = Patch {
+        let patch = PendingChange {
             summed: Summed { seed: 77, len: 1012 },
             there: (0, &[]),
             pieces: &[(usize::from(byte), &[byte])],
@@ -669,7 +670,7 @@ fn a_block_that_is_not_as_it_was_said_to_be_is_not_committed() {
         let (buffers, _) = cache(&Counting::new(100, 0..0), 1 << 20);
         let summed = Summed { seed: 77, len: 1012 };
         let patch = |transaction: u64, there: &[u8], byte: u8| {
-            let patch = Patch { summed, there: (7, there), pieces: &[(8, &[byte])] };
+            let patch = PendingChange { summed, there: (7, there), pieces: &[(8, &[byte])] };
             buffers.patch_at(Pblk(5), &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap()
         };
         let take = |transaction: u64| {

@@ -30,7 +30,7 @@ use extant_base::Pblk;
 use extant_base::checksum::{Difference, crc32c};
 use extant_device::Copies;
 
-use crate::{Bytes, Patch};
+use crate::{Bytes, PendingChange};
 
 /// No change.
 const NONE: u32 = u32::MAX;
@@ -104,10 +104,10 @@ impl Waiting {
         &mut self,
         chain: &mut Chain,
         transaction: u64,
-        patch: &Patch<'_>,
+        patch: &PendingChange<'_>,
         (block_len, bytes_max): (usize, usize),
     ) -> bool {
-        let Patch { summed: Summed { seed, len }, there, pieces } = patch;
+        let PendingChange { summed: Summed { seed, len }, there, pieces } = patch;
         let is_within = |(at, bytes): &(usize, &[u8])| {
             bytes.len() < THERE.into() && at.checked_add(bytes.len()).is_some_and(|end| end <= *len)
         };
@@ -490,7 +490,7 @@ mod tests {
                 let data: Vec<u8> = (0..step * 7 % 400).map(|i| (i * 5 + step) as u8).collect();
                 let far = (step * 11 * transaction as usize) % (1013 - data.len()) / 2;
                 let pieces = [(far, &data[..]), (step * 4, &data[..data.len().min(2)])];
-                let patch = Patch { summed, there: (0, &[]), pieces: &pieces[..1 + step % 2] };
+                let patch = PendingChange { summed, there: (0, &[]), pieces: &pieces[..1 + step % 2] };
                 assert!(
                     waiting.push(&mut chains[step % 3], transaction, &patch, (1024, 128 << 10))
                         || pieces[0].1.is_empty()
@@ -526,12 +526,12 @@ mod tests {
         }
         assert!(n_zeros > 1000, "most of the blocks' second half, most of the time");
         for (at, len) in [(1012, 1), (1010, 3), (usize::MAX, 1), (0, 0)] {
-            let patch = Patch { summed, there: (0, &[]), pieces: &[(at, &[1; 3][..len])] };
+            let patch = PendingChange { summed, there: (0, &[]), pieces: &[(at, &[1; 3][..len])] };
             let mut chain = Chain::EMPTY;
             assert!(!waiting.push(&mut chain, 9, &patch, (1024, 128 << 10)) && chain.is_empty());
         }
         let many = [0; 14_000];
-        let patch = Patch {
+        let patch = PendingChange {
             summed: Summed { seed: 77, len: 65524 },
             there: (0, &[]),
             pieces: &[(0, &many[..7000]), (7000, &many[..7000])],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use extant_base::sync::atomic::{AtomicU8, Ordering};
 use extant_base::sync::{schedules, shuttle};
 use extant_base::{BlockSize, Pblk};
-use extant_buffer::{Buffers, Bytes, Hint, Kind, Made, Owner, Patch, Snapshot, Summed};
+use extant_buffer::{Buffers, Bytes, Hint, Kind, Made, Owner, PendingChange, Snapshot, Summed};
 use extant_device::{Device, DeviceFault, MemDevice};
 use extant_memory::{Budget, Shrinker};
 
@@ -164,7 +164,7 @@ fn what_waits_is_in_the_commit_of_its_transaction() {
         let (_, buffers) = cache();
         let summed = Summed { seed: 9, len: 1012 };
         let add = move |buffers: &Buffers, transaction: u64, at: usize, value: u8| {
-            let patch = Patch { summed, there: (0, &[]), pieces: &[(at, &[value])] };
+            let patch = PendingChange { summed, there: (0, &[]), pieces: &[(at, &[value])] };
             buffers.patch_at(BLOCK, &mut { Hint::NONE }, OWNER, transaction, &patch).unwrap();
         };
         buffers.fresh(BLOCK, OWNER, 1, &mut |bytes| bytes[1] = 9);

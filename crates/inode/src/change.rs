@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use extant_alloc::{Alloc, Flags, Prealloc, Request};
 use extant_base::{Lblk, Malformed, Pblk, Place};
-use extant_buffer::{Buffer, Edit, Kind, Owner, Patch, ReadFault, Seal, Summed};
+use extant_buffer::{Buffer, Edit, Kind, Owner, PendingChange, ReadFault, Seal, Summed};
 use extant_dir::DirBlocks;
 use extant_dir::edit::{Ahead, DirEdit, Location, NoSpace};
 use extant_mapping::{EditFault, FileMap, Holds, Mapped, TreeSpace};
@@ -573,7 +573,7 @@ impl DirEdit for DirBlocksEdit<'_> {
             return Ok(false);
         }
         let len = self.change.shared().geometry.block_size.len() - dirent::TAIL_LEN;
-        let patch = Patch { summed: Summed { seed, len }, there, pieces };
+        let patch = PendingChange { summed: Summed { seed, len }, there, pieces };
         Ok(self.change.edit.patch_at(at.block, &mut at.hint, seal, &patch))
     }
 

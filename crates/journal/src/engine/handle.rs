@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 use extant_base::Pblk;
-use extant_buffer::{Edit, Filled, Hint, Patch, ReadFault, Seal};
+use extant_buffer::{Edit, Filled, Hint, PendingChange, ReadFault, Seal};
 use extant_jbd2_format::needs_escape;
 
 use super::Journal;
@@ -184,7 +184,7 @@ impl Edit for Handle<'_> {
         self.changed(changed, block, *hint, seal)
     }
 
-    fn patch_at(&self, block: Pblk, hint: &mut Hint, seal: Seal, patch: &Patch<'_>) -> bool {
+    fn patch_at(&self, block: Pblk, hint: &mut Hint, seal: Seal, patch: &PendingChange<'_>) -> bool {
         let changed = self.journal.buffers.patch_at(block, hint, seal.owner, self.number, patch);
         self.changed(changed, block, *hint, seal)
     }
