@@ -337,7 +337,7 @@ const MUCH: usize = 4 << 20;
 /// Prefetches the cache lines that a change at this offset of a block waits for, whatever the address holds
 /// by now.
 #[inline]
-pub fn ask_for_block(start: usize, len: usize, at: usize) {
+pub fn prefetch_block(start: usize, len: usize, at: usize) {
     if let Some(class) = Class::of(len) {
         ask(std::ptr::without_provenance(class.count_at(start)));
         ask(std::ptr::without_provenance(start.wrapping_add(at)));
@@ -349,33 +349,33 @@ pub fn ask_for_block(start: usize, len: usize, at: usize) {
 
 /// Prefetches the line of an object's start, for a caller with other work until then.
 #[inline]
-pub fn ask_for_start<T>(of: &T) {
+pub fn prefetch_start<T>(of: &T) {
     ask(std::ptr::from_ref(of).cast());
 }
 
 /// Prefetches all lines of an object, for a caller that uses most of them soon.
 #[inline]
-pub fn ask_for_whole<T>(of: &T) {
+pub fn prefetch_object<T>(of: &T) {
     let start: *const u8 = std::ptr::from_ref(of).cast();
     (0..size_of::<T>()).step_by(LINE).for_each(|at| ask(start.wrapping_add(at)));
 }
 
 /// Prefetches the line at an address, whatever it holds by now.
 #[inline]
-pub fn ask_for_place(at: usize) {
+pub fn prefetch_address(at: usize) {
     ask(std::ptr::without_provenance(at));
 }
 
 /// Prefetches bytes that will all be read soon, in parallel; a reader would wait for one line after the other
 /// where the hardware prefetcher does not guess the next.
 #[inline]
-pub fn ask_for(bytes: &[u8]) {
+pub fn prefetch(bytes: &[u8]) {
     bytes.chunks(LINE).for_each(|line| ask(line.as_ptr()));
 }
 
 /// Prefetches the first and the last line of bytes, and with that their TLB entries.
 #[inline]
-pub fn ask_for_ends(bytes: &[u8]) {
+pub fn prefetch_ends(bytes: &[u8]) {
     if let [first, .., last] = bytes {
         ask(first);
         ask(last);
@@ -396,7 +396,7 @@ fn ask(place: *const u8) {
 
 /// Asks for room behind what is there, which will be written: so many bytes, or as many as there are.
 #[inline]
-pub fn ask_to_write_behind<T>(all: &Vec<T>, bytes: usize) {
+pub fn prefetch_for_push<T>(all: &Vec<T>, bytes: usize) {
     let room = (all.capacity() - all.len()) * size_of::<T>();
     let start = NonNull::from(&all[..]).cast::<u8>();
     // SAFETY: behind the elements, where there is room.

@@ -60,7 +60,7 @@ pub(crate) fn take_past(class: Class) -> NonNull<u8> {
 }
 
 /// A block, and a look at those that are left at hand: the last one is taken next.
-fn taken(class: Class, ask_for: impl Fn(&[NonNull<u8>])) -> NonNull<u8> {
+fn taken(class: Class, prefetch: impl Fn(&[NonNull<u8>])) -> NonNull<u8> {
     let at_hand = AT_HAND.try_with(|at_hand| {
         let blocks = &mut at_hand.borrow_mut().0[class.index()];
         if blocks.is_empty() {
@@ -69,7 +69,7 @@ fn taken(class: Class, ask_for: impl Fn(&[NonNull<u8>])) -> NonNull<u8> {
             blocks.reverse();
         }
         let block = blocks.pop();
-        ask_for(blocks);
+        prefetch(blocks);
         block
     });
     let block = at_hand.unwrap_or_else(|_| {

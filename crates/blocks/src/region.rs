@@ -303,14 +303,14 @@ impl Pool {
         let next = &self.available[self.available.len().saturating_sub(REGIONS_AHEAD)..];
         for (arena, number) in next {
             // SAFETY: under the lock, and the borrow ends here.
-            crate::ask_for_start(unsafe { arena.state(*number) });
+            crate::prefetch_start(unsafe { arena.state(*number) });
         }
         for (arena, number) in next {
             // SAFETY: as above, one after the other.
             let free = unsafe { arena.state(*number) }.free as usize;
             // SAFETY: as above.
             let list = unsafe { arena.list(class, *number) };
-            list[..free].last().into_iter().for_each(crate::ask_for_start);
+            list[..free].last().into_iter().for_each(crate::prefetch_start);
         }
     }
 

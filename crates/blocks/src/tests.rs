@@ -195,7 +195,7 @@ fn any_place_may_be_asked_for() {
     let block = Block::zeroed(4096);
     for start in [block.as_ptr().addr(), 0, usize::MAX] {
         for at in [0, 4095, usize::MAX] {
-            crate::ask_for_block(start, 4096, at);
+            crate::prefetch_block(start, 4096, at);
         }
     }
     let class = Class::of(4096).unwrap();

@@ -343,7 +343,7 @@ impl Buffers {
                 shard.look_ahead(piece);
                 shard.begin_making(piece, transaction, &mut batch);
                 // They come while these are copied.
-                next.iter().take(AHEAD).for_each(|(_, hint, _)| shard.ask_for_slot(*hint));
+                next.iter().take(AHEAD).for_each(|(_, hint, _)| shard.prefetch_slot(*hint));
                 if !batch.is_empty() {
                     // Others need not wait for the copies.
                     drop(shard);

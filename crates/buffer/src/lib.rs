@@ -64,7 +64,7 @@ use extant_memory::{Budget, Shrinker};
 
 pub use edit::{Direct, Edit, Filled, Made, PendingChange, Seal, Snapshot, Summed};
 pub use extant_device::{
-    Copies, ask_for, ask_for_block, ask_for_ends, ask_for_start, ask_for_whole, make_room,
+    Copies, make_room, prefetch, prefetch_block, prefetch_ends, prefetch_object, prefetch_start,
 };
 
 use crate::shard::{Shard, Slot};
@@ -384,9 +384,9 @@ impl Buffers {
 
     /// Prefetches the slot of a block that is changed or read next, if its hint is known; does not wait for
     /// the block.
-    pub fn ask_for_slot(&self, block: Pblk, hint: Hint) {
+    pub fn prefetch_slot(&self, block: Pblk, hint: Hint) {
         let slots_at = self.slots_at[self.shard_of(block)].load(Ordering::Relaxed);
-        extant_device::ask_for_place(
+        extant_device::prefetch_address(
             slots_at.wrapping_add((hint.0 as usize).wrapping_mul(size_of::<Slot>())),
         );
     }

@@ -226,7 +226,7 @@ impl Shard {
         let holders = there.map(|slot| {
             // Read all of, soon: where it is is looked up meanwhile.
             if !slot.waiting.is_empty() {
-                extant_device::ask_for_ends(&slot.bytes);
+                extant_device::prefetch_ends(&slot.bytes);
             }
             slot.bytes.holders()
         });
@@ -241,13 +241,13 @@ impl Shard {
     }
 
     /// Prefetches the slot of a block with a known hint.
-    pub(crate) fn ask_for_slot(&self, hint: Hint) {
-        self.slots.get(hint.0 as usize).into_iter().for_each(extant_device::ask_for_start);
+    pub(crate) fn prefetch_slot(&self, hint: Hint) {
+        self.slots.get(hint.0 as usize).into_iter().for_each(extant_device::prefetch_start);
     }
 
     /// Prefetches the pending changes of this transaction: they were left some time ago.
     pub(crate) fn ask_for_waiting(&self, transaction: u64) {
-        self.waiting[(transaction % 2) as usize].ask_for(transaction);
+        self.waiting[(transaction % 2) as usize].prefetch(transaction);
     }
 
     /// Where the slots are: for prefetching one only.

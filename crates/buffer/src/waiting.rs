@@ -150,15 +150,15 @@ impl Waiting {
     /// Prefetches the slot of the next change: the committing thread used it last, and many other shards get
     /// changes before this one does.
     fn ask_for_next(&self) {
-        extant_device::ask_to_write_behind(&self.bytes, 2 * LINE);
-        extant_device::ask_to_write_behind(&self.changes, size_of::<Change>());
+        extant_device::prefetch_for_push(&self.bytes, 2 * LINE);
+        extant_device::prefetch_for_push(&self.changes, size_of::<Change>());
     }
 
     /// Prefetches all of them, if they are this transaction's.
-    pub(crate) fn ask_for(&self, transaction: u64) {
+    pub(crate) fn prefetch(&self, transaction: u64) {
         if self.is_of(transaction) {
-            self.changes.chunks(2).for_each(|changes| extant_device::ask_for_start(&changes[0]));
-            extant_device::ask_for(&self.bytes);
+            self.changes.chunks(2).for_each(|changes| extant_device::prefetch_start(&changes[0]));
+            extant_device::prefetch(&self.bytes);
         }
     }
 
@@ -326,7 +326,7 @@ impl Batch {
         // Looked at first, and all at the same time.
         if let Some(Piece { at, .. }) = pieces(&self.changes[changes.clone()]).next() {
             let line = older.get(at / LINE * LINE..).unwrap_or_default();
-            extant_device::ask_for(&line[..line.len().min(2 * LINE)]);
+            extant_device::prefetch(&line[..line.len().min(2 * LINE)]);
         }
         self.blocks.push(Making {
             number,
@@ -358,7 +358,7 @@ impl Batch {
         while let [making, behind @ ..] = rest {
             // Where the hardware prefetcher does not see the next address.
             if let Some(next) = behind.first() {
-                extant_device::ask_for(&next.older[..next.older.len().min(NEXT)]);
+                extant_device::prefetch(&next.older[..next.older.len().min(NEXT)]);
             }
             making.copy(windows, copies);
             rest = behind;

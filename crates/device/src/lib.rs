@@ -142,8 +142,8 @@ impl DeviceFault {
 /// Bytes that may have several holders, and are immutable meanwhile.
 pub use extant_blocks::Block as SharedBytes;
 pub use extant_blocks::{
-    Copies, ask_for, ask_for_block, ask_for_ends, ask_for_place, ask_for_start, ask_for_whole,
-    ask_to_write_behind, make_room,
+    Copies, make_room, prefetch, prefetch_address, prefetch_block, prefetch_ends, prefetch_for_push,
+    prefetch_object, prefetch_start,
 };
 
 /// Bytes that can be read and written at offsets.

@@ -61,7 +61,7 @@ impl Chunks {
         let place = self.0.get(&(page / PAGES)).map(|chunk| &chunk[(page % PAGES) as usize]);
         match place {
             Some(Some(held)) if holders => held.ask_for_count(),
-            Some(place) if !holders => crate::ask_for_start(place),
+            Some(place) if !holders => crate::prefetch_start(place),
             _ => {}
         }
     }

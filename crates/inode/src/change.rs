@@ -591,9 +591,9 @@ impl DirEdit for DirBlocksEdit<'_> {
     fn ask_ahead(&self, at: &Location, what: Ahead) {
         let buffers = &self.change.shared().buffers;
         if let Ahead::Bytes(within) = what {
-            extant_buffer::ask_for_block(at.bytes_at, buffers.block_size().len(), within);
+            extant_buffer::prefetch_block(at.bytes_at, buffers.block_size().len(), within);
         }
-        buffers.ask_for_slot(at.block, at.hint);
+        buffers.prefetch_slot(at.block, at.hint);
     }
 
     fn append(

@@ -145,7 +145,7 @@ impl Editor<'_> {
             told.way = Self::end_way(begun, told.hash.hash);
         }
         let ways = || names.iter().filter_map(|told| Some((told.way?, told.hash)));
-        ways().for_each(|(way, _)| self.cache.ask_for(way.leaf));
+        ways().for_each(|(way, _)| self.cache.prefetch(way.leaf));
         ways().for_each(|(way, hash)| self.cache.ask_for_filter(way.leaf, hash));
         told.new = before;
         if before == 0 {
@@ -167,7 +167,7 @@ impl Editor<'_> {
             // A damaged index with a cycle is found, and reported, by the operation that follows it.
             node = if path.is_circle() { None } else { self.cache.node(path.leaf()) };
         }
-        node.into_iter().for_each(|node| path.ask_for(node, hash));
+        node.into_iter().for_each(|node| path.prefetch(node, hash));
         OnTheWay { path, node }
     }
 
@@ -180,7 +180,7 @@ impl Editor<'_> {
     fn ask_for_leaves(&self, names: &[ToldName]) {
         let ways = || names.iter().filter_map(|told| Some((told.way?, told.hash)));
         for (way, _) in ways() {
-            if let Some((at, what)) = self.cache.ask_for_notes(way.leaf) {
+            if let Some((at, what)) = self.cache.prefetch_notes(way.leaf) {
                 self.blocks.ask_ahead(at, what);
             }
         }

@@ -286,21 +286,21 @@ impl DirCache {
     }
 
     /// Prefetches the data of a leaf's number.
-    pub(super) fn ask_for(&self, lblk: Lblk) {
-        self.slots.get(lblk.0 as usize).into_iter().for_each(extant_buffer::ask_for_start);
+    pub(super) fn prefetch(&self, lblk: Lblk) {
+        self.slots.get(lblk.0 as usize).into_iter().for_each(extant_buffer::prefetch_start);
     }
 
     /// And for the part of its filter, if it has one, that says whether it has names with these hashes.
     pub(super) fn ask_for_filter(&self, lblk: Lblk, hash: NameHash) {
-        self.filters.ask_for(lblk, Key::of(hash));
+        self.filters.prefetch(lblk, Key::of(hash));
     }
 
-    /// As [`ask_for`](Self::ask_for), a moment later, for the leaf's notes. What else it takes to put a name
+    /// As [`prefetch`](Self::prefetch), a moment later, for the leaf's notes. What else it takes to put a name
     /// there, if that is known, and where the leaf is.
-    pub(super) fn ask_for_notes(&self, lblk: Lblk) -> Option<(&Location, Ahead)> {
+    pub(super) fn prefetch_notes(&self, lblk: Lblk) -> Option<(&Location, Ahead)> {
         let slot = self.slots.get(lblk.0 as usize)?;
         let notes = slot.notes.checked_sub(2).and_then(|place| self.notes.get(place as usize));
-        notes.into_iter().for_each(extant_buffer::ask_for_start);
+        notes.into_iter().for_each(extant_buffer::prefetch_start);
         let is_known = slot.room.live != 0 && (notes.is_some() || slot.has_filter);
         let what = match notes {
             Some(_) => Ahead::Bytes(usize::from(slot.room.hole_at) * 4),
@@ -309,11 +309,11 @@ impl DirCache {
         (is_known && slot.at.block.0 != 0).then_some((&slot.at, what))
     }
 
-    /// The last step after [`ask_for_notes`](Self::ask_for_notes): where the notes have this hash.
+    /// The last step after [`prefetch_notes`](Self::prefetch_notes): where the notes have this hash.
     pub(super) fn ask_for_noted(&self, lblk: Lblk, hash: u32) {
         let slot = self.slots.get(lblk.0 as usize);
         let notes = slot.and_then(|slot| self.notes.get(slot.notes.checked_sub(2)? as usize));
-        notes.into_iter().for_each(|notes| notes.ask_for(hash));
+        notes.into_iter().for_each(|notes| notes.prefetch(hash));
     }
 
     /// What should this leaf without notes get? Remembers that it was asked.

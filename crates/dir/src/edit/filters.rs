@@ -160,9 +160,9 @@ impl Filters {
     }
 
     /// Prefetches what [`may_hold`](Self::may_hold) reads.
-    pub(super) fn ask_for(&self, leaf: Lblk, key: Key) {
+    pub(super) fn prefetch(&self, leaf: Lblk, key: Key) {
         if let Some(lines) = self.leaf(leaf) {
-            extant_buffer::ask_for_start(&lines[Spread::of(key).line(lines.len())]);
+            extant_buffer::prefetch_start(&lines[Spread::of(key).line(lines.len())]);
         }
     }
 

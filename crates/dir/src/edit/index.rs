@@ -112,7 +112,7 @@ impl Editor<'_> {
                     self.node(lblk)
                 }
             };
-            hash.into_iter().for_each(|hash| path.ask_for(node, hash));
+            hash.into_iter().for_each(|hash| path.prefetch(node, hash));
             path.go_on(node, hash);
             if path.is_circle() {
                 let fact = Malformed::new("index block", "child is not an ancestor", path.leaf().0);
@@ -201,9 +201,9 @@ impl Editor<'_> {
     /// the CPU caches, and each address depends on another. The notes on the leaf, and the leaf's address,
     /// arrive at the same time this way.
     fn ask_ahead(&self, leaf: Lblk, hash: NameHash) {
-        self.cache.ask_for(leaf);
+        self.cache.prefetch(leaf);
         self.cache.ask_for_filter(leaf, hash);
-        if let Some((at, what)) = self.cache.ask_for_notes(leaf) {
+        if let Some((at, what)) = self.cache.prefetch_notes(leaf) {
             self.blocks.ask_ahead(at, what);
         }
     }
@@ -266,7 +266,7 @@ impl Editor<'_> {
         }
         let mut may_hold = true;
         self.look_leaf(lblk, &mut |bytes| {
-            extant_buffer::ask_for(bytes);
+            extant_buffer::prefetch(bytes);
             may_hold = DirFormat::may_hold(bytes, name);
         })?;
         if !may_hold {

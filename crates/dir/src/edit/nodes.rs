@@ -66,10 +66,10 @@ impl<'a> Node<'a> {
     }
 
     /// Prefetches what [`position`](Self::position) will read, and its result.
-    pub(super) fn ask_for(self, hash: u32, low: u32, high: u32) {
+    pub(super) fn prefetch(self, hash: u32, low: u32, high: u32) {
         let guess = self.guess(hash, low, high);
         for near in [guess.saturating_sub(NEAR), guess, (guess + NEAR).min(self.len() - 1)] {
-            self.0.get(near).into_iter().for_each(extant_buffer::ask_for_start);
+            self.0.get(near).into_iter().for_each(extant_buffer::prefetch_start);
         }
     }
 

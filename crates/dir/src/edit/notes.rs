@@ -139,9 +139,9 @@ impl Notes {
     }
 
     /// Prefetches what [`look`](Self::look) reads.
-    pub(super) fn ask_for(&self, hash: u32) {
+    pub(super) fn prefetch(&self, hash: u32) {
         if !self.buckets.is_empty() {
-            extant_buffer::ask_for_start(&self.buckets[self.bucket(hash)]);
+            extant_buffer::prefetch_start(&self.buckets[self.bucket(hash)]);
         }
     }
 

@@ -72,8 +72,8 @@ impl Path {
 
     /// Prefetches what [`go_on`](Self::go_on) will read.
     #[inline]
-    pub(super) fn ask_for(&self, node: Node<'_>, hash: u32) {
-        node.ask_for(hash, self.low, self.high());
+    pub(super) fn prefetch(&self, node: Node<'_>, hash: u32) {
+        node.prefetch(hash, self.low, self.high());
     }
 
     fn high(&self) -> u32 {

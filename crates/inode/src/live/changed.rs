@@ -305,7 +305,7 @@ impl InodeCache {
         for of_block in nodes.chunk_by(|(.., one), (.., other)| one.table_block == other.table_block) {
             // Other threads made them, on other CPUs, and long ago.
             let soon = nodes.iter().skip(passed + NODES_ASKED).take(of_block.len());
-            soon.for_each(|(.., node)| extant_buffer::ask_for_whole(&**node));
+            soon.for_each(|(.., node)| extant_buffer::prefetch_object(&**node));
             passed += of_block.len();
             let block = of_block[0].2.table_block;
             let whole = encoded_since.binary_search_by_key(&block, |(block, _)| *block);

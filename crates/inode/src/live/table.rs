@@ -204,7 +204,7 @@ impl Rows {
         let row = rows.get_mut(&number)?;
         let mut evicted = Evicted::default();
         // Cold: the CPU fetches all of them in parallel.
-        row.iter().flatten().for_each(|node| extant_buffer::ask_for_whole(&**node));
+        row.iter().flatten().for_each(|node| extant_buffer::prefetch_object(&**node));
         for place in row.iter_mut() {
             evicted.add(place, written, (uncharged, evictions));
         }

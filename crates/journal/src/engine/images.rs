@@ -71,7 +71,7 @@ pub(super) fn in_order(mut parts: [Vec<Image>; 2]) -> Vec<Image> {
     for (n, &(block, at)) in order.iter().enumerate() {
         if let Some((_, soon)) = order.get(n + SOON) {
             let (part, at) = place(*soon);
-            extant_buffer::ask_for_start(&parts[part][at]);
+            extant_buffer::prefetch_start(&parts[part][at]);
         }
         if order.get(n + 1).is_some_and(|(next, _)| *next == block) {
             continue;
@@ -108,7 +108,7 @@ pub(super) fn make_ready(
                 return;
             }
             // Most are in no CPU cache any more.
-            waiting.iter().for_each(|image: &&mut Image| extant_buffer::ask_for_ends(&image.bytes));
+            waiting.iter().for_each(|image: &&mut Image| extant_buffer::prefetch_ends(&image.bytes));
             waiting.retain_mut(|image| {
                 image.is_ready = true;
                 let is_copy = client.has_checksum(image.seal);
