@@ -243,7 +243,7 @@ impl Block {
 
     /// Prefetches the count, for a caller that reads the bytes first and then, maybe, changes them.
     #[inline]
-    pub fn ask_for_count(&self) {
+    pub fn prefetch_count(&self) {
         if self.len > 0 {
             ask(std::ptr::from_ref(self.count()).cast());
         }
@@ -401,12 +401,12 @@ pub fn prefetch_for_push<T>(all: &Vec<T>, bytes: usize) {
     let start = NonNull::from(&all[..]).cast::<u8>();
     // SAFETY: behind the elements, where there is room.
     let behind = unsafe { start.add(size_of_val(&all[..])) };
-    ask_to_write(behind, bytes.min(room));
+    prefetch_for_write(behind, bytes.min(room));
 }
 
 /// Asks for memory that will be written all of, and in a moment.
 #[inline]
-fn ask_to_write(start: NonNull<u8>, len: usize) {
+fn prefetch_for_write(start: NonNull<u8>, len: usize) {
     for at in (0..len).step_by(LINE) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: memory without a holder; changes nothing.

@@ -46,7 +46,7 @@ fn give_back(class: Class, blocks: &[NonNull<u8>]) {
 pub(crate) fn take(class: Class) -> NonNull<u8> {
     let asked = if class.len() <= ASKED_MAX { class.len() } else { 0 };
     // What is taken next is written then: it comes from memory meanwhile.
-    taken(class, |left| left.last().into_iter().for_each(|next| crate::ask_to_write(*next, asked)))
+    taken(class, |left| left.last().into_iter().for_each(|next| crate::prefetch_for_write(*next, asked)))
 }
 
 /// As [`take`], for stores that bypass the CPU caches: the caller waits only for the block's address, and

@@ -279,7 +279,7 @@ impl Pool {
         if self.available.is_empty() && !self.make_region(class) {
             return;
         }
-        self.ask_ahead(class);
+        self.prefetch_regions(class);
         let mut left = n as u32;
         while let Some((arena, number)) = self.available.last().copied().filter(|_| left > 0) {
             // SAFETY: under the lock, and the only borrows until the next turn.
@@ -299,7 +299,7 @@ impl Pool {
     }
 
     /// Prefetches the heads of the regions that are used next. Of many gigabytes each has few free blocks.
-    fn ask_ahead(&self, class: Class) {
+    fn prefetch_regions(&self, class: Class) {
         let next = &self.available[self.available.len().saturating_sub(REGIONS_AHEAD)..];
         for (arena, number) in next {
             // SAFETY: under the lock, and the borrow ends here.

@@ -333,7 +333,7 @@ impl Buffers {
         for (shard_at, group) in shards {
             let mut rest = &wanted[group];
             if rest.len() > AHEAD {
-                self.shards[shard_at].lock().ask_for_waiting(transaction);
+                self.shards[shard_at].lock().prefetch_pending(transaction);
             }
             while !rest.is_empty() {
                 let (piece, next) = rest.split_at(rest.len().min(AHEAD));

@@ -211,7 +211,7 @@ impl Shard {
         self.hits += 1;
         let slot = &mut self.slots[at];
         slot.touched = true;
-        slot.bytes.ask_for_count();
+        slot.bytes.prefetch_count();
         look(&slot.bytes);
         true
     }
@@ -246,7 +246,7 @@ impl Shard {
     }
 
     /// Prefetches the pending changes of this transaction: they were left some time ago.
-    pub(crate) fn ask_for_waiting(&self, transaction: u64) {
+    pub(crate) fn prefetch_pending(&self, transaction: u64) {
         self.waiting[(transaction % 2) as usize].prefetch(transaction);
     }
 

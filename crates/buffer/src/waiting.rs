@@ -143,13 +143,13 @@ impl Waiting {
             None => chain.first = number,
         }
         chain.last = number;
-        self.ask_for_next();
+        self.prefetch_next();
         true
     }
 
     /// Prefetches the slot of the next change: the committing thread used it last, and many other shards get
     /// changes before this one does.
-    fn ask_for_next(&self) {
+    fn prefetch_next(&self) {
         extant_device::prefetch_for_push(&self.bytes, 2 * LINE);
         extant_device::prefetch_for_push(&self.changes, size_of::<Change>());
     }

@@ -57,10 +57,10 @@ impl Chunks {
 
     /// Prefetches what replacing pages from this one on reads: their addresses, or the holders of their
     /// contents.
-    fn ask_ahead(&self, page: u64, holders: bool) {
+    fn prefetch_names(&self, page: u64, holders: bool) {
         let place = self.0.get(&(page / PAGES)).map(|chunk| &chunk[(page % PAGES) as usize]);
         match place {
-            Some(Some(held)) if holders => held.ask_for_count(),
+            Some(Some(held)) if holders => held.prefetch_count(),
             Some(place) if !holders => crate::prefetch_start(place),
             _ => {}
         }
@@ -162,8 +162,8 @@ impl Device for MemDevice {
             // Runs lie all over, each is short, and what is replaced is in no cache: waited for together.
             if at % AHEAD == 0 {
                 let next = || runs[at..].iter().take(AHEAD).map(|(offset, _)| offset / PAGE as u64);
-                next().for_each(|page| chunks.ask_ahead(page, false));
-                next().for_each(|page| chunks.ask_ahead(page, true));
+                next().for_each(|page| chunks.prefetch_names(page, false));
+                next().for_each(|page| chunks.prefetch_names(page, true));
             }
             let (run, left) = rest.split_at_mut(n);
             rest = left;

@@ -30,17 +30,17 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
-mod ahead;
 mod cache;
 mod filters;
+mod hints;
 mod index;
 pub mod inline;
 mod leaf;
 mod linear;
 mod nodes;
 mod notes;
+mod path;
 mod shrink;
-mod way;
 
 use extant_base::{Ino, Lblk, Malformed, Pblk, Place};
 use extant_buffer::{Buffer, Hint, ReadFault};
@@ -51,8 +51,8 @@ use extant_ondisk::filetype::FileType;
 use crate::order::Hasher;
 use crate::{Dir, DirBlocks, Format, Kept};
 
-pub use ahead::AHEAD_MAX;
 pub use cache::{DirCache, Stats};
+pub use hints::HINTS_MAX;
 
 /// Reads and changes a directory's blocks, in a transaction with room for [`Needs`].
 ///
@@ -138,7 +138,7 @@ pub trait DirEdit: DirBlocks {
 
     /// Prefetches what a change of a leaf needs that comes next: best effort, and it waits only for lines
     /// that were prefetched before.
-    fn ask_ahead(&self, _at: &Location, _what: Ahead) {}
+    fn prefetch_leaf(&self, _at: &Location, _what: Ahead) {}
 }
 
 /// Where a leaf or linear block is, as far as [`DirEdit`] has found out: kept beside the other notes on the

@@ -588,7 +588,7 @@ impl DirEdit for DirBlocksEdit<'_> {
         Ok(())
     }
 
-    fn ask_ahead(&self, at: &Location, what: Ahead) {
+    fn prefetch_leaf(&self, at: &Location, what: Ahead) {
         let buffers = &self.change.shared().buffers;
         if let Ahead::Bytes(within) = what {
             extant_buffer::prefetch_block(at.bytes_at, buffers.block_size().len(), within);

@@ -82,7 +82,7 @@ pub struct Job {
     /// Workers; each has its own directory, `thread-N`, when there is more than one.
     pub threads: usize,
     /// Names that are hinted to the engine before they are created or removed
-    /// ([`extant_volume::Volume::ask_ahead`]); 0: none.
+    /// ([`extant_volume::Volume::prefetch_names`]); 0: none.
     pub ahead: usize,
 }
 
@@ -317,7 +317,7 @@ impl<'a> Worker<'a> {
         mut each: impl FnMut(&Self, &mut P, &[u8], &mut Vec<u8>, u64) -> Result<(), Failed>,
     ) -> (Pass, Option<Failed>) {
         let job = self.job;
-        // While some are worked on, the next ones are hinted: see `Volume::ask_ahead`.
+        // While some are worked on, the next ones are hinted: see `Volume::prefetch_names`.
         let batch = job.ahead.max(1);
         let mut names = vec![Vec::with_capacity(256); 2 * batch];
         let mut other = Vec::with_capacity(256);
@@ -335,7 +335,7 @@ impl<'a> Worker<'a> {
                     job.format.write(job.start.wrapping_add(number as i64), name);
                 }
                 if job.ahead > 0 {
-                    place.ask_ahead(&next[..len]);
+                    place.prefetch_names(&next[..len]);
                 }
                 made += len as u64;
             }

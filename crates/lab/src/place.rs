@@ -75,7 +75,7 @@ pub trait Place: Send + Sized {
     fn set_size(&mut self, file: &Self::File, size: u64) -> Result<(), Failed>;
 
     /// Operations on these names come next: a hint, for implementations that can use it.
-    fn ask_ahead(&self, _names: &[Vec<u8>]) {}
+    fn prefetch_names(&self, _names: &[Vec<u8>]) {}
 
     /// The place of another worker: a directory in this one, made if it is not there.
     ///
@@ -182,8 +182,8 @@ impl Place for Engine<'_> {
         refused(self.volume.set_attr(*file, &set).map(drop), "ftruncate", b"")
     }
 
-    fn ask_ahead(&self, names: &[Vec<u8>]) {
-        self.volume.ask_ahead(self.dir, names.iter().map(Vec::as_slice));
+    fn prefetch_names(&self, names: &[Vec<u8>]) {
+        self.volume.prefetch_names(self.dir, names.iter().map(Vec::as_slice));
     }
 
     fn below(&mut self, name: &[u8]) -> Result<Self, Failed> {

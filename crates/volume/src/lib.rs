@@ -53,7 +53,7 @@ pub use ops::{Follow, Seek};
 pub use probe::BySuperblock;
 pub use stat::{Stat, StatFs};
 pub use write::{
-    Acting, Allocate, DefaultOptions, DiscardStats, ErrorCursor, LABEL_MAX, NAMES_AHEAD, New, OnError,
+    Acting, Allocate, DefaultOptions, DiscardStats, ErrorCursor, HINTED_NAMES_MAX, LABEL_MAX, New, OnError,
     PAGE_BYTES, Permit, Rename, SetAttr, SetXattr, Shutdown, TimesFrom, WriteOptions, unprivileged,
 };
 

@@ -72,7 +72,7 @@ pub use errors::OnError;
 pub use fallocate::Allocate;
 pub use fsync::ErrorCursor;
 pub use label::LABEL_MAX;
-pub use names::NAMES_AHEAD;
+pub use names::HINTED_NAMES_MAX;
 pub use new::New;
 pub use rename::Rename;
 pub use reserve::Acting;

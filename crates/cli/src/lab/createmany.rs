@@ -74,7 +74,7 @@ pub(crate) struct CreatemanyArgs {
           default_missing_value = "64998", value_parser = clap::value_parser!(u64).range(1..=LINKS_PER_TARGET))]
     renew_target: Option<u64>,
     /// Prefetch: give the engine this many names before they are made or removed.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=extant_volume::NAMES_AHEAD as i64))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=extant_volume::HINTED_NAMES_MAX as i64))]
     ahead: u16,
     /// Remove all in a second pass with a clock of its own.
     #[arg(long)]

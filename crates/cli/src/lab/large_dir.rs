@@ -44,7 +44,7 @@ pub(crate) struct LargeDirArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
     /// Prefetch: give the engine this many names before they are made.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(..=extant_volume::NAMES_AHEAD as i64))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(..=extant_volume::HINTED_NAMES_MAX as i64))]
     ahead: u16,
     /// Where file systems are made: a new FILE, or mem:SIZE. Without this, in memory.
     #[arg(long, value_name = "IMG")]

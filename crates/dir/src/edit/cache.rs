@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split
-//! made it (the hashes are known then). Where there is no memory for notes, it gets a filter in the same way,
+//! made it (the hashes are known then). Where there is no memory for notes, it gets a filter in the same span,
 //! a fifth as large. All of it can be made again from the blocks: notes and filters are not made beyond their
 //! limits; beyond the limit of all notes are dropped, and then nodes.
 
@@ -19,8 +19,8 @@ use extant_ondisk::dirent::edit::Hole;
 use extant_ondisk::hash::NameHash;
 use extant_ondisk::htree::DxEntry;
 
-use super::ahead::{Expected, Told};
 use super::filters::{Filters, Key};
+use super::hints::{Expected, Hints};
 use super::leaf::Mapped;
 use super::nodes::{Node, Nodes};
 use super::notes::Notes;
@@ -58,7 +58,7 @@ pub struct DirCache {
     pub(super) map: Vec<Mapped>,
     pub(super) source: Vec<u8>,
     /// Names that will be asked for.
-    pub(super) told: Told,
+    pub(super) hints: Hints,
     pub(super) stats: Stats,
 }
 
@@ -124,7 +124,7 @@ impl DirCache {
             filter_bytes_max: 0,
             map: Vec::new(),
             source: Vec::new(),
-            told: Told::default(),
+            hints: Hints::default(),
             stats: Stats::default(),
         }
     }
@@ -151,7 +151,7 @@ impl DirCache {
     }
 
     /// Forgets the directory, but not the counts. Always right, and to be called when blocks changed by
-    /// another way.
+    /// another span.
     pub fn clear(&mut self) {
         let empty = Self::new(self.limit_bytes).with_filters(self.filter_bytes_max);
         let may_grow = self.may_grow;
@@ -169,7 +169,7 @@ impl DirCache {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let slots = self.slots.capacity() * size_of::<Slot>();
-        let others = self.source.capacity() + self.told.held_bytes;
+        let others = self.source.capacity() + self.hints.held_bytes;
         self.limited_bytes() + self.filters.held_bytes() + slots + others
     }
 
@@ -193,24 +193,24 @@ impl DirCache {
     }
 
     pub(super) fn set_hasher(&mut self, hasher: Hasher) {
-        self.told.clear();
+        self.hints.clear();
         self.hasher = hasher;
     }
 
     /// The notes on a hinted name.
-    pub(super) fn told(&mut self, name: &[u8]) -> Option<Expected> {
-        self.told.find(name)
+    pub(super) fn hints(&mut self, name: &[u8]) -> Option<Expected> {
+        self.hints.find(name)
     }
 
     /// The nodes, to be changed.
     pub(super) fn nodes_mut(&mut self) -> &mut Nodes {
-        self.told.forget_ways();
+        self.hints.forget_ways();
         &mut self.nodes
     }
 
     /// The nodes, for splitting this leaf: the paths to other leaves stay valid.
     pub(super) fn nodes_for_split(&mut self, leaf: Lblk) -> &mut Nodes {
-        self.told.forget_way_to(leaf);
+        self.hints.forget_way_to(leaf);
         &mut self.nodes
     }
 
@@ -291,7 +291,7 @@ impl DirCache {
     }
 
     /// And for the part of its filter, if it has one, that says whether it has names with these hashes.
-    pub(super) fn ask_for_filter(&self, lblk: Lblk, hash: NameHash) {
+    pub(super) fn prefetch_filter(&self, lblk: Lblk, hash: NameHash) {
         self.filters.prefetch(lblk, Key::of(hash));
     }
 
@@ -310,7 +310,7 @@ impl DirCache {
     }
 
     /// The last step after [`prefetch_notes`](Self::prefetch_notes): where the notes have this hash.
-    pub(super) fn ask_for_noted(&self, lblk: Lblk, hash: u32) {
+    pub(super) fn prefetch_bucket(&self, lblk: Lblk, hash: u32) {
         let slot = self.slots.get(lblk.0 as usize);
         let notes = slot.and_then(|slot| self.notes.get(slot.notes.checked_sub(2)? as usize));
         notes.into_iter().for_each(|notes| notes.prefetch(hash));

@@ -1,4 +1,4 @@
-//! Indexed directories: the way to a leaf, inserts, splits, growth of the index.
+//! Indexed directories: the span to a leaf, inserts, splits, growth of the index.
 
 use extant_base::{Ino, Lblk, Malformed};
 use extant_buffer::ReadFault;
@@ -8,11 +8,11 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::hash::{HashVersion, NameHash};
 use extant_ondisk::htree::{DxEntries, DxEntry, DxKind};
 
-use super::ahead::Expected;
 use super::cache::Deserved;
+use super::hints::Expected;
 use super::nodes::Node;
 use super::notes::Noted;
-use super::way::{LEVELS_MAX, Path, Way};
+use super::path::{LEVELS_MAX, LeafSpan, Path};
 use super::{EditFault, Editor, NoSpace, leaf};
 
 /// Room for a name in a leaf.
@@ -96,7 +96,7 @@ impl Editor<'_> {
         self.cache.node(lblk).expect("nodes of a path are loaded, and dropped only between operations")
     }
 
-    /// The way to the first leaf that may hold names of a hash. The root was loaded.
+    /// The span to the first leaf that may hold names of a hash. The root was loaded.
     pub(super) fn descend(&mut self, hash: u32) -> Result<Path, ReadFault> {
         self.descend_from(Path::START, Some(hash))
     }
@@ -142,13 +142,18 @@ impl Editor<'_> {
 
     /// The path to the leaf behind this one, if it may hold names of the same hash.
     pub(super) fn continued(&mut self, path: &Path, hash: u32) -> Result<Option<Path>, ReadFault> {
-        if path.way().is_continued(hash) { self.next_leaf(*path) } else { Ok(None) }
+        if path.span().is_continued(hash) { self.next_leaf(*path) } else { Ok(None) }
     }
 
     /// As [`continued`](Self::continued), for a caller that started with the path to the first leaf that may
     /// hold names of this hash. `path`: `None` there, and then what this left.
-    fn way_on(&mut self, way: Way, hash: u32, path: &mut Option<Path>) -> Result<Option<Way>, ReadFault> {
-        if !way.is_continued(hash) {
+    fn next_span(
+        &mut self,
+        span: LeafSpan,
+        hash: u32,
+        path: &mut Option<Path>,
+    ) -> Result<Option<LeafSpan>, ReadFault> {
+        if !span.is_continued(hash) {
             return Ok(None);
         }
         let at = match path.take() {
@@ -156,20 +161,20 @@ impl Editor<'_> {
             None => self.descend(hash)?,
         };
         *path = self.next_leaf(at)?;
-        Ok(path.map(|path| path.way()))
+        Ok(path.map(|path| path.span()))
     }
 
     /// Where a name is: its leaf, its hash, and the entry.
     pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<(Lblk, u32, Found)>, EditFault> {
         self.begin()?;
-        let (hash, mut way) = self.way_to(name)?;
+        let (hash, mut span) = self.span_of(name)?;
         let mut path = None;
         loop {
-            if let (Some(found), _) = self.look(way.leaf, hash, name, usize::MAX)? {
-                return Ok(Some((way.leaf, hash.hash, found)));
+            if let (Some(found), _) = self.look(span.leaf, hash, name, usize::MAX)? {
+                return Ok(Some((span.leaf, hash.hash, found)));
             }
-            match self.way_on(way, hash.hash, &mut path)? {
-                Some(next) => way = next,
+            match self.next_span(span, hash.hash, &mut path)? {
+                Some(next) => span = next,
                 None => return Ok(None),
             }
         }
@@ -177,18 +182,18 @@ impl Editor<'_> {
 
     /// A name's hashes, and the path to the first leaf that may hold it, whose memory is prefetched. The root
     /// was loaded.
-    fn way_to(&mut self, name: &[u8]) -> Result<(NameHash, Way), ReadFault> {
-        let (hash, way) = match self.cache.told(name) {
-            Some(Expected { hash, way: Some(way), is_asked_for: true }) => return Ok((hash, way)),
-            Some(Expected { hash, way, .. }) => (hash, way),
+    fn span_of(&mut self, name: &[u8]) -> Result<(NameHash, LeafSpan), ReadFault> {
+        let (hash, span) = match self.cache.hints(name) {
+            Some(Expected { hash, span: Some(span), is_prefetched: true }) => return Ok((hash, span)),
+            Some(Expected { hash, span, .. }) => (hash, span),
             None => (self.hasher().hash(name), None),
         };
-        let way = match way {
-            Some(way) => way,
-            None => self.descend(hash.hash)?.way(),
+        let span = match span {
+            Some(span) => span,
+            None => self.descend(hash.hash)?.span(),
         };
-        self.ask_ahead(way.leaf, hash);
-        Ok((hash, way))
+        self.prefetch_leaf(span.leaf, hash);
+        Ok((hash, span))
     }
 
     /// Begins an operation.
@@ -199,12 +204,12 @@ impl Editor<'_> {
 
     /// Prefetches everything that reading and changing a leaf needs: in a large directory none of it is in
     /// the CPU caches, and each address depends on another. The notes on the leaf, and the leaf's address,
-    /// arrive at the same time this way.
-    fn ask_ahead(&self, leaf: Lblk, hash: NameHash) {
+    /// arrive at the same time this span.
+    fn prefetch_leaf(&self, leaf: Lblk, hash: NameHash) {
         self.cache.prefetch(leaf);
-        self.cache.ask_for_filter(leaf, hash);
+        self.cache.prefetch_filter(leaf, hash);
         if let Some((at, what)) = self.cache.prefetch_notes(leaf) {
-            self.blocks.ask_ahead(at, what);
+            self.blocks.prefetch_leaf(at, what);
         }
     }
 
@@ -303,18 +308,18 @@ impl Editor<'_> {
     pub(super) fn insert_indexed(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
         self.begin()?;
         let need = min_rec_len(name.len(), false);
-        let (hash, first) = self.way_to(name)?;
-        let (mut way, mut path, mut chosen) = (first, None, None);
+        let (hash, first) = self.span_of(name)?;
+        let (mut span, mut path, mut chosen) = (first, None, None);
         loop {
-            let (found, room) = self.look(way.leaf, hash, name, need)?;
+            let (found, room) = self.look(span.leaf, hash, name, need)?;
             if found.is_some() {
                 return Err(EditFault::Exists);
             }
             if chosen.is_none() && room != Room::None {
-                chosen = Some((way.leaf, room));
+                chosen = Some((span.leaf, room));
             }
-            match self.way_on(way, hash.hash, &mut path)? {
-                Some(next) => way = next,
+            match self.next_span(span, hash.hash, &mut path)? {
+                Some(next) => span = next,
                 None => break,
             }
         }

@@ -12,7 +12,7 @@ use extant_ondisk::dirent::edit::Found;
 use extant_ondisk::dirent::min_rec_len;
 use extant_ondisk::htree::{DxEntry, DxKind};
 
-use super::way::{Path, Step};
+use super::path::{Path, Step};
 use super::{EditFault, Editor, first_block};
 
 /// Blocks that one removal may free: a leaf, the two nodes above it, two nodes that the root takes in.
@@ -48,7 +48,7 @@ impl Editor<'_> {
 
     /// Removes a name whose hash and place are known.
     ///
-    /// In a leaf with notes nothing but its entry is looked at: no way leads from there to the entry before,
+    /// In a leaf with notes nothing but its entry is looked at: no span leads from there to the entry before,
     /// and to go from the first to it would touch half of the block. So the entry stays as an unused one. The
     /// notes know when nothing is used any more.
     pub(super) fn remove_in_leaf(
@@ -89,7 +89,7 @@ impl Editor<'_> {
         Ok(found.ino)
     }
 
-    /// The way to a leaf in which a name was found.
+    /// The span to a leaf in which a name was found.
     fn path_to(&mut self, name: &[u8], leaf: Lblk) -> Result<Option<Path>, ReadFault> {
         self.load_root()?;
         let hash = self.hasher().hash(name).hash;

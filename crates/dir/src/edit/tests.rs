@@ -92,7 +92,7 @@ proptest! {
             if i % every == 0 {
                 let next = steps.iter().skip(from).take(20).map(|(_, number, _)| named(*number));
                 let next: Vec<_> = next.collect();
-                toy.editor(&mut cache).ask_ahead_of(next.iter().map(Vec::as_slice));
+                toy.editor(&mut cache).prefetch_names(next.iter().map(Vec::as_slice));
             }
             if i % 500 == 499 {
                 is_growing = !is_growing;
@@ -138,8 +138,8 @@ proptest! {
         }
         judge(&toy, &mut cache, &model);
         // What the reading side finds.
-        let told: BTreeSet<_> = listed(&toy, 7, || ()).into_iter().collect();
-        prop_assert_eq!(told.len(), model.len() + 2);
+        let hints: BTreeSet<_> = listed(&toy, 7, || ()).into_iter().collect();
+        prop_assert_eq!(hints.len(), model.len() + 2);
         let kept = if toy.indexed.get() { Kept::Indexed(&toy) } else { Kept::Linear(&toy) };
         let dir = Dir { ino: INO, kept, casefold: false, encrypted: false };
         for (name, ino) in &model {
@@ -345,7 +345,7 @@ fn a_listing_tells_what_stays_once_while_the_directory_changes() {
         }
         // Names from 100 on go and new ones come, between any two calls.
         let (mut gone, mut come) = (100, 3000);
-        let told = listed(&toy, at_a_time, || {
+        let hints = listed(&toy, at_a_time, || {
             for _ in 0..at_a_time {
                 if gone < 3000 {
                     remove(&toy, &mut cache, &mut model, &name(gone, 60));
@@ -359,8 +359,8 @@ fn a_listing_tells_what_stays_once_while_the_directory_changes() {
         });
         judge(&toy, &mut cache, &model);
         assert!(cache.stats().splits > 50 && cache.stats().blocks_freed > 0, "{}", cache.stats());
-        let all: BTreeSet<_> = told.iter().collect();
-        assert_eq!(all.len(), told.len(), "nothing twice");
+        let all: BTreeSet<_> = hints.iter().collect();
+        assert_eq!(all.len(), hints.len(), "nothing twice");
         for number in 0..100 {
             assert!(all.contains(&name(number, 60)), "{number} is missing");
         }

@@ -16,8 +16,8 @@ use super::{NAME_CREDITS, SPECIAL, Writer, check_name};
 use crate::ops::with_dir;
 use crate::{Fault, InodeRef, Refusal, Volume};
 
-/// Names that [`Volume::ask_ahead`] takes at most.
-pub const NAMES_AHEAD: usize = extant_dir::edit::AHEAD_MAX;
+/// Names that [`Volume::prefetch_names`] takes at most.
+pub const HINTED_NAMES_MAX: usize = extant_dir::edit::HINTS_MAX;
 
 impl Volume {
     /// Gives an inode another name.
@@ -88,12 +88,12 @@ impl Volume {
     }
 
     /// A hint that operations on these names of a directory come next, in this order: creating, linking,
-    /// looking up, removing; at most [`NAMES_AHEAD`] of them (of more, the first ones). Their memory is
+    /// looking up, removing; at most [`HINTED_NAMES_MAX`] of them (of more, the first ones). Their memory is
     /// prefetched into the CPU caches for all of them at once, where each operation would wait for its own:
     /// in directories of millions of names that is most of their cost. Most effective while as many hinted
     /// names are still pending: then nothing is waited for. It reads nothing from the device, and changes
     /// nothing. `names` runs under the directory's lock: it must not call this volume.
-    pub fn ask_ahead<'n>(&self, dir: Ino, names: impl IntoIterator<Item = &'n [u8]>) {
+    pub fn prefetch_names<'n>(&self, dir: Ino, names: impl IntoIterator<Item = &'n [u8]>) {
         let Ok(writer) = self.writer() else { return };
         let Some(parent) = writer.live().known(dir) else { return };
         let Some(_in_dir) = parent.operation.try_read() else { return };
@@ -105,7 +105,7 @@ impl Volume {
             return;
         }
         let ask = |dir: &mut extant_dir::edit::Editor<'_>| {
-            dir.ask_ahead_of(names);
+            dir.prefetch_names(names);
             Ok(())
         };
         // A directory that is gone, or none, has nothing to ask for.

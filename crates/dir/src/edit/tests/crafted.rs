@@ -60,7 +60,7 @@ fn many_names_of_one_hash_fill_many_leaves() {
     for (before, limit, tells) in cases.into_iter().flatten() {
         let tell = |toy: &Toy, cache: &mut DirCache| {
             if tells {
-                toy.editor(cache).ask_ahead_of(names.iter().map(Vec::as_slice));
+                toy.editor(cache).prefetch_names(names.iter().map(Vec::as_slice));
             }
         };
         let toy = Toy::new(Like { version: HashVersion::Legacy, ..Like::default() });
@@ -79,8 +79,8 @@ fn many_names_of_one_hash_fill_many_leaves() {
             assert!(matches!(again, Err(EditFault::Exists)));
         }
         assert!(toy.len.get() > 6, "several leaves of one hash");
-        let told: BTreeSet<_> = listed(&toy, 3, || ()).into_iter().collect();
-        assert_eq!(told.len(), model.len() + 2);
+        let hints: BTreeSet<_> = listed(&toy, 3, || ()).into_iter().collect();
+        assert_eq!(hints.len(), model.len() + 2);
         // In an order that empties leaves in the middle, and refills them.
         for round in 0..3 {
             tell(&toy, &mut cache);

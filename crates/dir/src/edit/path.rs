@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! path:  root, entry 2 -> node 9, entry 41 -> leaf 77      for changes of the index
-//! way:                                        leaf 77      otherwise; and whether names of a hash continue after it
+//! span:                                        leaf 77      otherwise; and whether names of a hash continue after it
 //! ```
 
 use extant_base::Lblk;
@@ -15,13 +15,13 @@ pub(super) const LEVELS_MAX: usize = 3;
 
 /// Where a hash leads, as long as that leaf is not split and no leaf goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Way {
+pub(super) struct LeafSpan {
     pub(super) leaf: Lblk,
     /// The key of the leaf behind this one.
     next_key: Option<u32>,
 }
 
-impl Way {
+impl LeafSpan {
     /// May the leaf behind this one hold names of this hash, too?
     pub(super) fn is_continued(self, hash: u32) -> bool {
         self.next_key == Some(hash | 1)
@@ -35,13 +35,13 @@ pub(super) struct Step {
     pub(super) at: usize,
 }
 
-/// The way from the root to a leaf: one step for each level of the index, the root's first.
+/// The span from the root to a leaf: one step for each level of the index, the root's first.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Path {
     steps: [Step; LEVELS_MAX],
     len: usize,
     /// What it leads to: an index block, as long as it is not at its end.
-    end: Way,
+    end: LeafSpan,
     /// The lowest key there may be below its end.
     low: u32,
 }
@@ -51,7 +51,7 @@ impl Path {
     pub(super) const START: Self = Self {
         steps: [Step { lblk: Lblk(0), at: 0 }; LEVELS_MAX],
         len: 0,
-        end: Way { leaf: Lblk(0), next_key: None },
+        end: LeafSpan { leaf: Lblk(0), next_key: None },
         low: 0,
     };
 
@@ -85,7 +85,7 @@ impl Path {
         self.steps().iter().any(|step| step.lblk == self.end.leaf)
     }
 
-    pub(super) fn way(&self) -> Way {
+    pub(super) fn span(&self) -> LeafSpan {
         self.end
     }
 
@@ -118,7 +118,7 @@ impl Path {
     pub(super) fn go_to(&mut self, step: Step, child: Lblk, next_key: Option<u32>) {
         self.steps[self.len] = step;
         self.len += 1;
-        self.end = Way { leaf: child, next_key };
+        self.end = LeafSpan { leaf: child, next_key };
         self.low = 0;
     }
 

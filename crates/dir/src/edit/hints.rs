@@ -13,27 +13,27 @@
 //! half of the prefetches for the new ones done, and the second half for the earlier ones.
 //!
 //! Nothing is read from the device here and nothing is changed: what is not in memory is passed over. What
-//! was found on the way (hashes, and leaves as long as no other names belong there) is remembered for the
+//! was found on the span (hashes, and leaves as long as no other names belong there) is remembered for the
 //! operations, which ask in the same order.
 
 use extant_base::Lblk;
 use extant_ondisk::hash::NameHash;
 
 use super::nodes::Node;
-use super::way::{Path, Way};
+use super::path::{LeafSpan, Path};
 use super::{Editor, is_name};
 
 /// The most names of one hint: more would evict what the first ones need.
-pub const AHEAD_MAX: usize = 16;
+pub const HINTS_MAX: usize = 16;
 
 /// The most pending names that are remembered: of more, the latest.
-const REMEMBERED_MAX: usize = 2 * AHEAD_MAX;
+const REMEMBERED_MAX: usize = 2 * HINTS_MAX;
 
 /// Hinted names, in the order in which they will be used.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Hints {
     /// Those from `next` to `len` are expected, this one first; the room of the others is used again.
-    names: Vec<ToldName>,
+    names: Vec<HintedName>,
     next: usize,
     len: usize,
     /// Where those begin whose leaves were not prefetched.
@@ -44,53 +44,53 @@ pub(super) struct Told {
 
 /// One of them.
 #[derive(Default)]
-struct ToldName {
+struct HintedName {
     name: Vec<u8>,
     hash: NameHash,
-    /// The way to its leaf, as long as it is right.
-    way: Option<Way>,
+    /// The span to its leaf, as long as it is right.
+    span: Option<LeafSpan>,
 }
 
 /// What is known of a name whose operation comes now.
 pub(super) struct Expected {
     pub(super) hash: NameHash,
-    /// The way to its leaf, if that is right.
-    pub(super) way: Option<Way>,
+    /// The span to its leaf, if that is right.
+    pub(super) span: Option<LeafSpan>,
     /// Everything on the lookup path and in the leaf was prefetched.
-    pub(super) is_asked_for: bool,
+    pub(super) is_prefetched: bool,
 }
 
-/// On the way to a name's leaf: in one of the lowest nodes, if all up to there are in memory.
+/// On the span to a name's leaf: in one of the lowest nodes, if all up to there are in memory.
 #[derive(Clone, Copy)]
 struct OnTheWay<'a> {
     path: Path,
     node: Option<Node<'a>>,
 }
 
-impl Told {
+impl Hints {
     pub(super) fn clear(&mut self) {
         (self.next, self.len, self.new) = (0, 0, 0);
     }
 
     /// A name, if it is one of these.
     pub(super) fn find(&mut self, name: &[u8]) -> Option<Expected> {
-        let told = &self.names[self.next..self.len];
+        let hints = &self.names[self.next..self.len];
         // Operations that others did on some of them in between are passed over.
-        let at = self.next + told.iter().position(|told| told.name == name)?;
+        let at = self.next + hints.iter().position(|hints| hints.name == name)?;
         self.next = at + 1;
         let found = &self.names[at];
-        Some(Expected { hash: found.hash, way: found.way, is_asked_for: at < self.new })
+        Some(Expected { hash: found.hash, span: found.span, is_prefetched: at < self.new })
     }
 
     /// Nodes changed, or came: names may belong elsewhere.
     pub(super) fn forget_ways(&mut self) {
-        self.names[self.next..self.len].iter_mut().for_each(|told| told.way = None);
+        self.names[self.next..self.len].iter_mut().for_each(|hints| hints.span = None);
     }
 
     /// Some names of this leaf belong elsewhere.
     pub(super) fn forget_way_to(&mut self, leaf: Lblk) {
-        let there = |told: &&mut ToldName| told.way.is_some_and(|way| way.leaf == leaf);
-        self.names[self.next..self.len].iter_mut().filter(there).for_each(|told| told.way = None);
+        let there = |hints: &&mut HintedName| hints.span.is_some_and(|span| span.leaf == leaf);
+        self.names[self.next..self.len].iter_mut().filter(there).for_each(|hints| hints.span = None);
     }
 
     /// Forgets those that are done, and of the others the first ones if there are too many for so many more.
@@ -102,58 +102,58 @@ impl Told {
 
     fn push(&mut self, name: &[u8], hash: NameHash) {
         if self.len == self.names.len() {
-            self.names.push(ToldName::default());
+            self.names.push(HintedName::default());
         }
         let next = &mut self.names[self.len];
         next.name.clear();
         next.name.extend_from_slice(name);
-        (next.hash, next.way) = (hash, None);
+        (next.hash, next.span) = (hash, None);
         self.len += 1;
     }
 }
 
 impl Editor<'_> {
-    /// Prefetches what operations on these names will read: at most [`AHEAD_MAX`] (more are left out), which
+    /// Prefetches what operations on these names will read: at most [`HINTS_MAX`] (more are left out), which
     /// come next, or after the names hinted before, if these are pending. Best effort, and of no use in small
     /// directories.
-    pub fn ask_ahead_of<'n>(&mut self, names: impl IntoIterator<Item = &'n [u8]>) {
-        let mut told = std::mem::take(&mut self.cache.told);
+    pub fn prefetch_names<'n>(&mut self, names: impl IntoIterator<Item = &'n [u8]>) {
+        let mut hints = std::mem::take(&mut self.cache.hints);
         if self.is_indexed && self.cache.node(Lblk(0)).is_some() {
-            self.tell(&mut told, names);
+            self.tell(&mut hints, names);
         } else {
-            told.clear();
+            hints.clear();
         }
-        self.cache.told = told;
+        self.cache.hints = hints;
     }
 
     /// From the lowest nodes on step by step for all of them together: what one waits for in a step has
     /// nothing to do with the others.
-    fn tell<'n>(&self, told: &mut Told, names: impl IntoIterator<Item = &'n [u8]>) {
-        told.make_room(AHEAD_MAX);
-        let before = told.len;
-        let mut begun = [OnTheWay { path: Path::START, node: None }; AHEAD_MAX];
+    fn tell<'n>(&self, hints: &mut Hints, names: impl IntoIterator<Item = &'n [u8]>) {
+        hints.make_room(HINTS_MAX);
+        let before = hints.len;
+        let mut begun = [OnTheWay { path: Path::START, node: None }; HINTS_MAX];
         for (begun, name) in begun.iter_mut().zip(names.into_iter().filter(|name| is_name(name))) {
             let hash = self.hasher().hash(name);
-            told.push(name, hash);
+            hints.push(name, hash);
             *begun = self.begin_way(hash.hash);
         }
         // The lines of earlier hints have arrived, so there is no wait; meanwhile those of this one are
         // fetched.
-        self.ask_for_leaves(&told.names[told.new..before]);
-        let names = &mut told.names[before..told.len];
-        for (told, begun) in names.iter_mut().zip(begun) {
-            told.way = Self::end_way(begun, told.hash.hash);
+        self.prefetch_leaves(&hints.names[hints.new..before]);
+        let names = &mut hints.names[before..hints.len];
+        for (hints, begun) in names.iter_mut().zip(begun) {
+            hints.span = Self::end_span(begun, hints.hash.hash);
         }
-        let ways = || names.iter().filter_map(|told| Some((told.way?, told.hash)));
-        ways().for_each(|(way, _)| self.cache.prefetch(way.leaf));
-        ways().for_each(|(way, hash)| self.cache.ask_for_filter(way.leaf, hash));
-        told.new = before;
+        let spans = || names.iter().filter_map(|hints| Some((hints.span?, hints.hash)));
+        spans().for_each(|(span, _)| self.cache.prefetch(span.leaf));
+        spans().for_each(|(span, hash)| self.cache.prefetch_filter(span.leaf, hash));
+        hints.new = before;
         if before == 0 {
-            self.ask_for_leaves(names);
-            told.new = told.len;
+            self.prefetch_leaves(names);
+            hints.new = hints.len;
         }
-        let room = |told: &ToldName| size_of::<ToldName>() + told.name.capacity();
-        told.held_bytes = told.names.iter().map(room).sum();
+        let room = |hints: &HintedName| size_of::<HintedName>() + hints.name.capacity();
+        hints.held_bytes = hints.names.iter().map(room).sum();
     }
 
     /// Goes down to one of the lowest nodes, which are many, and asks for what is looked at there.
@@ -171,19 +171,19 @@ impl Editor<'_> {
         OnTheWay { path, node }
     }
 
-    fn end_way(OnTheWay { mut path, node }: OnTheWay<'_>, hash: u32) -> Option<Way> {
+    fn end_span(OnTheWay { mut path, node }: OnTheWay<'_>, hash: u32) -> Option<LeafSpan> {
         path.go_on(node?, Some(hash));
-        (!path.is_circle()).then(|| path.way())
+        (!path.is_circle()).then(|| path.span())
     }
 
     /// Asks for what the memory of leaves leads to.
-    fn ask_for_leaves(&self, names: &[ToldName]) {
-        let ways = || names.iter().filter_map(|told| Some((told.way?, told.hash)));
-        for (way, _) in ways() {
-            if let Some((at, what)) = self.cache.prefetch_notes(way.leaf) {
-                self.blocks.ask_ahead(at, what);
+    fn prefetch_leaves(&self, names: &[HintedName]) {
+        let spans = || names.iter().filter_map(|hints| Some((hints.span?, hints.hash)));
+        for (span, _) in spans() {
+            if let Some((at, what)) = self.cache.prefetch_notes(span.leaf) {
+                self.blocks.prefetch_leaf(at, what);
             }
         }
-        ways().for_each(|(way, hash)| self.cache.ask_for_noted(way.leaf, hash.hash));
+        spans().for_each(|(span, hash)| self.cache.prefetch_bucket(span.leaf, hash.hash));
     }
 }
