@@ -355,7 +355,7 @@ impl Session {
         let options = OpenOptions { journal_device, write, ..OpenOptions::default() };
         let opened = FileSystem::from_device_writable(target, &options).map_err(not_opened)?;
         if let Some(guard) = &guard {
-            opened.volume().heed(guard);
+            opened.volume().guard_with(guard);
         }
         Ok((opened, staged, guard))
     }

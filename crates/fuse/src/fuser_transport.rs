@@ -179,11 +179,11 @@ impl<S: Serve> Transport<S> {
     fn answer_spliced(&self, request: &Request, node: INodeNo, offset: u64, size: usize) -> bool {
         let Ok(ino) = convert::ino_of(node) else { return false };
         let mut is_sent = false;
-        let lent = self.serve.lend(ino, offset, size as u64, &mut |file, at| {
+        let sent = self.serve.file_range(ino, offset, size as u64, &mut |file, at| {
             is_sent = spliced::answer(self.answers.as_fd(), request.unique().0, file, at, size);
         });
         // The read reports why it failed.
-        lent.is_ok() && is_sent
+        sent.is_ok() && is_sent
     }
 
     fn attribute(&self, node: INodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -337,7 +337,7 @@ impl<S: Serve> Filesystem for Transport<S> {
             && let Some(is_nameless) = self.lookups.forget(ino, count)
         {
             match is_nameless {
-                true => self.serve.let_go(ino),
+                true => self.serve.forget(ino),
                 false => self.serve.evict(ino),
             }
         }

@@ -95,7 +95,7 @@ pub struct Opened {
 ///
 /// Implementations answer many threads at the same time, and an answer depends on no earlier request: a
 /// transport may call in any order, twice, or never. One exception: an inode that lost its last name stays
-/// for its users, until the transport reports the end of use ([`let_go`](Self::let_go)).
+/// for its users, until the transport reports the end of use ([`forget`](Self::forget)).
 ///
 /// Changes are refused with [`Errno::ROFS`] by default.
 pub trait Serve: Send + Sync + 'static {
@@ -164,7 +164,7 @@ pub trait Serve: Send + Sync + 'static {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    fn lend(
+    fn file_range(
         &self,
         _ino: Ino,
         _offset: u64,
@@ -273,7 +273,7 @@ pub trait Serve: Send + Sync + 'static {
     }
 
     /// Removes a name. Returns the inode if it has none any more: it stays until it is [let
-    /// go](Self::let_go).
+    /// go](Self::forget).
     ///
     /// # Errors
     /// No such name, a directory, immutable.
@@ -323,7 +323,7 @@ pub trait Serve: Send + Sync + 'static {
     }
 
     /// The inode, which lost its last name, is no longer in use.
-    fn let_go(&self, _ino: Ino) {}
+    fn forget(&self, _ino: Ino) {}
 
     /// The kernel dropped its last lookup of this inode: what is cached of it is unlikely to be needed soon.
     fn evict(&self, _ino: Ino) {}

@@ -344,14 +344,14 @@ impl Serve for Server {
         self.has_encrypted || self.tells_opens
     }
 
-    fn lend(
+    fn file_range(
         &self,
         ino: Ino,
         offset: u64,
         len: u64,
         take: &mut dyn FnMut(BorrowedFd<'_>, u64),
     ) -> Result<bool, Errno> {
-        self.ask(|volume| volume.lend(&*volume.inode(ino)?, offset, len, take))
+        self.ask(|volume| volume.file_range(&*volume.inode(ino)?, offset, len, take))
     }
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
@@ -471,7 +471,7 @@ impl Serve for Server {
         })
     }
 
-    fn let_go(&self, ino: Ino) {
+    fn forget(&self, ino: Ino) {
         // Errors go to the report; no reply is expected.
         let _ = self.ask(|volume| {
             self.leaving.fetch_add(1, Ordering::AcqRel);

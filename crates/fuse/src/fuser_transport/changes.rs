@@ -131,7 +131,7 @@ impl<S: Serve> Transport<S> {
     /// What lost its last name stays until the kernel forgets it.
     fn keep(&self, nameless: Option<Ino>) {
         if let Some(ino) = nameless.filter(|ino| !self.lookups.keep(*ino)) {
-            self.serve.let_go(ino);
+            self.serve.forget(ino);
         }
     }
 

@@ -8,7 +8,7 @@
 //!  reply: count + 1   [count > 0, named] -- last name taken --> [count > 0, kept] -- forgotten, count = 0 --> to be let go
 //! ```
 //!
-//! Does **not** own: inodes, or keeping them (see [`crate::Serve::let_go`]).
+//! Does **not** own: inodes, or keeping them (see [`crate::Serve::forget`]).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -70,7 +70,7 @@ impl Volume {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn lend(
+    pub fn file_range(
         &self,
         file: &Inode,
         offset: u64,

@@ -96,7 +96,7 @@ pub struct WriteOptions {
     /// [`Acting::as_root`](crate::Acting::as_root). Otherwise all operations are root's.
     pub keep_reserve: bool,
     /// The caller holds a [`MountGuard`] of its own, on the device below one that delays writes; see
-    /// [`Volume::heed`].
+    /// [`Volume::guard_with`].
     pub is_guarded: bool,
     /// For the crash lab.
     pub sabotage: extant_journal::Sabotage,
@@ -143,7 +143,7 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
         engine(&coordinator, &sb, &geometry, (log, in_journal(&sb, options, &budget)), options, &budget)?;
     let damaged = |fault: &dyn std::fmt::Display| OpenFault::Damaged(fault.to_string());
     if let Some(guard) = guard {
-        writer.heed(&guard);
+        writer.guard_with(&guard);
         writer.guard = Some(guard);
     }
     if !options.write.no_committer {
@@ -202,15 +202,15 @@ pub(crate) fn read_write(device: Arc<dyn Device>, options: &OpenOptions) -> Resu
 impl Volume {
     /// Stops writing once this guard is lost, which the caller holds (see [`WriteOptions::is_guarded`]). The
     /// guard notifies one volume: the last that called this.
-    pub fn heed(&self, guard: &MountGuard) {
+    pub fn guard_with(&self, guard: &MountGuard) {
         if let Some(writer) = &self.writer {
-            writer.heed(guard);
+            writer.guard_with(guard);
         }
     }
 }
 
 impl Writer {
-    fn heed(&self, guard: &MountGuard) {
+    fn guard_with(&self, guard: &MountGuard) {
         let (journal, keeper) = (Arc::downgrade(&self.journal), Arc::downgrade(&self.keeper));
         guard.when_lost(move |why| {
             if let (Some(journal), Some(keeper)) = (journal.upgrade(), keeper.upgrade()) {
