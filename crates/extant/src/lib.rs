@@ -222,8 +222,8 @@ pub use extant_ondisk::{Features, Superblock};
 pub use extant_volume::{
     Acting, AllocStats, Allocate, Attribute, Batching, BySuperblock, Cursor, DataPath, DefaultOptions,
     ErrorCursor, Extent, ExtentPolicy, ExtentStats, Fault, FileType, FlushDelay, FlushMode, FlushSettings,
-    Follow, Inode, InodeRef, MountGuard, New, OnError, OpenFault, OpenOptions, OrphanMode, Recovery, Refusal,
-    Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs, TellWaiting, Volume, Waiting, WriteOptions,
+    Follow, Inode, InodeRef, MountGuard, New, OnError, OnWait, OpenFault, OpenOptions, OrphanMode, Recovery,
+    Refusal, Rename, Seek, SetAttr, SetXattr, Shutdown, Stat, StatFs, Volume, Waiting, WriteOptions,
 };
 pub use file::{Durable, File};
 pub use fs::{DirEntry, FileSystem, ReadDir};

@@ -47,7 +47,7 @@ pub use extant_journal::{Batching, Sabotage};
 pub use extant_ondisk::filetype::FileType;
 pub use extant_xattr::Attribute;
 pub use fault::{Fault, Refusal};
-pub use mmp::{MountGuard, TellWaiting, Waiting};
+pub use mmp::{MountGuard, OnWait, Waiting};
 pub use open::{OpenFault, OpenOptions, Recovery};
 pub use ops::{Follow, Seek};
 pub use probe::BySuperblock;

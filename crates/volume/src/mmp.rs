@@ -52,7 +52,7 @@ pub struct Waiting {
 }
 
 /// Called during a wait: when it begins, and every second.
-pub type TellWaiting<'t> = dyn Fn(&Waiting) + Send + Sync + 't;
+pub type OnWait<'t> = dyn Fn(&Waiting) + Send + Sync + 't;
 
 /// The right to write a file system that others could open too. Dropping it lets them.
 pub struct MountGuard {
@@ -115,7 +115,7 @@ impl MountGuard {
     ///
     /// # Errors
     /// [`OpenFault::InUse`]; as [`Volume::open`](crate::Volume::open).
-    pub fn claim(device: &Arc<dyn Device>, tell: &TellWaiting<'_>) -> Result<Option<Self>, OpenFault> {
+    pub fn claim(device: &Arc<dyn Device>, tell: &OnWait<'_>) -> Result<Option<Self>, OpenFault> {
         let probed = probe_for_log(&**device)?;
         Self::claim_with(device, &probed.sb, &probed.geometry, tell)
     }
@@ -125,7 +125,7 @@ impl MountGuard {
         device: &Arc<dyn Device>,
         sb: &Superblock,
         geometry: &Geometry,
-        tell: &TellWaiting<'_>,
+        tell: &OnWait<'_>,
     ) -> Result<Option<Self>, OpenFault> {
         if !sb.features.has_incompat(Features::MMP) {
             return Ok(None);
@@ -177,7 +177,7 @@ impl MountGuard {
 }
 
 /// Sleeps for `pause`, with `after` to come then.
-fn sleep(pause: Duration, after: Duration, by: &str, tell: &TellWaiting<'_>) {
+fn sleep(pause: Duration, after: Duration, by: &str, tell: &OnWait<'_>) {
     let end = Instant::now() + pause;
     loop {
         let left = end.saturating_duration_since(Instant::now());

@@ -38,7 +38,7 @@ pub struct OpenOptions {
     /// Bytes of memory for caches; 0 for the default of 64 MiB.
     pub cache_bytes: usize,
     /// Called while opening for writing waits to find out whether another machine writes the file system.
-    pub waiting: Option<Arc<crate::TellWaiting<'static>>>,
+    pub waiting: Option<Arc<crate::OnWait<'static>>>,
     /// How to write, when opened for that.
     pub write: crate::WriteOptions,
 }
