@@ -57,7 +57,7 @@ impl Chunks {
 
     /// Prefetches what replacing pages from this one on reads: their addresses, or the holders of their
     /// contents.
-    fn prefetch_names(&self, page: u64, holders: bool) {
+    fn prefetch_page(&self, page: u64, holders: bool) {
         let place = self.0.get(&(page / PAGES)).map(|chunk| &chunk[(page % PAGES) as usize]);
         match place {
             Some(Some(held)) if holders => held.prefetch_count(),
@@ -162,8 +162,8 @@ impl Device for MemDevice {
             // Runs lie all over, each is short, and what is replaced is in no cache: waited for together.
             if at % AHEAD == 0 {
                 let next = || runs[at..].iter().take(AHEAD).map(|(offset, _)| offset / PAGE as u64);
-                next().for_each(|page| chunks.prefetch_names(page, false));
-                next().for_each(|page| chunks.prefetch_names(page, true));
+                next().for_each(|page| chunks.prefetch_page(page, false));
+                next().for_each(|page| chunks.prefetch_page(page, true));
             }
             let (run, left) = rest.split_at_mut(n);
             rest = left;

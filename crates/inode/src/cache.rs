@@ -34,7 +34,7 @@ pub struct Inodes {
 /// The inodes of a volume that is open for writing: they are looked up there.
 pub trait LiveOwner: Send + Sync {
     /// The inodes.
-    fn live(&self) -> &InodeCache;
+    fn inodes(&self) -> &InodeCache;
 }
 
 struct Kept {
@@ -79,7 +79,7 @@ impl Inodes {
     /// See [`Fault`].
     pub fn get(&self, ino: Ino) -> Result<Arc<Inode>, Fault> {
         if let Some(owner) = self.live.get() {
-            let live = owner.live();
+            let live = owner.inodes();
             return live.snapshot(&*live.get(ino)?);
         }
         if let Some(known) = self.kept.shard(ino).get(&ino.0) {

@@ -441,31 +441,31 @@ impl InodeCache {
     ///
     /// # Errors
     /// See [`Fault`].
-    pub fn get_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    pub fn get_maybe_freed(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         self.find(ino, false)
     }
 
-    /// As [`get_unasked`](Self::get_unasked), with a per-thread hot entry: for the directory that a thread
+    /// As [`get_maybe_freed`](Self::get_maybe_freed), with a per-thread hot entry: for the directory that a thread
     /// works in.
     ///
     /// # Errors
     /// See [`Fault`].
     #[inline]
-    pub fn get_again(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
-        self.table.get_again(ino).or_else(|_| self.find(ino, false))
+    pub fn get_hot(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        self.table.get_hot(ino).or_else(|_| self.find(ino, false))
     }
 
     /// An inode that may have no links left: for orphans, and inodes of the file system's own.
     ///
     /// # Errors
     /// See [`Fault`].
-    pub fn get_orphan(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    pub fn get_unlinked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         self.find(ino, true)
     }
 
     /// An inode that is in memory, in use or not: one with something dirty is.
     #[must_use]
-    pub fn known(&self, ino: Ino) -> Option<Arc<Node>> {
+    pub fn cached(&self, ino: Ino) -> Option<Arc<Node>> {
         self.table.get(ino).ok()
     }
 

@@ -113,7 +113,7 @@ impl CommitClient {
 }
 
 impl extant_inode::LiveOwner for CommitClient {
-    fn live(&self) -> &InodeCache {
+    fn inodes(&self) -> &InodeCache {
         &self.live
     }
 }
@@ -210,7 +210,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn live(&self) -> &InodeCache {
+    pub(crate) fn inodes(&self) -> &InodeCache {
         &self.keeper.live
     }
 
@@ -270,43 +270,43 @@ impl Writer {
     }
 
     /// An inode that the caller names, to be changed: none of the file system's own.
-    fn node(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    fn inode_to_change(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
         }
-        let node = self.live().get(ino)?;
+        let node = self.inodes().get(ino)?;
         // It belongs to those whose attribute's value it holds.
         if node.values().has_flag(flags::EA_INODE) { Err(Refusal::Stale.into()) } else { Ok(node) }
     }
 
-    /// As [`node`](Self::node), for a caller that checks [`is_there`](Self::is_there) after locking it: of a
+    /// As [`inode_to_change`](Self::inode_to_change), for a caller that checks [`check_live`](Self::check_live) after locking it: of a
     /// directory whose names change.
-    fn node_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    fn inode_maybe_freed(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
         }
-        Ok(self.live().get_again(ino)?)
+        Ok(self.inodes().get_hot(ino)?)
     }
 
     /// Is an inode still there?
-    fn is_there(node: &Node, values: &Values) -> Result<(), Fault> {
+    fn check_live(node: &Node, values: &Values) -> Result<(), Fault> {
         if node.is_gone(values) { Err(Refusal::Stale.into()) } else { Ok(()) }
     }
 
     /// An inode that an entry of a directory leads to: that it cannot be changed is damage.
-    fn named(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
-        let node = self.named_unasked(ino)?;
-        Self::is_in_use(&node, &node.values())?;
+    fn linked_inode(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+        let node = self.linked_maybe_freed(ino)?;
+        Self::check_linked(&node, &node.values())?;
         Ok(node)
     }
 
-    /// As [`named`](Self::named), for a caller that checks [`is_in_use`](Self::is_in_use) after locking it.
-    fn named_unasked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    /// As [`linked_inode`](Self::linked_inode), for a caller that checks [`check_linked`](Self::check_linked) after locking it.
+    fn linked_maybe_freed(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
         if self.shared().is_special(ino) {
             let fact = extant_base::Malformed::new("inode", "is not one of the file system's own", ino.0);
             return Err(Fault::corrupt(ino, fact));
         }
-        self.live().get_unasked(ino).map_err(|fault| match fault {
+        self.inodes().get_maybe_freed(ino).map_err(|fault| match fault {
             extant_inode::Fault::NoSuchInode(_) => not_in_use(ino),
             fault => fault.into(),
         })
@@ -314,7 +314,7 @@ impl Writer {
 
     /// Is an inode that a name leads to still there? That it is not is damage: the name's directory is
     /// locked.
-    fn is_in_use(node: &Node, values: &Values) -> Result<(), Fault> {
+    fn check_linked(node: &Node, values: &Values) -> Result<(), Fault> {
         if node.is_gone(values) { Err(not_in_use(node.ino())) } else { Ok(()) }
     }
 
@@ -358,7 +358,7 @@ impl Volume {
     /// No such inode.
     pub fn opened(&self, ino: Ino) -> Result<(), Fault> {
         if let Some(writer) = &self.writer {
-            let node = writer.node(ino)?;
+            let node = writer.inode_to_change(ino)?;
             let _operation = node.operation.read();
             // Between two looks its last name may have gone.
             if node.values().fields.links == 0 && node.opens.load(Ordering::Acquire) == 0 {
@@ -383,7 +383,7 @@ impl Volume {
     pub fn closing(&self, ino: Ino) {
         let Some(writer) = self.writer.as_ref().filter(|_| self.check_going().is_ok()) else { return };
         // One that is not in memory has nothing to write back.
-        if let Some(node) = writer.live().known(ino) {
+        if let Some(node) = writer.inodes().cached(ino) {
             writer.flusher.flush_rewritten(&node, false);
         }
     }
@@ -392,7 +392,7 @@ impl Volume {
     /// For callers that do not expect to use it soon.
     pub fn evict(&self, ino: Ino) {
         if let Some(writer) = &self.writer {
-            writer.live().evict(ino);
+            writer.inodes().evict(ino);
         }
     }
 
@@ -404,7 +404,7 @@ impl Volume {
 
     fn release(&self, ino: Ino) -> Result<(), Fault> {
         let Some(writer) = &self.writer else { return Ok(()) };
-        let node = writer.live().get_orphan(ino)?;
+        let node = writer.inodes().get_unlinked(ino)?;
         if node.values().fields.links > 0 {
             writer.flusher.flush_rewritten(&node, true);
         }
@@ -447,7 +447,7 @@ impl Volume {
     /// open for reading.
     #[must_use]
     pub fn dir_stats(&self, ino: Ino) -> Option<extant_dir::edit::Stats> {
-        let node = self.writer.as_ref()?.live().get(ino).ok()?;
+        let node = self.writer.as_ref()?.inodes().get(ino).ok()?;
         let values = node.values();
         values.dir.as_ref().map(|state| state.stats())
     }

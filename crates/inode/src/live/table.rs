@@ -58,7 +58,7 @@ struct Rows {
 pub(super) struct Table {
     budget: Arc<Budget>,
     shards: Vec<CachePadded<Mutex<Rows>>>,
-    /// What each thread came for last with [`get_again`](Self::get_again): that does not go while it is here.
+    /// What each thread came for last with [`get_hot`](Self::get_hot): that does not go while it is here.
     recent: [CachePadded<Mutex<Option<Arc<Node>>>>; RECENT],
     bytes: CachePadded<AtomicUsize>,
     turn: AtomicUsize,
@@ -102,7 +102,7 @@ impl Table {
 
     /// As [`get`](Self::get), with a per-thread hot entry. An inode without links is not returned: its number
     /// may be another inode's by now.
-    pub(super) fn get_again(&self, ino: Ino) -> Result<Arc<Node>, u64> {
+    pub(super) fn get_hot(&self, ino: Ino) -> Result<Arc<Node>, u64> {
         let recent = &self.recent[thread_number() % RECENT];
         let known = recent.lock().as_ref().filter(|node| node.ino == ino).map(Arc::clone);
         // Tried only: the caller may hold it, or one that comes after it.

@@ -157,12 +157,12 @@ impl Volume {
         }
         let mut told = |fault: ReadFault| damage(fault.into());
         // As it is now, and stays while it is listed.
-        let node = self.writer.as_ref().map(|writer| writer.live().get_orphan(dir.ino())).transpose()?;
+        let node = self.writer.as_ref().map(|writer| writer.inodes().get_unlinked(dir.ino())).transpose()?;
         let _operation = node.as_ref().map(|node| node.operation.read());
         let now = match (&self.writer, &node) {
             (Some(writer), Some(node)) => {
                 writer.check_dir(node)?;
-                Some(writer.live().snapshot(node)?)
+                Some(writer.inodes().snapshot(node)?)
             }
             _ => None,
         };

@@ -83,14 +83,14 @@ impl Volume {
             return Ok(false);
         }
         // While it is held, its blocks stay its own.
-        let node = self.writer.as_ref().map(|writer| writer.live().get(file.ino())).transpose()?;
+        let node = self.writer.as_ref().map(|writer| writer.inodes().get(file.ino())).transpose()?;
         let _operation = node.as_ref().map(|node| node.operation.read());
         let now = match (&self.writer, &node) {
             (Some(writer), Some(node)) => {
                 if node.data().is_some_and(|data| !data.pages.is_clean()) {
                     return Ok(false);
                 }
-                Some(writer.live().snapshot(node)?)
+                Some(writer.inodes().snapshot(node)?)
             }
             _ => None,
         };

@@ -25,7 +25,7 @@ impl Volume {
 
 impl Writer {
     fn append(&self, ino: Ino, bytes: &[u8]) -> Result<(u64, usize, bool), Fault> {
-        let node = self.node(ino)?;
+        let node = self.inode_to_change(ino)?;
         let _operation = self.lock_node(&node)?;
         let pos = node.values().size();
         let done = self.write_locked(Permit::Flags, &node, pos, bytes)?;

@@ -91,7 +91,7 @@ impl Volume {
         if times.iter().flatten().any(|time| time.nanos >= 1_000_000_000) {
             return Err(Refusal::Invalid.into());
         }
-        let node = writer.node(ino)?;
+        let node = writer.inode_to_change(ino)?;
         let _operation = writer.lock_node(&node)?;
         writer.check_settable(&node, set)?;
         let others = SetAttr { size: None, times_from: TimesFrom::default(), ..*set };
@@ -118,7 +118,7 @@ impl Volume {
             // The size is another one already.
             if set.size.is_some() { writer.or_abort(changed)? } else { changed? }
         }
-        Ok(writer.live().snapshot(&node)?)
+        Ok(writer.inodes().snapshot(&node)?)
     }
 }
 

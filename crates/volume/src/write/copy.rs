@@ -83,7 +83,7 @@ impl Writer {
         (to_ino, to): (Ino, u64),
         len: u64,
     ) -> Result<(u64, bool), Fault> {
-        let (source, target) = (self.node(from_ino)?, self.node(to_ino)?);
+        let (source, target) = (self.inode_to_change(from_ino)?, self.inode_to_change(to_ino)?);
         check_regular(&source)?;
         // Nothing is read of what needs a key, also where it is a hole.
         if source.values().has_flag(flags::ENCRYPT) {
@@ -171,7 +171,7 @@ impl Writer {
     /// Bytes from `pos` on, `len` at most, that are a hole or reserved. The caller holds the operation lock.
     fn empty_run(&self, node: &Arc<Node>, pos: u64, len: u64) -> Result<u64, Fault> {
         // It comes into memory, as with a write.
-        let data = self.live().data(node);
+        let data = self.inodes().data(node);
         match self.seek_locked(node, &data, pos..pos + len, Seek::Data) {
             Ok(data) => Ok(len.min(data - pos)),
             Err(fault) if fault.is(Refusal::PastEnd) => Ok(len),
@@ -183,7 +183,7 @@ impl Writer {
     /// operation lock.
     fn data_run(&self, node: &Arc<Node>, range: Range<u64>) -> Result<u64, Fault> {
         let from = range.start;
-        Ok(self.seek_locked(node, &self.live().data(node), range, Seek::Hole)? - from)
+        Ok(self.seek_locked(node, &self.inodes().data(node), range, Seek::Hole)? - from)
     }
 }
 

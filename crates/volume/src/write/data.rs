@@ -66,7 +66,7 @@ impl Volume {
     pub fn check_open(&self, ino: Ino, write: bool, append: bool) -> Result<(), Fault> {
         match &self.writer {
             Some(writer) if write => {
-                let of_file = writer.node(ino)?.values().fields.flags;
+                let of_file = writer.inode_to_change(ino)?.values().fields.flags;
                 let may = Permit::Flags.lets(of_file, append);
                 if may { Ok(()) } else { Err(Refusal::NotPermitted.into()) }
             }
@@ -120,7 +120,7 @@ impl Volume {
     /// What does not fit, in words.
     pub fn check_file(&self, ino: Ino) -> Result<(), String> {
         let Some(writer) = &self.writer else { return Ok(()) };
-        let node = writer.live().get_orphan(ino).map_err(|fault| fault.to_string())?;
+        let node = writer.inodes().get_unlinked(ino).map_err(|fault| fault.to_string())?;
         node.data().map_or(Ok(()), |data| data.check(writer.shared(), &node))
     }
 }
@@ -134,7 +134,7 @@ impl Writer {
         pos: u64,
         bytes: &[u8],
     ) -> Result<(usize, bool), Fault> {
-        let node = self.node(ino)?;
+        let node = self.inode_to_change(ino)?;
         let _operation = self.lock_node(&node)?;
         let done = self.write_locked(permit, &node, pos, bytes)?;
         let is_sync = node.values().has_flag(flags::SYNC);
@@ -168,14 +168,14 @@ impl Writer {
         if node.values().is_journaled(self.shared()) {
             return self.write_journaled(node, pos, bytes);
         }
-        let data = self.live().data(node);
+        let data = self.inodes().data(node);
         let done = self.write_cached(node, &data, pos, bytes)?;
         if is_rewritten {
-            self.live().files().note_rewritten();
+            self.inodes().files().note_rewritten();
         }
         match self.keeper.alloc.room() {
             Room::Plenty => {}
-            Room::Short => self.live().files().pages.wake_flusher(),
+            Room::Short => self.inodes().files().pages.wake_flusher(),
             // The next fsync returns the error.
             Room::Scarce => drop(self.flusher.flush_file(node, &data, pos..pos + done as u64)),
         }
@@ -269,7 +269,7 @@ impl Writer {
         let old = data.size();
         let now_ms = self.flusher.now_ms();
         let stored = data.stored(self.shared(), node);
-        self.live().files().note_dirty(node, data);
+        self.inodes().files().note_dirty(node, data);
         self.zero_to(node, data, pos)?;
         let first = (pos >> bs.log2()) as u32;
         let last = ((pos + bytes.len() as u64 - 1) >> bs.log2()) as u32;
@@ -307,7 +307,7 @@ impl Writer {
         if done < room {
             self.take_back(node, data, (old, pos + done as u64), &promised)?;
         }
-        self.live().files().note_dirty(node, data);
+        self.inodes().files().note_dirty(node, data);
         match copied {
             Ok(done) => Ok(done),
             Err(fault) => Err(fault.into()),
@@ -449,18 +449,18 @@ impl Writer {
 
     /// The file as it is once all that is in memory of it was written back.
     pub(crate) fn written_back(&self, ino: Ino) -> Result<Arc<extant_inode::Inode>, Fault> {
-        let node = self.live().get(ino)?;
+        let node = self.inodes().get(ino)?;
         let _operation = node.operation.read();
         if let Some(data) = node.data() {
             self.flusher.flush_file(&node, &data, 0..u64::MAX)?;
         }
-        Ok(self.live().snapshot(&node)?)
+        Ok(self.inodes().snapshot(&node)?)
     }
 
     /// As [`Volume::seek`], by what is in memory and what is known of the map; `None` if nothing is in
     /// memory. What is dirty is data, whatever it lies in.
     pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>, Fault> {
-        let node = self.live().get(ino)?;
+        let node = self.inodes().get(ino)?;
         let _operation = node.operation.read();
         node.data().map(|data| self.seek_locked(&node, &data, offset..u64::MAX, what)).transpose()
     }
@@ -492,7 +492,7 @@ impl Writer {
 
     /// Reads: through what is in memory, if the file has anything there.
     pub(crate) fn read(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
-        let node = self.live().get(ino)?;
+        let node = self.inodes().get(ino)?;
         let _operation = node.operation.read();
         self.read_locked(&node, pos, buf)
     }
@@ -520,7 +520,7 @@ impl Writer {
             data
         };
         let Some(data) = data else {
-            return Ok(self.live().snapshot(node)?.read_at(self.shared(), pos, buf)?);
+            return Ok(self.inodes().snapshot(node)?.read_at(self.shared(), pos, buf)?);
         };
         let left = data.size().saturating_sub(pos);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());

@@ -123,7 +123,7 @@ impl Writer {
         let mut usable = |ino: Ino| {
             let is_used = !self.shared().is_special(ino)
                 && self.keeper.alloc.is_inode_used(ino).is_ok_and(|is_used| is_used);
-            self.live().get_orphan(ino).ok().filter(|_| is_used && seen.insert(ino))
+            self.inodes().get_unlinked(ino).ok().filter(|_| is_used && seen.insert(ino))
         };
         // Behind one that is none the list cannot be followed.
         let mut nodes: Vec<_> = listed.iter().map_while(|ino| usable(*ino)).collect();

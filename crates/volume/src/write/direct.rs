@@ -50,7 +50,7 @@ impl Volume {
         let writer = self.writer()?;
         writer.flusher.throttle();
         let done = self.noted(writer.write_direct(ino, pos, bytes))?;
-        if writer.node(ino)?.values().has_flag(flags::SYNC) {
+        if writer.inode_to_change(ino)?.values().has_flag(flags::SYNC) {
             self.fsync_range(ino, pos..pos + done as u64, None, false)?;
         }
         Ok(done)
@@ -87,7 +87,7 @@ impl Volume {
 
 impl Writer {
     fn read_direct(&self, ino: Ino, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
-        let node = self.live().get(ino)?;
+        let node = self.inodes().get(ino)?;
         if node.values().kind() != FileType::Regular {
             // It says what is wrong.
             return self.read(ino, pos, buf);
@@ -101,11 +101,11 @@ impl Writer {
         let data = node.data();
         // Or what is written back elsewhere in the file might move a part of the map meanwhile.
         let _mapping = data.as_ref().map(|data| data.mapping.read());
-        Ok(self.live().snapshot(&node)?.read_at(self.shared(), pos, buf)?)
+        Ok(self.inodes().snapshot(&node)?.read_at(self.shared(), pos, buf)?)
     }
 
     fn write_direct(&self, ino: Ino, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
-        let node = self.node(ino)?;
+        let node = self.inode_to_change(ino)?;
         let bs = self.shared().geometry.block_size.bytes();
         let is_whole = pos.is_multiple_of(bs) && (bytes.len() as u64).is_multiple_of(bs);
         let may = is_whole && !bytes.is_empty() && {
@@ -142,7 +142,7 @@ impl Writer {
         let _operation = self.lock_node(node)?;
         let len = self.check_writable(Permit::Flags, node, pos, bytes.len())? as u64;
         let bs = self.shared().geometry.block_size;
-        let data = self.live().data(node);
+        let data = self.inodes().data(node);
         let end = (pos + len).min(data.size() & !(bs.bytes() - 1));
         if pos >= end {
             return Ok(0);
@@ -182,7 +182,7 @@ impl Writer {
     }
 
     fn make_writable(&self, ino: Ino, page: u64) -> Result<(), Fault> {
-        let node = self.live().get(ino)?;
+        let node = self.inodes().get(ino)?;
         let pos = page.checked_mul(PAGE_BYTES as u64).ok_or(Refusal::PastEnd)?;
         let _operation = self.lock_node(&node)?;
         let size = node.values().size();

@@ -79,7 +79,7 @@ impl Writer {
         if len == 0 || pos.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
             return Err(if len == 0 { Refusal::Invalid } else { Refusal::TooLarge }.into());
         }
-        let node = self.node(ino)?;
+        let node = self.inode_to_change(ino)?;
         let _operation = self.lock_node(&node)?;
         self.check_allocatable(&node, mode, pos..pos + len)?;
         if node.values().has_flag(flags::INLINE_DATA) {
@@ -205,7 +205,7 @@ impl Writer {
                 file.write_back(0..u64::MAX)?;
             }
             // What is read now does not fail once bytes were dropped that are nowhere else.
-            Change::read_for_punch(self.live(), &self.keeper.alloc, file.node, blocks.clone())?;
+            Change::read_for_punch(self.inodes(), &self.keeper.alloc, file.node, blocks.clone())?;
             let _fills = file.stop_fills();
             let is_final = file.is_held(&blocks);
             file.discard(&blocks);

@@ -203,7 +203,7 @@ impl Work<'_> {
         if !self.writer.keeper.alloc.is_inode_used(dir)? {
             return Ok(None);
         }
-        let parent = self.writer.live().get_orphan(dir)?;
+        let parent = self.writer.inodes().get_unlinked(dir)?;
         let is_dir = parent.values().kind() == FileType::Directory && parent.values().fields.links > 0;
         Ok(if is_dir { self.writer.find(&parent, name)? } else { None })
     }
@@ -254,7 +254,7 @@ impl Work<'_> {
         if !self.writer.keeper.alloc.is_inode_used(ino)? {
             return Ok(None);
         }
-        let node = self.writer.live().get_orphan(ino)?;
+        let node = self.writer.inodes().get_unlinked(ino)?;
         let values = node.values();
         Ok(Some(Before { fields: values.fields.clone(), map: values.map() }))
     }
@@ -279,7 +279,7 @@ impl Work<'_> {
 
     /// Deletes an inode with all that it has.
     fn delete(&self, ino: Ino) -> Result<(), WriteBackFault> {
-        let node = self.writer.live().get_orphan(ino)?;
+        let node = self.writer.inodes().get_unlinked(ino)?;
         let step = Change::cut_credits(self.writer.shared());
         if node.values().has_map(self.writer.shared()) && node.values().fields.blocks != 0 {
             loop {
@@ -302,12 +302,12 @@ impl Work<'_> {
         mut fields: layout::Inode,
         is_new_dir: bool,
     ) -> Result<Arc<Node>, WriteBackFault> {
-        let live = self.writer.live();
+        let live = self.writer.inodes();
         let transaction = self.handle.transaction();
         let shared = self.writer.shared();
         let is_dir = kind(&fields) == FileType::Directory;
         let Some(raw) = &changed.raw else {
-            let node = live.get_orphan(ino)?;
+            let node = live.get_unlinked(ino)?;
             if !is_dir {
                 live.edit(&node, transaction).fields.links = fields.links;
             }
@@ -368,7 +368,7 @@ impl Work<'_> {
     }
 
     fn change_dirs(&self, changes: &NameChanges, names: &Names) -> Result<(), WriteBackFault> {
-        let live = self.writer.live();
+        let live = self.writer.inodes();
         for (dir, is_new, changed) in changes.all() {
             // What became of the names of a directory that is gone does not matter.
             let Ok(node) = live.get(dir) else { continue };

@@ -48,7 +48,7 @@ impl Volume {
     /// No such inode; the device refused.
     pub fn errors_told(&self, ino: Ino) -> Result<ErrorCursor, Fault> {
         let Some(writer) = &self.writer else { return Ok(ErrorCursor::default()) };
-        let data = writer.live().get_orphan(ino)?.data();
+        let data = writer.inodes().get_unlinked(ino)?.data();
         Ok(data.map_or_else(ErrorCursor::default, |data| ErrorCursor(data.pages.told())))
     }
 
@@ -78,7 +78,7 @@ impl Volume {
     /// Could bytes of the file not be written back, ever since it is in memory?
     #[must_use]
     pub fn had_errors(&self, ino: Ino) -> bool {
-        let node = self.writer.as_ref().and_then(|writer| writer.live().get_orphan(ino).ok());
+        let node = self.writer.as_ref().and_then(|writer| writer.inodes().get_unlinked(ino).ok());
         node.and_then(|node| node.data()).is_some_and(|data| data.pages.had_errors())
     }
 
@@ -138,7 +138,7 @@ impl Writer {
     }
 
     fn make_durable(&self, ino: Ino, part: &Part<'_>) -> Result<(), Fault> {
-        let node = self.live().get_orphan(ino)?;
+        let node = self.inodes().get_unlinked(ino)?;
         let mut mapped_in = None;
         if let Some(data) = node.data() {
             let written = self.flusher.flush_file(&node, &data, part.range.clone());

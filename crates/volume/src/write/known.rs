@@ -23,7 +23,7 @@ impl Volume {
     /// for reading: then nothing of it is kept.
     #[must_use]
     pub fn extent_stats(&self) -> Option<extant_extent_status::Stats> {
-        Some(self.writer.as_ref()?.live().files().extent_stats())
+        Some(self.writer.as_ref()?.inodes().files().extent_stats())
     }
 
     /// Learns all of a regular file's map, so that no access to the file has to read of it; it is forgotten
@@ -42,7 +42,7 @@ impl Volume {
     /// # Errors
     /// It is open for reading; no such inode.
     pub fn forget_extents(&self, ino: Ino) -> Result<u32, Fault> {
-        let node = self.writer()?.node(ino)?;
+        let node = self.writer()?.inode_to_change(ino)?;
         Ok(node.data().map_or(0, |data| data.known.clear()))
     }
 
@@ -52,14 +52,14 @@ impl Volume {
     /// # Errors
     /// It is open for reading; no such inode.
     pub fn known_extents(&self, ino: Ino) -> Result<Vec<Entry>, Fault> {
-        let node = self.writer()?.node(ino)?;
+        let node = self.writer()?.inode_to_change(ino)?;
         Ok(node.data().map_or_else(Vec::new, |data| data.known.entries()))
     }
 }
 
 impl Writer {
     fn precache(&self, ino: Ino) -> Result<u64, Fault> {
-        let node = self.node(ino)?;
+        let node = self.inode_to_change(ino)?;
         let _operation = node.operation.read();
         match node.values().kind() {
             FileType::Regular => {}
@@ -73,7 +73,7 @@ impl Writer {
         {
             return Ok(0);
         }
-        let data: Arc<FileData> = self.live().data(&node);
+        let data: Arc<FileData> = self.inodes().data(&node);
         self.learn_all(&node, &data)
     }
 

@@ -25,7 +25,7 @@ impl Writer {
         if self.journal.aborted().is_some() {
             return;
         }
-        let files = self.live().files();
+        let files = self.inodes().files();
         let mut lost = files.take_lost(&data);
         // The size on disk follows the rest first. What fails of that is latched as well.
         let _ = self.flusher.flush_file(node, &data, 0..u64::MAX);

@@ -36,8 +36,8 @@ impl Volume {
         if matches!(name, b"." | b"..") {
             return Err(Refusal::Exists.into());
         }
-        let node = writer.live().get_orphan(ino)?;
-        let parent = writer.node(dir)?;
+        let node = writer.inodes().get_unlinked(ino)?;
+        let parent = writer.inode_to_change(dir)?;
         if node.ino() == parent.ino() {
             let exists = writer.lookup(dir, name)?.is_some();
             return Err(if exists { Refusal::Exists } else { Refusal::NotPermitted }.into());
@@ -95,7 +95,7 @@ impl Volume {
     /// nothing. `names` runs under the directory's lock: it must not call this volume.
     pub fn prefetch_names<'n>(&self, dir: Ino, names: impl IntoIterator<Item = &'n [u8]>) {
         let Ok(writer) = self.writer() else { return };
-        let Some(parent) = writer.live().known(dir) else { return };
+        let Some(parent) = writer.inodes().cached(dir) else { return };
         let Some(_in_dir) = parent.operation.try_read() else { return };
         let is_plain = {
             let values = parent.values();
@@ -109,7 +109,7 @@ impl Volume {
             Ok(())
         };
         // A directory that is gone, or none, has nothing to ask for.
-        let _ = Change::look(writer.live(), &writer.keeper.alloc, &parent, &writer.dir_format, ask);
+        let _ = Change::look(writer.inodes(), &writer.keeper.alloc, &parent, &writer.dir_format, ask);
     }
 
     /// Removes a name; with the last one goes the inode, unless it is open.
@@ -127,7 +127,7 @@ impl Volume {
         if matches!(name, b"." | b"..") {
             return Err(Refusal::IsDirectory.into());
         }
-        let parent = writer.node_unasked(dir)?;
+        let parent = writer.inode_maybe_freed(dir)?;
         let _in_dir = parent.operation.write();
         let of_dir = writer.check_dir_of(&parent)?;
         if of_dir & SPECIAL != 0 {
@@ -151,7 +151,7 @@ impl Volume {
                 }
                 // The directory is locked: the name leads to it still.
                 Unlinked::WaitFor(ino) => {
-                    let node = writer.named_unasked(ino)?;
+                    let node = writer.linked_maybe_freed(ino)?;
                     operation = Some(waited_for.get_or_init(|| node).operation.write());
                 }
             }
@@ -175,14 +175,14 @@ impl Volume {
             b".." => return Err(Refusal::NotEmpty.into()),
             _ => {}
         }
-        let parent = writer.node_unasked(dir)?;
+        let parent = writer.inode_maybe_freed(dir)?;
         let _in_dir = parent.operation.write();
         let of_dir = writer.check_dir_of(&parent)?;
         let (node, spot) = writer.child(&parent, of_dir, name)?;
         let operation = node.operation.write();
         {
             let values = node.values();
-            Writer::is_in_use(&node, &values)?;
+            Writer::check_linked(&node, &values)?;
             if values.kind() != FileType::Directory {
                 return Err(Refusal::NotDirectory.into());
             }
@@ -263,17 +263,17 @@ impl Writer {
         if self.shared().is_special(ino) {
             return Ok(None);
         }
-        Ok(self.live().known(ino).map(|node| place.get_or_init(|| node)))
+        Ok(self.inodes().cached(ino).map(|node| place.get_or_init(|| node)))
     }
 
     /// The inode that a name of a directory leads to; it cannot go away before it is in hand.
     pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<InodeRef>, Fault> {
-        let dir = self.live().get_orphan(dir)?;
+        let dir = self.inodes().get_unlinked(dir)?;
         let _operation = dir.operation.read();
         self.check_dir(&dir)?;
         let Some(ino) = self.find(&dir, name)? else { return Ok(None) };
-        match self.live().get(ino) {
-            Ok(node) => Ok(Some(self.live().snapshot(&node)?)),
+        match self.inodes().get(ino) {
+            Ok(node) => Ok(Some(self.inodes().snapshot(&node)?)),
             Err(extant_inode::Fault::NoSuchInode(_)) => {
                 let fact = extant_base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
                 Err(Fault::corrupt(dir.ino(), fact))
@@ -283,11 +283,11 @@ impl Writer {
     }
 
     /// What a name of a directory leads to; not to the directory itself, whose lock the caller holds. He asks
-    /// [`is_in_use`](Self::is_in_use).
+    /// [`check_linked`](Self::check_linked).
     fn child(&self, dir: &Arc<Node>, of_dir: u32, name: &[u8]) -> Result<(Arc<Node>, Spot), Fault> {
         let spot = self.find_spot(dir, of_dir, name)?.ok_or(Refusal::NotFound)?;
         check_child(dir, spot.ino)?;
-        Ok((self.named_unasked(spot.ino)?, spot))
+        Ok((self.linked_maybe_freed(spot.ino)?, spot))
     }
 
     /// Locks an inode to change it, if it is still there. What could not be written back of it leaves memory
@@ -313,17 +313,17 @@ impl Writer {
             return Err(Refusal::NameTooLong.into());
         }
         if of_dir & SPECIAL != 0 {
-            let inode = self.live().snapshot(dir)?;
+            let inode = self.inodes().snapshot(dir)?;
             let found =
                 with_dir(self.shared(), &self.dir_format, &inode, |dir| dir.lookup(&self.dir_format, name))??;
             return Ok(found.map(Spot::anywhere));
         }
-        Ok(Change::look(self.live(), &self.keeper.alloc, dir, &self.dir_format, |dir| dir.find(name))?)
+        Ok(Change::look(self.inodes(), &self.keeper.alloc, dir, &self.dir_format, |dir| dir.find(name))?)
     }
 
     pub(super) fn check_empty(&self, dir: &Arc<Node>) -> Result<(), Fault> {
         if dir.values().has_flag(flags::INLINE_DATA) {
-            let inode = self.live().snapshot(dir)?;
+            let inode = self.inodes().snapshot(dir)?;
             let mut names = 0;
             let mut count = |entry: extant_dir::DirEntry<'_>| {
                 names += usize::from(!matches!(entry.name, b"." | b".."));
@@ -341,7 +341,7 @@ impl Writer {
             return if names == 0 { Ok(()) } else { Err(Refusal::NotEmpty.into()) };
         }
         let is_empty =
-            Change::look(self.live(), &self.keeper.alloc, dir, &self.dir_format, |dir| dir.is_empty())?;
+            Change::look(self.inodes(), &self.keeper.alloc, dir, &self.dir_format, |dir| dir.is_empty())?;
         if is_empty { Ok(()) } else { Err(Refusal::NotEmpty.into()) }
     }
 
@@ -355,11 +355,11 @@ impl Writer {
         }
     }
 
-    /// As [`check_dir`](Self::check_dir), of one that the caller [did not ask](Self::node_unasked) if it is
+    /// As [`check_dir`](Self::check_dir), of one that the caller [did not ask](Self::inode_maybe_freed) if it is
     /// there.
     fn check_dir_of(&self, dir: &Node) -> Result<u32, Fault> {
         let values = dir.values();
-        Self::is_there(dir, &values)?;
+        Self::check_live(dir, &values)?;
         match values.kind() {
             FileType::Directory if values.fields.links == 0 => Err(Refusal::NotFound.into()),
             FileType::Directory => Ok(values.fields.flags),
@@ -442,7 +442,7 @@ fn check_child(dir: &Node, ino: Ino) -> Result<(), Fault> {
 /// May this inode, whose operation is locked, lose a name in a directory with these flags?
 fn check_unlink(of_dir: u32, node: &Node) -> Result<(), Fault> {
     let values = node.values();
-    Writer::is_in_use(node, &values)?;
+    Writer::check_linked(node, &values)?;
     if values.kind() == FileType::Directory {
         return Err(Refusal::IsDirectory.into());
     }

@@ -71,7 +71,7 @@ impl Volume {
     /// that cannot be stored); the directory is corrupt; the device refused.
     pub fn create(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<InodeRef, Fault> {
         let node = self.noted(self.create_node(dir, name, new))?;
-        Ok(self.writer()?.live().snapshot(&node)?)
+        Ok(self.writer()?.inodes().snapshot(&node)?)
     }
 
     /// As [`create`](Self::create), returning the number only.
@@ -89,7 +89,7 @@ impl Volume {
         if matches!(name, b"." | b"..") {
             return Err(Refusal::Exists.into());
         }
-        let parent = writer.node_unasked(dir)?;
+        let parent = writer.inode_maybe_freed(dir)?;
         let _operation = parent.operation.write();
         let of_dir = writer.check_parent(&parent, new.kind)?;
         writer.admit(|| writer.owners_of_new(&parent, new))?;
@@ -117,7 +117,7 @@ impl Volume {
         if new.kind == FileType::Directory {
             return Err(Refusal::WrongType.into());
         }
-        let parent = writer.node(dir)?;
+        let parent = writer.inode_to_change(dir)?;
         let _operation = parent.operation.read();
         writer.check_parent(&parent, new.kind)?;
         writer.admit(|| writer.owners_of_new(&parent, new))?;
@@ -128,7 +128,7 @@ impl Volume {
                 Ok(writer.keeper.orphans.add(change.live, node, change.edit)?)
             })
         })?;
-        Ok(writer.live().snapshot(&node)?)
+        Ok(writer.inodes().snapshot(&node)?)
     }
 }
 
@@ -153,7 +153,7 @@ impl Writer {
     /// Can something of this kind be made in the directory? Its flags.
     pub(super) fn check_parent(&self, parent: &Node, kind: FileType) -> Result<u32, Fault> {
         let values = parent.values();
-        Self::is_there(parent, &values)?;
+        Self::check_live(parent, &values)?;
         if values.kind() != FileType::Directory {
             return Err(Refusal::NotDirectory.into());
         }
@@ -254,7 +254,7 @@ impl Writer {
         let map = FileMap { ino, i_block, extents, seed };
         let mut values = Values::new(fields, Vec::new(), map);
         values.fields.size = if new.kind == FileType::Symlink { new.target.len() as u64 } else { 0 };
-        let node = match self.live().make(ino, values).map_err(Fault::from) {
+        let node = match self.inodes().make(ino, values).map_err(Fault::from) {
             Ok(node) => node,
             Err(fault) => {
                 self.keeper.alloc.free_inode(change.edit, ino, is_dir)?;
@@ -263,7 +263,7 @@ impl Writer {
             }
         };
         let operation = node.operation.write();
-        self.live().put(Arc::clone(&node));
+        self.inodes().put(Arc::clone(&node));
         if allocated.is_first_in_block {
             change.live.fresh_block(&node);
         }
@@ -356,7 +356,7 @@ impl Writer {
         // first change.
         let (body, block) = self.parts(node);
         Places { ino: node.ino(), body: &body, block, fs_seed: shared.fs_seed }.names(&shared.buffers)?;
-        let inode = self.live().snapshot(node)?;
+        let inode = self.inodes().snapshot(node)?;
         let (mut parent, mut first, mut second) =
             inode.with_inline_dir(shared, |dir| (dir.parent, *dir.first, dir.second.to_vec()))?;
         let format = &self.dir_format.entries;

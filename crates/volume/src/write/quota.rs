@@ -27,9 +27,9 @@ impl Writer {
     /// gives them an inode: an operation that is refused after that leaves entries without usage, which is as
     /// good as none.
     pub(super) fn admit(&self, owners: impl FnOnce() -> Owners) -> Result<(), Fault> {
-        let Some(quota) = self.live().quota() else { return Ok(()) };
+        let Some(quota) = self.inodes().quota() else { return Ok(()) };
         let owners = owners();
-        if quota.knows(self.live(), owners)? {
+        if quota.knows(self.inodes(), owners)? {
             return Ok(());
         }
         while !self.run(Quota::ADMIT_CREDITS, |change| Ok(quota.admit(change, owners)?))? {}

@@ -58,7 +58,7 @@ impl Volume {
 
     fn move_name(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<(), Fault> {
         let writer = self.writer()?;
-        let (from_dir, to_dir) = (writer.node(from.0)?, writer.node(to.0)?);
+        let (from_dir, to_dir) = (writer.inode_to_change(from.0)?, writer.inode_to_change(to.0)?);
         for dir in [&from_dir, &to_dir] {
             writer.check_dir(dir)?;
         }
@@ -89,8 +89,8 @@ impl Volume {
             (Rename::Exchange, None) => return Err(Refusal::NotFound.into()),
             _ => {}
         }
-        let moved = writer.named(moved)?;
-        let in_way = in_way.map(|ino| writer.named(ino)).transpose()?;
+        let moved = writer.linked_inode(moved)?;
+        let in_way = in_way.map(|ino| writer.linked_inode(ino)).transpose()?;
         // An entry that leads to its own directory: that is locked already.
         let in_itself = (moved.ino() == from.dir.ino()).then_some(from.dir);
         let other_in_itself = in_way.as_ref().filter(|other| other.ino() == to.dir.ino());
@@ -142,7 +142,7 @@ impl Writer {
                 return Ok(false);
             }
             // Not locked, it may be removed meanwhile, and so may what lies below: no damage.
-            here = match self.live().get_unasked(up) {
+            here = match self.inodes().get_maybe_freed(up) {
                 Ok(node) if self.is_dir(&node) && !node.is_gone(&node.values()) => node,
                 Ok(_) | Err(extant_inode::Fault::NoSuchInode(_)) => return Err(Refusal::NotFound.into()),
                 Err(fault) => return Err(fault.into()),

@@ -28,7 +28,7 @@ fn what_is_unmapped_is_known_no_more() {
     volume.write_at(ino, 0, &[7; 100 << 10]).unwrap();
     volume.fsync(ino).unwrap();
     let writer = volume.writer.as_ref().unwrap();
-    let node = writer.live().get(ino).unwrap();
+    let node = writer.inodes().get(ino).unwrap();
     assert_eq!(volume.precache_extents(ino).unwrap(), 1);
     let credits = extant_inode::Change::cut_credits(writer.shared());
     writer.run(credits, |change| Ok(change.punch(&node, 20..40)?)).unwrap();
@@ -81,7 +81,7 @@ fn directories_give_memory_back() {
     make(0..10_000);
     let (held, used) = (shrinker.cached_bytes(), budget.used());
     assert!(held > 60_000, "{held}");
-    let node = volume.writer.as_ref().unwrap().live().get(Ino::ROOT).unwrap();
+    let node = volume.writer.as_ref().unwrap().inodes().get(Ino::ROOT).unwrap();
     let values = node.values();
     assert_eq!(shrinker.shrink(usize::MAX), 0, "it is being changed");
     drop(values);

@@ -82,7 +82,7 @@ impl Writer {
             self.ready_to_resize(node, data, size)?;
         }
         // What is read now does not fail once something has changed.
-        Change::read_for_punch(self.live(), &self.keeper.alloc, node, keep..1 << 32)?;
+        Change::read_for_punch(self.inodes(), &self.keeper.alloc, node, keep..1 << 32)?;
         let cut = data.as_ref().map(|data| self.cut_in_memory(data, size));
         let is_less = cut.as_ref().is_some_and(|cut| cut.is_less);
         let old = node.values().fields.size;
@@ -181,7 +181,7 @@ impl Writer {
             }
             data.set_size(size);
         }
-        self.live().files().settle(data);
+        self.inodes().files().settle(data);
         CutInMemory { before, is_less: size < before, is_final }
     }
 
@@ -228,9 +228,9 @@ impl Writer {
         if end <= size {
             return Ok(());
         }
-        self.live().files().note_dirty(node, data);
+        self.inodes().files().note_dirty(node, data);
         self.zero_to(node, data, end)?;
-        self.live().files().note_dirty(node, data);
+        self.inodes().files().note_dirty(node, data);
         self.flusher.flush_file(node, data, 0..u64::MAX)
     }
 
@@ -244,8 +244,8 @@ impl Writer {
             data.forget(self.shared(), &self.keeper.alloc, Lblk(0), END);
             data.set_size(0);
         }
-        drop(self.live().files().take_lost(&data));
-        self.live().files().settle(&data);
+        drop(self.inodes().files().take_lost(&data));
+        self.inodes().files().settle(&data);
     }
 
     /// The first step of a cut that is likely its last: an orphan only if it is not. Is it done?
@@ -406,7 +406,7 @@ impl Writer {
     /// Writes into a file that is kept in its inode, or [may be](Self::may_go_inside). `false`: it has no
     /// room there; nothing was changed then.
     pub(super) fn write_inside(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<bool, Fault> {
-        let inode = self.live().snapshot(node)?;
+        let inode = self.inodes().snapshot(node)?;
         let mut content = match inode.is_inline() {
             true => inode.inline_content(self.shared())?,
             false => vec![0; IN_BLOCK],
@@ -434,7 +434,7 @@ impl Writer {
     /// Changes the size of a file that is kept in its inode. `false`: it has no room there; nothing was
     /// changed then.
     fn resize_inside(&self, node: &Arc<Node>, size: u64) -> Result<bool, Fault> {
-        let inode = self.live().snapshot(node)?;
+        let inode = self.inodes().snapshot(node)?;
         let mut bytes = inode.inline_content(self.shared())?;
         let Some(end) = usize::try_from(size).ok().filter(|end| *end <= bytes.len()) else {
             return Ok(false);
@@ -472,7 +472,7 @@ impl Writer {
     /// Moves what a file keeps in its inode into a block; its size stays.
     pub(super) fn move_data_out(&self, node: &Arc<Node>) -> Result<(), Fault> {
         let shared = self.shared();
-        let inode = self.live().snapshot(node)?;
+        let inode = self.inodes().snapshot(node)?;
         let mut bytes = inode.inline_content(shared)?;
         bytes.truncate(usize::try_from(inode.size()).unwrap_or(usize::MAX));
         bytes.resize(shared.geometry.block_size.len(), 0);

@@ -104,7 +104,7 @@ impl Volume {
         if value.is_some_and(|value| value.len() > xattr_layout::VALUE_LEN_MAX) {
             return Err(Refusal::ValueTooLong.into());
         }
-        let node = writer.node(ino)?;
+        let node = writer.inode_to_change(ino)?;
         let _operation = writer.lock_node(&node)?;
         let kind = {
             let values = node.values();
@@ -607,9 +607,9 @@ impl Writer {
         };
         let seed = shared.inode_seed(ino, generation);
         let map = FileMap { ino, i_block: if extents { FileMap::EMPTY } else { [0; 60] }, extents, seed };
-        let made = self.live().add(ino, Values::new(fields, Vec::new(), map))?;
+        let made = self.inodes().add(ino, Values::new(fields, Vec::new(), map))?;
         if allocated.is_first_in_block {
-            self.live().fresh_block(&made);
+            self.inodes().fresh_block(&made);
         }
         if let Err(fault) = self.write_value(change, &made, value) {
             self.delete_now(change, &made)?;
@@ -637,7 +637,7 @@ impl Writer {
         if ino == owner || ino == Ino::ROOT || self.shared().is_special(ino) {
             return Err(wrong("is none of the file system's own"));
         }
-        let node = self.live().get_orphan(ino)?;
+        let node = self.inodes().get_unlinked(ino)?;
         let is_value = {
             let values = node.values();
             values.has_flag(flags::EA_INODE) && values.kind() == FileType::Regular && values.fields.links > 0

@@ -35,7 +35,7 @@ pub(super) struct Target<'a> {
 impl<'a> Target<'a> {
     pub(super) fn new(writer: &'a Writer, node: &'a Arc<Node>) -> Self {
         let is_journaled = node.values().is_journaled(writer.shared());
-        let data = (!is_journaled).then(|| writer.live().data(node));
+        let data = (!is_journaled).then(|| writer.inodes().data(node));
         Self { writer, node, data }
     }
 
@@ -129,7 +129,7 @@ impl<'a> Target<'a> {
         if let Some(data) = &self.data {
             let log = self.writer.shared().geometry.block_size.log2();
             data.pages.discard(blocks.start << log..blocks.end << log);
-            self.writer.live().files().settle(data);
+            self.writer.inodes().files().settle(data);
         }
     }
 
@@ -167,7 +167,7 @@ impl<'a> Target<'a> {
         let Some(data) = &self.data else {
             return edges.into_iter().try_for_each(|edge| self.zero_logged(edge));
         };
-        let files = self.writer.live().files();
+        let files = self.writer.inodes().files();
         let stored = data.stored(self.writer.shared(), self.node);
         let now_ms = self.writer.flusher.now_ms();
         files.note_dirty(self.node, data);

@@ -57,7 +57,7 @@ fn files_are_closed_up_and_moved_apart() {
         let volume = open(&path);
         let ino = volume.lookup(&volume.root().unwrap(), b"file").unwrap().ino();
         let writer = volume.writer.as_ref().unwrap();
-        let node = writer.live().get(ino).unwrap();
+        let node = writer.inodes().get(ino).unwrap();
         let counted = node.values().fields.blocks;
         // Every other hole goes, from the last one on, and its blocks' worth is at the end.
         let mut closed = 0;

@@ -32,7 +32,7 @@ fn what_another_run_gave_blocks_to_is_found_though_it_is_forgotten() {
     let ino = volume.create(extant_base::Ino::ROOT, b"file", &New::file(0o644)).unwrap().ino();
     volume.write_at(ino, 0, &[7; 200 << 10]).unwrap();
     let writer = volume.writer.as_ref().unwrap();
-    let node = writer.live().get(ino).unwrap();
+    let node = writer.inodes().get(ino).unwrap();
     let data = node.data().unwrap();
     let (first, second) = (take(&data, 0..100 << 10), take(&data, 100 << 10..200 << 10));
     let delayed = data.entry_to_change(writer.shared(), &node, Lblk(100), u32::MAX).unwrap();
@@ -61,7 +61,7 @@ fn blocks_count_as_written_when_the_size_can_cover_them() {
     volume.fsync(ino).unwrap();
     volume.append(ino, &[8; 9000]).unwrap();
     let writer = volume.writer.as_ref().unwrap();
-    let node = writer.live().get(ino).unwrap();
+    let node = writer.inodes().get(ino).unwrap();
     let data = node.data().unwrap();
     let (end, behind) = (take(&data, 0..1024), take(&data, 1024..u64::MAX >> 1));
     std::thread::scope(|scope| {
