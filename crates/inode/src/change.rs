@@ -26,7 +26,7 @@ use extant_ondisk::{Features, dirent};
 
 use crate::clusters::{self, Gone};
 use crate::dir_state::DirState;
-use crate::live::{Editing, InodeCache, Node, Values};
+use crate::live::{Editing, InodeCache, LiveInode, Values};
 use crate::{Fault, Shared};
 
 pub use blocks::Want;
@@ -66,7 +66,7 @@ impl<'a> Change<'a> {
     /// What the editor says, or why there is none.
     pub fn with_dir<R>(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         format: &extant_dir::Format,
         with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
     ) -> Result<R, extant_dir::edit::EditFault> {
@@ -83,7 +83,7 @@ impl<'a> Change<'a> {
     /// As [`with_dir`](Self::with_dir).
     pub fn with_dir_then<R>(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         format: &extant_dir::Format,
         with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
         then: impl FnOnce(&mut Values),
@@ -97,7 +97,7 @@ impl<'a> Change<'a> {
     }
 
     /// Names of this directory changed.
-    fn await_names(&self, node: &Node, dir: &Values) {
+    fn await_names(&self, node: &LiveInode, dir: &Values) {
         if let Some(awaited) = self.awaited.filter(|_| dir.has_flag(flags::DIRSYNC | flags::SYNC)) {
             // It is changed in this transaction, by the holder of the handle.
             awaited.set(Some((node.ino(), dir.changed_in)));
@@ -105,7 +105,7 @@ impl<'a> Change<'a> {
     }
 
     /// The values, for a caller that changes them only along with blocks: access alone is not a change yet.
-    fn hand_over<'n>(&self, node: &'n Arc<Node>) -> Editing<'n> {
+    fn hand_over<'n>(&self, node: &'n Arc<LiveInode>) -> Editing<'n> {
         let before = self.edit.changes();
         let values = self.live.edit(node, self.edit.transaction());
         self.edit.settle(before);
@@ -114,7 +114,7 @@ impl<'a> Change<'a> {
 
     fn in_dir<R>(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         values: &mut Values,
         format: &extant_dir::Format,
         with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
@@ -151,7 +151,7 @@ impl<'a> Change<'a> {
     /// # Errors
     /// A block cannot be read: what was done so far is whole, unless some of the tree was changed. Or a block
     /// is free already, or its bitmap cannot be read: then it is unmapped all the same, and lost at worst.
-    pub fn cut(&self, node: &Arc<Node>, from: u64) -> Result<bool, Fault> {
+    pub fn cut(&self, node: &Arc<LiveInode>, from: u64) -> Result<bool, Fault> {
         self.punch(node, from..1 << 32).map(|left| left.is_none())
     }
 
@@ -161,7 +161,7 @@ impl<'a> Change<'a> {
     /// No space; or a block cannot be read.
     pub fn make_dir(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         parent: extant_base::Ino,
         format: &extant_dir::Format,
     ) -> Result<(), extant_dir::edit::EditFault> {
@@ -177,7 +177,7 @@ impl<'a> Change<'a> {
     /// No space; or a block cannot be read. Nothing was changed.
     pub fn fill_dir(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         format: &extant_dir::Format,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), extant_dir::edit::EditFault> {
@@ -200,7 +200,7 @@ impl<'a> Change<'a> {
     pub fn look<R>(
         live: &InodeCache,
         alloc: &Alloc,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         format: &extant_dir::Format,
         with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
     ) -> Result<R, extant_dir::edit::EditFault> {
@@ -381,7 +381,7 @@ impl TreeSpace for Space<'_> {
 /// A directory's blocks, to be changed.
 struct DirBlocksEdit<'a> {
     change: Change<'a>,
-    node: &'a Arc<Node>,
+    node: &'a Arc<LiveInode>,
     values: RefCell<&'a mut Values>,
     window: RefCell<&'a mut Prealloc>,
     index: &'a extant_ondisk::htree::DxFormat,

@@ -40,7 +40,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::live::Values;
 use crate::unconverted::Unconverted;
-use crate::{Fault, Node, Shared};
+use crate::{Fault, LiveInode, Shared};
 
 /// How bytes get from memory to the device: chosen for the volume, and for each file when it is first in
 /// memory: one whose map has no extents goes block by block in any case.
@@ -82,12 +82,12 @@ pub struct FileCaches {
     known: extant_extent_status::Cache,
     next_key: AtomicU64,
     /// Those with something dirty, by the cache's key: they stay in memory.
-    dirty: Mutex<HashMap<u64, Arc<Node>>>,
+    dirty: Mutex<HashMap<u64, Arc<LiveInode>>>,
     /// Is one among them that [is rewritten](crate::Values::is_rewritten)?
     has_rewritten: AtomicBool,
     /// Those with bytes that could not be written back, by the cache's key: they stay in memory until those
     /// leave it.
-    lost: Mutex<HashMap<u64, Arc<Node>>>,
+    lost: Mutex<HashMap<u64, Arc<LiveInode>>>,
 }
 
 impl FileCaches {
@@ -157,7 +157,7 @@ impl FileCaches {
     /// is.
     ///
     /// Called before the bytes become dirty, so that write-back finds the file, and after.
-    pub fn note_dirty(&self, node: &Arc<Node>, data: &FileData) {
+    pub fn note_dirty(&self, node: &Arc<LiveInode>, data: &FileData) {
         if !data.is_listed.swap(true, Ordering::AcqRel) {
             self.dirty.lock().insert(data.pages.key(), Arc::clone(node));
         }
@@ -174,7 +174,7 @@ impl FileCaches {
     }
 
     /// These bytes of a file could not be written back.
-    pub fn note_lost(&self, node: &Arc<Node>, data: &FileData, bytes: Range<u64>) {
+    pub fn note_lost(&self, node: &Arc<LiveInode>, data: &FileData, bytes: Range<u64>) {
         let mut lost = self.lost.lock();
         data.lost.lock().push(bytes);
         data.has_lost.store(true, Ordering::Release);
@@ -195,7 +195,7 @@ impl FileCaches {
 
     /// All files with bytes that could not be written back.
     #[must_use]
-    pub fn lost_nodes(&self) -> Vec<Arc<Node>> {
+    pub fn lost_nodes(&self) -> Vec<Arc<LiveInode>> {
         self.lost.lock().values().cloned().collect()
     }
 
@@ -217,13 +217,13 @@ impl FileCaches {
 
     /// The file that the cache of bytes has under this key, if something of it is dirty.
     #[must_use]
-    pub fn node(&self, key: u64) -> Option<Arc<Node>> {
+    pub fn node(&self, key: u64) -> Option<Arc<LiveInode>> {
         self.dirty.lock().get(&key).cloned()
     }
 
     /// All files that have something dirty.
     #[must_use]
-    pub fn dirty_nodes(&self) -> Vec<Arc<Node>> {
+    pub fn dirty_nodes(&self) -> Vec<Arc<LiveInode>> {
         let mut nodes: Vec<_> = self.dirty.lock().values().cloned().collect();
         nodes.sort_unstable_by_key(|node| node.ino());
         nodes
@@ -324,7 +324,7 @@ impl FileData {
     ///
     /// # Errors
     /// The map cannot be read.
-    pub fn entry(&self, shared: &Shared, node: &Node, lblk: Lblk, len: u32) -> Result<Entry, Fault> {
+    pub fn entry(&self, shared: &Shared, node: &LiveInode, lblk: Lblk, len: u32) -> Result<Entry, Fault> {
         let _mapping = self.mapping.read();
         let mut source = OnDisk { leaf_for: Some(&self.known), ..OnDisk::new(shared, node) };
         self.known.map(lblk, len, &mut source, Keep::Yes)
@@ -337,7 +337,7 @@ impl FileData {
     pub fn entry_to_change(
         &self,
         shared: &Shared,
-        node: &Node,
+        node: &LiveInode,
         lblk: Lblk,
         len: u32,
     ) -> Result<Entry, Fault> {
@@ -349,7 +349,7 @@ impl FileData {
     ///
     /// # Errors
     /// As [`entry`](Self::entry).
-    pub fn entry_now(&self, shared: &Shared, node: &Node, lblk: Lblk, len: u32) -> Result<Entry, Fault> {
+    pub fn entry_now(&self, shared: &Shared, node: &LiveInode, lblk: Lblk, len: u32) -> Result<Entry, Fault> {
         self.known.map(lblk, len, &mut OnDisk::new(shared, node), Keep::No)
     }
 
@@ -361,7 +361,7 @@ impl FileData {
     pub fn delay(
         &self,
         (shared, alloc): (&Shared, &Alloc),
-        node: &Node,
+        node: &LiveInode,
         lblk: Lblk,
         len: u32,
     ) -> Result<(u32, bool), Fault> {
@@ -414,7 +414,7 @@ impl FileData {
     ///
     /// # Errors
     /// What does not fit, in words; or the map cannot be read.
-    pub fn check(&self, shared: &Shared, node: &Node) -> Result<(), String> {
+    pub fn check(&self, shared: &Shared, node: &LiveInode) -> Result<(), String> {
         let _mapping = self.mapping.read();
         let mut disk = OnDisk::new(shared, node);
         for entry in self.known.entries() {
@@ -445,7 +445,7 @@ impl FileData {
 
     /// For the cache of bytes: where those are that it does not have.
     #[must_use]
-    pub fn stored<'a>(&'a self, shared: &'a Shared, node: &'a Node) -> Stored<'a> {
+    pub fn stored<'a>(&'a self, shared: &'a Shared, node: &'a LiveInode) -> Stored<'a> {
         Stored { shared, node, data: self }
     }
 }
@@ -453,7 +453,7 @@ impl FileData {
 /// The map on disk of one file, and the space that is promised to it.
 struct OnDisk<'a> {
     shared: &'a Shared,
-    node: &'a Node,
+    node: &'a LiveInode,
     alloc: Option<(&'a Alloc, &'a AtomicU64)>,
     /// Caches all of a leaf that had to be read from the device.
     leaf_for: Option<&'a extant_extent_status::Inode>,
@@ -462,7 +462,7 @@ struct OnDisk<'a> {
 }
 
 impl<'a> OnDisk<'a> {
-    fn new(shared: &'a Shared, node: &'a Node) -> Self {
+    fn new(shared: &'a Shared, node: &'a LiveInode) -> Self {
         Self { shared, node, alloc: None, leaf_for: None, map: None }
     }
 
@@ -525,7 +525,7 @@ fn entry_of(mapped: &Mapped) -> Option<Entry> {
 /// A file's bytes on the device.
 pub struct Stored<'a> {
     shared: &'a Shared,
-    node: &'a Node,
+    node: &'a LiveInode,
     data: &'a FileData,
 }
 

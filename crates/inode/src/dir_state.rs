@@ -25,7 +25,7 @@ use extant_dir::edit::{DirCache, Stats};
 use extant_memory::{Budget, Shrinker};
 use parking_lot::Mutex;
 
-use crate::Node;
+use crate::LiveInode;
 
 /// Less than this is not worth counting.
 const STEP: usize = 4096;
@@ -82,7 +82,7 @@ pub(crate) struct DirMemory {
     /// Bytes that the shrinker was asked for, ever: how time passes here.
     asked: CachePadded<AtomicU64>,
     /// Those that have something charged, each once, in the order in which the shrinker comes by.
-    known: Mutex<VecDeque<Weak<Node>>>,
+    known: Mutex<VecDeque<Weak<LiveInode>>>,
 }
 
 impl DirMemory {
@@ -117,7 +117,7 @@ impl DirMemory {
     }
 
     /// Counts what the directory's cache takes now, after an operation.
-    pub(crate) fn count(&self, node: &Arc<Node>, state: &mut DirState) {
+    pub(crate) fn count(&self, node: &Arc<LiveInode>, state: &mut DirState) {
         let held = state.cache.held_bytes();
         let before = state.charged.bytes;
         state.charged.used_at = self.asked.load(Ordering::Relaxed);

@@ -44,7 +44,7 @@ pub use dir_state::DirState;
 pub use fault::Fault;
 pub use file::{Blocks, Extent};
 pub use inode::Inode;
-pub use live::{Editing, INHERITED, InodeCache, Node, OrphanState, Values};
+pub use live::{Editing, INHERITED, InodeCache, LiveInode, OrphanState, Values};
 pub use orphans::{LockStats, OrphanFile, OrphanMode, Orphans, Slot};
 pub use overrides::{Override, Overrides};
 pub use quota::{Owners, Quota, ValuesInInodes};

@@ -1,7 +1,7 @@
 //! Inodes that change: the table of them, and how they get into their table blocks.
 //!
 //! ```text
-//!   InodeCache::get(ino) -> Node -- operation lock --> handle --> edit(): fields, map, body change in memory
+//!   InodeCache::get(ino) -> LiveInode -- operation lock --> handle --> edit(): fields, map, body change in memory
 //!                                                              '--> on the list of the running transaction
 //!   freeze(), while no handle is open: the list is the commit's, the next transaction has an empty one
 //!   write_frozen(handle), while the next one runs: each inode of the list into its table block, checksum and all, once;
@@ -249,7 +249,7 @@ impl Values {
 }
 
 /// An inode that may change.
-pub struct Node {
+pub struct LiveInode {
     ino: Ino,
     /// Byte offset in its block of the inode table.
     place_at: u32,
@@ -264,7 +264,7 @@ pub struct Node {
     orphan: AtomicU32,
 }
 
-impl Node {
+impl LiveInode {
     /// Its number.
     #[must_use]
     pub fn ino(&self) -> Ino {
@@ -327,7 +327,7 @@ impl Node {
 
 /// With the counts of its `Arc` no more than 320 bytes: a million inodes come and go as fast as their memory
 /// does.
-const _: () = assert!(size_of::<Node>() <= 304);
+const _: () = assert!(size_of::<LiveInode>() <= 304);
 
 /// All inodes of a volume that is open for writing, as far as they are in memory.
 pub struct InodeCache {
@@ -386,7 +386,7 @@ impl InodeCache {
 
     /// What a regular file has in memory of its bytes, from now on. The caller holds its operation lock.
     #[must_use]
-    pub fn data(&self, node: &Node) -> Arc<FileData> {
+    pub fn data(&self, node: &LiveInode) -> Arc<FileData> {
         let mut values = node.values.lock();
         if let Some(data) = &values.data {
             return Arc::clone(data);
@@ -430,18 +430,18 @@ impl InodeCache {
     ///
     /// # Errors
     /// See [`Fault`].
-    pub fn get(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    pub fn get(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         let node = self.find(ino, false)?;
         let is_gone = node.is_gone(&node.values());
         if is_gone { Err(Fault::NoSuchInode(ino)) } else { Ok(node) }
     }
 
-    /// As [`get`](Self::get), for a caller that checks [`Node::is_gone`] itself, because it will lock the
+    /// As [`get`](Self::get), for a caller that checks [`LiveInode::is_gone`] itself, because it will lock the
     /// values anyway.
     ///
     /// # Errors
     /// See [`Fault`].
-    pub fn get_maybe_freed(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    pub fn get_maybe_freed(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         self.find(ino, false)
     }
 
@@ -451,7 +451,7 @@ impl InodeCache {
     /// # Errors
     /// See [`Fault`].
     #[inline]
-    pub fn get_hot(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    pub fn get_hot(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         self.table.get_hot(ino).or_else(|_| self.find(ino, false))
     }
 
@@ -459,17 +459,17 @@ impl InodeCache {
     ///
     /// # Errors
     /// See [`Fault`].
-    pub fn get_unlinked(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    pub fn get_unlinked(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         self.find(ino, true)
     }
 
     /// An inode that is in memory, in use or not: one with something dirty is.
     #[must_use]
-    pub fn cached(&self, ino: Ino) -> Option<Arc<Node>> {
+    pub fn cached(&self, ino: Ino) -> Option<Arc<LiveInode>> {
         self.table.get(ino).ok()
     }
 
-    fn find(&self, ino: Ino, is_orphan: bool) -> Result<Arc<Node>, Fault> {
+    fn find(&self, ino: Ino, is_orphan: bool) -> Result<Arc<LiveInode>, Fault> {
         loop {
             let since = match self.table.get(ino) {
                 Ok(node) => return Ok(node),
@@ -485,14 +485,14 @@ impl InodeCache {
     ///
     /// # Errors
     /// Its group's descriptor is damaged.
-    pub fn make(&self, ino: Ino, values: Values) -> Result<Arc<Node>, Fault> {
+    pub fn make(&self, ino: Ino, values: Values) -> Result<Arc<LiveInode>, Fault> {
         let place = self.shared.inode_place(ino).map_err(Fault::of(ino))?.ok_or(Fault::NoSuchInode(ino))?;
-        Ok(Arc::new(Node::new(ino, place, values)))
+        Ok(Arc::new(LiveInode::new(ino, place, values)))
     }
 
     /// Makes a new inode visible by its number; earlier notes on the number are dropped. A thread with an old
     /// number may use it at once: a creator that could still free the inode holds its operation lock.
-    pub fn put(&self, node: Arc<Node>) {
+    pub fn put(&self, node: Arc<LiveInode>) {
         // The same may have brought the old inode back into memory: it gives way.
         self.table.put(node);
     }
@@ -501,13 +501,13 @@ impl InodeCache {
     ///
     /// # Errors
     /// As [`make`](Self::make).
-    pub fn add(&self, ino: Ino, values: Values) -> Result<Arc<Node>, Fault> {
+    pub fn add(&self, ino: Ino, values: Values) -> Result<Arc<LiveInode>, Fault> {
         let node = self.make(ino, values)?;
         self.put(Arc::clone(&node));
         Ok(node)
     }
 
-    fn load(&self, ino: Ino, is_orphan: bool) -> Result<Node, Fault> {
+    fn load(&self, ino: Ino, is_orphan: bool) -> Result<LiveInode, Fault> {
         let of = Fault::of(ino);
         let place = self.shared.inode_place(ino).map_err(&of)?.ok_or(Fault::NoSuchInode(ino))?;
         let buffer = self.shared.buffers.get(place.0, TABLE.owner, |_| Ok(())).map_err(&of)?;
@@ -530,14 +530,14 @@ impl InodeCache {
             values.set_value_inodes(self.shared.values_in_inodes(inode.body(), file_acl).map_err(&of)?.count);
             values.set_charged(quota::charge_in_use(&self.shared, ino, &values));
         }
-        Ok(Node::new(ino, place, values))
+        Ok(LiveInode::new(ino, place, values))
     }
 
     /// The inode as it is at this moment.
     ///
     /// # Errors
     /// Its values break a rule, which they did not when they were loaded: never seen.
-    pub fn snapshot(&self, node: &Node) -> Result<Arc<Inode>, Fault> {
+    pub fn snapshot(&self, node: &LiveInode) -> Result<Arc<Inode>, Fault> {
         let mut values = node.values.lock();
         let size = values.size();
         let promised = values.data.as_ref().map_or(0, |data| data.promised());
@@ -557,7 +557,7 @@ impl InodeCache {
     }
 }
 
-impl Node {
+impl LiveInode {
     fn new(ino: Ino, place: (Pblk, usize), values: Values) -> Self {
         Self {
             ino,

@@ -36,7 +36,7 @@ use extant_base::sync::thread_number;
 use extant_buffer::{Edit, ReadFault};
 
 use self::list::OrphanList;
-use crate::live::{InodeCache, Node, OrphanState};
+use crate::live::{InodeCache, LiveInode, OrphanState};
 
 pub use self::file::{OrphanFile, Slot};
 pub use self::list::LockStats;
@@ -123,7 +123,7 @@ impl Orphans {
     /// # Errors
     /// A block cannot be read.
     #[inline]
-    pub fn add(&self, live: &InodeCache, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    pub fn add(&self, live: &InodeCache, node: &Arc<LiveInode>, edit: &dyn Edit) -> Result<(), ReadFault> {
         match (self.mode, &self.file) {
             (OrphanMode::None, _) => Ok(()),
             (OrphanMode::ListV0, _) => self.add_asking_there(live, node, edit),
@@ -149,7 +149,7 @@ impl Orphans {
     /// # Errors
     /// A block cannot be read.
     #[inline]
-    pub fn remove(&self, live: &InodeCache, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    pub fn remove(&self, live: &InodeCache, node: &Arc<LiveInode>, edit: &dyn Edit) -> Result<(), ReadFault> {
         match (node.orphan(), &self.file) {
             (OrphanState::Slot(slot), Some(file)) => {
                 edit.transaction();
@@ -167,7 +167,7 @@ impl Orphans {
     fn add_asking_there(
         &self,
         live: &InodeCache,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         edit: &dyn Edit,
     ) -> Result<(), ReadFault> {
         let mut list = self.list.lock();
@@ -181,7 +181,7 @@ impl Orphans {
     fn remove_asking_there(
         &self,
         live: &InodeCache,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         edit: &dyn Edit,
     ) -> Result<(), ReadFault> {
         let mut list = self.list.lock();
@@ -193,21 +193,21 @@ impl Orphans {
     }
 
     #[inline(never)]
-    fn join_list(&self, live: &InodeCache, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    fn join_list(&self, live: &InodeCache, node: &Arc<LiveInode>, edit: &dyn Edit) -> Result<(), ReadFault> {
         // The inode joins the transaction here, not under the lock.
         drop(live.edit(node, edit.transaction()));
         self.list.lock().join(live, node, edit)
     }
 
     #[inline(never)]
-    fn leave_list(&self, live: &InodeCache, node: &Arc<Node>, edit: &dyn Edit) -> Result<(), ReadFault> {
+    fn leave_list(&self, live: &InodeCache, node: &Arc<LiveInode>, edit: &dyn Edit) -> Result<(), ReadFault> {
         self.list.lock().leave(live, node, edit)?;
         list::end(live, node, edit);
         Ok(())
     }
 
     /// Takes the list that was found on disk into memory: each leads to the next.
-    pub fn adopt_listed(&self, chain: &[Arc<Node>]) {
+    pub fn adopt_listed(&self, chain: &[Arc<LiveInode>]) {
         self.list.adopt(chain);
     }
 
@@ -218,7 +218,7 @@ impl Orphans {
     }
 
     /// Takes an inode that was found in this slot of the orphan file into memory.
-    pub fn adopt_slot(&self, node: &Node, slot: Slot) {
+    pub fn adopt_slot(&self, node: &LiveInode, slot: Slot) {
         node.set_orphan(OrphanState::Slot(slot));
     }
 

@@ -37,7 +37,7 @@ use extant_ondisk::quota::QuotaKind;
 use extant_ondisk::quota::tree::{self, Block};
 use parking_lot::Mutex;
 
-use crate::live::{InodeCache, Node, OrphanState, Values};
+use crate::live::{InodeCache, LiveInode, OrphanState, Values};
 use crate::{Change, Fault, Shared, edit_fault};
 
 /// A user, a group and a project.
@@ -65,7 +65,7 @@ pub struct Quota {
 
 struct File {
     kind: QuotaKind,
-    node: Arc<Node>,
+    node: Arc<LiveInode>,
     /// Block and first byte of entries.
     places: Mutex<HashMap<u32, (Pblk, usize)>>,
 }
@@ -153,7 +153,7 @@ impl Quota {
     }
 
     /// The running transaction changes an inode.
-    pub(crate) fn touch_owners_of(&self, shared: &Shared, node: &Node, values: &Values) {
+    pub(crate) fn touch_owners_of(&self, shared: &Shared, node: &LiveInode, values: &Values) {
         let charged = values.charged().or_else(|| charge(shared, node, values));
         if let Some(charge) = charged {
             self.touch(charge.owners);
@@ -169,7 +169,7 @@ impl Quota {
     }
 
     /// Counts an inode as it is now. Called when it is written.
-    pub(crate) fn settle(&self, shared: &Shared, node: &Node, values: &mut Values) {
+    pub(crate) fn settle(&self, shared: &Shared, node: &LiveInode, values: &mut Values) {
         let now = charge(shared, node, values);
         let before = values.charged();
         if before == now {
@@ -217,7 +217,7 @@ impl Quota {
 }
 
 /// What an inode costs; `None`: it is free, or does not count.
-fn charge(shared: &Shared, node: &Node, values: &Values) -> Option<Charge> {
+fn charge(shared: &Shared, node: &LiveInode, values: &Values) -> Option<Charge> {
     let fields = &values.fields;
     let is_free = fields.links == 0 && fields.dtime != 0 && node.orphan() == OrphanState::None;
     if is_free { None } else { charge_in_use(shared, node.ino(), values) }

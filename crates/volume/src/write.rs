@@ -53,7 +53,7 @@ use extant_alloc::Alloc;
 use extant_base::sync::{CachePadded, thread_number};
 use extant_base::{Ino, Pblk};
 use extant_buffer::{Kind, ReadFault, Seal};
-use extant_inode::{Change, InodeCache, Node, Orphans, Shared, Values};
+use extant_inode::{Change, InodeCache, LiveInode, Orphans, Shared, Values};
 use extant_journal::{Handle, Journal, TailChecksum};
 use extant_ondisk::htree::DxFormat;
 use extant_ondisk::inode::flags;
@@ -270,7 +270,7 @@ impl Writer {
     }
 
     /// An inode that the caller names, to be changed: none of the file system's own.
-    fn inode_to_change(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    fn inode_to_change(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
         }
@@ -281,7 +281,7 @@ impl Writer {
 
     /// As [`inode_to_change`](Self::inode_to_change), for a caller that checks [`check_live`](Self::check_live) after locking it: of a
     /// directory whose names change.
-    fn inode_maybe_freed(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    fn inode_maybe_freed(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
         }
@@ -289,19 +289,19 @@ impl Writer {
     }
 
     /// Is an inode still there?
-    fn check_live(node: &Node, values: &Values) -> Result<(), Fault> {
+    fn check_live(node: &LiveInode, values: &Values) -> Result<(), Fault> {
         if node.is_gone(values) { Err(Refusal::Stale.into()) } else { Ok(()) }
     }
 
     /// An inode that an entry of a directory leads to: that it cannot be changed is damage.
-    fn linked_inode(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    fn linked_inode(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         let node = self.linked_maybe_freed(ino)?;
         Self::check_linked(&node, &node.values())?;
         Ok(node)
     }
 
     /// As [`linked_inode`](Self::linked_inode), for a caller that checks [`check_linked`](Self::check_linked) after locking it.
-    fn linked_maybe_freed(&self, ino: Ino) -> Result<Arc<Node>, Fault> {
+    fn linked_maybe_freed(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         if self.shared().is_special(ino) {
             let fact = extant_base::Malformed::new("inode", "is not one of the file system's own", ino.0);
             return Err(Fault::corrupt(ino, fact));
@@ -314,7 +314,7 @@ impl Writer {
 
     /// Is an inode that a name leads to still there? That it is not is damage: the name's directory is
     /// locked.
-    fn check_linked(node: &Node, values: &Values) -> Result<(), Fault> {
+    fn check_linked(node: &LiveInode, values: &Values) -> Result<(), Fault> {
         if node.is_gone(values) { Err(not_in_use(node.ino())) } else { Ok(()) }
     }
 

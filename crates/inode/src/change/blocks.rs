@@ -18,7 +18,7 @@ use extant_ondisk::extent::Extent;
 
 use super::{Change, EXTENTS_PER_STEP, REVOKED_PER_EXTENT, Space, edit_fault};
 use crate::clusters::Gone;
-use crate::live::{InodeCache, Node, Values};
+use crate::live::{InodeCache, LiveInode, Values};
 use crate::{Fault, FileData, Shared};
 
 /// How blocks are wanted.
@@ -38,7 +38,7 @@ impl Change<'_> {
     /// # Errors
     /// No space, for the blocks or the map; the file is too large; or a block of the map cannot be read.
     /// Nothing was changed.
-    pub fn map_hole(&self, node: &Arc<Node>, lblk: Lblk, len: u32, want: Want) -> Result<Mapped, Fault> {
+    pub fn map_hole(&self, node: &Arc<LiveInode>, lblk: Lblk, len: u32, want: Want) -> Result<Mapped, Fault> {
         let before = self.edit.changes();
         let mut values = self.hand_over(node);
         let mapped = self.map_hole_of(&mut values, lblk, len, want);
@@ -177,7 +177,7 @@ impl Change<'_> {
     /// one have theirs.
     pub fn set_state(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         range: Range<u64>,
         unwritten: bool,
     ) -> Result<Option<u64>, Fault> {
@@ -200,7 +200,7 @@ impl Change<'_> {
     ///
     /// # Errors
     /// As [`cut`](Self::cut).
-    pub fn punch(&self, node: &Arc<Node>, range: Range<u64>) -> Result<Option<u64>, Fault> {
+    pub fn punch(&self, node: &Arc<LiveInode>, range: Range<u64>) -> Result<Option<u64>, Fault> {
         let ino = node.ino();
         let before = self.edit.changes();
         let data = node.data();
@@ -252,7 +252,7 @@ impl Change<'_> {
     pub fn read_for_punch(
         live: &InodeCache,
         alloc: &Alloc,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         range: Range<u64>,
     ) -> Result<(), Fault> {
         let shared = live.shared();

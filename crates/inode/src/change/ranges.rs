@@ -12,7 +12,7 @@ use extant_base::{Ino, Malformed, Place};
 use extant_mapping::{EditFault, Editor, FileMap};
 
 use super::{Change, Space, edit_fault};
-use crate::live::Node;
+use crate::live::LiveInode;
 use crate::{Fault, Shared};
 
 impl Change<'_> {
@@ -25,7 +25,7 @@ impl Change<'_> {
     ///
     /// # Panics
     /// When the inode has no extents, `by` is 0, or there are no `by` blocks before `from`.
-    pub fn shift_left(&self, node: &Arc<Node>, from: u64, by: u32) -> Result<Option<u64>, Fault> {
+    pub fn shift_left(&self, node: &Arc<LiveInode>, from: u64, by: u32) -> Result<Option<u64>, Fault> {
         self.shift(node, |map, editor| map.shift_left_step(editor, from, by, u32::MAX))
     }
 
@@ -40,7 +40,12 @@ impl Change<'_> {
     ///
     /// # Panics
     /// When the inode has no extents, or `by` is 0.
-    pub fn shift_right(&self, node: &Arc<Node>, range: Range<u64>, by: u32) -> Result<Option<u64>, Fault> {
+    pub fn shift_right(
+        &self,
+        node: &Arc<LiveInode>,
+        range: Range<u64>,
+        by: u32,
+    ) -> Result<Option<u64>, Fault> {
         self.shift(node, |map, editor| map.shift_right_step(editor, range, by, u32::MAX))
     }
 
@@ -55,7 +60,7 @@ impl Change<'_> {
 
     fn shift(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         step: impl FnOnce(&mut FileMap, &Editor<'_>) -> Result<Option<u64>, EditFault>,
     ) -> Result<Option<u64>, Fault> {
         let ino = node.ino();

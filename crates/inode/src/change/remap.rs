@@ -9,7 +9,7 @@ use extant_mapping::{EditFault, Holds, Mapped};
 
 use super::{Change, Space, edit_fault};
 use crate::Fault;
-use crate::live::Node;
+use crate::live::LiveInode;
 
 impl Change<'_> {
     /// Frees what `old` maps and `new` does not, takes what `new` maps and `old` does not, and counts both in
@@ -17,7 +17,12 @@ impl Change<'_> {
     ///
     /// # Errors
     /// What is freed is not in use, what is taken is; or a bitmap cannot be read.
-    pub fn exchange_blocks(&self, node: &Arc<Node>, old: &[Mapped], new: &[Mapped]) -> Result<(), Fault> {
+    pub fn exchange_blocks(
+        &self,
+        node: &Arc<LiveInode>,
+        old: &[Mapped],
+        new: &[Mapped],
+    ) -> Result<(), Fault> {
         let of = Fault::of(node.ino());
         let mut values = self.live.edit(node, self.edit.transaction());
         let space = Space::new(*self, &values);
@@ -45,7 +50,7 @@ impl Change<'_> {
     /// be read.
     pub fn rebuild_map(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         pieces: &[Mapped],
         has_room: &dyn Fn(u32) -> bool,
     ) -> Result<(), Fault> {

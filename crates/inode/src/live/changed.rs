@@ -25,7 +25,7 @@ use extant_buffer::{Bytes, Edit, Filled, Kind, Owner, ReadFault, Seal};
 use extant_ondisk::inode as layout;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{InodeCache, Node, OrphanState, Values};
+use super::{InodeCache, LiveInode, OrphanState, Values};
 use crate::Quota;
 
 /// Parts of the list of changed inodes.
@@ -41,7 +41,7 @@ pub(super) const TABLE: Seal = Seal { owner: Owner { kind: Kind::InodeTable, ino
 #[derive(Default)]
 pub(super) struct Dirty {
     /// With the turn in which each was listed.
-    nodes: Vec<(Ino, u32, Arc<Node>)>,
+    nodes: Vec<(Ino, u32, Arc<LiveInode>)>,
     /// How many were listed, those too that are in encoded_blocks now.
     turns: u32,
     /// In the order in which they were made.
@@ -53,7 +53,7 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
-    fn list(&mut self, node: &Arc<Node>) {
+    fn list(&mut self, node: &Arc<LiveInode>) {
         self.nodes.push((node.ino, self.turns, Arc::clone(node)));
         self.turns += 1;
     }
@@ -79,7 +79,7 @@ impl Dirty {
         (block, at): (Pblk, usize),
         of_block: usize,
         mut bytes: Bytes,
-        take: impl Fn(&Node, &mut [u8]) -> bool,
+        take: impl Fn(&LiveInode, &mut [u8]) -> bool,
     ) {
         let Some((_, since, _)) = self.nodes.get(at) else { return };
         let since = *since;
@@ -174,12 +174,12 @@ impl std::ops::DerefMut for Editing<'_> {
 
 impl InodeCache {
     /// Nothing else in the table block of this new inode is in use: the commit makes the block anew.
-    pub fn fresh_block(&self, node: &Node) {
+    pub fn fresh_block(&self, node: &LiveInode) {
         self.dirty_part(node).lock().fresh.push(node.table_block);
     }
 
     /// The values of an inode, to be changed by `transaction`, of which the caller has a handle.
-    pub fn edit<'a>(&self, node: &'a Arc<Node>, transaction: u64) -> Editing<'a> {
+    pub fn edit<'a>(&self, node: &'a Arc<LiveInode>, transaction: u64) -> Editing<'a> {
         let mut values = node.values.lock();
         values.changed_in = transaction;
         values.snapshot = None;
@@ -208,7 +208,7 @@ impl InodeCache {
     }
 
     /// Where a changed inode is listed: those of a table block, and of blocks close to it, together.
-    fn dirty_part(&self, node: &Node) -> &Mutex<Dirty> {
+    fn dirty_part(&self, node: &LiveInode) -> &Mutex<Dirty> {
         &self.dirty[(extant_base::salted::spread(node.table_block.0 >> 6) % DIRTY_PARTS as u64) as usize]
     }
 
@@ -345,13 +345,13 @@ impl InodeCache {
 
     /// Keeps an inode as it was when the commit under way began, which has not come to it yet.
     #[cold]
-    fn write_early(&self, node: &Node, values: &Values) {
+    fn write_early(&self, node: &LiveInode, values: &Values) {
         let mut raw = vec![0; self.shared.geometry.inode_size].into_boxed_slice();
         let encoded = self.encode(node, values, &mut raw);
         self.frozen.lock().early.push((node.table_block, encoded, raw));
     }
 
-    fn encode(&self, node: &Node, values: &Values, raw: &mut [u8]) -> Encoded {
+    fn encode(&self, node: &LiveInode, values: &Values, raw: &mut [u8]) -> Encoded {
         let (fields, body) = (&values.fields, values.body());
         fields.encode(raw);
         let size = raw.len();
@@ -375,17 +375,17 @@ mod tests {
     const OF_BLOCK: u32 = 4;
 
     /// Inodes of blocks of four, which are 1-based.
-    fn node(block: u32, index: u32) -> Arc<Node> {
+    fn node(block: u32, index: u32) -> Arc<LiveInode> {
         let ino = Ino(block * OF_BLOCK + index + 1);
         let map = FileMap { ino, i_block: FileMap::EMPTY, extents: true, seed: None };
         let values = Values::new(layout::Inode::default(), Vec::new(), map);
-        Arc::new(Node::new(ino, (Pblk(u64::from(block)), index as usize * 256), values))
+        Arc::new(LiveInode::new(ino, (Pblk(u64::from(block)), index as usize * 256), values))
     }
 
     impl Dirty {
         fn try_whole(&mut self, left: Option<Ino>) -> bool {
             let Some(whole) = self.whole_block(OF_BLOCK as usize) else { return false };
-            let take = |node: &Node, place: &mut [u8]| {
+            let take = |node: &LiveInode, place: &mut [u8]| {
                 place[0] = node.ino.0 as u8;
                 Some(node.ino) != left
             };

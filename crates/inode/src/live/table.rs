@@ -20,7 +20,7 @@ use extant_base::sync::{CachePadded, thread_number};
 use extant_memory::{Budget, Shrinker};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Node, OrphanState};
+use super::{LiveInode, OrphanState};
 use crate::Inode;
 use crate::data::FILE_BYTES;
 
@@ -40,9 +40,9 @@ const UNWRITTEN_MAX: usize = 4;
 const CHARGED: usize = 16;
 /// Memory that an inode takes, roughly: values, body, its place in the table, and the snapshot that nearly
 /// each has.
-const NODE_BYTES: usize = size_of::<Node>() + 64 + size_of::<Inode>() + 112;
+const NODE_BYTES: usize = size_of::<LiveInode>() + 64 + size_of::<Inode>() + 112;
 
-type Row = [Option<Arc<Node>>; ROW as usize];
+type Row = [Option<Arc<LiveInode>>; ROW as usize];
 
 /// The inodes of a shard.
 struct Rows {
@@ -59,7 +59,7 @@ pub(super) struct Table {
     budget: Arc<Budget>,
     shards: Vec<CachePadded<Mutex<Rows>>>,
     /// What each thread came for last with [`get_hot`](Self::get_hot): that does not go while it is here.
-    recent: [CachePadded<Mutex<Option<Arc<Node>>>>; RECENT],
+    recent: [CachePadded<Mutex<Option<Arc<LiveInode>>>>; RECENT],
     bytes: CachePadded<AtomicUsize>,
     turn: AtomicUsize,
     /// The last transaction whose inodes are all in their table blocks.
@@ -94,7 +94,7 @@ impl Table {
     }
 
     /// The inode, if it is here; else what [`keep`](Self::keep) wants to know.
-    pub(super) fn get(&self, ino: Ino) -> Result<Arc<Node>, u64> {
+    pub(super) fn get(&self, ino: Ino) -> Result<Arc<LiveInode>, u64> {
         let shard = self.shard(ino);
         let row = shard.rows.get(&(ino.0 / ROW));
         row.and_then(|row| row[(ino.0 % ROW) as usize].clone()).ok_or(shard.evictions)
@@ -102,12 +102,12 @@ impl Table {
 
     /// As [`get`](Self::get), with a per-thread hot entry. An inode without links is not returned: its number
     /// may be another inode's by now.
-    pub(super) fn get_hot(&self, ino: Ino) -> Result<Arc<Node>, u64> {
+    pub(super) fn get_hot(&self, ino: Ino) -> Result<Arc<LiveInode>, u64> {
         let recent = &self.recent[thread_number() % RECENT];
         let known = recent.lock().as_ref().filter(|node| node.ino == ino).map(Arc::clone);
         // Tried only: the caller may hold it, or one that comes after it.
         let has_links =
-            |node: &Arc<Node>| node.values.try_lock().is_some_and(|values| values.fields.links > 0);
+            |node: &Arc<LiveInode>| node.values.try_lock().is_some_and(|values| values.fields.links > 0);
         if let Some(node) = known.filter(has_links) {
             return Ok(node);
         }
@@ -119,7 +119,7 @@ impl Table {
 
     /// Inserts a loaded inode, unless another thread was first; returns the one in the table. `None`: inodes
     /// were evicted since, maybe this one, after others changed and wrote it. Load it again.
-    pub(super) fn keep(&self, loaded: Arc<Node>, since: u64) -> Option<Arc<Node>> {
+    pub(super) fn keep(&self, loaded: Arc<LiveInode>, since: u64) -> Option<Arc<LiveInode>> {
         let charge = {
             let mut shard = self.shard(loaded.ino);
             let evictions = shard.evictions;
@@ -138,7 +138,7 @@ impl Table {
     }
 
     /// Keeps a new inode, in the place of what had its number.
-    pub(super) fn put(&self, node: Arc<Node>) {
+    pub(super) fn put(&self, node: Arc<LiveInode>) {
         let ino = node.ino;
         let mut shard = self.shard(ino);
         let old = shard.place(ino).replace(node);
@@ -188,7 +188,7 @@ impl Rows {
         if self.uncharged < CHARGED { 0 } else { std::mem::take(&mut self.uncharged) }
     }
 
-    fn place(&mut self, ino: Ino) -> &mut Option<Arc<Node>> {
+    fn place(&mut self, ino: Ino) -> &mut Option<Arc<LiveInode>> {
         let number = ino.0 / ROW;
         let row = self.rows.entry(number).or_insert_with(|| {
             self.order.push_back(number);
@@ -232,7 +232,7 @@ impl Evicted {
     /// Evicts the file data of the inode in this slot unless it is in use, and the inode too if it is idle.
     fn add(
         &mut self,
-        place: &mut Option<Arc<Node>>,
+        place: &mut Option<Arc<LiveInode>>,
         written: u64,
         (uncharged, evictions): (&mut usize, &mut u64),
     ) {
@@ -268,7 +268,7 @@ enum Use {
 }
 
 impl Use {
-    fn of(node: &Arc<Node>, written: u64) -> Self {
+    fn of(node: &Arc<LiveInode>, written: u64) -> Self {
         let is_held = Arc::strong_count(node) > 1
             || node.opens.load(Ordering::Relaxed) > 0
             || node.orphan() != OrphanState::None;

@@ -7,7 +7,7 @@
 //!              '-- at the line of a commit, if anything changed: into the block, which gets its checksum there
 //! ```
 //!
-//! Owns: the owner of each slot. Does **not** own: whether an inode is tracked ([`Node`](crate::Node) has its
+//! Owns: the owner of each slot. Does **not** own: whether an inode is tracked ([`LiveInode`](crate::LiveInode) has its
 //! slot), the blocks.
 //!
 //! Invariants

@@ -19,7 +19,7 @@ use extant_base::Pblk;
 use extant_buffer::{Edit, Kind, Owner, ReadFault, Seal};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::live::{InodeCache, Node, OrphanState};
+use crate::live::{InodeCache, LiveInode, OrphanState};
 
 /// `s_last_orphan` within the superblock.
 const LAST_ORPHAN_AT: usize = 0xE8;
@@ -56,7 +56,7 @@ struct List {
 }
 
 struct Links {
-    node: Arc<Node>,
+    node: Arc<LiveInode>,
     before: u32,
     after: u32,
 }
@@ -93,7 +93,7 @@ impl OrphanList {
     }
 
     /// See [`Orphans::adopt_listed`](super::Orphans::adopt_listed).
-    pub(super) fn adopt(&self, chain: &[Arc<Node>]) {
+    pub(super) fn adopt(&self, chain: &[Arc<LiveInode>]) {
         let mut list = self.list.lock();
         let ino_at = |at: Option<usize>| at.and_then(|at| chain.get(at)).map_or(0, |node| node.ino().0);
         list.head = ino_at(Some(0));
@@ -138,7 +138,7 @@ impl Held<'_> {
     pub(super) fn join(
         &mut self,
         live: &InodeCache,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         edit: &dyn Edit,
     ) -> Result<(), ReadFault> {
         let (ino, head) = (node.ino().0, self.guard.head);
@@ -157,7 +157,7 @@ impl Held<'_> {
     pub(super) fn leave(
         &mut self,
         live: &InodeCache,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         edit: &dyn Edit,
     ) -> Result<(), ReadFault> {
         let Some(links) = self.guard.members.remove(&node.ino().0) else { return Ok(()) };
@@ -187,7 +187,7 @@ impl Held<'_> {
 }
 
 /// The own link of a removed inode: no other leads to it any more.
-pub(super) fn end(live: &InodeCache, node: &Arc<Node>, edit: &dyn Edit) {
+pub(super) fn end(live: &InodeCache, node: &Arc<LiveInode>, edit: &dyn Edit) {
     live.edit(node, edit.transaction()).fields.dtime = 0;
     node.set_orphan(OrphanState::None);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use extant_base::Ino;
-use extant_inode::{Change, Node};
+use extant_inode::{Change, LiveInode};
 use extant_ondisk::Features;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
@@ -123,7 +123,7 @@ impl Volume {
 }
 
 /// Has the inode room for another project?
-fn has_room_for(node: &Node, set: &SetAttr) -> bool {
+fn has_room_for(node: &LiveInode, set: &SetAttr) -> bool {
     let values = node.values();
     let is_other = set.project.is_some_and(|project| project != values.fields.projid);
     !is_other || usize::from(values.fields.extra_isize) >= extant_ondisk::inode::EXTRA_SIZE
@@ -131,14 +131,14 @@ fn has_room_for(node: &Node, set: &SetAttr) -> bool {
 
 impl Writer {
     /// Whose the inode will be.
-    fn owners_after(&self, node: &Node, set: &SetAttr) -> extant_inode::Owners {
+    fn owners_after(&self, node: &LiveInode, set: &SetAttr) -> extant_inode::Owners {
         let values = node.values();
         let (fields, sb) = (&values.fields, &self.shared().sb);
         let [uid, gid] = [set.uid.unwrap_or(fields.uid), set.gid.unwrap_or(fields.gid)];
         [sb.storable_id(uid), sb.storable_id(gid), set.project.unwrap_or(fields.projid)]
     }
 
-    fn check_settable(&self, node: &Node, set: &SetAttr) -> Result<(), Fault> {
+    fn check_settable(&self, node: &LiveInode, set: &SetAttr) -> Result<(), Fault> {
         let values = node.values();
         if set.mode.is_some() && values.kind() == FileType::Symlink {
             return Err(Refusal::NotSupported.into());
@@ -182,7 +182,7 @@ impl Writer {
         Ok(())
     }
 
-    fn set_fields(&self, change: &Change<'_>, node: &Arc<Node>, set: &SetAttr) {
+    fn set_fields(&self, change: &Change<'_>, node: &Arc<LiveInode>, set: &SetAttr) {
         let extra = self.shared().geometry.inode_size > extant_ondisk::inode::BASE_SIZE;
         let sb = &self.shared().sb;
         let now = self.now();

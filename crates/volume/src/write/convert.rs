@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use extant_base::Lblk;
 use extant_extent_status::{Allocation, Entry, Status};
-use extant_inode::{Change, FileData, Node};
+use extant_inode::{Change, FileData, LiveInode};
 use extant_mapping::{Holds, Mapped};
 use extant_page_cache::Run;
 
@@ -30,7 +30,7 @@ impl Flusher {
     /// the size.
     pub(super) fn conclude_run(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         run: &Run,
         unwritten: Option<Entry>,
@@ -72,7 +72,7 @@ impl Flusher {
     /// extent that has all of the blocks; `None` to convert whole extents, with zeros around the blocks.
     fn convert_some(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         run: &Run,
         blocks: Range<u64>,
@@ -118,7 +118,7 @@ impl Flusher {
     /// Takes over what the map says of blocks that were converted.
     fn learn_written(
         &self,
-        node: &Node,
+        node: &LiveInode,
         data: &FileData,
         change: &Change<'_>,
         blocks: Range<u64>,
@@ -135,7 +135,7 @@ impl Flusher {
     }
 
     /// What is mapped in a range of blocks: whole extents.
-    fn pieces(&self, node: &Node, blocks: &Range<u64>) -> Result<Vec<Mapped>, Fault> {
+    fn pieces(&self, node: &LiveInode, blocks: &Range<u64>) -> Result<Vec<Mapped>, Fault> {
         let (shared, map) = (self.shared(), node.values().map());
         let first = map.around(&shared.buffers, Lblk(blocks.start as u32))?.here.lblk;
         let mut pieces = Vec::new();
@@ -149,7 +149,12 @@ impl Flusher {
     /// Has zeros written to what is unwritten in the extents that lie in a range of blocks, but not where
     /// bytes were written: which blocks can be converted then without the map growing. The caller has the map
     /// locked, and converts them in the same handle.
-    fn zero_around(&self, node: &Node, data: &FileData, blocks: &Range<u64>) -> Result<Range<u64>, Fault> {
+    fn zero_around(
+        &self,
+        node: &LiveInode,
+        data: &FileData,
+        blocks: &Range<u64>,
+    ) -> Result<Range<u64>, Fault> {
         let log = self.shared().geometry.block_size.log2();
         let pieces = self.pieces(node, blocks)?;
         let unwritten = || {

@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use extant_base::Ino;
-use extant_inode::Node;
+use extant_inode::LiveInode;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
@@ -33,8 +33,8 @@ const PIECE: u64 = 1 << 20;
 
 /// From a place in one file to a place in another.
 struct Copy<'a> {
-    source: &'a Arc<Node>,
-    target: &'a Arc<Node>,
+    source: &'a Arc<LiveInode>,
+    target: &'a Arc<LiveInode>,
     from: u64,
     to: u64,
     left: u64,
@@ -162,14 +162,14 @@ impl Writer {
     }
 
     /// Can a range of the file be left out?
-    fn keeps_holes(&self, node: &Node) -> bool {
+    fn keeps_holes(&self, node: &LiveInode) -> bool {
         let values = node.values();
         // What may only be appended to has no place behind its end.
         !values.has_flag(flags::INLINE_DATA | flags::APPEND) && !values.is_journaled(self.shared())
     }
 
     /// Bytes from `pos` on, `len` at most, that are a hole or reserved. The caller holds the operation lock.
-    fn empty_run(&self, node: &Arc<Node>, pos: u64, len: u64) -> Result<u64, Fault> {
+    fn empty_run(&self, node: &Arc<LiveInode>, pos: u64, len: u64) -> Result<u64, Fault> {
         // It comes into memory, as with a write.
         let data = self.inodes().data(node);
         match self.seek_locked(node, &data, pos..pos + len, Seek::Data) {
@@ -181,13 +181,13 @@ impl Writer {
 
     /// Bytes from the start of a range on, which is before the file's end, until a hole. The caller holds the
     /// operation lock.
-    fn data_run(&self, node: &Arc<Node>, range: Range<u64>) -> Result<u64, Fault> {
+    fn data_run(&self, node: &Arc<LiveInode>, range: Range<u64>) -> Result<u64, Fault> {
         let from = range.start;
         Ok(self.seek_locked(node, &self.inodes().data(node), range, Seek::Hole)? - from)
     }
 }
 
-fn check_regular(node: &Node) -> Result<(), Fault> {
+fn check_regular(node: &LiveInode) -> Result<(), Fault> {
     match node.values().kind() {
         FileType::Regular => Ok(()),
         FileType::Directory => Err(Refusal::IsDirectory.into()),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use extant_alloc::Room;
 use extant_base::{Ino, Lblk};
 use extant_extent_status::{END, Status};
-use extant_inode::{DataPath, FileData, Node};
+use extant_inode::{DataPath, FileData, LiveInode};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
@@ -145,7 +145,7 @@ impl Writer {
     pub(super) fn write_locked(
         &self,
         permit: Permit,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         pos: u64,
         bytes: &[u8],
     ) -> Result<usize, Fault> {
@@ -186,7 +186,7 @@ impl Writer {
     pub(super) fn check_writable(
         &self,
         permit: Permit,
-        node: &Node,
+        node: &LiveInode,
         pos: u64,
         len: usize,
     ) -> Result<usize, Fault> {
@@ -217,7 +217,7 @@ impl Writer {
     }
 
     /// Times, and the permissions that a write takes away.
-    pub(super) fn note_write(&self, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn note_write(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let now = self.now();
         let times = |fields: &extant_ondisk::inode::Inode| {
             if self.keeps_times { (fields.mtime, fields.ctime) } else { (now, now) }
@@ -242,7 +242,7 @@ impl Writer {
     /// Writes into memory; block by block where the volume is to be written so.
     fn write_cached(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         pos: u64,
         bytes: &[u8],
@@ -264,7 +264,13 @@ impl Writer {
         Ok(done)
     }
 
-    fn write_range(&self, node: &Arc<Node>, data: &FileData, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+    fn write_range(
+        &self,
+        node: &Arc<LiveInode>,
+        data: &FileData,
+        pos: u64,
+        bytes: &[u8],
+    ) -> Result<usize, Fault> {
         let bs = self.shared().geometry.block_size;
         let old = data.size();
         let now_ms = self.flusher.now_ms();
@@ -315,7 +321,7 @@ impl Writer {
     }
 
     /// Promises blocks; where there is no space, but will be after a commit, that is waited for.
-    fn promise(&self, node: &Node, data: &FileData, lblk: u32, len: u32) -> Result<(u32, bool), Fault> {
+    fn promise(&self, node: &LiveInode, data: &FileData, lblk: u32, len: u32) -> Result<(u32, bool), Fault> {
         let alloc = &self.keeper.alloc;
         let mut want = len;
         loop {
@@ -333,7 +339,7 @@ impl Writer {
     /// A write ended early, where `end.1` is: promises and size behind that are those from before.
     fn take_back(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         (old, end): (u64, u64),
         promised: &[(u32, u32)],
@@ -366,7 +372,7 @@ impl Writer {
     }
 
     /// Zeros from the end of the file to `pos`, as far as they lie in the block that the file ends in.
-    pub(super) fn zero_to(&self, node: &Arc<Node>, data: &FileData, pos: u64) -> Result<(), Fault> {
+    pub(super) fn zero_to(&self, node: &Arc<LiveInode>, data: &FileData, pos: u64) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
         let old = data.size();
         let end = pos.min(old.next_multiple_of(bs.bytes()));
@@ -380,7 +386,7 @@ impl Writer {
     }
 
     /// Writes through the journal, as files do that ask for it.
-    fn write_journaled(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+    fn write_journaled(&self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let bs = self.shared().geometry.block_size;
         let mut done = 0;
         while done < bytes.len() {
@@ -405,7 +411,7 @@ impl Writer {
     fn write_logged(
         &self,
         change: &extant_inode::Change<'_>,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         (lblk, within): (Lblk, usize),
         part: &[u8],
     ) -> Result<(), Fault> {
@@ -468,7 +474,7 @@ impl Writer {
     /// As [`seek`](Self::seek), in a range: a file ends with it. The caller holds the operation lock.
     pub(super) fn seek_locked(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         range: std::ops::Range<u64>,
         what: Seek,
@@ -498,7 +504,12 @@ impl Writer {
     }
 
     /// Reads. The caller holds the operation lock.
-    pub(super) fn read_locked(&self, node: &Arc<Node>, pos: u64, buf: &mut [u8]) -> Result<usize, Fault> {
+    pub(super) fn read_locked(
+        &self,
+        node: &Arc<LiveInode>,
+        pos: u64,
+        buf: &mut [u8],
+    ) -> Result<usize, Fault> {
         let data = {
             let values = node.values();
             match values.kind() {

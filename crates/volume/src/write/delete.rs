@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use extant_base::Ino;
-use extant_inode::{Change, Node, Slot, Values};
+use extant_inode::{Change, LiveInode, Slot, Values};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::time::Timestamp;
 
@@ -31,7 +31,7 @@ const JOURNALED_SHORT: u64 = 256;
 
 impl Writer {
     /// Can it be deleted within the credits of an operation on names?
-    pub(super) fn is_short(&self, node: &Node) -> bool {
+    pub(super) fn is_short(&self, node: &LiveInode) -> bool {
         // A thread with a handle does not wait for runs in flight.
         if node.data().is_some_and(|data| !data.pages.is_clean()) {
             return false;
@@ -51,7 +51,7 @@ impl Writer {
 
     /// Deletes an inode without links: what it has in blocks by as many transactions as it takes, then the
     /// inode. The caller holds its operation lock; it is an orphan.
-    pub(super) fn delete(&self, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn delete(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         self.drop_data(node);
         self.release_values(node)?;
         self.cut_from(node, 0)?;
@@ -64,7 +64,7 @@ impl Writer {
     ///
     /// # Errors
     /// The journal was aborted: the name may be there again.
-    pub(super) fn delete_unnamed(&self, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn delete_unnamed(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let Err(fault) = self.delete(node) else { return Ok(()) };
         if self.journal.aborted().is_some() {
             return Err(fault);
@@ -74,7 +74,7 @@ impl Writer {
     }
 
     /// Deletes an inode within one transaction: it has few blocks left.
-    pub(super) fn delete_now(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn delete_now(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         // Read before the attribute block goes: i_blocks decides how a link's target is stored.
         let has_map = {
             let values = node.values();
@@ -106,7 +106,7 @@ impl Writer {
     }
 
     /// Frees all blocks from logical block `from` on.
-    pub(super) fn cut_from(&self, node: &Arc<Node>, from: u64) -> Result<(), Fault> {
+    pub(super) fn cut_from(&self, node: &Arc<LiveInode>, from: u64) -> Result<(), Fault> {
         if !node.values().has_map(self.shared()) {
             return Ok(());
         }

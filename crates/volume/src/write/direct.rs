@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use extant_base::{Ino, Lblk};
 use extant_extent_status::{END, Status};
-use extant_inode::{FileData, Node};
+use extant_inode::{FileData, LiveInode};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 
@@ -138,7 +138,7 @@ impl Writer {
     }
 
     /// Writes to blocks that are written, as far as they go, in front of the end of the file: how many bytes.
-    fn write_in_place(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
+    fn write_in_place(&self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let _operation = self.lock_node(node)?;
         let len = self.check_writable(Permit::Flags, node, pos, bytes.len())? as u64;
         let bs = self.shared().geometry.block_size;
@@ -171,7 +171,7 @@ impl Writer {
     /// holds the operation lock.
     fn drop_clean(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         range: std::ops::Range<u64>,
     ) -> Result<(), Fault> {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use extant_base::{Ino, Lblk};
 use extant_extent_status::{Entry, Status};
-use extant_inode::{Change, Node, Want};
+use extant_inode::{Change, LiveInode, Want};
 use extant_mapping::Holds;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
@@ -108,7 +108,7 @@ impl Writer {
         self.note_write(&node)
     }
 
-    fn check_allocatable(&self, node: &Node, mode: Allocate, range: Range<u64>) -> Result<(), Fault> {
+    fn check_allocatable(&self, node: &LiveInode, mode: Allocate, range: Range<u64>) -> Result<(), Fault> {
         let values = node.values();
         match values.kind() {
             FileType::Regular => {}
@@ -352,7 +352,7 @@ impl Writer {
     }
 }
 
-fn put_size(change: &Change<'_>, node: &Arc<Node>, size: u64) {
+fn put_size(change: &Change<'_>, node: &Arc<LiveInode>, size: u64) {
     change.live.edit(node, extant_buffer::Edit::transaction(change.edit)).fields.size = size;
 }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use extant_base::{Ino, Lblk};
 use extant_buffer::Edit;
-use extant_inode::{Change, Node, Override, Overrides, Values};
+use extant_inode::{Change, LiveInode, Override, Overrides, Values};
 use extant_journal::Handle;
 use extant_mapping::{FileMap, Mapped};
 use extant_ondisk::Features;
@@ -301,7 +301,7 @@ impl Work<'_> {
         changed: &Override,
         mut fields: layout::Inode,
         is_new_dir: bool,
-    ) -> Result<Arc<Node>, WriteBackFault> {
+    ) -> Result<Arc<LiveInode>, WriteBackFault> {
         let live = self.writer.inodes();
         let transaction = self.handle.transaction();
         let shared = self.writer.shared();

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use extant_base::Ino;
 use extant_flush::{Mark, Mode, Stream};
-use extant_inode::Node;
+use extant_inode::LiveInode;
 use extant_page_cache::WriteError;
 
 use super::Writer;
@@ -162,7 +162,7 @@ impl Writer {
     }
 
     /// The last transaction that changed what is to be durable.
-    fn transaction_of(&self, node: &Arc<Node>, mapped_in: Option<u64>) -> u64 {
+    fn transaction_of(&self, node: &Arc<LiveInode>, mapped_in: Option<u64>) -> u64 {
         match mapped_in.unwrap_or_else(|| node.values().changed_in) {
             // Not since it was loaded: maybe by a transaction that is being committed now.
             0 => self.journal.running() - 1,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use extant_base::Ino;
 use extant_extent_status::{END, Entry, Status};
-use extant_inode::{FileData, Node};
+use extant_inode::{FileData, LiveInode};
 use extant_mapping::{Holds, Mapped};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
@@ -77,7 +77,7 @@ impl Writer {
         self.learn_all(&node, &data)
     }
 
-    fn learn_all(&self, node: &Node, data: &FileData) -> Result<u64, Fault> {
+    fn learn_all(&self, node: &LiveInode, data: &FileData) -> Result<u64, Fault> {
         // The map does not change meanwhile.
         let _mapping = data.mapping.read();
         let map = node.values().map();

@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 use extant_base::Lblk;
 use extant_extent_status::END;
-use extant_inode::Node;
+use extant_inode::LiveInode;
 
 use super::Writer;
 
 impl Writer {
     /// Drops from memory what could not be written back of a file, and with it a size that only those bytes
     /// gave it. The caller holds the operation lock alone.
-    pub(super) fn drop_lost(&self, node: &Arc<Node>) {
+    pub(super) fn drop_lost(&self, node: &Arc<LiveInode>) {
         let Some(data) = node.data().filter(|data| data.has_lost()) else { return };
         if self.journal.aborted().is_some() {
             return;
@@ -48,7 +48,7 @@ impl Writer {
     }
 
     /// As [`drop_lost`](Self::drop_lost), for callers that hold no lock.
-    pub(super) fn lock_and_drop_lost(&self, node: &Arc<Node>) {
+    pub(super) fn lock_and_drop_lost(&self, node: &Arc<LiveInode>) {
         if node.data().is_some_and(|data| data.has_lost()) {
             let _operation = node.operation.write();
             self.drop_lost(node);

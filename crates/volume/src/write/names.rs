@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use extant_base::Ino;
 use extant_dir::edit::Spot;
-use extant_inode::{Change, Node, OrphanMode, OrphanState};
+use extant_inode::{Change, LiveInode, OrphanMode, OrphanState};
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::flags;
 use parking_lot::RwLockWriteGuard;
@@ -203,7 +203,7 @@ enum Unlinked {
     /// All is done.
     Done,
     /// The name was the last one, and this inode is an orphan now: to be deleted by steps.
-    Orphaned(Arc<Node>),
+    Orphaned(Arc<LiveInode>),
     /// The inode is not in memory, or its operation lock is held: nothing was changed.
     WaitFor(Ino),
 }
@@ -214,10 +214,10 @@ impl Writer {
     fn unlink_at_once(
         &self,
         change: &Change<'_>,
-        parent: &Arc<Node>,
+        parent: &Arc<LiveInode>,
         of_dir: u32,
         name: &[u8],
-        locked: Option<&Arc<Node>>,
+        locked: Option<&Arc<LiveInode>>,
     ) -> Result<Unlinked, Fault> {
         let at_hand = OnceCell::new();
         let mut operation = None;
@@ -255,10 +255,10 @@ impl Writer {
     /// The inode that a name of this directory leads to, if it is in memory.
     fn child_at_hand<'n>(
         &self,
-        dir: &Node,
+        dir: &LiveInode,
         ino: Ino,
-        place: &'n OnceCell<Arc<Node>>,
-    ) -> Result<Option<&'n Arc<Node>>, Fault> {
+        place: &'n OnceCell<Arc<LiveInode>>,
+    ) -> Result<Option<&'n Arc<LiveInode>>, Fault> {
         check_child(dir, ino)?;
         if self.shared().is_special(ino) {
             return Ok(None);
@@ -284,7 +284,7 @@ impl Writer {
 
     /// What a name of a directory leads to; not to the directory itself, whose lock the caller holds. He asks
     /// [`check_linked`](Self::check_linked).
-    fn child(&self, dir: &Arc<Node>, of_dir: u32, name: &[u8]) -> Result<(Arc<Node>, Spot), Fault> {
+    fn child(&self, dir: &Arc<LiveInode>, of_dir: u32, name: &[u8]) -> Result<(Arc<LiveInode>, Spot), Fault> {
         let spot = self.find_spot(dir, of_dir, name)?.ok_or(Refusal::NotFound)?;
         check_child(dir, spot.ino)?;
         Ok((self.linked_maybe_freed(spot.ino)?, spot))
@@ -292,7 +292,7 @@ impl Writer {
 
     /// Locks an inode to change it, if it is still there. What could not be written back of it leaves memory
     /// first.
-    pub(super) fn lock_node<'a>(&self, node: &'a Arc<Node>) -> Result<RwLockWriteGuard<'a, ()>, Fault> {
+    pub(super) fn lock_node<'a>(&self, node: &'a Arc<LiveInode>) -> Result<RwLockWriteGuard<'a, ()>, Fault> {
         let operation = node.operation.write();
         let is_gone = node.values().fields.links == 0 && node.opens.load(Ordering::Acquire) == 0;
         if is_gone {
@@ -303,12 +303,12 @@ impl Writer {
     }
 
     /// The inode that a name leads to. The caller holds the directory's operation lock.
-    pub(super) fn find(&self, dir: &Arc<Node>, name: &[u8]) -> Result<Option<Ino>, Fault> {
+    pub(super) fn find(&self, dir: &Arc<LiveInode>, name: &[u8]) -> Result<Option<Ino>, Fault> {
         let of_dir = dir.values().fields.flags;
         Ok(self.find_spot(dir, of_dir, name)?.map(|spot| spot.ino))
     }
 
-    fn find_spot(&self, dir: &Arc<Node>, of_dir: u32, name: &[u8]) -> Result<Option<Spot>, Fault> {
+    fn find_spot(&self, dir: &Arc<LiveInode>, of_dir: u32, name: &[u8]) -> Result<Option<Spot>, Fault> {
         if name.len() > extant_ondisk::dirent::NAME_LEN_MAX {
             return Err(Refusal::NameTooLong.into());
         }
@@ -321,7 +321,7 @@ impl Writer {
         Ok(Change::look(self.inodes(), &self.keeper.alloc, dir, &self.dir_format, |dir| dir.find(name))?)
     }
 
-    pub(super) fn check_empty(&self, dir: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn check_empty(&self, dir: &Arc<LiveInode>) -> Result<(), Fault> {
         if dir.values().has_flag(flags::INLINE_DATA) {
             let inode = self.inodes().snapshot(dir)?;
             let mut names = 0;
@@ -346,7 +346,7 @@ impl Writer {
     }
 
     /// Is it a directory that is still there? Its flags.
-    pub(crate) fn check_dir(&self, dir: &Node) -> Result<u32, Fault> {
+    pub(crate) fn check_dir(&self, dir: &LiveInode) -> Result<u32, Fault> {
         let values = dir.values();
         match values.kind() {
             FileType::Directory if values.fields.links == 0 => Err(Refusal::NotFound.into()),
@@ -357,7 +357,7 @@ impl Writer {
 
     /// As [`check_dir`](Self::check_dir), of one that the caller [did not ask](Self::inode_maybe_freed) if it is
     /// there.
-    fn check_dir_of(&self, dir: &Node) -> Result<u32, Fault> {
+    fn check_dir_of(&self, dir: &LiveInode) -> Result<u32, Fault> {
         let values = dir.values();
         Self::check_live(dir, &values)?;
         match values.kind() {
@@ -368,13 +368,13 @@ impl Writer {
     }
 
     /// May a name of an inode with these flags be taken from the directory?
-    pub(super) fn check_removable(&self, dir: &Node, of_inode: u32) -> Result<(), Fault> {
+    pub(super) fn check_removable(&self, dir: &LiveInode, of_inode: u32) -> Result<(), Fault> {
         check_flags(dir.values().fields.flags, of_inode)
     }
 
     /// One link less. `true` when nothing leads to the inode any more and it was not put among the orphans:
     /// delete it in this transaction, or do that.
-    pub(super) fn drop_link(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<bool, Fault> {
+    pub(super) fn drop_link(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<bool, Fault> {
         let now = self.now();
         let mut values = change.live.edit(node, change.edit.transaction());
         values.fields.ctime = now;
@@ -395,7 +395,7 @@ impl Writer {
     }
 
     /// A directory's last name is gone.
-    pub(super) fn drop_dir(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<bool, Fault> {
+    pub(super) fn drop_dir(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<bool, Fault> {
         {
             let mut values = change.live.edit(node, change.edit.transaction());
             values.fields.ctime = self.now();
@@ -406,7 +406,7 @@ impl Writer {
     }
 
     /// Deletes in the same transaction what fits it, else makes it an orphan. `true`: to be deleted by steps.
-    fn orphan_or_delete(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<bool, Fault> {
+    fn orphan_or_delete(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<bool, Fault> {
         if self.may_go_now(node) && self.is_short(node) {
             self.delete_now(change, node)?;
             return Ok(false);
@@ -416,14 +416,14 @@ impl Writer {
     }
 
     /// May it be deleted without ever being an orphan, if one transaction does all of it?
-    fn may_go_now(&self, node: &Node) -> bool {
+    fn may_go_now(&self, node: &LiveInode) -> bool {
         self.skip_short_orphans && node.opens.load(Ordering::Acquire) == 0
     }
 
     pub(super) fn delete_if(
         &self,
         is_gone: bool,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         _operation: RwLockWriteGuard<'_, ()>,
     ) -> Result<(), Fault> {
         if is_gone { self.delete_unnamed(node) } else { Ok(()) }
@@ -431,7 +431,7 @@ impl Writer {
 }
 
 /// Can this be what a name of the directory leads to?
-fn check_child(dir: &Node, ino: Ino) -> Result<(), Fault> {
+fn check_child(dir: &LiveInode, ino: Ino) -> Result<(), Fault> {
     if ino == dir.ino() {
         let fact = extant_base::Malformed::new("directory entry", "leads to another inode", ino.0);
         return Err(Fault::corrupt(ino, fact));
@@ -440,7 +440,7 @@ fn check_child(dir: &Node, ino: Ino) -> Result<(), Fault> {
 }
 
 /// May this inode, whose operation is locked, lose a name in a directory with these flags?
-fn check_unlink(of_dir: u32, node: &Node) -> Result<(), Fault> {
+fn check_unlink(of_dir: u32, node: &LiveInode) -> Result<(), Fault> {
     let values = node.values();
     Writer::check_linked(node, &values)?;
     if values.kind() == FileType::Directory {

@@ -5,7 +5,7 @@ use extant_base::{Ino, Lblk, Pblk};
 use extant_buffer::{Kind, Owner, Seal};
 use extant_dir::edit::Target;
 use extant_dir::edit::inline::InlineEditor;
-use extant_inode::{Change, Node, Values};
+use extant_inode::{Change, LiveInode, Values};
 use extant_mapping::FileMap;
 use extant_ondisk::Features;
 use extant_ondisk::filetype::FileType;
@@ -82,7 +82,7 @@ impl Volume {
         Ok(self.noted(self.create_node(dir, name, new))?.ino())
     }
 
-    fn create_node(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Arc<Node>, Fault> {
+    fn create_node(&self, dir: Ino, name: &[u8], new: &New<'_>) -> Result<Arc<LiveInode>, Fault> {
         let writer = self.writer()?;
         writer.check_new(new)?;
         check_name(name)?;
@@ -151,7 +151,7 @@ impl Writer {
     }
 
     /// Can something of this kind be made in the directory? Its flags.
-    pub(super) fn check_parent(&self, parent: &Node, kind: FileType) -> Result<u32, Fault> {
+    pub(super) fn check_parent(&self, parent: &LiveInode, kind: FileType) -> Result<u32, Fault> {
         let values = parent.values();
         Self::check_live(parent, &values)?;
         if values.kind() != FileType::Directory {
@@ -177,11 +177,11 @@ impl Writer {
     pub(super) fn make(
         &self,
         change: &Change<'_>,
-        parent: &Arc<Node>,
+        parent: &Arc<LiveInode>,
         new: &New<'_>,
         name: &[u8],
-        go_on: impl FnOnce(&Arc<Node>) -> Result<(), Fault>,
-    ) -> Result<Arc<Node>, Fault> {
+        go_on: impl FnOnce(&Arc<LiveInode>) -> Result<(), Fault>,
+    ) -> Result<Arc<LiveInode>, Fault> {
         let shared = self.shared();
         let [uid, gid, projid] = self.owners_of_new(parent, new);
         let (from_dir, dir_mode, is_top) = {
@@ -278,8 +278,8 @@ impl Writer {
     fn fill(
         &self,
         change: &Change<'_>,
-        parent: &Arc<Node>,
-        node: &Arc<Node>,
+        parent: &Arc<LiveInode>,
+        node: &Arc<LiveInode>,
         new: &New<'_>,
         has_blocks: bool,
     ) -> Result<(), Fault> {
@@ -305,7 +305,7 @@ impl Writer {
 
     /// Gets a directory ready for changes of its names: one that is kept inside its inode moves into a block.
     /// Comes before anything else of an operation, since there may be no block.
-    pub(super) fn ready_names(&self, change: &Change<'_>, dir: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn ready_names(&self, change: &Change<'_>, dir: &Arc<LiveInode>) -> Result<(), Fault> {
         let of_dir = dir.values().fields.flags;
         if of_dir & (flags::ENCRYPT | flags::CASEFOLD) != 0 {
             return Err(Refusal::NotSupported.into());
@@ -318,7 +318,7 @@ impl Writer {
     pub(super) fn ready_names_of(
         &self,
         change: &Change<'_>,
-        dir: &Arc<Node>,
+        dir: &Arc<LiveInode>,
         of_dir: u32,
     ) -> Result<(), Fault> {
         // An operation that runs again may have moved it out already: the flags of this moment count.
@@ -329,7 +329,7 @@ impl Writer {
     pub(super) fn with_names<R>(
         &self,
         change: &Change<'_>,
-        dir: &Arc<Node>,
+        dir: &Arc<LiveInode>,
         with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
     ) -> Result<R, Fault> {
         self.ready_names(change, dir)?;
@@ -341,7 +341,7 @@ impl Writer {
     pub(super) fn change_names<R>(
         &self,
         change: &Change<'_>,
-        dir: &Arc<Node>,
+        dir: &Arc<LiveInode>,
         links: i32,
         with: impl FnOnce(&mut extant_dir::edit::Editor<'_>) -> Result<R, extant_dir::edit::EditFault>,
     ) -> Result<R, Fault> {
@@ -349,7 +349,7 @@ impl Writer {
     }
 
     /// Moves the names of a directory out of its inode: into a block, all at once.
-    fn move_out(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+    fn move_out(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let shared = self.shared();
         let begun = change.edit.changes();
         // What can be wrong with the names, or with the attributes that one goes from, is found before the
@@ -391,7 +391,7 @@ impl Writer {
     pub(super) fn or_unmake<R>(
         &self,
         change: &Change<'_>,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         before: u64,
         go_on: impl FnOnce() -> Result<R, Fault>,
     ) -> Result<R, Fault> {
@@ -409,7 +409,7 @@ impl Writer {
     }
 
     /// A directory's names changed: its times, and by `links` its links.
-    pub(super) fn touch_dir(&self, change: &Change<'_>, dir: &Arc<Node>, links: i32) {
+    pub(super) fn touch_dir(&self, change: &Change<'_>, dir: &Arc<LiveInode>, links: i32) {
         self.touch_names(&mut change.live.edit(dir, change.edit.transaction()), links);
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Does **not** own: counting (see `extant_inode::Quota`).
 
-use extant_inode::{Node, Owners, Quota};
+use extant_inode::{LiveInode, Owners, Quota};
 use extant_ondisk::Features;
 use extant_ondisk::inode::flags;
 
@@ -13,7 +13,7 @@ use crate::{Fault, Refusal};
 
 impl Writer {
     /// Owners of what is made in a directory: user, group, project.
-    pub(super) fn owners_of_new(&self, parent: &Node, new: &New<'_>) -> Owners {
+    pub(super) fn owners_of_new(&self, parent: &LiveInode, new: &New<'_>) -> Owners {
         let values = parent.values();
         let sb = &self.shared().sb;
         let is_dirs = self.dir_groups || values.fields.mode & SETGID != 0;
@@ -37,7 +37,7 @@ impl Writer {
     }
 
     /// A directory that gives its project to what is made in it takes nothing else in.
-    pub(super) fn check_project(&self, dir: &Node, moved: &Node) -> Result<(), Fault> {
+    pub(super) fn check_project(&self, dir: &LiveInode, moved: &LiveInode) -> Result<(), Fault> {
         let wanted = {
             let values = dir.values();
             values.has_flag(flags::PROJINHERIT).then_some(values.fields.projid)

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use extant_base::Ino;
-use extant_inode::{Change, Node};
+use extant_inode::{Change, LiveInode};
 use extant_ondisk::filetype::FileType;
 use parking_lot::RwLockWriteGuard;
 
@@ -39,7 +39,7 @@ const WHITEOUT: New<'_> =
 
 /// One of the two names.
 struct End<'a> {
-    dir: &'a Arc<Node>,
+    dir: &'a Arc<LiveInode>,
     name: &'a [u8],
 }
 
@@ -122,13 +122,13 @@ impl Volume {
 }
 
 impl Writer {
-    pub(super) fn is_dir(&self, node: &Node) -> bool {
+    pub(super) fn is_dir(&self, node: &LiveInode) -> bool {
         node.values().kind() == FileType::Directory
     }
 
     /// Does `above` lie on the way from `dir` up to the root, `dir` itself not counted? Nothing moves
     /// meanwhile.
-    fn is_above(&self, above: &Node, dir: &Arc<Node>) -> Result<bool, Fault> {
+    fn is_above(&self, above: &LiveInode, dir: &Arc<LiveInode>) -> Result<bool, Fault> {
         let mut here = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {
             if here.ino() == Ino::ROOT {
@@ -153,7 +153,7 @@ impl Writer {
     }
 
     /// Locks inodes that are not the directories: directories first, each kind by number.
-    fn lock<'a>(&self, nodes: &mut [&'a Arc<Node>]) -> Vec<RwLockWriteGuard<'a, ()>> {
+    fn lock<'a>(&self, nodes: &mut [&'a Arc<LiveInode>]) -> Vec<RwLockWriteGuard<'a, ()>> {
         nodes.sort_by_key(|node| (!self.is_dir(node), node.ino()));
         nodes.iter().map(|node| node.operation.write()).collect()
     }
@@ -162,14 +162,14 @@ impl Writer {
         &self,
         from: &End<'_>,
         to: &End<'_>,
-        moved: &Arc<Node>,
-        in_way: Option<&Arc<Node>>,
+        moved: &Arc<LiveInode>,
+        in_way: Option<&Arc<LiveInode>>,
         how: Rename,
     ) -> Result<(), Fault> {
         let is_across = from.dir.ino() != to.dir.ino();
         let is_dir = self.is_dir(moved);
         let victim_is_dir = in_way.is_some_and(|node| self.is_dir(node));
-        let mut nodes: Vec<&Arc<Node>> = [Some(moved), in_way].into_iter().flatten().collect();
+        let mut nodes: Vec<&Arc<LiveInode>> = [Some(moved), in_way].into_iter().flatten().collect();
         let operations = self.lock(&mut nodes);
         let of_moved = moved.values().fields.flags;
         self.check_removable(from.dir, of_moved)?;
@@ -207,7 +207,7 @@ impl Writer {
                 self.ready_names(change, moved)?;
             }
             let mut is_gone = false;
-            let mut go_on = |whiteout: Option<&Arc<Node>>| {
+            let mut go_on = |whiteout: Option<&Arc<LiveInode>>| {
                 is_gone = self.move_entries(change, from, to, moved, in_way, whiteout)?;
                 Ok(())
             };
@@ -232,9 +232,9 @@ impl Writer {
         change: &Change<'_>,
         from: &End<'_>,
         to: &End<'_>,
-        moved: &Arc<Node>,
-        in_way: Option<&Arc<Node>>,
-        whiteout: Option<&Arc<Node>>,
+        moved: &Arc<LiveInode>,
+        in_way: Option<&Arc<LiveInode>>,
+        whiteout: Option<&Arc<LiveInode>>,
     ) -> Result<bool, Fault> {
         let is_across = from.dir.ino() != to.dir.ino();
         let kind = moved.values().kind();
@@ -268,8 +268,8 @@ impl Writer {
         &self,
         from: &End<'_>,
         to: &End<'_>,
-        one: &Arc<Node>,
-        other: &Arc<Node>,
+        one: &Arc<LiveInode>,
+        other: &Arc<LiveInode>,
     ) -> Result<(), Fault> {
         let is_across = from.dir.ino() != to.dir.ino();
         let _operations = self.lock(&mut [one, other]);

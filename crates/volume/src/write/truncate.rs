@@ -24,7 +24,7 @@ use std::sync::Arc;
 use extant_base::{Lblk, Pblk};
 use extant_buffer::{Kind, Owner, Seal};
 use extant_extent_status::{END, Status};
-use extant_inode::{Change, DataPath, FileData, Node, Orphans};
+use extant_inode::{Change, DataPath, FileData, LiveInode, Orphans};
 use extant_mapping::{FileMap, Holds};
 use extant_ondisk::Features;
 use extant_ondisk::inode::flags;
@@ -61,7 +61,7 @@ impl Writer {
 
     /// Sets a regular file's size. What lies behind the new end is freed; while that takes several
     /// transactions the inode is an orphan, so that a crash does not leave it half done.
-    pub(super) fn set_size(&self, node: &Arc<Node>, size: u64) -> Result<(), Fault> {
+    pub(super) fn set_size(&self, node: &Arc<LiveInode>, size: u64) -> Result<(), Fault> {
         if let Some(aborted) = self.journal.aborted() {
             return Err(aborted.clone().into());
         }
@@ -122,7 +122,7 @@ impl Writer {
     }
 
     /// The steps of a cut after the first one.
-    fn finish_resize(&self, node: &Arc<Node>, keep: u64) -> Result<(), Fault> {
+    fn finish_resize(&self, node: &Arc<LiveInode>, keep: u64) -> Result<(), Fault> {
         self.cut_from(node, keep)?;
         self.run(NAME_CREDITS, |change| self.untrack(change, node))
     }
@@ -140,7 +140,7 @@ impl Writer {
 
     /// All of a change of the size that may fail while nothing has changed: what has to be written back
     /// before, and what is read of the map for that.
-    fn ready_to_resize(&self, node: &Arc<Node>, data: &FileData, size: u64) -> Result<(), Fault> {
+    fn ready_to_resize(&self, node: &Arc<LiveInode>, data: &FileData, size: u64) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size;
         let on_disk = node.values().fields.size;
         if size > on_disk && data.size() > on_disk {
@@ -208,7 +208,7 @@ impl Writer {
 
     /// Could the map show this block before its dirty bytes are on disk? Not if it is unwritten and converted
     /// after its write: then it is converted with its run, which includes the zeros past the end.
-    fn is_mapped_first(&self, node: &Node, data: &FileData, block: &Range<u64>) -> Result<bool, Fault> {
+    fn is_mapped_first(&self, node: &LiveInode, data: &FileData, block: &Range<u64>) -> Result<bool, Fault> {
         if data.path() != DataPath::Iomap {
             return Ok(true);
         }
@@ -223,7 +223,7 @@ impl Writer {
 
     /// Before the file grows to `end` without bytes: what is behind its end in its last block is zeros on the
     /// device, too, and its size there is its size.
-    pub(super) fn end_in_zeros(&self, node: &Arc<Node>, data: &FileData, end: u64) -> Result<(), Fault> {
+    pub(super) fn end_in_zeros(&self, node: &Arc<LiveInode>, data: &FileData, end: u64) -> Result<(), Fault> {
         let size = data.size();
         if end <= size {
             return Ok(());
@@ -235,7 +235,7 @@ impl Writer {
     }
 
     /// Drops all that is in memory of a file that is to be deleted.
-    pub(super) fn drop_data(&self, node: &Arc<Node>) {
+    pub(super) fn drop_data(&self, node: &Arc<LiveInode>) {
         let Some(data) = node.data() else { return };
         let _fills = data.pages.stop_fills();
         data.pages.truncate(0);
@@ -249,7 +249,7 @@ impl Writer {
     }
 
     /// The first step of a cut that is likely its last: an orphan only if it is not. Is it done?
-    fn cut_short(&self, change: &Change<'_>, node: &Arc<Node>, keep: u64) -> Result<bool, Fault> {
+    fn cut_short(&self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
         let is_done = node.values().maps_nothing() || change.cut(node, keep)?;
         if !is_done {
             self.keeper.orphans.add(change.live, node, change.edit)?;
@@ -263,7 +263,7 @@ impl Writer {
     /// Size and blocks are two layers, as in the kernel, where each tracks by itself: two additions and two
     /// removals for one truncation, of which the second ones find nothing to do. Version 3 of the list took
     /// these checks out of the lock.
-    fn cut_sized(&self, change: &Change<'_>, node: &Arc<Node>, keep: u64) -> Result<bool, Fault> {
+    fn cut_sized(&self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
         let before = change.edit.changes();
         self.keeper.orphans.add(change.live, node, change.edit)?;
         let added = change.edit.changes();
@@ -277,7 +277,7 @@ impl Writer {
     }
 
     /// One step of a cut: an orphan from before the first block is freed until the last one is. Is it done?
-    fn cut_tracked(&self, change: &Change<'_>, node: &Arc<Node>, keep: u64) -> Result<bool, Fault> {
+    fn cut_tracked(&self, change: &Change<'_>, node: &Arc<LiveInode>, keep: u64) -> Result<bool, Fault> {
         self.keeper.orphans.add(change.live, node, change.edit)?;
         let is_done = change.cut(node, keep)?;
         if is_done {
@@ -287,7 +287,7 @@ impl Writer {
     }
 
     /// A cut is done: no orphan any more, unless it has no name, and stays one until it is deleted.
-    fn untrack(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+    fn untrack(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         if node.values().fields.links > 0 {
             self.keeper.orphans.remove(change.live, node, change.edit)?;
         }
@@ -295,7 +295,7 @@ impl Writer {
     }
 
     /// Does what a crash left of a cut: the size is the new one already.
-    pub(super) fn finish_cut(&self, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn finish_cut(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let (size, is_inside) = {
             let values = node.values();
             (values.fields.size, values.has_flag(flags::INLINE_DATA))
@@ -312,7 +312,7 @@ impl Writer {
         self.run(NAME_CREDITS, |change| self.untrack(change, node))
     }
 
-    fn put_size(&self, change: &Change<'_>, node: &Arc<Node>, size: u64) {
+    fn put_size(&self, change: &Change<'_>, node: &Arc<LiveInode>, size: u64) {
         let now = self.now();
         let mut values = change.live.edit(node, change.edit.transaction());
         let fields = &mut values.fields;
@@ -320,14 +320,19 @@ impl Writer {
         (fields.mtime, fields.ctime) = (now, now);
     }
 
-    fn may_have_blocks_behind(&self, node: &Node, size: u64) -> bool {
+    fn may_have_blocks_behind(&self, node: &LiveInode, size: u64) -> bool {
         let bs = self.shared().geometry.block_size;
         let held = self.shared().sectors(&node.values().fields) >> (bs.log2() - 9);
         held > bs.blocks_for(size)
     }
 
     /// Zeros the rest of the block that the file ends in: what stands there is shown when the file grows.
-    pub(super) fn zero_behind(&self, change: &Change<'_>, node: &Arc<Node>, end: u64) -> Result<(), Fault> {
+    pub(super) fn zero_behind(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<LiveInode>,
+        end: u64,
+    ) -> Result<(), Fault> {
         let shared = self.shared();
         let bs = shared.geometry.block_size;
         let within = (end & (bs.bytes() - 1)) as usize;
@@ -368,7 +373,7 @@ impl Writer {
     fn write_data(
         &self,
         change: &Change<'_>,
-        node: &Node,
+        node: &LiveInode,
         block: Pblk,
         is_journaled: bool,
         bytes: &[u8],
@@ -394,7 +399,7 @@ impl Writer {
 
     /// Could what is written to this file be kept in its inode, where it is not yet? It has nothing but
     /// zeros, if anything.
-    pub(super) fn may_go_inside(&self, node: &Node) -> bool {
+    pub(super) fn may_go_inside(&self, node: &LiveInode) -> bool {
         if !self.shared().sb.features.has_incompat(Features::INLINE_DATA) {
             return false;
         }
@@ -405,7 +410,7 @@ impl Writer {
 
     /// Writes into a file that is kept in its inode, or [may be](Self::may_go_inside). `false`: it has no
     /// room there; nothing was changed then.
-    pub(super) fn write_inside(&self, node: &Arc<Node>, pos: u64, bytes: &[u8]) -> Result<bool, Fault> {
+    pub(super) fn write_inside(&self, node: &Arc<LiveInode>, pos: u64, bytes: &[u8]) -> Result<bool, Fault> {
         let inode = self.inodes().snapshot(node)?;
         let mut content = match inode.is_inline() {
             true => inode.inline_content(self.shared())?,
@@ -433,7 +438,7 @@ impl Writer {
 
     /// Changes the size of a file that is kept in its inode. `false`: it has no room there; nothing was
     /// changed then.
-    fn resize_inside(&self, node: &Arc<Node>, size: u64) -> Result<bool, Fault> {
+    fn resize_inside(&self, node: &Arc<LiveInode>, size: u64) -> Result<bool, Fault> {
         let inode = self.inodes().snapshot(node)?;
         let mut bytes = inode.inline_content(self.shared())?;
         let Some(end) = usize::try_from(size).ok().filter(|end| *end <= bytes.len()) else {
@@ -449,7 +454,7 @@ impl Writer {
     }
 
     /// Puts what a file holds into its inode.
-    fn put_inside(&self, node: &Arc<Node>, bytes: &[u8], size: u64) -> Result<(), Fault> {
+    fn put_inside(&self, node: &Arc<LiveInode>, bytes: &[u8], size: u64) -> Result<(), Fault> {
         self.run(NAME_CREDITS, |change| {
             let value = Some(&bytes[IN_BLOCK..]);
             let planned = extant_xattr::Change {
@@ -470,7 +475,7 @@ impl Writer {
     }
 
     /// Moves what a file keeps in its inode into a block; its size stays.
-    pub(super) fn move_data_out(&self, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn move_data_out(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let shared = self.shared();
         let inode = self.inodes().snapshot(node)?;
         let mut bytes = inode.inline_content(shared)?;
@@ -519,7 +524,7 @@ struct CutInMemory {
 }
 
 /// Can it be cut within one transaction?
-fn is_short_cut(node: &Node) -> bool {
+fn is_short_cut(node: &LiveInode) -> bool {
     let values = node.values();
     let map = values.map();
     map.extents && map.depth() == 0

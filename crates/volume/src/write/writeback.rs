@@ -35,7 +35,7 @@ use extant_alloc::Room;
 use extant_base::Lblk;
 use extant_extent_status::{Allocation, Entry, Status};
 use extant_flush::Coordinator;
-use extant_inode::{Change, DataPath, FileCaches, FileData, Node, Shared, Want};
+use extant_inode::{Change, DataPath, FileCaches, FileData, LiveInode, Shared, Want};
 use extant_journal::{Handle, Journal};
 use extant_mapping::Holds;
 use extant_ondisk::inode::flags;
@@ -165,7 +165,7 @@ impl Flusher {
     /// What the device or the allocation of its blocks said. The other bytes are written all the same.
     pub(super) fn flush_file(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         range: std::ops::Range<u64>,
     ) -> Result<(), Fault> {
@@ -197,7 +197,7 @@ impl Flusher {
     /// Writes back a file that was truncated to nothing before. `is_whole`: its new content is complete, as
     /// far as is known; closing one of several descriptors does not show that, a shell closes some before the
     /// first byte. fsync returns the errors.
-    pub(super) fn flush_rewritten(&self, node: &Arc<Node>, is_whole: bool) {
+    pub(super) fn flush_rewritten(&self, node: &Arc<LiveInode>, is_whole: bool) {
         let data = {
             let mut values = node.values();
             let is_rewritten = values.is_rewritten;
@@ -232,7 +232,7 @@ impl Flusher {
 
     /// Writes one run back: all of it, whatever fails. Where something does, its blocks are not dirty any
     /// more, and nothing is promised to them.
-    fn write_back(&self, node: &Arc<Node>, mut run: Run) -> Result<(), Fault> {
+    fn write_back(&self, node: &Arc<LiveInode>, mut run: Run) -> Result<(), Fault> {
         let Some(data) = node.data() else { return Ok(()) };
         let mut first = Ok(());
         loop {
@@ -287,7 +287,7 @@ impl Flusher {
     /// there is any.
     fn write_piece(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         run: &mut Run,
         rest: &mut Option<Run>,
@@ -386,7 +386,7 @@ impl Flusher {
     /// Gives blocks to what was delayed, as many as lie in one run; `own`: the blocks that are written now.
     fn allocate(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         delayed: &Entry,
         own: u32,
@@ -410,7 +410,7 @@ impl Flusher {
     fn map(
         &self,
         handle: &Handle<'_>,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         (hole, own): (&Entry, u32),
         want: Want,
@@ -448,7 +448,7 @@ impl Flusher {
     /// data is on the device; otherwise afterwards, without a promise about crashes.
     fn write_mapping(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         run: &mut Run,
         rest: &mut Option<Run>,
@@ -493,7 +493,7 @@ impl Flusher {
     /// and runs again.
     pub(super) fn behind_the_end<'d, R>(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &'d FileData,
         run: &Range<u64>,
         credits: u32,
@@ -538,7 +538,7 @@ impl Flusher {
     pub(super) fn raise_size(
         &self,
         handle: &Handle<'_>,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         data: &FileData,
         end: u64,
     ) -> bool {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use extant_alloc::{Flags, InodeRequest, Request};
 use extant_base::{Ino, Lblk, Malformed, Pblk};
 use extant_buffer::{Kind, Owner, ReadFault, Seal};
-use extant_inode::{Change, Node, Values, ValuesInInodes};
+use extant_inode::{Change, LiveInode, Values, ValuesInInodes};
 use extant_mapping::FileMap;
 use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{self as layout, flags};
@@ -147,14 +147,14 @@ impl Volume {
 }
 
 impl Writer {
-    fn touch(&self, change: &Change<'_>, node: &Arc<Node>) {
+    fn touch(&self, change: &Change<'_>, node: &Arc<LiveInode>) {
         change.live.edit(node, change.edit.transaction()).fields.ctime = self.now();
     }
 
     fn set_acl(
         &self,
         change: &Change<'_>,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         is_default: bool,
         value: &[u8],
     ) -> Result<(), Fault> {
@@ -193,7 +193,7 @@ impl Writer {
     fn store(
         &self,
         change: &Change<'_>,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         index: u8,
         value: Option<&[u8]>,
     ) -> Result<(), Fault> {
@@ -202,7 +202,7 @@ impl Writer {
     }
 
     /// The part of inline data that stands among the attributes goes.
-    pub(super) fn drop_inline_data(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn drop_inline_data(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let planned = extant_xattr::Change {
             index: xattr_layout::INDEX_SYSTEM,
             name: b"data",
@@ -213,7 +213,7 @@ impl Writer {
     }
 
     /// An ACL of an inode, if it has one.
-    fn acl(&self, node: &Node, name: &[u8]) -> Result<Option<Acl>, Fault> {
+    fn acl(&self, node: &LiveInode, name: &[u8]) -> Result<Option<Acl>, Fault> {
         {
             let values = node.values();
             // Most have no attributes at all: the body does not even begin with their magic.
@@ -231,8 +231,8 @@ impl Writer {
     pub(super) fn inherit_acl(
         &self,
         change: &Change<'_>,
-        parent: &Arc<Node>,
-        node: &Arc<Node>,
+        parent: &Arc<LiveInode>,
+        node: &Arc<LiveInode>,
         new: &New<'_>,
     ) -> Result<(), Fault> {
         if new.kind == FileType::Symlink {
@@ -259,14 +259,19 @@ impl Writer {
     }
 
     /// The access ACL follows a new mode.
-    pub(super) fn chmod_acl(&self, change: &Change<'_>, node: &Arc<Node>, mode: u16) -> Result<(), Fault> {
+    pub(super) fn chmod_acl(
+        &self,
+        change: &Change<'_>,
+        node: &Arc<LiveInode>,
+        mode: u16,
+    ) -> Result<(), Fault> {
         let Some(mut access) = self.acl(node, ACL_ACCESS)? else { return Ok(()) };
         acl::chmod(&mut access, mode);
         self.store(change, node, INDEX_ACL_ACCESS, Some(&access.to_disk()))
     }
 
     /// The bytes behind the fixed fields, and the block.
-    pub(super) fn parts(&self, node: &Node) -> (Vec<u8>, Pblk) {
+    pub(super) fn parts(&self, node: &LiveInode) -> (Vec<u8>, Pblk) {
         let values = node.values();
         let room = match values.fields.extra_isize {
             0 => 0,
@@ -286,7 +291,7 @@ impl Writer {
     pub(super) fn apply_xattr(
         &self,
         change: &Change<'_>,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         planned: &extant_xattr::Change<'_>,
     ) -> Result<(), Fault> {
         let shared = self.shared();
@@ -346,7 +351,7 @@ impl Writer {
     }
 
     /// The values that a plan names more or less often.
-    fn values_to_count(&self, owner: Ino, plan: &Plan) -> Result<Vec<(Arc<Node>, i32)>, Fault> {
+    fn values_to_count(&self, owner: Ino, plan: &Plan) -> Result<Vec<(Arc<LiveInode>, i32)>, Fault> {
         let references = plan.value_references().into_iter();
         references.map(|(ino, delta)| Ok((self.value_node(owner, ino)?, delta))).collect()
     }
@@ -355,9 +360,9 @@ impl Writer {
     fn settle_values(
         &self,
         change: &Change<'_>,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         before: &ValuesInInodes,
-        counted: Vec<(Arc<Node>, i32)>,
+        counted: Vec<(Arc<LiveInode>, i32)>,
     ) -> Result<(), Fault> {
         let shared = self.shared();
         let (body, block) = self.parts(node);
@@ -375,7 +380,7 @@ impl Writer {
 
     /// Makes room for all newer fields of an old inode whose attributes fill it: some of them move into the
     /// block. As the kernel. Where that cannot be, the inode stays as it is.
-    pub(super) fn make_room(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn make_room(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let shared = self.shared();
         let room = shared.geometry.inode_size.checked_sub(layout::BASE_SIZE + layout::EXTRA_SIZE);
         let is_short = usize::from(node.values().fields.extra_isize) < layout::EXTRA_SIZE;
@@ -432,7 +437,7 @@ impl Writer {
     fn apply_block(
         &self,
         change: &Change<'_>,
-        node: &Arc<Node>,
+        node: &Arc<LiveInode>,
         plan: &Plan,
         index: &mut BlockIndex,
     ) -> Result<(), Fault> {
@@ -511,7 +516,7 @@ impl Writer {
 
     /// The values of an inode that is to be deleted and may have many of them: each loses one that names it,
     /// in a transaction of its own.
-    pub(super) fn release_values(&self, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn release_values(&self, node: &Arc<LiveInode>) -> Result<(), Fault> {
         for (index, name, ino) in self.value_entries(node)? {
             // What names no value is left alone, and goes with the rest.
             if self.sound_value(node.ino(), ino)?.is_some() {
@@ -523,7 +528,7 @@ impl Writer {
     }
 
     /// Has it values in inodes of their own, for which its deletion needs more than one transaction?
-    pub(super) fn value_entries(&self, node: &Node) -> Result<Vec<(u8, Vec<u8>, Ino)>, Fault> {
+    pub(super) fn value_entries(&self, node: &LiveInode) -> Result<Vec<(u8, Vec<u8>, Ino)>, Fault> {
         let shared = self.shared();
         if !shared.sb.features.has_incompat(Features::EA_INODE) {
             return Ok(Vec::new());
@@ -534,7 +539,7 @@ impl Writer {
     }
 
     /// A deleted inode's attributes: its block loses a user, its values one that names them.
-    pub(super) fn release_xattrs(&self, change: &Change<'_>, node: &Arc<Node>) -> Result<(), Fault> {
+    pub(super) fn release_xattrs(&self, change: &Change<'_>, node: &Arc<LiveInode>) -> Result<(), Fault> {
         let shared = self.shared();
         let has_none = {
             let values = node.values();
@@ -575,10 +580,10 @@ impl Writer {
     fn make_value(
         &self,
         change: &Change<'_>,
-        node: &Node,
+        node: &LiveInode,
         value: &[u8],
         checksum: u32,
-    ) -> Result<Arc<Node>, Fault> {
+    ) -> Result<Arc<LiveInode>, Fault> {
         let shared = self.shared();
         let request =
             InodeRequest { parent: node.ino(), is_dir: false, is_top_dir: false, name_hash: 0, goal: None };
@@ -618,7 +623,7 @@ impl Writer {
         Ok(made)
     }
 
-    fn write_value(&self, change: &Change<'_>, made: &Arc<Node>, value: &[u8]) -> Result<(), Fault> {
+    fn write_value(&self, change: &Change<'_>, made: &Arc<LiveInode>, value: &[u8]) -> Result<(), Fault> {
         let bs = self.shared().geometry.block_size.len();
         let seal = Seal { owner: Owner { kind: Kind::Other, ino: made.ino().0 }, seed: None };
         let mut values = change.live.edit(made, change.edit.transaction());
@@ -632,7 +637,7 @@ impl Writer {
 
     /// The inode of a value, if that is what it is. Anything else must not be counted, let alone deleted,
     /// because an attribute names it; and a value that had attributes of its own could lead back here.
-    fn value_node(&self, owner: Ino, ino: Ino) -> Result<Arc<Node>, Fault> {
+    fn value_node(&self, owner: Ino, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         let wrong = |rule| Fault::corrupt(owner, Malformed::new("attribute value's inode", rule, ino.0));
         if ino == owner || ino == Ino::ROOT || self.shared().is_special(ino) {
             return Err(wrong("is none of the file system's own"));
@@ -653,7 +658,7 @@ impl Writer {
     }
 
     /// As [`value_node`](Self::value_node); `None` for what is no value.
-    fn sound_value(&self, owner: Ino, ino: Ino) -> Result<Option<Arc<Node>>, Fault> {
+    fn sound_value(&self, owner: Ino, ino: Ino) -> Result<Option<Arc<LiveInode>>, Fault> {
         match self.value_node(owner, ino) {
             Ok(node) => Ok(Some(node)),
             Err(Fault::Corrupt(_) | Fault::Refused(_)) => Ok(None),
@@ -662,7 +667,7 @@ impl Writer {
     }
 
     /// More or fewer entries name a value.
-    fn count_value(&self, change: &Change<'_>, node: &Arc<Node>, delta: i32) -> Result<(), Fault> {
+    fn count_value(&self, change: &Change<'_>, node: &Arc<LiveInode>, delta: i32) -> Result<(), Fault> {
         let is_unnamed = {
             let mut values = change.live.edit(node, change.edit.transaction());
             let fields = &mut values.fields;

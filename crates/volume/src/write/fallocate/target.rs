@@ -14,7 +14,7 @@ use std::sync::Arc;
 use extant_base::Lblk;
 use extant_buffer::{Edit, Kind, Owner, Seal};
 use extant_extent_status::{Allocation, END, Entry, Status};
-use extant_inode::{Change, FileData, Node};
+use extant_inode::{Change, FileData, LiveInode};
 use extant_mapping::Holds;
 use parking_lot::RwLockWriteGuard;
 
@@ -27,13 +27,13 @@ const ZEROS_PER_STEP: u64 = 16;
 /// A file that the caller has locked for its operation.
 pub(super) struct Target<'a> {
     writer: &'a Writer,
-    pub(super) node: &'a Arc<Node>,
+    pub(super) node: &'a Arc<LiveInode>,
     /// `None` where bytes go through the journal.
     data: Option<Arc<FileData>>,
 }
 
 impl<'a> Target<'a> {
-    pub(super) fn new(writer: &'a Writer, node: &'a Arc<Node>) -> Self {
+    pub(super) fn new(writer: &'a Writer, node: &'a Arc<LiveInode>) -> Self {
         let is_journaled = node.values().is_journaled(writer.shared());
         let data = (!is_journaled).then(|| writer.inodes().data(node));
         Self { writer, node, data }

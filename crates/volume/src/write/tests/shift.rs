@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_device::FileDevice;
-use extant_inode::{Change, Node};
+use extant_inode::{Change, LiveInode};
 
 use crate::write::Writer;
 use crate::{OpenOptions, Volume};
@@ -19,14 +19,14 @@ fn open(path: &Path) -> Volume {
     Volume::open(device, &OpenOptions::default()).unwrap()
 }
 
-fn shift_left(writer: &Writer, node: &Arc<Node>, from: u64, by: u32) {
+fn shift_left(writer: &Writer, node: &Arc<LiveInode>, from: u64, by: u32) {
     let (credits, mut next) = (Change::shift_credits(writer.shared()), Some(from));
     while let Some(from) = next {
         next = writer.run(credits, |change| Ok(change.shift_left(node, from, by)?)).unwrap();
     }
 }
 
-fn shift_right(writer: &Writer, node: &Arc<Node>, from: u64, by: u32) {
+fn shift_right(writer: &Writer, node: &Arc<LiveInode>, from: u64, by: u32) {
     let (credits, mut end) = (Change::shift_credits(writer.shared()), Some(1 << 32));
     while let Some(to) = end {
         end = writer.run(credits, |change| Ok(change.shift_right(node, from..to, by)?)).unwrap();
