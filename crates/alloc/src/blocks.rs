@@ -100,7 +100,7 @@ struct Use<'a> {
 }
 
 /// A range of a group's clusters.
-pub(crate) type Place = (u32, Range<u32>);
+pub(crate) type GroupRange = (u32, Range<u32>);
 
 impl Alloc {
     /// Allocates up to `request.len` blocks in one run, at least `min_len`: first block and length.
@@ -121,7 +121,7 @@ impl Alloc {
         edit: &dyn Edit,
         request: &Request,
         extra: Option<u32>,
-    ) -> Result<Place, Fault> {
+    ) -> Result<GroupRange, Fault> {
         let log = self.geometry.cluster_log;
         let in_clusters = |blocks: u32| (u64::from(blocks).div_ceil(1 << log) as u32).max(1);
         let want = in_clusters(request.len).min(self.geometry.clusters_per_group());
@@ -160,7 +160,7 @@ impl Alloc {
     }
 
     /// First block and number of blocks; the file system may end inside the last cluster.
-    pub(crate) fn blocks_of(&self, (group, range): &Place) -> (Pblk, u32) {
+    pub(crate) fn blocks_of(&self, (group, range): &GroupRange) -> (Pblk, u32) {
         let log = self.geometry.cluster_log;
         let start = self.geometry.group_start(Group(*group)).0 + (u64::from(range.start) << log);
         let blocks = u64::from(len(range)) << log;
@@ -180,7 +180,7 @@ impl Alloc {
         how: &Use<'_>,
         want: u32,
         min: u32,
-    ) -> Result<Option<Place>, ReadFault> {
+    ) -> Result<Option<GroupRange>, ReadFault> {
         let want = want.min(self.geometry.clusters_per_group());
         let low = self.geometry.group_of(Pblk(1 << 32)).filter(|_| request.flags.has(Flags::BELOW_2_32));
         let groups = low.map_or(self.geometry.groups, |group| group.0);
@@ -338,7 +338,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// Looks in one group; `criterion` is counted.
     #[inline]
-    fn group(&mut self, group: u32, find: Find, criterion: Option<Criterion>) -> Option<Place> {
+    fn group(&mut self, group: u32, find: Find, criterion: Option<Criterion>) -> Option<GroupRange> {
         let mut extents = 0;
         let found = self.alloc.try_group(group, find, self.how, &mut extents).unwrap_or_else(|fault| {
             self.fault.get_or_insert(fault);
@@ -350,7 +350,7 @@ impl Search<'_> {
         found.map(|range| (group, range))
     }
 
-    fn by_criteria(&mut self, request: &Request, want: u32, min: u32) -> Option<Place> {
+    fn by_criteria(&mut self, request: &Request, want: u32, min: u32) -> Option<GroupRange> {
         let find = Find { goal: None, want, min, try_goal: false, short: false, aligned: false, wait: false };
         let order = want.ilog2();
         if want.is_power_of_two() && order >= 2 {
@@ -392,14 +392,14 @@ impl Search<'_> {
     }
 
     /// Groups at this order and above, each order from the first group on, and around.
-    fn upward(&mut self, by: By, order: u32, find: Find, criterion: Criterion) -> Option<Place> {
+    fn upward(&mut self, by: By, order: u32, find: Find, criterion: Criterion) -> Option<GroupRange> {
         if self.alloc.scan == Scan::Linear {
             return self.linear(find, criterion);
         }
         (order..ORDERS).find_map(|order| self.at_order(by, order, find, criterion))
     }
 
-    fn at_order(&mut self, by: By, order: u32, find: Find, criterion: Criterion) -> Option<Place> {
+    fn at_order(&mut self, by: By, order: u32, find: Find, criterion: Criterion) -> Option<GroupRange> {
         if self.alloc.index.is_empty(by, order) {
             return None;
         }
@@ -415,14 +415,14 @@ impl Search<'_> {
         None
     }
 
-    fn linear(&mut self, find: Find, criterion: Criterion) -> Option<Place> {
+    fn linear(&mut self, find: Find, criterion: Criterion) -> Option<GroupRange> {
         (self.group..self.groups)
             .chain(0..self.group)
             .find_map(|group| self.group(group, find, Some(criterion)))
     }
 
     /// The longest there is, of at least `2^order`.
-    fn any(&mut self, find: Find, order: u32) -> Option<Place> {
+    fn any(&mut self, find: Find, order: u32) -> Option<GroupRange> {
         if self.alloc.scan == Scan::Linear {
             return self.linear(find, Criterion::Any);
         }

@@ -3,7 +3,7 @@
 //!
 //! Nothing is chosen here, and no other thread allocates meanwhile: this is for recovery.
 
-use extant_base::{Group, Ino, Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Group, Ino, Malformed, Pblk};
 use extant_buffer::{Edit, ReadFault};
 
 use crate::{Alloc, NewInode, bits};
@@ -55,7 +55,7 @@ impl Alloc {
     /// the file system.
     pub fn take_these(&self, edit: &dyn Edit, start: Pblk, blocks: u64) -> Result<(), ReadFault> {
         let refuse =
-            |rule| ReadFault::corrupt(Place::block(start), Malformed::new("taken blocks", rule, blocks));
+            |rule| ReadFault::corrupt(CorruptAt::block(start), Malformed::new("taken blocks", rule, blocks));
         let inside = start.checked_add(blocks).is_some_and(|end| end.0 <= self.geometry.blocks);
         let Some((mut group, mut bit)) = self.place_of(start).filter(|_| inside) else {
             return Err(refuse("they lie inside the file system"));
@@ -84,5 +84,5 @@ impl Alloc {
 }
 
 fn refused(ino: Ino, rule: &'static str) -> ReadFault {
-    ReadFault::corrupt(Place::ino(ino), Malformed::new("taken inode", rule, ino.0))
+    ReadFault::corrupt(CorruptAt::ino(ino), Malformed::new("taken inode", rule, ino.0))
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use extant_base::{Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Malformed, Pblk};
 use extant_buffer::{Edit, ReadFault};
 use std::sync::atomic::Ordering;
 
@@ -32,7 +32,7 @@ impl Alloc {
         let ratio = self.geometry.cluster_ratio();
         let rule = |holds, rule| {
             Malformed::unless(holds, "freed blocks", rule, blocks)
-                .map_err(|fact| ReadFault::corrupt(Place::block(start), fact))
+                .map_err(|fact| ReadFault::corrupt(CorruptAt::block(start), fact))
         };
         let end = start.checked_add(blocks).filter(|end| end.0 <= self.geometry.blocks);
         let (Some(end), Some((first_group, first_bit))) = (end, self.place_of(start)) else {
@@ -112,7 +112,7 @@ impl Alloc {
             None => {
                 let fact = cell.state.lock().bad.clone();
                 let fact = fact.unwrap_or_else(|| Malformed::new("group", "can be used", group));
-                Err(ReadFault::corrupt(Place::default(), fact))
+                Err(ReadFault::corrupt(CorruptAt::default(), fact))
             }
         }
     }
@@ -121,7 +121,7 @@ impl Alloc {
         let fact =
             Malformed::new("block bitmap", "freed clusters are in use (first one in the group)", range.start);
         self.set_bad(group, cell, state, &fact);
-        ReadFault::corrupt(Place::block(self.blocks_of(&(group, range.clone())).0), fact)
+        ReadFault::corrupt(CorruptAt::block(self.blocks_of(&(group, range.clone())).0), fact)
     }
 
     fn free_in(&self, edit: &dyn Edit, group: u32, range: Range<u32>) -> Result<(), ReadFault> {

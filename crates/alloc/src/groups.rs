@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use extant_base::{Group, Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Group, Malformed, Pblk};
 use extant_buffer::{Buffer, ReadFault, Seal};
 use extant_memory::Shrinker;
 use extant_ondisk::bitmap::{block_bitmap_checksum, inode_bitmap_checksum};
@@ -44,7 +44,7 @@ impl Alloc {
     fn see(&self, chunk: u32) -> Result<&[Cell], ReadFault> {
         let outside = || {
             let fact = Malformed::new("group", "lies inside the file system", chunk);
-            ReadFault::corrupt(Place::default(), fact)
+            ReadFault::corrupt(CorruptAt::default(), fact)
         };
         let slot = self.chunks.get(chunk as usize).ok_or_else(outside)?;
         let first = chunk * self.geometry.descs_per_block();

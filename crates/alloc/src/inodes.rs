@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use extant_base::sync::thread_number;
-use extant_base::{Group, Ino, Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Group, Ino, Malformed, Pblk};
 use extant_buffer::{Edit, ReadFault};
 use extant_ondisk::group_desc::INODE_UNINIT;
 
@@ -212,7 +212,7 @@ impl Alloc {
     pub fn free_inode(&self, edit: &dyn Edit, ino: Ino, was_dir: bool) -> Result<(), ReadFault> {
         let refuse = |rule| {
             let fact = Malformed::new("freed inode", rule, ino.0);
-            Err(ReadFault::corrupt(Place::ino(ino), fact))
+            Err(ReadFault::corrupt(CorruptAt::ino(ino), fact))
         };
         let Some((Group(group), index)) = self.geometry.inode_place(ino) else {
             return refuse("its number is an inode's");
@@ -229,7 +229,7 @@ impl Alloc {
         if !is_used || !knows_dirs || self.is_inode_uninit(&state.desc) {
             let fact = Malformed::new("inode bitmap", "freed inodes are in use (number in the group)", index);
             self.set_bad_inodes(group, cell, &mut state, &fact);
-            return Err(ReadFault::corrupt(Place::ino(ino), fact));
+            return Err(ReadFault::corrupt(CorruptAt::ino(ino), fact));
         }
         edit.transaction();
         if let Some(map) = state.inodes.as_deref_mut() {

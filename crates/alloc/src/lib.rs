@@ -222,7 +222,7 @@ impl Alloc {
             "there are at most 2^22 blocks of descriptors",
             chunks,
         )
-        .map_err(|fact| ReadFault::corrupt(extant_base::Place::default(), fact))?;
+        .map_err(|fact| ReadFault::corrupt(extant_base::CorruptAt::default(), fact))?;
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let streams = match options.stream_goals {
             0 => processors.min(geometry.groups / 4),

@@ -6,7 +6,7 @@ use crate::{Ino, Lblk, Malformed, Pblk};
 
 /// Where in a file system something was found; what is not known is `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct CorruptAt {
     /// The inode whose structure it is.
     pub ino: Option<Ino>,
     /// Logical block within the inode.
@@ -15,7 +15,7 @@ pub struct Place {
     pub block: Option<Pblk>,
 }
 
-impl Place {
+impl CorruptAt {
     /// A block.
     #[must_use]
     pub fn block(block: Pblk) -> Self {
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CorruptAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut comma = "";
         if let Some(ino) = self.ino {
@@ -67,7 +67,7 @@ impl fmt::Display for Place {
 #[error("{place}: {fact}")]
 pub struct Corrupt {
     /// Where.
-    pub place: Place,
+    pub place: CorruptAt,
     /// Which rule, and the number that breaks it.
     pub fact: Malformed,
 }
@@ -75,7 +75,7 @@ pub struct Corrupt {
 impl Corrupt {
     /// `fact` was found at `place`.
     #[must_use]
-    pub fn at(place: Place, fact: Malformed) -> Self {
+    pub fn at(place: CorruptAt, fact: Malformed) -> Self {
         Self { place, fact }
     }
 

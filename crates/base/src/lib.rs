@@ -20,6 +20,6 @@ pub mod salted;
 pub mod sync;
 pub mod units;
 
-pub use corrupt::{Corrupt, Place};
+pub use corrupt::{Corrupt, CorruptAt};
 pub use malformed::Malformed;
 pub use units::{BlockSize, Group, Ino, Lblk, Pblk};

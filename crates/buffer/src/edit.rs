@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use extant_base::checksum::crc32c;
 use extant_base::sync::atomic::Ordering;
-use extant_base::{Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Malformed, Pblk};
 
 use crate::shard::Taken;
 use crate::waiting::Batch;
@@ -93,7 +93,7 @@ pub struct Snapshot {
 fn not_as_noted(block: Pblk) -> ReadFault {
     let fact =
         Malformed::new("block with changes that wait", "its bytes are as noted with the change", block.0);
-    ReadFault::corrupt(Place::block(block), fact)
+    ReadFault::corrupt(CorruptAt::block(block), fact)
 }
 
 /// Blocks that memory is asked for at a time.

@@ -58,7 +58,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use extant_base::checksum::Difference;
 use extant_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use extant_base::sync::{CachePadded, Mutex, MutexGuard};
-use extant_base::{BlockSize, Corrupt, Ino, Lblk, Malformed, Pblk, Place};
+use extant_base::{BlockSize, Corrupt, CorruptAt, Ino, Lblk, Malformed, Pblk};
 use extant_device::{Device, DeviceFault};
 use extant_memory::{Budget, Shrinker};
 
@@ -107,7 +107,7 @@ pub enum ReadFault {
 impl ReadFault {
     /// `fact` was found at `place`.
     #[must_use]
-    pub fn corrupt(place: Place, fact: Malformed) -> Self {
+    pub fn corrupt(place: CorruptAt, fact: Malformed) -> Self {
         Self::Corrupt(Corrupt::at(place, fact))
     }
 
@@ -335,7 +335,8 @@ impl Buffers {
         };
         if verified != word {
             // Again and again for a block that fails: it stays in memory, so that this costs no read.
-            verify(&bytes).map_err(|fact| of_owner(ReadFault::corrupt(Place::block(block), fact), owner))?;
+            verify(&bytes)
+                .map_err(|fact| of_owner(ReadFault::corrupt(CorruptAt::block(block), fact), owner))?;
             self.shard(block).set_verified(block, &bytes, word);
         }
         Ok(Buffer { block, bytes, hint: *hint })
@@ -454,7 +455,7 @@ impl Buffers {
     fn read(&self, block: Pblk) -> Result<Bytes, ReadFault> {
         let outside = || {
             let fact = Malformed::new("block number", "block lies inside the file system", block.0);
-            ReadFault::corrupt(Place::block(block), fact)
+            ReadFault::corrupt(CorruptAt::block(block), fact)
         };
         if block.0 >= self.blocks {
             return Err(outside());

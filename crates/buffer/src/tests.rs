@@ -118,7 +118,7 @@ fn faults_have_their_place() {
     }
     let fault = buffers.get(Pblk(50), OWNER, |_| Ok(())).unwrap_err();
     assert!(matches!(fault, ReadFault::Device(DeviceFault::Io { offset: 51200, .. })), "{fault}");
-    let fault = ReadFault::corrupt(Place::default(), Malformed::new("toy", "rule", 0u8));
+    let fault = ReadFault::corrupt(CorruptAt::default(), Malformed::new("toy", "rule", 0u8));
     assert_eq!(
         fault.of_ino(Ino(3)).at_lblk(Lblk(4)).to_string(),
         "inode 3, logical block 4: toy: rule (found 0x0)"

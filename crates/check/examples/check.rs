@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     ExitCode::from(worst)
 }
 
-fn place(place: &extant_check::Place) -> String {
+fn place(place: &extant_check::FindingPlace) -> String {
     let mut parts = Vec::new();
     parts.extend(place.group.map(|group| format!("group {group}")));
     parts.extend(place.ino.map(|ino| format!("inode {ino}")));

@@ -9,7 +9,7 @@ use crate::Rule;
 
 /// The place of a finding; unknown parts are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct FindingPlace {
     /// Block group.
     pub group: Option<Group>,
     /// Inode.
@@ -24,7 +24,7 @@ pub struct Place {
     pub name: Option<Vec<u8>>,
 }
 
-impl Place {
+impl FindingPlace {
     /// A group.
     #[must_use]
     pub fn group(group: Group) -> Self {
@@ -78,7 +78,7 @@ pub struct Finding {
     /// The rule.
     pub rule: &'static Rule,
     /// The place.
-    pub place: Place,
+    pub place: FindingPlace,
     /// One sentence with the numbers: "links_count is 3, but 2 names lead here".
     pub says: String,
     /// The stored value, if the rule compares numbers: a repair replaces it.
@@ -100,7 +100,7 @@ pub struct Findings {
 struct Kept {
     count: u64,
     /// The smallest places are kept, so that the choice does not depend on thread scheduling.
-    found: BTreeMap<(Place, String), Finding>,
+    found: BTreeMap<(FindingPlace, String), Finding>,
 }
 
 impl Findings {
@@ -116,12 +116,12 @@ impl Findings {
     }
 
     /// Reports that `rule` is broken at `place`; `says` is one sentence.
-    pub fn broken(&self, rule: &'static Rule, place: Place, says: impl Into<String>) {
+    pub fn broken(&self, rule: &'static Rule, place: FindingPlace, says: impl Into<String>) {
         self.add(Finding { rule, place, says: says.into(), stored: None, expected: None });
     }
 
     /// Reports that a number differs from its correct value.
-    pub fn differs(&self, rule: &'static Rule, place: Place, what: &str, stored: u64, expected: u64) {
+    pub fn differs(&self, rule: &'static Rule, place: FindingPlace, what: &str, stored: u64, expected: u64) {
         let says = format!("{what} is {stored}, should be {expected}");
         self.add(Finding { rule, place, says, stored: Some(stored), expected: Some(expected) });
     }

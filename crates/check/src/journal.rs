@@ -12,7 +12,7 @@ use extant_base::Ino;
 use extant_jbd2_format::{Features as LogFeatures, Superblock as LogSuper};
 use extant_ondisk::Features;
 
-use crate::Place;
+use crate::FindingPlace;
 use crate::replay::locate::{self, Journal};
 use crate::rules::journal as rules;
 use crate::state::State;
@@ -24,7 +24,7 @@ pub(crate) fn run(state: &State<'_>) {
         // e2fsck does not report needs_recovery while the superblock still names a journal inode.
         if sb.features.has_incompat(Features::RECOVER) && sb.journal_inum == 0 {
             let says = "the feature needs_recovery is set, the feature has_journal is not";
-            findings.broken(&rules::NO_JOURNAL, Place::default(), says);
+            findings.broken(&rules::NO_JOURNAL, FindingPlace::default(), says);
         }
         return;
     }
@@ -32,7 +32,7 @@ pub(crate) fn run(state: &State<'_>) {
         return;
     }
     let ino = Ino(sb.journal_inum);
-    let place = Place::ino(ino);
+    let place = FindingPlace::ino(ino);
     if sb.journal_uuid != [0; 16] {
         let says = format!("the superblock names inode {ino} and the UUID of an external journal");
         findings.broken(&rules::BOTH, place.clone(), says);
@@ -47,7 +47,7 @@ pub(crate) fn run(state: &State<'_>) {
     }
 }
 
-fn check_superblock(state: &State<'_>, journal: &Journal, place: &Place) {
+fn check_superblock(state: &State<'_>, journal: &Journal, place: &FindingPlace) {
     let (image, findings) = (&state.image, &state.findings);
     let Some(first) = journal.find(0) else { return };
     let place = place.clone().in_block(first);
@@ -88,7 +88,7 @@ fn check_superblock(state: &State<'_>, journal: &Journal, place: &Place) {
     }
 }
 
-fn check_features(state: &State<'_>, jsb: &LogSuper, place: &Place) {
+fn check_features(state: &State<'_>, jsb: &LogSuper, place: &FindingPlace) {
     let findings = &state.findings;
     let features = jsb.active_features();
     let unknown = features.unsupported();
@@ -108,7 +108,7 @@ fn check_features(state: &State<'_>, jsb: &LogSuper, place: &Place) {
     }
 }
 
-fn check_backup(state: &State<'_>, ino: Ino, place: &Place) {
+fn check_backup(state: &State<'_>, ino: Ino, place: &FindingPlace) {
     let image = &state.image;
     if image.sb.jnl_backup_type != 1 {
         return;

@@ -63,7 +63,7 @@ use std::time::Instant;
 
 use extant_device::Device;
 
-pub use finding::{Finding, Findings, Place};
+pub use finding::{Finding, FindingPlace, Findings};
 pub use progress::Progress;
 pub use report::{PassTime, Report, Stats};
 pub use rule::{Area, Rule, Severity};

@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use extant_base::{Ino, Lblk, Pblk};
 
 use crate::image::Image;
-use crate::{Place, Rule};
+use crate::{FindingPlace, Rule};
 
 /// The root of a map.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ pub(crate) struct Run {
 pub(crate) struct MapFault {
     pub(crate) rule: &'static Rule,
     /// The inode, the logical block, and the block of the map or the target block.
-    pub(crate) place: Place,
+    pub(crate) place: FindingPlace,
     pub(crate) says: String,
 }
 

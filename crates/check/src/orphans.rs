@@ -18,7 +18,7 @@ use extant_ondisk::inode::{Inode, flags, inode_seed};
 use extant_ondisk::orphan_file::{MAX_BLOCKS, OrphanBlock};
 use extant_ondisk::{Features, orphan_file};
 
-use crate::Place;
+use crate::FindingPlace;
 use crate::map::{MapRoot, data_runs};
 use crate::rules::orphan as rules;
 use crate::state::State;
@@ -31,7 +31,7 @@ pub(crate) fn run(state: &State<'_>) {
     if !orphans.is_empty() {
         let says =
             format!("{list} inodes on the orphan list and {file} in the orphan file wait for the next mount");
-        state.findings.broken(&rules::PENDING, Place::default(), says);
+        state.findings.broken(&rules::PENDING, FindingPlace::default(), says);
     }
     // `set` fails only if `run` was called before; the first result stays.
     let _ = state.orphans.set(orphans);
@@ -46,7 +46,7 @@ fn is_possible(state: &State<'_>, ino: u32) -> bool {
 /// Walks the list; returns the number of its members.
 fn follow_list(state: &State<'_>, orphans: &mut HashSet<u32>) -> usize {
     let mut next = state.image.sb.last_orphan;
-    let mut from = Place::default();
+    let mut from = FindingPlace::default();
     let mut rule = &rules::LIST_HEAD;
     while next != 0 {
         if !is_possible(state, next) {
@@ -54,7 +54,7 @@ fn follow_list(state: &State<'_>, orphans: &mut HashSet<u32>) -> usize {
             state.findings.broken(rule, from, says);
             break;
         }
-        from = Place::ino(Ino(next));
+        from = FindingPlace::ino(Ino(next));
         if orphans.contains(&next) {
             let says = "the orphan list comes back to this inode";
             state.findings.broken(&rules::LIST_LINK, from, says);
@@ -81,24 +81,24 @@ fn read_file(state: &State<'_>, orphans: &mut HashSet<u32>) -> usize {
     if !sb.features.has_compat(Features::ORPHAN_FILE) {
         if ino.0 != 0 {
             let says = format!("the superblock names inode {ino}, the feature orphan_file is not set");
-            findings.broken(&rules::FILE_UNEXPECTED, Place::ino(ino), says);
+            findings.broken(&rules::FILE_UNEXPECTED, FindingPlace::ino(ino), says);
         }
         return 0;
     }
     if !sb.features.has_compat(Features::HAS_JOURNAL) {
         let says = "the feature orphan_file is set, the feature has_journal is not";
-        findings.broken(&rules::FILE_WITHOUT_JOURNAL, Place::ino(ino), says);
+        findings.broken(&rules::FILE_WITHOUT_JOURNAL, FindingPlace::ino(ino), says);
     }
     let file = match File::open(state, ino) {
         Ok(file) => file,
         Err(says) => {
-            findings.broken(&rules::FILE_INODE, Place::ino(ino), says);
+            findings.broken(&rules::FILE_INODE, FindingPlace::ino(ino), says);
             return 0;
         }
     };
     let mut count = 0;
     for (lblk, pblk) in file.blocks.iter().enumerate() {
-        let place = Place::ino(ino).at_lblk(Lblk(lblk as u32)).in_block(*pblk);
+        let place = FindingPlace::ino(ino).at_lblk(Lblk(lblk as u32)).in_block(*pblk);
         match state.image.read_block(*pblk) {
             Ok(bytes) => count += read_slots(state, &file, *pblk, &bytes, &place, orphans),
             Err(fault) => findings.broken(&rules::FILE_BLOCK, place, fault.to_string()),
@@ -106,13 +106,13 @@ fn read_file(state: &State<'_>, orphans: &mut HashSet<u32>) -> usize {
     }
     if !present && count != 0 {
         let says = format!("{count} inodes are in the orphan file, the feature orphan_present is not set");
-        findings.broken(&rules::FILE_NOT_EMPTY, Place::ino(ino), says);
+        findings.broken(&rules::FILE_NOT_EMPTY, FindingPlace::ino(ino), says);
     }
     // A mount sets the feature before it has orphans, so an empty file is correct while the journal needs
     // recovery.
     if present && count == 0 && !sb.features.has_incompat(Features::RECOVER) {
         let says = "the orphan file is empty, the feature orphan_present is set";
-        findings.broken(&rules::FILE_EMPTY, Place::ino(ino), says);
+        findings.broken(&rules::FILE_EMPTY, FindingPlace::ino(ino), says);
     }
     count
 }
@@ -161,7 +161,7 @@ fn read_slots(
     file: &File,
     pblk: Pblk,
     bytes: &[u8],
-    place: &Place,
+    place: &FindingPlace,
     orphans: &mut HashSet<u32>,
 ) -> usize {
     let findings = &state.findings;

@@ -24,7 +24,7 @@ use crate::map::MapRoot;
 use crate::progress::Meter;
 use crate::rules::{group as group_rules, inode as rules};
 use crate::state::{DirNote, InodeNote, State, Suspect, Used, Why};
-use crate::{Place, parallel, xattrs};
+use crate::{FindingPlace, parallel, xattrs};
 
 const PIECE: usize = 1 << 20;
 
@@ -64,7 +64,7 @@ pub(crate) fn judge_suspects(state: &State<'_>) {
         if state.is_orphan(ino) {
             continue;
         }
-        let place = Place::ino(ino);
+        let place = FindingPlace::ino(ino);
         let (links, dtime, marked) = match why {
             Why::Deleted { links, dtime, marked } => (links, dtime, marked),
             Why::Cut { size, mapped } => {
@@ -135,7 +135,7 @@ impl<'s, 'd> Worker<'s, 'd> {
         let bitmap = match image.read_block(Pblk(desc.inode_bitmap)) {
             Ok(bitmap) => bitmap,
             Err(fault) => {
-                let place = Place::group(group).in_block(Pblk(desc.inode_bitmap));
+                let place = FindingPlace::group(group).in_block(Pblk(desc.inode_bitmap));
                 findings.broken(&group_rules::UNREADABLE, place, fault.to_string());
                 vec![0; geometry.block_size.len()]
             }
@@ -146,15 +146,15 @@ impl<'s, 'd> Worker<'s, 'd> {
         let mut end = all.saturating_sub(unused);
         if unused > all {
             let says = format!("itable_unused is {unused}, the group has {all} inodes");
-            findings.broken(&group_rules::UNUSED_COUNT, Place::group(group), says);
+            findings.broken(&group_rules::UNUSED_COUNT, FindingPlace::group(group), says);
         } else if unused > desc.free_inodes {
             let says = format!("itable_unused is {unused}, free_inodes {}", desc.free_inodes);
-            findings.broken(&group_rules::UNUSED_ABOVE_FREE, Place::group(group), says);
+            findings.broken(&group_rules::UNUSED_ABOVE_FREE, FindingPlace::group(group), says);
         }
         if let Some(last) = (end..all).rev().find(|index| is_marked(*index)) {
             let ino = u64::from(group.0) * u64::from(all) + u64::from(last) + 1;
             let says = format!("inode {ino} is in use, but the last {unused} of {all} are said never to be");
-            findings.broken(&group_rules::HIDDEN_INODES, Place::group(group), says);
+            findings.broken(&group_rules::HIDDEN_INODES, FindingPlace::group(group), says);
             end = last + 1;
         }
         let size = geometry.inode_size;
@@ -168,7 +168,7 @@ impl<'s, 'd> Worker<'s, 'd> {
             let offset = geometry.block_size.offset_of(Pblk(desc.inode_table));
             let offset = offset.unwrap_or(u64::MAX).saturating_add(u64::from(index) * size as u64);
             if let Err(fault) = image.read_bytes(offset, &mut piece) {
-                let place = Place::group(group).in_block(Pblk(desc.inode_table));
+                let place = FindingPlace::group(group).in_block(Pblk(desc.inode_table));
                 findings.broken(&rules::UNREADABLE, place, fault.to_string());
                 piece.fill(0);
             }
@@ -199,7 +199,7 @@ impl<'s, 'd> Worker<'s, 'd> {
             } else {
                 "the checksum does not fit"
             };
-            state.findings.broken(&rules::CHECKSUM, Place::ino(ino), says);
+            state.findings.broken(&rules::CHECKSUM, FindingPlace::ino(ino), says);
         }
         let dtime = u32_at(bytes, 0x14);
         let orphan = links == 0 && mode != 0 && marked && !reserved;
@@ -210,7 +210,7 @@ impl<'s, 'd> Worker<'s, 'd> {
             if mode != 0 && dtime == 0 {
                 state.findings.broken(
                     &rules::NO_DTIME,
-                    Place::ino(ino),
+                    FindingPlace::ino(ino),
                     format!("mode {mode:#o}, no deletion time"),
                 );
             }
@@ -218,7 +218,7 @@ impl<'s, 'd> Worker<'s, 'd> {
         }
         if links != 0 && dtime != 0 && dtime >= sb.inodes_count && !special::role(sb, ino).hides() {
             let says = format!("{links} links, but the deletion time is {dtime}");
-            state.findings.broken(&rules::DTIME, Place::ino(ino), says);
+            state.findings.broken(&rules::DTIME, FindingPlace::ino(ino), says);
         }
         let inode = match Inode::decode(bytes) {
             Ok(inode) => inode,

@@ -36,7 +36,7 @@ use crate::map::Run;
 use crate::progress::Meter;
 use crate::rules::directory as rules;
 use crate::state::{DirNote, PerGroup, State};
-use crate::{Place, parallel};
+use crate::{FindingPlace, parallel};
 use block::{Dir, Scratch, Seen, Where};
 use index::RootInfo;
 use names::Key;
@@ -163,7 +163,7 @@ impl<'a> Plan<'a> {
             if blocks > left {
                 let says =
                     format!("all directories from this one on ({} of them) were left out", notes.len() - i);
-                state.findings.broken(&rules::TOO_MUCH, Place::ino(note.ino), says);
+                state.findings.broken(&rules::TOO_MUCH, FindingPlace::ino(note.ino), says);
                 end = i;
                 break;
             }
@@ -293,7 +293,7 @@ impl<'a> Large<'a> {
         if self.too_many_keys.load(Ordering::Relaxed) {
             let says =
                 format!("more than {KEYS_MAX} names without an index: not all were compared with each other");
-            self.dir.broken(&rules::TOO_MUCH, Place::ino(self.dir.note.ino), says);
+            self.dir.broken(&rules::TOO_MUCH, FindingPlace::ino(self.dir.note.ino), says);
         }
         twice::among_all(&self.dir, &self.layout, &mut keys, &mut source);
         *keys = Vec::new();

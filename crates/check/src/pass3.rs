@@ -17,7 +17,7 @@ use extant_ondisk::filetype::FileType;
 use crate::progress::Meter;
 use crate::rules::directory as rules;
 use crate::state::{InodeNote, PerGroup, State};
-use crate::{Place, parallel};
+use crate::{FindingPlace, parallel};
 
 const DIRECTORY: u8 = FileType::Directory as u8;
 
@@ -33,7 +33,7 @@ pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
         && !root.bad
     {
         let says = "there is no root directory: the inode is not in use";
-        state.findings.broken(&crate::rules::inode::ROOT, Place::ino(Ino::ROOT), says);
+        state.findings.broken(&crate::rules::inode::ROOT, FindingPlace::ino(Ino::ROOT), says);
     }
     parallel(threads, geometry.groups, || (), |(), group| count_links(state, Group(group), meter), drop);
     find_loops(state);
@@ -57,7 +57,7 @@ fn count_links(state: &State<'_>, group: Group, meter: &Meter<'_>) {
         state.refs.add(ino); // its own "."
         let Some(parent) = parent else {
             let says = "no name leads to this directory";
-            state.findings.broken(&rules::UNCONNECTED, Place::ino(ino), says);
+            state.findings.broken(&rules::UNCONNECTED, FindingPlace::ino(ino), says);
             if let Some(dotdot) = dotdot {
                 state.refs.add(dotdot);
             }
@@ -70,7 +70,7 @@ fn count_links(state: &State<'_>, group: Group, meter: &Meter<'_>) {
         if let Some(dotdot) = dotdot
             && dotdot != parent
         {
-            let place = Place::ino(ino).named(b"..");
+            let place = FindingPlace::ino(ino).named(b"..");
             let (stored, expected) = (u64::from(dotdot.0), u64::from(parent.0));
             state.findings.differs(
                 &rules::DOTDOT_PARENT,
@@ -125,5 +125,5 @@ fn say_loop(state: &State<'_>, start: Ino) {
     }
     let says =
         format!("walking up from this directory leads back to it after {len} steps, never to the root");
-    state.findings.broken(&rules::LOOP, Place::ino(lowest), says);
+    state.findings.broken(&rules::LOOP, FindingPlace::ino(lowest), says);
 }

@@ -11,7 +11,7 @@ use extant_ondisk::filetype::FileType;
 use crate::progress::Meter;
 use crate::rules::directory as rules;
 use crate::state::{InodeNote, State};
-use crate::{Place, parallel};
+use crate::{FindingPlace, parallel};
 
 /// With more links than this, a directory's link count is 1 (feature dir_nlink).
 const LINKS_MAX: u32 = 65_000;
@@ -46,7 +46,7 @@ fn check_inode(state: &State<'_>, ino: Ino, note: &InodeNote, counted: u32) {
     if u32::from(note.links) == counted {
         return;
     }
-    let place = Place::ino(ino);
+    let place = FindingPlace::ino(ino);
     let directory = note.kind == FileType::Directory.dirent_code();
     if counted == 0 {
         // Pass 3 reports directories without a name.

@@ -11,7 +11,7 @@ use extant_ondisk::group_desc::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT};
 use crate::progress::Meter;
 use crate::rules::{bitmap as rules, group as group_rules, superblock as sb_rules};
 use crate::state::State;
-use crate::{Place, Rule, parallel};
+use crate::{FindingPlace, Rule, parallel};
 
 pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
     let totals = Totals::default();
@@ -30,7 +30,7 @@ pub(crate) fn run(state: &State<'_>, threads: usize, meter: &Meter<'_>) {
     let free_inodes = totals.free_inodes.load(Ordering::Relaxed);
     let differs = |rule, what, stored, expected| {
         if stored != expected {
-            state.findings.differs(rule, Place::default(), what, stored, expected);
+            state.findings.differs(rule, FindingPlace::default(), what, stored, expected);
         }
     };
     differs(&sb_rules::FREE_BLOCKS, "free_blocks_count", sb.free_blocks_count, free_blocks);
@@ -62,8 +62,8 @@ struct Pair<'s, 'd> {
 }
 
 impl Pair<'_, '_> {
-    fn place(&self) -> Place {
-        Place::group(self.group).in_block(self.block)
+    fn place(&self) -> FindingPlace {
+        FindingPlace::group(self.group).in_block(self.block)
     }
 
     fn word(&self, index: usize) -> u64 {
@@ -137,7 +137,7 @@ fn read(state: &State<'_>, group: Group, block: Pblk) -> Option<Vec<u8>> {
         Err(fault) => {
             state.findings.broken(
                 &group_rules::UNREADABLE,
-                Place::group(group).in_block(block),
+                FindingPlace::group(group).in_block(block),
                 fault.to_string(),
             );
             None
@@ -171,7 +171,7 @@ fn blocks(state: &State<'_>, group: Group, desc: &GroupDesc) -> u64 {
     let pair = Pair { state, group, block, stored, expected, bits };
     if uninit && group.0 + 1 == geometry.groups {
         let says = "the last group's block bitmap is said to be uninitialised";
-        state.findings.broken(&group_rules::LAST_BLOCK_UNINIT, Place::group(group), says);
+        state.findings.broken(&group_rules::LAST_BLOCK_UNINIT, FindingPlace::group(group), says);
     }
     if !uninit && image.has_csum() {
         let computed = block_bitmap_checksum(image.fs_seed, &pair.stored, geometry.clusters_per_group());
@@ -190,7 +190,7 @@ fn blocks(state: &State<'_>, group: Group, desc: &GroupDesc) -> u64 {
     if u64::from(desc.free_clusters) != free {
         state.findings.differs(
             &group_rules::FREE_CLUSTERS,
-            Place::group(group),
+            FindingPlace::group(group),
             "free_clusters",
             desc.free_clusters.into(),
             free,
@@ -268,7 +268,7 @@ fn inodes(state: &State<'_>, group: Group, desc: &GroupDesc) -> u64 {
     let what = |bit: u32| format!("inode {}", u64::from(group.0) * u64::from(bits) + u64::from(bit) + 1);
     pair.compare(&rules::INODES_UNMARKED, &rules::INODES_LEAKED, &what);
     let free = pair.free();
-    let place = || Place::group(group);
+    let place = || FindingPlace::group(group);
     if u64::from(desc.free_inodes) != free {
         state.findings.differs(
             &group_rules::FREE_INODES,

@@ -14,7 +14,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{Inode, flags, inode_seed};
 use extant_ondisk::quota::{BLOCK_LEN, QuotaFile, QuotaKind};
 
-use crate::Place;
+use crate::FindingPlace;
 use crate::map::{MapRoot, data_runs};
 use crate::rules::quota as rules;
 use crate::state::{State, Used};
@@ -43,13 +43,13 @@ fn check(state: &State<'_>, kind: QuotaKind, ino: u32, counted: &Mutex<HashMap<u
     let ino = Ino(ino);
     let bytes = match read(state, ino) {
         Ok(bytes) => bytes,
-        Err(says) => return state.findings.broken(&rules::INODE, Place::ino(ino), says),
+        Err(says) => return state.findings.broken(&rules::INODE, FindingPlace::ino(ino), says),
     };
     let file = match check_header(&bytes)
         .and_then(|()| QuotaFile::decode(kind, &bytes).map_err(|fault| fault.to_string()))
     {
         Ok(file) => file,
-        Err(says) => return state.findings.broken(&rules::FILE, Place::ino(ino), says),
+        Err(says) => return state.findings.broken(&rules::FILE, FindingPlace::ino(ino), says),
     };
     let counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
     let what = match kind {
@@ -63,7 +63,7 @@ fn check(state: &State<'_>, kind: QuotaKind, ino: u32, counted: &Mutex<HashMap<u
         for (unit, stored, expected) in numbers {
             if stored != expected {
                 let number = format!("the number of {unit} of {what} {id}");
-                state.findings.differs(&rules::USAGE, Place::ino(ino), &number, stored, expected);
+                state.findings.differs(&rules::USAGE, FindingPlace::ino(ino), &number, stored, expected);
             }
         }
     }
@@ -72,7 +72,7 @@ fn check(state: &State<'_>, kind: QuotaKind, ino: u32, counted: &Mutex<HashMap<u
     for (id, used) in missing {
         let says =
             format!("{what} {id} uses {} bytes and {} inodes, and has no entry", used.bytes, used.inodes);
-        state.findings.broken(&rules::MISSING, Place::ino(ino), says);
+        state.findings.broken(&rules::MISSING, FindingPlace::ino(ino), says);
     }
 }
 

@@ -31,7 +31,7 @@ use extant_jbd2_format::{
 use extant_ondisk::{Features, Geometry, Superblock};
 
 use crate::rules::journal as rules;
-use crate::{Findings, Place};
+use crate::{FindingPlace, Findings};
 use locate::Journal;
 
 /// The blocks that the replay changes.
@@ -104,7 +104,7 @@ pub(crate) fn scan<'d>(
     }
     if locate::is_external(sb) {
         let says = "the journal on another device waits to be replayed, and was not looked at";
-        findings.broken(&rules::EXTERNAL, Place::default(), says);
+        findings.broken(&rules::EXTERNAL, FindingPlace::default(), says);
         return None;
     }
     let read = |offset: u64, buf: &mut [u8]| device.read_at(offset, buf);
@@ -117,8 +117,8 @@ pub(crate) fn scan<'d>(
     log.replay(sb, geometry, blocks, findings)
 }
 
-fn journal_place(sb: &Superblock) -> Place {
-    if sb.journal_inum == 0 { Place::default() } else { Place::ino(Ino(sb.journal_inum)) }
+fn journal_place(sb: &Superblock) -> FindingPlace {
+    if sb.journal_inum == 0 { FindingPlace::default() } else { FindingPlace::ino(Ino(sb.journal_inum)) }
 }
 
 /// A log that needs replay.

@@ -106,7 +106,7 @@ impl<'d> State<'d> {
         let entries = self.tally.shared_nodes.fetch_add(1, Ordering::Relaxed);
         if entries == SHARED_ENTRIES_MAX {
             let says = format!("{entries} walks through blocks of other maps");
-            self.findings.broken(&crate::rules::map::ABANDONED, crate::Place::default(), says);
+            self.findings.broken(&crate::rules::map::ABANDONED, crate::FindingPlace::default(), says);
         }
         entries < SHARED_ENTRIES_MAX
     }

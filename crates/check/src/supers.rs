@@ -23,7 +23,7 @@ use extant_ondisk::{mmp, superblock};
 use crate::image::{Image, Zones};
 use crate::rules::superblock as rules;
 use crate::state::State;
-use crate::{CheckFault, Findings, Place, replay};
+use crate::{CheckFault, FindingPlace, Findings, replay};
 
 /// The most groups a check accepts: 2^52 bytes in groups of 128 MiB are fewer.
 const GROUPS_MAX: u32 = 1 << 25;
@@ -83,7 +83,7 @@ pub(crate) fn open<'d>(
     let mut bytes = [0; superblock::SIZE];
     if let Err(fault) = device.read_at(superblock::OFFSET, &mut bytes) {
         let Some(found) = foreign::identify(device) else { return Err(fault.into()) };
-        findings.broken(&rules::UNREADABLE, Place::default(), found.to_string());
+        findings.broken(&rules::UNREADABLE, FindingPlace::default(), found.to_string());
         return Ok(None);
     }
     let Some((sb, geometry)) = choose(device, &bytes, findings) else { return Ok(None) };
@@ -100,7 +100,11 @@ pub(crate) fn open<'d>(
                     None => return Ok(None),
                 },
                 Err(says) => {
-                    findings.broken(&rules::PRIMARY, Place::default(), format!("after the replay: {says}"));
+                    findings.broken(
+                        &rules::PRIMARY,
+                        FindingPlace::default(),
+                        format!("after the replay: {says}"),
+                    );
                     (sb, geometry)
                 }
             }
@@ -188,7 +192,7 @@ fn choose(device: &dyn Device, primary: &[u8], findings: &Findings) -> Option<(S
         let Ok((sb, geometry)) = judge(&bytes) else { continue };
         if geometry.block_size == block_size {
             let says = format!("{fault}; the backup at byte {offset} was used instead");
-            findings.broken(&rules::PRIMARY, Place::default(), says);
+            findings.broken(&rules::PRIMARY, FindingPlace::default(), says);
             return Some((sb, geometry));
         }
     }
@@ -199,19 +203,19 @@ fn choose(device: &dyn Device, primary: &[u8], findings: &Findings) -> Option<(S
             Ok(geometry) => {
                 findings.broken(
                     &rules::PRIMARY,
-                    Place::default(),
+                    FindingPlace::default(),
                     format!("{fault}; it was used in spite of that"),
                 );
                 return Some((sb, geometry));
             }
-            Err(fault) => findings.broken(&rules::GEOMETRY, Place::default(), fault.to_string()),
+            Err(fault) => findings.broken(&rules::GEOMETRY, FindingPlace::default(), fault.to_string()),
         }
     } else {
         let says = match foreign::identify(device) {
             Some(found) => found.to_string(),
             None => format!("{fault}, and there is no backup"),
         };
-        findings.broken(&rules::UNREADABLE, Place::default(), says);
+        findings.broken(&rules::UNREADABLE, FindingPlace::default(), says);
     }
     None
 }
@@ -230,17 +234,27 @@ fn usable(
     };
     if unknown != Features::default() {
         let names = unknown.names().join(", ");
-        findings.broken(&rules::FEATURES, Place::default(), format!("features not known here: {names}"));
+        findings.broken(
+            &rules::FEATURES,
+            FindingPlace::default(),
+            format!("features not known here: {names}"),
+        );
         return None;
     }
     if sb.features.metadata_csum() && sb.checksum_type != 1 {
         let says = format!("checksum_type is {}, only 1 is known", sb.checksum_type);
-        findings.broken(&rules::CHECKSUM_TYPE, Place::default(), says);
+        findings.broken(&rules::CHECKSUM_TYPE, FindingPlace::default(), says);
         return None;
     }
     let needed = geometry.blocks.saturating_mul(geometry.block_size.bytes());
     if device.size_bytes() < needed {
-        findings.differs(&rules::DEVICE, Place::default(), "the device's size", device.size_bytes(), needed);
+        findings.differs(
+            &rules::DEVICE,
+            FindingPlace::default(),
+            "the device's size",
+            device.size_bytes(),
+            needed,
+        );
     }
     // The image may be truncated, so the device's size bounds memory.
     let blocks = geometry.blocks.min(device.size_bytes() / geometry.block_size.bytes());
@@ -250,7 +264,7 @@ fn usable(
             "{} groups of {} blocks; at most {groups_max} groups can be checked with {blocks} blocks",
             geometry.groups, sb.blocks_per_group
         );
-        findings.broken(&rules::GEOMETRY, Place::default(), says);
+        findings.broken(&rules::GEOMETRY, FindingPlace::default(), says);
         return None;
     }
     Some((sb, geometry))
@@ -260,7 +274,7 @@ fn usable(
 pub(crate) fn check(state: &State<'_>) {
     let (sb, geometry) = (&state.image.sb, &state.image.geometry);
     let findings = &state.findings;
-    let broken = |rule, says: String| findings.broken(rule, Place::default(), says);
+    let broken = |rule, says: String| findings.broken(rule, FindingPlace::default(), says);
     if sb.reserved_blocks_count > sb.blocks_count / 2 {
         let says = format!("{} of {} blocks are reserved", sb.reserved_blocks_count, sb.blocks_count);
         broken(&rules::RESERVED, says);
@@ -273,7 +287,7 @@ pub(crate) fn check(state: &State<'_>) {
     if u64::from(sb.first_data_block) != first {
         findings.differs(
             &rules::FIRST_BLOCK,
-            Place::default(),
+            FindingPlace::default(),
             "first_data_block",
             sb.first_data_block.into(),
             first,
@@ -377,7 +391,7 @@ fn mmp_rules(state: &State<'_>) {
         return;
     }
     let block = Pblk(sb.mmp_block);
-    let place = Place::block(block);
+    let place = FindingPlace::block(block);
     if !state.image.is_data_block(block) {
         state.findings.broken(&rules::MMP, place, format!("the superblock names block {block}"));
         return;
@@ -402,7 +416,7 @@ fn check_backups(state: &State<'_>) {
     let (image, geometry) = (&state.image, &state.image.geometry);
     for group in (1..geometry.groups).map(Group).filter(|group| geometry.has_super(*group)) {
         let Some(block) = geometry.group_head(group).superblock else { continue };
-        let place = Place::group(group).in_block(block);
+        let place = FindingPlace::group(group).in_block(block);
         let Ok(bytes) = image.read_block(block) else { continue };
         let says = match Superblock::decode(&bytes) {
             Err(fault) => fault.to_string(),

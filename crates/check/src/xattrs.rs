@@ -15,7 +15,7 @@ use extant_ondisk::Features;
 use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::xattr::{self, AttrValue, StoredAttr};
 
-use crate::Place;
+use crate::FindingPlace;
 use crate::map::{self, MapFault, MapRoot, Run, Visit};
 use crate::rules::xattr as rules;
 use crate::state::State;
@@ -82,7 +82,7 @@ pub(crate) fn in_inode(state: &State<'_>, ino: Ino, area: &[u8], attrs: &mut Ino
         Some(magic) if u32::from_le_bytes(*magic) == xattr::MAGIC => {}
         _ => return,
     }
-    let place = Place::ino(ino);
+    let place = FindingPlace::ino(ino);
     match xattr::decode_ibody(area) {
         Ok(entries) => {
             for entry in &entries {
@@ -118,7 +118,7 @@ fn values_fit(area: &[u8]) -> bool {
 /// Checks one entry of an inode or of a block.
 fn one(
     state: &State<'_>,
-    place: &Place,
+    place: &FindingPlace,
     from: (u32, u64),
     entry: &StoredAttr<'_>,
     area: &[u8],
@@ -191,7 +191,7 @@ pub(crate) fn block(state: &State<'_>, at: Pblk, attrs: &mut InodeAttrs) {
 }
 
 fn read_block(state: &State<'_>, at: Pblk) -> Block {
-    let place = Place::block(at);
+    let place = FindingPlace::block(at);
     let bytes = match state.image.read_block(at) {
         Ok(bytes) => bytes,
         Err(fault) => {
@@ -238,7 +238,7 @@ pub(crate) fn finish(state: &State<'_>) {
                 let (stored, expected) = (refcount.into(), block.users.into());
                 state.findings.differs(
                     &rules::REFCOUNT,
-                    Place::block(Pblk(*at)),
+                    FindingPlace::block(Pblk(*at)),
                     "the count",
                     stored,
                     expected,
@@ -257,7 +257,7 @@ pub(crate) fn finish(state: &State<'_>) {
         if ea_inode(state, Ino(ino), &references, &mut budget).is_break() {
             let says =
                 format!("attribute values share so many blocks that they were not read from inode {ino} on");
-            state.findings.broken(&crate::rules::map::ABANDONED, Place::ino(Ino(ino)), says);
+            state.findings.broken(&crate::rules::map::ABANDONED, FindingPlace::ino(Ino(ino)), says);
             break;
         }
     }
@@ -268,9 +268,9 @@ pub(crate) fn finish(state: &State<'_>) {
 fn ea_inode(state: &State<'_>, ino: Ino, references: &[EaRef], budget: &mut u64) -> ControlFlow<()> {
     let from = |reference: &EaRef| {
         let place = if reference.from.0 != 0 {
-            Place::ino(Ino(reference.from.0))
+            FindingPlace::ino(Ino(reference.from.0))
         } else {
-            Place::block(Pblk(reference.from.1))
+            FindingPlace::block(Pblk(reference.from.1))
         };
         place.named(&reference.name)
     };
@@ -303,11 +303,11 @@ fn ea_inode(state: &State<'_>, ino: Ino, references: &[EaRef], budget: &mut u64)
     }
     if value.stored_crc != value.crc {
         let says = format!("the value's checksum is {:#x}, should be {:#x}", value.stored_crc, value.crc);
-        state.findings.broken(&rules::EA_INODE, Place::ino(ino), says);
+        state.findings.broken(&rules::EA_INODE, FindingPlace::ino(ino), says);
     }
     let (stored, expected) = (value.refcount, references.len() as u64);
     if stored != expected {
-        state.findings.differs(&rules::EA_REFCOUNT, Place::ino(ino), "the count", stored, expected);
+        state.findings.differs(&rules::EA_REFCOUNT, FindingPlace::ino(ino), "the count", stored, expected);
     }
     ControlFlow::Continue(())
 }

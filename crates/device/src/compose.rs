@@ -34,7 +34,7 @@ pub enum ComposeFault {
 }
 
 /// Where a byte lies.
-struct Place {
+struct CorruptAt {
     member: usize,
     /// Byte on the member.
     offset: u64,
@@ -46,10 +46,10 @@ trait Layout: Send + Sync {
     fn size(&self) -> u64;
     fn members(&self) -> &[Arc<dyn Device>];
     /// For an `offset` below the size.
-    fn locate(&self, offset: u64) -> Place;
+    fn locate(&self, offset: u64) -> CorruptAt;
 
     /// Cuts a checked range into pieces that each lie on one member, in order.
-    fn pieces(&self, mut offset: u64, mut len: u64) -> impl Iterator<Item = Place> {
+    fn pieces(&self, mut offset: u64, mut len: u64) -> impl Iterator<Item = CorruptAt> {
         std::iter::from_fn(move || {
             if len == 0 {
                 return None;
@@ -209,10 +209,10 @@ impl Layout for Linear {
         &self.members
     }
 
-    fn locate(&self, offset: u64) -> Place {
+    fn locate(&self, offset: u64) -> CorruptAt {
         let member = self.ends.partition_point(|end| *end <= offset); // steps over empty members too
         let start = member.checked_sub(1).map_or(0, |before| self.ends[before]);
-        Place { member, offset: offset - start, run: self.ends[member] - offset }
+        CorruptAt { member, offset: offset - start, run: self.ends[member] - offset }
     }
 }
 
@@ -262,10 +262,10 @@ impl Layout for Stripe {
         &self.members
     }
 
-    fn locate(&self, offset: u64) -> Place {
+    fn locate(&self, offset: u64) -> CorruptAt {
         let (chunk, within) = (offset / self.chunk, offset % self.chunk);
         let count = self.members.len() as u64;
-        Place {
+        CorruptAt {
             member: (chunk % count) as usize,
             offset: chunk / count * self.chunk + within,
             run: self.chunk - within,

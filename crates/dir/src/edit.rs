@@ -42,7 +42,7 @@ mod notes;
 mod path;
 mod shrink;
 
-use extant_base::{Ino, Lblk, Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Ino, Lblk, Malformed, Pblk};
 use extant_buffer::{Buffer, Hint, ReadFault};
 use extant_ondisk::dirent::edit::Found;
 use extant_ondisk::dirent::{DirBlockWriter, DirFormat, NAME_LEN_MAX};
@@ -565,7 +565,7 @@ impl<'a> Editor<'a> {
     /// The block is not as it was when it was read: it was changed meanwhile.
     fn stale(&self, lblk: Lblk) -> EditFault {
         let fact = Malformed::new("directory block", "entries are where they were", lblk.0);
-        self.dir().placed(ReadFault::corrupt(Place::default(), fact), lblk).into()
+        self.dir().placed(ReadFault::corrupt(CorruptAt::default(), fact), lblk).into()
     }
 
     /// Is there room for the size of `more` blocks?

@@ -179,7 +179,7 @@ impl Listing<'_, '_> {
                     let fact = Malformed::new("index block", "leaves are not repeated", entry.block.0);
                     let lblk = self.path.last().copied().unwrap_or_default();
                     self.telling.fault(
-                        self.dir.placed(ReadFault::corrupt(extant_base::Place::default(), fact), lblk),
+                        self.dir.placed(ReadFault::corrupt(extant_base::CorruptAt::default(), fact), lblk),
                     );
                     return ControlFlow::Break(());
                 }
@@ -197,7 +197,7 @@ impl Listing<'_, '_> {
         let rule = |holds, rule| {
             let checked = Malformed::unless(holds, "index block", rule, child.0);
             checked.map_err(|fact| {
-                self.dir.placed(ReadFault::corrupt(extant_base::Place::default(), fact), lblk)
+                self.dir.placed(ReadFault::corrupt(extant_base::CorruptAt::default(), fact), lblk)
             })
         };
         rule(child.0 < self.blocks.len(), "child lies inside the directory")?;
@@ -259,7 +259,7 @@ impl Listing<'_, '_> {
                 Malformed::new("index block", "at most 2^20 names have one hash", self.held.len() as u64);
             let lblk = self.path.last().copied().unwrap_or_default();
             self.telling
-                .fault(self.dir.placed(ReadFault::corrupt(extant_base::Place::default(), fact), lblk));
+                .fault(self.dir.placed(ReadFault::corrupt(extant_base::CorruptAt::default(), fact), lblk));
             ready.append(&mut self.held);
             tell_in_order(ready, self.telling)?;
             return ControlFlow::Break(());

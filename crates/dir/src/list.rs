@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use extant_base::{Ino, Lblk, Malformed, Place};
+use extant_base::{CorruptAt, Ino, Lblk, Malformed};
 use extant_buffer::ReadFault;
 use extant_ondisk::dirent::{DirFormat, Entry, min_rec_len};
 use extant_ondisk::filetype::FileType;
@@ -67,7 +67,7 @@ impl<'a> Telling<'a> {
         if at >= self.from.0 {
             let rule = "no other entry has the same name (the entry's inode)";
             let fact = Malformed::new("directory entry", rule, ino.0);
-            self.fault(ReadFault::corrupt(Place::ino(self.ino), fact));
+            self.fault(ReadFault::corrupt(CorruptAt::ino(self.ino), fact));
         }
     }
 
@@ -172,7 +172,7 @@ impl Dir<'_> {
         let [(first_at, _), _] = inline.regions();
         for (at, region) in inline.regions() {
             let start = entries_at + (at - first_at) as u64;
-            let placed = |fact| ReadFault::corrupt(Place::ino(self.ino), fact);
+            let placed = |fact| ReadFault::corrupt(CorruptAt::ino(self.ino), fact);
             self.tell_run(format, (Run::Later, region), start, telling, &placed)?;
         }
         ControlFlow::Continue(())

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use extant_base::{Ino, Lblk, Malformed, Place};
+use extant_base::{CorruptAt, Ino, Lblk, Malformed};
 use extant_buffer::{Buffer, ReadFault};
 use extant_ondisk::dirent::{DirFormat, Entry};
 use extant_ondisk::htree::{Lookup, Step};
@@ -93,7 +93,7 @@ impl Dir<'_> {
         for (_, region) in inline.regions() {
             match sought
                 .search(format, region)
-                .map_err(|fact| ReadFault::corrupt(Place::ino(self.ino), fact))?
+                .map_err(|fact| ReadFault::corrupt(CorruptAt::ino(self.ino), fact))?
             {
                 Some(Hit::Exact(ino)) => return Ok(Some(ino)),
                 hit => found = found.or(hit),
@@ -230,12 +230,12 @@ impl Dir<'_> {
     }
 
     pub(crate) fn corrupt(&self, block: &Buffer, lblk: Lblk, fact: Malformed) -> ReadFault {
-        self.placed(ReadFault::corrupt(Place::block(block.block()), fact), lblk)
+        self.placed(ReadFault::corrupt(CorruptAt::block(block.block()), fact), lblk)
     }
 
     pub(crate) fn hole(&self, lblk: Lblk) -> ReadFault {
         let fact = Malformed::new("directory", "has no holes", lblk.0);
-        self.placed(ReadFault::corrupt(Place::default(), fact), lblk)
+        self.placed(ReadFault::corrupt(CorruptAt::default(), fact), lblk)
     }
 
     /// May a name like this reach a path of the host? Ciphertext is for the caller to spell.

@@ -15,7 +15,7 @@
 use std::collections::HashSet;
 use std::ops::{ControlFlow, Deref};
 
-use extant_base::{Ino, Lblk, Malformed, Place};
+use extant_base::{CorruptAt, Ino, Lblk, Malformed};
 use extant_buffer::{Buffer, ReadFault};
 use extant_ondisk::dirent::{DirFormat, HEADER_LEN};
 use extant_ondisk::filetype::FileType;
@@ -210,7 +210,7 @@ impl Dir<'_> {
             name_len: name.len(),
         };
         let mut items = vec![dot(b".", self.ino), dot(b"..", inline.parent)];
-        let mut fault = |fact| telling.fault(ReadFault::corrupt(Place::ino(self.ino), fact));
+        let mut fault = |fact| telling.fault(ReadFault::corrupt(CorruptAt::ino(self.ino), fact));
         for (_, region) in inline.regions() {
             let source = Source::Bytes(region);
             self.collect(format, hasher, (Run::Later, &source), &|hash| hash, &mut items, &mut fault);

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_base::{Corrupt, Ino, Malformed, Place};
+use extant_base::{Corrupt, CorruptAt, Ino, Malformed};
 use extant_device::{Device, FileDevice};
 use extant_volume::{
     Cursor, Fault, FileType, Follow, InodeRef, New, OpenFault, OpenOptions, Refusal, Rename, SetAttr,
@@ -301,7 +301,7 @@ impl FileSystem {
                 Ok(Some(below)) => {
                     if !inside.insert(below.ino) {
                         let fact = Malformed::new("directory", "has one name", below.ino.0);
-                        let fault = Fault::Corrupt(Corrupt::at(Place::ino(below.ino), fact));
+                        let fault = Fault::Corrupt(Corrupt::at(CorruptAt::ino(below.ino), fact));
                         return Err(at(path, &above, &below.name, fault));
                     }
                     above.push(below);

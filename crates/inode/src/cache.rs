@@ -218,7 +218,7 @@ impl extant_xattr::ValueInodes for Inodes {
     fn value(&self, ino: Ino, len: u32) -> Result<Vec<u8>, ReadFault> {
         let corrupt = |rule, found: u64| {
             let fact = Malformed::new("attribute value in an inode of its own", rule, found);
-            ReadFault::Corrupt(Corrupt::at(extant_base::Place::ino(ino), fact))
+            ReadFault::Corrupt(Corrupt::at(extant_base::CorruptAt::ino(ino), fact))
         };
         let read_fault = |fault: Fault| match fault {
             Fault::Device(fault) => ReadFault::Device(fault),

@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use extant_alloc::{Alloc, Flags, Prealloc, Request};
-use extant_base::{Lblk, Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Lblk, Malformed, Pblk};
 use extant_buffer::{Buffer, Edit, Kind, Owner, PendingChange, ReadFault, Seal, Summed};
 use extant_dir::DirBlocks;
 use extant_dir::edit::{Ahead, DirEdit, Location, NoSpace};
@@ -294,7 +294,7 @@ pub fn edit_fault(ino: extant_base::Ino, fault: EditFault) -> Fault {
         EditFault::TooLarge => Fault::TooLarge,
         EditFault::Occupied(lblk) => {
             let fact = Malformed::new("block map", "the block behind the end is a hole", lblk.0);
-            Fault::Corrupt(extant_base::Corrupt::at(Place::ino(ino).at_lblk(lblk), fact))
+            Fault::Corrupt(extant_base::Corrupt::at(CorruptAt::ino(ino).at_lblk(lblk), fact))
         }
     }
 }
@@ -461,7 +461,7 @@ impl DirBlocksEdit<'_> {
 
     fn changed_hole(&self, lblk: Lblk) -> ReadFault {
         let fact = Malformed::new("directory", "a block that is changed is no hole", lblk.0);
-        ReadFault::corrupt(Place::ino(self.node.ino()).at_lblk(lblk), fact)
+        ReadFault::corrupt(CorruptAt::ino(self.node.ino()).at_lblk(lblk), fact)
     }
 
     /// A block behind the last one: the next of the last one's cluster, or of the window, or a new one.
@@ -658,7 +658,7 @@ fn dir_fault(fault: EditFault) -> extant_dir::edit::EditFault {
         EditFault::TooLarge => extant_dir::edit::EditFault::NoSpace(NoSpace::Size { large_dir: true }),
         EditFault::Occupied(lblk) => {
             let fact = Malformed::new("directory", "the block behind its end is a hole", lblk.0);
-            extant_dir::edit::EditFault::Read(ReadFault::corrupt(Place::default().at_lblk(lblk), fact))
+            extant_dir::edit::EditFault::Read(ReadFault::corrupt(CorruptAt::default().at_lblk(lblk), fact))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Why an inode cannot be had, or its content not be read.
 
-use extant_base::{Corrupt, Ino, Malformed, Place};
+use extant_base::{Corrupt, CorruptAt, Ino, Malformed};
 use extant_buffer::ReadFault;
 use extant_device::DeviceFault;
 
@@ -30,7 +30,7 @@ pub enum Fault {
 impl Fault {
     /// `fact` is broken by inode `ino`.
     pub(crate) fn corrupt(ino: Ino, fact: Malformed) -> Self {
-        Self::Corrupt(Corrupt::at(Place::ino(ino), fact))
+        Self::Corrupt(Corrupt::at(CorruptAt::ino(ino), fact))
     }
 
     /// A read that belongs to inode `ino` failed.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use extant_base::{Corrupt, Group, Ino, Malformed, Pblk, Place};
+use extant_base::{Corrupt, CorruptAt, Group, Ino, Malformed, Pblk};
 use extant_buffer::{Buffers, Kind, Owner, ReadFault};
 use extant_device::Device;
 use extant_memory::Budget;
@@ -101,7 +101,7 @@ impl Shared {
         verified: bool,
     ) -> Result<GroupDesc, ReadFault> {
         let buffer = self.buffers.get(block, Owner { kind: Kind::Descriptors, ino: 0 }, |_| Ok(()))?;
-        let corrupt = |fact| ReadFault::Corrupt(Corrupt::at(Place::block(block), fact));
+        let corrupt = |fact| ReadFault::Corrupt(Corrupt::at(CorruptAt::block(block), fact));
         let bytes = buffer.get(at..at + self.geometry.desc_size).unwrap_or_default();
         let desc = GroupDesc::decode(bytes).map_err(corrupt)?;
         let rule = |holds, rule, found: u64| {

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::names::NameFormat;
 use crate::summary::rate;
-use crate::{Failed, Place, Watch};
+use crate::{Failed, Watch, WorkDir};
 
 /// Objects between two lines of the protocol.
 pub const LINE_OBJECTS: u64 = 10_000;
@@ -181,7 +181,7 @@ impl Report {
 ///
 /// # Errors
 /// The workers' directories cannot be made.
-pub fn run<P: Place>(job: &Job, place: &mut P, watch: &dyn Watch) -> Result<Report, Failed> {
+pub fn run<P: WorkDir>(job: &Job, place: &mut P, watch: &dyn Watch) -> Result<Report, Failed> {
     if job.threads <= 1 {
         let worked = Worker::new(job, 0, watch).work(place);
         return Ok(report(job, vec![worked]));
@@ -192,7 +192,7 @@ pub fn run<P: Place>(job: &Job, place: &mut P, watch: &dyn Watch) -> Result<Repo
 }
 
 /// Runs a job with a worker in each of these directories, as many as the job has.
-pub(crate) fn in_places<P: Place>(job: &Job, places: Vec<P>, watch: &dyn Watch) -> Report {
+pub(crate) fn in_places<P: WorkDir>(job: &Job, places: Vec<P>, watch: &dyn Watch) -> Report {
     let all = Mutex::new(Vec::new());
     // No worker removes before all have created their names: each clock measures one phase.
     let passed = std::sync::Barrier::new(places.len());
@@ -278,7 +278,7 @@ impl<'a> Worker<'a> {
         Self { job, number, watch, passed: None, begun, last: (begun, 0) }
     }
 
-    fn work<P: Place>(mut self, place: &mut P) -> Worked {
+    fn work<P: WorkDir>(mut self, place: &mut P) -> Worked {
         let job = self.job;
         let mut kept = Vec::new();
         let make = |worker: &Self, place: &mut P, name: &[u8], other: &mut Vec<u8>, done| {
@@ -308,7 +308,7 @@ impl<'a> Worker<'a> {
 
     /// Calls `each` with the name of each number, room for another name and the count so far, until it fails,
     /// or count or time are up.
-    fn pass<P: Place>(
+    fn pass<P: WorkDir>(
         &mut self,
         word: &str,
         count: Option<u64>,
@@ -373,7 +373,7 @@ impl<'a> Worker<'a> {
         self.last = (now, done);
     }
 
-    fn make<P: Place>(
+    fn make<P: WorkDir>(
         &self,
         place: &mut P,
         name: &[u8],
@@ -411,7 +411,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn remove<P: Place>(&self, place: &mut P, name: &[u8]) -> Result<(), Failed> {
+    fn remove<P: WorkDir>(&self, place: &mut P, name: &[u8]) -> Result<(), Failed> {
         if self.job.operation == Operation::Mkdir { place.rmdir(name) } else { place.unlink(name) }
     }
 

@@ -18,7 +18,7 @@ use crate::createmany::{self, Job, LINKS_PER_TARGET, Operation};
 use crate::ground::{Ground, Site};
 use crate::names::NameFormat;
 use crate::summary::rate;
-use crate::{Engine, LabFault, Place, Summary, Watch};
+use crate::{Engine, LabFault, Summary, Watch, WorkDir};
 
 /// Bytes of a device that a name takes at most: 24 of its entry in leaves half full, the index, room.
 const BYTES_PER_NAME: u64 = 64;

@@ -3,7 +3,7 @@
 //! ```text
 //!                 createmany     orphans     large_dir        the loads
 //!                       \           |           /
-//!                        Place: one directory that a worker has     mknod mkdir link unlink set_size ...
+//!                        WorkDir: one directory that a worker has     mknod mkdir link unlink set_size ...
 //!                       /                       \
 //!            Engine: a Volume, in process     Kernel: system calls below a directory
 //!
@@ -51,7 +51,7 @@ pub mod shrinker;
 pub mod summary;
 pub mod usage;
 
-pub use place::{Engine, Failed, Kernel, Place};
+pub use place::{Engine, Failed, Kernel, WorkDir};
 pub use summary::Summary;
 
 /// An observer of a load. Called by workers, some ten thousand times per second at most.

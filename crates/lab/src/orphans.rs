@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::ground::{Ground, Site};
 use crate::summary::{by_runs, rate};
-use crate::{Engine, Failed, Kernel, LabFault, Place, Summary, Watch};
+use crate::{Engine, Failed, Kernel, LabFault, Summary, Watch, WorkDir};
 
 /// Size of a worker's file, in bytes.
 pub const FILE_BYTES: u64 = 4096;
@@ -303,7 +303,7 @@ fn one_run(
 
 /// Seconds from the start of the first worker, which all share, to the end of the last one. By the workers'
 /// own clocks: this thread may get a CPU only after they are done.
-fn load<P: Place>(
+fn load<P: WorkDir>(
     load: Load,
     place: &mut P,
     workers: usize,
@@ -349,12 +349,12 @@ fn load<P: Place>(
     })
 }
 
-fn truncate<P: Place>(place: &mut P, file: &P::File) -> Result<(), Failed> {
+fn truncate<P: WorkDir>(place: &mut P, file: &P::File) -> Result<(), Failed> {
     place.set_size(file, FILE_BYTES)?;
     (1..FILE_BYTES).rev().try_for_each(|size| place.set_size(file, size))
 }
 
-fn creat_clo<P: Place>(place: &mut P) -> Result<(), Failed> {
+fn creat_clo<P: WorkDir>(place: &mut P) -> Result<(), Failed> {
     use std::io::Write as _;
     let mut name = Vec::with_capacity(16);
     let mut each = |with: &mut dyn FnMut(&[u8]) -> Result<(), Failed>| {

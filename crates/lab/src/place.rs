@@ -22,7 +22,7 @@ pub struct Failed {
 }
 
 /// A directory in which one worker works. Names are relative to it, and of one part.
-pub trait Place: Send + Sized {
+pub trait WorkDir: Send + Sized {
     /// A file that is open.
     type File: Send;
 
@@ -126,7 +126,7 @@ fn refused<T>(done: Result<T, Fault>, operation: &'static str, name: &[u8]) -> R
     })
 }
 
-impl Place for Engine<'_> {
+impl WorkDir for Engine<'_> {
     type File = Ino;
 
     fn open(&mut self, name: &[u8]) -> Result<Self::File, Failed> {
@@ -223,7 +223,7 @@ fn told<T>(done: Result<T, Errno>, operation: &'static str, name: &[u8]) -> Resu
     })
 }
 
-impl Place for Kernel {
+impl WorkDir for Kernel {
     type File = OwnedFd;
 
     fn open(&mut self, name: &[u8]) -> Result<Self::File, Failed> {

@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::createmany::{self, Job};
 use crate::summary::{by_runs, rate};
-use crate::{Failed, Place, Summary, Watch};
+use crate::{Failed, Summary, Watch, WorkDir};
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ pub struct Row {
 ///
 /// # Errors
 /// The workers' directories cannot be made.
-pub fn run<P: Place>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Result<Report, Failed> {
+pub fn run<P: WorkDir>(study: &Study, places: &mut [P], watch: &dyn Watch) -> Result<Report, Failed> {
     let apart = |workers: usize| (2..=places.len()).contains(&workers).then_some((workers, true));
     let kinds: Vec<(usize, bool)> = study
         .widths

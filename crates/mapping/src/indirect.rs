@@ -26,7 +26,7 @@ pub(crate) fn find(map: &FileMap, buffers: &Buffers, lblk: Lblk, len_max: u32) -
         step = match step {
             Step::NeedBlock { block, then } => {
                 let bytes = map.indirect(buffers, block)?;
-                let place = extant_base::Place::block(block);
+                let place = extant_base::CorruptAt::block(block);
                 then.resume(&bytes).map_err(|fact| ReadFault::corrupt(place, fact))?
             }
             Step::Hole { len_blocks } => {
@@ -110,7 +110,7 @@ fn nodes_from(
 ) -> Result<ControlFlow<()>, ReadFault> {
     if !lies_inside(buffers, block, 1) {
         let fact = extant_base::Malformed::new("block map", "blocks lie inside the file system", block.0);
-        return Err(ReadFault::corrupt(extant_base::Place::block(block), fact));
+        return Err(ReadFault::corrupt(extant_base::CorruptAt::block(block), fact));
     }
     if each(block).is_none() {
         return Ok(ControlFlow::Break(()));

@@ -29,7 +29,7 @@ mod edit;
 mod indirect;
 mod tree;
 
-use extant_base::{Ino, Lblk, Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Ino, Lblk, Malformed, Pblk};
 use extant_buffer::{Buffers, ReadFault};
 
 pub use edit::{
@@ -193,7 +193,7 @@ fn lies_inside(buffers: &Buffers, start: Pblk, len: u32) -> bool {
 /// The fact that logical block `lblk` is mapped to `start`, outside the file system.
 fn outside(lblk: u32, start: Pblk) -> ReadFault {
     let fact = Malformed::new("block map", "blocks lie inside the file system", start.0);
-    ReadFault::corrupt(Place::default().at_lblk(Lblk(lblk)), fact)
+    ReadFault::corrupt(CorruptAt::default().at_lblk(Lblk(lblk)), fact)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ mod split;
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 
-use extant_base::{Lblk, Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Lblk, Malformed, Pblk};
 use extant_buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
 use extant_ondisk::extent::{self, Extent, NodeView};
 
@@ -57,7 +57,7 @@ pub(crate) const WHOLE: Range<u64> = 0..1 << 32;
 
 impl FileMap {
     pub(crate) fn root(&self) -> Result<NodeView<'_>, ReadFault> {
-        NodeView::verified(&self.i_block).map_err(|fact| ReadFault::corrupt(Place::ino(self.ino), fact))
+        NodeView::verified(&self.i_block).map_err(|fact| ReadFault::corrupt(CorruptAt::ino(self.ino), fact))
     }
 
     /// The node that entry `at` of `parent` leads to, with its range. `None` past the last entry.
@@ -97,7 +97,7 @@ impl FileMap {
         })?;
         let range = child_range(parent, at, range);
         let checked = check(NodeView::new(&buffer), depth, &range);
-        checked.map_err(|fact| ReadFault::corrupt(Place::block(block), fact))?;
+        checked.map_err(|fact| ReadFault::corrupt(CorruptAt::block(block), fact))?;
         Ok(Some((buffer, range)))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use extant_base::{Corrupt, Ino, Malformed, Place};
+use extant_base::{Corrupt, CorruptAt, Ino, Malformed};
 use extant_buffer::ReadFault;
 use extant_device::DeviceFault;
 
@@ -197,7 +197,7 @@ impl Fault {
     }
 
     pub(crate) fn corrupt(ino: Ino, fact: Malformed) -> Self {
-        Self::Corrupt(Corrupt::at(Place::ino(ino), fact))
+        Self::Corrupt(Corrupt::at(CorruptAt::ino(ino), fact))
     }
 }
 

@@ -61,7 +61,7 @@ pub struct MountGuard {
 }
 
 struct Held {
-    place: Place,
+    place: CorruptAt,
     every: Duration,
     state: Mutex<State>,
     is_over: Condvar,
@@ -77,13 +77,13 @@ struct State {
 /// Called with the reason of the loss.
 type Tell = Box<dyn FnOnce(&str) + Send>;
 
-struct Place {
+struct CorruptAt {
     device: Arc<dyn Device>,
     offset: u64,
     seed: Option<u32>,
 }
 
-impl Place {
+impl CorruptAt {
     fn read(&self) -> Result<Mmp, OpenFault> {
         let mut bytes = [0; Mmp::LEN];
         self.device.forget_cached(self.offset, Mmp::LEN as u64);
@@ -137,7 +137,7 @@ impl MountGuard {
             );
             return Err(OpenFault::Damaged(why));
         }
-        let place = Place {
+        let place = CorruptAt {
             device: Arc::clone(device),
             offset: sb.mmp_block * geometry.block_size.bytes(),
             seed: sb.features.metadata_csum().then(|| sb.fs_seed()),
@@ -191,7 +191,7 @@ fn sleep(pause: Duration, after: Duration, by: &str, tell: &OnWait<'_>) {
 
 /// Claims the block. `wait` waits: for how long, the time left after it, and for which machine.
 fn claim_block(
-    place: &Place,
+    place: &CorruptAt,
     update: u16,
     wait: &dyn Fn(Duration, Duration, &str),
 ) -> Result<Mmp, OpenFault> {
@@ -322,8 +322,8 @@ mod tests {
 
     const BLOCK: u64 = 77;
 
-    fn place(device: &Arc<dyn Device>) -> Place {
-        Place { device: Arc::clone(device), offset: BLOCK * 1024, seed: Some(5) }
+    fn place(device: &Arc<dyn Device>) -> CorruptAt {
+        CorruptAt { device: Arc::clone(device), offset: BLOCK * 1024, seed: Some(5) }
     }
 
     /// A device with a protection block of this number.

@@ -27,7 +27,7 @@ mod sharing;
 use std::collections::HashSet;
 
 use extant_base::checksum::crc32c;
-use extant_base::{Ino, Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Ino, Malformed, Pblk};
 use extant_buffer::{Buffer, Buffers, Kind, Owner, ReadFault};
 use extant_ondisk::acl::Acl;
 use extant_ondisk::xattr::{
@@ -179,11 +179,13 @@ impl<'a> Places<'a> {
     pub fn block_refcount(&self, buffers: &Buffers) -> Result<Option<u32>, ReadFault> {
         let Some(block) = self.block(buffers)? else { return Ok(None) };
         let count = extant_ondisk::xattr::refcount(&block);
-        count.map(Some).map_err(|fact| ReadFault::corrupt(Place::block(self.block).of_ino(self.ino), fact))
+        count
+            .map(Some)
+            .map_err(|fact| ReadFault::corrupt(CorruptAt::block(self.block).of_ino(self.ino), fact))
     }
 
     fn corrupt(&self, fact: Malformed) -> ReadFault {
-        ReadFault::corrupt(Place::ino(self.ino), fact)
+        ReadFault::corrupt(CorruptAt::ino(self.ino), fact)
     }
 
     fn block(&self, buffers: &Buffers) -> Result<Option<Buffer>, ReadFault> {
@@ -201,7 +203,7 @@ impl<'a> Places<'a> {
     fn decoded_block<'b>(&self, block: Option<&'b [u8]>) -> Result<Vec<StoredAttr<'b>>, ReadFault> {
         let Some(bytes) = block else { return Ok(Vec::new()) };
         let decoded = decode_block(bytes).map(|(_, attrs)| attrs);
-        decoded.map_err(|fact| ReadFault::corrupt(Place::block(self.block).of_ino(self.ino), fact))
+        decoded.map_err(|fact| ReadFault::corrupt(CorruptAt::block(self.block).of_ino(self.ino), fact))
     }
 
     fn stored<'b>(&self, block: Option<&'b [u8]>) -> Result<Vec<StoredAttr<'b>>, ReadFault>

@@ -26,7 +26,7 @@ impl ValueInodes for Toys {
         match ino.0 {
             30 => Ok(vec![0xAB; len as usize]),
             31 => Ok(vec![0xAB; 5000]),
-            _ => Err(ReadFault::corrupt(Place::ino(ino), Malformed::new("toy", "is there", ino.0))),
+            _ => Err(ReadFault::corrupt(CorruptAt::ino(ino), Malformed::new("toy", "is there", ino.0))),
         }
     }
 }

@@ -8,7 +8,7 @@ use extant_ondisk::extent::{self, MAX_DEPTH};
 use crate::image::Image;
 use crate::map::{Entered, MapFault, MapRoot, Run, Visit};
 use crate::rules::map as rules;
-use crate::{Place, Rule};
+use crate::{FindingPlace, Rule};
 
 const HEADER: usize = 12;
 const ENTRY: usize = 12;
@@ -68,7 +68,7 @@ fn header_rules(bytes: &[u8], depth: Option<u16>) -> Result<(), String> {
 impl Tree<'_, '_> {
     fn broken(&mut self, rule: &'static Rule, lblk: Option<u64>, block: Option<Pblk>, says: String) {
         let lblk = lblk.and_then(|lblk| u32::try_from(lblk).ok()).map(Lblk);
-        let place = Place { ino: Some(self.root.ino), lblk, block, ..Place::default() };
+        let place = FindingPlace { ino: Some(self.root.ino), lblk, block, ..FindingPlace::default() };
         self.visitor.broken(MapFault { rule, place, says });
     }
 

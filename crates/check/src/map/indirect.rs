@@ -7,7 +7,7 @@ use extant_base::{Ino, Lblk, Pblk};
 use crate::image::Image;
 use crate::map::{Entered, MapFault, MapRoot, Run, Visit};
 use crate::rules::map as rules;
-use crate::{Place, Rule};
+use crate::{FindingPlace, Rule};
 
 const DIRECT: u64 = 12;
 
@@ -46,7 +46,7 @@ impl Map<'_, '_> {
     }
 
     fn broken(&mut self, rule: &'static Rule, lblk: Option<Lblk>, block: Pblk, says: String) {
-        let place = Place { ino: Some(self.ino), lblk, ..Place::block(block) };
+        let place = FindingPlace { ino: Some(self.ino), lblk, ..FindingPlace::block(block) };
         self.visitor.broken(MapFault { rule, place, says });
     }
 

@@ -7,7 +7,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::{Features, Superblock, indirect};
 
-use crate::Place;
+use crate::FindingPlace;
 use crate::map::{self, MapFault, MapRoot, Run, Visit};
 use crate::pass1::fields::Subject;
 use crate::pass1::special::Role;
@@ -58,7 +58,7 @@ impl Subject<'_, '_> {
                 let end = last.map_or(0, |last| (last + 1).saturating_mul(geometry.block_size.bytes()));
                 if role == Role::Journal && self.inode.size > end {
                     let says = format!("the journal's size is {}, its blocks end at {end}", self.inode.size);
-                    self.state.findings.broken(&rules::JOURNAL, Place::ino(self.ino), says);
+                    self.state.findings.broken(&rules::JOURNAL, FindingPlace::ino(self.ino), says);
                 }
             }
             _ => {}
@@ -95,7 +95,13 @@ impl Subject<'_, '_> {
         let stored = if huge || !role.hides() { inode.blocks } else { inode.blocks & 0xFFFF_FFFF };
         let expected = bytes >> unit;
         if stored != expected {
-            self.state.findings.differs(&rules::BLOCKS, Place::ino(self.ino), "i_blocks", stored, expected);
+            self.state.findings.differs(
+                &rules::BLOCKS,
+                FindingPlace::ino(self.ino),
+                "i_blocks",
+                stored,
+                expected,
+            );
         }
     }
 
@@ -103,7 +109,7 @@ impl Subject<'_, '_> {
         let (size, bs) = (self.inode.size, self.state.image.geometry.block_size);
         let Some(last) = last else {
             let says = format!("a directory of {size} bytes without a block");
-            self.state.findings.broken(&rules::EMPTY_DIR, Place::ino(self.ino), says);
+            self.state.findings.broken(&rules::EMPTY_DIR, FindingPlace::ino(self.ino), says);
             return;
         };
         let expected = (last + 1).saturating_mul(bs.bytes());
@@ -111,7 +117,13 @@ impl Subject<'_, '_> {
         let spare = u64::from(self.state.image.sb.prealloc_dir_blocks);
         let fits = size <= expected && size.is_multiple_of(bs.bytes()) && size / bs.bytes() + spare > last;
         if !fits {
-            self.state.findings.differs(&rules::DIR_SIZE, Place::ino(self.ino), "the size", size, expected);
+            self.state.findings.differs(
+                &rules::DIR_SIZE,
+                FindingPlace::ino(self.ino),
+                "the size",
+                size,
+                expected,
+            );
         }
     }
 
@@ -138,14 +150,21 @@ impl Subject<'_, '_> {
                 self.state.suspect(self.ino, Why::Cut { size: inode.size, mapped: expected });
                 return;
             }
-            self.state.findings.differs(&rules::SIZE, Place::ino(self.ino), "the size", inode.size, expected);
+            self.state.findings.differs(
+                &rules::SIZE,
+                FindingPlace::ino(self.ino),
+                "the size",
+                inode.size,
+                expected,
+            );
         }
     }
 
     /// Checks the target of a symbolic link.
     fn symlink(&self, attrs: &InodeAttrs, first: Option<Run>) {
         let inode = self.inode;
-        let broken = |says: String| self.state.findings.broken(&rules::SYMLINK, Place::ino(self.ino), says);
+        let broken =
+            |says: String| self.state.findings.broken(&rules::SYMLINK, FindingPlace::ino(self.ino), says);
         let bs = self.state.image.geometry.block_size;
         let size = inode.size;
         if size == 0 || size > bs.bytes() {
@@ -225,7 +244,7 @@ impl<'s, 'd> Walk<'s, 'd> {
     fn resize(&mut self, subject: &Subject<'_, '_>) {
         if subject.inode.has_flag(flags::EXTENTS) {
             let says = "the resize inode has the flag extents".into();
-            self.broken(MapFault { rule: &map_rules::HEADER, place: Place::ino(self.ino), says });
+            self.broken(MapFault { rule: &map_rules::HEADER, place: FindingPlace::ino(self.ino), says });
             return;
         }
         let geometry = &self.state.image.geometry;
@@ -266,7 +285,7 @@ impl<'s, 'd> Walk<'s, 'd> {
             self.metadata(None, block);
         } else {
             let says = format!("the translator is said to be block {block}");
-            let place = Place { ino: Some(self.ino), ..Place::block(block) };
+            let place = FindingPlace { ino: Some(self.ino), ..FindingPlace::block(block) };
             self.broken(MapFault { rule: &map_rules::OUTSIDE, place, says });
         }
     }
@@ -281,7 +300,7 @@ impl<'s, 'd> Walk<'s, 'd> {
 
     fn metadata(&mut self, lblk: Option<Lblk>, block: Pblk) {
         self.damaged = true;
-        let place = Place { ino: Some(self.ino), lblk, ..Place::block(block) };
+        let place = FindingPlace { ino: Some(self.ino), lblk, ..FindingPlace::block(block) };
         self.state.findings.broken(
             &map_rules::METADATA,
             place,
@@ -298,7 +317,7 @@ impl<'s, 'd> Walk<'s, 'd> {
             let mask = (1u64 << log) - 1;
             let lblk = u64::from(run.lblk.0);
             if run.pblk.0.wrapping_sub(claims.block_of(0).0) & mask != lblk & mask {
-                let place = Place::ino(self.ino).at_lblk(run.lblk).in_block(run.pblk);
+                let place = FindingPlace::ino(self.ino).at_lblk(run.lblk).in_block(run.pblk);
                 let says = format!(
                     "block {} of the file is at block {}, in clusters of {}",
                     run.lblk,
@@ -346,7 +365,7 @@ impl Visit for Walk<'_, '_> {
             return ControlFlow::Continue(());
         }
         if self.is_dir && run.unwritten {
-            let place = Place::ino(self.ino).at_lblk(run.lblk).in_block(run.pblk);
+            let place = FindingPlace::ino(self.ino).at_lblk(run.lblk).in_block(run.pblk);
             self.state.findings.broken(&map_rules::UNWRITTEN_DIR, place, "a directory has unwritten blocks");
         }
         let last = u64::from(run.lblk.0) + u64::from(run.len) - 1;

@@ -5,7 +5,7 @@ use extant_ondisk::filetype::FileType;
 use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::{Features, Superblock};
 
-use crate::Place;
+use crate::FindingPlace;
 use crate::pass1::special::Role;
 use crate::rules::inode as rules;
 use crate::state::State;
@@ -27,7 +27,7 @@ pub(super) struct Subject<'s, 'd> {
 
 impl Subject<'_, '_> {
     fn broken(&self, rule: &'static crate::Rule, says: impl Into<String>) {
-        self.state.findings.broken(rule, Place::ino(self.ino), says);
+        self.state.findings.broken(rule, FindingPlace::ino(self.ino), says);
     }
 
     /// Reports the rule only for an inode that entries may name; no reader uses these fields of other inodes.
@@ -155,7 +155,7 @@ impl Subject<'_, '_> {
                     &crate::rules::xattr::BLOCK_PLACE
                 };
                 let says = format!("the attribute block is said to be block {block}");
-                self.state.findings.broken(rule, Place::ino(self.ino).in_block(block), says);
+                self.state.findings.broken(rule, FindingPlace::ino(self.ino).in_block(block), says);
             }
         }
         if inode.has_flag(flags::ENCRYPT) && !attrs.encryption {
@@ -181,7 +181,13 @@ impl Subject<'_, '_> {
             self.broken(&rules::INLINE, "there is no attribute system.data");
         } else if FileType::from_mode(inode.mode) == FileType::Directory && inode.size != whole {
             // The size may be larger: mke2fs stores a file that is one hole inline.
-            self.state.findings.differs(&rules::INLINE, Place::ino(self.ino), "the size", inode.size, whole);
+            self.state.findings.differs(
+                &rules::INLINE,
+                FindingPlace::ino(self.ino),
+                "the size",
+                inode.size,
+                whole,
+            );
         }
     }
 }

@@ -15,7 +15,7 @@ use extant_ondisk::inode::{Inode, flags, inode_seed};
 use crate::map::{self, MapFault, MapRoot, Run, Visit};
 use crate::rules::map as rules;
 use crate::state::State;
-use crate::{Place, parallel};
+use crate::{FindingPlace, parallel};
 
 /// Clusters for which owners are recorded; the bitmaps count the others.
 const KEPT: usize = 1 << 16;
@@ -76,11 +76,11 @@ pub(crate) fn run(state: &State<'_>, threads: usize) {
 /// Reports doubly claimed clusters without owners, after the budget is spent.
 fn without_owners(state: &State<'_>, steps: u64) {
     let says = format!("the owners of shared blocks were not found within {steps} steps");
-    state.findings.broken(&rules::ABANDONED, Place::default(), says);
+    state.findings.broken(&rules::ABANDONED, FindingPlace::default(), says);
     let report = |first: u64, last: u64| {
         let (start, end) = (state.claims.block_of(first), state.claims.block_of(last + 1).0 - 1);
         let says = format!("blocks {start} to {end} are claimed more than once");
-        state.findings.broken(&rules::SHARED, Place::block(start), says);
+        state.findings.broken(&rules::SHARED, FindingPlace::block(start), says);
     };
     let mut open: Option<(u64, u64)> = None;
     state.claims.each_twice(|cluster| {
@@ -110,7 +110,7 @@ fn report(state: &State<'_>, first: u64, last: u64, who: &BTreeSet<u32>) {
     }
     let says = format!("blocks {start} to {end} belong to {}", names.join(" and "));
     let ino = who.iter().copied().find(|ino| *ino != METADATA).map(Ino);
-    state.findings.broken(&rules::SHARED, Place { ino, ..Place::block(start) }, says);
+    state.findings.broken(&rules::SHARED, FindingPlace { ino, ..FindingPlace::block(start) }, says);
 }
 
 fn group_owners(state: &State<'_>, group: Group, owners: &Mutex<Owners>, budget: &Budget) {

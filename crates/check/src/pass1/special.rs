@@ -5,7 +5,7 @@ use extant_ondisk::Features;
 use extant_ondisk::Superblock;
 use extant_ondisk::filetype::FileType;
 
-use crate::Place;
+use crate::FindingPlace;
 use crate::pass1::fields::{Subject, first_ino};
 use crate::rules::inode as rules;
 
@@ -80,7 +80,7 @@ pub(super) fn role(sb: &Superblock, ino: Ino) -> Role {
 pub(super) fn check(subject: &Subject<'_, '_>, role: Role) -> bool {
     let inode = subject.inode;
     let broken = |rule, says: String| {
-        subject.state.findings.broken(rule, Place::ino(subject.ino), says);
+        subject.state.findings.broken(rule, FindingPlace::ino(subject.ino), says);
         false
     };
     let kind = FileType::from_mode(inode.mode);

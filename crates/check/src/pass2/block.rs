@@ -14,7 +14,7 @@ use super::entries::{Broken, Raw, entries};
 use super::names::{Key, Table};
 use crate::rules::directory as rules;
 use crate::state::{DirNote, State};
-use crate::{Place, Rule};
+use crate::{FindingPlace, Rule};
 
 /// The length of the shortest encrypted name.
 const ENCRYPTED_NAME_MIN: usize = 16;
@@ -114,20 +114,20 @@ impl<'a> Dir<'a> {
         }
     }
 
-    pub(super) fn broken(&self, rule: &'static Rule, place: Place, says: impl Into<String>) {
+    pub(super) fn broken(&self, rule: &'static Rule, place: FindingPlace, says: impl Into<String>) {
         self.state.findings.broken(rule, place, says);
     }
 
     /// A block of this directory.
-    pub(super) fn place(&self, at: Where) -> Place {
-        let place = Place::ino(self.note.ino);
+    pub(super) fn place(&self, at: Where) -> FindingPlace {
+        let place = FindingPlace::ino(self.note.ino);
         match at.pblk {
             Some(pblk) => place.at_lblk(at.lblk).in_block(pblk),
             None => place,
         }
     }
 
-    fn entry_place(&self, at: Where, raw: &Raw<'_>) -> Place {
+    fn entry_place(&self, at: Where, raw: &Raw<'_>) -> FindingPlace {
         self.place(at).at_offset((at.offset + raw.offset) as u32).named(raw.name)
     }
 

@@ -6,7 +6,7 @@ use extant_ondisk::inode::Inode;
 use extant_ondisk::xattr::{AttrValue, INDEX_SYSTEM, decode_ibody};
 
 use super::block::{Dir, Scratch, Where};
-use crate::Place;
+use crate::FindingPlace;
 use crate::rules::directory as rules;
 
 /// Checks both parts of an inline directory.
@@ -14,7 +14,7 @@ pub(super) fn check(dir: &Dir<'_>, scratch: &mut Scratch) {
     let i_block = &dir.note.root.i_block;
     let parent = u32::from_le_bytes([i_block[0], i_block[1], i_block[2], i_block[3]]);
     if parent == 0 {
-        dir.broken(&rules::DOTDOT, Place::ino(dir.note.ino), "the inline directory names no parent");
+        dir.broken(&rules::DOTDOT, FindingPlace::ino(dir.note.ino), "the inline directory names no parent");
     } else {
         dir.tree.set_dotdot(dir.note.ino, parent);
     }

@@ -5,7 +5,7 @@ use extant_base::{Lblk, Pblk};
 use super::block::Dir;
 use crate::map::{Run, data_runs_where};
 use crate::rules::directory as rules;
-use crate::{Place, image::Image};
+use crate::{FindingPlace, image::Image};
 
 /// The largest read, in bytes.
 pub(super) const READ_LEN: usize = 1 << 20;
@@ -26,7 +26,7 @@ impl Layout {
             let most = dir.state.image.geometry.blocks;
             let says =
                 format!("the directory has more blocks than the file system, {most}; the rest was left out");
-            dir.broken(&rules::TOO_MUCH, Place::ino(dir.note.ino), says);
+            dir.broken(&rules::TOO_MUCH, FindingPlace::ino(dir.note.ino), says);
         }
         self.check_holes(dir);
     }
@@ -67,7 +67,7 @@ impl Layout {
             // A hole at the end is a wrong size, which pass 1 reports.
             if start > next && start < dir.blocks {
                 let says = format!("the {} blocks from block {next} on are not mapped", start - next);
-                dir.broken(&rules::HOLE, Place::ino(dir.note.ino).at_lblk(Lblk(next)), says);
+                dir.broken(&rules::HOLE, FindingPlace::ino(dir.note.ino).at_lblk(Lblk(next)), says);
             }
             next = end;
         }

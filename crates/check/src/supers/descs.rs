@@ -7,7 +7,7 @@ use extant_ondisk::{Features, Geometry};
 use crate::image::{Image, Zones};
 use crate::rules::group as rules;
 use crate::state::State;
-use crate::{Findings, Place};
+use crate::{FindingPlace, Findings};
 
 /// Reads all descriptors into the image, and lists the zones they describe.
 pub(super) fn load(image: &mut Image<'_>, findings: &Findings) {
@@ -20,7 +20,7 @@ pub(super) fn load(image: &mut Image<'_>, findings: &Findings) {
         if !rule.verify(group, bytes) {
             let says =
                 format!("checksum is {:#06x}, should be {:#06x}", desc.checksum, rule.compute(group, bytes));
-            findings.broken(&rules::CHECKSUM, Place::group(Group(group)), says);
+            findings.broken(&rules::CHECKSUM, FindingPlace::group(Group(group)), says);
             // With a wrong checksum the uninit flags cannot be trusted.
             desc.flags &= !(INODE_UNINIT | BLOCK_UNINIT);
             desc.itable_unused = 0;
@@ -28,7 +28,7 @@ pub(super) fn load(image: &mut Image<'_>, findings: &Findings) {
             let says = format!("flags are {:#x}", desc.flags);
             let used = desc.has_flag(INODE_UNINIT) && desc.free_inodes != image.geometry.inodes_per_group;
             let rule = if used { &rules::UNINIT_IN_USE } else { &rules::UNINIT_FLAGS };
-            findings.broken(rule, Place::group(Group(group)), says);
+            findings.broken(rule, FindingPlace::group(Group(group)), says);
         }
         if !image.has_group_csum() {
             desc.flags &= !(INODE_UNINIT | BLOCK_UNINIT);
@@ -78,7 +78,11 @@ fn read_table(image: &Image<'_>, findings: &Findings, place: &dyn Fn(&Geometry, 
         let part = &mut raw[index as usize * bs..(index + count) as usize * bs];
         if let Err(fault) = image.read_blocks(first, part) {
             let group = Group(index * geometry.descs_per_block());
-            findings.broken(&rules::UNREADABLE, Place::group(group).in_block(first), fault.to_string());
+            findings.broken(
+                &rules::UNREADABLE,
+                FindingPlace::group(group).in_block(first),
+                fault.to_string(),
+            );
         }
         index += count;
     }
@@ -114,7 +118,7 @@ fn repair_places(image: &mut Image<'_>, descs: &mut [GroupDesc], findings: &Find
         let group = Group(group as u32);
         let Some((what, at)) = misplaced(image, group, desc) else { continue };
         let says = format!("the {what} is said to be at block {at}");
-        findings.broken(&rules::PLACE, Place::group(group).in_block(at), says);
+        findings.broken(&rules::PLACE, FindingPlace::group(group).in_block(at), says);
         let silent = Findings::default();
         let raw = backup.get_or_insert_with(|| {
             read_table(image, &silent, &|geometry, index| backup_place(geometry, index).unwrap_or_default())
@@ -152,7 +156,7 @@ fn find_zones(image: &mut Image<'_>, findings: &Findings) {
     for &(start, stop, group) in &owned {
         if start < end && start < stop {
             let says = format!("metadata at blocks {start} to {} overlaps that of group {owner}", stop - 1);
-            findings.broken(&rules::OVERLAP, Place::group(Group(group)).in_block(Pblk(start)), says);
+            findings.broken(&rules::OVERLAP, FindingPlace::group(Group(group)).in_block(Pblk(start)), says);
             unusable.push(group);
         }
         if stop > end {
@@ -190,7 +194,7 @@ pub(super) fn check_backups(state: &State<'_>) {
         let place = |d: &GroupDesc| (d.block_bitmap, d.inode_bitmap, d.inode_table);
         if place(&backup) != place(desc) {
             let says = format!("the backup says {:?}, the primary {:?}", place(&backup), place(desc));
-            state.findings.broken(&rules::BACKUP, Place::group(Group(group)), says);
+            state.findings.broken(&rules::BACKUP, FindingPlace::group(Group(group)), says);
         }
     }
 }

@@ -7,14 +7,14 @@ use extant_base::{Group, Ino, Pblk};
 use extant_ondisk::Features;
 use extant_ondisk::inode::Inode;
 
-use crate::Place;
+use crate::FindingPlace;
 use crate::rules::superblock as rules;
 use crate::state::State;
 
 pub(super) fn check(state: &State<'_>) {
     let (image, geometry) = (&state.image, &state.image.geometry);
     let sb = &image.sb;
-    let place = Place::ino(Ino::RESIZE);
+    let place = FindingPlace::ino(Ino::RESIZE);
     if !sb.features.has_compat(Features::RESIZE_INODE) {
         return;
     }

@@ -147,7 +147,7 @@ impl Load {
     }
 
     /// Runs it in a place; others are on file systems of their own.
-    fn run<P: extant_lab::Place>(
+    fn run<P: extant_lab::WorkDir>(
         &self,
         mut place: P,
         others: Vec<P>,

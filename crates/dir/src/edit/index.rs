@@ -116,7 +116,9 @@ impl Editor<'_> {
             path.go_on(node, hash);
             if path.is_circle() {
                 let fact = Malformed::new("index block", "child is not an ancestor", path.leaf().0);
-                return Err(self.dir().placed(ReadFault::corrupt(extant_base::Place::default(), fact), lblk));
+                return Err(self
+                    .dir()
+                    .placed(ReadFault::corrupt(extant_base::CorruptAt::default(), fact), lblk));
             }
         }
         Ok(path)

@@ -6,7 +6,7 @@
 //! [`InlineEditor::stretch`]) or moves the directory into a block ([`InlineEditor::to_block`]) and inserts
 //! there.
 
-use extant_base::{Ino, Malformed, Place};
+use extant_base::{CorruptAt, Ino, Malformed};
 use extant_buffer::ReadFault;
 use extant_ondisk::dirent::DirFormat;
 use extant_ondisk::dirent::edit::Found;
@@ -167,6 +167,6 @@ impl<'a> InlineEditor<'a> {
     }
 
     fn corrupt(&self, fact: Malformed) -> ReadFault {
-        ReadFault::corrupt(Place::ino(self.ino), fact)
+        ReadFault::corrupt(CorruptAt::ino(self.ino), fact)
     }
 }

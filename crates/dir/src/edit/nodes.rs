@@ -85,7 +85,7 @@ impl<'a> Node<'a> {
 #[derive(Default)]
 pub(super) struct Nodes {
     root: Vec<DxEntry>,
-    places: HashMap<u32, Place, BuildHasherDefault<Spread>>,
+    places: HashMap<u32, NodeSlot, BuildHasherDefault<Spread>>,
     /// Entries that there is room for in each; 0 before the root is there.
     room: usize,
     chunks: Vec<Vec<DxEntry>>,
@@ -95,7 +95,7 @@ pub(super) struct Nodes {
 
 /// Of a node.
 #[derive(Clone, Copy)]
-struct Place {
+struct NodeSlot {
     number: u32,
     len: u32,
 }
@@ -139,7 +139,7 @@ impl Nodes {
             Some(place) => place.number,
             None => self.free.pop().unwrap_or_else(|| self.make_room()),
         };
-        self.places.insert(lblk.0, Place { number, len: len as u32 });
+        self.places.insert(lblk.0, NodeSlot { number, len: len as u32 });
         let (chunk, at) = self.at(number);
         self.chunks[chunk][at..at + len].iter_mut().zip(entries).for_each(|(place, entry)| *place = entry);
     }
@@ -149,7 +149,7 @@ impl Nodes {
         let entries = self.get(lblk)?.0.to_vec();
         if lblk.0 == 0 {
             self.root.clear();
-        } else if let Some(Place { number, .. }) = self.places.remove(&lblk.0) {
+        } else if let Some(NodeSlot { number, .. }) = self.places.remove(&lblk.0) {
             self.free.push(number);
         }
         Some(entries)
@@ -216,7 +216,7 @@ impl Nodes {
     pub(super) fn held_bytes(&self) -> usize {
         let chunks: usize = self.chunks.first().map_or(0, Vec::capacity)
             + self.chunks.len().saturating_sub(1) * self.per_chunk() * self.room;
-        let places = self.places.capacity() * size_of::<(u32, Place)>();
+        let places = self.places.capacity() * size_of::<(u32, NodeSlot)>();
         (chunks + self.root.capacity()) * size_of::<DxEntry>() + places
     }
 
@@ -231,7 +231,7 @@ impl Nodes {
     fn whole(&mut self, lblk: Lblk) -> Option<(&mut [DxEntry], &mut u32)> {
         let number = self.places.get(&lblk.0)?.number;
         let (chunk, at) = self.at(number);
-        let Place { len, .. } = self.places.get_mut(&lblk.0)?;
+        let NodeSlot { len, .. } = self.places.get_mut(&lblk.0)?;
         Some((&mut self.chunks[chunk][at..at + self.room], len))
     }
 

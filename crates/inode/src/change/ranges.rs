@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use extant_base::{Ino, Malformed, Place};
+use extant_base::{CorruptAt, Ino, Malformed};
 use extant_mapping::{EditFault, Editor, FileMap};
 
 use super::{Change, Space, edit_fault};
@@ -92,5 +92,5 @@ impl Change<'_> {
 fn shift_fault(ino: Ino, fault: EditFault) -> Fault {
     let EditFault::Occupied(lblk) = fault else { return edit_fault(ino, fault) };
     let fact = Malformed::new("block map", "what is moved into is a hole", lblk.0);
-    Fault::Corrupt(extant_base::Corrupt::at(Place::ino(ino).at_lblk(lblk), fact))
+    Fault::Corrupt(extant_base::Corrupt::at(CorruptAt::ino(ino).at_lblk(lblk), fact))
 }

@@ -265,7 +265,7 @@ impl extant_buffer::Edit for Failing<'_> {
         let mut changed = self.changed.borrow_mut();
         if changed.len() == self.left && !changed.contains(&block.0) {
             let fact = Malformed::new("device", "gives back what it got", block.0);
-            return Err(ReadFault::corrupt(Place::block(block), fact));
+            return Err(ReadFault::corrupt(CorruptAt::block(block), fact));
         }
         changed.insert(block.0);
         self.direct.change(block, seal, change)

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use extant_base::{Lblk, Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Lblk, Malformed, Pblk};
 use extant_buffer::{Buffer, Buffers, Kind, Owner, ReadFault, Seal};
 use extant_ondisk::extent::{
     self, Extent, MAX_DEPTH, NodeView, ROOT_ENTRIES, Slot, init_node, set_key, splice,
@@ -101,7 +101,7 @@ impl FileMap {
             editor.edit.change(block, self.seal(), &mut |bytes| is_good = change(bytes))?;
         }
         let fact = || Malformed::new(STRUCTURE, "stays as it was verified", block.0);
-        if is_good { Ok(()) } else { Err(ReadFault::corrupt(Place::block(block), fact()).into()) }
+        if is_good { Ok(()) } else { Err(ReadFault::corrupt(CorruptAt::block(block), fact()).into()) }
     }
 
     /// Makes sure that later changes of a block cannot be refused: a changed block stays in memory.

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use extant_base::{Lblk, Malformed, Pblk, Place};
+use extant_base::{CorruptAt, Lblk, Malformed, Pblk};
 use extant_buffer::ReadFault;
 use extant_ondisk::extent::{Extent, NodeView, set_key, splice};
 
@@ -249,5 +249,5 @@ fn must_follow(map: &FileMap, editor: &Editor<'_>, path: &Path, key: u32) -> Res
 }
 
 fn corrupt(path: &Path, fact: Malformed) -> EditFault {
-    ReadFault::corrupt(Place::block(path.last().block), fact).into()
+    ReadFault::corrupt(CorruptAt::block(path.last().block), fact).into()
 }

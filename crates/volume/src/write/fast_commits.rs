@@ -268,8 +268,9 @@ impl Work<'_> {
         let fields = match (&changed.raw, before) {
             (Some(raw), _) => {
                 let fields = layout::Inode::decode_of(&self.writer.shared().sb, raw);
-                fields
-                    .map_err(|fact| extant_buffer::ReadFault::corrupt(extant_base::Place::default(), fact))?
+                fields.map_err(|fact| {
+                    extant_buffer::ReadFault::corrupt(extant_base::CorruptAt::default(), fact)
+                })?
             }
             (None, Some(before)) => before.fields.clone(),
             (None, None) => return Ok(None),
