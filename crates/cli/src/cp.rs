@@ -14,7 +14,7 @@ use crate::edit::staged::Hold;
 use crate::exit;
 use crate::imagearg::{ImageArg, is_of_host, is_whole_image};
 use crate::inspect::format::escape;
-use crate::look::host::{Choices, Host, Place, open_named_dir};
+use crate::look::host::{Choices, CopyTo, Host, open_named_dir};
 use crate::look::progress::Progress;
 use crate::look::{IMAGES_HELP, OpenArgs, Session, Target};
 
@@ -181,7 +181,7 @@ fn into_image(args: &CpArgs, sources: &[OsString]) -> ExitCode {
 }
 
 /// Where a source goes.
-fn place(target: &Target, destination: &Path, is_dir: bool) -> std::io::Result<Place> {
+fn place(target: &Target, destination: &Path, is_dir: bool) -> std::io::Result<CopyTo> {
     let name = target.name();
     // The root has no name to be made in the destination, nor has what ends in a dot.
     let nameless = matches!(name, b"" | b"." | b"..");
@@ -189,14 +189,14 @@ fn place(target: &Target, destination: &Path, is_dir: bool) -> std::io::Result<P
         std::fs::create_dir(destination)?;
     }
     if nameless {
-        return Ok(Place::Into(open_named_dir(destination)?));
+        return Ok(CopyTo::Into(open_named_dir(destination)?));
     }
     if is_dir {
-        return Ok(Place::Name(open_named_dir(destination)?, name.to_vec()));
+        return Ok(CopyTo::Name(open_named_dir(destination)?, name.to_vec()));
     }
     let missing = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "has no name that could be made");
     let last = destination.file_name().ok_or_else(missing)?.as_bytes().to_vec();
     let parent =
         destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(Place::Name(open_named_dir(parent)?, last))
+    Ok(CopyTo::Name(open_named_dir(parent)?, last))
 }

@@ -12,7 +12,7 @@ use extant::{FileType, Follow};
 use extant_image::source::pretend::pretender;
 
 use crate::exit;
-use crate::look::host::{Choices, Host, Place, open_named_dir};
+use crate::look::host::{Choices, CopyTo, Host, open_named_dir};
 use crate::look::leave_out::LeaveOut;
 use crate::look::progress::Progress;
 use crate::look::{IMAGES_HELP, OpenArgs, Session, Target};
@@ -114,8 +114,8 @@ fn to_dir(args: &ExportArgs, session: &mut Session, target: &Target, dir: &Path)
     let choices = Choices { metadata: true, sparse: !args.no_sparse, replace: args.force };
     let host = Host::new(choices, Progress::new("exporting")).leaving_out(&args.leave_out);
     let place = match target.inode.kind() {
-        FileType::Directory => Place::Into(fd),
-        _ => Place::Name(fd, target.name().to_vec()),
+        FileType::Directory => CopyTo::Into(fd),
+        _ => CopyTo::Name(fd, target.name().to_vec()),
     };
     host.copy(session, target, place);
     host.finish(session);

@@ -42,7 +42,7 @@ pub(crate) struct ImageArg {
     /// The file or block device; for memory, what was typed.
     pub(crate) path: PathBuf,
     /// Which of its bytes.
-    pub(crate) at: Place,
+    pub(crate) at: ImageAt,
     /// The path inside, beginning with `/` or the number of an inode (see [`by_number`]); `None` if there was
     /// no `:`.
     pub(crate) inner_path: Option<PathBuf>,
@@ -50,7 +50,7 @@ pub(crate) struct ImageArg {
 
 /// Which bytes of a file are the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ImageAt {
     /// All.
     Whole,
     /// Those from this byte on.
@@ -96,9 +96,9 @@ impl fmt::Display for ImageArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         match self.at {
-            Place::Whole | Place::Memory(_) => Ok(()),
-            Place::Offset(bytes) => write!(f, "@{bytes}"),
-            Place::Partition(number) => write!(f, "#{number}"),
+            ImageAt::Whole | ImageAt::Memory(_) => Ok(()),
+            ImageAt::Offset(bytes) => write!(f, "@{bytes}"),
+            ImageAt::Partition(number) => write!(f, "#{number}"),
         }
     }
 }
@@ -192,7 +192,7 @@ impl ImageArg {
         transfers: Transfers,
         open: fn(&Path) -> io::Result<FileDevice>,
     ) -> Result<Arc<dyn Device>, ArgError> {
-        if let Place::Memory(bytes) = self.at {
+        if let ImageAt::Memory(bytes) = self.at {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
         match transfers.open(&self.path, open) {
@@ -207,7 +207,7 @@ impl ImageArg {
     /// How the image is written to at the moment: mounted, or by another program.
     pub(crate) fn written_by(&self) -> Option<ImageUse> {
         match self.at {
-            Place::Memory(_) => None,
+            ImageAt::Memory(_) => None,
             _ => extant_device::use_of(&self.path).filter(|used| used.writes),
         }
     }
@@ -237,7 +237,7 @@ impl ImageArg {
     /// # Errors
     /// As [`open_locked`](Self::open_locked).
     pub(crate) fn open_locked_by(&self, transfers: Transfers) -> Result<Arc<dyn Device>, LockError> {
-        if let Place::Memory(bytes) = self.at {
+        if let ImageAt::Memory(bytes) = self.at {
             return Ok(Arc::new(MemDevice::new(bytes)));
         }
         match transfers.open(&self.path, FileDevice::open_locked) {
@@ -259,19 +259,19 @@ impl ImageArg {
     /// The part of a file or block device that is meant.
     fn part_of(&self, disk: Arc<dyn Device>) -> Result<Arc<dyn Device>, ArgError> {
         match self.at {
-            Place::Partition(number) => self.partition(&disk, number),
-            Place::Offset(offset) if offset > disk.size_bytes() => {
+            ImageAt::Partition(number) => self.partition(&disk, number),
+            ImageAt::Offset(offset) if offset > disk.size_bytes() => {
                 let (path, size) = (self.path.display(), disk.size_bytes());
                 Err(ArgError::Usage(format!(
                     "@{offset}: {path} has {size} bytes ({}), so nothing is at byte {offset}",
                     human(size)
                 )))
             }
-            Place::Offset(offset) => match Window::from_offset(disk, offset) {
+            ImageAt::Offset(offset) => match Window::from_offset(disk, offset) {
                 Ok(window) => Ok(Arc::new(window)),
                 Err(fault) => Err(ArgError::Usage(format!("@{offset}: {fault}"))),
             },
-            Place::Whole | Place::Memory(_) => match self.whole_disk(&disk) {
+            ImageAt::Whole | ImageAt::Memory(_) => match self.whole_disk(&disk) {
                 Some(hint) => Err(ArgError::Unreadable(hint)),
                 None => Ok(disk),
             },
@@ -355,7 +355,7 @@ fn memory(bytes: &[u8]) -> Result<Option<ImageArg>, ArgError> {
     match std::str::from_utf8(size).map_err(|_| String::new()).and_then(parse_size) {
         Ok(bytes_len) => Ok(Some(ImageArg {
             path: PathBuf::from(OsStr::from_bytes(&bytes[..4 + size.len()])),
-            at: Place::Memory(bytes_len),
+            at: ImageAt::Memory(bytes_len),
             inner_path: inner.map(inner_path),
         })),
         // Perhaps a path in a file called "mem".
@@ -410,10 +410,10 @@ fn exists(path: &[u8], wanted: Existing) -> bool {
 }
 
 /// A text as `PATH`, `PATH#N` or `PATH@OFFSET`; `None` if there is no such file.
-fn place(bytes: &[u8], wanted: Existing) -> Result<Option<(PathBuf, Place)>, ArgError> {
+fn place(bytes: &[u8], wanted: Existing) -> Result<Option<(PathBuf, ImageAt)>, ArgError> {
     let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
     if exists(bytes, wanted) {
-        return Ok(Some((path(bytes), Place::Whole)));
+        return Ok(Some((path(bytes), ImageAt::Whole)));
     }
     let Some((file, mark, text)) = split_suffix(bytes) else { return Ok(None) };
     if !exists(file, Existing::NoDirectory) {
@@ -438,13 +438,13 @@ fn split_suffix(bytes: &[u8]) -> Option<(&[u8], u8, &[u8])> {
     Some((&bytes[..at], bytes[at], &bytes[at + 1..]))
 }
 
-fn suffix(mark: u8, text: &[u8]) -> Option<Place> {
+fn suffix(mark: u8, text: &[u8]) -> Option<ImageAt> {
     let text = std::str::from_utf8(text).ok()?;
     if mark == b'@' {
-        return parse_offset(text).map(Place::Offset);
+        return parse_offset(text).map(ImageAt::Offset);
     }
     let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())??;
-    (number > 0).then_some(Place::Partition(number))
+    (number > 0).then_some(ImageAt::Partition(number))
 }
 
 /// `4096`, `0x1000`, `4K`, `1M`, `2G`, `1T`, `2048s`.
@@ -520,7 +520,7 @@ fn refusal(path: &Path, error: &io::Error) -> String {
 pub(crate) fn is_whole_image(arg: &OsStr) -> bool {
     let Ok(image) = ImageArg::parse(arg) else { return false };
     let holds = || FileDevice::open_read_only(&image.path).is_ok_and(|device| holds_ext4(&device, 0));
-    image.inner_path.is_none() && (image.at != Place::Whole || (!image.path.is_dir() && holds()))
+    image.inner_path.is_none() && (image.at != ImageAt::Whole || (!image.path.is_dir() && holds()))
 }
 
 /// Is it a path of this system, neither an image nor a path in one? What might be either is not.
@@ -554,13 +554,13 @@ mod tests {
 
     /// Name of the file, place, path inside.
     #[track_caller]
-    fn taken_apart(dir: &tempfile::TempDir, arg: &str) -> (String, Place, Option<String>) {
+    fn taken_apart(dir: &tempfile::TempDir, arg: &str) -> (String, ImageAt, Option<String>) {
         let image = parse(dir, arg).unwrap();
         let name = image.path.file_name().unwrap().to_str().unwrap().to_owned();
         (name, image.at, image.inner_path.map(|path| path.to_str().unwrap().to_owned()))
     }
 
-    fn expected(name: &str, at: Place, inner: Option<&str>) -> (String, Place, Option<String>) {
+    fn expected(name: &str, at: ImageAt, inner: Option<&str>) -> (String, ImageAt, Option<String>) {
         (name.to_owned(), at, inner.map(str::to_owned))
     }
 
@@ -568,20 +568,20 @@ mod tests {
     fn every_spelling_is_taken_apart() {
         let dir = files(&["disk.img"]);
         for (arg, at, inner) in [
-            ("disk.img", Place::Whole, None),
-            ("disk.img@4096", Place::Offset(4096), None),
-            ("disk.img@0x1F", Place::Offset(31), None),
-            ("disk.img@2048s", Place::Offset(1 << 20), None),
-            ("disk.img@1M", Place::Offset(1 << 20), None),
-            ("disk.img#2", Place::Partition(2), None),
-            ("disk.img:", Place::Whole, Some("/")),
-            ("disk.img:/", Place::Whole, Some("/")),
-            ("disk.img:etc/fstab", Place::Whole, Some("/etc/fstab")),
-            ("disk.img:/etc/a:b", Place::Whole, Some("/etc/a:b")),
-            ("disk.img#2:/etc", Place::Partition(2), Some("/etc")),
-            ("disk.img@1M:etc/x@y#z", Place::Offset(1 << 20), Some("/etc/x@y#z")),
-            ("disk.img:x@12", Place::Whole, Some("/x@12")),
-            ("disk.img:x#1", Place::Whole, Some("/x#1")),
+            ("disk.img", ImageAt::Whole, None),
+            ("disk.img@4096", ImageAt::Offset(4096), None),
+            ("disk.img@0x1F", ImageAt::Offset(31), None),
+            ("disk.img@2048s", ImageAt::Offset(1 << 20), None),
+            ("disk.img@1M", ImageAt::Offset(1 << 20), None),
+            ("disk.img#2", ImageAt::Partition(2), None),
+            ("disk.img:", ImageAt::Whole, Some("/")),
+            ("disk.img:/", ImageAt::Whole, Some("/")),
+            ("disk.img:etc/fstab", ImageAt::Whole, Some("/etc/fstab")),
+            ("disk.img:/etc/a:b", ImageAt::Whole, Some("/etc/a:b")),
+            ("disk.img#2:/etc", ImageAt::Partition(2), Some("/etc")),
+            ("disk.img@1M:etc/x@y#z", ImageAt::Offset(1 << 20), Some("/etc/x@y#z")),
+            ("disk.img:x@12", ImageAt::Whole, Some("/x@12")),
+            ("disk.img:x#1", ImageAt::Whole, Some("/x#1")),
         ] {
             assert_eq!(taken_apart(&dir, arg), expected("disk.img", at, inner), "{arg}");
         }
@@ -591,17 +591,17 @@ mod tests {
     fn files_with_odd_names_come_before_other_readings() {
         let dir = files(&["a", "a:b", "a@1", "a#1", "c:d", "e#1:f"]);
         for (arg, name, at, inner) in [
-            ("a:b", "a:b", Place::Whole, None),
-            ("a:c", "a", Place::Whole, Some("/c")),
-            ("a:/b", "a", Place::Whole, Some("/b")),
-            ("a@1", "a@1", Place::Whole, None),
-            ("a@2", "a", Place::Offset(2), None),
-            ("a#1", "a#1", Place::Whole, None),
-            ("a#1#1", "a#1", Place::Partition(1), None),
-            ("a:b#1", "a:b", Place::Partition(1), None),
-            ("c:d:e", "c:d", Place::Whole, Some("/e")),
-            ("c:d@1:e", "c:d", Place::Offset(1), Some("/e")),
-            ("e#1:f", "e#1:f", Place::Whole, None),
+            ("a:b", "a:b", ImageAt::Whole, None),
+            ("a:c", "a", ImageAt::Whole, Some("/c")),
+            ("a:/b", "a", ImageAt::Whole, Some("/b")),
+            ("a@1", "a@1", ImageAt::Whole, None),
+            ("a@2", "a", ImageAt::Offset(2), None),
+            ("a#1", "a#1", ImageAt::Whole, None),
+            ("a#1#1", "a#1", ImageAt::Partition(1), None),
+            ("a:b#1", "a:b", ImageAt::Partition(1), None),
+            ("c:d:e", "c:d", ImageAt::Whole, Some("/e")),
+            ("c:d@1:e", "c:d", ImageAt::Offset(1), Some("/e")),
+            ("e#1:f", "e#1:f", ImageAt::Whole, None),
         ] {
             assert_eq!(taken_apart(&dir, arg), expected(name, at, inner), "{arg}");
         }
@@ -627,10 +627,10 @@ mod tests {
     #[test]
     fn memory_has_a_size() {
         let image = ImageArg::parse(OsStr::new("mem:64M")).unwrap();
-        assert_eq!((image.at, image.inner_path.as_ref()), (Place::Memory(64 << 20), None));
+        assert_eq!((image.at, image.inner_path.as_ref()), (ImageAt::Memory(64 << 20), None));
         assert_eq!(image.open_read_only().unwrap().size_bytes(), 64 << 20);
         let image = ImageArg::parse(OsStr::new("mem:1G:/x")).unwrap();
-        assert_eq!((image.to_string().as_str(), image.at), ("mem:1G", Place::Memory(1 << 30)));
+        assert_eq!((image.to_string().as_str(), image.at), ("mem:1G", ImageAt::Memory(1 << 30)));
         assert_eq!(image.inner_path, Some("/x".into()));
         let error = ImageArg::parse(OsStr::new("mem:lots")).unwrap_err().to_string();
         assert!(error.contains("like mem:64M"), "{error}");

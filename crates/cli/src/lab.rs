@@ -23,7 +23,7 @@ use extant_volume::{OpenOptions, OrphanMode, WriteOptions};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::exit;
-use crate::imagearg::{ImageArg, Place};
+use crate::imagearg::{ImageArg, ImageAt};
 use crate::sizes::parse_size;
 use crate::voice;
 
@@ -170,7 +170,7 @@ fn site(image: Option<&OsStr>) -> Result<(Site, Option<u64>), LabFault> {
         return Ok((Site::File(path.to_owned()), None));
     }
     match ImageArg::parse(arg).map_err(createmany::refused)?.at {
-        Place::Memory(size) => Ok((Site::Memory, Some(size))),
+        ImageAt::Memory(size) => Ok((Site::Memory, Some(size))),
         _ => Err(usage(format!("{}: it is mem:SIZE, or a file's name", path.display()))),
     }
 }

@@ -19,7 +19,7 @@ use extant_device::{Device, DeviceFault, FileDevice, Window};
 use extant_ondisk::{Superblock, superblock};
 use rustix::fs::{OFlags, SeekFrom as Place64};
 
-use super::{ArgError, Existing, ImageArg, Place, colons, exists, refusal, split_suffix, suffix};
+use super::{ArgError, Existing, ImageArg, ImageAt, colons, exists, refusal, split_suffix, suffix};
 use crate::exit;
 use crate::voice::say;
 
@@ -76,7 +76,7 @@ impl Target {
         }
         let is_block_device =
             std::fs::metadata(&image.path).is_ok_and(|metadata| metadata.file_type().is_block_device());
-        if image.at == Place::Whole && !is_block_device {
+        if image.at == ImageAt::Whole && !is_block_device {
             return Ok(Self::File(arg.to_owned()));
         }
         let device = opened(&image, !is_block_device, dry_run)?;
@@ -130,9 +130,9 @@ fn opened(image: &ImageArg, is_file: bool, dry_run: bool) -> Result<Arc<dyn Devi
     };
     let usage = |why: ArgError| (exit::USAGE_CODE, why.to_string());
     let part = match image.at {
-        Place::Partition(number) => image.partition(&disk, number).map_err(usage)?,
-        Place::Offset(offset) => from_offset(image, &disk, offset)?,
-        Place::Whole | Place::Memory(_) => disk,
+        ImageAt::Partition(number) => image.partition(&disk, number).map_err(usage)?,
+        ImageAt::Offset(offset) => from_offset(image, &disk, offset)?,
+        ImageAt::Whole | ImageAt::Memory(_) => disk,
     };
     Ok(if is_file && !dry_run { Arc::new(Emptied { part, emptied: OnceLock::new() }) } else { part })
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::{EngineArgs, GroundArgs, Shown, print, usage};
 use crate::exit;
-use crate::imagearg::{ArgError, ImageArg, LockError, Place};
+use crate::imagearg::{ArgError, ImageArg, ImageAt, LockError};
 
 /// Size of the device in memory if the number of objects is unknown.
 const SIZE_UNKNOWN: u64 = 16 << 30;
@@ -315,7 +315,7 @@ fn ground(args: &CreatemanyArgs, job: &mut Job, objects: Option<u64>) -> Result<
                 )));
             }
             match image.at {
-                Place::Memory(size) => Some(size),
+                ImageAt::Memory(size) => Some(size),
                 _ => {
                     let device = image.open_locked().map_err(|why| match why {
                         LockError::Arg(why) => refused(why),

@@ -58,7 +58,7 @@ pub(crate) struct Choices {
 }
 
 /// Where the root of a tree goes.
-pub(crate) enum Place {
+pub(crate) enum CopyTo {
     /// A name in a directory.
     Name(OwnedFd, Vec<u8>),
     /// The directory itself: what is in the tree goes into it.
@@ -183,13 +183,13 @@ impl Host {
     }
 
     /// Copies everything below a target. Problems are reported, and kept for [`finish`](Self::finish).
-    pub(crate) fn copy(&self, session: &mut Session, target: &Target, place: Place) {
+    pub(crate) fn copy(&self, session: &mut Session, target: &Target, place: CopyTo) {
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).clamp(1, 8);
         let (send, receive) = mpsc::sync_channel::<Job>(QUEUE);
         let receive = Mutex::new(receive);
         let (root_dir, root_name) = match &place {
-            Place::Name(fd, name) => (fd.try_clone(), name.clone()),
-            Place::Into(fd) => (fd.try_clone(), Vec::new()),
+            CopyTo::Name(fd, name) => (fd.try_clone(), name.clone()),
+            CopyTo::Into(fd) => (fd.try_clone(), Vec::new()),
         };
         let root_dir = match root_dir {
             Ok(fd) => fd,
@@ -215,7 +215,7 @@ impl Host {
         });
     }
 
-    fn walk(&self, session: &mut Session, target: &Target, place: &Place, send: &mpsc::SyncSender<Job>) {
+    fn walk(&self, session: &mut Session, target: &Target, place: &CopyTo, send: &mpsc::SyncSender<Job>) {
         let mut links: HashMap<Ino, Arc<FirstName>> = HashMap::new();
         // The directories from the root of the walk to where it is; None for one that could not be made.
         let mut stack: Vec<Option<Arc<Dir>>> = Vec::new();
@@ -240,7 +240,7 @@ impl Host {
             stack.truncate(depth);
             let path = outside.next(&loaded);
             let (dir, name) = match (depth, place) {
-                (0, Place::Name(fd, name)) => match fd.try_clone() {
+                (0, CopyTo::Name(fd, name)) => match fd.try_clone() {
                     Ok(fd) => {
                         let shared = Arc::clone(&self.shared);
                         let outer = Dir { fd, metadata: None, shown: shown.clone(), shared };
@@ -251,7 +251,7 @@ impl Host {
                         return;
                     }
                 },
-                (0, Place::Into(fd)) => {
+                (0, CopyTo::Into(fd)) => {
                     stack.push(self.fill(fd, &shown, loaded).map(Arc::new));
                     continue;
                 }
