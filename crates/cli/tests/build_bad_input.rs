@@ -292,7 +292,7 @@ impl Drop for SmallDisk {
 fn a_disk_that_gets_full_half_way_is_left_as_it_was() {
     let bench = Bench::new();
     let Some(disk) = is_root().then(|| SmallDisk::new(bench.path("disk"))).flatten() else {
-        eprintln!("not root, or no tmpfs can be mounted: skipped");
+        println!("skipped: not root, or no tmpfs");
         return;
     };
     let free = || rustix::fs::statvfs(&disk.0).unwrap().f_bavail;

@@ -10,7 +10,9 @@ use std::process::Stdio;
 
 use common::{Tar, assert_has, assert_mounts_equal, build, extant, pack, superblock_field, words};
 use extant_testkit::trees::{Limits, Random, adversarial_within};
-use extant_testkit::{DiffOptions, Holes, Kind, LoopMount, Manifest, diff, e2fsck_clean, is_root, scratch};
+use extant_testkit::{
+    DiffOptions, Holes, Kind, LoopMount, Manifest, diff, e2fsck_clean, is_root, not_root, scratch,
+};
 
 /// What a case does to the source before it is compared: what the format cannot hold.
 type Adjust = fn(&mut Manifest, &mut DiffOptions);
@@ -231,8 +233,7 @@ fn all_times_are_kept_on_demand() {
     let tree = scratch.path().join("tree");
     std::fs::create_dir(&tree).unwrap();
     adversarial_within(&tree, &Limits::default());
-    if !is_root() {
-        eprintln!("not root: skipped");
+    if not_root() {
         return;
     }
     let image = scratch.path().join("image");
@@ -307,8 +308,7 @@ fn large_attributes_need_the_feature_ea_inode() {
 /// packing.
 #[test]
 fn the_same_tree_makes_the_same_bytes() {
-    if !is_root() {
-        eprintln!("not root: tar cannot read all of the tree; skipped");
+    if not_root() {
         return;
     }
     let scratch = scratch();

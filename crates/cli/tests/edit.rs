@@ -10,7 +10,7 @@ use std::path::Path;
 
 use common::image::{Image, kinds};
 use common::{EXISTS, Outcome, SOURCE, USAGE, assert_has, run};
-use extant_testkit::{LoopMount, debugfs, e2fsck_clean, is_root};
+use extant_testkit::{LoopMount, debugfs, e2fsck_clean, is_root, not_root};
 
 const TARGET: i32 = 1;
 const NOT_FOUND: i32 = 9;
@@ -351,7 +351,7 @@ fn one_writes_at_a_time_and_anybody_reads() {
 
 #[test]
 fn a_block_device_that_is_mounted_is_busy() {
-    if !is_root() {
+    if not_root() {
         return eprintln!("not root: no loop device");
     }
     let image = Image::new(&[]);

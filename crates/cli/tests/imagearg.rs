@@ -14,7 +14,7 @@ fn disk(dir: &Path) -> Option<PathBuf> {
     let mut sfdisk = command("sfdisk");
     let sfdisk = sfdisk.arg("--quiet").arg(&disk).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
     let Ok(mut sfdisk) = sfdisk else {
-        eprintln!("skipped: there is no sfdisk here");
+        println!("skipped: not installed: sfdisk");
         return None;
     };
     let script =

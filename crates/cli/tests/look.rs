@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use common::{USAGE, assert_has, build, extant, run};
-use extant_testkit::{LoopMount, Manifest, debugfs, is_root, scratch, trees};
+use extant_testkit::{LoopMount, Manifest, debugfs, not_root, scratch, trees};
 use serde_json::Value;
 
 const DAMAGED: i32 = 4;
@@ -170,8 +170,7 @@ fn stat_says_what_debugfs_says() {
 
 #[test]
 fn every_name_and_inode_equals_the_kernels() {
-    if !is_root() {
-        eprintln!("skipped: only root can mount");
+    if not_root() {
         return;
     }
     let scratch = scratch();
@@ -226,8 +225,7 @@ fn bytes(value: &Value) -> Vec<u8> {
 
 #[test]
 fn df_says_what_the_kernel_says() {
-    if !is_root() {
-        eprintln!("skipped: only root can mount");
+    if not_root() {
         return;
     }
     let scratch = scratch();

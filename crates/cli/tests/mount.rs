@@ -103,11 +103,11 @@ fn has_fuse() -> bool {
     match opened {
         Ok(_) if helper => true,
         Ok(_) => {
-            println!("skipped: fusermount3 is missing (package fuse3)");
+            println!("skipped: not installed: fusermount3 (package fuse3)");
             false
         }
         Err(error) => {
-            println!("skipped: /dev/fuse: {error}");
+            println!("skipped: no /dev/fuse: {error}");
             false
         }
     }
@@ -115,7 +115,7 @@ fn has_fuse() -> bool {
 
 fn has_fuse_and_root() -> bool {
     if !extant_testkit::is_root() {
-        println!("skipped: only root can compare with the kernel's mount");
+        println!("skipped: not root");
     }
     extant_testkit::is_root() && has_fuse()
 }
@@ -585,7 +585,7 @@ fn an_ordinary_user_sees_the_whole_tree_with_its_owners() {
     let mode = std::fs::metadata("/dev/fuse").unwrap().permissions().mode();
     if mode & 0o006 != 0o006 || extant_testkit::command("fusermount3").arg("-V").output().is_err() {
         println!(
-            "skipped: /dev/fuse has mode {:o}, or fusermount3 is missing: not for ordinary users",
+            "skipped: no FUSE for ordinary users: /dev/fuse has mode {:o}, or fusermount3 is missing",
             mode & 0o777
         );
         return;

@@ -32,7 +32,7 @@ fn same_as_kernel(script: &str, lines_min: usize) {
     let mounted =
         extant_testkit::command("mount").arg("-o").arg("loop").args([&image, &mnt]).status().unwrap();
     if !mounted.success() {
-        println!("skipped: the kernel mounts no image here");
+        println!("skipped: not root, or no loop device");
         return;
     }
     let unmount = Unmount(&mnt);
@@ -128,7 +128,7 @@ fn the_file_system_as_a_whole_answers_ioctls() {
     };
     let answer = ioctl(dir, "0xC0185879", &range(0, u64::MAX, 0));
     if answer == "95" {
-        println!("skipped: no holes can be made here");
+        println!("skipped: no holes in the scratch directory");
     } else {
         let all = trimmed(&answer);
         assert!(all > 100 << 20 && all < 128 << 20, "{all}");

@@ -14,7 +14,7 @@ use extant_testkit::e2fsck_clean;
 fn has(program: &str) -> bool {
     let is_there = extant_testkit::command(program).arg("--version").output().is_ok();
     if !is_there {
-        println!("skipped: {program} is not installed");
+        println!("skipped: not installed: {program}");
     }
     is_there
 }

@@ -416,7 +416,10 @@ fn an_ordinary_user_changes_his_image() {
     }
     let mode = std::fs::metadata("/dev/fuse").unwrap().permissions().mode();
     if mode & 0o006 != 0o006 || extant_testkit::command("fusermount3").arg("-V").output().is_err() {
-        println!("skipped: /dev/fuse has mode {:o}, or fusermount3 is missing", mode & 0o777);
+        println!(
+            "skipped: no FUSE for ordinary users: /dev/fuse has mode {:o}, or fusermount3 is missing",
+            mode & 0o777
+        );
         return;
     }
     let (dir, image) = empty_image(&[]);

@@ -231,7 +231,7 @@ fn against_the_model(features: &[&str], limits: Limits, data: DataPath) {
 fn beside_the_kernel(features: &[&str], limits: Limits, data: DataPath) {
     let limits = Limits { fills: fills(data), ..limits };
     if !extant_testkit::is_root() {
-        println!("skipped: needs root and loop devices");
+        println!("skipped: not root, or no loop device");
         return;
     }
     let scratch = extant_testkit::scratch();
@@ -263,7 +263,7 @@ fn beside_the_kernel(features: &[&str], limits: Limits, data: DataPath) {
 fn in_turns(features: &[&str], limits: Limits, data: DataPath) {
     let limits = Limits { fills: fills(data), ..limits };
     if !extant_testkit::is_root() {
-        println!("skipped: needs root and loop devices");
+        println!("skipped: not root, or no loop device");
         return;
     }
     let scratch = extant_testkit::scratch();

@@ -124,7 +124,7 @@ impl<S: Subject> Subject for Timeless<S> {
 #[test]
 fn the_kernel_answers_the_same() {
     if !extant_testkit::is_root() {
-        println!("skipped: needs root and loop devices");
+        println!("skipped: not root, or no loop device");
         return;
     }
     let scratch = extant_testkit::scratch();

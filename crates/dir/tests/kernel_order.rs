@@ -139,8 +139,7 @@ struct Case {
 
 #[test]
 fn listings_are_those_of_the_kernel() {
-    if !extant_testkit::is_root() {
-        eprintln!("skipped: mounting needs root");
+    if extant_testkit::not_root() {
         return;
     }
     #[rustfmt::skip]
@@ -224,8 +223,7 @@ fn listings_are_those_of_the_kernel() {
 
 #[test]
 fn inline_directories_are_listed_as_by_the_kernel() {
-    if !extant_testkit::is_root() {
-        eprintln!("skipped: mounting needs root");
+    if extant_testkit::not_root() {
         return;
     }
     let scratch = extant_testkit::scratch();

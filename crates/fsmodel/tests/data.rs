@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use extant_fsmodel::data::{DataFs, Generator, Kernel, Limits, Model, Options, Rules, compare, shrink};
-use extant_testkit::{LoopMount, e2fsck_clean, is_root, run, scratch};
+use extant_testkit::{LoopMount, e2fsck_clean, not_root, run, scratch};
 
 /// Parts of a test; the file system is mounted anew for each.
 const N_MOUNTS: u64 = 4;
@@ -27,18 +27,18 @@ fn make(image: &Path, features: &str, limits: Limits) {
 }
 
 fn mounted(image: &Path, options: &str) -> Option<LoopMount> {
-    if !is_root() {
-        eprintln!("skipped: not root");
+    if not_root() {
         return None;
     }
-    LoopMount::new(image, options).map_err(|refusal| eprintln!("skipped: {refusal}")).ok()
+    LoopMount::new(image, options)
+        .map_err(|refusal| println!("skipped: this kernel does not mount an image of mke2fs: {refusal}"))
+        .ok()
 }
 
 /// The model against one mount, or against several that must return the same maps: each its options of
 /// `mount`.
 fn equals_kernel(features: &str, limits: Limits, mounts: &[&str]) {
-    if !is_root() {
-        eprintln!("skipped: not root");
+    if not_root() {
         return;
     }
     let dir = scratch();

@@ -9,7 +9,7 @@ use extant_fsmodel::{
     Generator, Kernel, Limits, Model, Options, Rng, Subject, compare, diff, replay, short_alphabet,
     short_sequences, short_setup, shrink,
 };
-use extant_testkit::{LoopMount, e2fsck_clean, is_root, run, scratch};
+use extant_testkit::{LoopMount, e2fsck_clean, not_root, run, scratch};
 
 const N_OPS_CI: u64 = 20_000;
 
@@ -19,8 +19,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 
 /// Runs `test` on a mounted file system of these features; e2fsck is to find it clean afterwards.
 fn on_ext4(features: &str, limits: Limits, test: impl FnOnce(&Path)) {
-    if !is_root() {
-        eprintln!("skipped: not root");
+    if not_root() {
         return;
     }
     let dir = scratch();
@@ -32,7 +31,7 @@ fn on_ext4(features: &str, limits: Limits, test: impl FnOnce(&Path)) {
     match LoopMount::new(&image, "noatime") {
         Ok(mount) => test(mount.path()),
         Err(refusal) => {
-            eprintln!("skipped: {refusal}");
+            println!("skipped: this kernel does not mount an image of mke2fs: {refusal}");
             return;
         }
     }
@@ -139,8 +138,7 @@ fn short_pairs() {
 /// A tree is read from the disk as it was in memory.
 #[test]
 fn remounted() {
-    if !is_root() {
-        eprintln!("skipped: not root");
+    if not_root() {
         return;
     }
     let dir = scratch();
@@ -155,7 +153,7 @@ fn remounted() {
             kernel.tree()
         }
         Err(refusal) => {
-            eprintln!("skipped: {refusal}");
+            println!("skipped: this kernel does not mount an image of mke2fs: {refusal}");
             return;
         }
     };

@@ -18,7 +18,7 @@ use extant_volume::{OpenOptions, Volume};
 /// Runs `test` on a mount of a new file system, and the disk that it is on.
 fn on_mount(tells_opens: bool, test: impl FnOnce(&Path, &Faulty<FileDevice>) + std::panic::UnwindSafe) {
     if !is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: not root, or no /dev/fuse");
+        println!("skipped: not root, or no /dev/fuse");
         return;
     }
     let dir = scratch();

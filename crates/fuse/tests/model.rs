@@ -36,7 +36,7 @@ impl<S: Subject> Subject for WithoutTmpfile<S> {
 /// Runs `test` on a mount of a new file system of these features; e2fsck is to find it clean afterwards.
 fn on_mount(features: &str, limits: Limits, test: impl FnOnce(&Path) + std::panic::UnwindSafe) {
     if !is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: not root, or no /dev/fuse");
+        println!("skipped: not root, or no /dev/fuse");
         return;
     }
     let dir = scratch();

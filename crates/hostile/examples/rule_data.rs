@@ -114,7 +114,7 @@ fn from_the_kernel() -> Vec<(String, Mutator)> {
         "htree-1k",
         "quota-by-mke2fs",
     ];
-    if !extant_testkit::is_root() {
+    if extant_testkit::not_root() {
         return Vec::new();
     }
     let dir = extant_testkit::scratch();

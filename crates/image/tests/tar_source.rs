@@ -80,7 +80,7 @@ fn has(program: &str, word: &str) -> bool {
     let output = Command::new(program).arg("--version").output();
     let is_there = output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(word));
     if !is_there {
-        eprintln!("skipped: {program} ({word}) is not installed");
+        println!("skipped: not installed: {program} ({word})");
     }
     is_there
 }
@@ -328,7 +328,7 @@ fn attributes_and_acls_read_as_the_kernel_shows_them() {
         && fs::create_dir(dir.path().join("tree/sub")).is_ok()
         && run("setfacl", &["-d", "-m", "u::rwx,g::r-x,o::---", "sub"]).is_some();
     if !made {
-        eprintln!("skipped: no extended attributes here");
+        println!("skipped: no extended attributes in the scratch directory");
         return;
     }
     let shown = |name: &str, path: &str| -> Vec<u8> {

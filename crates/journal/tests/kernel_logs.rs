@@ -38,7 +38,7 @@ const SMALL: Recipe = Recipe { size: "24M", ..LARGE };
 
 fn can_run() -> bool {
     if !is_root() {
-        eprintln!("skipped: mounting needs root");
+        println!("skipped: not root");
     }
     is_root()
 }

@@ -29,7 +29,7 @@ fn tool(name: &str) -> Command {
 fn have_tools() -> bool {
     let have = ["mke2fs", "debugfs", "e2fsck"].iter().all(|name| tool(name).arg("-V").output().is_ok());
     if !have {
-        eprintln!("skipped: e2fsprogs is not installed");
+        println!("skipped: not installed: e2fsprogs");
     }
     have
 }

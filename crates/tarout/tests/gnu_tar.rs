@@ -174,7 +174,7 @@ fn archive(all: &[Wanted]) -> Vec<u8> {
 fn gnu_tar() -> Option<Command> {
     let version = Command::new("tar").arg("--version").output().ok()?;
     if !version.stdout.starts_with(b"tar (GNU tar)") {
-        eprintln!("skipped: tar is not GNU tar");
+        println!("skipped: tar is not GNU tar");
         return None;
     }
     let mut command = Command::new("tar");
@@ -206,13 +206,13 @@ fn xattr(path: &Path, name: &[u8]) -> Option<Vec<u8>> {
 fn ground() -> Option<tempfile::TempDir> {
     let dir = tempfile::tempdir().unwrap();
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can unpack owners and devices");
+        println!("skipped: not root");
         return None;
     }
     for (name, value) in [("user.x", &b"x"[..]), ("system.posix_acl_access", &acl())] {
         let flags = rustix::fs::XattrFlags::empty();
         if let Err(error) = rustix::fs::lsetxattr(dir.path(), name, value, flags) {
-            eprintln!("skipped: no {name} in {}: {error}", dir.path().display());
+            println!("skipped: no extended attributes in {}: {name}: {error}", dir.path().display());
             return None;
         }
     }
@@ -308,7 +308,7 @@ fn bsdtar_restores_content_and_attributes() {
     let mut command = Command::new("bsdtar");
     command.env("LC_ALL", "C.UTF-8").arg("-xpf").arg(file.path()).arg("-C").arg(dir.path());
     let Ok(output) = command.args(["--numeric-owner", "--acls", "--xattrs"]).output() else {
-        eprintln!("skipped: there is no bsdtar here");
+        println!("skipped: not installed: bsdtar");
         return;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

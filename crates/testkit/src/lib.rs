@@ -36,4 +36,4 @@ pub use dumpe2fs::{Dumpe2fs, GroupDump, dumpe2fs, parse_dumpe2fs};
 pub use manifest::diff::{DiffOptions, Holes, diff};
 pub use manifest::{Content, Entry, Extent, Kind, Manifest, Time};
 pub use mount::{LoopDevice, LoopMount, MountError, kernel_mounts_block_size, kernel_mounts_kind_of};
-pub use tools::{command, debugfs, e2fsck_clean, is_root, run, scratch};
+pub use tools::{command, debugfs, e2fsck_clean, is_root, not_root, run, scratch};

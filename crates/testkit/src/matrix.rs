@@ -98,7 +98,9 @@ impl Recipe {
     #[must_use]
     pub fn needs(&self) -> Needs {
         let mounts = self.steps.iter().any(|step| matches!(step, Step::Kernel(..) | Step::Crash(..)));
-        if mounts || self.journal.is_some() { Needs::Root } else { Needs::Nothing }
+        // Trees for `mke2fs -d` hold files of mode 0, which only root can read.
+        let reads_all = self.source.is_some();
+        if mounts || reads_all || self.journal.is_some() { Needs::Root } else { Needs::Nothing }
     }
 
     /// Is the journal of the image left unreplayed, with fast commits?

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::tools::{command, is_root, output_of, run, story};
+use crate::tools::{command, not_root, output_of, run, story};
 
 /// An image mounted through a loop device; unmounted when dropped.
 #[derive(Debug)]
@@ -166,8 +166,7 @@ const NOT_PROBED: [&str; 5] = ["needs_recovery", "orphan_present", "shared_block
 /// When `mke2fs`, `dumpe2fs` or a temporary directory is missing, or `image` has no superblock.
 #[must_use]
 pub fn kernel_mounts_kind_of(image: &Path) -> bool {
-    if !is_root() {
-        println!("skipped: no root");
+    if not_root() {
         return false;
     }
     let head = run("dumpe2fs", [OsStr::new("-h"), image.as_os_str()]).stdout;
@@ -195,7 +194,7 @@ pub fn kernel_mounts_kind_of(image: &Path) -> bool {
 /// When `mke2fs` or a temporary directory is missing.
 #[must_use]
 pub fn kernel_mounts_block_size(block_size: u64) -> bool {
-    if !is_root() {
+    if not_root() {
         return false;
     }
     let kib = (block_size * 1024).max(8 << 20) / 1024;

@@ -12,6 +12,15 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// As [`is_root`] negated, for a test that cannot work without: prints the reason that `./test` counts.
+#[must_use]
+pub fn not_root() -> bool {
+    if !is_root() {
+        println!("skipped: not root");
+    }
+    !is_root()
+}
+
 /// A temporary directory for source trees and images, in memory where the machine has `/dev/shm`: fast, and a
 /// tmpfs holds every time, attribute and hole.
 ///

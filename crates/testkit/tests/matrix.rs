@@ -5,7 +5,7 @@ use std::path::Path;
 
 use extant_testkit::matrix::{Built, Needs, Outcome, Recipe, build_all, recipes};
 use extant_testkit::walk::needs_recovery;
-use extant_testkit::{debugfs, diff, e2fsck_clean, is_root, scratch};
+use extant_testkit::{debugfs, diff, e2fsck_clean, is_root, not_root, scratch};
 
 /// Recipes that are built in every run, of each sort one.
 const FEW: [&str; 6] = [
@@ -31,7 +31,7 @@ fn examine(built: &Built) {
         assert!(built.manifest().entries.len() > 1, "{}", built.name);
         return;
     }
-    if !is_root() {
+    if not_root() {
         return;
     }
     let before = std::fs::read(&built.image).unwrap();

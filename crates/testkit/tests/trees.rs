@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use extant_testkit::{DiffOptions, Holes, LoopMount, Manifest, diff, is_root, run, scratch, trees};
+use extant_testkit::{DiffOptions, Holes, LoopMount, Manifest, diff, is_root, not_root, run, scratch, trees};
 
 fn options() -> DiffOptions {
     DiffOptions { holes: Holes::Same { block_size: 4096 }, ..DiffOptions::default() }
@@ -29,8 +29,7 @@ fn a_copy_by_cp_equals_its_source() {
 
 #[test]
 fn a_copy_by_tar_equals_its_source() {
-    if !is_root() {
-        eprintln!("not root: skipped");
+    if not_root() {
         return;
     }
     let scratch = scratch();
@@ -73,7 +72,7 @@ fn a_copy_by_tar_equals_its_source() {
 #[test]
 fn as_root_in_memory_nothing_of_the_tree_is_missing() {
     if !is_root() || !Path::new("/dev/shm").is_dir() {
-        eprintln!("not root or no /dev/shm: skipped");
+        println!("skipped: not root, or no /dev/shm");
         return;
     }
     let scratch = scratch();
@@ -107,8 +106,7 @@ fn the_same_tree_twice_is_the_same() {
 
 #[test]
 fn the_kernels_ext4_holds_the_tree() {
-    if !is_root() {
-        eprintln!("not root: skipped");
+    if not_root() {
         return;
     }
     let scratch = scratch();
@@ -135,7 +133,7 @@ fn the_kernels_ext4_holds_the_tree() {
             let mount = match LoopMount::new(&image, "rw") {
                 Ok(mount) => mount,
                 Err(error) => {
-                    eprintln!("no loop mounts here: skipped: {error}");
+                    println!("skipped: no loop device: {error}");
                     return;
                 }
             };

@@ -26,7 +26,7 @@ fn n_captures() -> usize {
 #[test]
 fn a_cut_off_image_reads_as_after_the_kernels_replay() {
     if !extant_testkit::is_root() {
-        println!("skipped: needs root, loop devices and /dev/fuse");
+        println!("skipped: not root, or no loop device or /dev/fuse");
         return;
     }
     let base = Options { n_captures: n_captures().div_ceil(6), ..Options::default() };
@@ -48,7 +48,7 @@ fn a_cut_off_image_reads_as_after_the_kernels_replay() {
 #[test]
 fn a_cut_off_image_with_fast_commits_reads_as_after_the_kernels_replay() {
     if !extant_testkit::is_root() {
-        println!("skipped: needs root, loop devices and /dev/fuse");
+        println!("skipped: not root, or no loop device or /dev/fuse");
         return;
     }
     let base = Options { n_captures: n_captures().div_ceil(2), fast_commit: true, ..Options::default() };

@@ -88,6 +88,9 @@ fn continue_goes_on_and_remembers() {
 
 #[test]
 fn remount_ro_writes_nothing_more() {
+    if extant_testkit::not_root() {
+        return;
+    }
     for (behaviour, chosen) in [("remount-ro", None), ("continue", Some(OnError::ReadOnly))] {
         let scratch = extant_testkit::scratch();
         let path = scratch.path().join("image");

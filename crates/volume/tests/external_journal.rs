@@ -182,7 +182,7 @@ fn judge_cut(power: &Power, is_asked: bool) -> Result<(), String> {
 #[test]
 fn both_devices_lose_power_at_any_moment() {
     if !extant_testkit::is_root() {
-        println!("skipped: needs root and loop devices");
+        println!("skipped: not root, or no loop device");
         return;
     }
     let cuts: u64 = std::env::var("EXTANT_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
@@ -224,7 +224,7 @@ fn both_devices_lose_power_at_any_moment() {
 #[test]
 fn a_wrong_or_missing_journal_is_refused() {
     if !extant_testkit::is_root() {
-        println!("skipped: needs root and loop devices");
+        println!("skipped: not root, or no loop device");
         return;
     }
     let (one, other) = (extant_testkit::scratch(), extant_testkit::scratch());

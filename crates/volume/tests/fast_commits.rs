@@ -23,7 +23,7 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 fn a_write_back_that_is_cut_is_done_again() {
     if !extant_testkit::is_root() {
-        println!("skipped: needs root, loop devices and /dev/fuse");
+        println!("skipped: not root, or no loop device or /dev/fuse");
         return;
     }
     let seed = number("EXTANT_SEED", 21);

@@ -37,7 +37,7 @@ fn a_second_writer_is_refused_and_a_later_one_is_let_in() {
 
 #[test]
 fn the_kernels_mount_is_left_alone() {
-    if !extant_testkit::is_root() {
+    if extant_testkit::not_root() {
         return eprintln!("not root: nothing is mounted");
     }
     let scratch = extant_testkit::scratch();

@@ -78,8 +78,7 @@ fn errno(fault: &AclFault) -> Errno {
 
 #[test]
 fn acls_do_what_the_kernels_do() {
-    if !extant_testkit::is_root() {
-        eprintln!("skipped: mounting needs root");
+    if extant_testkit::not_root() {
         return;
     }
     let scratch = extant_testkit::scratch();

@@ -34,8 +34,7 @@ fn kernel_attrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
 
 #[test]
 fn attributes_are_told_as_by_the_kernel() {
-    if !extant_testkit::is_root() {
-        eprintln!("skipped: mounting needs root");
+    if extant_testkit::not_root() {
         return;
     }
     for features in ["ea_inode,metadata_csum", "^metadata_csum", "inline_data"] {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use extant_testkit::{LoopMount, e2fsck_clean, is_root, scratch};
+use extant_testkit::{LoopMount, e2fsck_clean, not_root, scratch};
 
 use super::{Outcome, assert_has, extant, outcome, run};
 
@@ -75,7 +75,7 @@ impl Image {
     /// Looks at it as the kernel has it. Without root, says so and does nothing.
     pub(crate) fn mounted(&self, look: impl FnOnce(&Path)) {
         e2fsck_clean(&self.path);
-        if !is_root() {
+        if not_root() {
             return eprintln!("not root: not mounted");
         }
         let mount = LoopMount::read_only(&self.path).unwrap_or_else(|error| panic!("{error}"));

@@ -119,7 +119,7 @@ pub(crate) fn has_fuse() -> bool {
 
 pub(crate) fn has_fuse_and_root() -> bool {
     if !extant_testkit::is_root() {
-        println!("skipped: only root can compare with the kernel's mount");
+        println!("skipped: not root");
     }
     extant_testkit::is_root() && has_fuse()
 }

@@ -41,14 +41,14 @@ impl Loop {
     /// `None` (and why) where there are none to be had.
     fn attach(file: &std::path::Path, options: &[&str]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: needs root for a loop device");
+            println!("skipped: not root");
             return None;
         }
         let attached = program("losetup").args(options).args(["-f", "--show"]).arg(file).output();
         let name = attached.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
         let name = name.ok().filter(|name| name.starts_with("/dev/"));
         if name.is_none() {
-            eprintln!("skipped: no loop device to be had");
+            println!("skipped: no loop device");
         }
         name.map(Self)
     }
@@ -65,7 +65,7 @@ fn write_table(target: &std::ffi::OsStr, script: &str) -> Option<()> {
     let mut command = program("sfdisk");
     command.args(["--quiet", "--no-reread", "--no-tell-kernel"]).arg(target);
     let Ok(mut child) = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn() else {
-        eprintln!("skipped: there is no sfdisk here");
+        println!("skipped: not installed: sfdisk");
         return None;
     };
     child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
@@ -219,7 +219,7 @@ fn partx_numbers_and_places_them_the_same() {
         let mut command = program("partx");
         let Ok(output) = command.args(["--raw", "-g", "-o", "NR,START,SECTORS"]).arg(file.path()).output()
         else {
-            eprintln!("skipped: there is no partx here");
+            println!("skipped: not installed: partx");
             return;
         };
         let theirs = String::from_utf8(output.stdout).unwrap();
@@ -248,7 +248,7 @@ fn the_kernel_numbers_and_places_them_the_same() {
             field("start").zip(field("size"))
         };
         if (1..20).all(|number| of_kernel(number).is_none()) {
-            eprintln!("skipped: this kernel does not scan the partitions of loop devices");
+            println!("skipped: this kernel does not scan the partitions of loop devices");
             return;
         }
         for number in 1..20 {
