@@ -84,6 +84,20 @@ need_fuse_device() {
     fi
 }
 
+# need_mtab: fusermount3 reads /etc/mtab when it unmounts; a system made by debootstrap alone lacks it.
+need_mtab() {
+    local as_root=()
+    if [[ -e /etc/mtab ]]; then
+        return
+    fi
+    if ((EUID != 0)); then
+        as_root=(sudo -n)
+    fi
+    say "linking /etc/mtab to /proc/self/mounts, as installers do"
+    "${as_root[@]}" ln -s /proc/self/mounts /etc/mtab ||
+        say "note: /etc/mtab is missing: ordinary users cannot unmount, and tests of that fail"
+}
+
 # need_rust: cargo must be there, and not be older than the code.
 need_rust() {
     local wanted found

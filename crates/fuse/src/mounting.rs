@@ -345,6 +345,10 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> Result<(), UnmountFault> {
     match output.status.success() {
         true => Ok(()),
         false if said.contains("busy") => Err(UnmountFault::Busy { dir: dir.to_owned() }),
+        // Systems made by debootstrap alone lack the link.
+        false if said.contains("/etc/mtab") => {
+            Err(refused(format!("{said} (as root: ln -s /proc/self/mounts /etc/mtab)")))
+        }
         false => Err(refused(said)),
     }
 }
