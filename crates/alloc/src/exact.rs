@@ -36,7 +36,7 @@ impl Alloc {
             return Err(refused(ino, "its group can be used"));
         };
         if state.inodes.as_deref().is_some_and(|map| bits::test(map, index)) {
-            return Err(refused(ino, "it is free"));
+            return Err(refused(ino, "it must be free"));
         }
         let taken = self.take_inode(edit, group, &mut state, index, is_dir)?;
         cell.publish(&state);
@@ -45,7 +45,7 @@ impl Alloc {
 
     fn inode_bit(&self, ino: Ino) -> Result<(u32, u32), ReadFault> {
         let place = self.geometry.inode_place(ino).map(|(Group(group), index)| (group, index));
-        place.ok_or_else(|| refused(ino, "its number is an inode's"))
+        place.ok_or_else(|| refused(ino, "its number must be an inode's"))
     }
 
     /// Takes these blocks: whole clusters, all free. Changes the bitmap of each group touched.
@@ -58,7 +58,7 @@ impl Alloc {
             |rule| ReadFault::corrupt(CorruptAt::block(start), Malformed::new("taken blocks", rule, blocks));
         let inside = start.checked_add(blocks).is_some_and(|end| end.0 <= self.geometry.blocks);
         let Some((mut group, mut bit)) = self.place_of(start).filter(|_| inside) else {
-            return Err(refuse("they lie inside the file system"));
+            return Err(refuse("they must lie inside the file system"));
         };
         let mut clusters = blocks.div_ceil(self.geometry.cluster_ratio());
         while clusters > 0 {
@@ -69,7 +69,7 @@ impl Alloc {
             };
             let range = bit..bit + here;
             if !state.map.as_deref().is_some_and(|map| bits::all_clear(map, range.clone())) {
-                return Err(refuse("they are free"));
+                return Err(refuse("they must be free"));
             }
             self.set_on_disk(edit, group, &mut state, range.clone())?;
             state.take(range.clone(), range.start);

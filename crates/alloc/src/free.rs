@@ -36,13 +36,13 @@ impl Alloc {
         };
         let end = start.checked_add(blocks).filter(|end| end.0 <= self.geometry.blocks);
         let (Some(end), Some((first_group, first_bit))) = (end, self.place_of(start)) else {
-            return rule(false, "they lie inside the file system");
+            return rule(false, "they must lie inside the file system");
         };
         let base = u64::from(self.geometry.first_data_block);
         let is_cut = |block: u64| !(block - base).is_multiple_of(ratio);
         rule(
             !is_cut(start.0) && (!is_cut(end.0) || end.0 == self.geometry.blocks),
-            "they are whole clusters",
+            "they must be whole clusters",
         )?;
         let mut clusters = blocks.div_ceil(ratio);
         let per_group = self.geometry.clusters_per_group();
@@ -111,15 +111,18 @@ impl Alloc {
             Some(state) => Ok(state),
             None => {
                 let fact = cell.state.lock().bad.clone();
-                let fact = fact.unwrap_or_else(|| Malformed::new("group", "can be used", group));
+                let fact = fact.unwrap_or_else(|| Malformed::new("group", "must be usable", group));
                 Err(ReadFault::corrupt(CorruptAt::default(), fact))
             }
         }
     }
 
     fn not_used(&self, group: u32, cell: &Cell, state: &mut State, range: &Range<u32>) -> ReadFault {
-        let fact =
-            Malformed::new("block bitmap", "freed clusters are in use (first one in the group)", range.start);
+        let fact = Malformed::new(
+            "block bitmap",
+            "freed clusters must be in use (first one in the group)",
+            range.start,
+        );
         self.set_bad(group, cell, state, &fact);
         ReadFault::corrupt(CorruptAt::block(self.blocks_of(&(group, range.clone())).0), fact)
     }

@@ -43,7 +43,7 @@ impl Alloc {
     #[cold]
     fn see(&self, chunk: u32) -> Result<&[Cell], ReadFault> {
         let outside = || {
-            let fact = Malformed::new("group", "lies inside the file system", chunk);
+            let fact = Malformed::new("group", "must lie inside the file system", chunk);
             ReadFault::corrupt(CorruptAt::default(), fact)
         };
         let slot = self.chunks.get(chunk as usize).ok_or_else(outside)?;
@@ -99,30 +99,34 @@ impl Alloc {
         let geometry = &self.geometry;
         let desc = GroupDesc::decode(bytes)?;
         let rule = |holds, rule, found: u64| Malformed::unless(holds, "group descriptor", rule, found);
-        rule(self.rule.verify(group, bytes), "its checksum is right (number of the group)", group.into())?;
+        rule(self.rule.verify(group, bytes), "its checksum must match (number of the group)", group.into())?;
         let inside = |block: u64, len: u32| {
             let end = block.checked_add(len.into());
             block > u64::from(geometry.first_data_block) && end.is_some_and(|end| end <= geometry.blocks)
         };
         rule(
             inside(desc.block_bitmap, 1),
-            "the block bitmap lies inside the file system",
+            "the block bitmap must lie inside the file system",
             desc.block_bitmap,
         )?;
         rule(
             inside(desc.inode_bitmap, 1),
-            "the inode bitmap lies inside the file system",
+            "the inode bitmap must lie inside the file system",
             desc.inode_bitmap,
         )?;
         let table = inside(desc.inode_table, geometry.itable_blocks());
-        rule(table, "the inode table lies inside the file system", desc.inode_table)?;
+        rule(table, "the inode table must lie inside the file system", desc.inode_table)?;
         let clusters = geometry.group_clusters(Group(group));
-        rule(desc.free_clusters <= clusters, "free clusters are in the group", desc.free_clusters.into())?;
+        rule(
+            desc.free_clusters <= clusters,
+            "free clusters must be in the group",
+            desc.free_clusters.into(),
+        )?;
         let inodes = geometry.inodes_per_group;
-        rule(desc.free_inodes <= inodes, "free inodes are in the group", desc.free_inodes.into())?;
-        rule(desc.used_dirs <= inodes, "directories are inodes of the group", desc.used_dirs.into())?;
+        rule(desc.free_inodes <= inodes, "free inodes must be in the group", desc.free_inodes.into())?;
+        rule(desc.used_dirs <= inodes, "directories must be inodes of the group", desc.used_dirs.into())?;
         let unused = if self.has_group_flags { desc.itable_unused } else { 0 };
-        rule(unused <= inodes, "unused inodes are in the group", desc.itable_unused.into())?;
+        rule(unused <= inodes, "unused inodes must be in the group", desc.itable_unused.into())?;
         Ok(desc)
     }
 
@@ -233,12 +237,12 @@ impl Alloc {
         let rule = |holds, rule, found: u64| Malformed::unless(holds, "block bitmap", rule, found);
         let sound = rule(
             uninit || free == state.desc.free_clusters,
-            "as many clusters are free as the descriptor says",
+            "as many clusters must be free as the descriptor says",
             free.into(),
         )
         .and(rule(
             state.system.iter().all(has_own),
-            "the file system's own blocks are in use (number of the group)",
+            "the file system's own blocks must be in use (number of the group)",
             group.into(),
         ));
         if let Err(fact) = sound {
@@ -302,10 +306,14 @@ impl Alloc {
         let rule = |holds, rule, found: u64| Malformed::unless(holds, "inode bitmap", rule, found);
         let sound = rule(
             free == state.desc.free_inodes,
-            "as many inodes are free as the descriptor says",
+            "as many inodes must be free as the descriptor says",
             free.into(),
         )
-        .and(rule(bits::all_set(&words, 0..reserved), "reserved inodes are in use", reserved.into()));
+        .and(rule(
+            bits::all_set(&words, 0..reserved),
+            "reserved inodes must be in use",
+            reserved.into(),
+        ));
         if let Err(fact) = sound {
             self.set_bad_inodes(group, cell, &mut state, &fact);
             return Ok(());
@@ -329,7 +337,7 @@ impl Alloc {
         let structure = if is_blocks { "block bitmap" } else { "inode bitmap" };
         let buffer: Buffer = self.buffers.get(Pblk(block), what.owner, |bytes| {
             let Some(computed) = self.bitmap_checksum(bytes, is_blocks) else { return Ok(()) };
-            Malformed::unless(computed == stored, structure, "its checksum is the descriptor's", stored)
+            Malformed::unless(computed == stored, structure, "its checksum must be the descriptor's", stored)
         })?;
         Ok(bits::from_bytes(&buffer, bits))
     }

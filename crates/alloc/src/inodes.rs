@@ -215,10 +215,10 @@ impl Alloc {
             Err(ReadFault::corrupt(CorruptAt::ino(ino), fact))
         };
         let Some((Group(group), index)) = self.geometry.inode_place(ino) else {
-            return refuse("its number is an inode's");
+            return refuse("its number must be an inode's");
         };
         if ino.0 < self.first_ino {
-            return refuse("its number is not reserved");
+            return refuse("its number must not be reserved");
         }
         let cell = self.cell(group)?;
         let Some(mut state) = self.lock_inodes(group, cell, true)? else {
@@ -227,7 +227,8 @@ impl Alloc {
         let is_used = state.inodes.as_deref().is_some_and(|map| bits::test(map, index));
         let knows_dirs = !was_dir || state.desc.used_dirs > 0;
         if !is_used || !knows_dirs || self.is_inode_uninit(&state.desc) {
-            let fact = Malformed::new("inode bitmap", "freed inodes are in use (number in the group)", index);
+            let fact =
+                Malformed::new("inode bitmap", "freed inodes must be in use (number in the group)", index);
             self.set_bad_inodes(group, cell, &mut state, &fact);
             return Err(ReadFault::corrupt(CorruptAt::ino(ino), fact));
         }

@@ -20,9 +20,10 @@
 //!    transaction that is not committed, or a window keeps it, or the file system itself lives there. Only
 //!    clusters that are not busy are given out. So a freed block is not reused before its freeing is durable:
 //!    if it were, and power failed, the old file would come back with the new file's bytes.
-//! 2. A change of a block bitmap is one [`Edit::change`](extant_buffer::Edit::change) of the caller's transaction.
-//!    Inode bitmaps and descriptors change in memory, and go to their blocks in [`seal`](Alloc::seal), once
-//!    per commit, with the bitmaps' checksums as they are then; until then an inode bitmap stays in memory.
+//! 2. A change of a block bitmap is one [`Edit::change`](extant_buffer::Edit::change) of the caller's
+//!    transaction. Inode bitmaps and descriptors change in memory, and go to their blocks in
+//!    [`seal`](Alloc::seal), once per commit, with the bitmaps' checksums as they are then; until then an
+//!    inode bitmap stays in memory.
 //! 3. A refusal changes nothing.
 //! 4. A group whose bitmap or descriptor breaks a rule is set aside with the reason
 //!    ([`problems`](Alloc::problems)): nothing is given out there.
@@ -219,7 +220,7 @@ impl Alloc {
         Malformed::unless(
             chunks <= CHUNKS_MAX,
             "superblock",
-            "there are at most 2^22 blocks of descriptors",
+            "there must be at most 2^22 blocks of descriptors",
             chunks,
         )
         .map_err(|fact| ReadFault::corrupt(extant_base::CorruptAt::default(), fact))?;

@@ -5,11 +5,11 @@
 /// Carries what was being read, the rule in words, and the number that broke it. The callers that know the
 /// place (block, inode, path) add it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{structure}: {rule} (found {found:#x})")]
+#[error("{structure}: {rule}, found {found:#x}")]
 pub struct Malformed {
     /// The structure: "superblock", "inode", "directory entry", ...
     pub structure: &'static str,
-    /// The rule that must hold, in words: "magic is 0xEF53".
+    /// The rule that must hold, in words: "magic must be 0xEF53".
     pub rule: &'static str,
     /// The offending number as it stood on disk.
     pub found: u64,

@@ -82,8 +82,8 @@ pub struct Snapshot {
     pub owner: Option<Owner>,
     /// It ends in the right checksum: see [`PendingChange`].
     pub has_sum: bool,
-    /// The result of [`take`](Buffers::take) for a block with [pending changes](PendingChange): no copy of it is
-    /// needed.
+    /// The result of [`take`](Buffers::take) for a block with [pending changes](PendingChange): no copy of it
+    /// is needed.
     pub told: Option<u32>,
     /// The CRC-32C by value, from 0, of all its bytes, if the block is still as a caller [put](Buffers::put)
     /// it with its checksum.
@@ -92,7 +92,7 @@ pub struct Snapshot {
 
 fn not_as_noted(block: Pblk) -> ReadFault {
     let fact =
-        Malformed::new("block with changes that wait", "its bytes are as noted with the change", block.0);
+        Malformed::new("block with changes that wait", "its bytes must be as noted with the change", block.0);
     ReadFault::corrupt(CorruptAt::block(block), fact)
 }
 
@@ -224,8 +224,8 @@ impl Buffers {
         self.shard(block).edit_trusted(block, hint, owner.word(), transaction, change)
     }
 
-    /// As [`change_trusted_at`](Self::change_trusted_at), without a look at the block: see [`PendingChange`]. `None`
-    /// also if too much waits already.
+    /// As [`change_trusted_at`](Self::change_trusted_at), without a look at the block: see [`PendingChange`].
+    /// `None` also if too much waits already.
     pub fn patch_at(
         &self,
         block: Pblk,
@@ -315,8 +315,8 @@ impl Buffers {
     /// Passes blocks as this transaction left them to `each`, in any order, with the data given with them.
     /// The transaction changed each of them and is the last that did, or its blocks are [being
     /// taken](Self::begin_taking). Overlaps cache misses: most of many blocks are in no CPU cache. `tell` is
-    /// asked about blocks with [pending changes](PendingChange) that are part of one. Neither callback may call the
-    /// cache.
+    /// asked about blocks with [pending changes](PendingChange) that are part of one. Neither callback may
+    /// call the cache.
     ///
     /// # Errors
     /// As [`change`](Self::change): for a block that is none of these, and not in memory.
@@ -404,8 +404,8 @@ impl Buffers {
     }
 
     /// The device has what transactions changed up to this one: those blocks may leave the cache. `are_kept`:
-    /// it has these very bytes (see [`Device::write_shared_at`](extant_device::Device::write_shared_at)), which are
-    /// no reason to keep a block in the cache.
+    /// it has these very bytes (see [`Device::write_shared_at`](extant_device::Device::write_shared_at)),
+    /// which are no reason to keep a block in the cache.
     pub fn set_clean_through(&self, transaction: u64, are_kept: bool) {
         self.shards.iter().for_each(|shard| shard.lock().set_clean_through(transaction, are_kept));
     }

@@ -21,8 +21,8 @@
 //!    ([`Buffers::set_clean_through`]).
 //! 7. While a transaction's blocks are [taken](Buffers::begin_taking) the next one may change, drop and make
 //!    blocks: what is taken is as the first one left it.
-//! 8. A block that is said to end in its checksum does: see [`PendingChange`]. One that came with the checksum of all
-//!    its bytes ([`Filled`]) has them as long as that is known.
+//! 8. A block that is said to end in its checksum does: see [`PendingChange`]. One that came with the
+//!    checksum of all its bytes ([`Filled`]) has them as long as that is known.
 //! 9. [Pending changes](PendingChange) of a block are applied before its bytes are read.
 //!
 //! Locks: one per shard; no two are ever held together.
@@ -37,7 +37,7 @@
 //! device.write_at(3 * 1024, b"node").unwrap();
 //! let buffers = Buffers::new(device, BlockSize::MIN, 64, &extant_memory::Budget::new(1 << 20));
 //! let owner = Owner { kind: Kind::Other, ino: 0 };
-//! let verify = |bytes: &[u8]| Malformed::unless(bytes.starts_with(b"node"), "toy", "is a node", bytes[0]);
+//! let verify = |bytes: &[u8]| Malformed::unless(bytes.starts_with(b"node"), "toy", "must be a node", bytes[0]);
 //! assert_eq!(&buffers.get(Pblk(3), owner, verify).unwrap()[..4], b"node");
 //! let error = buffers.get(Pblk(4), owner, verify).unwrap_err();
 //! assert_eq!(error.to_string(), "block 4: toy: is a node (found 0x0)");
@@ -454,7 +454,7 @@ impl Buffers {
 
     fn read(&self, block: Pblk) -> Result<Bytes, ReadFault> {
         let outside = || {
-            let fact = Malformed::new("block number", "block lies inside the file system", block.0);
+            let fact = Malformed::new("block number", "block must lie inside the file system", block.0);
             ReadFault::corrupt(CorruptAt::block(block), fact)
         };
         if block.0 >= self.blocks {
@@ -466,8 +466,8 @@ impl Buffers {
         Ok(bytes)
     }
 
-    /// Reads a run of blocks; `since`: what [`Shard::evictions`] was for each of them before. Those that came,
-    /// or may have come and gone, meanwhile are left out.
+    /// Reads a run of blocks; `since`: what [`Shard::evictions`] was for each of them before. Those that
+    /// came, or may have come and gone, meanwhile are left out.
     fn read_piece(&self, start: u64, since: &[u64]) -> Result<(), DeviceFault> {
         let Some(offset) = self.block_size.offset_of(Pblk(start)) else { return Ok(()) };
         let mut blocks: Vec<Bytes> = since.iter().map(|_| Bytes::zeroed(self.block_size.len())).collect();

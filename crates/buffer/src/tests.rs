@@ -88,7 +88,7 @@ fn a_block_is_read_once_and_verified_once_per_owner() {
     for owner in [OWNER, OWNER, Owner { ino: 8, ..OWNER }, Owner { kind: Kind::Xattr, ino: 8 }] {
         let buffer = buffers.get(Pblk(42), owner, |bytes| {
             verified += 1;
-            Malformed::unless(bytes[0] == 42, "toy", "is block 42", bytes[0])
+            Malformed::unless(bytes[0] == 42, "toy", "must be block 42", bytes[0])
         });
         assert_eq!(buffer.unwrap()[0], 42);
     }
@@ -104,16 +104,16 @@ fn a_block_is_read_once_and_verified_once_per_owner() {
 fn faults_have_their_place() {
     let device = Counting::new(100, 50..51);
     let (buffers, _) = cache(&device, 1 << 20);
-    let refuse = |_: &[u8]| Err(Malformed::new("toy", "is never good", 1u8));
+    let refuse = |_: &[u8]| Err(Malformed::new("toy", "must be good", 1u8));
     for _ in 0..2 {
         let fault = buffers.get(Pblk(9), OWNER, refuse).unwrap_err();
-        assert_eq!(fault.to_string(), "inode 7, block 9: toy: is never good (found 0x1)");
+        assert_eq!(fault.to_string(), "inode 7, block 9: toy: must be good, found 0x1");
     }
     assert_eq!(device.reads(), 1, "a damaged block is not read again");
     for block in [100, 1 << 40, u64::MAX] {
         let fault = buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap_err();
         let ReadFault::Corrupt(corrupt) = fault else { panic!("{fault}") };
-        assert_eq!(corrupt.fact.rule, "block lies inside the file system");
+        assert_eq!(corrupt.fact.rule, "block must lie inside the file system");
         assert_eq!((corrupt.fact.found, corrupt.place.block), (block, Some(Pblk(block))));
     }
     let fault = buffers.get(Pblk(50), OWNER, |_| Ok(())).unwrap_err();
@@ -121,7 +121,7 @@ fn faults_have_their_place() {
     let fault = ReadFault::corrupt(CorruptAt::default(), Malformed::new("toy", "rule", 0u8));
     assert_eq!(
         fault.of_ino(Ino(3)).at_lblk(Lblk(4)).to_string(),
-        "inode 3, logical block 4: toy: rule (found 0x0)"
+        "inode 3, logical block 4: toy: rule, found 0x0"
     );
 }
 
@@ -438,7 +438,7 @@ fn a_reader_does_not_take_a_changed_block_away_from_its_owner() {
     let device = Arc::new(MemDevice::new(64 << 10));
     let buffers = Buffers::new(device.clone(), BlockSize::MIN, 64, &Budget::new(1 << 20));
     let [leaf, other] = [(Kind::DirLeaf, 12), (Kind::Other, 11)].map(|(kind, ino)| Owner { kind, ino });
-    let is_sealed = |bytes: &[u8]| Malformed::unless(bytes[1023] == 9, "toy", "is sealed", bytes[1023]);
+    let is_sealed = |bytes: &[u8]| Malformed::unless(bytes[1023] == 9, "toy", "must be sealed", bytes[1023]);
     let owner_at_the_commit = || buffers.snapshot(Pblk(3)).unwrap().1;
     buffers.fresh(Pblk(3), leaf, 1, &mut |bytes| bytes[0] = 1);
     buffers.get(Pblk(3), other, |_| Ok(())).unwrap();
@@ -474,7 +474,7 @@ fn what_came_back_from_the_device_is_verified_before_it_is_changed() {
     let mut verify = |runs: &mut u32| {
         buffers.verify_at(Pblk(3), &mut hint, owner, |bytes| {
             *runs += 1;
-            Malformed::unless(bytes.starts_with(b"sound"), "toy", "is sound", bytes[0])
+            Malformed::unless(bytes.starts_with(b"sound"), "toy", "must be sound", bytes[0])
         })
     };
     let mut runs = 0;

@@ -24,8 +24,8 @@ const SMALL: [(libmimalloc_sys::mi_option_t, std::ffi::c_long); 2] = [
 /// Whether [`collect`] does anything.
 static COLLECTS: AtomicBool = AtomicBool::new(false);
 
-/// Prepares for caches of `cache_bytes`. Below [`extant_memory::SMALL_MAX`] freed memory is returned at once, and
-/// there are no huge pages, of which one object in use keeps all.
+/// Prepares for caches of `cache_bytes`. Below [`extant_memory::SMALL_MAX`] freed memory is returned at once,
+/// and there are no huge pages, of which one object in use keeps all.
 pub(crate) fn prepare(cache_bytes: u64) {
     if cache_bytes >= extant_memory::SMALL_MAX as u64 {
         return;

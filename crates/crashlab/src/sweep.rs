@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Owns: the table of operations ([`cases`]), the small file systems ([`World`]), the verdict on one run
-//! ([`Sweep::run`]). Does **not** own: faults (see `extant_simdisk::Faulty`), power cuts (see the rest of this
-//! crate).
+//! ([`Sweep::run`]). Does **not** own: faults (see `extant_simdisk::Faulty`), power cuts (see the rest of
+//! this crate).
 //!
 //! What a run must show
 //! 1. An operation that fails leaves in memory what was there before it, or the journal is aborted. Of

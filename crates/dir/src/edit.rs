@@ -564,7 +564,7 @@ impl<'a> Editor<'a> {
 
     /// The block is not as it was when it was read: it was changed meanwhile.
     fn stale(&self, lblk: Lblk) -> EditFault {
-        let fact = Malformed::new("directory block", "entries are where they were", lblk.0);
+        let fact = Malformed::new("directory block", "entries must be where they were", lblk.0);
         self.dir().placed(ReadFault::corrupt(CorruptAt::default(), fact), lblk).into()
     }
 

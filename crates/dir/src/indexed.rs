@@ -71,7 +71,7 @@ fn check_rising(entries: DxEntries<'_>, range: Range) -> Result<(), Malformed> {
     for key in keys.chain(range.next) {
         let hash = key & !1;
         let holds = hash > before || (hash == before && key & 1 == 1);
-        Malformed::unless(holds, "index block", "hashes rise", key)?;
+        Malformed::unless(holds, "index block", "hashes must rise", key)?;
         before = hash;
     }
     Ok(())
@@ -176,7 +176,7 @@ impl Listing<'_, '_> {
             } else {
                 self.leaves_seen += 1;
                 if self.leaves_seen > self.blocks.len() {
-                    let fact = Malformed::new("index block", "leaves are not repeated", entry.block.0);
+                    let fact = Malformed::new("index block", "leaves must not be repeated", entry.block.0);
                     let lblk = self.path.last().copied().unwrap_or_default();
                     self.telling.fault(
                         self.dir.placed(ReadFault::corrupt(extant_base::CorruptAt::default(), fact), lblk),
@@ -200,8 +200,8 @@ impl Listing<'_, '_> {
                 self.dir.placed(ReadFault::corrupt(extant_base::CorruptAt::default(), fact), lblk)
             })
         };
-        rule(child.0 < self.blocks.len(), "child lies inside the directory")?;
-        rule(!self.path.contains(&child), "child is not an ancestor")
+        rule(child.0 < self.blocks.len(), "child must lie inside the directory")?;
+        rule(!self.path.contains(&child), "child must not be an ancestor")
     }
 
     fn node(&mut self, lblk: Lblk, levels: u8, range: Range) -> ControlFlow<()> {
@@ -256,7 +256,7 @@ impl Listing<'_, '_> {
         }
         if self.held.len() > HELD_MAX {
             let fact =
-                Malformed::new("index block", "at most 2^20 names have one hash", self.held.len() as u64);
+                Malformed::new("index block", "at most 2^20 names may have one hash", self.held.len() as u64);
             let lblk = self.path.last().copied().unwrap_or_default();
             self.telling
                 .fault(self.dir.placed(ReadFault::corrupt(extant_base::CorruptAt::default(), fact), lblk));

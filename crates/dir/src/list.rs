@@ -65,7 +65,7 @@ impl<'a> Telling<'a> {
     /// The entry at position `at` has the name of another: both are returned, but a copy can hold only one.
     pub(crate) fn twice(&mut self, at: u64, ino: Ino) {
         if at >= self.from.0 {
-            let rule = "no other entry has the same name (the entry's inode)";
+            let rule = "no other entry may have the same name (the entry's inode)";
             let fact = Malformed::new("directory entry", rule, ino.0);
             self.fault(ReadFault::corrupt(CorruptAt::ino(self.ino), fact));
         }
@@ -85,7 +85,7 @@ impl<'a> Telling<'a> {
 
 /// That a name is not valid in a path: reported as damage, and the name is left out.
 fn not_plain() -> Malformed {
-    Malformed::new("directory entry", "name has no slash and no NUL", 0u8)
+    Malformed::new("directory entry", "a name must have no slash and no NUL", 0u8)
 }
 
 /// Which entries a run holds: "." and ".." are entries of the first two of a directory's first block, and of
@@ -110,7 +110,7 @@ impl Run {
             (Self::First, 1) => entry.name == b"..",
             _ => false,
         };
-        let rule = "\".\" and \"..\" are the first two entries and no others (the entry's inode)";
+        let rule = "\".\" and \"..\" must be the first two entries and no others (the entry's inode)";
         Malformed::unless(!entry.is_dot_or_dotdot() || in_place, "directory entry", rule, entry.ino.0)
     }
 }

@@ -234,7 +234,7 @@ impl Dir<'_> {
     }
 
     pub(crate) fn hole(&self, lblk: Lblk) -> ReadFault {
-        let fact = Malformed::new("directory", "has no holes", lblk.0);
+        let fact = Malformed::new("directory", "must have no holes", lblk.0);
         self.placed(ReadFault::corrupt(CorruptAt::default(), fact), lblk)
     }
 

@@ -300,7 +300,7 @@ impl FileSystem {
                 }
                 Ok(Some(below)) => {
                     if !inside.insert(below.ino) {
-                        let fact = Malformed::new("directory", "has one name", below.ino.0);
+                        let fact = Malformed::new("directory", "must have one name", below.ino.0);
                         let fault = Fault::Corrupt(Corrupt::at(CorruptAt::ino(below.ino), fact));
                         return Err(at(path, &above, &below.name, fault));
                     }

@@ -13,8 +13,8 @@
 //! 1. [`Serve`] has no word of FUSE in it, [`fuser_transport`] none of ext4 but the root's number: either can
 //!    be replaced.
 //! 2. A volume that is open for reading is never written: changes are refused with EROFS. One that is open
-//!    for writing is opened with [`extant_volume::WriteOptions::keeps_set_id`]: the kernel knows which writers keep
-//!    those bits.
+//!    for writing is opened with [`extant_volume::WriteOptions::keeps_set_id`]: the kernel knows which
+//!    writers keep those bits.
 //! 3. Damage of the image is an error of the one request that meets it, and goes to the server's report.
 //! 4. A volume that is open for writing ends with [`Server::close`]; without, it is as after a power cut.
 //!

@@ -191,5 +191,7 @@ pub fn hash_of(sb: &extant_ondisk::Superblock) -> Result<(HashVersion, [u32; 4])
     HashVersion::from_code(sb.def_hash_version, sb.unsigned_hash())
         .filter(|version| *version != HashVersion::SipHash)
         .map(|version| (version, extant_ondisk::hash::seed_words(&sb.hash_seed)))
-        .ok_or_else(|| Malformed::new("superblock", "def_hash_version is 0, 1 or 2", sb.def_hash_version))
+        .ok_or_else(|| {
+            Malformed::new("superblock", "def_hash_version must be 0, 1 or 2", sb.def_hash_version)
+        })
 }

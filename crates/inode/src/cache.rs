@@ -224,14 +224,14 @@ impl extant_xattr::ValueInodes for Inodes {
             Fault::Device(fault) => ReadFault::Device(fault),
             Fault::Corrupt(corrupt) => ReadFault::Corrupt(corrupt),
             // Reading refuses for no other reason.
-            _ => corrupt("the inode is in use", ino.0.into()),
+            _ => corrupt("the inode must be in use", ino.0.into()),
         };
         let inode = self.get(ino).map_err(read_fault)?;
         if !inode.has_flag(flags::EA_INODE) {
-            return Err(corrupt("the inode has the flag EA_INODE", inode.fields().flags.into()));
+            return Err(corrupt("the inode must have the flag EA_INODE", inode.fields().flags.into()));
         }
         if inode.size() != u64::from(len) || len > extant_ondisk::xattr::STORED_VALUE_LEN_MAX {
-            return Err(corrupt("the inode's size is the value's", inode.size()));
+            return Err(corrupt("the inode's size must be the value's", inode.size()));
         }
         // Values have no holes: their whole length must have been written, before memory is allocated for it.
         let held = if inode.has_map(&self.shared) {
@@ -249,7 +249,7 @@ impl extant_xattr::ValueInodes for Inodes {
             inode.inline_len(&self.shared).map_err(read_fault)?
         };
         if held < u64::from(len) {
-            return Err(corrupt("the value has no holes", held));
+            return Err(corrupt("the value must have no holes", held));
         }
         let mut value = vec![0; len as usize];
         inode.read_at(&self.shared, 0, &mut value).map_err(read_fault)?;

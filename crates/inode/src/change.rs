@@ -293,7 +293,7 @@ pub fn edit_fault(ino: extant_base::Ino, fault: EditFault) -> Fault {
         EditFault::NoSpace | EditFault::Quota => Fault::NoSpace,
         EditFault::TooLarge => Fault::TooLarge,
         EditFault::Occupied(lblk) => {
-            let fact = Malformed::new("block map", "the block behind the end is a hole", lblk.0);
+            let fact = Malformed::new("block map", "the block past the end must be a hole", lblk.0);
             Fault::Corrupt(extant_base::Corrupt::at(CorruptAt::ino(ino).at_lblk(lblk), fact))
         }
     }
@@ -460,7 +460,7 @@ impl DirBlocksEdit<'_> {
     }
 
     fn changed_hole(&self, lblk: Lblk) -> ReadFault {
-        let fact = Malformed::new("directory", "a block that is changed is no hole", lblk.0);
+        let fact = Malformed::new("directory", "a changed block must not be a hole", lblk.0);
         ReadFault::corrupt(CorruptAt::ino(self.node.ino()).at_lblk(lblk), fact)
     }
 
@@ -657,7 +657,7 @@ fn dir_fault(fault: EditFault) -> extant_dir::edit::EditFault {
         EditFault::NoSpace | EditFault::Quota => extant_dir::edit::EditFault::NoSpace(NoSpace::Device),
         EditFault::TooLarge => extant_dir::edit::EditFault::NoSpace(NoSpace::Size { large_dir: true }),
         EditFault::Occupied(lblk) => {
-            let fact = Malformed::new("directory", "the block behind its end is a hole", lblk.0);
+            let fact = Malformed::new("directory", "the block past its end must be a hole", lblk.0);
             extant_dir::edit::EditFault::Read(ReadFault::corrupt(CorruptAt::default().at_lblk(lblk), fact))
         }
     }

@@ -142,7 +142,7 @@ impl Inode {
                     let start = start.ok_or_else(|| {
                         Fault::corrupt(
                             self.ino(),
-                            Malformed::new("map", "blocks lie below 2^64 bytes", pblk.0),
+                            Malformed::new("map", "blocks must lie below 2^64 bytes", pblk.0),
                         )
                     })?;
                     shared.device.read_at(start, now)?;

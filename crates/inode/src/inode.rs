@@ -77,30 +77,30 @@ impl Inode {
             Malformed::unless(holds, "inode", rule, found).map_err(|fact| Fault::corrupt(ino, fact))
         };
         rule(kind != FileType::Unknown, "its mode names a type of file", fields.mode.into())?;
-        rule(size <= i64::MAX as u64, "its size is below 2^63", size)?;
+        rule(size <= i64::MAX as u64, "its size must be below 2^63", size)?;
         let inline = fields.has_flag(flags::INLINE_DATA);
         rule(
             !inline || shared.has_inline_data(),
-            "it has inline data only with the feature inline_data",
+            "inline data must come with the feature inline_data",
             fields.flags.into(),
         )?;
         if kind == FileType::Directory && !inline {
             let bs = shared.geometry.block_size.bytes();
-            rule(size.is_multiple_of(bs), "a directory's size is a multiple of the block size", size)?;
-            rule(size / bs <= u64::from(u32::MAX), "a directory has fewer than 2^32 blocks", size)?;
+            rule(size.is_multiple_of(bs), "a directory's size must be a multiple of the block size", size)?;
+            rule(size / bs <= u64::from(u32::MAX), "a directory must have fewer than 2^32 blocks", size)?;
             // What bounds every walk of a directory. An image that was cut off has fewer blocks than it says.
             let blocks = shared.geometry.blocks.min(shared.device.size_bytes() / bs);
-            rule(size / bs <= blocks, "a directory has no more blocks than the image", size)?;
+            rule(size / bs <= blocks, "a directory must have no more blocks than the image", size)?;
         }
         if kind == FileType::Symlink {
-            rule(size <= shared.geometry.block_size.bytes(), "a symbolic link fits one block", size)?;
+            rule(size <= shared.geometry.block_size.bytes(), "a symbolic link must fit one block", size)?;
         }
         let extents = fields.has_flag(flags::EXTENTS);
         if kind == FileType::Regular {
             let bs = shared.geometry.block_size;
             // Sparse files may be this long, and inline ones: what their data does not reach reads as zeros.
             let blocks_max = if extents { u64::from(u32::MAX) } else { indirect::max_blocks(bs) };
-            rule(size <= blocks_max << bs.log2(), "a file is no longer than its map can reach", size)?;
+            rule(size <= blocks_max << bs.log2(), "a file must be no longer than its map can reach", size)?;
         }
         let map = FileMap { ino, i_block: fields.block, extents, seed };
         Ok(Self { ino, kind, fields, body, map, map_override: None, promised: 0 })
@@ -191,7 +191,7 @@ impl Inode {
 fn verify(shared: &Shared, ino: Ino, raw: &[u8], fields: &inode::Inode) -> Result<(), Fault> {
     let seed = shared.inode_seed(ino, fields.generation).filter(|_| shared.sb.verifies_inodes());
     let is_right = seed.is_none_or(|seed| inode::verify(raw, seed));
-    Malformed::unless(is_right, "inode", "its checksum is right", fields.checksum)
+    Malformed::unless(is_right, "inode", "its checksum must match", fields.checksum)
         .map_err(|fact| Fault::corrupt(ino, fact))
 }
 

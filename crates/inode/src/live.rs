@@ -436,8 +436,8 @@ impl InodeCache {
         if is_gone { Err(Fault::NoSuchInode(ino)) } else { Ok(node) }
     }
 
-    /// As [`get`](Self::get), for a caller that checks [`LiveInode::is_gone`] itself, because it will lock the
-    /// values anyway.
+    /// As [`get`](Self::get), for a caller that checks [`LiveInode::is_gone`] itself, because it will lock
+    /// the values anyway.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -445,8 +445,8 @@ impl InodeCache {
         self.find(ino, false)
     }
 
-    /// As [`get_maybe_freed`](Self::get_maybe_freed), with a per-thread hot entry: for the directory that a thread
-    /// works in.
+    /// As [`get_maybe_freed`](Self::get_maybe_freed), with a per-thread hot entry: for the directory that a
+    /// thread works in.
     ///
     /// # Errors
     /// See [`Fault`].

@@ -107,7 +107,7 @@ impl Quota {
             }
             let node = live.get(Ino(ino))?;
             let kind = node.values().kind();
-            Malformed::unless(kind == FileType::Regular, "quota file", "is a regular file", ino)
+            Malformed::unless(kind == FileType::Regular, "quota file", "must be a regular file", ino)
                 .map_err(|fact| Fault::corrupt(Ino(ino), fact))?;
             let file = File { kind: KINDS[at], node, places: Mutex::default() };
             file.check(shared).map_err(|fault| file.fault(fault))?;
@@ -257,7 +257,7 @@ impl File {
         let blocks = tree::check_header(self.kind, &self.read(shared, 0)?)?;
         let size = self.node.values().fields.size;
         let holds = u64::from(blocks) * tree::BLOCK_BYTES <= size;
-        Ok(Malformed::unless(holds, "quota file", "the file holds the blocks it counts", blocks)?)
+        Ok(Malformed::unless(holds, "quota file", "the file must hold the blocks it counts", blocks)?)
     }
 
     /// Where a block of the quota file is: which block of the file, and the first byte in it.
@@ -269,7 +269,7 @@ impl File {
 
     /// The device's block of a block of the file; `None` for a hole.
     fn find(&self, shared: &Shared, values: &Values, lblk: u64) -> Result<Option<Pblk>, WalkFault> {
-        let rule = "its blocks are written";
+        let rule = "its blocks must be written";
         let lblk = u32::try_from(lblk).map_err(|_| Malformed::new("quota file", rule, lblk))?;
         match values.map().find(&shared.buffers, Lblk(lblk), 1).map_err(WalkFault::Read)?.holds {
             Holds::Written(block) => Ok(Some(block)),

@@ -109,14 +109,14 @@ impl Shared {
         };
         rule(
             !verified || self.rule.verify(group.0, bytes),
-            "its checksum is right (number of the group)",
+            "its checksum must match (number of the group)",
             group.0.into(),
         )?;
         let table = Pblk(desc.inode_table);
         let end = table.checked_add(u64::from(self.geometry.itable_blocks()));
         let inside = table.0 > u64::from(self.geometry.first_data_block)
             && end.is_some_and(|end| end.0 <= self.geometry.blocks);
-        rule(inside, "the inode table lies inside the file system", desc.inode_table)?;
+        rule(inside, "the inode table must lie inside the file system", desc.inode_table)?;
         Ok(desc)
     }
 

@@ -83,7 +83,12 @@ impl CommitBlock {
     /// Too short, or not a commit block.
     pub fn decode(block: &[u8]) -> Result<Self, Malformed> {
         let tid = Header::expect(block, BlockType::Commit, STRUCTURE, "block type is 2")?;
-        Malformed::unless(block.len() >= HEADER_LEN, STRUCTURE, "at least 64 bytes", block.len() as u64)?;
+        Malformed::unless(
+            block.len() >= HEADER_LEN,
+            STRUCTURE,
+            "must have at least 64 bytes",
+            block.len() as u64,
+        )?;
         Ok(Self {
             tid,
             checksum_type: block[0x0C],

@@ -225,7 +225,7 @@ impl Tag {
         Malformed::unless(
             self.block.0 < fs_blocks,
             "journal tag",
-            "the block lies in the file system",
+            "the block must lie in the file system",
             self.block.0,
         )
     }

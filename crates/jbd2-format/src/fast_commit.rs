@@ -149,7 +149,7 @@ impl<'a> Iterator for Records<'a> {
         let (tag, len) = (le16(rest, 0), usize::from(le16(rest, 2)));
         let decoded = match rest.get(HEADER_LEN..HEADER_LEN + len) {
             Some(value) => decode(tag, value),
-            None => Err(Malformed::new(STRUCTURE, "the record ends inside its block", len as u64)),
+            None => Err(Malformed::new(STRUCTURE, "the record must end inside its block", len as u64)),
         };
         self.at = if decoded.is_ok() { self.at + HEADER_LEN + len } else { self.block.len() };
         Some(decoded)
@@ -202,7 +202,7 @@ fn decode(tag: u16, value: &[u8]) -> Result<Record<'_>, Malformed> {
             fits(value.len() == 8, "HEAD has 8 bytes")?;
             Ok(Record::Head { features: le32(value, 0), tid: Tid(le32(value, 4)) })
         }
-        other => Err(Malformed::new(STRUCTURE, "tag is between 1 and 9", other)),
+        other => Err(Malformed::new(STRUCTURE, "tag must be between 1 and 9", other)),
     }
 }
 
@@ -257,7 +257,7 @@ impl Scan {
             let broken = match record {
                 Ok(Record::Head { tid, .. }) if tid != self.tid => return Ok(Flow::Stop),
                 Ok(Record::Head { features, .. }) if features != 0 => {
-                    return Err(Malformed::new(STRUCTURE, "HEAD has known features only", features));
+                    return Err(Malformed::new(STRUCTURE, "HEAD must have known features only", features));
                 }
                 Ok(Record::Tail { tid, crc }) => {
                     self.crc = crc32c(self.crc, &block[start..start + HEADER_LEN + 4]);
@@ -267,7 +267,7 @@ impl Scan {
                         self.valid = self.seen;
                         None
                     } else {
-                        Some(Malformed::new(STRUCTURE, "TAIL has the right transaction and crc", crc))
+                        Some(Malformed::new(STRUCTURE, "TAIL must have the right transaction and crc", crc))
                     }
                 }
                 Ok(_) => {

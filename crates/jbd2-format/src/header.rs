@@ -97,12 +97,15 @@ impl Header {
     /// Too short, another magic, or a type that is not 1 to 5.
     pub fn decode(block: &[u8]) -> Result<Self, Malformed> {
         const S: &str = "journal block header";
-        Malformed::unless(block.len() >= Self::LEN, S, "at least 12 bytes", block.len() as u64)?;
+        Malformed::unless(block.len() >= Self::LEN, S, "must have at least 12 bytes", block.len() as u64)?;
         let magic = be32(block, 0);
-        Malformed::unless(magic == MAGIC, S, "magic is 0xC03B3998", magic)?;
+        Malformed::unless(magic == MAGIC, S, "magic must be 0xC03B3998", magic)?;
         let code = be32(block, 4);
-        let kind =
-            BlockType::from_code(code).ok_or(Malformed::new(S, "block type is between 1 and 5", code))?;
+        let kind = BlockType::from_code(code).ok_or(Malformed::new(
+            S,
+            "block type must be between 1 and 5",
+            code,
+        ))?;
         Ok(Self { kind, tid: Tid(be32(block, 8)) })
     }
 

@@ -32,9 +32,14 @@ pub struct Revokes<'a> {
 pub fn revokes(format: LogFormat, block: &[u8]) -> Result<Revokes<'_>, Malformed> {
     Header::expect(block, BlockType::Revoke, STRUCTURE, "block type is 5")?;
     let end = block.len().saturating_sub(format.tail_len());
-    Malformed::unless(end >= HEADER_LEN, STRUCTURE, "room for its count", block.len() as u64)?;
+    Malformed::unless(end >= HEADER_LEN, STRUCTURE, "must have room for its count", block.len() as u64)?;
     let count = be32(block, Header::LEN);
-    Malformed::unless(u64::from(count) <= end as u64, STRUCTURE, "the records end inside the block", count)?;
+    Malformed::unless(
+        u64::from(count) <= end as u64,
+        STRUCTURE,
+        "the records must end inside the block",
+        count,
+    )?;
     // A count below the header's own length is an empty list, as for jbd2.
     Ok(Revokes { wide: format.wide, records: block.get(HEADER_LEN..count as usize).unwrap_or(&[]) })
 }

@@ -175,12 +175,12 @@ impl Superblock {
     /// Too short, no journal magic, or a block type other than 3 and 4.
     pub fn decode(block: &[u8]) -> Result<Self, Malformed> {
         let (raw, _) = Raw::read_from_prefix(block)
-            .map_err(|_| Malformed::new(STRUCTURE, "at least 1024 bytes", block.len() as u64))?;
+            .map_err(|_| Malformed::new(STRUCTURE, "must have at least 1024 bytes", block.len() as u64))?;
         let header = Header::decode(block)?;
         let version = match header.kind {
             BlockType::SuperblockV1 => Version::V1,
             BlockType::SuperblockV2 => Version::V2,
-            other => return Err(Malformed::new(STRUCTURE, "block type is 3 or 4", other.code())),
+            other => return Err(Malformed::new(STRUCTURE, "block type must be 3 or 4", other.code())),
         };
         Ok(Self {
             version,

@@ -101,8 +101,8 @@ pub trait Client: Send + Sync {
     fn seal(&self, block: Pblk, seal: Seal, bytes: &mut [u8]);
 
     /// The checksum of a block that has it in its last four bytes, over bytes from its beginning on: what
-    /// [`seal`](Self::seal) would put there. `has_sum`: it is there already (see [`extant_buffer::PendingChange`]). `None`:
-    /// it lies elsewhere, or is another.
+    /// [`seal`](Self::seal) would put there. `has_sum`: it is there already (see
+    /// [`extant_buffer::PendingChange`]). `None`: it lies elsewhere, or is another.
     fn tail_checksum(&self, _seal: Seal, _bytes: &[u8], _has_sum: bool) -> Option<TailChecksum> {
         None
     }

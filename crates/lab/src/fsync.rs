@@ -6,8 +6,8 @@
 //! ```
 //! The load works on files that have all their blocks, by fdatasync: a journal has nothing to commit then,
 //! and each fsync would send a flush of its own. Or on the device below any file system, where nothing else
-//! takes time. The device takes the times of another kind (`extant_device::Model`), so that a disk can be studied
-//! where there is none.
+//! takes time. The device takes the times of another kind (`extant_device::Model`), so that a disk can be
+//! studied where there is none.
 //!
 //! For each device and number of threads, the modes have their turns side by side, and one turn is without
 //! flushes: `cost` is 1 - throughput with / throughput without. Source: the linux-ext4 series "ext4:

@@ -109,7 +109,8 @@ fn nodes_from(
     each: &mut dyn FnMut(Pblk) -> Option<()>,
 ) -> Result<ControlFlow<()>, ReadFault> {
     if !lies_inside(buffers, block, 1) {
-        let fact = extant_base::Malformed::new("block map", "blocks lie inside the file system", block.0);
+        let fact =
+            extant_base::Malformed::new("block map", "blocks must lie inside the file system", block.0);
         return Err(ReadFault::corrupt(extant_base::CorruptAt::block(block), fact));
     }
     if each(block).is_none() {

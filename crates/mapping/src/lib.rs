@@ -7,9 +7,9 @@
 //!
 //! Invariants
 //! 1. Every walk is bounded (INV-E1). Extent trees: depth falls by one a level, keys rise, a node keeps to
-//!    its parent's range; a violation is [`Corrupt`](extant_base::Corrupt). Indirect blocks have nothing to check,
-//!    and one may be referenced many times: walks end with the logical blocks of their three levels, or at
-//!    the given end.
+//!    its parent's range; a violation is [`Corrupt`](extant_base::Corrupt). Indirect blocks have nothing to
+//!    check, and one may be referenced many times: walks end with the logical blocks of their three levels,
+//!    or at the given end.
 //! 2. A block that is handed out lies inside the file system, and is not block 0.
 //! 3. Holes are returned with their whole length as far as the node on the path shows it.
 //! 4. A node is verified whole once, when it enters the cache; after that its raw bytes are searched and
@@ -192,7 +192,7 @@ fn lies_inside(buffers: &Buffers, start: Pblk, len: u32) -> bool {
 
 /// The fact that logical block `lblk` is mapped to `start`, outside the file system.
 fn outside(lblk: u32, start: Pblk) -> ReadFault {
-    let fact = Malformed::new("block map", "blocks lie inside the file system", start.0);
+    let fact = Malformed::new("block map", "blocks must lie inside the file system", start.0);
     ReadFault::corrupt(CorruptAt::default().at_lblk(Lblk(lblk)), fact)
 }
 

@@ -175,13 +175,13 @@ fn each_rule_of_a_tree_is_named_when_broken() {
         (Pblk(55), leaf(&[extent(0, 4, 900)])),
     ]);
     let cases: [(&[Index], &str); 7] = [
-        (&[index(0, 50)], "is one level below its parent"),
-        (&[index(5, 51)], "begins at or behind its key in the parent"),
-        (&[index(0, 52), index(20, 51)], "ends before the parent's next key"),
-        (&[index(0, 53)], "blocks lie inside the file system"),
-        (&[index(0, 54)], "blocks lie inside the file system"),
-        (&[index(0, BLOCKS)], "block lies inside the file system"),
-        (&[index(0, 60)], "magic is 0xF30A"),
+        (&[index(0, 50)], "must be one level below its parent"),
+        (&[index(5, 51)], "must begin at or after its key in the parent"),
+        (&[index(0, 52), index(20, 51)], "must end before the parent's next key"),
+        (&[index(0, 53)], "blocks must lie inside the file system"),
+        (&[index(0, 54)], "blocks must lie inside the file system"),
+        (&[index(0, BLOCKS)], "block must lie inside the file system"),
+        (&[index(0, 60)], "magic must be 0xF30A"),
     ];
     for (entries, rule) in cases {
         let map = root(1, Entries::Inner(entries.to_vec()));
@@ -189,9 +189,9 @@ fn each_rule_of_a_tree_is_named_when_broken() {
         assert_eq!(rule_of(map.walk(&buffers, Lblk(0), &mut |_| Some(()))), rule);
     }
     let map = FileMap { i_block: [0; 60], ..root(0, Entries::Leaf(vec![])) };
-    assert_eq!(rule_of(map.find(&buffers, Lblk(0), 9)), "magic is 0xF30A");
+    assert_eq!(rule_of(map.find(&buffers, Lblk(0), 9)), "magic must be 0xF30A");
     let map = FileMap { seed: Some(1), ..root(1, Entries::Inner(vec![index(0, 55)])) };
-    assert_eq!(rule_of(map.find(&buffers, Lblk(0), 9)), "checksum matches");
+    assert_eq!(rule_of(map.find(&buffers, Lblk(0), 9)), "checksum must match");
     let map = root(1, Entries::Inner(vec![index(7, 51)]));
     assert_eq!(map.find(&buffers, Lblk(2), 99).unwrap().len, 5, "before the first key: a hole, nothing read");
 }
@@ -241,11 +241,11 @@ fn indirect_files() {
     let mut outside = map.clone();
     outside.i_block[..4].copy_from_slice(&(BLOCKS as u32).to_le_bytes());
     outside.i_block[48..52].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert_eq!(rule_of(outside.find(&buffers, Lblk(0), 1)), "blocks lie inside the file system");
-    assert_eq!(rule_of(outside.find(&buffers, Lblk(12), 1)), "block lies inside the file system");
+    assert_eq!(rule_of(outside.find(&buffers, Lblk(0), 1)), "blocks must lie inside the file system");
+    assert_eq!(rule_of(outside.find(&buffers, Lblk(12), 1)), "block must lie inside the file system");
     assert_eq!(
         rule_of(outside.walk_tree_blocks(&buffers, &mut |_| Some(()))),
-        "blocks lie inside the file system"
+        "blocks must lie inside the file system"
     );
 }
 

@@ -41,15 +41,15 @@ fn child_range(node: NodeView<'_>, at: usize, range: &Range<u64>) -> Range<u64> 
 /// What only the path to a node can show: is it one level below its parent, and within its range?
 fn check(node: NodeView<'_>, depth: u16, range: &Range<u64>) -> Result<(), Malformed> {
     let rule = |holds, rule, found| Malformed::unless(holds, STRUCTURE, rule, found);
-    rule(node.depth() == depth, "is one level below its parent", node.depth().into())?;
+    rule(node.depth() == depth, "must be one level below its parent", node.depth().into())?;
     let Some(last_at) = node.len().checked_sub(1) else { return Ok(()) };
     let (first, last) = (node.key(0).map_or(0, u64::from), node.key(last_at).map_or(0, u64::from));
-    rule(first >= range.start, "begins at or behind its key in the parent", first)?;
+    rule(first >= range.start, "must begin at or after its key in the parent", first)?;
     let end = match node.extent(last_at) {
         Some(extent) if depth == 0 => extent.end(),
         _ => last + 1,
     };
-    rule(end <= range.end, "ends before the parent's next key", end)
+    rule(end <= range.end, "must end before the parent's next key", end)
 }
 
 /// All logical blocks that a file can have.
@@ -91,7 +91,7 @@ impl FileMap {
             was_read.set(true);
             if let Some(seed) = self.seed {
                 let stored = bytes.last_chunk().map_or(0, |last| u32::from_le_bytes(*last));
-                Malformed::unless(extent::verify(bytes, seed), STRUCTURE, "checksum matches", stored)?;
+                Malformed::unless(extent::verify(bytes, seed), STRUCTURE, "checksum must match", stored)?;
             }
             NodeView::verified(bytes).map(drop)
         })?;

@@ -100,7 +100,7 @@ impl Acl {
         let mut entries = Vec::with_capacity(rest.len() / 8);
         while !rest.is_empty() {
             let (Some((code, perm)), Some(id)) = (tag_and_perm(rest), le32(rest, 4)) else {
-                return Err(Malformed::new(STRUCTURE, "ends with a whole entry", value.len() as u64));
+                return Err(Malformed::new(STRUCTURE, "must end with a whole entry", value.len() as u64));
             };
             entries.push(entry(code, perm, Some(id))?);
             rest = &rest[8..];
@@ -129,7 +129,7 @@ impl Acl {
         let mut entries = Vec::with_capacity(rest.len() / 4);
         while !rest.is_empty() {
             let Some((code, perm)) = tag_and_perm(rest) else {
-                return Err(Malformed::new(STRUCTURE, "ends with a whole entry", value.len() as u64));
+                return Err(Malformed::new(STRUCTURE, "must end with a whole entry", value.len() as u64));
             };
             let entry = entry(code, perm, le32(rest, 4))?;
             rest = &rest[disk_entry_len(entry.tag)..];
@@ -165,18 +165,26 @@ impl Acl {
             return Ok(());
         }
         for entry in &self.entries {
-            rule(entry.perm <= 7, "permissions are rwx", entry.perm.into())?;
-            rule(entry.tag.id() != Some(UNDEFINED_ID), "named users and groups have an id", UNDEFINED_ID)?;
+            rule(entry.perm <= 7, "permissions must be rwx", entry.perm.into())?;
+            rule(
+                entry.tag.id() != Some(UNDEFINED_ID),
+                "named users and groups must have an id",
+                UNDEFINED_ID,
+            )?;
         }
         for pair in self.entries.windows(2) {
             let (before, after) = (pair[0].tag.code(), pair[1].tag.code());
-            rule(before <= after, "entries are in the order of their tags", after.into())?;
+            rule(before <= after, "entries must be in the order of their tags", after.into())?;
         }
         for tag in [AclTag::UserObj, AclTag::GroupObj, AclTag::Other] {
-            rule(count(tag.code()) == 1, "owner, group and others have one entry each", tag.code().into())?;
+            rule(
+                count(tag.code()) == 1,
+                "owner, group and others must have one entry each",
+                tag.code().into(),
+            )?;
         }
         let masks = count(AclTag::Mask.code());
-        rule(masks <= 1, "there is at most one mask", masks as u32)?;
+        rule(masks <= 1, "there must be at most one mask", masks as u32)?;
         rule(masks == 1 || !self.has_named(), "named entries need a mask", 0)
     }
 
@@ -209,14 +217,14 @@ fn disk_entry_len(tag: AclTag) -> usize {
 fn entry(code: u16, perm: u16, id: Option<u32>) -> Result<AclEntry, Malformed> {
     match AclTag::from_code(code, || id) {
         Some(tag) => Ok(AclEntry { tag, perm }),
-        None => Err(Malformed::new(STRUCTURE, "entry is whole and its tag known", code)),
+        None => Err(Malformed::new(STRUCTURE, "an entry must be whole with a known tag", code)),
     }
 }
 
 fn after_version(value: &[u8], version: u32) -> Result<&[u8], Malformed> {
     let found = le32(value, 0);
     if found != Some(version) {
-        return Err(Malformed::new(STRUCTURE, "begins with its version", found.unwrap_or(0)));
+        return Err(Malformed::new(STRUCTURE, "must begin with its version", found.unwrap_or(0)));
     }
     Ok(&value[4..])
 }
@@ -278,21 +286,21 @@ mod tests {
         assert_eq!(minimal.validate(), Ok(()));
         assert!(minimal.is_minimal() && !named_user().is_minimal());
         for (list, rule) in [
-            (acl(&[(UserObj, 8), (GroupObj, 5), (Other, 5)]), "permissions are rwx"),
-            (acl(&[(UserObj, 7), (Other, 5)]), "owner, group and others have one entry each"),
+            (acl(&[(UserObj, 8), (GroupObj, 5), (Other, 5)]), "permissions must be rwx"),
+            (acl(&[(UserObj, 7), (Other, 5)]), "owner, group and others must have one entry each"),
             (
                 acl(&[(UserObj, 7), (GroupObj, 5), (Other, 5), (Other, 5)]),
-                "owner, group and others have one entry each",
+                "owner, group and others must have one entry each",
             ),
-            (acl(&[(GroupObj, 7), (UserObj, 5), (Other, 5)]), "entries are in the order of their tags"),
+            (acl(&[(GroupObj, 7), (UserObj, 5), (Other, 5)]), "entries must be in the order of their tags"),
             (acl(&[(UserObj, 7), (GroupObj, 5), (Group(5), 5), (Other, 5)]), "named entries need a mask"),
             (
                 acl(&[(UserObj, 7), (GroupObj, 5), (Mask, 5), (Mask, 5), (Other, 5)]),
-                "there is at most one mask",
+                "there must be at most one mask",
             ),
             (
                 acl(&[(UserObj, 7), (User(u32::MAX), 1), (GroupObj, 5), (Mask, 5), (Other, 5)]),
-                "named users and groups have an id",
+                "named users and groups must have an id",
             ),
         ] {
             assert_eq!(list.validate().unwrap_err().rule, rule);

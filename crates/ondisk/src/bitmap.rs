@@ -68,8 +68,13 @@ impl GroupBitmap {
     /// The block has fewer than `bits` bits, or is larger than the largest block.
     pub fn from_bytes(bytes: Vec<u8>, bits: u32) -> Result<Self, Malformed> {
         const S: &str = "group bitmap";
-        Malformed::unless(bytes.len() <= BlockSize::MAX.len(), S, "at most one block", bytes.len() as u64)?;
-        Malformed::unless(u64::from(bits) <= 8 * bytes.len() as u64, S, "the bits fit the block", bits)?;
+        Malformed::unless(
+            bytes.len() <= BlockSize::MAX.len(),
+            S,
+            "must have at most one block",
+            bytes.len() as u64,
+        )?;
+        Malformed::unless(u64::from(bits) <= 8 * bytes.len() as u64, S, "the bits must fit the block", bits)?;
         Ok(Self { bytes, bits })
     }
 

@@ -125,27 +125,27 @@ impl DirFormat {
         let rule = |holds, rule, found: usize| Malformed::unless(holds, STRUCTURE, rule, found as u64);
         let bytes = area.get(offset..).unwrap_or(&[]);
         let Ok((raw, after_header)) = RawHeader::ref_from_prefix(bytes) else {
-            return Err(Malformed::new(STRUCTURE, "header lies inside the block", offset as u64));
+            return Err(Malformed::new(STRUCTURE, "header must lie inside the block", offset as u64));
         };
         let rec_len = decode_rec_len(raw.rec_len.get(), self.block_size);
         let name_len = usize::from(raw.name_len);
         let dots = matches!(after_header.get(..name_len), Some(b"." | b".."));
         let hashed = self.hash_in_dirent && !dots;
 
-        rule(rec_len.is_multiple_of(4), "rec_len is a multiple of 4", rec_len)?;
+        rule(rec_len.is_multiple_of(4), "rec_len must be a multiple of 4", rec_len)?;
         rule(rec_len >= min_rec_len(1, hashed), "rec_len holds at least one character", rec_len)?;
         rule(rec_len >= min_rec_len(name_len, hashed), "rec_len holds the name", rec_len)?;
-        rule(rec_len <= bytes.len(), "entry ends inside the block", rec_len)?;
+        rule(rec_len <= bytes.len(), "an entry must end inside the block", rec_len)?;
         let rest = bytes.len() - rec_len;
         // With a checksum the block's last entry is the tail, which is short even where entries carry hashes.
         let rest_min = min_rec_len(1, self.hash_in_dirent && !self.csum);
-        rule(rest == 0 || rest >= rest_min, "what follows an entry has room for another", rest)?;
+        rule(rest == 0 || rest >= rest_min, "the rest after an entry must have room for another", rest)?;
 
         let ino = raw.inode.get();
         rule(ino <= self.inodes_count, "inode number exists", ino as usize)?;
-        rule(ino == 0 || name_len != 0, "a used entry has a name", name_len)?;
+        rule(ino == 0 || name_len != 0, "a used entry must have a name", name_len)?;
         let name = &after_header[..name_len];
-        rule(rest != 0 || name != b"." || ino == 0, "\".\" is not the last entry of a block", offset)?;
+        rule(rest != 0 || name != b"." || ino == 0, "\".\" must not be the last entry of a block", offset)?;
 
         let hash_at = (HEADER_LEN + name_len).next_multiple_of(4);
         let hash = (hashed && ino != 0)
@@ -408,10 +408,10 @@ pub fn stored_tail_sum(block: &[u8]) -> Option<(u32, usize)> {
 /// When there is no tail, or its checksum is another.
 pub fn verify_tail(block: &[u8], inode_seed: u32) -> Result<(), Malformed> {
     let Some(stored) = tail_checksum(block) else {
-        return Err(Malformed::new("directory block", "ends in a checksum tail", block.len() as u64));
+        return Err(Malformed::new("directory block", "must end in a checksum tail", block.len() as u64));
     };
     let holds = stored == leaf_checksum(block, inode_seed);
-    Malformed::unless(holds, "directory block", "checksum matches", stored)
+    Malformed::unless(holds, "directory block", "checksum must match", stored)
 }
 
 fn leaf_checksum(block: &[u8], inode_seed: u32) -> u32 {
@@ -460,13 +460,13 @@ mod tests {
     fn each_rule_is_named_when_broken() {
         let format = format(1024, false);
         let breaks: [(usize, u8, &str); 7] = [
-            (4, 14, "rec_len is a multiple of 4"),
+            (4, 14, "rec_len must be a multiple of 4"),
             (4, 8, "rec_len holds at least one character"),
             (18, 9, "rec_len holds the name"),
-            (29, 4, "entry ends inside the block"),
-            (28, 0xE0, "what follows an entry has room for another"),
+            (29, 4, "an entry must end inside the block"),
+            (28, 0xE0, "the rest after an entry must have room for another"),
             (26, 1, "inode number exists"),
-            (30, 0, "a used entry has a name"),
+            (30, 0, "a used entry must have a name"),
         ];
         for (at, byte, rule) in breaks {
             let mut block = small_block(&format);
@@ -481,8 +481,8 @@ mod tests {
         let mut writer = DirBlockWriter::new(&format, &mut lonely);
         assert!(writer.push(Ino(5), FileType::Directory, b"."));
         writer.finish();
-        assert_eq!(first_error(&format, &lonely), "\".\" is not the last entry of a block");
-        assert_eq!(first_error(&format, &[0; 7]), "header lies inside the block");
+        assert_eq!(first_error(&format, &lonely), "\".\" must not be the last entry of a block");
+        assert_eq!(first_error(&format, &[0; 7]), "header must lie inside the block");
         assert_eq!(first_error(&format, &small_block(&format)), "none");
     }
 
@@ -543,9 +543,9 @@ mod tests {
         assert_eq!(verify_tail(&block, 77), Ok(()));
         assert!(verify_tail(&block, 78).is_err());
         block[40] ^= 1;
-        assert_eq!(verify_tail(&block, 77).unwrap_err().rule, "checksum matches");
+        assert_eq!(verify_tail(&block, 77).unwrap_err().rule, "checksum must match");
         block[1019] = 0;
-        assert_eq!(verify_tail(&block, 77).unwrap_err().rule, "ends in a checksum tail");
+        assert_eq!(verify_tail(&block, 77).unwrap_err().rule, "must end in a checksum tail");
         assert!(verify_tail(&[], 77).is_err());
     }
 

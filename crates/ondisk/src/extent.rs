@@ -426,7 +426,8 @@ impl Walker {
         if let Some(seed) = self.inode_seed
             && !verify(bytes, seed)
         {
-            self.pending_fault = Some((Some(block), Malformed::new("extent node", "checksum fits", block.0)));
+            self.pending_fault =
+                Some((Some(block), Malformed::new("extent node", "checksum must match", block.0)));
         }
         match accept(bytes, depth, range) {
             Ok(node) => self.push(node, Some(block), range.1),
@@ -438,14 +439,24 @@ impl Walker {
 /// Decodes a child node and holds it against what its parent says of it.
 fn accept(bytes: &[u8], depth: u16, range: (u64, u64)) -> Result<Node, Malformed> {
     let node = Node::decode(bytes)?;
-    Malformed::unless(node.depth == depth, "extent node", "depth is one less than its parent's", node.depth)?;
+    Malformed::unless(
+        node.depth == depth,
+        "extent node",
+        "depth must be one less than its parent's",
+        node.depth,
+    )?;
     let (first, end) = match &node.entries {
         Entries::Leaf(e) => (e.first().map(|e| e.lblk), e.last().map(Extent::end)),
         Entries::Inner(e) => (e.first().map(|e| e.lblk), e.last().map(|e| u64::from(e.lblk) + 1)),
     };
     if let (Some(first), Some(end)) = (first, end) {
         let within = u64::from(first) >= range.0 && end <= range.1;
-        Malformed::unless(within, "extent node", "keeps to the range its parent's entry gives it", first)?;
+        Malformed::unless(
+            within,
+            "extent node",
+            "must keep to the range its parent's entry gives it",
+            first,
+        )?;
     }
     Ok(node)
 }

@@ -82,46 +82,50 @@ impl Geometry {
         if bigalloc {
             rule(
                 cluster_log <= 16,
-                "cluster size is from the block size to 65536 blocks",
+                "cluster size must be from the block size to 65536 blocks",
                 sb.log_cluster_size.into(),
             )?;
         }
         let cluster_log = if bigalloc { cluster_log } else { 0 };
         let bpg = sb.blocks_per_group;
-        rule(bpg >= 8 && bpg.is_multiple_of(8), "blocks_per_group is a multiple of 8 above 0", bpg.into())?;
+        rule(
+            bpg >= 8 && bpg.is_multiple_of(8),
+            "blocks_per_group must be a multiple of 8 above 0",
+            bpg.into(),
+        )?;
         let clusters = bpg >> cluster_log;
         let whole = u64::from(clusters) << cluster_log == u64::from(bpg);
         rule(
             whole && clusters > 0 && u64::from(clusters) <= 8 * bs,
-            "a group's clusters fit one bitmap block",
+            "a group's clusters must fit one bitmap block",
             bpg.into(),
         )?;
         let first_data_block = sb.first_data_block;
-        rule(first_data_block <= 1, "first_data_block is 0 or 1", first_data_block.into())?;
+        rule(first_data_block <= 1, "first_data_block must be 0 or 1", first_data_block.into())?;
         let blocks = sb.blocks_count;
-        rule(blocks > u64::from(first_data_block), "blocks_count is above first_data_block", blocks)?;
-        rule(blocks <= 1 << 48, "blocks_count is at most 2^48", blocks)?;
+        rule(blocks > u64::from(first_data_block), "blocks_count must be above first_data_block", blocks)?;
+        rule(blocks <= 1 << 48, "blocks_count must be at most 2^48", blocks)?;
         let groups = (blocks - u64::from(first_data_block)).div_ceil(u64::from(bpg));
         let groups = u32::try_from(groups)
-            .map_err(|_| Malformed::new("superblock", "there are fewer than 2^32 groups", groups))?;
+            .map_err(|_| Malformed::new("superblock", "there must be fewer than 2^32 groups", groups))?;
         let inode_size = sb.inode_bytes();
         let sound = inode_size.is_power_of_two() && inode_size >= 128 && inode_size as u64 <= bs;
-        rule(sound, "inode_size is a power of two from 128 to the block size", inode_size as u64)?;
+        rule(sound, "inode_size must be a power of two from 128 to the block size", inode_size as u64)?;
         let ipg = sb.inodes_per_group;
-        rule(ipg > 0 && u64::from(ipg) <= 8 * bs, "a group's inodes fit one bitmap block", ipg.into())?;
+        rule(ipg > 0 && u64::from(ipg) <= 8 * bs, "a group's inodes must fit one bitmap block", ipg.into())?;
         let desc_size = sb.group_desc_size();
         let sound = desc_size == 32 || (desc_size.is_power_of_two() && (64..=1024).contains(&desc_size));
-        rule(sound, "desc_size is 32, or a power of two from 64 to 1024", desc_size as u64)?;
+        rule(sound, "desc_size must be 32, or a power of two from 64 to 1024", desc_size as u64)?;
         let reserved = u32::from(sb.reserved_gdt_blocks);
         rule(
             u64::from(reserved) <= bs / 4,
-            "reserved_gdt_blocks is at most block size / 4",
+            "reserved_gdt_blocks must be at most block size / 4",
             reserved.into(),
         )?;
         let flex = sb.features.has_incompat(Features::FLEX_BG);
         rule(
             !flex || sb.log_groups_per_flex < 32,
-            "log_groups_per_flex is below 32",
+            "log_groups_per_flex must be below 32",
             sb.log_groups_per_flex.into(),
         )?;
         let meta_bg = sb.features.has_incompat(Features::META_BG);

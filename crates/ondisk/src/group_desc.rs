@@ -64,7 +64,7 @@ impl GroupDesc {
         if bytes.len() < SMALL || (bytes.len() > SMALL && bytes.len() < LARGE) {
             return Err(Malformed::new(
                 "group descriptor",
-                "has 32 bytes, or 64 and more",
+                "must have 32 bytes, or 64 and more",
                 bytes.len() as u64,
             ));
         }

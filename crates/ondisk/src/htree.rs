@@ -188,7 +188,7 @@ impl DxFormat {
         let rule = |holds, rule, found: u32| Malformed::unless(holds, "index root", rule, found);
         let raw = match RawRoot::ref_from_prefix(block) {
             Ok((raw, _)) if block.len() == self.block_size.len() => raw,
-            _ => return Err(Malformed::new("index root", "is one block long", block.len() as u64)),
+            _ => return Err(Malformed::new("index root", "must be one block long", block.len() as u64)),
         };
         let is_dot = |dot: &RawDot, name: &[u8], len: usize| {
             let rec_len = decode_rec_len(dot.rec_len.get(), self.block_size);
@@ -201,16 +201,16 @@ impl DxFormat {
             "\"..\" hides the rest of the block",
             raw.dotdot.rec_len.get().into(),
         )?;
-        rule(raw.reserved_zero.get() == 0, "reserved word is 0", raw.reserved_zero.get())?;
-        rule(raw.info_length == INFO_LEN, "info length is 8", u32::from(raw.info_length))?;
-        rule(raw.unused_flags & 1 == 0, "flag bit 0 is clear", u32::from(raw.unused_flags))?;
+        rule(raw.reserved_zero.get() == 0, "reserved word must be 0", raw.reserved_zero.get())?;
+        rule(raw.info_length == INFO_LEN, "info length must be 8", u32::from(raw.info_length))?;
+        rule(raw.unused_flags & 1 == 0, "flag bit 0 must be clear", u32::from(raw.unused_flags))?;
         rule(
             matches!(raw.hash_version, 0 | 1 | 2 | 6),
-            "hash version is known",
+            "hash version must be known",
             u32::from(raw.hash_version),
         )?;
         let levels = raw.indirect_levels;
-        rule(levels <= self.levels_max(), "depth is allowed by the features", u32::from(levels))?;
+        rule(levels <= self.levels_max(), "depth must be allowed by the features", u32::from(levels))?;
         Ok(DxRoot {
             ino: Ino(raw.dot.inode.get()),
             parent: Ino(raw.dotdot.inode.get()),
@@ -229,13 +229,13 @@ impl DxFormat {
         Malformed::unless(
             block.len() == self.block_size.len(),
             "index node",
-            "is one block long",
+            "must be one block long",
             block.len() as u64,
         )?;
         Malformed::unless(
             self.kind_of(block) == Some(DxKind::Node),
             "index node",
-            "begins with an unused entry that spans the block",
+            "must begin with an unused entry that spans the block",
             u64::from(block[4]) | u64::from(block[5]) << 8,
         )?;
         self.decode_entries(block, DxKind::Node)
@@ -245,14 +245,19 @@ impl DxFormat {
         let structure = kind.structure();
         let area = block.get(entries_at(kind)..).unwrap_or(&[]);
         let Ok((first, _)) = RawCountLimit::ref_from_prefix(area) else {
-            return Err(Malformed::new(structure, "is one block long", block.len() as u64));
+            return Err(Malformed::new(structure, "must be one block long", block.len() as u64));
         };
         let (limit, count) = (first.limit.get(), first.count.get());
-        Malformed::unless(usize::from(limit) == self.limit(kind), structure, "limit is what fits", limit)?;
-        Malformed::unless(count >= 1 && count <= limit, structure, "count is 1 to the limit", count)?;
+        Malformed::unless(
+            usize::from(limit) == self.limit(kind),
+            structure,
+            "limit must be what fits",
+            limit,
+        )?;
+        Malformed::unless(count >= 1 && count <= limit, structure, "count must be 1 to the limit", count)?;
         <[RawEntry]>::ref_from_prefix_with_elems(area, usize::from(count))
             .map(|(raw, _)| DxEntries { raw })
-            .map_err(|_| Malformed::new(structure, "entries lie inside the block", count))
+            .map_err(|_| Malformed::new(structure, "entries must lie inside the block", count))
     }
 
     /// Fills `block` with a root over `entries`, with `levels` levels of nodes below it; the checksum stays 0
@@ -343,18 +348,18 @@ impl DxFormat {
         }
         let (checksum, at) = self.checksum(block, inode_seed)?;
         let stored = U32::read_from_prefix(block.get(at..).unwrap_or(&[])).map_or(0, |(word, _)| word.get());
-        Malformed::unless(stored == checksum, "index block", "checksum matches", stored)
+        Malformed::unless(stored == checksum, "index block", "checksum must match", stored)
     }
 
     /// The checksum that the block should have, and where it is stored.
     fn checksum(&self, block: &[u8], inode_seed: u32) -> Result<(u32, usize), Malformed> {
         let Some(kind) = self.kind_of(block).filter(|_| block.len() == self.block_size.len()) else {
-            return Err(Malformed::new("index block", "is a root or a node", block.len() as u64));
+            return Err(Malformed::new("index block", "must be a root or a node", block.len() as u64));
         };
         let count = self.decode_entries(block, kind)?.len();
         let tail_at = entries_at(kind) + self.limit(kind) * ENTRY_LEN;
         let Ok((tail, _)) = RawTail::ref_from_prefix(block.get(tail_at..).unwrap_or(&[])) else {
-            return Err(Malformed::new("index block", "has room for its checksum", tail_at as u64));
+            return Err(Malformed::new("index block", "must have room for its checksum", tail_at as u64));
         };
         let covered = &block[..entries_at(kind) + count * ENTRY_LEN];
         let crc = crc32c(inode_seed, covered);
@@ -512,14 +517,14 @@ mod tests {
             (4, 16, "\".\" comes first"),
             (8, b'x', "\".\" comes first"),
             (16, 0, "\"..\" hides the rest of the block"),
-            (24, 1, "reserved word is 0"),
-            (28, 3, "hash version is known"),
-            (29, 9, "info length is 8"),
-            (30, 2, "depth is allowed by the features"),
-            (31, 1, "flag bit 0 is clear"),
-            (32, 124, "limit is what fits"),
-            (34, 0, "count is 1 to the limit"),
-            (34, 124, "count is 1 to the limit"),
+            (24, 1, "reserved word must be 0"),
+            (28, 3, "hash version must be known"),
+            (29, 9, "info length must be 8"),
+            (30, 2, "depth must be allowed by the features"),
+            (31, 1, "flag bit 0 must be clear"),
+            (32, 124, "limit must be what fits"),
+            (34, 0, "count must be 1 to the limit"),
+            (34, 124, "count must be 1 to the limit"),
         ];
         for (at, byte, rule) in breaks {
             let mut block = good.clone();

@@ -116,7 +116,7 @@ impl Walk {
         Malformed::unless(
             bytes.len() == self.block_size.len(),
             STRUCTURE,
-            "one file-system block",
+            "must be one file-system block",
             bytes.len() as u64,
         )?;
         let slot = (self.index >> (self.level * log2_entries(self.block_size))) as usize;

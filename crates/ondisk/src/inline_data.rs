@@ -42,7 +42,7 @@ pub fn split(data: &[u8]) -> ([u8; IN_BLOCK], &[u8]) {
 /// The size is larger than both parts together.
 pub fn join(i_block: &[u8; IN_BLOCK], value: &[u8], size: u64) -> Result<Vec<u8>, Malformed> {
     let have = IN_BLOCK + value.len();
-    Malformed::unless(size <= have as u64, STRUCTURE, "the size fits i_block and system.data", size)?;
+    Malformed::unless(size <= have as u64, STRUCTURE, "the size must fit i_block and system.data", size)?;
     let size = size as usize; // no more than `have`
     let mut data = Vec::with_capacity(size);
     data.extend_from_slice(&i_block[..size.min(IN_BLOCK)]);
@@ -69,8 +69,11 @@ impl<'a> InlineDir<'a> {
     pub fn decode(i_block: &'a [u8; IN_BLOCK], value: &'a [u8], size: u64) -> Result<Self, Malformed> {
         let second =
             size.checked_sub(IN_BLOCK as u64).and_then(|len| value.get(..usize::try_from(len).ok()?));
-        let second =
-            second.ok_or(Malformed::new(STRUCTURE, "a directory's size is 60 and its system.data", size))?;
+        let second = second.ok_or(Malformed::new(
+            STRUCTURE,
+            "a directory's size must be 60 and its system.data",
+            size,
+        ))?;
         let [p0, p1, p2, p3, first @ ..] = i_block;
         Ok(Self { parent: Ino(u32::from_le_bytes([*p0, *p1, *p2, *p3])), first, second })
     }

@@ -207,7 +207,7 @@ impl Inode {
     /// inode.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let Ok((raw, rest)) = RawBase::ref_from_prefix(bytes) else {
-            return Err(Malformed::new("inode", "has 128 bytes", bytes.len() as u64));
+            return Err(Malformed::new("inode", "must have 128 bytes", bytes.len() as u64));
         };
         let mut extra = RawExtra::new_zeroed();
         if rest.len() >= 4 {
@@ -216,7 +216,7 @@ impl Inode {
             Malformed::unless(
                 fits,
                 "inode",
-                "extra_isize is a multiple of 4 within the inode",
+                "extra_isize must be a multiple of 4 within the inode",
                 extra_isize as u64,
             )?;
             let present = extra_isize.clamp(2, EXTRA_SIZE.min(rest.len()));

@@ -104,9 +104,9 @@ impl Mmp {
     /// Too short, or another magic.
     pub fn decode(block: &[u8]) -> Result<Self, Malformed> {
         let (raw, _) = Raw::read_from_prefix(block)
-            .map_err(|_| Malformed::new(STRUCTURE, "at least 1024 bytes", block.len() as u64))?;
+            .map_err(|_| Malformed::new(STRUCTURE, "must have at least 1024 bytes", block.len() as u64))?;
         let magic = raw.mmp_magic.get();
-        Malformed::unless(magic == MAGIC, STRUCTURE, "magic is 0x004D4D50", magic)?;
+        Malformed::unless(magic == MAGIC, STRUCTURE, "magic must be 0x004D4D50", magic)?;
         Ok(Self {
             sequence: raw.mmp_seq.get(),
             time: raw.mmp_time.get(),

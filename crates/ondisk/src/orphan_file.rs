@@ -65,11 +65,11 @@ impl<'a> OrphanBlock<'a> {
     /// No size of a block, or another magic.
     pub fn decode(block: &'a [u8]) -> Result<Self, Malformed> {
         let size = BlockSize::from_bytes(block.len() as u64);
-        Malformed::unless(size.is_some(), STRUCTURE, "one file-system block", block.len() as u64)?;
+        Malformed::unless(size.is_some(), STRUCTURE, "must be one file-system block", block.len() as u64)?;
         let tail: [u8; TAIL_LEN] = block.last_chunk().copied().unwrap_or_default();
         let [m0, m1, m2, m3, c0, c1, c2, c3] = tail;
         let magic = u32::from_le_bytes([m0, m1, m2, m3]);
-        Malformed::unless(magic == MAGIC, STRUCTURE, "magic is 0x0B10CA04", magic)?;
+        Malformed::unless(magic == MAGIC, STRUCTURE, "magic must be 0x0B10CA04", magic)?;
         Ok(Self { block, stored_checksum: u32::from_le_bytes([c0, c1, c2, c3]) })
     }
 

@@ -213,12 +213,17 @@ impl QuotaFile {
     /// number lies outside the file; a tree block is used twice; a leaf does not hold the id that led to it.
     pub fn decode(kind: QuotaKind, file: &[u8]) -> Result<Self, Malformed> {
         let rule = |holds, rule, found: u32| Malformed::unless(holds, STRUCTURE, rule, found);
-        Malformed::unless(file.len() >= 2 * BLOCK_LEN, STRUCTURE, "two blocks at least", file.len() as u64)?;
+        Malformed::unless(
+            file.len() >= 2 * BLOCK_LEN,
+            STRUCTURE,
+            "must have at least two blocks",
+            file.len() as u64,
+        )?;
         let word = |i: usize| get32(file, 4 * i);
-        rule(word(0) == kind.magic(), "magic is that of its kind", word(0))?;
-        rule(word(1) == VERSION, "version is 1", word(1))?;
+        rule(word(0) == kind.magic(), "magic must be that of its kind", word(0))?;
+        rule(word(1) == VERSION, "version must be 1", word(1))?;
         let blocks = word(5);
-        rule(blocks as usize <= file.len() / BLOCK_LEN, "the file holds the blocks it counts", blocks)?;
+        rule(blocks as usize <= file.len() / BLOCK_LEN, "the file must hold the blocks it counts", blocks)?;
         let mut quota = Self {
             kind,
             space_grace: word(2),
@@ -232,14 +237,14 @@ impl QuotaFile {
         let mut open = vec![(ROOT, 0, 0u32)];
         while let Some((block, level, prefix)) = open.pop() {
             let unseen = seen.get_mut(block as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-            rule(unseen, "a tree block lies in the file and is used once", block)?;
+            rule(unseen, "a tree block must lie in the file and be used once", block)?;
             let slots = &file[block_at(block)..][..BLOCK_LEN];
             for (index, slot) in slots.chunks_exact(4).enumerate() {
                 let child = get32(slot, 0);
                 if child == 0 {
                     continue;
                 }
-                rule((ROOT..blocks).contains(&child), "a block number lies in the file", child)?;
+                rule((ROOT..blocks).contains(&child), "a block number must lie in the file", child)?;
                 let id = prefix << 8 | index as u32;
                 if level + 1 < DEPTH {
                     open.push((child, level + 1, id));
@@ -249,7 +254,7 @@ impl QuotaFile {
                         .chunks_exact(ENTRY_LEN)
                         .filter_map(QuotaEntry::decode)
                         .find_map(|(found, entry)| (found == id).then_some(entry))
-                        .ok_or(Malformed::new(STRUCTURE, "a leaf holds the id that leads to it", id))?;
+                        .ok_or(Malformed::new(STRUCTURE, "a leaf must hold the id that leads to it", id))?;
                     quota.entries.insert(id, entry);
                 }
             }

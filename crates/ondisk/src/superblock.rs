@@ -375,9 +375,9 @@ impl Superblock {
     /// When there are fewer than 1024 bytes or the magic is not 0xEF53. Nothing else is judged here.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let Ok((raw, _)) = Raw::ref_from_prefix(bytes) else {
-            return Err(Malformed::new("superblock", "has 1024 bytes", bytes.len() as u64));
+            return Err(Malformed::new("superblock", "must have 1024 bytes", bytes.len() as u64));
         };
-        Malformed::unless(raw.s_magic == MAGIC, "superblock", "magic is 0xEF53", raw.s_magic.get())?;
+        Malformed::unless(raw.s_magic == MAGIC, "superblock", "magic must be 0xEF53", raw.s_magic.get())?;
         Ok(Self::from_raw(raw))
     }
 
@@ -626,8 +626,9 @@ impl Superblock {
     /// # Errors
     /// When `s_log_block_size` is above 6 (64 KiB).
     pub fn block_size(&self) -> Result<BlockSize, Malformed> {
-        BlockSize::from_log(self.log_block_size)
-            .ok_or_else(|| Malformed::new("superblock", "log_block_size is at most 6", self.log_block_size))
+        BlockSize::from_log(self.log_block_size).ok_or_else(|| {
+            Malformed::new("superblock", "log_block_size must be at most 6", self.log_block_size)
+        })
     }
 
     /// Bytes per group descriptor: 32 without the 64bit feature.

@@ -99,23 +99,23 @@ impl VerityDescriptor {
     /// use.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let (raw, _) = Raw::read_from_prefix(bytes)
-            .map_err(|_| Malformed::new(STRUCTURE, "at least 256 bytes", bytes.len() as u64))?;
+            .map_err(|_| Malformed::new(STRUCTURE, "must have at least 256 bytes", bytes.len() as u64))?;
         let rule = |holds, rule, found: u8| Malformed::unless(holds, STRUCTURE, rule, found);
-        rule(raw.version == 1, "version is 1", raw.version)?;
+        rule(raw.version == 1, "version must be 1", raw.version)?;
         let hash_algorithm = match raw.hash_algorithm {
             1 => HashAlgorithm::Sha256,
             2 => HashAlgorithm::Sha512,
-            other => return Err(Malformed::new(STRUCTURE, "hash algorithm is 1 or 2", other)),
+            other => return Err(Malformed::new(STRUCTURE, "hash algorithm must be 1 or 2", other)),
         };
         let block_size = u32::from(raw.log_blocksize).checked_sub(10).and_then(BlockSize::from_log);
         let block_size = block_size.ok_or(Malformed::new(
             STRUCTURE,
-            "block size is between 1 KiB and 64 KiB",
+            "block size must be between 1 KiB and 64 KiB",
             raw.log_blocksize,
         ))?;
-        rule(raw.salt_size <= 32, "the salt has at most 32 bytes", raw.salt_size)?;
+        rule(raw.salt_size <= 32, "the salt must have at most 32 bytes", raw.salt_size)?;
         let reserved = raw.reserved.iter().copied().find(|byte| *byte != 0);
-        rule(reserved.is_none(), "reserved bytes are zero", reserved.unwrap_or(0))?;
+        rule(reserved.is_none(), "reserved bytes must be zero", reserved.unwrap_or(0))?;
         Ok(Self {
             hash_algorithm,
             block_size,
@@ -222,13 +222,13 @@ pub fn find_descriptor(
     Malformed::unless(
         (VerityDescriptor::LEN as u32..=MAX_DESCRIPTOR_LEN).contains(&stored_len),
         STRUCTURE,
-        "length is between 256 and 16384",
+        "length must be between 256 and 16384",
         stored_len,
     )?;
     let start = mapped_end.checked_sub(4 + u64::from(stored_len)).map(|at| at - at % block_size.bytes());
     match (start, tree_offset(size)) {
         (Some(start), Some(tree)) if start >= tree => Ok(start..start + u64::from(stored_len)),
-        _ => Err(Malformed::new(STRUCTURE, "lies behind the tree's first byte", mapped_end)),
+        _ => Err(Malformed::new(STRUCTURE, "must lie after the tree's first byte", mapped_end)),
     }
 }
 

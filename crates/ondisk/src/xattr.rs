@@ -293,10 +293,10 @@ pub fn decode_ibody(area: &[u8]) -> Result<Vec<StoredAttr<'_>>, Malformed> {
 pub fn decode_block(block: &[u8]) -> Result<(BlockHeader, Vec<StoredAttr<'_>>), Malformed> {
     const STRUCTURE: &str = "attribute block";
     let Ok((raw, _)) = RawHeader::ref_from_prefix(block) else {
-        return Err(Malformed::new(STRUCTURE, "has room for its header", block.len() as u64));
+        return Err(Malformed::new(STRUCTURE, "must have room for its header", block.len() as u64));
     };
-    Malformed::unless(raw.h_magic.get() == MAGIC, STRUCTURE, "magic is 0xEA020000", raw.h_magic.get())?;
-    Malformed::unless(raw.h_blocks.get() == 1, STRUCTURE, "is one block", raw.h_blocks.get())?;
+    Malformed::unless(raw.h_magic.get() == MAGIC, STRUCTURE, "magic must be 0xEA020000", raw.h_magic.get())?;
+    Malformed::unless(raw.h_blocks.get() == 1, STRUCTURE, "must be one block", raw.h_blocks.get())?;
     let header = BlockHeader { refcount: raw.h_refcount.get(), hash: raw.h_hash.get() };
     Ok((header, decode_entries(block, BLOCK_HEADER_LEN, false)?))
 }
@@ -310,7 +310,7 @@ fn decode_entries(base: &[u8], first: usize, in_inode: bool) -> Result<Vec<Store
     loop {
         let rest = base.get(at..).unwrap_or(&[]);
         let Ok((end, _)) = U32::ref_from_prefix(rest) else {
-            return Err(Malformed::new(STRUCTURE, "list ends inside the area", at as u64));
+            return Err(Malformed::new(STRUCTURE, "list must end inside the area", at as u64));
         };
         if end.get() == 0 {
             break;
@@ -318,9 +318,9 @@ fn decode_entries(base: &[u8], first: usize, in_inode: bool) -> Result<Vec<Store
         let named = RawEntry::ref_from_prefix(rest).ok();
         let named = named.and_then(|(raw, rest)| Some((raw, rest.get(..usize::from(raw.e_name_len))?)));
         let Some((raw, name)) = named else {
-            return Err(Malformed::new(STRUCTURE, "lies inside the area", at as u64));
+            return Err(Malformed::new(STRUCTURE, "must lie inside the area", at as u64));
         };
-        rule(!name.contains(&0), "name has no NUL", at)?;
+        rule(!name.contains(&0), "a name must have no NUL", at)?;
         raws.push((at, raw, name));
         at += entry_len(name.len());
     }
@@ -334,17 +334,17 @@ fn decode_entries(base: &[u8], first: usize, in_inode: bool) -> Result<Vec<Store
         let value = match (raw.e_value_inum.get(), size) {
             (0, 0) => AttrValue::Bytes(&[]), // the offset means nothing
             (0, size) => {
-                rule(start.is_multiple_of(4), "value is aligned", start)?;
-                rule(start >= values_from, "value lies behind the entries", start)?;
+                rule(start.is_multiple_of(4), "a value must be aligned", start)?;
+                rule(start >= values_from, "a value must lie after the entries", start)?;
                 let rest = base.get(start..).unwrap_or(&[]);
                 let Some(bytes) = usize::try_from(size).ok().and_then(|size| rest.get(..size)) else {
-                    return Err(Malformed::new(STRUCTURE, "value ends inside the area", size));
+                    return Err(Malformed::new(STRUCTURE, "value must end inside the area", size));
                 };
                 taken.push(start..start + bytes.len());
                 AttrValue::Bytes(bytes)
             }
             (ino, size) => {
-                rule(size <= STORED_VALUE_LEN_MAX, "value is at most 16 MiB", size as usize)?;
+                rule(size <= STORED_VALUE_LEN_MAX, "a value must be at most 16 MiB", size as usize)?;
                 // The inverse of hash_word: what it was given is what is left.
                 let implied = hash ^ name_hash(name, false).rotate_left(16);
                 AttrValue::Inode { ino: Ino(ino), size, hash: implied }
@@ -506,10 +506,10 @@ pub fn seal_block(block: &mut [u8], fs_seed: u32, place: Pblk) {
 pub fn verify_block(block: &[u8], fs_seed: u32, place: Pblk) -> Result<(), Malformed> {
     const STRUCTURE: &str = "attribute block";
     let Ok((raw, _)) = RawHeader::ref_from_prefix(block) else {
-        return Err(Malformed::new(STRUCTURE, "has room for its header", block.len() as u64));
+        return Err(Malformed::new(STRUCTURE, "must have room for its header", block.len() as u64));
     };
     let stored = raw.h_checksum.get();
-    Malformed::unless(stored == checksum(block, fs_seed, place), STRUCTURE, "checksum matches", stored)
+    Malformed::unless(stored == checksum(block, fs_seed, place), STRUCTURE, "checksum must match", stored)
 }
 
 fn checksum(block: &[u8], fs_seed: u32, place: Pblk) -> u32 {
@@ -624,22 +624,22 @@ mod tests {
         let mut good = [0; 1024];
         encode_block(&[bytes(1, "a", b"1234"), bytes(1, "b", b"5678")], 1, &mut good).unwrap();
         let breaks: [(usize, &[u8], &str); 9] = [
-            (0, &[1], "magic is 0xEA020000"),
-            (8, &[2], "is one block"),
-            (48, &[0], "name has no NUL"),
-            (34, &[0xFD], "value is aligned"),
-            (34, &[72, 0], "value lies behind the entries"),
-            (34, &[0xFC, 0xFF], "value ends inside the area"),
+            (0, &[1], "magic must be 0xEA020000"),
+            (8, &[2], "must be one block"),
+            (48, &[0], "a name must have no NUL"),
+            (34, &[0xFD], "a value must be aligned"),
+            (34, &[72, 0], "a value must lie after the entries"),
+            (34, &[0xFC, 0xFF], "value must end inside the area"),
             (40, &[5], "none"),
             (54, &[0xFC], "values do not overlap"),
-            (36, &[9, 0, 0, 0, 0, 0, 0, 2], "value is at most 16 MiB"),
+            (36, &[9, 0, 0, 0, 0, 0, 0, 2], "a value must be at most 16 MiB"),
         ];
         for (at, new, rule) in breaks {
             let mut block = good;
             block[at..at + new.len()].copy_from_slice(new);
             let found = decode_block(&block).err().map_or("none", |e| e.rule);
             // Four bytes at 1020 are a's, four at 1016 b's: five bytes of a would end outside.
-            let rule = if at == 40 { "value ends inside the area" } else { rule };
+            let rule = if at == 40 { "value must end inside the area" } else { rule };
             assert_eq!(found, rule);
         }
         let mut endless = [0xFF; 64];

@@ -1,10 +1,10 @@
 //! A disk in memory that can lose power, and faults on purpose: what the crash lab and the tests break things
 //! with.
 //!
-//! Owns: [`SimDisk`], a [`Device`](extant_device::Device) with a volatile write cache; [`Image`], its content, which
-//! is copied in no time; [`Recording`], all that happened to a disk, from which the state after any event can
-//! be made; [`Faulty`], a wrapper around any device that fails or delays chosen reads, writes and flushes;
-//! [`Part`], one of several devices that lose power together.
+//! Owns: [`SimDisk`], a [`Device`](extant_device::Device) with a volatile write cache; [`Image`], its
+//! content, which is copied in no time; [`Recording`], all that happened to a disk, from which the state
+//! after any event can be made; [`Faulty`], a wrapper around any device that fails or delays chosen reads,
+//! writes and flushes; [`Part`], one of several devices that lose power together.
 //!
 //! Does **not** own: what is run on the disk, what must be true after a cut, or which cuts to try.
 //!

@@ -9,8 +9,8 @@
 //! drop:   clean
 //! ```
 //!
-//! Owns: the protocol, and a thread while it is held. Does **not** own: the block's bytes (`extant_ondisk::mmp`),
-//! the consequences of a lost guard: its holder decides.
+//! Owns: the protocol, and a thread while it is held. Does **not** own: the block's bytes
+//! (`extant_ondisk::mmp`), the consequences of a lost guard: its holder decides.
 //!
 //! Invariants
 //! 1. The block is read past the memory of this machine, where the device can ([`Device::forget_cached`]),

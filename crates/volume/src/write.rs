@@ -279,8 +279,8 @@ impl Writer {
         if node.values().has_flag(flags::EA_INODE) { Err(Refusal::Stale.into()) } else { Ok(node) }
     }
 
-    /// As [`inode_to_change`](Self::inode_to_change), for a caller that checks [`check_live`](Self::check_live) after locking it: of a
-    /// directory whose names change.
+    /// As [`inode_to_change`](Self::inode_to_change), for a caller that checks
+    /// [`check_live`](Self::check_live) after locking it: of a directory whose names change.
     fn inode_maybe_freed(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         if self.shared().is_special(ino) {
             return Err(Refusal::NotPermitted.into());
@@ -300,10 +300,12 @@ impl Writer {
         Ok(node)
     }
 
-    /// As [`linked_inode`](Self::linked_inode), for a caller that checks [`check_linked`](Self::check_linked) after locking it.
+    /// As [`linked_inode`](Self::linked_inode), for a caller that checks [`check_linked`](Self::check_linked)
+    /// after locking it.
     fn linked_maybe_freed(&self, ino: Ino) -> Result<Arc<LiveInode>, Fault> {
         if self.shared().is_special(ino) {
-            let fact = extant_base::Malformed::new("inode", "is not one of the file system's own", ino.0);
+            let fact =
+                extant_base::Malformed::new("inode", "must not be one of the file system's own", ino.0);
             return Err(Fault::corrupt(ino, fact));
         }
         self.inodes().get_maybe_freed(ino).map_err(|fault| match fault {
@@ -499,7 +501,7 @@ fn check_name(name: &[u8]) -> Result<(), Fault> {
 
 /// A name leads to an inode that is not in use.
 fn not_in_use(ino: Ino) -> Fault {
-    Fault::corrupt(ino, extant_base::Malformed::new("directory entry", "leads to an inode in use", ino.0))
+    Fault::corrupt(ino, extant_base::Malformed::new("directory entry", "must lead to an inode in use", ino.0))
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ pub fn inherit(default: &Acl, mode: u16, is_directory: bool) -> Result<Inherited
         entry.perm &= mode >> shift & 7;
         granted |= entry.perm << shift;
     }
-    let rule = "owner, group and others have an entry";
+    let rule = "owner, group and others must have an entry";
     Malformed::unless(default.mode_bits().is_some(), "ACL", rule, default.entries.len() as u64)?;
     Ok(Inherited {
         mode: mode & !PERMISSIONS | granted,

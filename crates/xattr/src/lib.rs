@@ -126,7 +126,7 @@ impl<'a> Places<'a> {
         Malformed::unless(
             total <= VALUES_MAX,
             STRUCTURE,
-            "an inode's values have at most 64 MiB together",
+            "an inode's values must have at most 64 MiB together",
             total,
         )
         .map_err(|fact| self.corrupt(fact))?;
@@ -149,9 +149,11 @@ impl<'a> Places<'a> {
         match found.map(|stored| stored.attr.value) {
             None => Ok(None),
             Some(AttrValue::Bytes(bytes)) => Ok(Some(bytes)),
-            Some(AttrValue::Inode { ino, .. }) => {
-                Err(self.corrupt(Malformed::new(STRUCTURE, "inline data lies in the inode itself", ino.0)))
-            }
+            Some(AttrValue::Inode { ino, .. }) => Err(self.corrupt(Malformed::new(
+                STRUCTURE,
+                "inline data must lie in the inode itself",
+                ino.0,
+            ))),
         }
     }
 
@@ -237,11 +239,11 @@ impl<'a> Places<'a> {
     ) -> Result<Vec<u8>, ReadFault> {
         let value = values.value(ino, size)?;
         let len_matches = value.len() as u64 == u64::from(size);
-        let rule = "its value's inode is as long as the entry says";
+        let rule = "its value's inode must be as long as the entry says";
         Malformed::unless(len_matches, STRUCTURE, rule, value.len() as u64)
             .map_err(|fact| self.corrupt(fact))?;
         let hash_matches = self.fs_seed.is_none_or(|seed| stored.hash_matches_crc(crc32c(seed, &value)));
-        Malformed::unless(hash_matches, STRUCTURE, "hash is that of its value's inode", stored.hash)
+        Malformed::unless(hash_matches, STRUCTURE, "hash must be that of its value's inode", stored.hash)
             .map_err(|fact| self.corrupt(fact))?;
         Ok(value)
     }

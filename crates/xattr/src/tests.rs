@@ -26,7 +26,7 @@ impl ValueInodes for Toys {
         match ino.0 {
             30 => Ok(vec![0xAB; len as usize]),
             31 => Ok(vec![0xAB; 5000]),
-            _ => Err(ReadFault::corrupt(CorruptAt::ino(ino), Malformed::new("toy", "is there", ino.0))),
+            _ => Err(ReadFault::corrupt(CorruptAt::ino(ino), Malformed::new("toy", "must exist", ino.0))),
         }
     }
 }
@@ -135,10 +135,10 @@ fn values_in_inodes_are_held_against_their_entries() {
     let fault = get(b"user.long").unwrap_err();
     assert_eq!(
         fault,
-        "inode 15: extended attribute: its value's inode is as long as the entry says (found 0x1388)"
+        "inode 15: extended attribute: its value's inode must be as long as the entry says, found 0x1388"
     );
-    assert!(get(b"user.other").unwrap_err().contains("hash is that of its value's inode"));
-    assert!(get(b"user.gone").unwrap_err().contains("is there"));
+    assert!(get(b"user.other").unwrap_err().contains("hash must be that of its value's inode"));
+    assert!(get(b"user.gone").unwrap_err().contains("must exist"));
     assert_eq!(places.names(&buffers).unwrap().len(), 4, "names need no values");
     assert!(places.all(&buffers, &Toys).is_err());
 }
@@ -155,7 +155,7 @@ fn values_of_one_inode_are_summed_before_they_are_read() {
         let buffers = image(&names[..count].iter().map(|name| huge(*name)).collect::<Vec<_>>());
         places(&[], BLOCK.0).all(&buffers, &Toys).unwrap_err().to_string()
     };
-    assert!(fault(4).contains("is there"), "64 MiB are read: {}", fault(4));
+    assert!(fault(4).contains("must exist"), "64 MiB are read: {}", fault(4));
     assert!(fault(5).contains("at most 64 MiB together"), "{}", fault(5));
 }
 

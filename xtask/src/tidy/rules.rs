@@ -176,6 +176,7 @@ mod tests {
             pages = []
             [exports]
             field = []
+            unlisted_crates = []
             "##,
         )
         .unwrap()

@@ -1,8 +1,8 @@
 //! The chain of entries in one area of a directory: a block without its tail, or one part of an inline
 //! directory.
 //!
-//! Does **not** own: the content of an entry (see [`super::block`]). Unlike `extant_ondisk::dirent`, the iterator
-//! continues past invalid entries as long as their rec_len is usable.
+//! Does **not** own: the content of an entry (see [`super::block`]). Unlike `extant_ondisk::dirent`, the
+//! iterator continues past invalid entries as long as their rec_len is usable.
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 

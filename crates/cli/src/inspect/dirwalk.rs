@@ -1,7 +1,8 @@
 //! A directory's blocks in order, and the way from a path to an inode.
 //!
 //! Owns: the loop over blocks or inline areas, lookup by linear search (an index may be damaged), and
-//! following symbolic links on the way. Does **not** own: the rules of an entry (see [`extant_ondisk::dirent`]).
+//! following symbolic links on the way. Does **not** own: the rules of an entry (see
+//! [`extant_ondisk::dirent`]).
 //!
 //! Invariants
 //! 1. A walk visits at most as many blocks as the device has.

@@ -1,7 +1,7 @@
 //! Where a file's blocks are: the runs of extent trees and of classic block maps, in order.
 //!
-//! Owns: the loop that reads the nodes. Does **not** own: the rules of a node (see [`extant_ondisk::extent`] and
-//! [`extant_ondisk::indirect`]), inline data.
+//! Owns: the loop that reads the nodes. Does **not** own: the rules of a node (see [`extant_ondisk::extent`]
+//! and [`extant_ondisk::indirect`]), inline data.
 //!
 //! Invariants
 //! 1. A walk reads at most as many nodes as the device has blocks, and reports at most as many blocks as the

@@ -197,7 +197,7 @@ fn suspicion(sb: &Superblock) -> Option<String> {
 
 /// What is wrong, where it is said already that it is the superblock.
 fn broken_rule(fault: &Malformed) -> String {
-    format!("breaks the rule \"{}\" (found {:#x})", fault.rule, fault.found)
+    format!("{}, found {:#x}", fault.rule, fault.found)
 }
 
 fn super_checksum(sb: &Superblock) -> Checksum {

@@ -310,7 +310,7 @@ impl<'d> Reader<'d> {
     pub(super) fn inode(&self, ino: Ino) -> Result<FoundInode, ReadFault> {
         let (group, index) = self.geometry.inode_place(ino).ok_or(Malformed::new(
             "inode number",
-            "is that of an inode of the file system",
+            "must be that of an inode of the file system",
             ino.0,
         ))?;
         let tables = self.descriptor(group)?.tables;

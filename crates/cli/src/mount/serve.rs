@@ -320,9 +320,9 @@ fn leave_terminal(device: Option<(u32, u32)>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Waits for signals until the handle is closed. A mount that is in use is lazily unmounted, and its users get
-/// errors: `end` closes the image and ends the process. So it does if the mount cannot be removed at all: a
-/// signal must not leave a process that only SIGKILL ends, which would lose what was not synced.
+/// Waits for signals until the handle is closed. A mount that is in use is lazily unmounted, and its users
+/// get errors: `end` closes the image and ends the process. So it does if the mount cannot be removed at all:
+/// a signal must not leave a process that only SIGKILL ends, which would lose what was not synced.
 fn unmount_on_signal(
     mut signals: Signals,
     dir: &Path,

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A leaf gets notes when it is touched a second time (making them hashes all of its names) or when a split
-//! made it (the hashes are known then). Where there is no memory for notes, it gets a filter in the same span,
-//! a fifth as large. All of it can be made again from the blocks: notes and filters are not made beyond their
-//! limits; beyond the limit of all notes are dropped, and then nodes.
+//! made it (the hashes are known then). Where there is no memory for notes, it gets a filter in the same
+//! span, a fifth as large. All of it can be made again from the blocks: notes and filters are not made beyond
+//! their limits; beyond the limit of all notes are dropped, and then nodes.
 
 use std::fmt;
 
@@ -295,8 +295,8 @@ impl DirCache {
         self.filters.prefetch(lblk, Key::of(hash));
     }
 
-    /// As [`prefetch`](Self::prefetch), a moment later, for the leaf's notes. What else it takes to put a name
-    /// there, if that is known, and where the leaf is.
+    /// As [`prefetch`](Self::prefetch), a moment later, for the leaf's notes. What else it takes to put a
+    /// name there, if that is known, and where the leaf is.
     pub(super) fn prefetch_notes(&self, lblk: Lblk) -> Option<(&Location, Ahead)> {
         let slot = self.slots.get(lblk.0 as usize)?;
         let notes = slot.notes.checked_sub(2).and_then(|place| self.notes.get(place as usize));

@@ -32,7 +32,7 @@ fn check_rising(entries: DxEntries<'_>) -> Result<(), Malformed> {
     for entry in entries.iter().skip(1) {
         let hash = entry.hash & !1;
         let holds = hash > before || (hash == before && entry.hash & 1 == 1) || before == 0;
-        Malformed::unless(holds, "index block", "hashes rise", entry.hash)?;
+        Malformed::unless(holds, "index block", "hashes must rise", entry.hash)?;
         before = hash;
     }
     Ok(())
@@ -63,7 +63,7 @@ impl Editor<'_> {
         let version = HashVersion::from_code(root.hash_code, self.format.unsigned_hash);
         let version = version.filter(|version| *version != HashVersion::SipHash);
         let version = version
-            .ok_or(Malformed::new("index root", "the hash needs no key", root.hash_code))
+            .ok_or(Malformed::new("index root", "the hash must need no key", root.hash_code))
             .map_err(fact)?;
         self.cache.levels = root.levels;
         self.cache.set_hasher(self.dir().hasher(self.format, version));
@@ -86,7 +86,7 @@ impl Editor<'_> {
     fn check_entries(&self, entries: DxEntries<'_>) -> Result<(), Malformed> {
         for entry in entries.iter() {
             let holds = entry.block.0 > 0 && entry.block.0 < self.blocks.len();
-            Malformed::unless(holds, "index block", "child lies inside the directory", entry.block.0)?;
+            Malformed::unless(holds, "index block", "child must lie inside the directory", entry.block.0)?;
         }
         check_rising(entries)
     }
@@ -115,7 +115,7 @@ impl Editor<'_> {
             hash.into_iter().for_each(|hash| path.prefetch(node, hash));
             path.go_on(node, hash);
             if path.is_circle() {
-                let fact = Malformed::new("index block", "child is not an ancestor", path.leaf().0);
+                let fact = Malformed::new("index block", "child must not be an ancestor", path.leaf().0);
                 return Err(self
                     .dir()
                     .placed(ReadFault::corrupt(extant_base::CorruptAt::default(), fact), lblk));

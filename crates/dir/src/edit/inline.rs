@@ -1,8 +1,8 @@
 //! Changing a directory that lives inside its inode: two short runs of entries, and the parent's number
 //! before them.
 //!
-//! The caller brings the bytes of both runs ([`extant_ondisk::inline_data`] says where they are) and writes them
-//! back. When there is no room it makes the second run longer (the rest becomes room at its end:
+//! The caller brings the bytes of both runs ([`extant_ondisk::inline_data`] says where they are) and writes
+//! them back. When there is no room it makes the second run longer (the rest becomes room at its end:
 //! [`InlineEditor::stretch`]) or moves the directory into a block ([`InlineEditor::to_block`]) and inserts
 //! there.
 
@@ -136,7 +136,7 @@ impl<'a> InlineEditor<'a> {
     /// ".." leads to no inode, which only an inline directory can spell.
     pub fn to_block(&self) -> Result<Vec<u8>, EditFault> {
         let leads =
-            Malformed::unless(self.parent.0 != 0, "inline directory", "\"..\" leads to an inode", 0u32);
+            Malformed::unless(self.parent.0 != 0, "inline directory", "\"..\" must lead to an inode", 0u32);
         leads.map_err(|fact| self.corrupt(fact))?;
         let mut block = vec![0; self.format.block_size.len()];
         first_block(&self.format, self.ino, *self.parent, &mut block);

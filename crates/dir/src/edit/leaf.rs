@@ -71,12 +71,17 @@ pub(super) fn check(format: &DirFormat, block: &[u8], entries: &[Mapped]) -> Res
         let len = block.get(entry.at() + 6).map_or(usize::MAX, |len| min_rec_len(usize::from(*len), false));
         sum += len.min(block.len() + 1);
         let is_inside = len <= block.len().saturating_sub(entry.at());
-        Malformed::unless(is_inside, "directory block", "entries are where they were", entry.at() as u64)?;
+        Malformed::unless(
+            is_inside,
+            "directory block",
+            "entries must be where they were",
+            entry.at() as u64,
+        )?;
     }
     Malformed::unless(
         sum <= format.usable_len(),
         "directory block",
-        "entries are as long as they were",
+        "entries must be as long as they were",
         sum as u64,
     )
 }
@@ -106,8 +111,9 @@ pub(super) fn dots(format: &DirFormat, block: &[u8]) -> Result<(usize, usize), M
     for (name, offset) in [&b"."[..], b".."].into_iter().zip(&mut offsets) {
         let entry = entries.next().transpose()?;
         let entry = entry.filter(|entry| entry.is_used() && entry.name == name);
-        *offset =
-            entry.ok_or(Malformed::new("directory", "begins with \".\" and \"..\"", *offset as u64))?.offset;
+        *offset = entry
+            .ok_or(Malformed::new("directory", "must begin with \".\" and \"..\"", *offset as u64))?
+            .offset;
     }
     Ok((offsets[0], offsets[1]))
 }

@@ -91,6 +91,6 @@ impl Change<'_> {
 /// Why nothing was moved.
 fn shift_fault(ino: Ino, fault: EditFault) -> Fault {
     let EditFault::Occupied(lblk) = fault else { return edit_fault(ino, fault) };
-    let fact = Malformed::new("block map", "what is moved into is a hole", lblk.0);
+    let fact = Malformed::new("block map", "the target of a move must be a hole", lblk.0);
     Fault::Corrupt(extant_base::Corrupt::at(CorruptAt::ino(ino).at_lblk(lblk), fact))
 }

@@ -92,8 +92,8 @@ impl Dirty {
         self.encoded_blocks.push(EncodedBlock { block, since, filled: Filled::new(bytes) });
     }
 
-    /// The encoded_blocks, of one block the last, by their blocks; and the inodes that were listed, with the older
-    /// ones of a number first.
+    /// The encoded_blocks, of one block the last, by their blocks; and the inodes that were listed, with the
+    /// older ones of a number first.
     fn sort(&mut self) {
         self.encoded_blocks.reverse();
         self.encoded_blocks.sort_by_key(|encoded| encoded.block);

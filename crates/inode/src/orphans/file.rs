@@ -7,8 +7,8 @@
 //!              '-- at the line of a commit, if anything changed: into the block, which gets its checksum there
 //! ```
 //!
-//! Owns: the owner of each slot. Does **not** own: whether an inode is tracked ([`LiveInode`](crate::LiveInode) has its
-//! slot), the blocks.
+//! Owns: the owner of each slot. Does **not** own: whether an inode is tracked
+//! ([`LiveInode`](crate::LiveInode) has its slot), the blocks.
 //!
 //! Invariants
 //! 1. A slot that holds an inode's number is that inode's until it gives it back.

@@ -380,13 +380,13 @@ fn a_leaf_without_entries_is_no_room() {
     init_node(&mut map.i_block, 1, &slots);
     let before = told(&map, &toy.buffers);
     let (refused, _) = toy.edit(|editor| map.shift_left_step(editor, 60, 20, 9));
-    assert!(refused.unwrap_err().to_string().contains("begins behind the one before"));
+    assert!(refused.unwrap_err().to_string().contains("must begin after the one before"));
     // The leaf behind has moved by the time that the fault is met: that step is done, the next one is
     // refused.
     let (done, _) = toy.edit(|editor| map.shift_right_step(editor, 30..1 << 32, 20, 9));
     assert_eq!(done.unwrap(), Some(50));
     let (refused, _) = toy.edit(|editor| map.shift_right_step(editor, 30..50, 20, 9));
-    assert!(refused.unwrap_err().to_string().contains("ends before the parent's next key"));
+    assert!(refused.unwrap_err().to_string().contains("must end before the parent's next key"));
     assert_eq!(told(&map, &toy.buffers), moved(&before, 50..100, |lblk| lblk + 20));
     // To where there is room all goes.
     let (done, _) = toy.edit(|editor| map.shift_left_step(editor, 80, 25, 9));

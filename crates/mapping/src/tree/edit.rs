@@ -100,7 +100,7 @@ impl FileMap {
         } else {
             editor.edit.change(block, self.seal(), &mut |bytes| is_good = change(bytes))?;
         }
-        let fact = || Malformed::new(STRUCTURE, "stays as it was verified", block.0);
+        let fact = || Malformed::new(STRUCTURE, "must stay as it was verified", block.0);
         if is_good { Ok(()) } else { Err(ReadFault::corrupt(CorruptAt::block(block), fact()).into()) }
     }
 

@@ -148,7 +148,8 @@ fn right_in_leaf(
         return Ok((0, range.start));
     };
     let end = high.end() + u64::from(by);
-    let fact = Malformed::unless(end <= path.range.end, STRUCTURE, "ends before the parent's next key", end);
+    let fact =
+        Malformed::unless(end <= path.range.end, STRUCTURE, "must end before the parent's next key", end);
     fact.map_err(|fact| corrupt(&path, fact))?;
     let (stays, goes) = (part(low, 0, range.start), part(low, range.start, WHOLE.end));
     let goes = Extent { lblk: goes.lblk + by, ..goes };
@@ -244,7 +245,7 @@ fn must_follow(map: &FileMap, editor: &Editor<'_>, path: &Path, key: u32) -> Res
         block => Some(editor.buffers.get(block, map.seal().owner, |_| Ok(()))?),
     };
     let before = map.view(held.as_ref()).key(step.at - 1);
-    let rule = Malformed::unless(before < Some(key), STRUCTURE, "begins behind the one before", key);
+    let rule = Malformed::unless(before < Some(key), STRUCTURE, "must begin after the one before", key);
     rule.map_err(|fact| corrupt(path, fact))
 }
 

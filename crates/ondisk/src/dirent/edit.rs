@@ -145,7 +145,7 @@ impl DirFormat {
                 return match self.decode_at(&area[..end], at) {
                     Err(fact) => Err(fact),
                     Ok(_) => {
-                        Err(Malformed::new("directory entry", "ends before the block's tail", at as u64))
+                        Err(Malformed::new("directory entry", "must end before the block's tail", at as u64))
                     }
                 };
             };

@@ -38,26 +38,30 @@ impl<'a> NodeView<'a> {
         let rule = |holds: bool, rule: &'static str, found: u64| {
             Malformed::unless(holds, "extent node", rule, found)
         };
-        rule(bytes.len() >= HEADER, "has a 12-byte header", bytes.len() as u64)?;
+        rule(bytes.len() >= HEADER, "must have a 12-byte header", bytes.len() as u64)?;
         let (magic, count, max, depth) =
             (u16_at(bytes, 0), u16_at(bytes, 2), u16_at(bytes, 4), u16_at(bytes, 6));
-        rule(magic == MAGIC, "magic is 0xF30A", magic.into())?;
-        rule(usize::from(max) <= capacity(bytes), "max fits the node", max.into())?;
-        rule(count <= max, "entries is at most max", count.into())?;
-        rule(depth <= MAX_DEPTH, "depth is at most 5", depth.into())?;
-        rule(depth == 0 || count > 0, "an inner node has an entry", 0)?;
+        rule(magic == MAGIC, "magic must be 0xF30A", magic.into())?;
+        rule(usize::from(max) <= capacity(bytes), "max must fit the node", max.into())?;
+        rule(count <= max, "entries must be at most max", count.into())?;
+        rule(depth <= MAX_DEPTH, "depth must be at most 5", depth.into())?;
+        rule(depth == 0 || count > 0, "an inner node must have an entry", 0)?;
         let view = Self::new(bytes);
         let mut least: u64 = 0;
         for slot in view.slots {
             if depth == 0 {
                 let extent = decode_extent(slot);
-                rule(extent.len > 0, "an extent has at least one block", 0)?;
-                rule(u64::from(extent.lblk) >= least, "extents are sorted and apart", extent.lblk.into())?;
-                rule(extent.end() <= 1 << 32, "an extent ends within 2^32 blocks", extent.end())?;
+                rule(extent.len > 0, "an extent must have at least one block", 0)?;
+                rule(
+                    u64::from(extent.lblk) >= least,
+                    "extents must be sorted and disjoint",
+                    extent.lblk.into(),
+                )?;
+                rule(extent.end() <= 1 << 32, "an extent must end within 2^32 blocks", extent.end())?;
                 least = extent.end();
             } else {
                 let key = u32_at(slot, 0);
-                rule(u64::from(key) >= least, "index entries are sorted", key.into())?;
+                rule(u64::from(key) >= least, "index entries must be sorted", key.into())?;
                 least = u64::from(key) + 1;
             }
         }

@@ -150,20 +150,20 @@ impl<'n> Lookup<'n> {
             Pick::At(at) => at,
         };
         let Some(entry) = entries.get(at) else {
-            return Err(Malformed::new("index block", "keeps its entries during a walk", at as u64));
+            return Err(Malformed::new("index block", "must keep its entries during a walk", at as u64));
         };
         self.path[level] = Frame { block: lblk, at, next_hash: entries.get(at + 1).map(|next| next.hash) };
 
         let child = entry.block;
         let rule = |holds, rule| Malformed::unless(holds, "index block", rule, child.0);
-        rule(child.0 < self.dir_blocks, "child lies inside the directory")?;
-        rule(self.path[..=level].iter().all(|frame| frame.block != child), "child is not an ancestor")?;
+        rule(child.0 < self.dir_blocks, "child must lie inside the directory")?;
+        rule(self.path[..=level].iter().all(|frame| frame.block != child), "child must not be an ancestor")?;
         if level < self.levels {
             let pick = if pick == Pick::ByHash { Pick::ByHash } else { Pick::At(0) };
             return Ok(self.want(Awaited { level: level + 1, block: child, pick }));
         }
         self.leaves_seen += 1;
-        rule(self.leaves_seen <= self.dir_blocks, "leaves are not repeated")?;
+        rule(self.leaves_seen <= self.dir_blocks, "leaves must not be repeated")?;
         Ok(Step::Leaf(child))
     }
 
@@ -215,7 +215,12 @@ impl<'n> Lookup<'n> {
         if pick != Pick::ByHash {
             // Below lies the path of the old depth.
             let same = levels == self.levels;
-            Malformed::unless(same, "index root", "keeps its depth during a walk", u32::from(root.levels))?;
+            Malformed::unless(
+                same,
+                "index root",
+                "must keep its depth during a walk",
+                u32::from(root.levels),
+            )?;
         }
         self.levels = levels;
         if let Key::Name { name, seed, unsigned } = self.key {
@@ -223,7 +228,7 @@ impl<'n> Lookup<'n> {
             let Some(hash) = hash else {
                 return Err(Malformed::new(
                     "index root",
-                    "hash version needs no key",
+                    "hash version must need no key",
                     u32::from(root.hash_code),
                 ));
             };
@@ -307,13 +312,13 @@ mod tests {
     #[test]
     fn cycles_and_children_outside_are_refused() {
         let outside = [index(Some(0), &[(0, 9)])];
-        assert_eq!(leaves_for(&outside, 0, false), Err("child lies inside the directory"));
+        assert_eq!(leaves_for(&outside, 0, false), Err("child must lie inside the directory"));
         let own_child = [index(Some(0), &[(0, 0)])];
-        assert_eq!(leaves_for(&own_child, 0, false), Err("child is not an ancestor"));
+        assert_eq!(leaves_for(&own_child, 0, false), Err("child must not be an ancestor"));
         let cycle = [index(Some(2), &[(0, 1)]), index(None, &[(0, 1)])];
-        assert_eq!(leaves_for(&cycle, 0, false), Err("child is not an ancestor"));
+        assert_eq!(leaves_for(&cycle, 0, false), Err("child must not be an ancestor"));
         let repeated = [index(Some(0), &[(0, 1), (2, 1), (4, 1), (6, 1)]), vec![], vec![]];
-        assert_eq!(leaves_for(&repeated, 0, true), Err("leaves are not repeated"));
+        assert_eq!(leaves_for(&repeated, 0, true), Err("leaves must not be repeated"));
     }
 
     #[test]
@@ -322,7 +327,7 @@ mod tests {
         root[0x1C] = 6;
         let mut lookup = Lookup::by_name(FORMAT, 2, [0; 4], false, b"x");
         let _ = lookup.start();
-        assert_eq!(lookup.feed(&root).unwrap_err().rule, "hash version needs no key");
+        assert_eq!(lookup.feed(&root).unwrap_err().rule, "hash version must need no key");
     }
 
     proptest! {

@@ -69,13 +69,13 @@ pub struct Insertion {
 /// It is not.
 pub fn check_header(kind: QuotaKind, header: &Block) -> Result<u32, Malformed> {
     let rule = |holds, rule, found: u32| Malformed::unless(holds, STRUCTURE, rule, found);
-    rule(get32(header, 0) == kind.magic(), "magic is that of its kind", get32(header, 0))?;
-    rule(get32(header, 4) == VERSION, "version is 1", get32(header, 4))?;
+    rule(get32(header, 0) == kind.magic(), "magic must be that of its kind", get32(header, 0))?;
+    rule(get32(header, 4) == VERSION, "version must be 1", get32(header, 4))?;
     let blocks = get32(header, BLOCKS_AT);
-    rule(blocks > ROOT, "has a root", blocks)?;
+    rule(blocks > ROOT, "must have a root", blocks)?;
     for at in [FREE_BLOCK_AT, FREE_ENTRY_AT] {
         let first = get32(header, at);
-        rule(first == 0 || first > ROOT && first < blocks, "its lists begin in the file", first)?;
+        rule(first == 0 || first > ROOT && first < blocks, "its lists must begin in the file", first)?;
     }
     Ok(blocks)
 }
@@ -102,7 +102,7 @@ pub fn find<E: From<Malformed>>(
     let leaf = read(block)?;
     let at = slots()
         .find(|at| QuotaEntry::decode(&leaf[*at..at + ENTRY_LEN]).is_some_and(|(found, _)| found == id))
-        .ok_or(Malformed::new(STRUCTURE, "a leaf holds the id that leads to it", id))?;
+        .ok_or(Malformed::new(STRUCTURE, "a leaf must hold the id that leads to it", id))?;
     Ok(Some(EntryPlace { block, at }))
 }
 
@@ -122,7 +122,7 @@ pub fn insert<E: From<Malformed>>(
         let slot = 4 * usize::from(byte);
         let known = get32(file.block(tree)?, slot);
         if level + 1 == DEPTH {
-            Malformed::unless(known == 0, STRUCTURE, "an id is added once", id)?;
+            Malformed::unless(known == 0, STRUCTURE, "an id must be added once", id)?;
             let leaf = file.leaf()?;
             put32(file.block(tree)?, slot, leaf);
             tree = leaf;
@@ -154,7 +154,7 @@ pub fn count(entry: &mut [u8], id: u32, bytes: i64, inodes: i64) -> bool {
 
 fn in_file(block: u32, blocks: u32) -> Result<(), Malformed> {
     let holds = block > ROOT && block < blocks;
-    Malformed::unless(holds, STRUCTURE, "a block number lies in the file", block)
+    Malformed::unless(holds, STRUCTURE, "a block number must lie in the file", block)
 }
 
 fn slots() -> impl Iterator<Item = usize> {
@@ -186,15 +186,18 @@ impl<E: From<Malformed>> Staged<'_, E> {
         let (new, next) = match free {
             0 => {
                 let new = self.blocks;
-                let grown =
-                    new.checked_add(1).ok_or(Malformed::new(STRUCTURE, "has less than 2^32 blocks", new))?;
+                let grown = new.checked_add(1).ok_or(Malformed::new(
+                    STRUCTURE,
+                    "must have less than 2^32 blocks",
+                    new,
+                ))?;
                 put32(self.block(0)?, BLOCKS_AT, grown);
                 self.blocks = grown;
                 (new, 0)
             }
             free => {
                 let is_new = !self.changed.contains_key(&free);
-                Malformed::unless(is_new, STRUCTURE, "a free block is not in use", free)?;
+                Malformed::unless(is_new, STRUCTURE, "a free block must not be in use", free)?;
                 (free, get32(self.block(free)?, NEXT_AT))
             }
         };
@@ -220,7 +223,7 @@ impl<E: From<Malformed>> Staged<'_, E> {
         let used = usize::from(u16::from_le_bytes([leaf[COUNT_AT], leaf[COUNT_AT + 1]]));
         let at = slots().find(|at| leaf[*at..at + ENTRY_LEN].iter().all(|byte| *byte == 0));
         let at = at.filter(|_| used < ENTRIES_PER_LEAF);
-        let at = at.ok_or(Malformed::new(STRUCTURE, "a leaf on the list has a free entry", number))?;
+        let at = at.ok_or(Malformed::new(STRUCTURE, "a leaf on the list must have a free entry", number))?;
         leaf[at..at + ENTRY_LEN].copy_from_slice(&QuotaEntry::default().encode(id));
         leaf[COUNT_AT] = used as u8 + 1; // at most 14
         if used + 1 == ENTRIES_PER_LEAF {
@@ -249,7 +252,7 @@ mod tests {
     fn reader(file: &[u8]) -> impl FnMut(u32) -> Result<Block, Malformed> {
         |number| {
             let block = file.get(block_at(number)..block_at(number) + BLOCK_LEN);
-            let block = block.ok_or(Malformed::new(STRUCTURE, "a block is there", number))?;
+            let block = block.ok_or(Malformed::new(STRUCTURE, "the block must exist", number))?;
             Ok(block.try_into().unwrap())
         }
     }
@@ -273,7 +276,10 @@ mod tests {
             add(&mut file, id).unwrap();
             assert!(file == expected.encode(), "{id}");
         }
-        assert_eq!(insert(QuotaKind::User, 7, &mut reader(&file)).unwrap_err().rule, "an id is added once");
+        assert_eq!(
+            insert(QuotaKind::User, 7, &mut reader(&file)).unwrap_err().rule,
+            "an id must be added once"
+        );
     }
 
     #[test]

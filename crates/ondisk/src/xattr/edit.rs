@@ -16,7 +16,7 @@ const VALUE_INODE_AT: usize = 4;
 pub fn refcount(block: &[u8]) -> Result<u32, Malformed> {
     match RawHeader::ref_from_prefix(block) {
         Ok((raw, _)) if raw.h_magic.get() == MAGIC => Ok(raw.h_refcount.get()),
-        _ => Err(Malformed::new("attribute block", "magic is 0xEA020000", block.len() as u64)),
+        _ => Err(Malformed::new("attribute block", "magic must be 0xEA020000", block.len() as u64)),
     }
 }
 

@@ -81,7 +81,8 @@ impl Volume {
         self.inode(ino).map_err(|fault| match fault {
             // A name that leads to a free inode is damage, not a handle grown old.
             fault if fault.is(Refusal::Stale) => {
-                let fact = extant_base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
+                let fact =
+                    extant_base::Malformed::new("directory entry", "must lead to an inode in use", ino.0);
                 Fault::corrupt(dir.ino(), fact)
             }
             fault => fault,

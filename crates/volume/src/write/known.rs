@@ -19,8 +19,8 @@ const PIECE: usize = 1024;
 
 impl Volume {
     /// Counts of what is known of files' blocks, and of the scans that keep it small; as text, in the form of
-    /// the kernel's file, by [`es_shrinker_info`](extant_extent_status::Stats::es_shrinker_info). `None` when open
-    /// for reading: then nothing of it is kept.
+    /// the kernel's file, by [`es_shrinker_info`](extant_extent_status::Stats::es_shrinker_info). `None` when
+    /// open for reading: then nothing of it is kept.
     #[must_use]
     pub fn extent_stats(&self) -> Option<extant_extent_status::Stats> {
         Some(self.writer.as_ref()?.inodes().files().extent_stats())

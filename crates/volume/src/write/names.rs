@@ -275,7 +275,8 @@ impl Writer {
         match self.inodes().get(ino) {
             Ok(node) => Ok(Some(self.inodes().snapshot(&node)?)),
             Err(extant_inode::Fault::NoSuchInode(_)) => {
-                let fact = extant_base::Malformed::new("directory entry", "leads to an inode in use", ino.0);
+                let fact =
+                    extant_base::Malformed::new("directory entry", "must lead to an inode in use", ino.0);
                 Err(Fault::corrupt(dir.ino(), fact))
             }
             Err(fault) => Err(fault.into()),
@@ -355,8 +356,8 @@ impl Writer {
         }
     }
 
-    /// As [`check_dir`](Self::check_dir), of one that the caller [did not ask](Self::inode_maybe_freed) if it is
-    /// there.
+    /// As [`check_dir`](Self::check_dir), of one that the caller [did not ask](Self::inode_maybe_freed) if it
+    /// is there.
     fn check_dir_of(&self, dir: &LiveInode) -> Result<u32, Fault> {
         let values = dir.values();
         Self::check_live(dir, &values)?;
@@ -433,7 +434,7 @@ impl Writer {
 /// Can this be what a name of the directory leads to?
 fn check_child(dir: &LiveInode, ino: Ino) -> Result<(), Fault> {
     if ino == dir.ino() {
-        let fact = extant_base::Malformed::new("directory entry", "leads to another inode", ino.0);
+        let fact = extant_base::Malformed::new("directory entry", "must lead to another inode", ino.0);
         return Err(Fault::corrupt(ino, fact));
     }
     Ok(())

@@ -558,7 +558,7 @@ fn load_orphan_file(inodes: &Inodes) -> Result<OrphanFile, OpenFault> {
             extant_base::Malformed::unless(
                 is_right,
                 "orphan file",
-                "its checksum is right",
+                "its checksum must match",
                 block.stored_checksum(),
             )
         };

@@ -95,7 +95,8 @@ impl Volume {
         let in_itself = (moved.ino() == from.dir.ino()).then_some(from.dir);
         let other_in_itself = in_way.as_ref().filter(|other| other.ino() == to.dir.ino());
         if let Some(dir) = in_itself.or(other_in_itself) {
-            let fact = extant_base::Malformed::new("directory entry", "leads to another inode", dir.ino().0);
+            let fact =
+                extant_base::Malformed::new("directory entry", "must lead to another inode", dir.ino().0);
             return Err(Fault::corrupt(dir.ino(), fact));
         }
         // A directory cannot move below itself, nor take the place of one above it.
@@ -148,7 +149,7 @@ impl Writer {
                 Err(fault) => return Err(fault.into()),
             };
         }
-        let fact = extant_base::Malformed::new("directory", "leads up to the root", dir.ino().0);
+        let fact = extant_base::Malformed::new("directory", "must lead up to the root", dir.ino().0);
         Err(Fault::corrupt(dir.ino(), fact))
     }
 

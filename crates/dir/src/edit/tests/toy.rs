@@ -130,7 +130,12 @@ impl DirBlocks for Toy {
     fn leaf(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
         let csum = self.format.entries.csum;
         let verify = |bytes: &[u8]| {
-            Malformed::unless(!csum || tail_checksum(bytes).is_some(), "directory block", "has a tail", 0u8)
+            Malformed::unless(
+                !csum || tail_checksum(bytes).is_some(),
+                "directory block",
+                "must have a tail",
+                0u8,
+            )
         };
         self.buffers.get(Pblk(lblk.0.into()), Self::seal(Kind::DirLeaf).owner, verify).map(Some)
     }
@@ -138,7 +143,12 @@ impl DirBlocks for Toy {
     fn index(&self, lblk: Lblk) -> Result<Option<Buffer>, ReadFault> {
         let index = self.format.index;
         let verify = |bytes: &[u8]| {
-            Malformed::unless(!index.csum || index.kind_of(bytes).is_some(), "index block", "is one", 0u8)
+            Malformed::unless(
+                !index.csum || index.kind_of(bytes).is_some(),
+                "index block",
+                "must be one",
+                0u8,
+            )
         };
         self.buffers.get(Pblk(lblk.0.into()), Self::seal(Kind::DirIndex).owner, verify).map(Some)
     }
