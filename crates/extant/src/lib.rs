@@ -204,6 +204,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod build;
 mod change;
 mod error;
 mod file;
